@@ -1,4 +1,5 @@
-//! State of a run that later runs are compared with: UUIDs that blkid finds, and digests of ranges on the disks.
+//! State at the end of a run, with which later runs are compared: UUIDs that blkid finds, and digests of ranges on the
+//! disks.
 
 use crate::disks;
 use crate::expectations::{ComparedRegion, RunExpectations, UnchangedObjects};
@@ -8,17 +9,19 @@ use crate::machine::Chassis;
 use crate::scenario::ScenarioRun;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// blkid's names for the UUIDs of a filesystem or array member, of a member within an array, of a partition table, and of a partition.
+/// Names that blkid uses for the UUIDs of a filesystem or array member, of a member within its array, of a partition
+/// table, and of a partition.
 const UUIDS: [&str; 4] = ["UUID", "UUID_SUB", "PTUUID", "PART_ENTRY_UUID"];
 
-/// State at the end of a run.
+/// Recorded state at the end of a run.
 #[derive(Debug, Default)]
 pub struct BaselineState {
     uuids: BTreeMap<String, BTreeMap<String, String>>,
     digests: BTreeMap<ComparedRegion, String>,
 }
 
-/// Returns whether the inspection ramdisk must inspect the disks after this run, because this run or a later one compares UUIDs.
+/// Returns whether the inspection ramdisk must inspect the disks after this run, because this run or a later run
+/// compares UUIDs.
 pub fn needs_inspection(runs: &[ScenarioRun], number: usize) -> bool {
     let asks = |unchanged: &UnchangedObjects, own: usize| own == number || unchanged.since_run == number;
     let mut wanted = collect_unchanged(runs).filter(|(_, unchanged)| !unchanged.uuids.is_empty());
@@ -30,10 +33,10 @@ fn collect_unchanged(runs: &[ScenarioRun]) -> impl Iterator<Item = (usize, &Unch
 }
 
 impl BaselineState {
-    /// Records everything that any of the runs compares.
+    /// Records everything that any of the runs will compare.
     ///
     /// # Errors
-    /// A disk cannot be read.
+    /// Fails if a disk cannot be read.
     pub fn record_run(chassis: &Chassis, runs: &[ScenarioRun], facts: Option<&Facts>) -> Result<BaselineState> {
         let mut memory = BaselineState::default();
         let regions: BTreeSet<&ComparedRegion> =
@@ -53,7 +56,7 @@ impl BaselineState {
     }
 }
 
-/// Returns the differences from the state that the earlier run left.
+/// Returns the differences from the state at the end of the earlier run.
 pub fn compare_with_baseline(expect: &RunExpectations, now: &BaselineState, earlier: &[BaselineState]) -> Vec<String> {
     let Some(unchanged) = &expect.unchanged else { return vec![] };
     let since = unchanged.since_run;
@@ -65,7 +68,7 @@ pub fn compare_with_baseline(expect: &RunExpectations, now: &BaselineState, earl
         let of = |memory: &BaselineState| memory.uuids.get(device).cloned().unwrap_or_default();
         let (then, now) = (of(then), of(now));
         if then.is_empty() {
-            failures.push(format!("blkid saw no UUID on {device} after run {since}"));
+            failures.push(format!("blkid found no UUID on {device} after run {since}"));
         } else if then != now {
             failures.push(format!("UUIDs of {device}: {now:?}, after run {since} they were {then:?}"));
         }
@@ -79,7 +82,8 @@ pub fn compare_with_baseline(expect: &RunExpectations, now: &BaselineState, earl
     failures
 }
 
-/// Tests equal states, changed and missing UUIDs, changed bytes, and the selection of the runs that must be inspected.
+/// Tests equal states, changed and missing UUIDs, changed bytes, and the selection of the runs after which the disks
+/// are inspected.
 pub fn self_test() {
     let text = "about: x\nfirmware: bios\nlayout: x\ndisks: []\nruns:\n- expect: {}\n- expect: {}\n- expect:\n    unchanged:\n      \
                 since_run: 1\n      uuids: [vda1, vdb]\n      regions: [{disk: vdb, at_mib: 1, mib: 2}]\n";

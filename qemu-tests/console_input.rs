@@ -1,4 +1,4 @@
-//! Operator at the machine's console: types a line when the console shows a question.
+//! Simulated operator at the machine's console, who types a line when the console shows a question.
 
 use crate::machine::{POLL, read};
 use crate::scenario::TypedLine;
@@ -10,18 +10,19 @@ use std::process::Command;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-/// Maximum number of responses to a repeated question.
-const MOST: usize = 4;
+/// Maximum number of answers to a question that is repeated.
+const MAXIMUM_REPEATED_ANSWERS: usize = 4;
 
-/// Delay before typing: a program that has just printed a prompt may still echo its input, and an operator does not
-/// type immediately either.
-const PAUSE: Duration = Duration::from_secs(1);
+/// Delay before a line is typed. A program may still echo its input just after it has printed a prompt, and a real
+/// operator does not type immediately either.
+const TYPING_DELAY: Duration = Duration::from_secs(1);
 
-/// Simulated operator, who types until this value is dropped.
-pub struct ConsoleTypist(#[expect(dead_code, reason = "the thread looks whether it is there")] Arc<()>);
+/// Simulated operator. Typing ends when this value is dropped.
+pub struct ConsoleTypist(#[expect(dead_code, reason = "the thread checks whether it still exists")] Arc<()>);
 
 impl ConsoleTypist {
-    /// Gives QEMU a serial port whose output goes to `console`, and into which the operator types.
+    /// Adds a serial port to QEMU's command line. Its output goes to `console`, and the simulated operator types into
+    /// it.
     pub fn attach_console(command: &mut Command, console: &Path, lines: &[TypedLine]) -> ConsoleTypist {
         let name = format!("drophammer-{}", uuid::Uuid::new_v4());
         let socket = format!("socket,id=console,path={name},abstract=on,server=on,wait=off,logappend=on");
@@ -59,14 +60,14 @@ fn type_lines(
     while operator.strong_count() > 0 {
         let shown = read(console);
         for (line, typed) in lines.iter().zip(&mut typed) {
-            if *typed >= shown.matches(&line.at).count().min(MOST) {
+            if *typed >= shown.matches(&line.at).count().min(MAXIMUM_REPEATED_ANSWERS) {
                 continue;
             }
             let keyboard = match &mut keyboard {
                 Some(keyboard) => keyboard,
                 none => none.insert(discard_output(connect()?)?),
             };
-            std::thread::sleep(PAUSE);
+            std::thread::sleep(TYPING_DELAY);
             keyboard.write_all(format!("{}\n", line.line).as_bytes())?;
             *typed += 1;
         }
@@ -75,7 +76,8 @@ fn type_lines(
     Ok(())
 }
 
-/// Reads and discards the output on this socket, so that it does not fill up; the console file already contains it.
+/// Reads and discards the output on this socket, so that the socket does not fill up. The console file contains the
+/// same output.
 fn discard_output(keyboard: UnixStream) -> Result<UnixStream> {
     let mut other = keyboard.try_clone()?;
     std::thread::spawn(move || {
@@ -85,7 +87,7 @@ fn discard_output(keyboard: UnixStream) -> Result<UnixStream> {
     Ok(keyboard)
 }
 
-/// Tests that each occurrence of a question is answered once, whatever is printed in between.
+/// Tests that each occurrence of a question is answered once, even if other lines are printed in between.
 pub fn self_test() {
     let folder = tempfile::tempdir().expect("a folder");
     let console = folder.path().join("console");

@@ -1,9 +1,10 @@
-//! The case `witness`: from the write log of one reinstall with preserved data, disks are reconstructed as a power cut
-//! at any moment could have left them. These states are checked without a machine; a few of them are also booted.
+//! The test case `witness`. From the write log of one reinstall with preserved data, it reconstructs the disks as a
+//! power cut at any moment could have left them. It checks these states without a machine, and also boots a few of
+//! them.
 //!
-//! There are two types of states: the contents of all disks at each flush of one disk, and random states, in which any
+//! There are two types of states: the contents of all disks at each flush of a disk, and random states, in which any
 //! subset of the writes in flight has arrived. `DROPHAMMER_SEED` selects other random states, `DROPHAMMER_STATES` sets
-//! their number, and `DROPHAMMER_BOOTS` the number of booted states. `DROPHAMMER_RECORD` names a folder of an earlier
+//! their number, and `DROPHAMMER_BOOTS` the number of booted states. `DROPHAMMER_RECORD` is the folder of an earlier
 //! run, whose record is checked again.
 
 use crate::crash_plan::at_rest;
@@ -27,11 +28,11 @@ use std::time::Instant;
 
 const RANDOM_STATES: usize = 2000;
 const BOOTS: usize = 12;
-/// Maximum number of bad states that are printed.
+/// Maximum number of states with violations that are printed.
 const MAX_PRINTED: usize = 40;
 
-/// Numbers of checked states: all, those with intact data in which no incomplete system boots, and those with a safe
-/// next plan.
+/// Numbers of checked states: all states; states with intact data in which no incomplete system boots; and states with
+/// a safe next plan.
 #[derive(Default)]
 struct StateTally {
     states: usize,
@@ -41,7 +42,7 @@ struct StateTally {
     next: BTreeMap<String, usize>,
 }
 
-/// Records a reinstall, reconstructs and checks its states, boots some of them, and prints the counts.
+/// Records a reinstall, reconstructs and checks states of its disks, boots some of them, and prints the numbers.
 ///
 /// # Errors
 /// Lists the states that violate a guarantee.
@@ -51,7 +52,7 @@ pub fn run(artifacts: &Path, work: &Path) -> Result<()> {
     let kept = std::env::var_os("DROPHAMMER_RECORD").map(PathBuf::from);
     let folder = kept.clone().unwrap_or_else(|| work.join("witness"));
     if kept.is_none() {
-        // Leftovers of an earlier failure; usually there are none.
+        // The folder exists only after an earlier failure, so an error is ignored.
         let _ = fs::remove_dir_all(&folder);
         fs::create_dir_all(&folder).context(folder.display())?;
     }
@@ -101,7 +102,7 @@ fn all_states(scenario: &Scenario, artifacts: &Path, folder: &Path, is_recorded:
     Err(format!("{}\nand {more} more", counts.bad.join("\n")))
 }
 
-/// Installs, writes data to the preserved disks, and reinstalls once with every write logged.
+/// Installs the machine, writes data to the preserved disks, and logs all writes of one reinstall.
 fn record_case(scenario: &Scenario, artifacts: &Path, folder: &Path) -> Result<ReinstallRecord> {
     let chassis = scenario_run::assemble_machine(scenario, artifacts, folder)?;
     let mut output = String::new();
@@ -112,7 +113,7 @@ fn record_case(scenario: &Scenario, artifacts: &Path, folder: &Path) -> Result<R
     crash_record::record_reinstall(&start, output)
 }
 
-/// Returns all disks as they were before the reinstall.
+/// Returns all disks with their contents before the reinstall.
 fn open_disks(record: &ReinstallRecord, folder: &Path) -> Result<Vec<ReplayedDisk>> {
     let open = |name: &String| {
         ReplayedDisk::open(name, &ReinstallRecord::base_path(folder, name), &ReinstallRecord::log_path(folder, name))
@@ -147,7 +148,7 @@ fn check_all_states(
         let printed = counts.bad.len();
         counts.add_finding(finding, || describe_state(record, pick));
         if printed < MAX_PRINTED {
-            // Printed immediately: the remaining states may be thousands, and take minutes.
+            // Violations are printed immediately, because thousands of states may remain, which take minutes.
             counts.bad[printed..].iter().for_each(|line| println!("{line}"));
         }
         if number % 200 == 199 {
@@ -174,8 +175,8 @@ fn boot_folder(scratch: &Path, number: usize) -> PathBuf {
     scratch.join(format!("boot{}", number + 1))
 }
 
-/// Saves the disks as files, and the phase of the reinstall. The phase selects the folder with which the server for
-/// these disks is started.
+/// Saves the disks as files, together with the phase of the reinstall, which selects the folder of the server for these
+/// disks.
 fn save_state(disks: &[ReplayedDisk], phase: ReinstallPhase, folder: &Path) -> Result<()> {
     fs::create_dir_all(folder).context(folder.display())?;
     for disk in disks {
@@ -189,7 +190,7 @@ fn save_state(disks: &[ReplayedDisk], phase: ReinstallPhase, folder: &Path) -> R
     crate::host::write(&folder.join("phase"), phase)
 }
 
-/// Boots a machine with these disks, repeatedly if necessary, until a system is up.
+/// Boots a machine with these disks, several times if necessary, until a system is running.
 fn boot_state(
     record: &ReinstallRecord,
     scenario: &Scenario,
@@ -217,14 +218,14 @@ fn boot_state(
     }
     verdict.seconds = began.elapsed().as_secs();
     if verdict.is_good() {
-        // Leftovers do no harm.
+        // If this fails, the remaining files do no harm.
         let _ = fs::remove_dir_all(folder);
     }
     verdict
 }
 
-/// Records the root filesystem at the end of the record as that of the new system. Then checks that the reconstructed
-/// disks equal those that the machine has left.
+/// Records the root filesystem at the end of the reinstall as that of the new system. Also checks that the
+/// reconstructed disks equal the disks that the machine has left.
 fn record_final_root(
     checker: &mut CrashStateChecker,
     record: &ReinstallRecord,
@@ -244,13 +245,13 @@ fn record_final_root(
         run_tool(&["qemu-img", "convert", "-U", "-O", "raw", &from.to_string_lossy(), &to], Stdio::null())?;
         let real = File::open(&raw).context(raw.display())?;
         if let Some(place) = crash_states::find_difference(&disk.file, &real).context(raw.display())? {
-            return Err(format!("{} is not reconstructed as the machine left it, from byte {place} on", disk.name));
+            return Err(format!("{}: the reconstructed disk differs from byte {place} on", disk.name));
         }
     }
     fs::remove_file(scratch.join("end.raw")).context(scratch.display())
 }
 
-/// Tests that the scenario of this case can be parsed, and that errors contain a location.
+/// Tests that the scenario of this case can be parsed, and that parse errors contain a location.
 pub fn self_test() {
     let scenario =
         crate::scenario_parser::parse(include_str!("crash.yaml"), "x".into(), ".".into()).expect("a scenario");

@@ -1,5 +1,5 @@
-//! Contents of a reconstructed filesystem: its consistency after a replay of the journal, and its files. The tools of the filesystems read
-//! a copy, without mounting it.
+//! Contents of a reconstructed filesystem: its consistency after the journal was replayed, and its files. The tools
+//! read a copy of the filesystem, which is not mounted.
 
 use crate::host::{Context, Result, limit_command, run_tool};
 use sha2::{Digest, Sha256};
@@ -8,16 +8,16 @@ use std::fs;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-/// Digests of files and targets of links, by their paths.
+/// Digests of files and targets of links, by path.
 pub type FileDigests = BTreeMap<String, String>;
 
-/// Returns all files of the filesystem in this copy, or the damage that was found. `folder` receives the files; its previous contents are
-/// removed.
+/// Returns all files of the filesystem in the file `view`, or a description of its damage. The files are extracted to
+/// `folder`, whose previous contents are removed.
 ///
 /// # Errors
-/// A tool is missing, or cannot read a filesystem that was found consistent.
+/// Fails if a tool is missing, or cannot read a filesystem that was found consistent.
 pub fn read_files(format: &str, view: &Path, folder: &Path) -> Result<Result<FileDigests>> {
-    // Leftovers of an earlier state.
+    // The folder may contain the files of an earlier state.
     let _ = fs::remove_dir_all(folder);
     fs::create_dir_all(folder).context(folder.display())?;
     let (image, to) = (view.to_string_lossy(), folder.to_string_lossy());
@@ -35,7 +35,8 @@ pub fn read_files(format: &str, view: &Path, folder: &Path) -> Result<Result<Fil
     digest_tree(folder).map(Ok)
 }
 
-/// Replays the journal, and returns the remaining damage. `e2fsck -E journal_only` is not suitable: it also repairs other damage.
+/// Replays the journal, and returns the damage that remains. `e2fsck -E journal_only` is not used, because it also
+/// repairs other damage.
 fn check_ext4(view: &Path) -> Result<Option<String>> {
     let run = |argv: &[&str]| limit_command(argv).arg(view).output().context(argv[0]);
     let replayed = run(&["debugfs", "-w", "-R", "journal_run"])?;
@@ -79,7 +80,8 @@ fn digest_tree(folder: &Path) -> Result<FileDigests> {
     Ok(found)
 }
 
-/// Tests that the files of new filesystems are read, and that damage is detected, if the tools are installed.
+/// Tests that the files of new filesystems are read, and that damage is detected. Filesystems whose tools are missing
+/// are skipped.
 pub fn self_test() {
     let folder = crate::write_log::test_folder("crash-files");
     let (root, view, out) = (folder.join("root"), folder.join("view"), folder.join("out"));
@@ -97,7 +99,7 @@ pub fn self_test() {
     assert_eq!(found.get("link").map(String::as_str), Some("-> deep/file"));
     assert!(found.contains_key("lost+found") && !found.contains_key("file"));
     let mut bytes = fs::read(&view).expect("read");
-    // The inode table and the root directory are within the first blocks.
+    // This range contains the inode table and the root directory.
     bytes[8192..65536].fill(0xff);
     fs::write(&view, bytes).expect("written");
     let words = read_files("ext4", &view, &out).expect("the tools").expect_err("damaged");

@@ -1,10 +1,9 @@
-//! Next action of the agent on reconstructed disks: the inventory that it would take, the response of the server at that moment, and the
-//! plan that follows from both.
+//! Next action of the agent on reconstructed disks. It follows from the inventory that the agent would collect, and
+//! from the response that the server would send at that moment.
 //!
-//! Wiped disks are probed by the agent's own code, on files instead of devices. Preserved disks are known to be
-//! unchanged, so the inventory from before the reinstall applies to them. Only the superblocks of their arrays are
-//! read, because they contain event counts. The plan is a pure function of inventory and response: equal states have
-//! the same plan.
+//! The agent's own code probes the wiped disks, as files instead of devices. Preserved disks are known to be unchanged,
+//! so their inventory from before the reinstall is used. Only the superblocks of their arrays are read, which contain
+//! event counts. The plan is a pure function of inventory and response, so equal states have the same plan.
 
 mod bounds;
 
@@ -23,41 +22,46 @@ use std::fs;
 use std::os::unix::fs::{FileExt, symlink};
 use std::path::Path;
 
-/// Offset of the superblock in an ext4 filesystem (struct ext4_super_block in fs/ext4/ext4.h).
+/// Offset of the superblock in an ext4 filesystem, in bytes (struct ext4_super_block in fs/ext4/ext4.h).
 const EXT4_SUPERBLOCK: u64 = 1024;
-/// Offset of metadata 1.2 in a member (struct mdp_superblock_1 in linux/raid/md_p.h).
+/// Offset of the superblock of metadata 1.2 in a member, in bytes (struct mdp_superblock_1 in linux/raid/md_p.h).
 const MD_SUPERBLOCK: u64 = 4096;
-/// Offset of the event count in metadata 1.2.
+/// Offset of the event count in the superblock of metadata 1.2, in bytes.
 const MD_EVENTS: u64 = 200;
-/// Size in bytes of the boot code that a BIOS runs. The code is at the beginning of the first sector; the partition
-/// table follows (UEFI specification 5.2.1).
+/// Size in bytes of the boot code that a BIOS runs. It is at the start of the first sector, and the partition table
+/// follows it (UEFI specification 5.2.1).
 const BOOT_CODE_BYTES: u64 = 440;
 
-/// Actions of an agent other than a refusal.
+/// Texts for actions of the agent, apart from refusals.
 pub const REINSTALL: &str = "reinstall";
-pub const BOOT: &str = "boot what is there";
+pub const BOOT: &str = "boot the system on the disks";
 
-/// Disks of a crash state, presented as devices.
-pub struct DeviceView<'a> {
+/// Presentation of the reconstructed disks as devices.
+pub struct DevicePresentation<'a> {
     base: &'a Inventory,
     roots: ProbeRoots,
-    /// Names of disks that are wiped.
+    /// Names of the disks that the reinstall wipes.
     wiped: Vec<String>,
 }
 
-/// Contents of the reconstructed disks.
+/// Contents of reconstructed disks, as the agent would find them.
 pub struct ReconstructedContents {
     pub inventory: Inventory,
-    /// True if the firmware could boot the disks, because they contain boot code, and a system with a kernel.
+    /// True if the firmware could boot the disks, because they contain boot code and a system with a kernel.
     pub bootable: bool,
 }
 
-impl<'a> DeviceView<'a> {
-    /// Creates links to the disks in the folder.
+impl<'a> DevicePresentation<'a> {
+    /// Creates links to the disks in this folder.
     ///
     /// # Errors
-    /// The folder cannot be filled.
-    pub fn new(base: &'a Inventory, disks: &[ReplayedDisk], wiped: &[String], folder: &Path) -> Result<DeviceView<'a>> {
+    /// Fails if the folder cannot be filled.
+    pub fn new(
+        base: &'a Inventory,
+        disks: &[ReplayedDisk],
+        wiped: &[String],
+        folder: &Path,
+    ) -> Result<DevicePresentation<'a>> {
         let at = |name: &str| folder.join(name);
         let put = |name: String, text: String| {
             let path = at(&name);
@@ -80,13 +84,14 @@ impl<'a> DeviceView<'a> {
             symlink(&disk.path, at("dev").join(name)).context(name)?;
         }
         let roots = ProbeRoots { sys: at("sys"), proc: at("proc"), dev: at("dev") };
-        Ok(DeviceView { base, roots, wiped: wiped.to_vec() })
+        Ok(DevicePresentation { base, roots, wiped: wiped.to_vec() })
     }
 
-    /// Returns the inventory that the agent would take of these disks, after it has assembled and inspected everything.
+    /// Returns the inventory that the agent would collect from these disks after it has assembled and inspected
+    /// everything.
     ///
     /// # Errors
-    /// The disks cannot be probed.
+    /// Fails if the disks cannot be probed.
     pub fn probe_disks(&self, disks: &[ReplayedDisk]) -> Result<ReconstructedContents> {
         let probed = probe::read_inventory_at(&self.roots, ProbeDepth::Deep).map_err(|error| error.to_string())?;
         let mut found = self.base.clone();
@@ -123,8 +128,8 @@ impl<'a> DeviceView<'a> {
     }
 }
 
-/// Returns the inventory as the agent finds it: everything that it inspected is unmounted again, and the agent has started all arrays and
-/// volumes itself.
+/// Returns the inventory as the agent finds it in its ramdisk: the inspected filesystems are unmounted again, and the
+/// agent itself has started all arrays and volumes.
 pub fn at_rest(mut found: Inventory) -> Inventory {
     let stop = |uses: &mut Vec<DeviceUse>| uses.retain(|usage| matches!(usage, DeviceUse::Holder(_)));
     for disk in &mut found.disks {
@@ -138,7 +143,7 @@ pub fn at_rest(mut found: Inventory) -> Inventory {
     found
 }
 
-/// Returns whether the device is that disk or a partition of it.
+/// Returns whether the device is this disk or one of its partitions.
 pub fn is_on(device: &str, disk: &str) -> bool {
     let rest = device.strip_prefix("/dev/").and_then(|name| name.strip_prefix(disk));
     let separator = if disk.ends_with(|last: char| last.is_ascii_digit()) { "p" } else { "" };
@@ -147,7 +152,8 @@ pub fn is_on(device: &str, disk: &str) -> bool {
     })
 }
 
-/// Runs debugfs on the partition. Returns its output and its error messages. Like the agent's inspection, it does not replay the journal.
+/// Runs debugfs on the partition, and returns its output and its error messages. Like the agent's inspection, debugfs
+/// does not replay the journal.
 fn run_debugfs(disk: &ReplayedDisk, part: &DiskPartition, request: &str) -> Result<(Vec<u8>, String)> {
     let place = format!("{}?offset={}", disk.path.display(), part.start_bytes);
     let output = limit_command(&["debugfs", "-R", request, &place]).output().context("debugfs")?;
@@ -155,12 +161,12 @@ fn run_debugfs(disk: &ReplayedDisk, part: &DiskPartition, request: &str) -> Resu
         return Err(format!("debugfs (package e2fsprogs) ended with {}", output.status));
     }
     let words = String::from_utf8_lossy(&output.stderr);
-    // The first line is its version.
+    // The first line is the version of debugfs.
     let words = words.lines().skip(1).filter(|line| !line.is_empty()).collect::<Vec<_>>().join("; ");
     Ok((output.stdout, words))
 }
 
-/// Returns the filesystem, or the reason why it cannot be mounted.
+/// Returns the filesystem on a partition, or the reason why it cannot be mounted.
 fn read_filesystem(
     disk: &ReplayedDisk,
     part: &DiskPartition,
@@ -201,8 +207,8 @@ fn has_kernel(disk: &ReplayedDisk, part: &DiskPartition) -> Result<bool> {
     Ok(String::from_utf8_lossy(&found).contains("Type: regular"))
 }
 
-/// Excludes members with outdated event counts. Like mdadm, it allows a difference of one event, because the missing
-/// event may be the stop of the array.
+/// Excludes array members whose event counts are outdated. As in mdadm, a difference of one event is allowed, because
+/// the missing event may be the stop of the array.
 fn count_events(found: &mut Inventory, disks: &[ReplayedDisk]) -> Result<()> {
     for array in found.arrays.iter_mut().filter(|array| array.metadata == "1.2") {
         let mut events = Vec::new();
@@ -229,7 +235,7 @@ fn count_events(found: &mut Inventory, disks: &[ReplayedDisk]) -> Result<()> {
     Ok(())
 }
 
-/// Tests that partitions are distinguished from disks, that reconstructed disks are probed, and that a plan beyond its
+/// Tests that partitions and disks are distinguished, that reconstructed disks are probed, and that a plan beyond its
 /// limits is detected.
 pub fn self_test() {
     assert!(["/dev/vda", "/dev/vda1", "/dev/vda12"].iter().all(|device| is_on(device, "vda")));
@@ -252,13 +258,13 @@ fn test_disk_probing() {
         Inventory { disks: vec![inventory::InventoryDisk { sector_bytes: 512, ..known }], ..Inventory::default() };
     disk.advance_to(1).expect("the discard");
     let disks = [disk];
-    let look = DeviceView::new(&base, &disks, &["vda".to_owned()], &folder.join("machine")).expect("a machine");
+    let look = DevicePresentation::new(&base, &disks, &["vda".to_owned()], &folder.join("machine")).expect("a machine");
     let is_blank = |disks: &[ReplayedDisk]| {
         let seen = look.probe_disks(disks).expect("an inventory");
         assert!(!seen.bootable && seen.inventory.disks.len() == 1 && seen.inventory.disks[0].unreadable.is_none());
         seen.inventory.disks[0].blank
     };
-    assert!(is_blank(&disks), "what was discarded is zero");
+    assert!(is_blank(&disks), "discarded ranges are zero");
     let [mut disk] = disks;
     disk.advance_to(2).expect("a write");
     assert!(!is_blank(&[disk]));

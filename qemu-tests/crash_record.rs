@@ -1,8 +1,8 @@
-//! Record of one complete reinstall with preserved data, with everything that is needed to reconstruct its disks at any
-//! moment: the disks before the reinstall, the write log of each disk, and the lengths of the logs at each step and
-//! response of the server.
+//! Record of one complete reinstall with preserved data. It contains everything that is needed to reconstruct the disks
+//! at any moment: the disks before the reinstall, the write log of each disk, and the lengths of the logs at each step
+//! and at each response of the server.
 //!
-//! It is stored as files, so that it can be checked again without a machine.
+//! It is stored in files, so that it can be checked again without a machine.
 
 use crate::host::{Context, Result, write};
 use crate::machine::{Chassis, Vm};
@@ -22,26 +22,26 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-/// Polling interval. It is short, because a flush and the following writes are milliseconds apart.
-const POLL: Duration = Duration::from_millis(10);
+/// Polling interval. It is short, because only milliseconds pass between a flush and the next writes.
+const POLL_INTERVAL: Duration = Duration::from_millis(10);
 
 /// Label of the machine's write logs.
 const LABEL: &str = "record";
 
-/// Phase of the reinstall as known to the server.
+/// Phase of the reinstall according to the server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ReinstallPhase {
     /// The reinstall is ordered.
     Ordered,
-    /// An attempt has announced its point of no return.
+    /// An attempt has announced that it passes its point of no return.
     Begun,
     /// The machine has reported success.
     Done,
 }
 
 impl ReinstallPhase {
-    /// Returns the folder of the server in this phase.
+    /// Returns the saved folder of the server in this phase.
     pub fn server_folder(self, folder: &Path) -> PathBuf {
         folder.join(match self {
             ReinstallPhase::Ordered => "server-ordered",
@@ -51,13 +51,14 @@ impl ReinstallPhase {
     }
 }
 
-/// Lengths of the logs at a moment. The phase was requested from the server before and after the logs were counted.
+/// Lengths of the logs at one moment. The phase was requested from the server both before and after the lengths were
+/// read.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RecordedMoment {
-    /// Step that the console showed last; empty before the first step.
+    /// Last step that the console has shown; empty before the first step.
     pub step: String,
     pub phases: [ReinstallPhase; 2],
-    /// Lengths by disk, in the order of [`ReinstallRecord::disks`].
+    /// Numbers of entries in the logs, by disk, in the order of [`ReinstallRecord::disks`].
     pub counts: Vec<u64>,
 }
 
@@ -67,17 +68,17 @@ pub struct ReinstallRecord {
     pub uuid: String,
     pub mac: String,
     pub disks: Vec<String>,
-    /// Inventory of the machine before the reinstall, with everything assembled and inspected as the agent does.
+    /// Inventory before the reinstall, in which everything is assembled and inspected as by the agent.
     pub inventory: Inventory,
-    /// Output of the prepare script.
+    /// Output of the script that has prepared the disks.
     pub prepared: String,
-    /// Ids of the images: the installed one, and the ordered one.
+    /// Ids of two images: the installed image, and the ordered image.
     pub images: [String; 2],
-    /// Announcement of the agent at its point of no return.
+    /// Announcement that the agent has sent at its point of no return.
     pub announced: Value,
-    /// Responses of the server to the agent's request for its allocation.
+    /// Responses of the server to the agent's request for its allocation, by phase.
     pub answers: BTreeMap<ReinstallPhase, AssignedMachine>,
-    /// Moments in the order of increasing log lengths.
+    /// Moments, ordered by increasing lengths of the logs.
     pub moments: Vec<RecordedMoment>,
 }
 
@@ -89,7 +90,7 @@ impl ReinstallRecord {
     /// Reads a record that [`record_reinstall`] has stored in this folder.
     ///
     /// # Errors
-    /// The record is missing or incomplete.
+    /// Fails if the record is missing or incomplete.
     pub fn read(folder: &Path) -> Result<ReinstallRecord> {
         let path = ReinstallRecord::record_path(folder);
         let text = fs::read(&path).context(path.display())?;
@@ -104,24 +105,24 @@ impl ReinstallRecord {
         folder.join("run").join(format!("{LABEL}-{disk}.writes"))
     }
 
-    /// Returns the path of the disk's contents at the end of the record.
+    /// Returns the path of the disk as it is at the end of the record.
     pub fn end_path(folder: &Path, disk: &str) -> PathBuf {
         folder.join("run").join(format!("{disk}.qcow2"))
     }
 }
 
-/// Runs the script that prepares the disks in the inspection ramdisk, with the agent's programs added: the script takes the inventory with
-/// `drophammer`.
+/// Runs the script that prepares the disks, in the inspection ramdisk. The agent's programs are added to the ramdisk,
+/// because the script collects the inventory with `drophammer`.
 ///
 /// # Errors
-/// The script fails.
+/// Fails if the script fails.
 pub fn prepare_disks(chassis: &Chassis, artifacts: &Path, script: &str) -> Result<String> {
     let built = artifacts.join("ramdisk");
     let both = chassis.folder.join("looker");
     let folder = both.join("ramdisk");
     fs::create_dir_all(&folder).context(folder.display())?;
     let mut ramdisk = fs::read(built.join("quick")).context(built.join("quick").display())?;
-    // The kernel unpacks consecutive archives, each of which starts at a multiple of four.
+    // The kernel unpacks consecutive archives, each of which must start at a multiple of four bytes.
     ramdisk.resize(ramdisk.len().next_multiple_of(4), 0);
     ramdisk.extend(fs::read(built.join("inspect")).context(built.join("inspect").display())?);
     write(&folder.join("inspect"), ramdisk)?;
@@ -134,7 +135,7 @@ pub fn prepare_disks(chassis: &Chassis, artifacts: &Path, script: &str) -> Resul
 /// Returns the inventory that the script has written to the second serial port.
 ///
 /// # Errors
-/// There is no inventory.
+/// Fails if the script has written no inventory.
 pub fn read_inventory(folder: &Path) -> Result<Inventory> {
     let path = folder.join("run2-prepare.facts.log");
     let text = fs::read_to_string(&path).context(path.display())?;
@@ -143,10 +144,10 @@ pub fn read_inventory(folder: &Path) -> Result<Inventory> {
         .context(path.display())
 }
 
-/// Carries out the reinstall order, and stores the writes and the moments of the reinstall.
+/// Carries out the reinstall order, and records the writes and the moments of the reinstall.
 ///
 /// # Errors
-/// The reinstall fails.
+/// Fails if the reinstall fails.
 pub fn record_reinstall(start: &SavedMachine, prepared: String) -> Result<ReinstallRecord> {
     let folder = start.chassis.folder;
     let run = folder.join("run");
@@ -160,7 +161,7 @@ pub fn record_reinstall(start: &SavedMachine, prepared: String) -> Result<Reinst
     let logs: Vec<PathBuf> = disks.iter().map(|disk| ReinstallRecord::log_path(folder, disk)).collect();
     let ended = AtomicBool::new(false);
     let (moments, answers) = std::thread::scope(|scope| {
-        // In a separate thread, because saving the server's folder takes longer than a step.
+        // A separate thread saves the responses, because saving the server's folder takes longer than a step.
         let answers = scope.spawn(|| recorder.save_responses(&ended));
         let moments = recorder.record_moments(&mut vm, &logs);
         ended.store(true, Ordering::Relaxed);
@@ -186,7 +187,7 @@ pub fn record_reinstall(start: &SavedMachine, prepared: String) -> Result<Reinst
     Ok(record)
 }
 
-/// Access to the server during the reinstall.
+/// Recorder of a reinstall, with access to the server.
 struct ReinstallRecorder<'a> {
     folder: &'a Path,
     state: &'a Path,
@@ -203,15 +204,15 @@ impl ReinstallRecorder<'_> {
         if self.proxy.announced().is_empty() { ReinstallPhase::Ordered } else { ReinstallPhase::Begun }
     }
 
-    /// Returns the response that the server would send to the agent now. The response is requested as the operator, so
-    /// that it is available even before the agent registers and after its report.
+    /// Returns the response that the server would send to the agent now. It is requested as the operator, and is
+    /// therefore available even before the agent registers and after it has reported.
     fn request_machine(&self) -> Result<AssignedMachine> {
         let port = self.server.port().ok_or("drophammer serve did not print its port")?;
         let mut preview = server::preview_machine(port, self.state, self.uuid)?;
         serde_json::from_value(preview["machine"].take()).context("the server's answer")
     }
 
-    /// Saves the response, and the server's folder as a crash of the server would leave it.
+    /// Saves the response, and the server's folder as a crash of the server at this moment would leave it.
     fn save_server_state(&self, phase: ReinstallPhase) -> Result<AssignedMachine> {
         let answer = self.request_machine()?;
         self.server.set_frozen(true)?;
@@ -220,14 +221,14 @@ impl ReinstallRecorder<'_> {
         copied.map(|()| answer)
     }
 
-    /// Returns two responses of the server: the last response before the reinstall has passed its point of no return,
-    /// and the first response after that. Also saves the server's folder as it is after that.
+    /// Returns two responses of the server: the last one before the reinstall has passed its point of no return, and
+    /// the first one afterwards. Also saves the server's folder after the point of no return.
     fn save_responses(&self, ended: &AtomicBool) -> Result<BTreeMap<ReinstallPhase, AssignedMachine>> {
         let mut answers = BTreeMap::new();
         while !ended.load(Ordering::Relaxed) {
             let answer = self.request_machine()?;
             let order = answer.allocation.as_ref().and_then(|allocation| allocation.order.as_ref());
-            match order.map(|order| order.begun) {
+            match order.map(|order| order.started) {
                 Some(false) => drop(answers.insert(ReinstallPhase::Ordered, answer)),
                 Some(true) => {
                     answers.insert(ReinstallPhase::Begun, self.save_server_state(ReinstallPhase::Begun)?);
@@ -235,12 +236,12 @@ impl ReinstallRecorder<'_> {
                 }
                 None => {}
             }
-            std::thread::sleep(POLL);
+            std::thread::sleep(POLL_INTERVAL);
         }
         Err("the server was not notified that the reinstall began".to_owned())
     }
 
-    /// Records moments until another kernel runs.
+    /// Records moments until another kernel is running.
     fn record_moments(&self, vm: &mut Vm, logs: &[PathBuf]) -> Result<Vec<RecordedMoment>> {
         let mut moments: Vec<RecordedMoment> = Vec::new();
         let (mut state, mut processed) = (AgentState::default(), 0);
@@ -266,7 +267,7 @@ impl ReinstallRecorder<'_> {
                 return Err(format!("the recorded reinstall failed{}", vm.last_lines()));
             }
             vm.check_alive()?;
-            std::thread::sleep(POLL);
+            std::thread::sleep(POLL_INTERVAL);
         }
     }
 }

@@ -1,25 +1,25 @@
-//! Checks of a reconstructed state of all disks, without a machine.
+//! Checks of a reconstructed state of all disks, without a machine. They check three guarantees:
 //!
-//! | | guarantee |
-//! |---|---|
-//! | preserved data | On preserved and foreign disks every byte is unchanged, except for the extents that the agent announced and for the
-//! regions that the prepare script named. Each preserved filesystem is consistent once its journal is replayed, also on each half of a
-//! mirror alone, and contains the original files |
-//! | no half-written system is booted | Ordered: the disks boot the complete old system. Begun: the server boots the ramdisk, and the
-//! machine boots over the network first; until the image's installer runs, the disks boot only a complete old system, and a root with the
-//! new marker is the complete new system. Done: the disks boot the complete new system |
-//! | next plan | The agent refuses, or recreates only wiped disks, and may write no more of the others than the first attempt |
+//! * Preserved data: on preserved and foreign disks, every byte is unchanged, except in the extents that the agent has
+//!   announced, and in the regions that the prepare script names. Each preserved filesystem is consistent after its
+//!   journal was replayed, also on each half of a mirror alone, and contains the original files.
+//! * No incomplete system: the condition depends on the phase of the reinstall. `Ordered`: the disks boot the complete
+//!   old system. `Begun`: the machine boots over the network first, and the server boots the ramdisk; until the
+//!   installer of the image runs, the disks boot only a complete old system, and a root with the new marker is the
+//!   complete new system. `Done`: the disks boot the complete new system.
+//! * Next plan: the agent refuses, or recreates only wiped disks. On other disks, it may write no more than the first
+//!   attempt.
 //!
-//! Disks boot a system if they have BIOS boot code in the first sector and an ext4 filesystem with a kernel. A system is complete if its
-//! filesystem is consistent once its journal is replayed, and contains every file that the system had before the
-//! reinstall, or at the end of the record.
+//! Disks boot a system if they have BIOS boot code in the first sector, and an ext4 filesystem with a kernel. A system
+//! is complete if its filesystem is consistent after its journal was replayed, and contains every file that the system
+//! had before the reinstall, or at the end of the record.
 
 mod preparation_output;
 
 pub use preparation_output::parse_extents;
 
 use crate::crash_files::{self, FileDigests};
-use crate::crash_plan::{BOOT, DeviceView, PlanBounds, REINSTALL, ReconstructedContents};
+use crate::crash_plan::{BOOT, DevicePresentation, PlanBounds, REINSTALL, ReconstructedContents};
 use crate::crash_record::{ReinstallPhase, ReinstallRecord};
 use crate::crash_states::{ByteRanges, ReplayedDisk, copy_part};
 use crate::host::{Context, Result};
@@ -31,7 +31,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::fs::File;
 use std::path::{Path, PathBuf};
 
-/// Violations in a state, and the next action of the agent.
+/// Violated guarantees in a state, and the next action of the agent.
 #[derive(Debug, Default)]
 pub struct StateFinding {
     pub data: Vec<String>,
@@ -39,33 +39,33 @@ pub struct StateFinding {
     pub next: Vec<String>,
 }
 
-/// Checks of the crash states of one recorded reinstall, with the results of earlier checks.
+/// Checker for the crash states of one recorded reinstall. It stores the results of earlier checks.
 pub struct CrashStateChecker<'a> {
     record: &'a ReinstallRecord,
     layout: Layout,
     bounds: PlanBounds,
-    look: DeviceView<'a>,
+    look: DevicePresentation<'a>,
     extents: Vec<PreservedExtent>,
-    /// Path and digest of the files that were written for the test.
+    /// Paths and digests of the files that were written for the test.
     proofs: Vec<(String, String)>,
     /// Bytes of the forbidden ranges that were written, by disk.
     forbidden: BTreeMap<String, ByteRanges>,
     /// All bytes that were written, by disk.
     touched: BTreeMap<String, ByteRanges>,
     scratch: PathBuf,
-    /// Results of earlier checks, by filesystem and digest of its bytes.
+    /// Results of earlier checks of filesystems, by index of the filesystem and digest of its bytes.
     filesystems: HashMap<(usize, String), Option<String>>,
     plans: HashMap<(ReinstallPhase, String), std::result::Result<String, String>>,
     known_roots: HashMap<Vec<(usize, u64)>, Result<String>>,
-    /// Digests of all files of the old root filesystem, and of the new one.
+    /// Digest of all files of the old root filesystem, and that of the new one.
     roots: [String; 2],
 }
 
 impl<'a> CrashStateChecker<'a> {
-    /// Prepares the checks. `base` is the inventory from before the reinstall, `scratch` an empty folder.
+    /// Prepares the checks. `base` is the inventory from before the reinstall, and `scratch` is an empty folder.
     ///
     /// # Errors
-    /// The record is incomplete.
+    /// Fails if the record is incomplete.
     pub fn new(
         record: &'a ReinstallRecord,
         base: &'a Inventory,
@@ -76,7 +76,7 @@ impl<'a> CrashStateChecker<'a> {
         let parsed = allocation.ok_or("no allocation in the record")?.parse_layout();
         let layout = parsed.map_err(|problems| format!("the layout: {problems:?}"))?.layout;
         let bounds = PlanBounds::new(record, &layout);
-        let look = DeviceView::new(base, disks, &bounds.wiped, &scratch.join("machine"))?;
+        let look = DevicePresentation::new(base, disks, &bounds.wiped, &scratch.join("machine"))?;
         let proofs = record.prepared.lines().filter_map(|line| line.trim().strip_prefix("proof: "));
         let proofs = proofs.filter_map(|line| line.rsplit_once(' '));
         let (mut forbidden, mut touched) = (BTreeMap::new(), BTreeMap::new());
@@ -111,10 +111,10 @@ impl<'a> CrashStateChecker<'a> {
     }
 
     /// Records the root filesystem that is now on the disks as the old or the new one. Also checks the next action of
-    /// the agent, which might otherwise refuse all states for an unrelated reason.
+    /// the agent, because an agent that refuses all states for another reason would make the checks meaningless.
     ///
     /// # Errors
-    /// There is no root filesystem, it is incomplete, or the agent would carry out another action.
+    /// Fails if there is no root filesystem, it is incomplete, or the agent would carry out another action.
     pub fn record_root(&mut self, disks: &[ReplayedDisk], is_new: bool) -> Result<()> {
         let seen = self.look.probe_disks(disks)?;
         let (phase, wanted) = if is_new { (ReinstallPhase::Done, BOOT) } else { (ReinstallPhase::Ordered, REINSTALL) };
@@ -129,10 +129,10 @@ impl<'a> CrashStateChecker<'a> {
         Ok(())
     }
 
-    /// Returns the violations in the current state of the disks, at a moment when the server was in one of these phases.
+    /// Returns the violations in the current state of the disks. The server was in one of these phases at that moment.
     ///
     /// # Errors
-    /// The disks cannot be inspected.
+    /// Fails if the disks cannot be inspected.
     pub fn check_state(
         &mut self,
         disks: &[ReplayedDisk],
@@ -152,7 +152,7 @@ impl<'a> CrashStateChecker<'a> {
         Ok(finding)
     }
 
-    /// Returns a message for each range that must not be written and has changed.
+    /// Returns a message for each changed range that must not be written.
     fn find_forbidden_writes(&self, disks: &[ReplayedDisk]) -> Result<Vec<String>> {
         let mut words = Vec::new();
         for disk in disks {
@@ -196,7 +196,7 @@ impl<'a> CrashStateChecker<'a> {
         Ok(lost.map(|(path, ..)| format!("{path} has changed")))
     }
 
-    /// Reads the files of the filesystem in that range of the disk, from a copy, because the tools write to it.
+    /// Reads the files of the filesystem in a range of the disk. The tools read a copy, because they also write to it.
     fn read_files(&self, disk: &ReplayedDisk, format: &str, start: u64, length: u64) -> Result<Result<FileDigests>> {
         let path = self.scratch.join("view");
         let file = File::create(&path).context(path.display())?;
@@ -205,7 +205,7 @@ impl<'a> CrashStateChecker<'a> {
         crash_files::read_files(format, &path, &self.scratch.join("files"))
     }
 
-    /// Returns a message if a bootable system is incomplete.
+    /// Returns a message if an incomplete system can be booted.
     fn find_incomplete_system(
         &mut self,
         disks: &[ReplayedDisk],
@@ -249,7 +249,7 @@ impl<'a> CrashStateChecker<'a> {
         place(step).is_some_and(|now| place("target.installer").is_some_and(|installer| installer <= now))
     }
 
-    /// Returns the digest of all files of the root filesystem on the disks, or the reason why the root filesystem is
+    /// Returns the digest of all files in the root filesystem on the disks, or the reason why the root filesystem is
     /// damaged.
     fn root_files(&mut self, disks: &[ReplayedDisk], seen: &ReconstructedContents) -> Result<Result<String>> {
         let key: Vec<(usize, u64)> =
@@ -287,7 +287,7 @@ impl<'a> CrashStateChecker<'a> {
         Ok(result)
     }
 
-    /// Returns the numbers of different plans and preserved filesystems that were checked.
+    /// Returns the number of different plans, and the number of different preserved filesystems, that were checked.
     pub fn count_results(&self) -> (usize, usize) {
         (self.plans.len(), self.filesystems.len())
     }
@@ -302,7 +302,7 @@ fn digest_ranges(disk: &ReplayedDisk, ranges: &ByteRanges) -> Result<String> {
     Ok(format!("{:x}", digest.finalize()))
 }
 
-/// Tests that the script's output is parsed, that writes are compared with the allowed ranges, and that bootable
+/// Tests that the output of the script is parsed, that writes are compared with the permitted ranges, and that bootable
 /// systems are compared with the expected ones.
 pub fn self_test() {
     let output = "noise\nextent: vdb 512 1024 ext4 /srv\r\nregion: vdb 8192 512 a place\nregion: vdbx 0 512 another\nproof: /srv/a 1\n";
@@ -327,8 +327,8 @@ pub fn self_test() {
     std::fs::remove_dir_all(&folder).expect("removed");
 }
 
-/// Returns a record and its two disks, which have the same write log: a wiped disk, and a preserved disk of which 4 KiB
-/// may be written.
+/// Returns a record and its two disks, which have the same write log. One disk is wiped. The other is preserved, except
+/// for 4 KiB that may be written.
 pub fn test_record(folder: &Path, output: &str) -> (ReinstallRecord, Vec<ReplayedDisk>) {
     use serde_json::json;
     let disks =
@@ -359,7 +359,7 @@ pub fn test_record(folder: &Path, output: &str) -> (ReinstallRecord, Vec<Replaye
 
 fn test_forbidden_writes(checker: &CrashStateChecker, mut disks: Vec<ReplayedDisk>) {
     assert_eq!(checker.wiped(), ["vda"]);
-    // Allowed are the writes at 0 and 2048, and the discard at 0, but not the writes at 4096, 8192 and 16384.
+    // The writes at 0 and 2048 and the discard at 0 are permitted; the writes at 4096, 8192 and 16384 are not.
     let changed = |disks: &[ReplayedDisk]| checker.find_forbidden_writes(disks).expect("compared");
     for disk in &mut disks {
         disk.advance_to(3).expect("advanced");
@@ -372,7 +372,7 @@ fn test_forbidden_writes(checker: &CrashStateChecker, mut disks: Vec<ReplayedDis
     let more = crate::crash_states::take_all_parts(&disks[1], 4, 6);
     let undo = disks[1].try_out(&more).expect("tried");
     assert_eq!(changed(&disks), ["vdb: byte 4096 has changed", "vdb: byte 8192 has changed"]);
-    disks[1].restore_contents(undo).expect("taken back");
+    disks[1].restore_contents(undo).expect("undo the writes");
     assert_eq!(changed(&disks), ["vdb: byte 4096 has changed"]);
 }
 

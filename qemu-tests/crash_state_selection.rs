@@ -4,14 +4,15 @@ use crate::crash_record::{RecordedMoment, ReinstallPhase, ReinstallRecord};
 use crate::crash_states::{self, ArrivedPart, PreviousContents, RandomStateParameters, ReplayedDisk};
 use crate::host::Result;
 
-/// Sector size of the disks that are wiped.
+/// Sector size of the wiped disks, in bytes.
 const SECTOR_BYTES: u64 = 512;
-/// Assumed sector size of the other disks: the block size that every filesystem expects to be written atomically.
+/// Assumed sector size of the other disks, in bytes. Every filesystem expects that a block of this size is written
+/// atomically.
 const BLOCK_BYTES: u64 = 4096;
-/// Probabilities that a write in flight arrives.
-const CHANCES: [f64; 3] = [0.1, 0.5, 0.9];
+/// Probabilities with which a write in flight arrives.
+const ARRIVAL_PROBABILITIES: [f64; 3] = [0.1, 0.5, 0.9];
 
-/// A crash state: the last moment before the state, and the origin of the state.
+/// Crash state: the index of the last recorded moment before it, and its origin.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct CrashState {
     pub moment: usize,
@@ -21,21 +22,21 @@ pub struct CrashState {
 /// Origin of a crash state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum CrashStateOrigin {
-    /// State up to the record with the index `record` in the log of this disk. This record is a flush.
+    /// State after the entry with the index `record` in the log of this disk. The entry is a flush.
     Flush { disk: usize, record: usize },
-    /// Random state with this seed.
+    /// Random state that is derived from this seed.
     Random(u64),
 }
 
-/// Composition of a state. All writes before the last flush at that moment have arrived; `parts` lists, for each disk,
-/// the parts of later writes that have arrived too.
+/// Composition of a state. All writes before the last flush have arrived. `parts` lists, for each disk, which parts of
+/// later writes have arrived as well.
 pub struct StateComposition {
     parts: Vec<Vec<ArrivedPart>>,
     /// Number of records in the log, by disk.
     targets: Vec<usize>,
 }
 
-/// Returns all flushes and a number of random states, in the order of their moments.
+/// Returns a state for each flush and a number of random states, in the order of their moments.
 pub fn select_states(
     record: &ReinstallRecord,
     disks: &[ReplayedDisk],
@@ -48,7 +49,7 @@ pub fn select_states(
     for (number, disk) in disks.iter().enumerate() {
         let flushes = disk.records.iter().enumerate().filter(|(_, it)| it.is_flush && it.number < last[number]);
         for (index, flush) in flushes {
-            // A flush without preceding writes does not create a new state.
+            // A flush without writes since the previous flush does not create a new state.
             if index > 0 && !disk.records[index - 1].is_flush {
                 let moment = moments.partition_point(|moment| moment.counts[number] <= flush.number);
                 let kind = CrashStateOrigin::Flush { disk: number, record: index };
@@ -56,7 +57,7 @@ pub fn select_states(
             }
         }
     }
-    // Moments with many writes have many possible states.
+    // Moments with many writes are selected more often, because they have many possible states.
     let total = |moment: &RecordedMoment| moment.counts.iter().sum::<u64>();
     let end = moments.last().map(total).unwrap_or_default();
     for _ in 0..count {
@@ -64,7 +65,7 @@ pub fn select_states(
         let moment = moments.partition_point(|moment| total(moment) <= write).saturating_sub(1);
         picks.push(CrashState { moment, kind: CrashStateOrigin::Random(random.u64(..)) });
     }
-    // A wipe writes little, but every order of its writes matters.
+    // A wipe makes few writes, but the order of all of them matters, so additional states are selected.
     for (moment, _) in moments.iter().enumerate().filter(|(_, moment)| moment.step == "storage.wipe") {
         picks.extend((0..count / 100).map(|_| CrashState { moment, kind: CrashStateOrigin::Random(random.u64(..)) }));
     }
@@ -72,7 +73,7 @@ pub fn select_states(
     picks
 }
 
-/// Selects random states from as many different steps as possible.
+/// Selects random states that belong to as many different steps as possible.
 pub fn sample_states(picks: &[CrashState], moments: &[RecordedMoment], count: usize) -> Vec<CrashState> {
     let mut steps: Vec<(&str, Vec<CrashState>)> = Vec::new();
     for pick in picks.iter().filter(|pick| matches!(pick.kind, CrashStateOrigin::Random(_))) {
@@ -86,7 +87,7 @@ pub fn sample_states(picks: &[CrashState], moments: &[RecordedMoment], count: us
     let rounds = steps.iter().map(|(_, own)| own.len()).max().unwrap_or_default();
     for round in 0..rounds {
         for (_, own) in &steps {
-            // From the middle of a step on, because at its beginning nothing may have been written.
+            // States from the middle of a step are preferred, because nothing may have been written at its start.
             if round < own.len() && selected.len() < count {
                 selected.push(own[(own.len() / 2 + round) % own.len()]);
             }
@@ -96,13 +97,14 @@ pub fn sample_states(picks: &[CrashState], moments: &[RecordedMoment], count: us
     selected
 }
 
-/// Returns the step that the console showed after the state, because the console output is delayed.
+/// Returns the step of a state. It is the step that the console showed at the next moment, because the console output
+/// is delayed.
 pub fn find_step(record: &ReinstallRecord, pick: &CrashState) -> String {
     let next = record.moments.get(pick.moment + 1).unwrap_or(&record.moments[pick.moment]);
     next.step.clone()
 }
 
-/// Describes the moment of a state for messages.
+/// Describes the moment of a state, for messages.
 pub fn describe_state(record: &ReinstallRecord, pick: &CrashState) -> String {
     let RecordedMoment { step, counts, .. } = &record.moments[pick.moment];
     let what = match pick.kind {
@@ -113,7 +115,7 @@ pub fn describe_state(record: &ReinstallRecord, pick: &CrashState) -> String {
     format!("{step}, moment {}, {what}, logs {counts:?}", pick.moment)
 }
 
-/// Determines which writes have arrived in this state.
+/// Determines which writes have arrived in a state.
 pub fn compose_state(
     record: &ReinstallRecord,
     disks: &[ReplayedDisk],
@@ -123,7 +125,7 @@ pub fn compose_state(
     let now = &record.moments[pick.moment].counts;
     let next = record.moments.get(pick.moment + 1).map_or(now, |next| &next.counts);
     let mut random = fastrand::Rng::with_seed(if let CrashStateOrigin::Random(seed) = pick.kind { seed } else { 0 });
-    let chance = CHANCES[random.usize(0..CHANCES.len())];
+    let chance = ARRIVAL_PROBABILITIES[random.usize(0..ARRIVAL_PROBABILITIES.len())];
     let (mut parts, mut targets) = (Vec::new(), Vec::new());
     for (number, disk) in disks.iter().enumerate() {
         let from = disk.find_last_flush(disk.count_records_before(now[number]));
@@ -150,8 +152,8 @@ pub fn compose_state(
     StateComposition { parts, targets }
 }
 
-/// Returns the phases in which the server may have been. The agent writes to wiped disks after the point of no return was acknowledged, and
-/// reports success after everything was written.
+/// Returns the phases in which the server may have been. The agent writes to wiped disks only after the point of no
+/// return was acknowledged, and reports success only after everything was written.
 pub fn list_phases(
     record: &ReinstallRecord,
     disks: &[ReplayedDisk],
@@ -175,10 +177,10 @@ pub fn list_phases(
     if phases.is_empty() { vec![ReinstallPhase::Begun] } else { phases }
 }
 
-/// Brings the disks into this state. Returns their contents before the parts arrived.
+/// Brings the disks into this state. Returns the contents that the parts of writes have replaced.
 ///
 /// # Errors
-/// A file cannot be read or written.
+/// Fails if a file cannot be read or written.
 pub fn apply_state(
     record: &ReinstallRecord,
     disks: &mut [ReplayedDisk],
@@ -194,7 +196,7 @@ pub fn apply_state(
     Ok(previous)
 }
 
-/// Checks that states are selected and composed as the logs and moments allow, and that the phases of the server match
+/// Tests that states are selected and composed as the logs and moments permit, and that the phases of the server match
 /// the disks.
 pub fn self_test() {
     let folder = crate::write_log::test_folder("crash-picks");
@@ -230,7 +232,7 @@ pub fn self_test() {
 }
 
 /// Tests that each state contains everything that was flushed and nothing that was written later, and that the disks
-/// are restored afterwards.
+/// can be restored.
 fn test_state_composition(record: &ReinstallRecord, disks: &mut [ReplayedDisk], picks: &[CrashState]) {
     let mut different = std::collections::BTreeSet::new();
     for pick in picks {
@@ -245,7 +247,7 @@ fn test_state_composition(record: &ReinstallRecord, disks: &mut [ReplayedDisk], 
         let previous = apply_state(record, disks, pick, &made).expect("applied");
         let first: Vec<u8> = disks.iter().map(|disk| disk.now_and_before(0, 1).expect("read").0[0]).collect();
         for ((disk, target), first) in disks.iter().zip(&made.targets).zip(first) {
-            // The first write is flushed by the third record; then a discard may arrive, which the last record flushes.
+            // The third record flushes the first write. Afterwards a discard may arrive, which the last record flushes.
             let allowed: &[u8] = match disk.find_last_flush(*target) {
                 0 => b"oa",
                 3 => b"a\0",
@@ -255,7 +257,7 @@ fn test_state_composition(record: &ReinstallRecord, disks: &mut [ReplayedDisk], 
         }
         different.insert(format!("{:?}", disks.iter().map(ReplayedDisk::state_key).collect::<Vec<_>>()));
         for (disk, undo) in disks.iter_mut().zip(previous) {
-            disk.restore_contents(undo).expect("taken back");
+            disk.restore_contents(undo).expect("undo the writes");
         }
     }
     assert!(different.len() > 20, "{}", different.len());

@@ -1,10 +1,10 @@
-//! Disk at a moment, reconstructed from its previous contents and the log of its writes.
+//! Disk at a moment, reconstructed from its earlier contents and the log of its writes.
 //!
-//! After a power cut a disk has everything before its last flush, and any subset of the later writes. Writes with FUA
-//! (force unit access) are always included. Each of the other writes is complete, or torn at a multiple of 512 bytes. A
+//! After a power cut, a disk contains all writes before its last flush, and any subset of the later writes. A write
+//! with FUA (force unit access) is always contained. Any other write is complete, or torn at a multiple of 512 bytes. A
 //! discard leaves zeros.
 //!
-//! A flush is assumed to cover everything that precedes it in the log.
+//! A flush is assumed to apply to all entries that precede it in the log.
 
 use crate::host::{Context, Result};
 use crate::write_log::{self, LogRecord};
@@ -17,10 +17,10 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-/// Block size for copying, because discards and holes of disks are large.
+/// Block size for copies, in bytes. Discards and holes of disks may be large.
 const PIECE_BYTES: u64 = 1 << 20;
 
-/// Part of a write that arrived: a range relative to the start of the write.
+/// Part of a write that has arrived: a range relative to the start of the write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct ArrivedPart {
     /// Index of the write in [`ReplayedDisk::records`].
@@ -29,18 +29,18 @@ pub struct ArrivedPart {
     pub length: u64,
 }
 
-/// Disk that advances through its log. The file contains the disk at the cursor, plus parts that are tried out.
+/// Disk that is advanced through its write log. Its file also contains the parts of later writes that are tried out.
 pub struct ReplayedDisk {
     pub name: String,
     pub records: Vec<LogRecord>,
     pub file: File,
-    /// Path by which other programs open the disk.
+    /// Path at which other programs open the disk.
     pub path: PathBuf,
     log: File,
     base: File,
-    /// All records before this index are on the disk.
+    /// Index of the first record that is not on the disk yet.
     cursor: usize,
-    /// Digest of the parts that are tried out.
+    /// Digest of the parts of writes that are tried out.
     tried: u64,
 }
 
@@ -48,7 +48,7 @@ impl ReplayedDisk {
     /// Copies the disk from before the reinstall into memory: thousands of states would wear out a real disk.
     ///
     /// # Errors
-    /// A file cannot be read, or there is not enough memory.
+    /// Fails if a file cannot be read, or there is not enough memory.
     pub fn open(name: &str, base: &Path, log: &Path) -> Result<ReplayedDisk> {
         let source = File::open(base).context(base.display())?;
         let file = File::from(memfd_create(name, MFdFlags::MFD_CLOEXEC).context("a file in memory")?);
@@ -68,20 +68,20 @@ impl ReplayedDisk {
         })
     }
 
-    /// Returns the index after the last flush before this index.
+    /// Returns the index of the record that follows the last flush before this index.
     pub fn find_last_flush(&self, place: usize) -> usize {
         self.records[..place].iter().rposition(|record| record.is_flush).map_or(0, |place| place + 1)
     }
 
-    /// Returns the number of records in the log before the entry with this number.
+    /// Returns the number of records that belong to entries of the log before this one.
     pub fn count_records_before(&self, number: u64) -> usize {
         self.records.partition_point(|record| record.number < number)
     }
 
-    /// Advances the disk to this index in its log. The disk cannot be moved back.
+    /// Advances the disk to this index in its log. A disk cannot be moved back.
     ///
     /// # Errors
-    /// A file cannot be read or written.
+    /// Fails if a file cannot be read or written.
     pub fn advance_to(&mut self, place: usize) -> Result<()> {
         for index in self.cursor..place.max(self.cursor) {
             let whole = ArrivedPart { record: index, start: 0, length: self.records[index].length };
@@ -91,7 +91,7 @@ impl ReplayedDisk {
         Ok(())
     }
 
-    /// Returns a key of the state. Two states with the same key have the same bytes.
+    /// Returns a key of the state. If two states have the same key, they have the same bytes.
     pub fn state_key(&self) -> (usize, u64) {
         (self.records[..self.cursor].iter().filter(|record| record.length > 0).count(), self.tried)
     }
@@ -99,7 +99,7 @@ impl ReplayedDisk {
     /// Writes these parts of writes to the disk, in order, until [`ReplayedDisk::restore_contents`].
     ///
     /// # Errors
-    /// A file cannot be read or written.
+    /// Fails if a file cannot be read or written.
     pub fn try_out(&mut self, parts: &[ArrivedPart]) -> Result<PreviousContents> {
         let mut undo = PreviousContents::default();
         let mut hasher = DefaultHasher::new();
@@ -124,7 +124,7 @@ impl ReplayedDisk {
     /// Reverts the parts that were tried out.
     ///
     /// # Errors
-    /// The file cannot be written.
+    /// Fails if the file cannot be written.
     pub fn restore_contents(&mut self, undo: PreviousContents) -> Result<()> {
         self.tried = 0;
         for (place, length, old) in undo.pieces.into_iter().rev() {
@@ -136,10 +136,10 @@ impl ReplayedDisk {
         Ok(())
     }
 
-    /// Returns the current bytes of the range, and those from before the reinstall.
+    /// Returns the bytes of the range as they are now, and as they were before the reinstall.
     ///
     /// # Errors
-    /// A file cannot be read.
+    /// Fails if a file cannot be read.
     pub fn now_and_before(&self, place: u64, length: u64) -> Result<(Vec<u8>, Vec<u8>)> {
         let (mut now, mut before) = (vec![0; length as usize], vec![0; length as usize]);
         self.file.read_exact_at(&mut now, place).context(self.path.display())?;
@@ -167,7 +167,7 @@ impl ReplayedDisk {
     }
 }
 
-/// Previous contents of the ranges in which parts were tried out. A range without old bytes contained zeros.
+/// Contents that were replaced by the parts that are tried out. A range without bytes contained zeros.
 #[derive(Default)]
 pub struct PreviousContents {
     pieces: Vec<(u64, u64, Option<Vec<u8>>)>,
@@ -184,11 +184,11 @@ pub fn take_all_parts(disk: &ReplayedDisk, from: usize, to: usize) -> Vec<Arrive
 pub struct RandomStateParameters {
     /// Probability that a write arrives.
     pub chance: f64,
-    /// Size, in bytes, at whose multiples writes are torn.
+    /// Size in bytes. Writes are torn at multiples of this size.
     pub tear_bytes: u64,
 }
 
-/// Returns a random subset of the writes in flight; one write in four is torn.
+/// Returns a random subset of the writes in flight. One in four of these writes is torn.
 pub fn take_random_parts(
     disk: &ReplayedDisk,
     from: usize,
@@ -203,7 +203,7 @@ pub fn take_random_parts(
         if !disk.records[part.record].is_forced && random.u8(0..4) == 0 {
             let pieces = part.length / tear_bytes;
             let (one, other) = (random.u64(0..=pieces), random.u64(0..=pieces));
-            // A write of at most one block is not torn.
+            // A write that is not longer than one block cannot be torn.
             if pieces > 1 {
                 (part.start, part.length) = (one.min(other) * tear_bytes, one.abs_diff(other) * tear_bytes);
             }
@@ -213,7 +213,7 @@ pub fn take_random_parts(
     parts
 }
 
-/// Sorted ranges of a disk, as start and length; adjacent ranges are merged.
+/// Ranges of a disk as pairs of start and length, sorted, without adjacent ranges.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ByteRanges(Vec<(u64, u64)>);
 
@@ -235,7 +235,7 @@ impl ByteRanges {
         self.0.iter().copied()
     }
 
-    /// Returns the ranges that are in both sets.
+    /// Returns the bytes that are in both sets of ranges.
     pub fn intersect_with(&self, other: &ByteRanges) -> ByteRanges {
         let meet = |(start, length): (u64, u64)| {
             other.iter().filter_map(move |(begin, size)| {
@@ -246,7 +246,7 @@ impl ByteRanges {
         ByteRanges::new(self.iter().flat_map(meet))
     }
 
-    /// Returns the ranges of this set that are not in `other`.
+    /// Returns the bytes of this set that are not in `other`.
     pub fn exclude_ranges(&self, other: &ByteRanges) -> ByteRanges {
         let mut left = Vec::new();
         for (start, length) in self.iter() {
@@ -261,10 +261,10 @@ impl ByteRanges {
     }
 }
 
-/// Copies a range to the beginning of another file, which gets holes in place of zeros.
+/// Copies a range to the start of another file, in which zeros become holes.
 ///
 /// # Errors
-/// One of the files cannot be read or written.
+/// Fails if one of the files cannot be read or written.
 pub fn copy_part(from: &File, to: &File, start: u64, length: u64) -> std::io::Result<()> {
     let end = start + length;
     let mut place = start;
@@ -287,10 +287,10 @@ pub fn copy_part(from: &File, to: &File, start: u64, length: u64) -> std::io::Re
     Ok(())
 }
 
-/// Returns the offset of the first byte that differs. A hole is read as zeros.
+/// Returns the offset of the first byte that differs. Holes count as zeros.
 ///
 /// # Errors
-/// One of the files cannot be read.
+/// Fails if one of the files cannot be read.
 pub fn find_difference(one: &File, other: &File) -> std::io::Result<Option<u64>> {
     let length = one.metadata()?.len().min(other.metadata()?.len());
     let mut pieces = [vec![0; PIECE_BYTES as usize], vec![0; PIECE_BYTES as usize]];
@@ -306,8 +306,8 @@ pub fn find_difference(one: &File, other: &File) -> std::io::Result<Option<u64>>
     Ok(None)
 }
 
-/// Returns a disk of 64 KiB that is filled with `o`, and has a log of these entries. Write 0 contains only `a`, write 1
-/// contains only `b`, and so on.
+/// Returns a disk of 64 KiB filled with `o`, with a log of these entries. Write 0 consists of `a` only,
+/// write 1 of `b` only, and so on.
 pub fn test_disk(folder: &Path, name: &str, heads: &[(u64, u64, u64)]) -> ReplayedDisk {
     let (base, log) = (folder.join(format!("{name}.raw")), folder.join(format!("{name}.writes")));
     std::fs::write(&base, [b'o'; 64 << 10]).expect("written");
@@ -321,12 +321,12 @@ pub fn test_disk(folder: &Path, name: &str, heads: &[(u64, u64, u64)]) -> Replay
     ReplayedDisk::open(name, &base, &log).expect("a disk")
 }
 
-/// Two writes, a flush, a write, a write with FUA, a discard, and a write that is preceded by a flush.
+/// Entries of a log: two writes, a flush, a write, a write with FUA, a discard, and a write that a flush precedes.
 pub const TEST_HEADS: [(u64, u64, u64); 7] =
     [(0, 2, 0), (4, 2, 0), (0, 0, 1), (8, 2, 0), (16, 4, 2), (0, 8, 4), (32, 2, 1)];
 
-/// Checks that disks advance through their logs and are reverted, that flushed writes and any subset of the others have
-/// arrived, and that ranges are computed.
+/// Tests that disks advance through their logs and are restored, that flushed writes and any subset of the others have
+/// arrived, and that ranges are computed correctly.
 pub fn self_test() {
     let folder = write_log::test_folder("crash-states");
     let mut disk = test_disk(&folder, "sda", &TEST_HEADS);
@@ -337,7 +337,7 @@ pub fn self_test() {
 }
 
 fn test_disk_moves(disk: &mut ReplayedDisk) {
-    // The last entry is two records: a flush and a write.
+    // The last entry consists of two records: a flush and a write.
     assert_eq!((disk.records.len(), disk.count_records_before(6), disk.count_records_before(7)), (8, 6, 8));
     assert_eq!([0, 2, 3, 6, 7, 8].map(|place| disk.find_last_flush(place)), [0, 0, 3, 3, 7, 7]);
     let letters = |disk: &ReplayedDisk| {
@@ -350,16 +350,16 @@ fn test_disk_moves(disk: &mut ReplayedDisk) {
     let in_flight = take_all_parts(disk, 3, 8);
     let undo = disk.try_out(&in_flight).expect("tried");
     assert_eq!(letters(disk), *b"\0\0\0deg");
-    disk.restore_contents(undo).expect("taken back");
+    disk.restore_contents(undo).expect("undo the writes");
     assert_eq!(letters(disk), *b"aobooo");
     let torn = ArrivedPart { record: 4, start: 512, length: 512 };
     let undo = disk.try_out(&[torn, ArrivedPart { record: 5, start: 0, length: 1024 }]).expect("tried");
     let (now, before) = disk.now_and_before(8192, 2048).expect("read");
     assert_eq!((now[511], now[512], now[1023], now[1024], before[512]), (b'o', b'e', b'e', b'o', b'o'));
     assert_eq!(letters(disk), *b"\0obooo");
-    disk.restore_contents(undo).expect("taken back");
+    disk.restore_contents(undo).expect("undo the writes");
     let same = find_difference(&disk.file, &disk.base).expect("compared");
-    assert_eq!(same, Some(0), "the first write is there");
+    assert_eq!(same, Some(0), "the first write is preserved");
     disk.advance_to(8).expect("advanced");
     assert_eq!(letters(disk), *b"\0\0\0deg");
 }

@@ -1,4 +1,4 @@
-//! Disks of the machine: sparse raw files, their initial contents, and detection of changes.
+//! Disks of the machine, which are sparse raw files: their initial contents, and detection of changes.
 
 use crate::host::{Context, Result, run_tool, write};
 use crate::qemu_disks;
@@ -42,7 +42,7 @@ pub fn create_disk(folder: &Path, disk: &Disk) -> Result<()> {
     Ok(())
 }
 
-/// Creates an empty file, replacing an existing one.
+/// Creates an empty file. Replaces an existing file.
 pub fn make_empty(folder: &Path, disk: &Disk) -> Result<()> {
     let path = disk_path(folder, disk);
     let file = File::create(&path).context(path.display())?;
@@ -76,7 +76,8 @@ fn fill_pattern(path: &Path, pattern: &PatternContent) -> Result<()> {
     open_file(path)?.write_all_at(&bytes, pattern.at_mib * MIB).context(path.display())
 }
 
-/// Creates the filesystem in a separate file and copies it to its offset, because not every mkfs supports an offset.
+/// Creates the filesystem in a separate file, and copies it to its offset, because not every mkfs can write at an
+/// offset.
 fn make_filesystem(path: &Path, mkfs: &MkfsContent) -> Result<()> {
     let part = path.with_extension("part");
     let part_name = part.to_string_lossy();
@@ -111,7 +112,7 @@ fn make_table(path: &Path, disk: &Disk, partitions: &[Partition]) -> Result<()> 
     fs::remove_file(&script).context(script.display())
 }
 
-/// Returns the type GUID of a partition for the short name that scenarios use.
+/// Returns the type GUID of a partition for the short name in a scenario.
 pub fn kind_guid(kind: &str) -> String {
     match kind {
         "efi" => "C12A7328-F81F-11D2-BA4B-00A0C93EC93B",
@@ -124,14 +125,15 @@ pub fn kind_guid(kind: &str) -> String {
     .to_uppercase()
 }
 
-/// Returns whether a BIOS would run code from the disk: the boot code area before the disk signature and partition table is not empty.
+/// Returns whether a BIOS would run code from the disk: the area for boot code, before the disk signature and the
+/// partition table, is not empty.
 pub fn has_boot_code(path: &Path) -> Result<bool> {
     let mut code = [0; 440];
     File::open(path).and_then(|mut file| file.read_exact(&mut code)).context(path.display())?;
     Ok(code.iter().any(|byte| *byte != 0))
 }
 
-/// Returns a digest of all nonzero blocks and their offsets, so a hole is equal to written zeros.
+/// Returns a digest of all blocks that are not zero, with their offsets. A hole therefore equals zeros.
 pub fn digest_disk(path: &Path) -> Result<String> {
     let mut digest = Sha256::new();
     each_block(path, |offset, block| {
@@ -155,7 +157,7 @@ pub fn part_digest(path: &Path, at_mib: u64, mib: u64) -> Result<String> {
     Ok(format!("{:x}", digest.finalize()))
 }
 
-/// Returns whether the disk contains the text. A copy across the boundary of two blocks is not found.
+/// Returns whether the disk contains the text. An occurrence across the boundary of two blocks is not found.
 pub fn contains_text(path: &Path, text: &str) -> Result<bool> {
     let mut found = false;
     each_block(path, |_, block| found |= block.windows(text.len()).any(|window| window == text.as_bytes()))?;
@@ -187,7 +189,8 @@ fn each_block(path: &Path, mut call: impl FnMut(u64, &[u8])) -> Result<()> {
     Ok(())
 }
 
-/// Tests that a text is found only if the disk contains it, and that a digest depends on the contents and not on holes.
+/// Tests that a text is found only if the disk contains it, and that a digest depends on the contents, but not on
+/// holes.
 pub fn self_test() {
     let folder = std::env::temp_dir().join(format!("drophammer-disks-{}", std::process::id()));
     fs::create_dir_all(&folder).expect("a folder");

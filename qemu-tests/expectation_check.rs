@@ -1,4 +1,5 @@
-//! Comparison of the observations of a run with its expectations. It does no I/O and reports all failures together.
+//! Comparison of the observations of a run with its expectations. It performs no I/O, and reports all differences
+//! together.
 
 mod disk_contents;
 
@@ -20,9 +21,9 @@ pub struct RunObservations {
     /// Console output of the boot over the network.
     pub console: String,
     pub requests: Vec<String>,
-    /// Problems that the server reported.
+    /// Problems that the server has reported.
     pub problems: Vec<String>,
-    /// Facts of the installed system after the boot over the network. The next field contains the facts after the boot
+    /// Facts of the installed system after the boot over the network. The next field contains its facts after the boot
     /// from disk.
     pub over_network: Option<Facts>,
     pub from_disk: Option<Facts>,
@@ -31,46 +32,32 @@ pub struct RunObservations {
     /// Facts of a boot from disk with a disk removed, by the name of that disk.
     pub without: Vec<(String, Facts)>,
     pub inspect: Option<Facts>,
-    /// Disks that changed during the run.
+    /// Names of disks that have changed during the run.
     pub changed_disks: Vec<String>,
-    /// Disks that still contain the text that must be erased.
+    /// Names of disks that still contain the text that should have been erased.
     pub traces: Vec<String>,
-    /// Message with which the reinstall order was refused; `None` if it was accepted.
+    /// Message with which the server has refused the reinstall order; `None` if it has accepted the order.
     pub denied: Option<String>,
-    /// True if the server still has an order; `None` if the scenario does not check it.
+    /// Whether the server still has an order; `None` if the scenario does not check this.
     pub order_is_open: Option<bool>,
-    /// Image of the system that must have started; `None` if the scenario does not check it.
+    /// Image of the system that should have started; `None` if the scenario does not check this.
     pub image: Option<String>,
     /// Console output of earlier boots over the network.
     pub earlier_consoles: String,
-    /// True if the power was cut when success was reported, so that the system was booted from disk.
+    /// True if the power was cut at the report of success. The system was then booted from disk.
     pub was_cut_at_report: bool,
-    /// Violations that the witness found: writes outside of the announced extents.
+    /// Violations that the witness has found: writes outside of the announced extents.
     pub violations: Vec<String>,
-    /// True if the disks have the kernel names that the machine lists.
+    /// True if the kernel names of the disks are those in the scenario.
     pub named_as_listed: bool,
 }
 
-/// Returns all differences between expectations and observations.
+/// Returns all differences between the expectations and the observations.
 pub fn find_failures(machine: &Machine, expect: &RunExpectations, seen: &RunObservations) -> Vec<String> {
     let mut failures = Vec::new();
     check_report(expect, seen, &mut failures);
     in_order(&expect.events_in_order, &seen.events, &mut failures);
-    for text in &expect.console_contains {
-        if !shows_pattern(&seen.console, text) {
-            failures.push(format!("the console does not show {text:?}"));
-        }
-    }
-    for text in &expect.disk_console_contains {
-        if !shows_pattern(&seen.disk_console, text) {
-            failures.push(format!("the console of the boot from disk does not show {text:?}"));
-        }
-    }
-    for text in &expect.console_lacks {
-        if shows_pattern(&seen.console, text) || shows_pattern(&seen.earlier_consoles, text) {
-            failures.push(format!("the console shows {text:?}"));
-        }
-    }
+    check_consoles(expect, seen, &mut failures);
     for pattern in &expect.requests {
         let is_made = |request: &String| match pattern.contains('?') {
             true => matches_pattern(pattern, request),
@@ -91,7 +78,31 @@ pub fn find_failures(machine: &Machine, expect: &RunExpectations, seen: &RunObse
     for (disk, text) in expect.no_trace_of.iter().filter(|(disk, _)| seen.traces.contains(disk)) {
         failures.push(format!("disk {disk} still holds {text:?}"));
     }
-    // An agent that could not return by kexec has rebooted.
+    check_booted_systems(expect, seen, &mut failures);
+    failures
+}
+
+fn check_consoles(expect: &RunExpectations, seen: &RunObservations, failures: &mut Vec<String>) {
+    for text in &expect.console_contains {
+        if !shows_pattern(&seen.console, text) {
+            failures.push(format!("the console does not show {text:?}"));
+        }
+    }
+    for text in &expect.disk_console_contains {
+        if !shows_pattern(&seen.disk_console, text) {
+            failures.push(format!("the console of the boot from disk does not show {text:?}"));
+        }
+    }
+    for text in &expect.console_lacks {
+        if shows_pattern(&seen.console, text) || shows_pattern(&seen.earlier_consoles, text) {
+            failures.push(format!("the console shows {text:?}"));
+        }
+    }
+}
+
+/// Compares the facts of all systems that have booted after the run.
+fn check_booted_systems(expect: &RunExpectations, seen: &RunObservations, failures: &mut Vec<String>) {
+    // An agent that cannot return to the old system by kexec reboots.
     let rebooted = expect.outcome == Outcome::OldSystem && expect.boots > 1;
     let by_disk = expect.outcome == Outcome::Local || rebooted || seen.was_cut_at_report;
     let via = if by_disk { "disk" } else { "kexec" };
@@ -112,10 +123,9 @@ pub fn find_failures(machine: &Machine, expect: &RunExpectations, seen: &RunObse
         check_inspection(&expect.inspect, facts, &mut found);
         failures.extend(found.into_iter().map(|failure| format!("on the disks: {failure}")));
     }
-    failures
 }
 
-/// Adds the violations of the witness to the failures, unless all of them were expected.
+/// Adds the violations that the witness has found to the failures, unless all of them are expected.
 fn check_witness(expected: &[String], found: &[String], failures: &mut Vec<String>) {
     let says = |text: &String, words: &String| matches_pattern(&format!("*{text}*"), words);
     failures.extend(found.iter().filter(|words| !expected.iter().any(|text| says(text, words))).cloned());
@@ -126,7 +136,7 @@ fn check_witness(expected: &[String], found: &[String], failures: &mut Vec<Strin
 
 fn check_report(expect: &RunExpectations, seen: &RunObservations, failures: &mut Vec<String>) {
     let Some(report) = &seen.report else {
-        // An agent that stops because of earlier attempts does not send a new report.
+        // An agent that stops because of earlier attempts sends no further report.
         if !is_silent(expect.outcome) && expect.outcome != Outcome::Stopped {
             failures.push("the server got no report".to_owned());
         }
@@ -178,8 +188,8 @@ fn in_order(wanted: &[String], seen: &[String], failures: &mut Vec<String>) {
     }
 }
 
-/// Checks that disks are unchanged. A run without an installation must not change any disk, listed in the scenario or
-/// not. If the old system runs again, it writes to its own disks, so only the other disks are compared.
+/// Checks that disks are unchanged. A run without an installation must not change any disk, even one that the scenario
+/// does not list. If the old system runs again, it writes to its own disks, so only the other disks are compared.
 fn check_untouched(machine: &Machine, expect: &RunExpectations, seen: &RunObservations, failures: &mut Vec<String>) {
     let all = matches!(expect.outcome, Outcome::Refused | Outcome::Waiting | Outcome::Denied);
     let is_back = expect.outcome == Outcome::OldSystem && seen.named_as_listed;
@@ -222,7 +232,7 @@ pub fn check_lines(facts: &Facts, section: &str, patterns: &[String], failures: 
     }
 }
 
-/// Tests each type of expectation, both met and violated.
+/// Tests each type of expectation, with observations that meet it and that violate it.
 pub fn self_test() {
     let text = r#"=== facts begin inspect
 --- sfdisk sda
@@ -313,8 +323,8 @@ fn test_witness_findings() {
     assert!(check(&["vdc"], &[]).iter().any(|words| words.contains("the witness did not report \"vdc\"")));
 }
 
-/// Tests that the disks of the running system may change, and that all other disks must not change. If the kernel names
-/// of the disks have changed, only the disks that the scenario lists are compared.
+/// Tests that the disks of the running system may change, whereas all other disks must not. If the kernel names of the
+/// disks have changed, only the disks that the scenario lists are compared.
 fn test_old_system_kept(found: &dyn Fn(&str, &RunObservations) -> Vec<String>) {
     let words = "disk sda was written to";
     let seen = |mounts: &str, named_as_listed| RunObservations {

@@ -1,5 +1,5 @@
-//! Expectations of a run as they are written. `docs/scenario-expectations.md` describes each field;
-//! `expectation_check.rs` compares them.
+//! Expectations of a run in a scenario file. `docs/scenario-expectations.md` describes each field, and
+//! `expectation_check.rs` compares them with the observations.
 
 use crate::scenario::Partition;
 use serde::Deserialize;
@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 pub struct RunExpectations {
     #[serde(default)]
     pub outcome: Outcome,
-    /// Number of boots over the network. Each failure except the last is followed by another boot.
+    /// Number of boots over the network. Another boot follows each failure except the last.
     #[serde(default = "once")]
     pub boots: u32,
     pub failed_step: Option<String>,
@@ -23,13 +23,16 @@ pub struct RunExpectations {
     pub console_contains: Vec<String>,
     #[serde(default)]
     pub console_lacks: Vec<String>,
-    /// Patterns on the console of the boot from disk.
+    /// True if the layout that is derived from the waiting machine must be the layout of the scenario.
+    #[serde(default)]
+    pub discovered: bool,
+    /// Patterns that the console of the boot from disk must contain.
     #[serde(default)]
     pub disk_console_contains: Vec<String>,
     /// Requests that must have reached the server, as lines `METHOD PATH RANGE`.
     #[serde(default)]
     pub requests: Vec<String>,
-    /// Problems that the server reports to the operator.
+    /// Problems that the server must report to the operator.
     #[serde(default)]
     pub server_says: Vec<String>,
     /// Violations that the witness must find: writes outside of the announced extents.
@@ -37,26 +40,26 @@ pub struct RunExpectations {
     pub witness_says: Vec<String>,
     #[serde(default)]
     pub untouched_disks: Vec<String>,
-    /// State that must be unchanged since an earlier run.
+    /// State that must not have changed since an earlier run.
     pub unchanged: Option<UnchangedObjects>,
-    /// Text that must not be on the disk, by disk.
+    /// Text that must not be on the disk, by name of the disk.
     #[serde(default)]
     pub no_trace_of: BTreeMap<String, String>,
-    /// Erasure of each disk according to the report, as lines `DEVICE METHOD`.
+    /// Erasure of each disk that the report must contain, as lines `DEVICE METHOD`.
     #[serde(default)]
     pub erased: Vec<String>,
-    /// Objects that the report proves to be preserved: `filesystem at /var/lib`.
+    /// Objects that the report must prove to be preserved, such as `filesystem at /var/lib`.
     #[serde(default)]
     pub kept: Vec<String>,
-    /// Number of hidden files of the image, by mount point.
+    /// Number of files of the image that are hidden, by mount point.
     #[serde(default)]
     pub hidden: BTreeMap<String, u64>,
-    /// State of the order at the end of the run.
+    /// State of the reinstall order at the end of the run.
     pub order: Option<ExpectedOrder>,
-    /// True if, after a failure, the firmware must not find anything bootable on the disks.
+    /// True if, after a failure, the firmware must find nothing bootable on the disks.
     #[serde(default)]
     pub nothing_bootable: bool,
-    /// Disks that are removed one at a time, each for another boot from disk.
+    /// Disks that are removed one at a time, each for an additional boot from disk.
     #[serde(default)]
     pub boots_without: Vec<String>,
     #[serde(default)]
@@ -77,41 +80,43 @@ pub enum ExpectedOrder {
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Outcome {
-    /// The installation is reported as successful, boots by kexec, and boots from disk after a power cycle without network.
+    /// The machine reports a successful installation, starts the system by kexec, and after a power cycle boots it from
+    /// disk without a network.
     #[default]
     Installed,
-    /// A failure was reported.
+    /// The machine reports a failure.
     Failed,
-    /// A failure was reported, and no disk was written to.
+    /// The machine reports a failure, and has not written to any disk.
     Refused,
-    /// The server has no allocation for the machine, which registers and waits.
+    /// The server has no allocation for the machine. The machine registers and waits, and its console shows
+    /// `console_contains`.
     Waiting,
-    /// Nothing was installed: the machine booted over PXE into the system on its disk.
+    /// Nothing is installed: the machine boots over PXE, and the server lets it boot the system on its disk.
     Local,
-    /// A failure before the point of no return is reported, the reinstall order has ended, and the old system runs
+    /// The machine reports a failure before the point of no return, the reinstall order ends, and the old system runs
     /// again.
     OldSystem,
-    /// The agent finds its own installation on the disks, does not change it, and boots it.
+    /// The agent finds its own installation on the disks, and boots it without a change.
     Already,
-    /// After failures the machine waits for the operator, with `console_contains` on its console.
+    /// After failures, the machine waits for the operator, and its console shows `console_contains`.
     Stopped,
-    /// The reinstall order is refused; the machine is not switched on.
+    /// The server refuses the reinstall order, and the machine is not switched on.
     Denied,
     /// Either an installation or a refusal.
     InstalledOrRefused,
 }
 
 impl Outcome {
-    /// Returns whether a system runs at the end, after a boot over the network or from disk.
-    pub fn comes_up(self) -> bool {
+    /// Returns whether a system is running at the end, after a boot over the network or from disk.
+    pub fn ends_with_running_system(self) -> bool {
         use Outcome::{Already, Installed, InstalledOrRefused, Local, OldSystem};
         matches!(self, Installed | InstalledOrRefused | Local | OldSystem | Already)
     }
 }
 
 impl RunExpectations {
-    /// Returns the expectations after a run with two allowed outcomes: the message of a refusal is only expected after a refusal,
-    /// everything else only after an installation.
+    /// Returns the expectations that apply after a run with two permitted outcomes. The message of a refusal is
+    /// expected only after a refusal, and everything else only after an installation.
     pub fn select_outcome(&self, came_up: bool) -> RunExpectations {
         let whole = self.clone();
         match (self.outcome, came_up) {
@@ -134,14 +139,14 @@ impl RunExpectations {
     }
 }
 
-/// Objects that must be the same at the end of this run and of an earlier run. They are compared while the machine is
-/// off.
+/// Objects that must be equal at the end of this run and of an earlier run. They are compared while the machine is off.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct UnchangedObjects {
-    /// Number of the earlier run, from 1.
+    /// Number of the earlier run, starting at 1.
     pub since_run: usize,
-    /// Devices whose UUIDs are compared, as blkid finds them: of partition table, partition, filesystem and array member.
+    /// Devices whose UUIDs are compared, as blkid finds them: UUIDs of partition tables, partitions, filesystems and
+    /// array members.
     #[serde(default)]
     pub uuids: Vec<String>,
     /// Ranges whose bytes are compared.
@@ -166,33 +171,33 @@ pub struct SystemExpectations {
     pub mounts: Vec<String>,
     #[serde(default)]
     pub fstab: Vec<String>,
-    /// Complete fstab, line by line and field by field.
+    /// All lines of fstab, compared field by field.
     pub fstab_is: Option<Vec<String>>,
     #[serde(default)]
     pub swaps: Vec<String>,
-    /// All arrays, one line each: `NAME LEVEL METADATA PLACES MEMBERS SPARES`.
+    /// All arrays, as lines `NAME LEVEL METADATA PLACES MEMBERS SPARES`.
     pub arrays: Option<Vec<String>>,
-    /// All volume groups: `NAME TAGS PVS`.
+    /// All volume groups, as lines `NAME TAGS PVS`.
     pub groups: Option<Vec<String>>,
-    /// All logical volumes: `GROUP/NAME TYPE STRIPES MIB`.
+    /// All logical volumes, as lines `GROUP/NAME TYPE STRIPES MIB`.
     pub volumes: Option<Vec<String>>,
     /// Other sections of the facts, by name.
     #[serde(default)]
     pub facts: BTreeMap<String, Vec<String>>,
 }
 
-/// Expected facts that the inspection ramdisk finds on the disks after the run.
+/// Expected facts about the disks after the run, which the inspection ramdisk collects.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct DiskExpectations {
-    /// Filesystems to mount read-only, in this order: `sda2:/`.
+    /// Filesystems that are mounted read-only, in this order, such as `sda2:/`.
     #[serde(default)]
     pub mount: Vec<String>,
-    /// All arrays, one line each: `NAME LEVEL METADATA PLACES MEMBERS SPARES`.
+    /// All arrays, as lines `NAME LEVEL METADATA PLACES MEMBERS SPARES`.
     pub arrays: Option<Vec<String>>,
-    /// All volume groups: `NAME TAGS PVS`.
+    /// All volume groups, as lines `NAME TAGS PVS`.
     pub groups: Option<Vec<String>>,
-    /// All logical volumes: `GROUP/NAME TYPE STRIPES MIB`.
+    /// All logical volumes, as lines `GROUP/NAME TYPE STRIPES MIB`.
     pub volumes: Option<Vec<String>>,
     /// Types of all signatures, by device.
     #[serde(default)]

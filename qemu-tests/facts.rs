@@ -1,13 +1,14 @@
-//! Parser for the facts that the tiny OS and the inspection ramdisk print on the second serial port, and pattern matching.
+//! Parser of the facts that the tiny OS and the inspection ramdisk print on the second serial port, and matching of
+//! patterns.
 
 use std::collections::BTreeMap;
 
-/// Sections by name, as lines.
+/// Lines of each section, by name of the section.
 #[derive(Debug, Default)]
 pub struct Facts(BTreeMap<String, Vec<String>>);
 
 impl Facts {
-    /// Returns the facts that `source` has printed; `None` until they are complete.
+    /// Returns the facts that `source` has printed; `None` if they are not complete yet.
     pub fn read(text: &str, source: &str) -> Option<Facts> {
         let (begin, end) = (format!("=== facts begin {source}"), format!("=== facts end {source}"));
         let lines: Vec<&str> = text.lines().map(str::trim_end).collect();
@@ -25,7 +26,7 @@ impl Facts {
         Some(Facts(sections))
     }
 
-    /// Returns the lines of a section; disks are named with or without `/dev/`.
+    /// Returns the lines of a section. The name of a disk may begin with `/dev/`.
     pub fn section(&self, name: &str) -> Option<&[String]> {
         self.0.get(name).map(Vec::as_slice)
     }
@@ -56,19 +57,19 @@ pub fn matches_pattern(pattern: &str, text: &str) -> bool {
     rest.ends_with(last)
 }
 
-/// Returns whether the console contains the pattern. The console wraps long lines between words.
+/// Returns whether the console contains the pattern, even if a line was wrapped between words.
 pub fn shows_pattern(console: &str, pattern: &str) -> bool {
     let unbroken = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
     matches_pattern(&format!("*{}*", unbroken(pattern)), &unbroken(console))
 }
 
-/// Returns whether the line matches the pattern field by field; fields beyond those of the pattern are ignored.
+/// Returns whether the fields of the line match those of the pattern. Further fields of the line are ignored.
 pub fn fields_match(pattern: &str, line: &str) -> bool {
     let mut fields = line.split_whitespace();
     pattern.split_whitespace().all(|wanted| fields.next().is_some_and(|field| matches_pattern(wanted, field)))
 }
 
-/// Tests of this file; the harness has its own `main`, so `#[test]` functions would not run.
+/// Tests of this file. `#[test]` functions would not run, because the harness has its own `main`.
 pub fn self_test() {
     let text = "noise\r\n=== facts begin tiny\r\n--- boot\r\nkexec\r\n--- fsck /dev/sda1\r\n0\n\
                 --- blkid\nDEVNAME=/dev/sda\nPTTYPE=gpt\n\nDEVNAME=/dev/sda1\nTYPE=vfat\nLABEL=efi\n=== facts end tiny\n";

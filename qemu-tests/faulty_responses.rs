@@ -1,10 +1,10 @@
-//! Faulty responses with images, altered by the proxy. The file is intact, but the head or body of the response is not.
+//! Faulty responses with images. The proxy alters the head or the body of a response; the file itself is intact.
 
 use crate::proxy::read_head;
 use crate::served_image::ResponseFault;
 use std::io::{BufReader, Read};
 
-/// Response with an image that replaces the server's response.
+/// Altered response with an image, which the proxy sends instead of the server's response.
 pub struct FaultyResponse<R> {
     fault: ResponseFault,
     from: BufReader<R>,
@@ -12,16 +12,16 @@ pub struct FaultyResponse<R> {
     ready: Vec<u8>,
     has_begun: bool,
     has_body: bool,
-    /// Number of altered responses before this one.
+    /// Number of responses that were altered before this one.
     number: u32,
-    /// Offset in the image of the next byte of the body, and offset of the byte with a flipped bit.
+    /// Offset in the image of the next byte of the body, and offset of the byte in which a bit is flipped.
     offset: u64,
     wrong: Option<u64>,
     /// Remaining bytes of the body.
     left: u64,
 }
 
-/// Returns the request head for the server: the Range header is removed if ranges are not supported.
+/// Returns the request head for the server. If ranges are not supported, the Range header is removed.
 pub fn adapt_request(fault: Option<ResponseFault>, head: &[String]) -> Vec<String> {
     let is_range = |line: &String| {
         let line = line.to_lowercase();
@@ -46,7 +46,7 @@ impl<R: Read> FaultyResponse<R> {
         }
     }
 
-    /// Returns the altered head; the head of an error response is unchanged.
+    /// Returns the altered head. The head of an error response is not altered.
     fn read_head(&mut self) -> std::io::Result<Vec<u8>> {
         let mut head = read_head(&mut self.from)?;
         let status = head.first().and_then(|line| line.split(' ').nth(1)).unwrap_or_default().to_owned();
@@ -80,7 +80,7 @@ impl<R: Read> FaultyResponse<R> {
         Ok(head.iter().map(|line| format!("{line}\r\n")).chain(["\r\n".to_owned()]).collect::<String>().into_bytes())
     }
 
-    /// Returns the next block of the altered body; empty at its end.
+    /// Returns the next block of the altered body; empty at the end of the body.
     fn read_body(&mut self) -> std::io::Result<Vec<u8>> {
         let mut piece = vec![0; 16 * 1024];
         let count = self.from.read(&mut piece)?;
@@ -96,7 +96,7 @@ impl<R: Read> FaultyResponse<R> {
             return Ok(piece);
         }
         Ok(match count {
-            // The last chunk, which is empty, is only sent after a complete body.
+            // The empty last chunk is sent only after a complete body.
             0 if was_whole => {
                 self.has_body = false;
                 b"0\r\n\r\n".to_vec()

@@ -1,5 +1,5 @@
-//! Machine without a control plane. The proxy serves its machine file and accepts its report. The file contains the
-//! document that the server would return.
+//! Machine without a control plane. The proxy serves the machine file, which contains the document that the server
+//! would send, and accepts the report.
 
 use crate::host::{Context, Result, run_tool, write};
 use crate::scenario::FleetSignature;
@@ -10,13 +10,13 @@ use std::process::Stdio;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Path below which the proxy responds itself.
+/// Beginning of the paths at which the proxy itself responds.
 const FOLDER: &str = "/fleet/";
 
-/// Timeout for the image: the server offers an image only after it has computed the digest of the image.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// Time limit for the image. The server offers an image only after it has computed the digest.
+const IMAGE_OFFER_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Files that the proxy serves to the machine, and destination of the machine's reports.
+/// Files that the proxy serves to the machine, and list to which it adds the machine's reports.
 pub struct FleetFiles {
     machine: Vec<u8>,
     signature: Option<Vec<u8>>,
@@ -25,10 +25,10 @@ pub struct FleetFiles {
 }
 
 impl FleetFiles {
-    /// Creates the machine file from the response of the server on that port.
+    /// Creates the machine file from the response of the server at this port.
     ///
     /// # Errors
-    /// The server has no allocation for the machine; minisign fails.
+    /// Fails if the server has no allocation for the machine, or minisign fails.
     pub fn create_files(
         fleet: FleetSignature,
         port: u16,
@@ -69,20 +69,22 @@ impl FleetFiles {
     }
 }
 
-/// Returns the machine as `GET /v1/machine/{id}` would.
+/// Returns the machine, as `GET /v1/machine/{id}` would.
 fn request_machine(port: u16, state: &Path, id: &str) -> Result<Value> {
     let began = Instant::now();
     loop {
         let preview = server::preview_machine(port, state, id)?;
         match preview["withheld"].as_str() {
             None => return Ok(preview["machine"].clone()),
-            Some(why) if began.elapsed() > PATIENCE => return Err(format!("the server has no allocation: {why}")),
+            Some(why) if began.elapsed() > IMAGE_OFFER_TIMEOUT => {
+                return Err(format!("the server has no allocation: {why}"));
+            }
             Some(_) => std::thread::sleep(Duration::from_millis(200)),
         }
     }
 }
 
-/// Returns the server's kernel command line, changed to use the machine file.
+/// Returns the server's kernel command line with the machine file in place of the server.
 pub fn adapt_cmdline(of_server: &str, port: u16) -> String {
     let theirs = ["drophammer.url=", "drophammer.token="];
     let rest = of_server.split(' ').filter(|word| !theirs.iter().any(|name| word.starts_with(name)));
@@ -91,8 +93,8 @@ pub fn adapt_cmdline(of_server: &str, port: u16) -> String {
     rest.map(str::to_owned).chain(ours).collect::<Vec<_>>().join(" ")
 }
 
-/// Tests that the command line names one control plane, that signatures are served if requested, and that reports are
-/// stored.
+/// Tests that the command line names only one control plane, that signatures are served if requested, and that reports
+/// are stored.
 pub fn self_test() {
     let words = adapt_cmdline("drophammer.url=http://h drophammer.token=t drophammer.machine=m a=b", 7);
     let expected = "drophammer.machine=m a=b drophammer.file=http://10.0.2.2:7/fleet/{uuid}.json \

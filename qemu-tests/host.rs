@@ -1,4 +1,4 @@
-//! Helpers on the host: running tools and writing files, with errors that name the action.
+//! Helper functions for the host, which run tools and write files, and return errors with the action that has failed.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -20,15 +20,16 @@ pub fn write(path: &Path, bytes: impl AsRef<[u8]>) -> Result<()> {
     std::fs::write(path, bytes).context(path.display())
 }
 
-/// Returns a command that is killed after some minutes, because damaged filesystems can make a tool run forever;
-/// `timeout` then exits with 137.
+/// Returns a command that is killed after some minutes, because damaged filesystems can make a tool run forever. If it
+/// is killed, `timeout` exits with 137.
 pub fn limit_command(argv: &[&str]) -> Command {
     let mut command = Command::new("timeout");
     command.args(["--signal=KILL", &(300 * patience()).to_string()]).args(argv);
     command
 }
 
-/// Returns the factor by which this host may be slower than the deadlines assume: `DROPHAMMER_PATIENCE`, an integer.
+/// Returns the factor by which this host may be slower than the time limits assume: the integer in
+/// `DROPHAMMER_PATIENCE`.
 pub fn patience() -> u64 {
     let value = std::env::var("DROPHAMMER_PATIENCE").ok();
     value.and_then(|value| value.parse().ok()).unwrap_or(1)
@@ -44,7 +45,8 @@ pub fn run_tool(argv: &[&str], stdin: Stdio) -> Result<Vec<u8>> {
     Err(format!("`{}` ended with {}: {words}", argv.join(" "), output.status))
 }
 
-/// Creates a process that ends with the thread that starts it, so that no VM or server outlives a harness that was killed.
+/// Returns a command for a process that ends together with the thread that starts it, so that no VM or server outlives
+/// a killed harness.
 pub fn tie_to_thread(program: &str) -> Command {
     let mut command = Command::new("setpriv");
     command.args(["--pdeathsig", "KILL", "--", program]);

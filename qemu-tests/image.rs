@@ -1,4 +1,4 @@
-//! Image that a run offers: a file below the server's folder, intact or damaged as the scenario specifies.
+//! Image that a run offers: a file in the server's folder, which is intact, or damaged as the scenario specifies.
 
 use crate::host::{Context, Result, run_tool, write};
 use crate::registry::{self, Registry};
@@ -11,8 +11,8 @@ use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 
-/// Returns the path, below the artifacts, of the image with this system. Scenarios that do not specify an image install
-/// the tiny OS. SATA disks require another kernel, which starts more slowly.
+/// Returns the path, among the artifacts, of the image with this system. By default, scenarios install the tiny OS. For
+/// SATA disks it has another kernel, which starts more slowly.
 pub fn image_path(system: TestSystem, disks: &[Disk]) -> &'static str {
     let has_sata = disks.iter().any(|disk| disk.bus == Bus::Sata);
     match system {
@@ -22,11 +22,11 @@ pub fn image_path(system: TestSystem, disks: &[Disk]) -> &'static str {
     }
 }
 
-/// Creates the image `id` and its description in the server's folder: a file, or a registry that has it. `base` is the URL of the server as
-/// seen by the machine.
+/// Creates the image `id` in the server's folder, as a file or in a registry, and its description. `base` is the URL at
+/// which the machine reaches the server.
 ///
 /// # Errors
-/// The original is missing, or a tool fails.
+/// Fails if the original image is missing, or a tool fails.
 pub fn offer_image(
     image: &OfferedImage,
     original: &Path,
@@ -73,7 +73,8 @@ pub fn offer_image(
     Ok(None)
 }
 
-/// Creates the layers of a registry image. The lowest layer is the image; the other layers are created for the test.
+/// Creates the layers of an image in a registry. The lowest layer is the image itself, and the scenario specifies the
+/// other layers.
 fn in_registry(image: &OfferedImage, lowest: Vec<u8>, id: &str, folder: &Path, base: &str) -> Result<Registry> {
     let mut layers = vec![("application/vnd.oci.image.layer.v1.tar+zstd", lowest)];
     for files in &image.layers {
@@ -104,7 +105,7 @@ fn build_tar(files: &BTreeMap<String, String>) -> std::io::Result<Vec<u8>> {
     tar.into_inner()
 }
 
-/// Returns a secret key of minisign without a password.
+/// Returns the path of a secret minisign key without a password.
 fn create_key(signer: ImageSigner, folder: &Path) -> Result<PathBuf> {
     if signer == ImageSigner::One {
         return Ok(Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../..")).join("testdata/trust/one.key"));
@@ -115,7 +116,7 @@ fn create_key(signer: ImageSigner, folder: &Path) -> Result<PathBuf> {
     Ok(key)
 }
 
-/// Writes the digest of an image and signs it, as an operator does with an existing image.
+/// Writes the digest of an image and signs it, as an operator does for an existing image.
 fn sign_image(image: &Path, sha256: &str, key: &Path) -> Result<()> {
     let sum = format!("{}.sha256", image.display());
     let name = image.file_name().unwrap_or_default().display();
@@ -124,7 +125,7 @@ fn sign_image(image: &Path, sha256: &str, key: &Path) -> Result<()> {
     run_tool(&["minisign", "-S", "-s", &key, "-m", &sum], Stdio::null()).map(drop)
 }
 
-/// Packs the disk of a virtual machine as an operator does. An existing file is replaced.
+/// Packs the disk of a virtual machine, as an operator does. Replaces an existing file.
 fn pack_image(image: &Path, key: Option<&Path>) -> Result<()> {
     let (image, disk) = (image.display().to_string(), format!("{}.disk", image.display()));
     run_tool(&["zstd", "-dqf", &image, "-o", &disk], Stdio::null())?;
@@ -135,8 +136,8 @@ fn pack_image(image: &Path, key: Option<&Path>) -> Result<()> {
     fs::remove_file(&disk).context(disk)
 }
 
-/// Declares the file as another image, which no machine uses: the server serves only files of images. The offered image
-/// refers to the file by URL, because the server would add a digest to an image with `file`.
+/// Declares the file as a further image that no machine uses, because the server serves only files of images. The
+/// offered image refers to the file by URL, because the server would add a digest to an image with the field `file`.
 fn declare_spare(folder: &Path, name: &str) -> Result<()> {
     write_description(folder, &format!("shelf-{name}"), ("file", name), None)
 }
@@ -149,7 +150,7 @@ fn write_description(folder: &Path, id: &str, place: (&str, &str), sha256: Optio
     server::write_object(folder, "images", id, text)
 }
 
-/// Returns the file as it is served, and as it was before it was damaged.
+/// Returns the file as it is served, and the file before it was damaged.
 fn build_image(image: &OfferedImage, original: &Path, scratch: &Path) -> Result<(Vec<u8>, Vec<u8>)> {
     let mut bytes = fs::read(original).context(original.display())?;
     if image.cut_tar_at.is_some() || image.compress.is_some() || !image.members.is_empty() {

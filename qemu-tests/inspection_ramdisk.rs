@@ -1,4 +1,4 @@
-//! Neutral ramdisk: prepares the disks of a scenario with standard tools, and inspects them afterwards.
+//! Ramdisk without the agent. It prepares the disks of a scenario with standard tools, and inspects them after a run.
 
 use crate::expectations::DiskExpectations;
 use crate::facts::Facts;
@@ -7,17 +7,18 @@ use crate::machine::{BootMethod, Chassis, FAST_BOOT, POLL, Vm};
 use crate::ramdisk_archives::{join_lines, with_files};
 use std::path::Path;
 
-/// Message of the ramdisk after the script, followed by the exit code.
+/// Text that the ramdisk prints after the script, in front of the exit code.
 const PREPARED: &str = "drophammer-prepare: status ";
 
 fn cmdline() -> String {
     format!("console=ttyS0 panic=-1 {FAST_BOOT}")
 }
 
-/// Returns the contents of the disks. The machine works on a copy, because even an inspection replays journals.
+/// Returns facts about the contents of the disks. The machine works on a copy of the disks, because even an inspection
+/// replays journals.
 ///
 /// # Errors
-/// The ramdisk does not finish.
+/// Fails if the ramdisk does not finish.
 pub fn inspect_disks(chassis: &Chassis, artifacts: &Path, label: &str, inspect: &DiskExpectations) -> Result<Facts> {
     let (kernel, initrd) = (artifacts.join("ramdisk/vmlinux"), chassis.folder.join("inspect.initrd"));
     write(&initrd, with_files(chassis.folder, &artifacts.join("ramdisk/inspect"), &list_requests(inspect))?)?;
@@ -27,8 +28,8 @@ pub fn inspect_disks(chassis: &Chassis, artifacts: &Path, label: &str, inspect: 
     wait_for_output(&mut vm, |vm| vm.facts("inspect"))
 }
 
-/// Returns the inspection requests as files with one request per line. They are not kernel parameters, because paths may contain blanks and
-/// commas.
+/// Returns the requests for the inspection as files with one request per line. They cannot be kernel parameters,
+/// because paths may contain blanks and commas.
 fn list_requests(inspect: &DiskExpectations) -> [(&'static str, String); 3] {
     let files = inspect.files.keys().map(String::as_str);
     [
@@ -38,10 +39,10 @@ fn list_requests(inspect: &DiskExpectations) -> [(&'static str, String); 3] {
     ]
 }
 
-/// Runs the script of a scenario as root, with all disks, and returns its console output.
+/// Runs the script of a scenario as root, with access to all disks. Returns its console output.
 ///
 /// # Errors
-/// The script fails; its output is included.
+/// Fails if the script fails. The error contains its output.
 pub fn prepare_disks(chassis: &Chassis, artifacts: &Path, label: &str, script: &str) -> Result<String> {
     let initrd = chassis.folder.join("prepare.initrd");
     let files = [("prepare", script.to_owned())];
@@ -51,7 +52,7 @@ pub fn prepare_disks(chassis: &Chassis, artifacts: &Path, label: &str, script: &
         BootMethod::Direct { kernel: &kernel, initrd: &initrd, cmdline: &cmdline(), on_copy: false, network: false };
     let mut vm = Vm::start(chassis, label, &boot)?;
     let code = wait_for_output(&mut vm, |vm| find_status(&vm.console())).context("prepare")?;
-    // The disks are in use by the machine until it is off.
+    // The machine uses the disks until it is off.
     while vm.check_alive().is_ok() {
         std::thread::sleep(POLL);
     }
@@ -67,19 +68,20 @@ fn find_status(console: &str) -> Option<String> {
     rest.split_once('\n').map(|(code, _)| code.to_owned())
 }
 
-/// Waits for output. The machine powers off after its last output, so the output is read once more after it is off.
+/// Waits for output. Since the machine powers off after its last output, the output is read once more when the machine
+/// is off.
 fn wait_for_output<T>(vm: &mut Vm, find_output: impl Fn(&Vm) -> Option<T>) -> Result<T> {
     loop {
         let alive = vm.check_alive();
         if let Some(answer) = find_output(vm) {
             return Ok(answer);
         }
-        alive.context("the neutral ramdisk")?;
+        alive.context("the inspection ramdisk")?;
         std::thread::sleep(POLL);
     }
 }
 
-/// Tests that paths reach the ramdisk unchanged.
+/// Tests that the ramdisk receives paths unchanged.
 pub fn self_test() {
     let text = "about: x\nfirmware: bios\nlayout: x\ndisks: []\nexpect:\n  inspect:\n    mount: ['vda1:/a b', 'vg/lv:/']\n    \
                 files: {'/with blank, and comma': {}, '/b': {}}\n    fsck_clean: [vda1]\n";

@@ -1,6 +1,9 @@
-//! QEMU process: its command line, consoles and end.
+//! QEMU process: its command line, its consoles, and its end.
 
+mod boot_method;
 mod qemu_options;
+
+pub use boot_method::BootMethod;
 
 use crate::console_input::ConsoleTypist;
 use crate::facts::Facts;
@@ -11,7 +14,7 @@ use crate::qemu_monitor::QemuMonitor;
 use crate::scenario::{Disk, Firmware, Machine, TypedLine};
 use crate::tpm::Tpm;
 use crate::write_witness::WriteWitness;
-use qemu_options::{add_basics, add_bmc, add_firmware, add_nics};
+use qemu_options::{add_basics, add_bmc, add_boot_method, add_firmware};
 use serde_json::{Value, json};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -23,33 +26,33 @@ use std::time::{Duration, Instant};
 /// Interval at which a machine is checked. A scenario has about ten waits, each of which takes half of this on average.
 pub const POLL: Duration = Duration::from_millis(50);
 
-/// Kernel parameters for an emulated machine. The kernel does not wait for a timer that a busy host delivers late (which would panic), does
-/// not test its ciphers, does not walk all page tables, disables CPU mitigations, and expedites RCU grace periods. This halves the time
-/// until `/init`.
+/// Kernel parameters for an emulated machine, which halve the time until `/init`. The kernel does not wait for a timer
+/// that a busy host delivers late (which would cause a panic), does not test its ciphers, does not walk all page
+/// tables, disables CPU mitigations, and expedites RCU grace periods.
 pub const FAST_BOOT: &str = "no_timer_check cryptomgr.notests=1 rodata=off mitigations=off rcupdate.rcu_expedited=1";
 
-/// Pause before the next disk is plugged in: the kernel names disks in the order in which it finds them, and may be
-/// slow.
+/// Pause before the next disk is plugged in. The kernel names disks in the order in which it detects them, which may
+/// take a moment.
 const PLUG_PAUSE: Duration = Duration::from_secs(2);
 
-/// Properties that do not change while the machine exists.
+/// Machine of a scenario: its identity, disks and files, which all of its boots share.
 pub struct Chassis<'a> {
     pub machine: &'a Machine,
-    /// UUID and MAC as in the server's file.
+    /// UUID and MAC of the first NIC, as in the server's machine file.
     pub uuid: String,
     pub mac: String,
-    /// UUID that the firmware reports, and MACs of the NICs in their order, after a run has changed them.
+    /// UUID that the firmware reports and MACs of the NICs in their order, if a run has changed them.
     pub shown_uuid: Option<String>,
     pub shown_macs: Vec<String>,
     /// Folder of the disks, the firmware's variables and all logs.
     pub folder: &'a Path,
-    /// Disks in the order in which they are plugged in; see [`in_order`].
+    /// Disks in the order in which they are plugged in, see [`in_order`].
     pub disks: Vec<&'a Disk>,
     /// Names of disks that are not plugged in.
     pub absent: Vec<String>,
-    /// Number of replacements of a disk, by its name.
+    /// Number of times that a disk was replaced, by name of the disk.
     pub replaced: BTreeMap<String, u32>,
-    /// True if the disks are qcow2 overlays on saved ones.
+    /// True if the disks are qcow2 overlays of saved disks.
     pub overlays: bool,
     /// True if disks can be removed while the machine runs.
     pub hotplug: bool,
@@ -76,38 +79,38 @@ impl<'a> Chassis<'a> {
         }
     }
 
-    /// Returns whether the kernel gives the disks the names that the machine lists.
+    /// Returns whether the kernel assigns to the disks the names that the scenario specifies.
     pub fn is_as_listed(&self) -> bool {
         let listed = self.machine.disks.iter().map(|disk| &disk.name);
         self.disks.iter().map(|disk| &disk.name).eq(listed) && self.absent.is_empty() && !self.hotplug
     }
 
-    /// Returns the file of a disk. A second path to a disk has the same file as the disk.
+    /// Returns the file of a disk. All paths to a disk have the same file.
     pub fn disk_file(&self, disk: &Disk) -> PathBuf {
         let name = disk.path_of.as_ref().unwrap_or(&disk.name);
         self.folder.join(format!("{name}.{}", if self.overlays { "qcow2" } else { "raw" }))
     }
 }
 
-/// Returns the disks in the order of `names`, followed by the others.
+/// Starts QEMU, and connects to its monitor. QEMU's error messages are written to the file `errors`.
+fn spawn_qemu(mut command: Command, errors: &Path) -> Result<(Child, QemuMonitor)> {
+    let log = File::create(errors).context(errors.display())?;
+    let mut process = command
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(log)
+        .spawn()
+        .context("qemu-system-x86_64 does not start")?;
+    let orders = process.stdin.take().ok_or("QEMU has no monitor")?;
+    let answers = process.stdout.take().ok_or("QEMU has no monitor")?;
+    Ok((process, QemuMonitor::new(orders, answers)))
+}
+
+/// Returns the disks in the order of `names`, followed by all other disks.
 pub fn in_order<'a>(disks: &'a [Disk], names: &[String]) -> Vec<&'a Disk> {
     let mut ordered: Vec<&Disk> = disks.iter().collect();
     ordered.sort_by_key(|disk| names.iter().position(|name| *name == disk.name).unwrap_or(names.len()));
     ordered
-}
-
-/// Boot source.
-pub enum BootMethod<'a> {
-    /// PXE from this TFTP folder.
-    Network(&'a Path),
-    /// The disks, without any NIC.
-    Disk,
-    /// The disks, with NICs; the installed system runs this script when it is up.
-    DiskThen(&'a Path),
-    /// The disks without this one. Writes are discarded, because the removed disk would lack them later.
-    DiskWithout(&'a str),
-    /// Kernel and ramdisk passed to QEMU. With `on_copy`, no writes reach the disks.
-    Direct { kernel: &'a Path, initrd: &'a Path, cmdline: &'a str, on_copy: bool, network: bool },
 }
 
 /// Running machine, which is switched off when this value is dropped.
@@ -115,24 +118,24 @@ pub struct Vm {
     process: Child,
     monitor: QemuMonitor,
     console: PathBuf,
-    /// Console output so far, and length of the console file, which only grows and is read five times a second.
+    /// Length of the console file that was read so far, and its text. Only new output is read.
     shown: RefCell<(u64, String)>,
     facts: PathBuf,
     deadline: Instant,
     seconds: u64,
-    /// Witness of the writes, in boots with the agent.
+    /// Witness of the writes; only in boots with the agent.
     witness: Option<WriteWitness>,
     tpm: Option<Tpm>,
     _typist: Option<ConsoleTypist>,
-    /// Watch of the console, if times are measured.
+    /// Watch of the console; only if times are measured.
     _watch: Option<phase_times::ConsoleWatch>,
 }
 
 impl Vm {
-    /// Switches the machine on. `label` names the logs of this boot.
+    /// Switches the machine on. `label` is part of the names of this boot's logs.
     ///
     /// # Errors
-    /// QEMU or the firmware is missing.
+    /// Fails if QEMU or the firmware is missing.
     pub fn start(chassis: &Chassis, label: &str, boot: &BootMethod) -> Result<Vm> {
         let console = chassis.folder.join(format!("{label}.console.log"));
         let facts = chassis.folder.join(format!("{label}.facts.log"));
@@ -151,15 +154,15 @@ impl Vm {
             command.arg("-serial").arg(format!("file:{}", console.display()));
         }
         command.arg("-serial").arg(format!("file:{}", facts.display()));
-        // The inspection ramdisk only needs the disks, so the faster firmware is sufficient.
-        if chassis.machine.firmware == Firmware::Uefi && !matches!(boot, BootMethod::Direct { network: false, .. }) {
+        // The faster firmware is used for the inspection ramdisk.
+        if chassis.machine.firmware == Firmware::Uefi && !boot.is_inspection() {
             add_firmware(&mut command, chassis.folder)?;
         }
         let witness = WriteWitness::start(chassis, label, boot, &console)?;
         add_disks(&mut command, chassis, boot, witness.as_ref());
-        // No TPM without the agent: the kernel of these boots does not find ACPI tables if there is a TPM, and could
-        // not power off the machine.
-        let has_tpm = chassis.machine.tpm && !matches!(boot, BootMethod::Direct { network: false, .. });
+        // Boots without the agent have no TPM. If there were one, their kernel would not find the ACPI tables, and
+        // could not power off the machine.
+        let has_tpm = chassis.machine.tpm && !boot.is_inspection();
         if chassis.machine.bmc {
             add_bmc(&mut command);
         }
@@ -167,40 +170,11 @@ impl Vm {
         if let Some(tpm) = &tpm {
             tpm.add_device(&mut command);
         }
-        match boot {
-            BootMethod::Network(tftp) => add_nics(&mut command, chassis, Some(tftp))?,
-            BootMethod::DiskThen(script) => {
-                add_nics(&mut command, chassis, None)?;
-                command.arg("-fw_cfg").arg(format!("name=opt/drophammer,file={}", script.display()));
-            }
-            BootMethod::Disk | BootMethod::DiskWithout(_) => drop(command.args(["-nic", "none"])),
-            BootMethod::Direct { kernel, initrd, cmdline, network, .. } => {
-                match network {
-                    true => add_nics(&mut command, chassis, None)?,
-                    false => drop(command.args(["-nic", "none"])),
-                }
-                command.arg("-kernel").arg(kernel).arg("-initrd").arg(initrd);
-                command.args(["-append", cmdline]);
-            }
-        }
-        let log = File::create(&errors).context(errors.display())?;
-        let mut process = command
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .stderr(log)
-            .spawn()
-            .context("qemu-system-x86_64 does not start")?;
-        let orders = process.stdin.take().ok_or("QEMU has no monitor")?;
-        let answers = process.stdout.take().ok_or("QEMU has no monitor")?;
-        let monitor = QemuMonitor::new(orders, answers);
+        add_boot_method(&mut command, chassis, boot)?;
+        let (process, monitor) = spawn_qemu(command, &errors)?;
         let seconds = chassis.machine.deadline_seconds * patience();
         let deadline = Instant::now() + Duration::from_secs(seconds);
-        let parts = match boot {
-            BootMethod::Network(_) | BootMethod::Direct { network: true, .. } => phase_times::NETWORK,
-            BootMethod::Disk | BootMethod::DiskThen(_) | BootMethod::DiskWithout(_) => phase_times::DISK,
-            BootMethod::Direct { .. } => phase_times::DIRECT,
-        };
-        let _watch = phase_times::watch_console(&console, parts);
+        let _watch = phase_times::watch_console(&console, boot.phases());
         let shown = RefCell::default();
         let _typist = typist;
         Ok(Vm { process, monitor, console, shown, facts, deadline, seconds, witness, tpm, _typist, _watch })
@@ -215,12 +189,12 @@ impl Vm {
         shown.1.clone()
     }
 
-    /// Returns the facts of `source` once they are complete and the console shows that all data are on the disks.
+    /// Returns the facts of `source` once they are complete and the console shows that all data is on the disks.
     pub fn facts(&self, source: &str) -> Option<Facts> {
         self.facts_after(0, source)
     }
 
-    /// Like [`Vm::facts`], for the system that started after `others` other systems since power-on.
+    /// Returns the facts like [`Vm::facts`], but of the system that starts after `others` other systems since power-on.
     pub fn facts_after(&self, others: usize, source: &str) -> Option<Facts> {
         let reported = self.console().matches(&format!("drophammer-facts: {source}")).count();
         let text = read(&self.facts);
@@ -228,18 +202,18 @@ impl Vm {
         if reported > others { Facts::read(&text[start..], source) } else { None }
     }
 
-    /// Returns whether the machine has switched itself off. A reboot ends QEMU too (`-no-reboot`).
+    /// Returns whether the machine has switched itself off. A reboot also ends QEMU (`-no-reboot`).
     ///
     /// # Errors
-    /// The state of QEMU cannot be determined.
+    /// Fails if the state of QEMU cannot be determined.
     pub fn is_off(&mut self) -> Result<bool> {
         Ok(self.process.try_wait().context("QEMU")?.is_some())
     }
 
-    /// Checks that the machine is running and within its deadline.
+    /// Checks that the machine is running, and has not exceeded its time limit.
     ///
     /// # Errors
-    /// The machine has switched itself off or takes too long; the error includes the end of the console.
+    /// Fails if the machine has switched itself off, or takes too long. The error contains the last console output.
     pub fn check_alive(&mut self) -> Result<()> {
         if let Some(status) = self.process.try_wait().context("QEMU")? {
             return Err(format!("the machine went off by itself ({status}){}", self.last_lines()));
@@ -253,16 +227,16 @@ impl Vm {
     /// Connects or disconnects the cable of the first NIC.
     ///
     /// # Errors
-    /// QEMU has exited.
+    /// Fails if QEMU has exited.
     pub fn set_link(&mut self, up: bool) -> Result<()> {
         self.monitor.send_command(&json!({"execute": "set_link", "arguments": {"name": "nic0", "up": up}}))
     }
 
-    /// Removes these disks, and plugs them in again in each other's slots: the last one in the slot of the first, and so on. The kernel
-    /// gives the first name to the disk that returns first.
+    /// Removes these disks, and plugs them in again in exchanged slots: the last disk in the slot of the first, and so
+    /// on. The kernel assigns the first name to the disk that returns first.
     ///
     /// # Errors
-    /// The machine does not release the disks.
+    /// Fails if the machine does not release the disks.
     pub fn replug_disks(&mut self, chassis: &Chassis, names: &[String]) -> Result<()> {
         let named = |name: &String| chassis.disks.iter().copied().find(|disk| disk.name == *name);
         let disks: Vec<&Disk> = names.iter().filter_map(named).collect();
@@ -281,19 +255,19 @@ impl Vm {
         Ok(())
     }
 
-    /// Returns the writes so far that violate the extents that the agent has announced; `acted` is set if it has announced or reported
-    /// anything.
+    /// Returns the writes so far that violate the announced extents. `acted` is true if the agent has sent an
+    /// announcement or a report.
     ///
     /// # Errors
-    /// A log cannot be read.
+    /// Fails if a log cannot be read.
     pub fn finish_witness(&mut self, extents: Option<&Value>, acted: bool) -> Result<Vec<String>> {
         self.witness.as_mut().map_or(Ok(Vec::new()), |witness| witness.finish_watch(extents, acted))
     }
 
-    /// Cuts the power, but lets QEMU finish its files, so that an overlay contains all writes.
+    /// Cuts the power, but lets QEMU complete its files, so that an overlay contains all writes.
     ///
     /// # Errors
-    /// QEMU does not end.
+    /// Fails if QEMU does not end.
     pub fn shut_down(&mut self) -> Result<()> {
         self.monitor.send_command(&json!({"execute": "quit"}))?;
         let patience = Instant::now() + Duration::from_secs(30);
@@ -308,13 +282,13 @@ impl Vm {
 
     /// Cuts the power.
     pub fn cut_power(&mut self) {
-        // Both fail only if QEMU has exited already.
+        // Both calls fail only if QEMU has already exited.
         let _ = self.process.kill();
         let _ = self.process.wait();
         self.tpm = None;
     }
 
-    /// Returns the last 40 lines of the console, and QEMU's own error messages.
+    /// Returns the last 40 lines of the console, and the error messages of QEMU.
     pub fn last_lines(&self) -> String {
         let console = self.console();
         let lines: Vec<&str> = console.lines().filter(|line| !line.trim().is_empty()).collect();
@@ -324,8 +298,8 @@ impl Vm {
     }
 }
 
-/// Returns the kernel and ramdisk that start fastest under emulation, without firmware and iPXE. OVMF does not accept a kernel without EFI
-/// stub; a kernel without its decompressor does not find the ACPI tables, which announce the TPM.
+/// Returns the kernel and ramdisk that start fastest under emulation, without firmware and iPXE. OVMF requires a kernel
+/// with EFI stub. A kernel without its decompressor does not find the ACPI tables, which announce the TPM.
 pub fn quick_ramdisk(folder: &Path, machine: &Machine) -> (PathBuf, PathBuf) {
     let kernel = if machine.firmware == Firmware::Uefi || machine.tpm { "vmlinuz" } else { "vmlinux" };
     (folder.join(kernel), folder.join("quick"))
@@ -342,7 +316,7 @@ pub fn read(path: &Path) -> String {
     String::from_utf8_lossy(&bytes).replace('\r', "")
 }
 
-/// Tests the assignment of disks to slots, and disks that are not plugged in.
+/// Tests the assignment of disks to slots, with and without disks that are not plugged in.
 pub fn self_test() {
     let text = "about: x\nfirmware: bios\nlayout: x\nexpect: {}\ndisks:\n- {name: sda, bus: sata, size_mib: 1, throttle_mib: 2}\n\
                 - {name: sdb, bus: sata, size_mib: 1, boot: true}\n- {name: nvme0n1, bus: nvme, size_mib: 1}\n\
@@ -390,7 +364,7 @@ pub fn self_test() {
         let mut chassis = Chassis::new(&scenario.machine, Path::new("/f"));
         (chassis.mac, chassis.shown_macs) = ("m0".to_owned(), shown.iter().map(|mac| (*mac).to_owned()).collect());
         let mut command = Command::new("qemu");
-        add_nics(&mut command, &chassis, None).expect("NICs");
+        qemu_options::add_nics(&mut command, &chassis, None).expect("NICs");
         command.get_args().map(|argument| argument.to_string_lossy().into_owned()).collect::<Vec<_>>().join("\n")
     };
     let known = nic_options(&[]);

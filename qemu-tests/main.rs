@@ -1,9 +1,10 @@
-//! Integration tests that install complete machines in QEMU: each file of `qemu-tests/scenarios` is a test case; `powercut` and `witness`
-//! are two more.
+//! Integration tests that install complete machines in QEMU. Each file in `qemu-tests/scenarios` is a test case;
+//! `powercut` and `witness` are two further cases.
 //!
-//! `cargo test --test qemu -- [FILTER] [--scenarios DIR] [--list]`. The cases need packages that root installs, a ramdisk and the tiny OS,
-//! so they are ignored unless they are enabled by `scripts/test` (`DROPHAMMER_QEMU=1`; `DROPHAMMER_FULL=1` adds the long ones), `--ignored`
-//! or `--scenarios`. The harness's own tests run in every `cargo test`.
+//! `cargo test --test qemu -- [FILTER] [--scenarios DIR] [--list]`. The cases need packages that root installs, a
+//! ramdisk, and the tiny OS. They are therefore ignored, unless `scripts/test` (`DROPHAMMER_QEMU=1`; with
+//! `DROPHAMMER_FULL=1` also the long ones), `--ignored` or `--scenarios` enables them. The tests of the harness itself
+//! run in each `cargo test`.
 
 mod baseline_state;
 mod console_input;
@@ -14,6 +15,7 @@ mod crash_record;
 mod crash_state_checks;
 mod crash_state_selection;
 mod crash_states;
+mod discovered_layout;
 mod disks;
 mod expectation_check;
 mod expectations;
@@ -34,6 +36,7 @@ mod qemu_monitor;
 mod ramdisk_archives;
 mod registry;
 mod reinstall;
+mod reinstall_order;
 mod run_boots;
 mod run_setup;
 mod scenario;
@@ -61,10 +64,51 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use time_budget::TimeBudget;
 
-/// Number of concurrent VMs. The host has two cores; a third VM would only wait.
+/// Number of VMs that run at the same time. The host has two cores, so a third VM would only wait.
 const VMS_AT_ONCE: usize = 2;
-/// Duration of a sample of power cuts, in runs of a scenario.
+/// Assumed duration of the sample of power cuts, as a number of runs of a scenario.
 const RUNS_OF_A_SAMPLE: usize = 9;
+
+/// Tests of the harness itself, with the names of their modules.
+const SELF_TESTS: [(&str, fn()); 37] = [
+    ("facts", facts::self_test),
+    ("expectation_check", expectation_check::self_test),
+    ("storage_comparison", storage_comparison::self_test),
+    ("machine", machine::self_test),
+    ("disks", disks::self_test),
+    ("proxy", proxy::self_test),
+    ("registry", registry::self_test),
+    ("reinstall", reinstall::self_test),
+    ("powercut", powercut::self_test),
+    ("server", server::self_test),
+    ("volume_command", volume_command::self_test),
+    ("phase_times", phase_times::self_test),
+    ("tls", tls::self_test),
+    ("vlan_trunk", vlan_trunk::self_test),
+    ("console_input", console_input::self_test),
+    ("scenario_parser", scenario_parser::self_test),
+    ("scenario_rules", scenario_rules::self_test),
+    ("file_control_plane", file_control_plane::self_test),
+    ("qemu_disks", qemu_disks::self_test),
+    ("qemu_monitor", qemu_monitor::self_test),
+    ("ramdisk_archives", ramdisk_archives::self_test),
+    ("inspection_ramdisk", inspection_ramdisk::self_test),
+    ("network_boot", network_boot::self_test),
+    ("faulty_responses", faulty_responses::self_test),
+    ("tar_members", tar_members::self_test),
+    ("baseline_state", baseline_state::self_test),
+    ("time_budget", time_budget::self_test),
+    ("unused_disks", unused_disks::self_test),
+    ("write_witness", write_witness::self_test),
+    ("write_attribution", write_attribution::self_test),
+    ("write_log", write_log::self_test),
+    ("crash_states", crash_states::self_test),
+    ("crash_files", crash_files::self_test),
+    ("crash_state_selection", crash_state_selection::self_test),
+    ("crash_plan", crash_plan::self_test),
+    ("crash_state_checks", crash_state_checks::self_test),
+    ("crash_case", crash_case::self_test),
+];
 
 fn main() -> ExitCode {
     let (own, rest) = split_arguments(std::env::args());
@@ -74,50 +118,11 @@ fn main() -> ExitCode {
     let wanted = folder.is_some() || is_set("DROPHAMMER_QEMU");
     let own_only = folder.is_none();
     let folder = folder.unwrap_or_else(own_scenarios);
-    let mut trials = vec![
-        Trial::test("harness::facts", || run_self_test(facts::self_test)),
-        Trial::test("harness::expectation_check", || run_self_test(expectation_check::self_test)),
-        Trial::test("harness::storage_comparison", || run_self_test(storage_comparison::self_test)),
-        Trial::test("harness::machine", || run_self_test(machine::self_test)),
-        Trial::test("harness::disks", || run_self_test(disks::self_test)),
-        Trial::test("harness::proxy", || run_self_test(proxy::self_test)),
-        Trial::test("harness::registry", || run_self_test(registry::self_test)),
-        Trial::test("harness::reinstall", || run_self_test(reinstall::self_test)),
-        Trial::test("harness::powercut", || run_self_test(powercut::self_test)),
-        Trial::test("harness::server", || run_self_test(server::self_test)),
-        Trial::test("harness::volume_command", || run_self_test(volume_command::self_test)),
-        Trial::test("harness::phase_times", || run_self_test(phase_times::self_test)),
-        Trial::test("harness::tls", || run_self_test(tls::self_test)),
-        Trial::test("harness::vlan_trunk", || run_self_test(vlan_trunk::self_test)),
-        Trial::test("harness::console_input", || run_self_test(console_input::self_test)),
-        Trial::test("harness::scenario_parser", || run_self_test(scenario_parser::self_test)),
-        Trial::test("harness::scenario_rules", || run_self_test(scenario_rules::self_test)),
-        Trial::test("harness::file_control_plane", || run_self_test(file_control_plane::self_test)),
-        Trial::test("harness::qemu_disks", || run_self_test(qemu_disks::self_test)),
-        Trial::test("harness::qemu_monitor", || run_self_test(qemu_monitor::self_test)),
-        Trial::test("harness::ramdisk_archives", || run_self_test(ramdisk_archives::self_test)),
-        Trial::test("harness::inspection_ramdisk", || run_self_test(inspection_ramdisk::self_test)),
-        Trial::test("harness::network_boot", || run_self_test(network_boot::self_test)),
-        Trial::test("harness::faulty_responses", || run_self_test(faulty_responses::self_test)),
-        Trial::test("harness::tar_members", || run_self_test(tar_members::self_test)),
-        Trial::test("harness::baseline_state", || run_self_test(baseline_state::self_test)),
-        Trial::test("harness::time_budget", || run_self_test(time_budget::self_test)),
-        Trial::test("harness::unused_disks", || run_self_test(unused_disks::self_test)),
-        Trial::test("harness::write_witness", || run_self_test(write_witness::self_test)),
-        Trial::test("harness::write_attribution", || run_self_test(write_attribution::self_test)),
-        Trial::test("harness::write_log", || run_self_test(write_log::self_test)),
-        Trial::test("harness::crash_states", || run_self_test(crash_states::self_test)),
-        Trial::test("harness::crash_files", || run_self_test(crash_files::self_test)),
-        Trial::test("harness::crash_state_selection", || run_self_test(crash_state_selection::self_test)),
-        Trial::test("harness::crash_plan", || run_self_test(crash_plan::self_test)),
-        Trial::test("harness::crash_state_checks", || run_self_test(crash_state_checks::self_test)),
-        Trial::test("harness::crash_case", || run_self_test(crash_case::self_test)),
-        Trial::test("harness::scenarios", || parse_all_scenarios(&own_scenarios())),
-    ];
+    let mut trials = harness_tests();
     let budget = Arc::new(TimeBudget::from_env());
-    // First, because it takes longest.
+    // These cases are first, because they take longest.
     if own_only {
-        // Alone, so that it has both cores.
+        // If `powercut` runs alone, it may use both cores.
         let machines = if arguments.filter.as_deref() == Some("powercut") { VMS_AT_ONCE } else { 1 };
         let extent = powercut::TestRunSize { full: is_set("DROPHAMMER_FULL"), machines };
         let cuts = move || powercut::run(&artifacts_folder(), &work_folder(), extent).map_err(Failed::from);
@@ -136,6 +141,14 @@ fn main() -> ExitCode {
     let conclusion = libtest_mimic::run(&arguments, trials);
     phase_times::print_phases();
     conclusion.exit_code()
+}
+
+fn harness_tests() -> Vec<Trial> {
+    let tests = SELF_TESTS.into_iter();
+    let mut trials: Vec<Trial> =
+        tests.map(|(name, test)| Trial::test(format!("harness::{name}"), move || run_self_test(test))).collect();
+    trials.push(Trial::test("harness::scenarios", || parse_all_scenarios(&own_scenarios())));
+    trials
 }
 
 /// Separates `--scenarios DIR` from the arguments of the test harness.
@@ -179,15 +192,16 @@ fn scenario_files(folder: &Path) -> Result<Vec<PathBuf>, String> {
     Ok(files)
 }
 
-/// Sorts the longest scenarios first: at the end, one VM would be idle while the other finishes. The number of runs is the best estimate.
+/// Sorts the longest scenarios first. Otherwise, one VM would be idle at the end while the other one finishes. The
+/// number of runs is the best available estimate of the duration.
 fn longest_first(mut files: Vec<PathBuf>) -> Vec<PathBuf> {
     let runs = |file: &PathBuf| scenario_parser::read(file).map_or(0, |scenario| scenario.runs.len());
     files.sort_by_cached_key(|file| std::cmp::Reverse(runs(file)));
     files
 }
 
-/// Creates the test case of a file. A file that cannot be parsed fails every `cargo test`, not only those that run VMs. A long scenario
-/// runs if the filter is its name.
+/// Creates the test case for a file. A file that cannot be parsed fails each `cargo test`, even without VMs. A long
+/// scenario runs if the filter equals its name.
 fn create_trial(file: &Path, wanted: bool, filter: Option<&str>, budget: &Arc<TimeBudget>) -> Trial {
     let name = file.file_stem().unwrap_or_default().to_string_lossy().into_owned();
     match scenario_parser::read(file) {
@@ -201,7 +215,7 @@ fn create_trial(file: &Path, wanted: bool, filter: Option<&str>, budget: &Arc<Ti
     }
 }
 
-/// Runs a case with this number of runs, if there is enough time.
+/// Creates a test case with this number of runs, which starts only if enough time remains.
 fn time_trial(
     name: &str,
     runs: usize,
@@ -221,7 +235,7 @@ fn time_trial(
     })
 }
 
-/// Returns the folder in which the scripts put ramdisk and images.
+/// Returns the folder in which the scripts store ramdisks and images.
 fn artifacts_folder() -> PathBuf {
     let folder = std::env::var_os("DROPHAMMER_ARTIFACTS").map(PathBuf::from);
     folder.unwrap_or_else(|| Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../..")).join("target"))

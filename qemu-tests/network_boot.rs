@@ -1,4 +1,4 @@
-//! A boot over the network with the events of the scenario, until the outcome is known.
+//! Boot over the network with the events of the scenario, until its outcome is known.
 
 use crate::expectation_check::RunObservations;
 use crate::expectations::Outcome;
@@ -13,17 +13,17 @@ use serde_json::Value;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-/// Message of the ramdisk when the agent has exited.
+/// Text that the ramdisk prints when the agent has exited.
 pub const AGENT_EXITED: &str = "the agent ended without booting the machine";
-/// Timeout for the report of an agent that has exited.
-const REPORT_PATIENCE: Duration = Duration::from_secs(10);
-/// Message of the tiny OS when its script has exited.
+/// Time limit for the report of an agent that has exited.
+const EXIT_REPORT_TIMEOUT: Duration = Duration::from_secs(10);
+/// Text that the tiny OS prints when its script has exited.
 const SCRIPT_ENDED: &str = "tiny: the script ended with status ";
 
-/// Message of the agent's ramdisk when the script before the agent has exited.
+/// Text that the agent's ramdisk prints when the script before the agent has exited.
 const SCRIPT_BEFORE: &str = "before-agent: status ";
 
-/// Server, proxy and machine, and the pending events.
+/// State of a boot over the network: server, proxy, machine, and pending events.
 pub struct NetworkBootRun<'a> {
     stage: &'a RunContext<'a>,
     server: Server,
@@ -31,32 +31,32 @@ pub struct NetworkBootRun<'a> {
     tftp: PathBuf,
     vm: Vm,
     pending: Vec<ScenarioEvent>,
-    /// Events that were triggered and wait until they are due.
+    /// Events that were triggered, each with the time at which it is due.
     due: Vec<(Instant, ScenarioEvent)>,
-    /// Console output before the machine was power cycled.
+    /// Console output before the last power cycle of the machine.
     earlier_consoles: String,
-    /// Faults that are active, and the time at which they end.
+    /// Active faults, each with the time at which it ends.
     repairs: Vec<(Instant, EventAction)>,
-    /// Time at which the console showed that the agent has exited.
+    /// Time at which the console has shown that the agent has exited.
     agent_exited_at: Option<Instant>,
-    /// Number of times that the machine was switched on: at the beginning, and each time after it has switched itself
-    /// off.
+    /// Number of times that the machine was switched on: at the beginning, and after each time that it has switched
+    /// itself off.
     boots: u32,
-    /// Number of systems that start before the relevant one while the machine is switched on.
+    /// Number of systems that start before the examined system since the machine was switched on.
     others: usize,
-    /// True if the power was cut when success was reported.
+    /// True if the power was cut at the report of success.
     was_cut_at_report: bool,
-    /// Numbers of announcements and reports of agents when this boot began.
+    /// Numbers of announcements and reports of agents before this boot.
     announced: usize,
     reported: usize,
     /// Violations that the witness found in the boots so far.
     violations: Vec<String>,
-    /// Time at which the machine was switched on, or the system that reinstalls itself was up.
+    /// Time at which the machine was switched on, or at which the system that reinstalls itself was up.
     began: Instant,
 }
 
-/// Returns the traps of the proxy: events at a response are executed by the proxy, because only the proxy knows when the response is
-/// complete.
+/// Returns the traps of the proxy: events at the response to a request. The proxy executes these events, because only
+/// the proxy knows when the response is complete.
 pub fn list_traps(events: &[ScenarioEvent]) -> Vec<ResponseTrap> {
     let trap = |event: &ScenarioEvent| match &event.at {
         EventTrigger::Request(request) if event.is_at_answer() => Some(ResponseTrap {
@@ -70,13 +70,13 @@ pub fn list_traps(events: &[ScenarioEvent]) -> Vec<ResponseTrap> {
     events.iter().filter_map(trap).collect()
 }
 
-/// Returns the offsets at which the proxy holds back an image.
+/// Returns the offsets in an image at which the proxy holds back the response.
 pub fn list_holds(events: &[ScenarioEvent]) -> Vec<u64> {
     let hold = |event: &ScenarioEvent| if let EventTrigger::ImageBytes(bytes) = event.at { Some(bytes) } else { None };
     events.iter().filter_map(hold).collect()
 }
 
-/// Returns the failure of the script before the agent, if the ramdisk reported one.
+/// Returns the failure of the script before the agent, if the ramdisk has reported one.
 fn script_failure(console: &str) -> Option<String> {
     let code = console.split(SCRIPT_BEFORE).nth(1)?.lines().next().filter(|code| *code != "0")?;
     Some(format!("the script of `before_agent` ended with {code}"))
@@ -109,10 +109,10 @@ impl<'a> NetworkBootRun<'a> {
         }
     }
 
-    /// Returns the output of server and machine, and the violations that the witness found in all boots.
+    /// Returns the observations of server and machine, and the violations that the witness has found in all boots.
     ///
     /// # Errors
-    /// A write log cannot be read.
+    /// Fails if a write log cannot be read.
     pub fn collect_observations(&mut self) -> Result<RunObservations> {
         self.finish_witness()?;
         Ok(self.read_observations())
@@ -120,7 +120,7 @@ impl<'a> NetworkBootRun<'a> {
 
     /// Ends the witness of this boot.
     fn finish_witness(&mut self) -> Result<()> {
-        // Without an announcement to a control plane, there are no extents to compare writes with.
+        // Without an announcement to a control plane, there are no extents with which writes could be compared.
         if self.stage.run.fleet.is_some() && self.stage.run.expect.outcome == Outcome::Installed {
             return Ok(());
         }
@@ -151,7 +151,7 @@ impl<'a> NetworkBootRun<'a> {
     /// Waits until the outcome is known. Returns the facts of the system that has started.
     ///
     /// # Errors
-    /// The outcome differs, or no outcome appears in time.
+    /// Fails if the outcome is another one than expected, or is not known in time.
     pub fn wait_for_outcome(&mut self) -> Result<Option<Facts>> {
         loop {
             let messages = self.server.all_messages();
@@ -163,7 +163,7 @@ impl<'a> NetworkBootRun<'a> {
             }
             if self.vm.is_off()? && self.boots < self.stage.run.expect.boots {
                 self.boots += 1;
-                self.boot_again(&format!("boot{}", self.boots))?;
+                self.boot_over_network_again(&format!("boot{}", self.boots))?;
             }
             self.vm.check_alive()?;
             self.check_agent()?;
@@ -173,17 +173,21 @@ impl<'a> NetworkBootRun<'a> {
         }
     }
 
-    /// Returns whether an outcome without a running system has been reached.
+    /// Returns whether the run is over with an outcome without a running system.
     fn is_over(&self, messages: &[Value]) -> Result<bool> {
         let expect = &self.stage.run.expect;
         let failures: Vec<&Value> =
             messages.iter().map(|line| &line["report"]).filter(|report| report["success"] == false).collect();
-        if expect.outcome == Outcome::Stopped {
+        let shows_texts = || {
             let console = self.vm.console();
-            return Ok(expect.console_contains.iter().all(|text| shows_pattern(&console, text)));
+            expect.console_contains.iter().all(|text| shows_pattern(&console, text))
+        };
+        if expect.outcome == Outcome::Stopped {
+            return Ok(shows_texts());
         }
         let Some(last) = failures.last() else {
-            return Ok(expect.outcome == Outcome::Waiting && messages.iter().any(|line| line["event"] == "Waiting"));
+            let waits = expect.outcome == Outcome::Waiting && messages.iter().any(|line| line["event"] == "Waiting");
+            return Ok(waits && shows_texts());
         };
         let is_last = failures.len() >= expect.boots as usize;
         match expect.outcome {
@@ -198,7 +202,7 @@ impl<'a> NetworkBootRun<'a> {
         Err(format!("failed in step {step}, {how} the point of no return: {message}{}", self.vm.last_lines()))
     }
 
-    /// Returns the facts of the relevant system once it is up.
+    /// Returns the facts of the examined system, once it is up.
     fn read_facts(&mut self) -> Result<Option<Facts>> {
         let expect = &self.stage.run.expect;
         let system = self.stage.run.image.system.name();
@@ -209,13 +213,13 @@ impl<'a> NetworkBootRun<'a> {
             return Ok(None);
         }
         let Some(facts) = self.vm.facts_after(self.others, system) else { return Ok(None) };
-        if !expect.outcome.comes_up() {
+        if !expect.outcome.ends_with_running_system() {
             return Err("the machine installed and booted".to_owned());
         }
         if expect.outcome == Outcome::OldSystem && !self.has_failed() {
             return Err("a system came up, but no failure was reported".to_owned());
         }
-        // For the measurements of scripts/bench.
+        // scripts/bench evaluates this file.
         let seconds = self.began.elapsed().as_secs_f64();
         let path = self.stage.chassis.folder.join(format!("{}.seconds", self.stage.label));
         write(&path, format!("{seconds:.1}\n"))?;
@@ -227,21 +231,21 @@ impl<'a> NetworkBootRun<'a> {
     }
 
     /// Switches the machine off, and boots it over the network again.
-    fn boot_again(&mut self, how: &str) -> Result<()> {
+    fn boot_over_network_again(&mut self, how: &str) -> Result<()> {
         (self.agent_exited_at, self.others) = (None, 0);
         self.earlier_consoles += &self.vm.console();
         let label = format!("{}-network-{how}", self.stage.label);
-        // The disks are in use by the machine until it is off.
+        // The machine uses the disks until it is off.
         self.vm.cut_power();
         self.finish_witness()?;
         self.vm = self.stage.over_network(&label, &self.tftp, self.proxy.port)?;
         Ok(())
     }
 
-    /// Detects an agent that exited without a report, so that the test does not wait until the deadline.
+    /// Fails if the agent has exited without a report, so that the test does not wait until its time limit.
     fn check_agent(&mut self) -> Result<()> {
         let console = self.vm.console();
-        // The script that reinstalls its own system never ends if it succeeds.
+        // If the script that reinstalls its own system succeeds, it never ends.
         let code = console.split(SCRIPT_ENDED).nth(1).and_then(|rest| rest.lines().next()).unwrap_or("0");
         if self.others == 1 && code != "0" {
             return Err(format!("`drophammer reinstall` ended with {code}{}", self.vm.last_lines()));
@@ -252,7 +256,7 @@ impl<'a> NetworkBootRun<'a> {
         if self.agent_exited_at.is_none() && console.contains(AGENT_EXITED) {
             self.agent_exited_at = Some(Instant::now());
         }
-        if self.agent_exited_at.is_some_and(|since| since.elapsed() > REPORT_PATIENCE) {
+        if self.agent_exited_at.is_some_and(|since| since.elapsed() > EXIT_REPORT_TIMEOUT) {
             return Err(format!("the agent exited without reporting a failure{}", self.vm.last_lines()));
         }
         Ok(())
@@ -284,9 +288,9 @@ impl<'a> NetworkBootRun<'a> {
         for trap in self.proxy.take_triggered_traps() {
             match trap.act {
                 EventAction::PowerCut => {
-                    self.boot_again("again")?;
+                    self.boot_over_network_again("again")?;
                     self.proxy.announce_power_cut();
-                    // The server may print slightly later than it responds.
+                    // The server may print its message slightly after it has responded.
                     self.was_cut_at_report |=
                         self.server.all_messages().iter().any(|line| line["report"]["success"] == true);
                 }
@@ -306,13 +310,13 @@ impl<'a> NetworkBootRun<'a> {
     fn execute_event(&mut self, event: &ScenarioEvent) -> Result<()> {
         let time = Duration::from_secs(event.seconds);
         match event.act {
-            EventAction::PowerCut => self.boot_again("again")?,
+            EventAction::PowerCut => self.boot_over_network_again("again")?,
             EventAction::LinkDown => self.vm.set_link(false)?,
             EventAction::ServerStop => self.server.set_frozen(true)?,
             EventAction::ServerKill => self.server.kill(),
             EventAction::ServerErrors => self.proxy.break_for(time),
             EventAction::Replug => self.vm.replug_disks(self.stage.chassis, &event.disks)?,
-            // This event happens at a response, so the proxy reports it.
+            // This event occurs at a response, so the proxy reports it.
             EventAction::Cancel => {}
         }
         self.repairs.push((Instant::now() + time, event.act));
@@ -338,7 +342,7 @@ impl<'a> NetworkBootRun<'a> {
     }
 }
 
-/// Tests which events wait in the proxy, and that a failed script is detected.
+/// Tests which events the proxy executes, and that a failed script is detected.
 pub fn self_test() {
     let text = "about: x\nfirmware: bios\nlayout: x\ndisks: []\nexpect: {}\nevents:\n\
                 - {at: {request: 'POST */report'}, do: power_cut, answer: lost}\n\

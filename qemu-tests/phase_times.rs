@@ -1,5 +1,5 @@
-//! Time measurements of the scenarios: the phases of each machine according to its console, and the time of the harness itself.
-//! `DROPHAMMER_TIMES=1` prints the table at the end.
+//! Measurement of times in scenarios: the phases of each machine, derived from its console, and the time of the harness
+//! itself. If `DROPHAMMER_TIMES=1` is set, the table is printed at the end.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -13,15 +13,15 @@ use std::time::{Duration, Instant};
 /// Interval at which console files are read while times are measured.
 const CONSOLE_INTERVAL: Duration = Duration::from_millis(20);
 
-/// Text that ends each phase of a boot, in order. A phase whose text does not appear is skipped, and its time is added
-/// to the next phase.
+/// Phases of a boot in their order, each with the text that ends it. If this text does not appear, the phase is
+/// skipped, and its time is part of the next phase.
 pub const NETWORK: &[(&str, &str)] = &[
     ("firmware", "iPXE"),
     ("iPXE, loading kernel and ramdisk", "Linux version"),
     ("kernel of the ramdisk", "Run /init as init process"),
     ("ramdisk: hardware", "drophammer: hardware is up"),
     ("ramdisk: network", "drophammer: ready after"),
-    ("agent: asks, looks, plans", "report.final"),
+    ("agent: registration, inventory, plan", "report.final"),
     ("agent: installs (by stage below), kexec", "Linux version"),
     ("kernel of the installed system", "Run /init as init process"),
     ("installed system until it is up", "drophammer-facts: tiny"),
@@ -32,19 +32,19 @@ pub const DISK: &[(&str, &str)] = &[
     ("disk boot: system until it is up", "drophammer-facts: tiny"),
 ];
 pub const DIRECT: &[(&str, &str)] = &[
-    ("neutral look: until the kernel runs", "Linux version"),
-    ("neutral look: kernel", "Run /init as init process"),
-    ("neutral look: ramdisk", "drophammer-facts: inspect"),
+    ("inspection: until the kernel runs", "Linux version"),
+    ("inspection: kernel", "Run /init as init process"),
+    ("inspection: ramdisk", "drophammer-facts: inspect"),
 ];
 
-/// Seconds and number of occurrences, by phase.
+/// Total seconds and number of occurrences, by phase.
 static PARTS: Mutex<BTreeMap<String, (f64, u32)>> = Mutex::new(BTreeMap::new());
 
 fn is_wanted() -> bool {
     std::env::var_os("DROPHAMMER_TIMES").is_some()
 }
 
-/// Records the duration of a phase.
+/// Adds the duration of a phase.
 pub fn record_duration(part: &str, seconds: f64) {
     if is_wanted() {
         let mut parts = PARTS.lock().unwrap_or_else(PoisonError::into_inner);
@@ -54,7 +54,7 @@ pub fn record_duration(part: &str, seconds: f64) {
     }
 }
 
-/// Runs a function and records its duration.
+/// Runs a function, and adds its duration to a phase.
 pub fn measure_phase<T>(part: &str, work: impl FnOnce() -> T) -> T {
     let began = Instant::now();
     let result = work();
@@ -62,7 +62,7 @@ pub fn measure_phase<T>(part: &str, work: impl FnOnce() -> T) -> T {
     result
 }
 
-/// Records the stages of an installation from its report.
+/// Adds the stages of an installation from its report.
 pub fn record_stages(report: &serde_json::Value) {
     for time in report["timings"].as_array().into_iter().flatten() {
         if let (Some(step), Some(seconds)) = (time["step"].as_str(), time["seconds"].as_f64()) {
@@ -79,19 +79,19 @@ pub fn print_phases() {
     let parts = PARTS.lock().unwrap_or_else(PoisonError::into_inner);
     let mut rows: Vec<_> = parts.iter().collect();
     rows.sort_by(|a, b| b.1.0.total_cmp(&a.1.0));
-    println!("{:48} {:>8} {:>6} {:>8}", "where the seconds go", "seconds", "times", "each");
+    println!("{:48} {:>8} {:>6} {:>8}", "phase", "seconds", "times", "each");
     for (part, (seconds, times)) in rows {
         println!("{part:48} {seconds:8.1} {times:6} {:8.2}", seconds / f64::from(*times));
     }
 }
 
-/// Watch of a console, until it is dropped.
+/// Watch of a console. It ends when this value is dropped.
 pub struct ConsoleWatch {
     ended: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
 
-/// Records when the console shows the end of each phase; `None` if times are not measured.
+/// Starts to record when the console shows the end of each phase. Returns `None` if times are not measured.
 pub fn watch_console(console: &Path, parts: &'static [(&'static str, &'static str)]) -> Option<ConsoleWatch> {
     if !is_wanted() {
         return None;
@@ -106,7 +106,7 @@ impl Drop for ConsoleWatch {
     fn drop(&mut self) {
         self.ended.store(true, Ordering::Relaxed);
         if let Some(thread) = self.thread.take() {
-            // The thread only reads, so its panic changes nothing here.
+            // A panic of this thread is ignored, because the thread only reads.
             let _ = thread.join();
         }
     }
@@ -132,7 +132,7 @@ fn follow_console(console: PathBuf, parts: &[(&str, &str)], stop: &AtomicBool) {
     }
 }
 
-/// Returns the first phase whose end is found, and its offset.
+/// Returns the offset after the first text that ends a phase, and the index of this phase.
 fn find_phase_end(parts: &[(&str, &str)], text: &str) -> Option<(usize, usize)> {
     let seen = parts.iter().enumerate().filter_map(|(index, (_, end))| Some((text.find(end)? + end.len(), index)));
     seen.min().map(|(end, index)| (index, end))

@@ -1,5 +1,6 @@
-//! Machine that is switched on repeatedly with the same saved disks, over the network or from disk as the server
-//! decides, until a system is up, and the check of the result. Used for the power cuts and for the crash states.
+//! Machine that is switched on repeatedly with the same saved disks, until a system is running, and the check of this
+//! system. The server decides whether the machine boots over the network or from disk. The power cuts and the crash
+//! states use this module.
 
 use crate::facts::Facts;
 use crate::host::{Context, Result, run_tool};
@@ -7,7 +8,8 @@ use crate::machine::{BootMethod, Chassis, FAST_BOOT, Vm, quick_ramdisk};
 use crate::network_boot::AGENT_EXITED;
 use crate::proxy::Proxy;
 use crate::reinstall;
-use crate::scenario::{ReinstallOrder, Scenario};
+use crate::reinstall_order::ReinstallOrder;
+use crate::scenario::Scenario;
 use crate::scenario_run::RunContext;
 use crate::server::{self, Server};
 use crate::survival_checks::{CutVerdict, SurvivalGuarantees};
@@ -18,43 +20,43 @@ use std::process::Stdio;
 use std::time::{Duration, Instant};
 use uuid::Uuid;
 
-/// Interval at which the state of the machine is polled: a step may take only a few milliseconds.
-const POLL: Duration = Duration::from_millis(10);
-/// Interval at which the console is read, which takes longer and is less urgent.
+/// Interval at which the state of the machine is polled. Some steps take only a few milliseconds.
+const STATE_POLL_INTERVAL: Duration = Duration::from_millis(10);
+/// Interval at which the console is read, which takes longer than a poll and is less urgent.
 const CONSOLE_INTERVAL: Duration = Duration::from_millis(200);
-/// Maximum number of boots after a cut: attempts, and the boot from disk at the end.
+/// Maximum number of boots after a power cut: the attempts, and the final boot from disk.
 const MAX_FURTHER_BOOTS: usize = 4;
 
-/// Common starting point: the saved disks.
+/// Saved state from which all boots start.
 pub struct SavedMachine<'a> {
     pub artifacts: &'a Path,
     pub chassis: &'a Chassis<'a>,
-    /// Folder of the server, with the order in it.
+    /// Folder of the server, which contains the reinstall order.
     pub state: PathBuf,
     pub cmdline: String,
     pub guarantees: SurvivalGuarantees,
 }
 
-/// Inspects the messages that the server has sent since the machine was switched on, and returns a description when the
-/// power must be cut.
+/// Function that decides from the messages which the server has sent since power-on whether the power must be cut now.
+/// It returns a description of the moment if so.
 pub type CutTrigger<'a> = &'a mut dyn FnMut(&[Value]) -> Option<String>;
 
-/// Event that ended the time during which the machine was switched on.
+/// Event after which the machine is no longer running.
 enum PowerOnEnd {
-    /// Ended by the power cut; contains a description of the moment.
+    /// Power cut, with a description of the moment.
     Cut(String),
     Up(Facts),
-    /// Ended by a reboot.
+    /// Reboot.
     Off,
-    /// The agent has exited, and the machine waits for the operator, who power cycles the machine.
+    /// Exit of the agent. The machine then waits for the operator, who power-cycles it.
     AgentExited,
 }
 
 impl<'a> SavedMachine<'a> {
-    /// Runs the first installation, prepares the disks with `prepare`, and orders the reinstall.
+    /// Installs the machine, prepares its disks with `prepare`, and orders the reinstall.
     ///
     /// # Errors
-    /// The installation fails, or the order is refused.
+    /// Fails if the installation fails, or the order is refused.
     pub fn install_and_order(
         scenario: &'a Scenario,
         artifacts: &'a Path,
@@ -96,11 +98,11 @@ impl<'a> SavedMachine<'a> {
         Ok(SavedMachine { artifacts, chassis, state, cmdline, guarantees })
     }
 
-    /// Runs the machine on overlays in this folder, and switches it on repeatedly until a system is up. Checks this
-    /// system. The power cut can happen only after the machine was switched on for the first time.
+    /// Runs the machine on overlays in this folder, and switches it on repeatedly until a system is running, which is
+    /// then checked. The power can be cut only in the first boot.
     ///
     /// # Errors
-    /// No system comes up, or the witness finds violations.
+    /// Fails if no system starts, or the witness finds violations.
     pub fn boot_until_up(&self, folder: &Path, cut: CutTrigger, verdict: &mut CutVerdict) -> Result<()> {
         let chassis = self.create_overlays(folder)?;
         let (state, server, proxy) = self.start_server(folder)?;
@@ -141,7 +143,7 @@ impl<'a> SavedMachine<'a> {
     /// Starts a server on a copy of the saved folder, and a proxy for it.
     ///
     /// # Errors
-    /// The server does not start.
+    /// Fails if the server does not start.
     pub fn start_server(&self, folder: &Path) -> Result<(PathBuf, Server, Proxy)> {
         let state = folder.join("serve");
         copy_folder(&self.state, &state)?;
@@ -154,9 +156,9 @@ impl<'a> SavedMachine<'a> {
     /// Returns a machine with overlays on the saved disks.
     ///
     /// # Errors
-    /// A file cannot be created.
+    /// Fails if a file cannot be created.
     pub fn create_overlays<'b>(&'b self, folder: &'b Path) -> Result<Chassis<'b>> {
-        // Leftovers of an earlier cut with that number.
+        // The folder may contain the files of an earlier run.
         let _ = fs::remove_dir_all(folder);
         fs::create_dir_all(folder).context(folder.display())?;
         let chassis = Chassis {
@@ -174,10 +176,10 @@ impl<'a> SavedMachine<'a> {
         Ok(chassis)
     }
 
-    /// Switches the machine on: with the agent if there is a command line for it, else from disk.
+    /// Switches the machine on. With a command line it boots the agent's ramdisk, and otherwise from disk.
     ///
     /// # Errors
-    /// QEMU does not start.
+    /// Fails if QEMU does not start.
     pub fn switch_on(&self, chassis: &Chassis, label: &str, cmdline: Option<&str>) -> Result<Vm> {
         let (kernel, initrd) = quick_ramdisk(&self.artifacts.join("ramdisk"), chassis.machine);
         let boot = match cmdline {
@@ -189,8 +191,8 @@ impl<'a> SavedMachine<'a> {
         Vm::start(chassis, label, &boot)
     }
 
-    /// Switches the machine on, and waits for the end. Returns the event that ended the boot, and the violations that
-    /// the witness found.
+    /// Switches the machine on, and waits for the end of the boot. Returns the event that has ended the boot, and the
+    /// violations that the witness has found.
     fn run_boot(
         &self,
         chassis: &Chassis,
@@ -212,13 +214,13 @@ impl<'a> SavedMachine<'a> {
 /// Copies a folder recursively.
 ///
 /// # Errors
-/// `cp` fails.
+/// Fails if `cp` fails.
 pub fn copy_folder(from: &Path, to: &Path) -> Result<()> {
     run_tool(&["cp", "-a", &from.to_string_lossy(), &to.to_string_lossy()], Stdio::null()).map(drop)
 }
 
-/// Waits for the power cut, a running system, or the end of the machine. `earlier` is the number of messages that the
-/// server had sent before the machine was switched on.
+/// Waits until the power must be cut, a system is running, or the machine is off. `earlier` is the number of messages
+/// that the server had sent before power-on.
 fn wait_for_end(vm: &mut Vm, server: &Server, earlier: usize, cut: CutTrigger) -> Result<PowerOnEnd> {
     let mut last_look = Instant::now();
     loop {
@@ -227,7 +229,7 @@ fn wait_for_end(vm: &mut Vm, server: &Server, earlier: usize, cut: CutTrigger) -
             vm.cut_power();
             return Ok(PowerOnEnd::Cut(moment));
         }
-        std::thread::sleep(POLL);
+        std::thread::sleep(STATE_POLL_INTERVAL);
         if last_look.elapsed() < CONSOLE_INTERVAL {
             continue;
         }

@@ -1,7 +1,8 @@
-//! Power cuts during a reinstall, repeated from the same saved state. After each cut, the preserved data are compared, and the following
-//! boots must end in the old or the new system.
+//! Power cuts during a reinstall, each from the same saved state. After each cut, the preserved data is compared, and
+//! the next boots must end in the old or in the new system.
 //!
-//! Every test run takes a sample; `DROPHAMMER_FULL=1` runs all cuts. `DROPHAMMER_SEED` selects another sample.
+//! By default, a test run makes a sample of the cuts; `DROPHAMMER_FULL=1` makes all of them. `DROPHAMMER_SEED` selects
+//! another sample.
 
 use crate::host::{Context, Result};
 use crate::power_cycles::SavedMachine;
@@ -16,16 +17,16 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 const SEED: u64 = 4;
-/// Number of cuts after a step in a sample.
+/// Number of cuts between two steps in a sample.
 const STEPS_IN_SAMPLE: usize = 2;
 /// Number of cuts within a step in a sample.
 const MOMENTS_IN_SAMPLE: usize = 2;
 /// Number of cuts within a step in a full run.
 const MOMENTS: usize = 20;
-/// Upper bound of the number of steps, so that the search for the last cut ends.
-const MOST_STEPS: usize = 60;
+/// Maximum number of steps, which limits the search for the last cut.
+const MAXIMUM_CUT_STEPS: usize = 60;
 
-/// Size of the test run.
+/// Extent of a test run.
 #[derive(Debug, Clone, Copy)]
 pub struct TestRunSize {
     pub full: bool,
@@ -35,14 +36,14 @@ pub struct TestRunSize {
 /// Moment of a power cut.
 #[derive(Debug, Clone, PartialEq)]
 enum CutMoment {
-    /// After this number of steps, as reported to the server.
+    /// Power cut when this number of steps was reported to the server as completed.
     AfterSteps(usize),
-    /// After this step has run for this time.
+    /// Power cut when this step has run for this time.
     Within(String, Duration),
 }
 
-/// Installs the machine, saves its state, and runs the power cuts from the saved state. Prints a line for each cut, and
-/// the counts.
+/// Installs the machine, saves its state, and makes the power cuts from the saved state. Prints a line for each cut,
+/// and the totals.
 ///
 /// # Errors
 /// Lists the cuts after which a guarantee was violated.
@@ -51,7 +52,7 @@ pub fn run(artifacts: &Path, work: &Path, extent: TestRunSize) -> Result<()> {
     let text = include_str!("powercut.yaml");
     let scenario = crate::scenario_parser::parse(text, "powercut".to_owned(), work.to_owned())?;
     let folder = work.join("powercut");
-    // Leftovers of an earlier failure; usually there are none.
+    // The folder exists only after an earlier failure, so an error is ignored.
     let _ = fs::remove_dir_all(&folder);
     fs::create_dir_all(&folder).context(folder.display())?;
     let result = all_cuts(&scenario, artifacts, &folder, extent);
@@ -69,12 +70,12 @@ fn all_cuts(scenario: &Scenario, artifacts: &Path, folder: &Path, extent: TestRu
     let mut random = fastrand::Rng::with_seed(seed);
     println!("powercut: seed {seed}");
     let timings = read_timings(&start.state.join("serve.log"))?;
-    // The first installation creates the group that the reinstall preserves.
+    // Only the first installation creates the group; the reinstall preserves it.
     let timings: Vec<_> = timings.into_iter().filter(|(step, _)| step != "storage.lvm").collect();
     let mut cuts =
         if extent.full { sample_moments(&timings, MOMENTS, &mut random) } else { sample_cuts(&timings, &mut random) };
     if extent.full {
-        cuts.splice(0..0, (1..=MOST_STEPS).map(CutMoment::AfterSteps));
+        cuts.splice(0..0, (1..=MAXIMUM_CUT_STEPS).map(CutMoment::AfterSteps));
     }
     let verdicts = CutRunner(start).run_all(cuts, extent.machines);
     let count = |good: fn(&CutVerdict) -> bool| verdicts.iter().filter(|verdict| good(verdict)).count();
@@ -84,17 +85,17 @@ fn all_cuts(scenario: &Scenario, artifacts: &Path, folder: &Path, extent: TestRu
     if bad.is_empty() { Ok(()) } else { Err(bad.join("\n")) }
 }
 
-/// Power cuts that start from one saved state.
+/// Runner of power cuts that start from the same saved state.
 struct CutRunner<'a>(SavedMachine<'a>);
 
 impl CutRunner<'_> {
-    /// Runs all cuts, on this number of concurrent machines. A cut after a step that does not exist has no effect, and
-    /// is not counted.
+    /// Makes all cuts, on this number of machines at the same time. A cut after a step that does not exist has no
+    /// effect, and is not counted.
     fn run_all(&self, cuts: Vec<CutMoment>, machines: usize) -> Vec<CutVerdict> {
         let queue = Mutex::new(cuts.into_iter().zip(1..).collect::<VecDeque<_>>());
         let verdicts = Mutex::new(Vec::new());
         let worker = || {
-            // Taken before the cut, because the queue is shared.
+            // The lock on the queue must be released before the cut.
             let next = || lock_shared(&queue).pop_front();
             while let Some((cut, number)) = next() {
                 let verdict = self.run_cut(number, &cut);
@@ -109,13 +110,13 @@ impl CutRunner<'_> {
         verdicts.into_inner().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns whether the cut was planned for a step after the last one, so that the installation finished without it.
+    /// Returns whether the cut was planned after the last step. The installation was then completed without a cut.
     fn is_past_the_end(&self, cut: &CutMoment, verdict: &CutVerdict) -> bool {
         let is_done = verdict.is_good() && verdict.boots.last() == Some(&self.0.guarantees.allowed_images()[1]);
         matches!(cut, CutMoment::AfterSteps(_)) && !verdict.was_cut && is_done
     }
 
-    /// Runs one cut and everything that follows, and prints its line.
+    /// Makes one cut, and the boots and checks that follow it. Prints its line.
     fn run_cut(&self, number: usize, cut: &CutMoment) -> CutVerdict {
         let folder = self.0.chassis.folder.join(format!("cut{number}"));
         let began = Instant::now();
@@ -134,14 +135,15 @@ impl CutRunner<'_> {
         verdict.seconds = began.elapsed().as_secs();
         println!("{}", verdict.format_line());
         if verdict.is_good() {
-            // Leftovers do no harm.
+            // If this fails, the remaining files do no harm.
             let _ = fs::remove_dir_all(&folder);
         }
         verdict
     }
 }
 
-/// Returns a description of the cut when its moment has come. `since` is the time at which the start of the step was reported.
+/// Returns a description of the cut if its moment has come. `since` is the time at which the start of the step was
+/// reported.
 fn is_now(cut: &CutMoment, messages: &[Value], since: &mut Option<Instant>) -> Option<String> {
     let ended = |line: &&Value| line["step"].is_string() && line["seconds"].is_number();
     match cut {
@@ -170,7 +172,7 @@ fn lock_shared<T>(shared: &Mutex<T>) -> MutexGuard<'_, T> {
     shared.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Returns the duration of each step of the last installation in a server's log, in seconds.
+/// Returns the duration of each step in the last installation in a server's log, in seconds.
 fn read_timings(log: &Path) -> Result<Vec<(String, f64)>> {
     let text = fs::read_to_string(log).context(log.display())?;
     let mut lines = text.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
@@ -179,11 +181,11 @@ fn read_timings(log: &Path) -> Result<Vec<(String, f64)>> {
     Ok(steps.iter().filter_map(|step| Some((step["step"].as_str()?.to_owned(), step["seconds"].as_f64()?))).collect())
 }
 
-/// Selects moments within steps, proportional to the duration of the steps.
+/// Selects random moments within steps. Longer steps get more moments.
 fn sample_moments(timings: &[(String, f64)], count: usize, random: &mut fastrand::Rng) -> Vec<CutMoment> {
     let is_long = |name: &str| name.starts_with("storage.") || name == "image.burn" || name == "target.installer";
     let long: Vec<&(String, f64)> = timings.iter().filter(|(name, _)| is_long(name)).collect();
-    // The image transfer takes most of the time; the square root gives the other steps a share of the cuts.
+    // The image transfer takes most of the time. Because of the square root, other steps get moments too.
     let weight = |seconds: f64| seconds.max(0.01).sqrt();
     let whole: f64 = long.iter().map(|(_, seconds)| weight(*seconds)).sum();
     let moment = |_| {
@@ -198,7 +200,7 @@ fn sample_moments(timings: &[(String, f64)], count: usize, random: &mut fastrand
     (0..count).filter_map(moment).collect()
 }
 
-/// Selects a sample: cuts after steps, and moments in different steps.
+/// Selects a sample: cuts after steps, and cuts within different steps.
 fn sample_cuts(timings: &[(String, f64)], random: &mut fastrand::Rng) -> Vec<CutMoment> {
     let mut steps: Vec<usize> = (1..=timings.len().max(STEPS_IN_SAMPLE)).collect();
     random.shuffle(&mut steps);
@@ -214,8 +216,8 @@ fn sample_cuts(timings: &[(String, f64)], random: &mut fastrand::Rng) -> Vec<Cut
     cuts
 }
 
-/// Tests that moments are selected from the existing steps, that equal seeds select equal moments, and that a cut
-/// happens when it is due and not before.
+/// Tests that moments are selected from existing steps, that equal seeds select equal moments, and that a cut occurs
+/// exactly when it is due.
 pub fn self_test() {
     survival_checks::self_test();
     let scenario =

@@ -1,4 +1,4 @@
-//! Proxy between machine and server: it forwards everything, and injects the faults of the scenario.
+//! Proxy between machine and server. It forwards all data, and causes the faults of the scenario.
 
 mod faults;
 mod requests;
@@ -21,10 +21,10 @@ use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU16, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Maximum time without data on a connection: longer than any long poll.
-const SILENCE: Duration = Duration::from_secs(300);
+/// Maximum time without data on a connection, longer than any long poll.
+const IDLE_TIMEOUT: Duration = Duration::from_secs(300);
 
-/// Proxy on a port of this host, which ends when this value is dropped.
+/// Proxy on a port of this host. It ends when this value is dropped.
 pub struct Proxy {
     pub port: u16,
     wire: Arc<ProxyState>,
@@ -34,14 +34,15 @@ pub struct Proxy {
 #[derive(Default)]
 struct ProxyState {
     server: AtomicU16,
-    /// TLS port of the server, for everything that firmware does not load; 0 if everything is plain text.
+    /// TLS port of the server for all requests except those of firmware; 0 if all requests are plain text.
     over_tls: AtomicU16,
     process: AtomicI32,
-    /// True if the server was killed by a trap or must not be contacted until its port is set again.
+    /// True after a trap has killed the server, until its port is set again. The proxy does not contact it meanwhile.
     away: AtomicBool,
     closed: AtomicBool,
-    /// Number of altered responses, and number of power cuts.
+    /// Number of altered responses.
     altered_responses: AtomicU32,
+    /// Number of power cuts.
     power_cuts: AtomicU32,
     faults: Mutex<ActiveFaults>,
     requests: Mutex<Vec<String>>,
@@ -55,7 +56,7 @@ impl Proxy {
     /// Listens on a separate port. Responses with an image break off after `cuts` bytes, one after the other.
     ///
     /// # Errors
-    /// No port is available.
+    /// Fails if no port is available.
     pub fn start(cuts: &[u64]) -> Result<Proxy> {
         let listener = TcpListener::bind("127.0.0.1:0").context("127.0.0.1")?;
         let port = listener.local_addr().context("127.0.0.1")?.port();
@@ -81,40 +82,40 @@ impl Proxy {
         self.wire.away.store(false, Ordering::Release);
     }
 
-    /// Forwards everything that firmware does not load to the server over TLS from now on.
+    /// Starts to forward all requests except those of firmware to this TLS port of the server.
     pub fn set_over_tls(&self, port: u16) {
         self.wire.over_tls.store(port, Ordering::Relaxed);
     }
 
-    /// Lets this registry respond to all registry requests from now on.
+    /// Lets this registry respond to all further requests for a registry.
     pub fn set_registry(&self, registry: Registry) {
-        // Called once, because a run has one image.
+        // This function is called once, because a run has only one image.
         let _ = self.wire.registry.set(registry);
     }
 
     /// Sets the files of a machine without a control plane.
     pub fn set_fleet(&self, files: FleetFiles) {
-        // Called once, because a run has one machine.
+        // This function is called once, because a run has only one machine.
         let _ = self.wire.fleet.set(files);
     }
 
-    /// Sets traps; each is triggered once.
+    /// Sets the traps, each of which is triggered once.
     pub fn set_traps(&self, traps: Vec<ResponseTrap>) {
         lock_shared(&self.wire.faults).traps = traps;
     }
 
-    /// Holds back a response with an image after this number of bytes, until it is released.
+    /// Sets the numbers of bytes of an image after which a response is held back until it is released.
     pub fn set_holds(&self, holds: Vec<u64>) {
         lock_shared(&self.wire.faults).holds = holds;
     }
 
-    /// Sets the fault of every response with an image from now on, and whether the last cut is repeated forever.
+    /// Sets the fault of all further responses with an image, and whether the last cut applies to all of them.
     pub fn set_response_fault(&self, fault: Option<ResponseFault>, cut_for_ever: bool) {
         let mut faults = lock_shared(&self.wire.faults);
         (faults.fault, faults.cut_for_ever) = (fault, cut_for_ever);
     }
 
-    /// Notifies the proxy that the machine has lost its power: connections that wait for that can end.
+    /// Informs the proxy that the power of the machine was cut. Connections that wait for this event then end.
     pub fn announce_power_cut(&self) {
         self.wire.power_cuts.fetch_add(1, Ordering::Release);
     }
@@ -132,12 +133,12 @@ impl Proxy {
         std::mem::take(&mut lock_shared(&self.wire.faults).triggered)
     }
 
-    /// Responds 500 to everything for this time.
+    /// Responds to all requests with status 500 for this time.
     pub fn break_for(&self, time: Duration) {
         lock_shared(&self.wire.faults).errors_until = Some(Instant::now() + time);
     }
 
-    /// Returns `METHOD TARGET RANGE` of all requests so far.
+    /// Returns all requests so far, as `METHOD TARGET RANGE`.
     pub fn requests_with_queries(&self) -> Vec<String> {
         lock_shared(&self.wire.requests).clone()
     }
@@ -156,29 +157,27 @@ impl Proxy {
 impl Drop for Proxy {
     fn drop(&mut self) {
         self.wire.closed.store(true, Ordering::Relaxed);
-        // Wakes up the listener, so that it sees the flag.
+        // This connection wakes the listener, which then checks the flag.
         drop(TcpStream::connect(("127.0.0.1", self.port)));
     }
 }
 
 impl ProxyState {
     /// Handles one request per connection. The proxy sends `Connection: close` to the server, so each further request
-    /// arrives on a new connection, which is handled here too. An error on either side ends the connections to both.
+    /// arrives on a new connection, and is handled here too. An error on one side ends the connections on both sides.
     fn handle_connection(&self, client: TcpStream) {
         let _ = self.forward_request(client);
     }
 
     fn forward_request(&self, mut client: TcpStream) -> std::io::Result<()> {
-        client.set_read_timeout(Some(SILENCE))?;
+        client.set_read_timeout(Some(IDLE_TIMEOUT))?;
         let mut from_client = BufReader::new(client.try_clone()?);
         let head = read_head(&mut from_client)?;
         let Some(request) = head.first() else { return Ok(()) };
         let target = request.split(' ').nth(1).unwrap_or_default();
         let path = without_query(target);
-        let range = head.iter().find_map(|line| line.to_lowercase().strip_prefix("range: ").map(str::to_owned));
         let method = request.split(' ').next().unwrap_or_default();
-        lock_shared(&self.requests)
-            .push(format!("{method} {target} {}", range.unwrap_or_default()).trim_end().to_owned());
+        self.record_request(method, target, &head);
         if lock_shared(&self.faults).errors_until.is_some_and(|until| Instant::now() < until) {
             let body = r#"{"statuscode":500,"message":"out of order"}"#;
             let head = "HTTP/1.1 500 Internal Server Error\r\nContent-Type: application/json\r\nConnection: close";
@@ -198,12 +197,7 @@ impl ProxyState {
             }
         }
         self.wait_for_server();
-        let mut server = TcpStream::connect(("127.0.0.1", self.port_of(path)))?;
-        server.set_read_timeout(Some(SILENCE))?;
-        for line in adapted_head.iter().filter(|line| !line.to_lowercase().starts_with("connection:")) {
-            write!(server, "{line}\r\n")?;
-        }
-        write!(server, "Connection: close\r\n\r\n")?;
+        let mut server = self.send_head(path, &adapted_head)?;
         if path.ends_with("/point-of-no-return") {
             let body = read_body(&head, &mut from_client)?;
             lock_shared(&self.announced).extend(serde_json::from_slice::<Value>(&body));
@@ -223,6 +217,23 @@ impl ProxyState {
         result
     }
 
+    fn record_request(&self, method: &str, target: &str, head: &[String]) {
+        let range = head.iter().find_map(|line| line.to_lowercase().strip_prefix("range: ").map(str::to_owned));
+        let request = format!("{method} {target} {}", range.unwrap_or_default());
+        lock_shared(&self.requests).push(request.trim_end().to_owned());
+    }
+
+    /// Connects to the server, and sends it the head of a request to this path.
+    fn send_head(&self, path: &str, head: &[String]) -> std::io::Result<TcpStream> {
+        let mut server = TcpStream::connect(("127.0.0.1", self.port_of(path)))?;
+        server.set_read_timeout(Some(IDLE_TIMEOUT))?;
+        for line in head.iter().filter(|line| !line.to_lowercase().starts_with("connection:")) {
+            write!(server, "{line}\r\n")?;
+        }
+        write!(server, "Connection: close\r\n\r\n")?;
+        Ok(server)
+    }
+
     fn port_of(&self, path: &str) -> u16 {
         let is_for_firmware = ["/start.ipxe", "/boot.ipxe"].contains(&path) || path.starts_with("/boot/");
         match self.over_tls.load(Ordering::Relaxed) {
@@ -231,8 +242,8 @@ impl ProxyState {
         }
     }
 
-    /// Waits for the server, and leaves the client without a response meanwhile, as a host that has just crashed would
-    /// do. iPXE sends its request only once, and gets the response when the server is back.
+    /// Waits for the server without responding to the client, like a host that has just crashed. iPXE sends its request
+    /// only once, and receives the response when the server is back.
     fn wait_for_server(&self) {
         let patience = Instant::now() + Duration::from_secs(60);
         while self.away.load(Ordering::Acquire) && Instant::now() < patience {
@@ -245,8 +256,7 @@ fn lock_shared<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Tests requests through the proxy: a response that is cut, a complete one, one that is held back, one that is
-/// swallowed, one after which the client disconnects, and an error.
+/// Tests responses that are cut, complete, held back or withheld, a client that disconnects, and an error.
 pub fn self_test() {
     let server = TcpListener::bind("127.0.0.1:0").expect("a port");
     let proxy = Proxy::start(&[600]).expect("a port");
@@ -327,13 +337,13 @@ pub fn self_test() {
     assert!(get("").starts_with(b"HTTP/1.1 500 "));
     let all = [&["GET /images/a", "GET /images/a bytes=5-"], &["GET /images/a"; 7][..]].concat();
     assert_eq!(proxy.requests(), all);
-    answers.join().expect("the server is content");
+    answers.join().expect("the server has received the expected requests");
     cut_for_ever();
     test_announcement();
     test_ports();
 }
 
-/// Tests that files that firmware loads are transferred in plain text.
+/// Tests that the requests of firmware are sent in plain text.
 fn test_ports() {
     let proxy = Proxy::start(&[]).expect("a port");
     proxy.set_server(1, 0);
@@ -361,7 +371,7 @@ fn test_announcement() {
     assert_eq!(proxy.announced(), [serde_json::json!({"extents": []})]);
 }
 
-/// Tests two cuts, the second of which applies to all following responses at exactly the same length.
+/// Tests two cuts. The second one applies to all further responses, at exactly the same length.
 fn cut_for_ever() {
     let server = TcpListener::bind("127.0.0.1:0").expect("a port");
     let proxy = Proxy::start(&[100, 60_000]).expect("a port");

@@ -1,4 +1,4 @@
-//! Disks of a machine as QEMU devices: buses and serial numbers, second paths, bad blocks, and hotplug.
+//! Disks of a machine as QEMU devices: buses, serial numbers, second paths, bad blocks, and hotplug.
 
 use crate::machine::{BootMethod, Chassis};
 use crate::scenario::{Bus, Disk};
@@ -8,12 +8,10 @@ use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Adds all disks of this boot; those that the witness watches have a log. The inspection ramdisk gets each disk once and without special
-/// properties, because it must be able to read and write everything.
+/// Adds all disks of this boot. Disks that the witness watches have a log. In the inspection ramdisk, each disk exists
+/// once and has no special properties, because this ramdisk must be able to read and write everything.
 pub fn add_disks(command: &mut Command, chassis: &Chassis, boot: &BootMethod, witness: Option<&WriteWitness>) {
-    let plain = matches!(boot, BootMethod::Direct { network: false, .. });
-    let on_copy = matches!(boot, BootMethod::DiskWithout(_) | BootMethod::Direct { on_copy: true, .. });
-    let snapshot = if on_copy { "on" } else { "off" };
+    let plain = boot.is_inspection();
     let first = chassis.disks.iter().position(|disk| disk.boot).unwrap_or(0);
     let is_stick = |disk: &Disk| disk.usb && !plain;
     if chassis.disks.iter().any(|disk| disk.bus == Bus::Scsi && !is_stick(disk)) {
@@ -33,34 +31,24 @@ pub fn add_disks(command: &mut Command, chassis: &Chassis, boot: &BootMethod, wi
             let number = index + 1;
             command.arg("-device").arg(format!("pcie-root-port,id={port},chassis={number},slot={number}"));
         }
-        // Its port stays empty.
+        // The port of an absent disk stays empty.
         if chassis.absent.contains(&disk.name) || is_pulled(disk, boot) || (plain && disk.path_of.is_some()) {
             continue;
         }
-        // Data that the machine has flushed must survive QEMU. A raw file keeps all writes; the tables of an overlay are in QEMU's memory
-        // until a flush.
-        let (format, cache) = if chassis.overlays { ("qcow2", "writeback") } else { ("raw", "unsafe") };
         let log = witness.and_then(|witness| witness.find_log(&disk.name));
-        let kind = log.map_or_else(|| format!("format={format}"), |log| write_log::blklogwrites_options(log, format));
-        let mut drive = format!("if=none,id=drive{index},{kind},cache={cache},discard=unmap,snapshot={snapshot}");
-        if let Some(mib) = disk.throttle_mib {
-            drive += &format!(",throttling.bps-total={}", mib * 1024 * 1024);
-        }
-        if disk.read_only && !plain {
-            drive += ",readonly=on";
-        }
-        let child = if log.is_some() { "file.file" } else { "file" };
-        command.arg("-drive").arg(format!("{drive},{}", describe_file(chassis, disk, plain, child)));
+        let drive = drive_options(chassis, disk, boot, log);
+        command.arg("-drive").arg(format!("if=none,id=drive{index},{drive}"));
         let mut device = format!("{model},drive=drive{index}");
         if chassis.hotplug {
             device += &format!(",id={}", device_id(disk));
         }
-        // QEMU before 9.0 corrupts the log if a write of zeros meets another write ("Fix a bug in handling zero writes"), so the guest
-        // writes zeros itself. Merged requests may have 1024 segments (IOV_MAX); with the segment of the log they fail.
+        // QEMU before 9.0 corrupts the log if a write of zeros overlaps another write ("Fix a bug in handling zero
+        // writes"), so the guest must write zeros itself. A merged request may have 1024 segments (IOV_MAX), and fails
+        // with the additional segment of the log.
         if log.is_some() && model.starts_with("virtio-blk") {
             device += ",write-zeroes=off,request-merging=off";
         }
-        // If OVMF does not support one entry of the boot order, it drops the whole order and tries the network first.
+        // If OVMF does not support one entry of the boot order, it ignores the whole order and tries the network first.
         // It does not support entries for these devices.
         if !model.starts_with("nvme-ns") {
             let boot_place = if index == first { 1 } else { index + 2 };
@@ -70,13 +58,33 @@ pub fn add_disks(command: &mut Command, chassis: &Chassis, boot: &BootMethod, wi
     }
 }
 
-/// Returns whether the disk is removed. All its paths are removed with it.
+/// Returns the options of a disk's drive: format, cache, limits, and file. The disk has a log if the witness watches it.
+fn drive_options(chassis: &Chassis, disk: &Disk, boot: &BootMethod, log: Option<&Path>) -> String {
+    let plain = boot.is_inspection();
+    let on_copy = matches!(boot, BootMethod::DiskWithout(_) | BootMethod::Direct { on_copy: true, .. });
+    let snapshot = if on_copy { "on" } else { "off" };
+    // Data that the machine has flushed must survive the end of QEMU. A raw file contains all writes, but the tables of
+    // an overlay are only in QEMU's memory until a flush.
+    let (format, cache) = if chassis.overlays { ("qcow2", "writeback") } else { ("raw", "unsafe") };
+    let kind = log.map_or_else(|| format!("format={format}"), |log| write_log::blklogwrites_options(log, format));
+    let mut drive = format!("{kind},cache={cache},discard=unmap,snapshot={snapshot}");
+    if let Some(mib) = disk.throttle_mib {
+        drive += &format!(",throttling.bps-total={}", mib * 1024 * 1024);
+    }
+    if disk.read_only && !plain {
+        drive += ",readonly=on";
+    }
+    let child = if log.is_some() { "file.file" } else { "file" };
+    format!("{drive},{}", describe_file(chassis, disk, plain, child))
+}
+
+/// Returns whether the disk is removed. All paths to a removed disk are removed.
 fn is_pulled(disk: &Disk, boot: &BootMethod) -> bool {
     matches!(boot, BootMethod::DiskWithout(name) if *name == disk.name || disk.path_of.as_deref() == Some(name))
 }
 
-/// Returns QEMU's name of the file. Bad blocks require a filter in between. A disk with two paths requires the file without QEMU's lock.
-/// `child` is the name of the file in the drive's options.
+/// Returns the file in QEMU's notation. Bad blocks require a filter in front of it. A disk with two paths requires that
+/// QEMU does not lock the file. `child` is the name of the file in the options of the drive.
 fn describe_file(chassis: &Chassis, disk: &Disk, plain: bool, child: &str) -> String {
     let file = chassis.disk_file(disk).display().to_string();
     let lock = |child: &str| match has_two_paths(chassis, disk) {
@@ -94,13 +102,14 @@ fn describe_file(chassis: &Chassis, disk: &Disk, plain: bool, child: &str) -> St
     format!("{child}.driver=file{},{child}.filename={file}", lock(child))
 }
 
-/// Returns the path of the rules for QEMU's filter.
+/// Returns the path of the file with the rules of QEMU's filter.
 pub fn errors_file(folder: &Path, disk: &Disk) -> PathBuf {
     folder.join(format!("{}.errors", disk.name))
 }
 
-/// Returns rules by which reads and writes of one of these MiB fail. A discard does not fail, as on real disks with bad blocks. A rule
-/// names one sector; one rule per 4 KiB is sufficient, because the page cache requests at least that.
+/// Returns rules for QEMU's filter, by which reads and writes of one of these MiB fail. A discard succeeds, as on real
+/// disks with bad blocks. A rule applies to one sector. One rule for each 4 KiB is sufficient, because the page cache
+/// always requests at least 4 KiB.
 pub fn error_rules(disk: &Disk) -> String {
     const SECTORS_OF_MIB: u64 = 2048;
     let sectors =
@@ -111,7 +120,7 @@ pub fn error_rules(disk: &Disk) -> String {
     sectors.flat_map(|sector| ["read", "write", "write-zeroes"].map(|what| rule(sector, what))).collect()
 }
 
-/// Returns the disk of a path; a disk itself is returned unchanged.
+/// Returns the disk to which a path leads. For a disk itself, returns the disk.
 pub fn find_disk<'a>(chassis: &'a Chassis, disk: &'a Disk) -> &'a Disk {
     let named = |name: &String| chassis.machine.disks.iter().find(|other| other.name == *name);
     disk.path_of.as_ref().and_then(named).unwrap_or(disk)
@@ -122,7 +131,7 @@ fn has_two_paths(chassis: &Chassis, disk: &Disk) -> bool {
     disk.path_of.is_some() || chassis.machine.disks.iter().any(of)
 }
 
-/// Returns the serial number. A new disk in the same slot has another number, unless the disks have none.
+/// Returns the serial number. A new disk in the same slot has another serial number, unless it has none.
 fn serial_number(chassis: &Chassis, disk: &Disk) -> String {
     let disk = find_disk(chassis, disk);
     let first = disk.serial.clone().unwrap_or_else(|| format!("DH-{}", disk.name.to_uppercase()));
@@ -132,15 +141,15 @@ fn serial_number(chassis: &Chassis, disk: &Disk) -> String {
     }
 }
 
-/// Returns the serial number that the machine sees. A second namespace has the number of its controller.
+/// Returns the serial number that the machine sees. An additional namespace has the serial number of its controller.
 pub fn shown_serial(chassis: &Chassis, disk: &Disk) -> String {
     let first = disk.name.rsplit_once('n').map(|(controller, _)| format!("{controller}n1"));
     let is_first = |other: &&Disk| disk.bus == Bus::Nvme && first.as_ref() == Some(&other.name);
     serial_number(chassis, chassis.machine.disks.iter().find(is_first).unwrap_or(disk))
 }
 
-/// Returns the property for the serial number. Without it, QEMU generates a number for some devices, and a SCSI disk shows the name of
-/// QEMU's drive.
+/// Returns the property with the serial number. Without this property, QEMU generates a serial number for some devices,
+/// and a SCSI disk reports the name of QEMU's drive.
 fn serial_property(chassis: &Chassis, disk: &Disk) -> String {
     let serial = serial_number(chassis, disk);
     match (serial.is_empty(), disk.bus) {
@@ -156,7 +165,7 @@ fn device_model(chassis: &Chassis, disk: &Disk, port: Option<&str>, sata_ports: 
     match disk.bus {
         Bus::Virtio => format!("virtio-blk-pci,{bus}{sectors}{serial}"),
         Bus::Nvme => match disk.name.rsplit_once('n') {
-            // An additional namespace has its controller's serial number.
+            // An additional namespace has the serial number of its controller.
             Some((controller, number)) if number != "1" => format!("nvme-ns,bus={controller},nsid={number},{sectors}"),
             Some((controller, _)) => format!("nvme,id={controller},{sectors}{serial}"),
             None => format!("nvme,{sectors}{serial}"),
@@ -171,7 +180,8 @@ fn sector_options(disk: &Disk) -> String {
     format!("logical_block_size={0},physical_block_size={0}", disk.sector)
 }
 
-/// Returns the SCSI options. Two paths show the same serial number and world wide name; a new disk has different ones.
+/// Returns the SCSI options. Both paths to a disk report the same serial number and world wide name; a new disk reports
+/// different ones.
 fn scsi_options(chassis: &Chassis, disk: &Disk) -> String {
     let mut paths = String::new();
     if has_two_paths(chassis, disk) {
@@ -191,7 +201,7 @@ pub fn device_id(disk: &Disk) -> String {
     format!("disk-{}", disk.name)
 }
 
-/// Returns the commands that plug `disk` into the slot of `place`. Its log is continued.
+/// Returns the commands that plug `disk` into the slot of `place`. The log of the disk is continued.
 pub fn plug_in(chassis: &Chassis, disk: &Disk, place: &Disk, log: Option<&Path>) -> [(&'static str, Value); 2] {
     let node = format!("again-{}", disk.name);
     let kind = if chassis.overlays { "qcow2" } else { "raw" };
@@ -205,7 +215,7 @@ pub fn plug_in(chassis: &Chassis, disk: &Disk, place: &Disk, log: Option<&Path>)
     drive["node-name"] = json!(node);
     drive["discard"] = json!("unmap");
     drive["cache"] = json!({"no-flush": true});
-    // SATA ports do not support this, so SATA disks are excluded.
+    // SATA ports do not support hotplug, so SATA disks are excluded.
     let model = device_model(chassis, disk, Some(&port_option(place)), &mut (0..0));
     let (driver, properties) = model.split_once(',').unwrap_or((&model, ""));
     let mut device: serde_json::Map<String, Value> = properties
@@ -217,7 +227,7 @@ pub fn plug_in(chassis: &Chassis, disk: &Disk, place: &Disk, log: Option<&Path>)
     [("blockdev-add", drive), ("device_add", device.into())]
 }
 
-/// Checks that each path has a separate log, and that neither has QEMU's lock.
+/// Tests that each path has a separate log, and that neither locks the file.
 fn two_paths_have_two_logs() {
     let odd = "- {name: sda, bus: scsi, size_mib: 9, serial: S, errors_at_mib: [3]}\n- {name: sdb, bus: scsi, path_of: sda}\n";
     let text = format!("about: x\nfirmware: bios\nlayout: x\nexpect: {{}}\ndisks:\n{odd}");
@@ -243,7 +253,7 @@ fn two_paths_have_two_logs() {
     std::fs::remove_dir_all(&folder).expect("removed");
 }
 
-/// Returns the arguments of a machine with these disks, one per line, after `change` was applied.
+/// Returns QEMU's arguments for a machine with these disks, one per line. `change` modifies the machine first.
 fn build_arguments(disks: &str, boot: &BootMethod, change: impl Fn(&mut Chassis)) -> String {
     let text = format!("about: x\nfirmware: bios\nlayout: x\nexpect: {{}}\ndisks:\n{disks}");
     let scenario = crate::scenario_parser::parse(&text, "x".into(), ".".into()).expect("a scenario");

@@ -1,4 +1,4 @@
-//! QEMU monitor (QMP): commands without a response, and commands that are confirmed.
+//! Monitor of QEMU (QMP), for commands whose response is awaited or ignored.
 
 use crate::host::{Context, Result};
 use serde_json::{Value, json};
@@ -6,18 +6,18 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Timeout of the removal of a disk: the guest must agree before a disk of its PCI bus is removed, and an emulated
-/// guest is slow.
-const PATIENCE: Duration = Duration::from_secs(60);
-/// Interval at which messages of QEMU are polled.
-const POLL: Duration = Duration::from_millis(20);
+/// Time limit for the removal of a disk. The guest must agree before a disk is removed from its PCI bus, and an
+/// emulated guest is slow.
+const DISK_REMOVAL_TIMEOUT: Duration = Duration::from_secs(60);
+/// Interval at which the messages of QEMU are polled.
+const MESSAGE_POLL_INTERVAL: Duration = Duration::from_millis(20);
 
 /// Connection to the QEMU Machine Protocol (QMP).
 pub struct QemuMonitor {
     orders: Box<dyn Write + Send>,
-    /// All messages of QEMU, in order.
+    /// All messages of QEMU, in their order.
     messages: Arc<Mutex<Vec<Value>>>,
-    asked: u64,
+    command_count: u64,
 }
 
 impl QemuMonitor {
@@ -31,26 +31,26 @@ impl QemuMonitor {
                 }
             }
         });
-        QemuMonitor { orders: Box::new(orders), messages, asked: 0 }
+        QemuMonitor { orders: Box::new(orders), messages, command_count: 0 }
     }
 
-    /// Sends a command without waiting.
+    /// Sends a command without waiting for its response.
     ///
     /// # Errors
-    /// QEMU has exited.
+    /// Fails if QEMU has exited.
     pub fn send_command(&mut self, order: &Value) -> Result<()> {
-        // A repeated capabilities negotiation fails without consequences.
+        // A repeated negotiation of capabilities fails, which has no consequences.
         let hello = json!({"execute": "qmp_capabilities"});
         writeln!(self.orders, "{hello}{order}").and_then(|()| self.orders.flush()).context("QEMU's monitor")
     }
 
-    /// Sends a command and waits until QEMU confirms it.
+    /// Sends a command, and waits until QEMU confirms it.
     ///
     /// # Errors
-    /// QEMU refuses, with its error message, or does not respond.
+    /// Fails if QEMU refuses the command or does not respond. A refusal contains the error message of QEMU.
     pub fn execute_command(&mut self, command: &str, arguments: &Value) -> Result<()> {
-        self.asked += 1;
-        let id = json!(format!("ask-{}", self.asked));
+        self.command_count += 1;
+        let id = json!(format!("ask-{}", self.command_count));
         self.send_command(&json!({"execute": command, "arguments": arguments, "id": id}))?;
         let answer = self.wait_for(command, |message| message["id"] == id)?;
         match answer["error"]["desc"].as_str() {
@@ -62,21 +62,21 @@ impl QemuMonitor {
     /// Waits until QEMU reports that a device was removed.
     ///
     /// # Errors
-    /// The device is not removed.
+    /// Fails if QEMU does not report this in time.
     pub fn wait_until_gone(&self, device: &str) -> Result<()> {
         let is_removal = |message: &Value| message["event"] == "DEVICE_DELETED" && message["data"]["device"] == device;
         self.wait_for(&format!("the removal of {device}"), is_removal).map(drop)
     }
 
     fn wait_for(&self, what: &str, is_wanted: impl Fn(&Value) -> bool) -> Result<Value> {
-        let patience = Instant::now() + PATIENCE;
+        let patience = Instant::now() + DISK_REMOVAL_TIMEOUT;
         while Instant::now() < patience {
             let messages = self.messages.lock().unwrap_or_else(PoisonError::into_inner);
             if let Some(message) = messages.iter().rev().find(|message| is_wanted(message)) {
                 return Ok(message.clone());
             }
             drop(messages);
-            std::thread::sleep(POLL);
+            std::thread::sleep(MESSAGE_POLL_INTERVAL);
         }
         Err(format!("QEMU did not report {what}"))
     }
@@ -106,6 +106,6 @@ pub fn self_test() {
     monitor.wait_until_gone("disk-vdb").expect("gone");
     let refused = monitor.execute_command("dance", &json!({})).expect_err("refused");
     assert!(refused.contains("dance") && refused.contains("no such command"), "{refused}");
-    // The thread that reads also holds the socket open.
+    // The reading thread holds the socket open as well.
     drop((monitor, qemu));
 }

@@ -1,14 +1,15 @@
-//! Files that the tests add to a ramdisk: the kernel unpacks consecutive archives.
+//! Files that tests add to a ramdisk as a further archive. The kernel unpacks consecutive archives.
 
 use crate::host::{Context, Result, run_tool, write};
 use std::fs::{self, File};
 use std::path::Path;
 use std::process::Stdio;
 
-/// Returns the ramdisk with additional files, by path and content. The directories must exist in the ramdisk.
+/// Returns the ramdisk with additional files, which are pairs of path and content. Their directories must exist in the
+/// ramdisk.
 ///
 /// # Errors
-/// The ramdisk is missing, or `cpio` fails.
+/// Fails if the ramdisk is missing, or `cpio` fails.
 pub fn with_files(scratch: &Path, ramdisk: &Path, files: &[(&str, String)]) -> Result<Vec<u8>> {
     let folder = scratch.join("ramdisk-files");
     fs::create_dir_all(&folder).context(folder.display())?;
@@ -23,7 +24,7 @@ pub fn with_files(scratch: &Path, ramdisk: &Path, files: &[(&str, String)]) -> R
     let stdin = Stdio::from(File::open(&list).context(list.display())?);
     let archive = run_tool(&["cpio", "--quiet", "-o", "-H", "newc", "-D", &folder.to_string_lossy()], stdin)?;
     let mut whole = fs::read(ramdisk).context(ramdisk.display())?;
-    // An uncompressed archive must begin at a multiple of four (init/initramfs.c).
+    // An uncompressed archive must start at a multiple of four bytes (init/initramfs.c).
     whole.resize(whole.len().next_multiple_of(4), 0);
     whole.extend(archive);
     Ok(whole)
@@ -34,7 +35,7 @@ pub fn join_lines<'a>(lines: impl IntoIterator<Item = &'a str>) -> String {
     lines.into_iter().map(|line| format!("{line}\n")).collect()
 }
 
-/// Tests that the original content comes first and is unchanged, and that the added archive can be unpacked.
+/// Tests that the original ramdisk comes first and is unchanged, and that the added archive can be unpacked.
 pub fn self_test() {
     let folder = std::env::temp_dir().join(format!("drophammer-ramdisk-{}", std::process::id()));
     fs::create_dir_all(&folder).expect("a folder");

@@ -1,5 +1,5 @@
-//! Registry with one image, served by the proxy: manifest, layers, and anonymous tokens. It behaves like public registries: every request
-//! requires a token, layers support ranges, and the digest is the ETag.
+//! Registry with one image, which the proxy serves: manifest, layers, and anonymous tokens. It behaves like public
+//! registries: each request requires a token, ranges of layers can be requested, and the digest is the ETag.
 
 use serde_json::json;
 use sha2::{Digest as _, Sha256};
@@ -13,12 +13,13 @@ const MANIFEST: &str = "application/vnd.oci.image.manifest.v1+json";
 pub struct Registry {
     token: String,
     manifest: Vec<u8>,
-    /// Everything below `/v2/REPOSITORY/`, by path: media type and bytes.
+    /// Media types and bytes of all objects below `/v2/REPOSITORY/`, by path.
     contents: BTreeMap<String, (&'static str, Vec<u8>)>,
 }
 
 impl Registry {
-    /// Creates an image of these layers, given as media type and bytes, from the lowest to the highest.
+    /// Creates a registry with an image of these layers, which are pairs of media type and bytes, starting with the
+    /// lowest layer.
     pub fn new(tag: &str, layers: Vec<(&'static str, Vec<u8>)>) -> Registry {
         let mut contents = BTreeMap::new();
         let mut blob = |kind: &'static str, bytes: Vec<u8>| {
@@ -40,7 +41,7 @@ impl Registry {
         &self.manifest
     }
 
-    /// Returns the complete response to a request with these lines, if it is a registry request.
+    /// Returns the complete response to a request with this head; `None` if the request is not for a registry.
     pub fn respond_to(&self, head: &[String]) -> Option<Vec<u8>> {
         let mut words = head.first()?.split(' ');
         let (method, target) = (words.next()?, words.next()?);
@@ -98,8 +99,8 @@ fn compute_digest(bytes: &[u8]) -> String {
     format!("sha256:{:x}", Sha256::digest(bytes))
 }
 
-/// Tests that a client gets a token, uses the token to get the manifest, and uses the manifest to get the layers,
-/// completely or in part.
+/// Tests that a client obtains a token, the manifest with this token, and complete and partial layers by the digests in
+/// the manifest.
 pub fn self_test() {
     let registry = Registry::new("1.0", vec![("application/vnd.oci.image.layer.v1.tar", b"0123456789".to_vec())]);
     let ask = |method: &str, target: &str, more: &[&str]| {

@@ -1,26 +1,29 @@
-//! Reinstalls in the harness: the order, the script of a machine that reinstalls itself, and the expectations.
+//! Reinstalls in scenarios: the order, the script with which a machine reinstalls itself, and the expectations.
 
 use crate::expectation_check::RunObservations;
 use crate::expectations::{ExpectedOrder, Outcome, RunExpectations};
 use crate::facts::{Facts, matches_pattern};
 use crate::host::{Result, run_tool};
 use crate::proxy::Proxy;
-use crate::scenario::{ReinstallOrder, ScenarioRun};
+use crate::reinstall_order::ReinstallOrder;
+use crate::scenario::ScenarioRun;
 use crate::server::Server;
 use serde_json::Value;
 use std::path::Path;
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
-/// Timeout for the reinstall order: the digest of a large image must be computed before the reinstall can be ordered.
-const PATIENCE: Duration = Duration::from_secs(20);
-/// Steps that change a disk.
+/// Time limit for the reinstall order. A reinstall can be ordered only after the digest of the image, which may be
+/// large, has been computed.
+const ORDER_TIMEOUT: Duration = Duration::from_secs(20);
+/// Steps that change the contents of a disk.
 const DESTRUCTIVE: [&str; 4] = ["storage.wipe", "storage.partition", "storage.format", "image.burn"];
 
-/// Orders the reinstall as an operator does, through the same proxy as the machine, and once more if the server was killed meanwhile.
+/// Orders the reinstall as an operator does, through the same proxy as the machine. If the server is killed meanwhile,
+/// orders it again.
 ///
 /// # Errors
-/// The order is refused, with the message of the command.
+/// Fails if the order is refused. The error contains the message of the command.
 pub fn order_reinstall(
     server: &mut Server,
     proxy: &Proxy,
@@ -44,7 +47,7 @@ pub fn order_reinstall(
         match refused {
             None => return Ok(()),
             Some(words) if was_killed && words.contains("already") => return Ok(()),
-            Some(words) if triggered.is_empty() && !(words.contains("digest") && began.elapsed() < PATIENCE) => {
+            Some(words) if triggered.is_empty() && !(words.contains("digest") && began.elapsed() < ORDER_TIMEOUT) => {
                 return Err(words);
             }
             Some(_) => std::thread::sleep(Duration::from_millis(200)),
@@ -59,15 +62,15 @@ fn send_order(port: u16, state: &Path, machine: &str, image: &str, button: &Rein
 /// Cancels the order, as an operator does.
 ///
 /// # Errors
-/// The server refuses, with the message of the command.
+/// Fails if the server refuses, with the message of the command.
 pub fn cancel_order(port: u16, state: &Path, machine: &str) -> Result<()> {
     run_machine_command(port, state, machine, &["--cancel"])
 }
 
-/// Adopts the machine, as an operator does if the server has lost the record of the installation.
+/// Adopts the installation as an operator does whose server has lost its record.
 ///
 /// # Errors
-/// The server refuses, with the message of the command.
+/// Fails if the server refuses. The error contains the message of the command.
 pub fn adopt_machine(port: u16, state: &Path, machine: &str) -> Result<()> {
     run_command(port, state, &["adopt", machine])
 }
@@ -85,8 +88,8 @@ fn run_command(port: u16, state: &Path, words: &[&str]) -> Result<()> {
     run_tool(&argv, Stdio::null()).map(drop)
 }
 
-/// Returns the script that the installed system runs to reinstall itself. Its argument is the boot source; the new system has nothing to
-/// do.
+/// Returns the script with which the installed system reinstalls itself. Its argument is the boot source. It does
+/// nothing in the new system.
 pub fn build_script(port: u16) -> String {
     let server = format!("http://10.0.2.2:{port}");
     format!(
@@ -95,7 +98,7 @@ pub fn build_script(port: u16) -> String {
     )
 }
 
-/// Returns whether the server must be asked for the state of the order.
+/// Returns whether the state of the order must be requested from the server.
 pub fn asks_for_order(run: &ScenarioRun) -> bool {
     run.expect.order.is_some() || is_cleared(run.expect.outcome, run.reinstall.is_some())
 }
@@ -104,8 +107,8 @@ fn is_cleared(outcome: Outcome, reinstall: bool) -> bool {
     outcome == Outcome::OldSystem || (outcome == Outcome::Installed && reinstall)
 }
 
-/// Returns the image of the system that must start: the image of this run, or that of the last run that installed a
-/// system.
+/// Returns the image of the system that must be running: the image of this run, or that of the last run that has
+/// installed a system.
 pub fn expected_image(run: &ScenarioRun, own: &str, installed: Option<&str>) -> Option<String> {
     match run.expect.outcome {
         Outcome::Installed if run.reinstall.is_some() => Some(own.to_owned()),
@@ -114,7 +117,7 @@ pub fn expected_image(run: &ScenarioRun, own: &str, installed: Option<&str>) -> 
     }
 }
 
-/// Returns all violated expectations of a reinstall.
+/// Returns all expectations of a reinstall that are violated.
 pub fn find_failures(expect: &RunExpectations, observed: &RunObservations) -> Vec<String> {
     let mut failures = Vec::new();
     if let Some(words) = &observed.denied {
@@ -164,11 +167,11 @@ fn check_denial(expect: &RunExpectations, words: &str, failures: &mut Vec<String
     }
 }
 
-/// Checks that every preserved object in the report is unchanged, and that the expected ones are listed.
+/// Checks that all preserved objects in the report are unchanged, and that the report contains the expected objects.
 fn check_preserved(expect: &RunExpectations, report: &Value, failures: &mut Vec<String>) {
     let objects = report["kept"].as_array().map(Vec::as_slice).unwrap_or_default();
     let name = |object: &Value| object["object"].as_str().unwrap_or_default().to_owned();
-    // Attributes of the object, after its name.
+    // The attributes follow the name of the object in the pattern.
     let has_attribute = |object: &Value, pattern: &str| {
         let after = object["after"].as_object().into_iter().flatten();
         let mut attributes =
@@ -189,13 +192,13 @@ fn check_preserved(expect: &RunExpectations, report: &Value, failures: &mut Vec<
     }
 }
 
-/// Returns the image of the system, from its marker.
+/// Returns the image of the running system, according to its marker.
 pub fn image_of(facts: &Facts) -> Option<String> {
     let marker: Value = serde_json::from_str(&facts.section("marker")?.join("\n")).ok()?;
     marker["image"].as_str().map(str::to_owned)
 }
 
-/// Tests each expectation, both met and violated.
+/// Tests each expectation, with observations that meet it and that violate it.
 pub fn self_test() {
     let head = "about: x\nfirmware: bios\ndisks: []\nlayout: x\nruns:\n- expect: {}\n- reinstall: true\n  expect:\n";
     let with = |expect: &str| {

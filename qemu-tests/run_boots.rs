@@ -1,4 +1,4 @@
-//! Boots of a run: over the network, from disk, and the check that nothing boots.
+//! Boots of a run: over the network, from disk, and to check that nothing can be booted.
 
 use crate::expectation_check::RunObservations;
 use crate::expectations::Outcome;
@@ -9,18 +9,19 @@ use crate::network_boot::{self, NetworkBootRun};
 use crate::scenario::{BootFrom, Firmware};
 use crate::scenario_run::RunContext;
 use crate::server::{self, Server};
-use crate::{disks, file_control_plane, phase_times, reinstall};
+use crate::{discovered_layout, disks, file_control_plane, phase_times, reinstall};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Messages of OVMF if no disk is bootable, without and with its shell.
-const NOTHING_TO_BOOT: [&str; 2] = ["No bootable option", "UEFI Interactive Shell"];
+/// Texts of OVMF if it finds no bootable disk, without and with its shell.
+const NO_BOOTABLE_DISK_TEXTS: [&str; 2] = ["No bootable option", "UEFI Interactive Shell"];
 
 impl RunContext<'_> {
-    /// Orders the reinstall if requested, switches the machine on, and handles events until the outcome is known.
+    /// Orders the reinstall if the run requests it, switches the machine on, and handles events until the outcome is
+    /// known.
     ///
     /// # Errors
-    /// There is no outcome, or an unexpected one.
+    /// Fails if there is no outcome, or an unexpected one.
     pub fn network_boot(&self) -> Result<RunObservations> {
         let state = self.server_folder();
         let (mut server, proxy) = phase_times::measure_phase("harness: image, server", || self.start_server(&state))?;
@@ -29,6 +30,9 @@ impl RunContext<'_> {
         let tftp = self.chassis.folder.join("tftp");
         fs::create_dir_all(&tftp).context(tftp.display())?;
         write(&tftp.join("start.ipxe"), server::start_script(proxy.port)?)?;
+        if self.run.adopted {
+            reinstall::adopt_machine(proxy.port, &state, self.machine_id())?;
+        }
         let ordered = match &self.run.reinstall {
             None => Ok(()),
             Some(button) => {
@@ -54,8 +58,12 @@ impl RunContext<'_> {
                 Vm::start(self.chassis, &label, &BootMethod::DiskThen(&script))?
             }
         };
+        let port = proxy.port;
         let mut boot_run = NetworkBootRun::new(self, server, proxy, tftp.clone(), vm);
         let over_network = boot_run.wait_for_outcome()?;
+        if self.run.expect.discovered {
+            discovered_layout::check_discovered_layout(port, &state, self.machine_id(), &self.read_layout()?)?;
+        }
         let mut observed = boot_run.collect_observations()?;
         observed.report.iter().for_each(phase_times::record_stages);
         if observed.report.is_none() && self.run.expect.outcome == Outcome::Installed {
@@ -69,10 +77,10 @@ impl RunContext<'_> {
         Ok(observed)
     }
 
-    /// Cancels the order as the operator, bypassing the proxy. The machine sends no requests meanwhile.
+    /// Cancels the order as the operator, without the proxy. The machine sends no requests meanwhile.
     ///
     /// # Errors
-    /// The server refuses.
+    /// Fails if the server refuses.
     pub fn cancel_order(&self, server: &Server) -> Result<()> {
         let port = server.port().ok_or("drophammer serve did not print its port")?;
         reinstall::cancel_order(port, &self.server_folder(), self.machine_id())
@@ -82,15 +90,15 @@ impl RunContext<'_> {
         self.chassis.folder.join("serve")
     }
 
-    /// Switches the machine on to boot over the network: through firmware and iPXE, or with the harness in their place.
+    /// Boots the machine over the network: with firmware and iPXE, or with the harness in their place.
     ///
     /// # Errors
-    /// QEMU does not start, or the server has no boot script.
+    /// Fails if QEMU does not start, or the server has no boot script.
     pub fn over_network(&self, label: &str, tftp: &Path, port: u16) -> Result<Vm> {
         if self.run.boot != BootFrom::Direct {
             return Vm::start(self.chassis, label, &BootMethod::Network(tftp));
         }
-        // The firmware reports the changed identity, whatever the server's file contains.
+        // The identity that the firmware reports may differ from the identity in the server's machine file.
         let uuid = self.chassis.shown_uuid.as_ref().unwrap_or(&self.chassis.uuid);
         let mac = self.chassis.shown_macs.first().unwrap_or(&self.chassis.mac);
         let script = server::boot_script(port, uuid, mac)?;
@@ -111,7 +119,7 @@ impl RunContext<'_> {
         Vm::start(self.chassis, label, &boot)
     }
 
-    /// Returns the ramdisk with the archive for encrypted filesystems appended.
+    /// Returns the ramdisk with the additional archive for encrypted filesystems.
     fn with_luks(&self, ramdisk: &Path) -> Result<PathBuf> {
         let (part, whole) = (self.artifacts.join("ramdisk/luks"), self.chassis.folder.join("with-luks.initrd"));
         let mut bytes = fs::read(ramdisk).context(ramdisk.display())?;
@@ -120,11 +128,11 @@ impl RunContext<'_> {
         Ok(whole)
     }
 
-    /// Boots from disk after a power cut, without any NIC: the installed system must start by itself. Returns its facts
-    /// and the console.
+    /// Boots from disk after a power cut, without a NIC. The installed system must start. Returns its facts and the
+    /// console output.
     ///
     /// # Errors
-    /// The system does not start.
+    /// Fails if the system does not start.
     pub fn boot_from_disk(&self, label: &str, boot: &BootMethod) -> Result<(Facts, String)> {
         let mut vm = Vm::start(self.chassis, &format!("{}-{label}", self.label), boot)?;
         loop {
@@ -136,11 +144,12 @@ impl RunContext<'_> {
         }
     }
 
-    /// Checks after a failure that the firmware finds no incomplete system. A BIOS does not report this: it runs the
-    /// first sector of a disk, which must therefore be empty.
+    /// Checks after a failure that the firmware does not find an incomplete system. UEFI firmware reports that nothing
+    /// is bootable. A BIOS does not report this, but runs the first sector of a disk, whose boot code must therefore be
+    /// empty.
     ///
     /// # Errors
-    /// Something boots.
+    /// Fails if something can be booted.
     pub fn check_nothing_boots(&self) -> Result<()> {
         if self.scenario.machine.firmware == Firmware::Uefi {
             return self.check_no_boot();
@@ -157,7 +166,7 @@ impl RunContext<'_> {
         let mut vm = Vm::start(self.chassis, &format!("{}-futile", self.label), &BootMethod::Disk)?;
         loop {
             let console = vm.console();
-            if NOTHING_TO_BOOT.iter().any(|text| console.contains(text)) {
+            if NO_BOOTABLE_DISK_TEXTS.iter().any(|text| console.contains(text)) {
                 return Ok(());
             }
             if console.contains("Linux version") || console.contains("GRUB") {

@@ -1,5 +1,4 @@
-//! Objects that a run offers to the machine: layout, image, machine file, ramdisk, and the server that serves all of
-//! them.
+//! Everything that a run offers to the machine: layout, image, machine file, ramdisk, and the server with these files.
 
 use crate::file_control_plane::FleetFiles;
 use crate::host::{Context, Result, write};
@@ -16,8 +15,9 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 impl RunContext<'_> {
-    /// Fills the server's folder, and the registry if the image is in one. The server's database is preserved between runs. A reinstall
-    /// does not change the machine file: its image is in the order.
+    /// Writes the files of the server, and returns the registry if the image is in one. The server's database is
+    /// preserved between runs. A reinstall does not change the machine file, because the order contains the image. A
+    /// machine that is adopted gets its file in this run.
     fn write_state(&self, state: &Path, base: &str) -> Result<Option<Registry>> {
         let layout = self.read_layout()?;
         let id = layout_id(&layout);
@@ -33,13 +33,14 @@ impl RunContext<'_> {
         let registry = image::offer_image(&self.run.image, &original, &image, state, base)?;
         self.write_definitions(state, &image)?;
         match &self.run.reinstall {
-            Some(_) => self.change_machine_file(state)?,
-            None => self.write_machine_file(state, &image, id)?,
+            Some(_) if !self.run.adopted => self.change_machine_file(state)?,
+            _ => self.write_machine_file(state, &image, id)?,
         }
         Ok(registry)
     }
 
-    /// Writes the OS definitions. Each wraps the run's image, unless it specifies or creates another image.
+    /// Writes the OS definitions. A definition contains the image of the run, unless it specifies or creates another
+    /// image.
     fn write_definitions(&self, state: &Path, image: &str) -> Result<()> {
         for (name, files) in &self.run.os {
             let folder = state.join("os").join(name);
@@ -57,7 +58,11 @@ impl RunContext<'_> {
         Ok(())
     }
 
-    fn read_layout(&self) -> Result<String> {
+    /// Returns the layout of the run; empty if a template generates the layout.
+    ///
+    /// # Errors
+    /// Fails if the file of the layout cannot be read.
+    pub fn read_layout(&self) -> Result<String> {
         match (&self.run.layout, &self.run.layout_file) {
             (Some(text), _) => Ok(text.clone()),
             (None, Some(file)) => {
@@ -87,11 +92,11 @@ impl RunContext<'_> {
         for (key, value) in &self.run.machine_file {
             machine[key] = value.clone();
         }
-        // JSON is also YAML.
+        // A JSON document is also a YAML document.
         server::write_object(state, "machines", "machine", format!("{machine:#}\n"))
     }
 
-    /// Changes the machine file in addition to an order, as the run specifies.
+    /// Changes the machine file in addition to the order, as the run specifies.
     fn change_machine_file(&self, state: &Path) -> Result<()> {
         if self.run.machine_file.is_empty() && self.run.allocation.is_empty() {
             return Ok(());
@@ -116,8 +121,8 @@ impl RunContext<'_> {
         }
     }
 
-    /// Returns the folder with kernel and ramdisk. Creates it if this scenario adds something to the ramdisk: a script,
-    /// or trusted certificates.
+    /// Returns the folder with kernel and ramdisk. Creates it if this scenario adds a script or trusted certificates to
+    /// the ramdisk.
     fn boot_folder(&self) -> Result<PathBuf> {
         let folder = self.boot_files();
         let mut files: Vec<(&str, String)> = Vec::new();
@@ -140,7 +145,7 @@ impl RunContext<'_> {
             let whole = ramdisk_archives::with_files(self.chassis.folder, &built.join(name), &files)?;
             write(&folder.join(name), whole)?;
         }
-        // As scripts/build-ramdisk does.
+        // The archive is appended as in scripts/build-ramdisk.
         let part = built.join("luks");
         let mut whole = fs::read(folder.join("initrd")).context("initrd")?;
         whole.extend(fs::read(&part).context(part.display())?);
@@ -148,22 +153,22 @@ impl RunContext<'_> {
         Ok(folder)
     }
 
-    /// Returns the path of a file: next to the scenario if it exists, else in `or`.
+    /// Returns the path of a file: next to the scenario if it exists there, and otherwise in `or`.
     fn find_file(&self, file: &Path, or: &Path) -> PathBuf {
         let beside = self.scenario.folder.join(file);
         if beside.exists() { beside } else { or.join(file) }
     }
 
-    /// Starts the server with everything that this run offers, and a proxy for it.
+    /// Starts the server with everything that this run offers, and a proxy in front of it.
     ///
     /// # Errors
-    /// The server does not start.
+    /// Fails if the server does not start.
     pub fn start_server(&self, state: &Path) -> Result<(Server, Proxy)> {
         let proxy = Proxy::start(&self.run.image.cut_connection_at)?;
         proxy.set_response_fault(self.run.image.fault, self.run.image.cut_for_ever);
         fs::create_dir_all(state).context(state.display())?;
         if self.run.forget {
-            server::forget_history(state)?;
+            server::remove_database(state)?;
         }
         let ends = self.scenario.machine.tls.then(|| TlsEndpoints::start(proxy.port)).transpose()?;
         let base = ends.as_ref().map_or_else(|| format!("http://10.0.2.2:{}", proxy.port), TlsEndpoints::url);
@@ -186,7 +191,8 @@ impl RunContext<'_> {
     }
 }
 
-/// Returns the id of a layout, even of one that the server cannot parse: the text after `id:` on a separate line.
+/// Returns the id of a layout: the text after `id:` in a separate line. The layout is not parsed, because it may be
+/// invalid.
 fn layout_id(layout: &str) -> &str {
     let id = layout.lines().find_map(|line| line.strip_prefix("id:")).unwrap_or("nameless");
     id.split('#').next().unwrap_or_default().trim().trim_matches(['"', '\''])

@@ -1,6 +1,7 @@
-//! Types of a scenario file. `docs/scenarios.md` describes each field; `scenario_parser.rs` parses it.
+//! Types of a scenario file (`docs/scenarios.md`, `docs/scenario-runs.md`), which `scenario_parser.rs` parses.
 
 use crate::expectations::RunExpectations;
+use crate::reinstall_order::ReinstallOrder;
 use crate::served_image::OfferedImage;
 use serde::Deserialize;
 use std::collections::BTreeMap;
@@ -10,13 +11,13 @@ use std::path::PathBuf;
 #[derive(Debug)]
 pub struct Scenario {
     pub name: String,
-    /// Folder of the file; files that it names are looked up here first.
+    /// Folder of the scenario file, in which the files that it names are searched first.
     pub folder: PathBuf,
     pub machine: Machine,
     pub runs: Vec<ScenarioRun>,
 }
 
-/// Machine, the same in all runs.
+/// Machine, which is the same in all runs.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Machine {
@@ -26,7 +27,7 @@ pub struct Machine {
     pub memory_mib: u32,
     #[serde(default = "default_processors")]
     pub processors: u32,
-    /// Deadline of each boot.
+    /// Time limit of each boot, in seconds.
     #[serde(default = "default_deadline_seconds")]
     pub deadline_seconds: u64,
     /// True if the scenario takes too long to run for every change.
@@ -36,17 +37,17 @@ pub struct Machine {
     /// QEMU models of the NICs.
     #[serde(default = "default_nics")]
     pub nics: Vec<String>,
-    /// Index of the NIC over which the machine boots. If it is not the first, the other NICs are in other networks, which
-    /// have DHCP but no server.
+    /// Index of the NIC over which the machine boots. If it is not the first NIC, the other NICs are in other networks,
+    /// with DHCP but without the server.
     #[serde(default)]
     pub boot_nic: usize,
-    /// VLAN of the switch port of the first NIC: only tagged frames of this VLAN pass.
+    /// VLAN of the switch port of the first NIC, which forwards only tagged frames of this VLAN.
     pub vlan: Option<u16>,
     #[serde(default)]
     pub kernel_arguments: String,
-    /// Date of the machine's clock at power-on; the present time if it is not set.
+    /// Time of the machine's clock at power-on; `None` for the current time.
     pub clock: Option<String>,
-    /// True if machine and server use TLS, except for files that firmware loads.
+    /// True if machine and server use TLS, except for the files that firmware loads.
     #[serde(default)]
     pub tls: bool,
     /// True if the machine has a TPM 2.
@@ -55,11 +56,11 @@ pub struct Machine {
     /// True if the machine has a BMC with a KCS interface and the FRU inventory of `testdata/bmc`.
     #[serde(default)]
     pub bmc: bool,
-    /// Shell script that the inspection ramdisk runs before the first run, with all disks writable.
+    /// Shell script that the inspection ramdisk runs before the first run, with write access to all disks.
     pub prepare: Option<String>,
 }
 
-/// Fields of [`Machine`]; all other fields at the top level belong to the runs.
+/// Fields of [`Machine`]. All other fields at the top level belong to the runs.
 pub const MACHINE_FIELDS: [&str; 16] = [
     "about",
     "firmware",
@@ -86,32 +87,32 @@ pub enum Firmware {
     Uefi,
 }
 
-/// Disk of the machine, or a second path to one.
+/// Disk of the machine, or a second path to a disk.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Disk {
     /// Kernel name of the disk in the machine.
     pub name: String,
     pub bus: Bus,
-    /// Size; absent for a second path, which has the size of its disk.
+    /// Size in MiB; absent for a second path.
     #[serde(default)]
     pub size_mib: u64,
     #[serde(default = "default_sector")]
     pub sector: u32,
-    /// Serial number; empty for a disk without one.
+    /// Serial number; empty if the disk has none.
     pub serial: Option<String>,
     /// True if the disk is write-protected.
     #[serde(default)]
     pub read_only: bool,
-    /// Name of the disk to which this is a second path.
+    /// Name of the disk to which this entry is a second path.
     pub path_of: Option<String>,
     /// True if the SCSI disk is a USB stick.
     #[serde(default)]
     pub usb: bool,
-    /// Bad blocks: MiB that cannot be read or written.
+    /// Indices of the MiB that cannot be read or written, as with bad blocks.
     #[serde(default)]
     pub errors_at_mib: Vec<u64>,
-    /// True if the firmware boots from this disk; by default, from the first.
+    /// True if the firmware boots from this disk. By default, it boots from the first disk.
     #[serde(default)]
     pub boot: bool,
     /// Maximum throughput in MiB per second.
@@ -129,7 +130,7 @@ pub enum Bus {
     Scsi,
 }
 
-/// Initial content of a disk; applied in order.
+/// Initial content of a disk. Several contents are written in their order.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum InitialContent {
@@ -172,7 +173,7 @@ pub struct MkfsContent {
     pub options: Vec<String>,
 }
 
-/// Partition, in `before` and in `expect`: unspecified fields are not compared.
+/// Partition, in `before` and in `expect`. Unspecified fields are not compared.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Partition {
@@ -188,15 +189,15 @@ pub struct Partition {
     pub to_end: bool,
 }
 
-/// Run of the machine, from switching on to the inspection of its disks.
+/// Run of the machine, from power-on to the inspection of its disks.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ScenarioRun {
-    /// Layout, passed to the server verbatim.
+    /// Layout, which the server receives unchanged.
     pub layout: Option<String>,
     pub layout_file: Option<PathBuf>,
-    /// Deploy template, passed to the server verbatim. A template that creates a layout from its arrays is used with an allocation without
-    /// a layout: `allocation: {filesystemlayout: null}`.
+    /// Deploy template, which the server receives unchanged. If it generates the layout from its arrays, the allocation
+    /// must not have one: `allocation: {filesystemlayout: null}`.
     pub template: Option<String>,
     #[serde(default)]
     pub image: OfferedImage,
@@ -206,22 +207,25 @@ pub struct ScenarioRun {
     /// True if the allocation of the previous run is used again.
     #[serde(default)]
     pub same_allocation: bool,
-    /// Reinstall that the operator orders first: the same allocation, with this run's image.
+    /// Reinstall that the operator orders before this run, with the same allocation and this run's image.
     #[serde(skip)]
     pub reinstall: Option<ReinstallOrder>,
-    /// True if the server restarts without its database.
+    /// True if the operator adopts the machine, which another installer has installed, before this run.
+    #[serde(default)]
+    pub adopted: bool,
+    /// True if the database of the server is removed before this run.
     #[serde(default)]
     pub forget: bool,
-    /// Machine file without a control plane; the proxy serves it.
+    /// Signature of the machine file of a machine without a control plane. The proxy serves the file.
     pub fleet: Option<FleetSignature>,
-    /// Boot source when the machine is switched on.
+    /// Source from which the machine boots when it is switched on.
     #[serde(default)]
     pub boot: BootFrom,
-    /// Like the machine's `prepare`, before this run.
+    /// Shell script as in [`Machine::prepare`], which runs before this run.
     pub prepare: Option<String>,
     /// Shell script that the agent's ramdisk runs before the agent.
     pub before_agent: Option<String>,
-    /// UUID that the firmware reports from this run on; the server's file is not changed.
+    /// UUID that the firmware reports from this run on. The server's machine file is not changed.
     pub uuid: Option<String>,
     /// MACs of the NICs, in their order, from this run on.
     #[serde(default)]
@@ -229,13 +233,13 @@ pub struct ScenarioRun {
     /// Disks that are not plugged in during this run.
     #[serde(default)]
     pub absent: Vec<String>,
-    /// Disks that are replaced by new, empty ones from this run on.
+    /// Disks that new, empty disks replace from this run on.
     #[serde(default)]
     pub replaced: Vec<String>,
     /// True if the machine has another TPM from this run on.
     #[serde(default)]
     pub new_tpm: bool,
-    /// Order in which the disks are plugged in during this run; by default, the order of the machine.
+    /// Order in which the disks are plugged in during this run. By default, it is the order of the scenario.
     #[serde(default)]
     pub disks_order: Vec<String>,
     #[serde(default)]
@@ -243,35 +247,12 @@ pub struct ScenarioRun {
     #[serde(default)]
     pub types: Vec<TypedLine>,
     pub expect: RunExpectations,
-    /// Fields for the allocation in the server's machine file; parsed separately because their types are not defined here.
+    /// Fields for the allocation in the machine file. They are JSON, because their types are not defined here.
     #[serde(skip)]
     pub allocation: serde_json::Map<String, serde_json::Value>,
-    /// Fields for the machine file outside of the allocation.
+    /// Fields for the machine file, outside of the allocation.
     #[serde(skip)]
     pub machine_file: serde_json::Map<String, serde_json::Value>,
-}
-
-/// Reinstall order with its options.
-#[derive(Debug, Clone, Default, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct ReinstallOrder {
-    /// Confirms that the disk with the marker was replaced.
-    #[serde(default)]
-    pub without_marker: bool,
-    /// Serial numbers of disks whose data may be erased.
-    #[serde(default)]
-    pub give_up: Vec<String>,
-    #[serde(default)]
-    pub change_promise: bool,
-}
-
-impl ReinstallOrder {
-    /// Returns the command line options.
-    pub fn options(&self) -> Vec<&str> {
-        let flags = [("--without-marker", self.without_marker), ("--change-promise", self.change_promise)];
-        let flags = flags.into_iter().filter_map(|(option, is_set)| is_set.then_some(option));
-        flags.chain(self.give_up.iter().flat_map(|serial| ["--give-up", serial])).collect()
-    }
 }
 
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq, Deserialize)]
@@ -279,14 +260,14 @@ impl ReinstallOrder {
 pub enum BootFrom {
     #[default]
     Pxe,
-    /// The harness requests the boot script in place of iPXE, and passes kernel and ramdisk to QEMU, which saves the
+    /// The harness requests the boot script instead of iPXE, and passes kernel and ramdisk to QEMU. This saves the
     /// minutes that firmware takes.
     Direct,
     /// The installed system boots from disk, downloads `drophammer` and runs `drophammer reinstall`.
     Kexec,
 }
 
-/// Event during a run: an action, and the moment that triggers it.
+/// Event during a run: an action, and the moment at which it is triggered.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ScenarioEvent {
@@ -295,26 +276,26 @@ pub struct ScenarioEvent {
     pub act: EventAction,
     #[serde(default)]
     pub seconds: u64,
-    /// Delay in seconds.
+    /// Time between the trigger and the action, in seconds.
     #[serde(default)]
     pub after: u64,
-    /// True if the response still reaches the machine; only for events at a request.
+    /// Whether the response still reaches the machine, for an event at a request.
     #[serde(default)]
     pub answer: ResponseFate,
-    /// Disks that are replugged.
+    /// Disks that are removed and plugged in again.
     #[serde(default)]
     pub disks: Vec<String>,
 }
 
 impl ScenarioEvent {
-    /// Returns whether the event waits in the proxy for the response to a request.
+    /// Returns whether the proxy executes the event, at the response to a request.
     pub fn is_at_answer(&self) -> bool {
         matches!(self.at, EventTrigger::Request(_))
             && matches!(self.act, EventAction::ServerKill | EventAction::PowerCut | EventAction::Cancel)
     }
 }
 
-/// Fate of the response to the request, which the server has processed.
+/// Whether the machine receives the response to a request that the server has processed.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ResponseFate {
@@ -323,7 +304,7 @@ pub enum ResponseFate {
     Lost,
 }
 
-/// Moment at which an event happens.
+/// Moment that triggers an event.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum EventTrigger {
@@ -334,7 +315,7 @@ pub enum EventTrigger {
     Console(String),
     /// This number of bytes of an image has passed the proxy, which holds back the rest until the event has happened.
     ImageBytes(u64),
-    /// `METHOD PATH`, when it passes the proxy for the first time.
+    /// A request `METHOD PATH` passes the proxy for the first time.
     Request(String),
 }
 
@@ -345,19 +326,19 @@ pub enum EventAction {
     /// The machine is power cycled.
     PowerCut,
     LinkDown,
-    /// The server is stopped (SIGSTOP); connections stay open.
+    /// The server process is stopped (SIGSTOP). Its connections stay open.
     ServerStop,
     /// The server is killed and restarted.
     ServerKill,
-    /// The server responds 500 to everything.
+    /// The server responds to all requests with status 500.
     ServerErrors,
-    /// Disks are removed while the machine runs, and plugged in again in each other's slots.
+    /// Disks are removed while the machine is running, and plugged in again in exchanged slots.
     Replug,
     /// The operator cancels the order before the machine can send another request.
     Cancel,
 }
 
-/// Default number of processors of a machine. A host may have only two cores, on which two machines run concurrently.
+/// Default number of processors of a machine. Two machines may run at the same time on a host with only two cores.
 fn default_processors() -> u32 {
     1
 }
@@ -378,7 +359,7 @@ fn default_nics() -> Vec<String> {
     vec!["virtio-net-pci".to_owned()]
 }
 
-/// Line that is typed each time the console shows `at`, in each boot of the run.
+/// Line that is typed whenever the console shows `at`, in each boot of the run.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TypedLine {

@@ -1,6 +1,7 @@
-//! Parser for scenario files, with a line in every error.
+//! Parser of scenario files. Each error contains a line number.
 
-use crate::scenario::{MACHINE_FIELDS, ReinstallOrder, Scenario, ScenarioRun};
+use crate::reinstall_order::ReinstallOrder;
+use crate::scenario::{MACHINE_FIELDS, Scenario, ScenarioRun};
 use crate::scenario_rules::check_scenario;
 use marked_yaml::{LoaderOptions, Node, from_node, parse_yaml_with_options, types::MarkedMappingNode};
 use serde::Deserialize;
@@ -9,7 +10,7 @@ use std::path::{Path, PathBuf};
 /// Parses a scenario file.
 ///
 /// # Errors
-/// The problem and its location: `file:line: …`.
+/// Returns the problem and its location: `file:line: …`.
 pub fn read(path: &Path) -> Result<Scenario, String> {
     let text = std::fs::read_to_string(path).map_err(|e| format!("{}: {e}", path.display()))?;
     let name = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
@@ -42,7 +43,7 @@ pub fn parse(text: &str, name: String, folder: PathBuf) -> Result<Scenario, Stri
     Ok(Scenario { name, folder, machine, runs })
 }
 
-/// Parses a run. Fields at the top level of the file are defaults for every run.
+/// Parses a run. Fields at the top level of the file are defaults for all runs.
 fn read_run(common: &MarkedMappingNode, run: MarkedMappingNode) -> Result<ScenarioRun, String> {
     let mut whole = common.clone();
     whole.extend(run.iter().map(|(key, value)| (key.clone(), value.clone())));
@@ -69,7 +70,7 @@ fn read_run(common: &MarkedMappingNode, run: MarkedMappingNode) -> Result<Scenar
     Ok(typed)
 }
 
-/// Parses `reinstall`: `true`, or the options of the operator.
+/// Parses the field `reinstall`: `true`, or the options of the order.
 fn parse_reinstall(node: &Node) -> Result<Option<ReinstallOrder>, String> {
     match convert_to_json(node) {
         serde_json::Value::Bool(pressed) => Ok(pressed.then(ReinstallOrder::default)),
@@ -94,7 +95,7 @@ fn describe_location(node: &Node, what: &str) -> String {
     format!("{}: {what}", node.span().start().map_or(1, |mark| mark.line()))
 }
 
-/// Converts a node to JSON: quoted scalars are strings, plain ones have the type that YAML gives them.
+/// Converts a node to JSON. Quoted scalars are strings; the type of other scalars is that of YAML.
 fn convert_to_json(node: &Node) -> serde_json::Value {
     match node {
         Node::Mapping(map) => {
@@ -108,7 +109,7 @@ fn convert_to_json(node: &Node) -> serde_json::Value {
     }
 }
 
-/// Tests that the documentation's example is valid, and that errors contain a line.
+/// Tests that the example in the documentation is valid, and that errors contain a line number.
 pub fn self_test() {
     use crate::expectations::Outcome;
     let documentation = include_str!("../docs/scenarios.md");
@@ -126,13 +127,13 @@ pub fn self_test() {
 
     let head_with_disk = head.replace("[]", "[{name: sda, bus: sata, size_mib: 1}]");
     let runs = "prepare: one\nruns:\n- expect: {}\n- {reinstall: true, prepare: two, replaced: [sda], expect: {outcome: old_system}}\n\
-                - {reinstall: {without_marker: true, give_up: [A-1, B 2]}, boot: kexec, expect: {boots: 3, order: open, hidden: {/var/lib: 7}}}\n\
+                - {reinstall: {without_marker: true, apply_allocation: true, give_up: [A-1, B 2]}, boot: kexec, expect: {boots: 3, order: open, hidden: {/var/lib: 7}}}\n\
                 - {reinstall: false, events: [{at: {request: 'POST */report'}, do: server_kill, answer: lost}], expect: {}}\n";
     let scenario = parse(&format!("{head_with_disk}{runs}"), "x".into(), ".".into()).expect("reinstalls");
     let pressed: Vec<_> = scenario.runs.iter().map(|run| run.reinstall.as_ref().map(|it| it.without_marker)).collect();
     assert_eq!(pressed, [None, Some(false), Some(true), None]);
     let typed = scenario.runs[2].reinstall.as_ref().expect("a button").options();
-    assert_eq!(typed, ["--without-marker", "--give-up", "A-1", "--give-up", "B 2"]);
+    assert_eq!(typed, ["--without-marker", "--apply-allocation", "--give-up", "A-1", "--give-up", "B 2"]);
     assert_eq!(scenario.machine.prepare.as_deref(), Some("one"));
     assert_eq!(scenario.runs[1].prepare.as_deref(), Some("two"));
     assert_eq!((scenario.runs[1].expect.boots, scenario.runs[2].expect.boots), (1, 3));

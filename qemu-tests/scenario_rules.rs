@@ -1,4 +1,4 @@
-//! Consistency rules between the fields of a scenario.
+//! Rules for the consistency of the fields of a scenario.
 
 use crate::expectations::Outcome;
 use crate::scenario::{BootFrom, Bus, Disk, EventAction, Machine, ResponseFate, ScenarioEvent, ScenarioRun};
@@ -8,7 +8,7 @@ use crate::tar_members;
 /// Checks a scenario.
 ///
 /// # Errors
-/// Returns the violated rule, without a line: the caller reports the first line of the file.
+/// Returns the violated rule without a line number; the caller reports the first line of the file.
 pub fn check_scenario(machine: &Machine, runs: &[ScenarioRun]) -> Result<(), String> {
     if runs.first().is_some_and(|run| run.reinstall.is_some() || run.boot == BootFrom::Kexec) {
         return Err("1: the first run cannot be a reinstall".to_owned());
@@ -57,6 +57,9 @@ fn run_fits(machine: &Machine, run: &ScenarioRun, number: usize) -> Result<(), S
         if !machine.disks.iter().any(|disk| disk.name == *name) {
             return Err(format!("the machine has no disk {name}"));
         }
+    }
+    if run.adopted && run.reinstall.is_none() {
+        return Err(format!("run {number}: adopted requires reinstall"));
     }
     if run.new_tpm && !machine.tpm {
         return Err(format!("run {number}: the machine has no TPM"));
@@ -116,8 +119,8 @@ fn event_fits(machine: &Machine, event: &ScenarioEvent) -> Result<(), String> {
     }
 }
 
-/// Checks the image. Layers and packed images are made from the complete image, so they cannot be combined with fields that change or
-/// describe its file.
+/// Checks the image. Layers and packed images are made from a complete image, so they cannot be combined with fields
+/// that change or describe its file.
 fn image_fits(image: &OfferedImage) -> Result<(), String> {
     let of_the_file = image.missing
         || image.compress.is_some()
@@ -143,7 +146,7 @@ fn image_fits(image: &OfferedImage) -> Result<(), String> {
     Ok(())
 }
 
-/// Tests the message of each violation, and that valid scenarios are accepted.
+/// Tests the message about each violation, and that valid scenarios are accepted.
 pub fn self_test() {
     let head = "about: x\nfirmware: bios\nlayout: x\n";
     let disks = "disks:\n- {name: sda, bus: scsi, size_mib: 1, serial: ''}\n- {name: sdb, bus: scsi, path_of: sda}\n\
@@ -156,6 +159,7 @@ pub fn self_test() {
         .expect("one more");
     for (rest, words) in [
         ("reinstall: true\nexpect: {}\n", "cannot be a reinstall"),
+        ("adopted: true\nexpect: {}\n", "adopted requires reinstall"),
         ("absent: [sdx]\nexpect: {}\n", "no disk sdx"),
         ("new_tpm: true\nexpect: {}\n", "has no TPM"),
         ("replaced: [sdb]\nexpect: {}\n", "replace its disk"),

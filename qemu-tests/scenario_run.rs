@@ -1,5 +1,5 @@
-//! Sequence of a scenario: disks, server, PXE boot, power cycle, check of the disks by the inspection ramdisk, verdict.
-//! `run_setup.rs` contains what a run offers to the machine, `run_boots.rs` how the machine is switched on.
+//! Sequence of a scenario: disks, server, PXE boot, power cycle, inspection of the disks by the inspection ramdisk, and
+//! result. `run_setup.rs` contains what a run offers to the machine, and `run_boots.rs` switches the machine on.
 
 use crate::baseline_state::{self, BaselineState};
 use crate::expectation_check::{self, RunObservations};
@@ -17,11 +17,11 @@ use uuid::Uuid;
 /// Runs a scenario below `work` with the files of `artifacts`.
 ///
 /// # Errors
-/// All failures, and the location of the logs.
+/// Returns all failures, and the location of the logs.
 pub fn run(scenario: &Scenario, artifacts: &Path, work: &Path) -> Result<()> {
     require_artifacts(artifacts)?;
     let folder = work.join(&scenario.name);
-    // Leftovers of an earlier failure; usually there are none.
+    // The folder exists only after an earlier failure, so an error is ignored.
     let _ = fs::remove_dir_all(&folder);
     fs::create_dir_all(&folder).context(folder.display())?;
     let result = all_runs(scenario, artifacts, &folder);
@@ -36,7 +36,7 @@ pub fn run(scenario: &Scenario, artifacts: &Path, work: &Path) -> Result<()> {
 /// Checks that the artifacts exist.
 ///
 /// # Errors
-/// The script that must be run.
+/// Returns the name of the script that creates the missing artifact.
 pub fn require_artifacts(artifacts: &Path) -> Result<()> {
     let needed = [
         ("ramdisk/vmlinuz", "build-ramdisk"),
@@ -56,10 +56,10 @@ pub fn require_artifacts(artifacts: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Creates a new machine of the scenario, with the initial contents of its disks.
+/// Creates a new machine for the scenario, with the initial contents of its disks.
 ///
 /// # Errors
-/// A disk cannot be created.
+/// Fails if a disk cannot be created.
 pub fn assemble_machine<'a>(scenario: &'a Scenario, artifacts: &Path, folder: &'a Path) -> Result<Chassis<'a>> {
     for disk in &scenario.machine.disks {
         disks::create_disk(folder, disk).context(format!("disk {}", disk.name))?;
@@ -67,7 +67,7 @@ pub fn assemble_machine<'a>(scenario: &'a Scenario, artifacts: &Path, folder: &'
     let uuid = Uuid::new_v4();
     let [a, b, c, ..] = *uuid.as_bytes();
     let mac = format!("52:54:00:{a:02x}:{b:02x}:{c:02x}");
-    // The server's file describes the initial machine.
+    // The server's machine file describes the machine as it is in the first run.
     let first = scenario.runs.first();
     let chassis = Chassis {
         uuid: first.and_then(|run| run.uuid.clone()).unwrap_or(uuid.to_string()),
@@ -120,12 +120,12 @@ fn all_runs(scenario: &Scenario, artifacts: &Path, folder: &Path) -> Result<()> 
     Ok(())
 }
 
-/// Returns the text of a line that a script prints for the log.
+/// Returns the text in a line that a script prints for the log; `None` for any other line.
 fn extract_log_text(line: &str) -> Option<&str> {
     line.trim_end().strip_prefix("say: ")
 }
 
-/// Plugs in the disks of this run, with absent, reordered and replaced ones.
+/// Plugs in the disks of this run, some of which may be absent, reordered or replaced.
 fn plug_disks(chassis: &mut Chassis, run: &ScenarioRun) -> Result<()> {
     chassis.disks = in_order(&chassis.machine.disks, &run.disks_order);
     chassis.absent.clone_from(&run.absent);
@@ -147,7 +147,7 @@ fn plug_disks(chassis: &mut Chassis, run: &ScenarioRun) -> Result<()> {
     Ok(())
 }
 
-/// A run, with its scenario, machine and folders, and with the results of earlier runs.
+/// Run with its scenario, its machine, its folders, and the results of earlier runs.
 pub struct RunContext<'a> {
     pub scenario: &'a Scenario,
     pub run: &'a ScenarioRun,
@@ -157,13 +157,13 @@ pub struct RunContext<'a> {
     pub label: String,
     /// Image of the last run that installed one.
     pub installed: &'a Option<String>,
-    /// States that the earlier runs left, in order.
+    /// States at the ends of the earlier runs, in their order.
     pub earlier: &'a [BaselineState],
 }
 
 /// Result of a run.
 pub struct RunResult {
-    /// Outcome, if the scenario allows two.
+    /// Actual outcome, if the scenario permits two.
     pub outcome: Outcome,
     /// Violated expectations.
     pub failures: Vec<String>,
@@ -177,10 +177,10 @@ impl RunResult {
 }
 
 impl RunContext<'_> {
-    /// Carries out the whole run.
+    /// Carries out the run.
     ///
     /// # Errors
-    /// The run cannot continue.
+    /// Fails if the run cannot be continued.
     pub fn run_once(&self) -> Result<RunResult> {
         let before = self.digest_disks()?;
         let mut observed = self.network_boot()?;
@@ -195,7 +195,7 @@ impl RunContext<'_> {
                 observed.traces.push(name.clone());
             }
         }
-        if expect.outcome.comes_up() && expect.outcome != Outcome::Local {
+        if expect.outcome.ends_with_running_system() && expect.outcome != Outcome::Local {
             let (facts, console) = self.boot_from_disk("disk", &BootMethod::Disk)?;
             (observed.from_disk, observed.disk_console) = (Some(facts), console);
         }
@@ -235,7 +235,8 @@ impl RunContext<'_> {
         format!("tiny-1.0.{}", self.label)
     }
 
-    /// Returns the id of the installed system: that image, or the result of the `create` program of a definition.
+    /// Returns the id of the installed system: the id of the image, or that of the OS definition whose `create` program
+    /// has created the system.
     pub fn system_id(&self) -> String {
         let os = self.run.allocation.get("os").and_then(Value::as_str);
         let files = |os: &str| self.run.os.get(os.split('+').next().unwrap_or_default());

@@ -1,48 +1,48 @@
-//! Image of a run in a scenario file. `docs/scenarios.md` describes each field; `image.rs` creates it.
+//! Image of a run in a scenario file. `docs/scenario-events.md` describes each field; `image.rs` creates it.
 
 use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-/// Offered image: a file, its modifications, and how it is served.
+/// Offered image: a file, its modifications, and how the server offers it.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct OfferedImage {
-    /// System of the image, which prints the facts when it is up.
+    /// System in the image, which prints the facts when it is up.
     #[serde(default)]
     pub system: TestSystem,
-    /// File of the image, next to the scenario or among the artifacts. By default, the tiny OS is served.
+    /// Path of the image file, next to the scenario or among the artifacts; `None` for the tiny OS.
     pub file: Option<PathBuf>,
-    /// Length at which the tar is cut before it is compressed.
+    /// Length to which the tar is truncated before it is compressed.
     pub cut_tar_at: Option<u64>,
-    /// `zstd`, `lz4`, `gzip` or `bzip2`: compression that replaces the original one.
+    /// Compression that replaces the original one: `zstd`, `lz4`, `gzip` or `bzip2`.
     pub compress: Option<String>,
     pub truncate_at: Option<u64>,
     pub flip_byte_at: Option<u64>,
     pub append: Option<String>,
-    /// True if the server lacks the file that the allocation names.
+    /// True if the allocation names a file that the server does not have.
     #[serde(default)]
     pub missing: bool,
     #[serde(default)]
     pub digest: DeclaredDigest,
-    /// Lengths at which responses with the image break off: the first response at the first length, and so on.
+    /// Lengths after which responses with the image are cut: the first response after the first length, and so on.
     #[serde(default)]
     pub cut_connection_at: Vec<u64>,
-    /// True if the last length applies to all following responses.
+    /// True if the last length applies to all further responses.
     #[serde(default)]
     pub cut_for_ever: bool,
-    /// Fault of every response that contains or describes the image; the file itself is intact.
+    /// Fault of each response with the image or its description. The file itself is intact.
     #[serde(rename = "lie")]
     pub fault: Option<ResponseFault>,
-    /// Additional members at the end of the tar, in this order.
+    /// Members that are added at the end of the tar, in this order.
     #[serde(default)]
     pub members: Vec<TarMember>,
-    /// True if `drophammer image pack` creates the image from the raw disk image in `file`, with its manifest.
+    /// True if `drophammer image pack` makes the image, and its manifest, from the raw disk image in `file`.
     #[serde(default)]
     pub packed: bool,
-    /// Signer of the files next to the image.
+    /// Key that signs the files next to the image.
     pub signed: Option<ImageSigner>,
-    /// Layers of a registry image on top of the tar, which is the lowest layer: file contents by path.
+    /// Layers of a registry image above the tar, which is the lowest layer. Each layer maps paths to file contents.
     #[serde(default)]
     pub layers: Vec<BTreeMap<String, String>>,
 }
@@ -51,15 +51,15 @@ pub struct OfferedImage {
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum TestSystem {
-    /// busybox: up in seconds.
+    /// Tiny OS based on busybox, which starts within seconds.
     #[default]
     Tiny,
-    /// Debian with systemd and udev: required to test their effect on arrays and groups at the first boot.
+    /// Debian with systemd and udev. It is used for tests of their effect on arrays and groups at the first boot.
     Debian,
 }
 
 impl TestSystem {
-    /// Name in the facts, and path among the artifacts.
+    /// Returns the name of the system in the facts, and in the paths of the artifacts.
     pub fn name(self) -> &'static str {
         match self {
             TestSystem::Tiny => "tiny",
@@ -89,25 +89,25 @@ pub enum DeclaredDigest {
     Original,
     Wrong,
     None,
-    /// No digest in the allocation, but a metal-stack `.md5` next to the image.
+    /// No digest is declared, but there is a metal-stack `.md5` file next to the image.
     Md5,
 }
 
-/// Fault in the responses with an image.
+/// Fault of the responses with an image.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ResponseFault {
     /// The response has no length.
     Chunked,
-    /// One bit in the middle of the image is flipped in every response.
+    /// One bit in the middle of the image is flipped, in each response.
     OneBit,
-    /// Every response has another ETag.
+    /// Each response has another ETag.
     ChangingEtag,
-    /// Every response contains the whole image, even if a range was requested.
+    /// Each response contains the whole image, even if only a range was requested.
     NoRange,
 }
 
-/// Member of a tar, written exactly as specified. It has exactly one of the following types.
+/// Member of a tar, written exactly as specified. Exactly one of the fields for its type must be set.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TarMember {

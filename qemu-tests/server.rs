@@ -1,4 +1,4 @@
-//! `drophammer serve` as a child process, its folder, and its messages.
+//! `drophammer serve` as a child process, with its folder and its messages.
 
 use crate::host::{Context, Result, tie_to_thread, write};
 use crate::proxy::Proxy;
@@ -14,7 +14,7 @@ use std::process::{Child, Stdio};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Start deadline: a debug build of the server on a busy host is slow.
+/// Time limit for the start. A debug build of the server is slow on a busy host.
 const START_DEADLINE: Duration = Duration::from_secs(30);
 
 /// Running `drophammer serve` process, which is killed when this value is dropped.
@@ -23,7 +23,7 @@ pub struct Server {
     folder: PathBuf,
     boot: PathBuf,
     cmdline: String,
-    /// TLS endpoints between server and machine, if TLS is used.
+    /// TLS endpoints between machine and server; `None` without TLS.
     ends: Option<TlsEndpoints>,
     messages: Arc<Mutex<Vec<Value>>>,
 }
@@ -32,7 +32,7 @@ impl Server {
     /// Starts the server on a port that it chooses; see [`Server::port`].
     ///
     /// # Errors
-    /// The server does not print its port; its error message is included.
+    /// Fails if the server does not print its port; its error message is included.
     pub fn start(folder: &Path, boot: &Path, cmdline: &str, ends: Option<TlsEndpoints>) -> Result<Server> {
         let messages = Arc::default();
         let process = spawn_server(folder, boot, cmdline, ends.as_ref(), &messages)?;
@@ -42,7 +42,7 @@ impl Server {
         Ok(server)
     }
 
-    /// Returns all messages so far, in order, including those of earlier processes.
+    /// Returns all messages so far in their order, including those of earlier processes of this server.
     pub fn all_messages(&self) -> Vec<Value> {
         self.messages.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
@@ -59,7 +59,7 @@ impl Server {
     /// Passes the current port to the proxy.
     ///
     /// # Errors
-    /// The server does not print its port.
+    /// Fails if the server does not print its port.
     pub fn connect_proxy(&self, proxy: &Proxy) -> Result<()> {
         let port = self.port().ok_or("drophammer serve did not print its port")?;
         if let Some(ends) = &self.ends {
@@ -73,7 +73,7 @@ impl Server {
 
     /// Kills the server; [`Server::restart`] starts it again.
     pub fn kill(&mut self) {
-        // Both fail only if it has exited already.
+        // Both calls fail only if the process has already exited.
         let _ = self.process.kill();
         let _ = self.process.wait();
     }
@@ -88,10 +88,10 @@ impl Server {
         self.wait_until_listening(earlier_starts)
     }
 
-    /// Stops or continues the process.
+    /// Stops the process (SIGSTOP) or continues it (SIGCONT).
     ///
     /// # Errors
-    /// The process has exited.
+    /// Fails if the process has exited.
     pub fn set_frozen(&self, still: bool) -> Result<()> {
         let signal = if still { Signal::SIGSTOP } else { Signal::SIGCONT };
         kill(Pid::from_raw(self.process.id() as i32), signal).context("drophammer serve")
@@ -128,7 +128,7 @@ impl Drop for Server {
     }
 }
 
-/// Returns the TLS ports of all processes so far.
+/// Returns the TLS ports that all processes so far have reported.
 fn over_tls(messages: &[Value]) -> Vec<u16> {
     let notes = messages.iter().filter_map(|line| line["note"].as_str());
     let places = notes.filter_map(|note| note.strip_prefix("the API and images are served only at https://127.0.0.1:"));
@@ -151,9 +151,10 @@ fn spawn_server(
         .context(folder.join("serve.log").display())?;
     let mut command = tie_to_thread(env!("CARGO_BIN_EXE_drophammer"));
     command.arg("serve").arg(folder).args(["--listen", "127.0.0.1:0", "--json", "--boot"]).arg(boot);
-    // QEMU's user network does not preserve the source ports of machines.
+    // QEMU's user network does not preserve the source ports of the machines.
     command.arg("--any-source-port");
-    // Reset virtual machines boot again within seconds, and their silence would cost a minute for each boot.
+    // Machines that were reset boot again within seconds. With the default, each of these boots would wait for a
+    // minute.
     command.args(["--restart-timeout", "15"]);
     if !cmdline.is_empty() {
         command.args(["--cmdline", cmdline]);
@@ -172,7 +173,7 @@ fn spawn_server(
     let messages = Arc::clone(messages);
     std::thread::spawn(move || {
         for line in BufReader::new(output).lines().map_while(|line| line.ok()) {
-            // The log is for reading; relevant messages are stored below.
+            // The log is only for people. Messages in JSON are also stored in the list.
             let _ = writeln!(log, "{line}");
             if let Ok(value) = serde_json::from_str(&line) {
                 messages.lock().unwrap_or_else(PoisonError::into_inner).push(value);
@@ -182,12 +183,12 @@ fn spawn_server(
     Ok(process)
 }
 
-/// Removes the server's record of past events. The token is removed too, because a server without a database refuses to
-/// start with a token.
+/// Removes the server's database, and thereby its record of past events. Also removes the token, because a server with
+/// a token but without a database refuses to start.
 ///
 /// # Errors
-/// A file cannot be removed.
-pub fn forget_history(folder: &Path) -> Result<()> {
+/// Fails if a file cannot be removed.
+pub fn remove_database(folder: &Path) -> Result<()> {
     for name in ["drophammer.sqlite", "drophammer.sqlite-wal", "drophammer.sqlite-shm", "operator.token"] {
         let path = folder.join(name);
         match std::fs::remove_file(&path) {
@@ -198,10 +199,10 @@ pub fn forget_history(folder: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Returns `start.ipxe` of the server for a machine that reaches this host as 10.0.2.2.
+/// Returns the server's `start.ipxe` for a machine that reaches this host at 10.0.2.2.
 ///
 /// # Errors
-/// The server does not have it.
+/// Fails if the server does not serve it.
 pub fn start_script(port: u16) -> Result<String> {
     match send_get(port, "/start.ipxe")? {
         (200, body) if body.starts_with("#!ipxe") => Ok(body),
@@ -209,11 +210,11 @@ pub fn start_script(port: u16) -> Result<String> {
     }
 }
 
-/// Returns the kernel command line with which the machine carries out its order; `None` without an order. The server counts this as an
-/// attempt.
+/// Returns the kernel command line with which the machine carries out its order; `None` if there is no order. The
+/// server counts this request as an attempt.
 ///
 /// # Errors
-/// The server returns neither.
+/// Fails if the response contains neither a command line nor the statement that no order exists.
 pub fn next_boot(port: u16, uuid: &str, mac: &str) -> Result<Option<String>> {
     let (status, body) = send_get(port, &format!("/boot.json?uuid={uuid}&mac={mac}"))?;
     let cmdline = serde_json::from_str::<Value>(&body).ok().and_then(|it| it["cmdline"].as_str().map(str::to_owned));
@@ -233,11 +234,11 @@ pub struct BootScript {
     pub with_luks: bool,
 }
 
-/// Returns the boot script of iPXE; `None` if the machine must boot its own disk. If a reinstall is ordered, the server counts this as an
-/// attempt.
+/// Returns the boot script of iPXE; `None` if the machine must boot its own disk. If a reinstall is ordered, the server
+/// counts this request as an attempt.
 ///
 /// # Errors
-/// The server refuses.
+/// Fails if the server refuses.
 pub fn boot_script(port: u16, uuid: &str, mac: &str) -> Result<Option<BootScript>> {
     match send_get(port, &format!("/boot.ipxe?uuid={uuid}&mac={mac}"))? {
         (200, script) => read_script(&script),
@@ -272,11 +273,11 @@ pub fn self_test() {
     assert!(read_script("#!ipxe\nshell\n").is_err());
 }
 
-/// Returns whether the server in this folder still has an order. It reads the database, because asking the server for the next boot would
-/// count as an attempt.
+/// Returns whether the server in this folder still has an order. Reads the database, because a request for the next
+/// boot would count as an attempt.
 ///
 /// # Errors
-/// The database cannot be read.
+/// Fails if the database cannot be read.
 pub fn order_is_open(folder: &Path, machine: &str) -> Result<bool> {
     let path = folder.join("drophammer.sqlite");
     let database = rusqlite::Connection::open(&path).context(path.display())?;
@@ -286,10 +287,10 @@ pub fn order_is_open(folder: &Path, machine: &str) -> Result<bool> {
     Ok(orders > 0)
 }
 
-/// Returns the last report that the server stored: a killed server may not have printed it.
+/// Returns the last report in the database. A server that was killed may have stored a report without printing it.
 ///
 /// # Errors
-/// The database cannot be read.
+/// Fails if the database cannot be read.
 pub fn stored_report(folder: &Path, machine: &str) -> Result<Option<Value>> {
     let path = folder.join("drophammer.sqlite");
     let database = rusqlite::Connection::open(&path).context(path.display())?;
@@ -302,10 +303,10 @@ pub fn stored_report(folder: &Path, machine: &str) -> Result<Option<Value>> {
     serde_json::from_str(&text).map(Some).context(path.display())
 }
 
-/// Returns the operator's view of a machine: its document, and the reason why it has no allocation.
+/// Returns the machine's document as the operator receives it, with the reason if the machine has no allocation.
 ///
 /// # Errors
-/// The server refuses.
+/// Fails if the server refuses.
 pub fn preview_machine(port: u16, folder: &Path, id: &str) -> Result<Value> {
     let token = folder.join("operator.token");
     let token = std::fs::read_to_string(&token).context(token.display())?;
@@ -316,20 +317,20 @@ pub fn preview_machine(port: u16, folder: &Path, id: &str) -> Result<Value> {
     }
 }
 
-/// Returns status and body of a request, sent as by a machine behind QEMU's network.
+/// Sends a GET request like a machine behind QEMU's network. Returns the status and the body.
 fn send_get(port: u16, path: &str) -> Result<(u16, String)> {
     get_with(port, path, "")
 }
 
-/// Returns status and body of a request with additional header lines.
+/// Sends a GET request with additional header lines. Returns the status and the body.
 fn get_with(port: u16, path: &str, headers: &str) -> Result<(u16, String)> {
     send_request(port, &format!("GET {path}"), headers, "")
 }
 
-/// Sends a JSON request, as the agent with this token does.
+/// Sends a JSON request with this token of an agent.
 ///
 /// # Errors
-/// There is no response.
+/// Fails if there is no response.
 pub fn send_json(port: u16, token: &str, method: &str, path: &str, body: &Value) -> Result<(u16, String)> {
     let body = if body.is_null() { String::new() } else { body.to_string() };
     let length = body.len();
@@ -353,7 +354,7 @@ fn send_request(port: u16, what: &str, headers: &str, body: &str) -> Result<(u16
 /// Writes `DIR/KIND/ID.yaml`.
 ///
 /// # Errors
-/// The folder cannot be written.
+/// Fails if the folder cannot be written.
 pub fn write_object(folder: &Path, kind: &str, id: &str, content: impl AsRef<[u8]>) -> Result<()> {
     let folder = folder.join(kind);
     std::fs::create_dir_all(&folder).context(folder.display())?;

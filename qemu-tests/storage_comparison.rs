@@ -1,11 +1,11 @@
-//! Comparison of arrays, volume groups, logical volumes, and signatures.
+//! Comparison of arrays, volume groups, logical volumes and signatures with the expectations.
 
 use crate::expectation_check::check_lines;
 use crate::expectations::SystemExpectations;
 use crate::facts::{Facts, fields_match, matches_pattern};
 use std::collections::BTreeSet;
 
-/// Checks that the section consists of matching lines, in any order.
+/// Checks that the patterns match the lines of the section one to one, in any order.
 pub fn check_all_lines(facts: &Facts, section: &str, patterns: Option<&[String]>, failures: &mut Vec<String>) {
     let Some(patterns) = patterns else { return };
     let Some(lines) = facts.section(section) else {
@@ -22,7 +22,8 @@ pub fn check_all_lines(facts: &Facts, section: &str, patterns: Option<&[String]>
     }
 }
 
-/// Checks that the section consists of these lines in this order, with all their fields. Comments are ignored.
+/// Checks that the section consists of exactly these lines in this order. All fields are compared; comments are
+/// ignored.
 pub fn check_exact_lines(facts: &Facts, section: &str, patterns: Option<&[String]>, failures: &mut Vec<String>) {
     let Some(patterns) = patterns else { return };
     let lines: Vec<&String> =
@@ -35,7 +36,8 @@ pub fn check_exact_lines(facts: &Facts, section: &str, patterns: Option<&[String
     }
 }
 
-/// Checks the types of all signatures on a device, each counted once: a GPT has three signatures, a vfat up to three.
+/// Checks the types of all signatures on a device. A device may have several signatures of one type: a GPT has three,
+/// and a vfat up to three.
 pub fn check_signatures(device: &str, wanted: &[String], facts: &Facts, failures: &mut Vec<String>) {
     let Some(lines) = facts.section("signatures") else {
         return failures.push("section signatures is missing".to_owned());
@@ -51,7 +53,7 @@ pub fn check_signatures(device: &str, wanted: &[String], facts: &Facts, failures
     }
 }
 
-/// Checks a system with a disk removed: everything must be mounted, but devices may have other names.
+/// Checks a system whose disk was removed. All filesystems must be mounted, but their devices may have other names.
 pub fn check_degraded(expect: &SystemExpectations, facts: &Facts, failures: &mut Vec<String>) {
     let lines = facts.section("mounts").unwrap_or_default();
     for mount in &expect.mounts {
@@ -66,7 +68,7 @@ pub fn check_degraded(expect: &SystemExpectations, facts: &Facts, failures: &mut
     }
 }
 
-/// Tests each comparison, both met and violated.
+/// Tests that each comparison accepts matching facts, and reports differences.
 pub fn self_test() {
     let text = "=== facts begin tiny\n--- boot\ndisk\n--- mounts\n# all\n/dev/md127 / ext4 rw 0 0\n--- arrays\n\
                 root raid1 1.2 2 sda2,sdb2 -\n--- groups\n--- signatures\nsda 0x1 gpt\nsda 0x2 gpt\nsda 0x3 PMBR\n\

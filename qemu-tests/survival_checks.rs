@@ -1,4 +1,5 @@
-//! Guarantees after a power cut: files by their digests, and ranges of the disks that must not be written.
+//! Guarantees after a power cut: contents of files, identified by their digests, and ranges of the disks that must not
+//! be written.
 
 use crate::facts::Facts;
 use crate::host::{Context, Result, run_tool};
@@ -7,16 +8,16 @@ use crate::reinstall;
 use serde_json::Value;
 use std::process::Stdio;
 
-/// State before the first cut, and the two images that may run after each cut.
+/// State before the first power cut, and the two images of which one must be running after each cut.
 pub struct SurvivalGuarantees {
-    /// Lines `PATH SHA256`, sorted, as the tiny OS prints them.
+    /// Sorted lines `PATH SHA256`, in the format of the tiny OS.
     proofs: Vec<String>,
     regions: Vec<ProtectedRegion>,
     old: String,
     new: String,
 }
 
-/// Bytes of a disk that must not be written.
+/// Range of a disk that must not be written.
 #[derive(Debug, PartialEq)]
 struct ProtectedRegion {
     disk: String,
@@ -25,7 +26,7 @@ struct ProtectedRegion {
     about: String,
 }
 
-/// Result of one cut.
+/// Result of one power cut.
 #[derive(Default)]
 pub struct CutVerdict {
     pub number: usize,
@@ -53,10 +54,11 @@ impl CutVerdict {
 }
 
 impl SurvivalGuarantees {
-    /// Parses the output of the script that prepares the disks: `proof: PATH SHA256` and `region: DISK START LENGTH WHAT`.
+    /// Parses the output of the script that prepares the disks: the lines `proof: PATH SHA256` and `region: DISK START
+    /// LENGTH WHAT`.
     ///
     /// # Errors
-    /// The output contains neither.
+    /// Fails if the output contains no such lines.
     pub fn read(console: &str, old: String, new: String) -> Result<SurvivalGuarantees> {
         let lines = |word: &'static str| console.lines().filter_map(move |line| line.trim().strip_prefix(word));
         let mut proofs: Vec<String> = lines("proof: ").map(str::to_owned).collect();
@@ -68,15 +70,15 @@ impl SurvivalGuarantees {
         Ok(SurvivalGuarantees { proofs, regions, old, new })
     }
 
-    /// Returns the images that may run: the installed one, and the ordered one.
+    /// Returns the permitted images: the installed image, and the ordered one.
     pub fn allowed_images(&self) -> [String; 2] {
         [self.old.clone(), self.new.clone()]
     }
 
-    /// Returns the regions that were written to.
+    /// Returns descriptions of the protected regions that were written.
     ///
     /// # Errors
-    /// An overlay cannot be read.
+    /// Fails if an overlay cannot be read.
     pub fn find_touched_regions(&self, chassis: &Chassis) -> Result<Vec<String>> {
         let mut touched = Vec::new();
         for disk in &chassis.disks {
@@ -95,7 +97,7 @@ impl SurvivalGuarantees {
         Ok(touched)
     }
 
-    /// Compares the system that has started, and the state of the server, with the guarantees.
+    /// Compares the running system, and the state of the server, with the guarantees.
     pub fn check_survival(&self, facts: &Facts, touched: Vec<String>, order_is_open: bool, verdict: &mut CutVerdict) {
         let mut words = touched;
         let mut data = facts.section("data").unwrap_or_default().to_vec();
@@ -128,7 +130,8 @@ fn parse_region(line: &str) -> Result<ProtectedRegion> {
     Ok(ProtectedRegion { disk, start: number(start)?, length: number(length)?, about: field()?.to_owned() })
 }
 
-/// Returns the ranges that the overlay itself contains, from `qemu-img map --output=json`. Zeros and holes are writes too.
+/// Returns the ranges that the overlay itself contains, from the output of `qemu-img map --output=json`. Zeros and
+/// holes in the overlay were written too.
 fn list_written_ranges(map: &Value) -> Vec<(u64, u64)> {
     let entries = map.as_array().into_iter().flatten().filter(|entry| entry["depth"] == 0);
     let bounds = |entry: &Value| Some((entry["start"].as_u64()?, entry["start"].as_u64()? + entry["length"].as_u64()?));

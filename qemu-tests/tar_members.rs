@@ -1,4 +1,4 @@
-//! Additional members of a tar, written exactly as the scenario specifies: libraries refuse to create some of them.
+//! Additional members of a tar, written exactly as the scenario specifies. Libraries refuse to write some of them.
 
 use crate::host::{Context, Result};
 use crate::served_image::TarMember;
@@ -9,7 +9,7 @@ const BLOCK: usize = 512;
 /// Appends members to the tar.
 ///
 /// # Errors
-/// The tar cannot be read, or a member does not fit into a header.
+/// Fails if the tar cannot be read, or a member does not fit into a header.
 pub fn append_members(mut tar: Vec<u8>, members: &[TarMember]) -> Result<Vec<u8>> {
     tar.truncate(find_end(&tar)?);
     for member in members {
@@ -21,7 +21,7 @@ pub fn append_members(mut tar: Vec<u8>, members: &[TarMember]) -> Result<Vec<u8>
     Ok(tar)
 }
 
-/// Returns the end of the last member.
+/// Returns the offset of the end of the last member.
 fn find_end(tar: &[u8]) -> Result<usize> {
     let mut archive = tar::Archive::new(tar);
     let mut end = 0;
@@ -41,7 +41,7 @@ fn build_header(member: &TarMember) -> Result<Header> {
     header.set_gid(member.gid.into());
     header.set_mtime(0);
     header.set_size(member.text.as_ref().map_or(0, |text| text.len() as u64));
-    // `set_path` refuses the paths of hostile members.
+    // `set_path` would refuse the paths of hostile members.
     fill_field(&mut header.as_old_mut().name, &member.path)?;
     let link = member.symlink.as_ref().or(member.hard_link.as_ref());
     if let Some(link) = link {
@@ -79,7 +79,7 @@ fn device_node(header: &mut Header, device: &str) -> Result<EntryType> {
     }
 }
 
-/// Returns whether the member has exactly one type.
+/// Returns whether exactly one of the fields for the type of the member is set.
 pub fn has_one_type(member: &TarMember) -> bool {
     let fields = [&member.text, &member.symlink, &member.hard_link, &member.device];
     fields.iter().filter(|kind| kind.is_some()).count() + usize::from(member.directory) == 1

@@ -1,11 +1,11 @@
-//! Time budget of a test run: `DROPHAMMER_UNTIL` is its end, in seconds since 1970. A case that would not finish in time is not started,
-//! and is reported as not run.
+//! Time budget of a test run, which ends at the time in `DROPHAMMER_UNTIL`, in seconds since 1970. A case that would
+//! not finish in time is not started, and is reported as not run.
 
 use crate::host::patience;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
 
-/// Assumed duration of a run with all its checks, on a host of usual speed. Used until the first run has been measured.
+/// Assumed duration of a run with all its checks on a typical host. It is used until the first run was measured.
 const RUN: Duration = Duration::from_secs(45);
 
 /// Durations measured so far.
@@ -23,14 +23,14 @@ struct MeasuredRuns {
 }
 
 impl TimeBudget {
-    /// Reads the budget from the environment; without the variable there is no limit.
+    /// Reads the budget from the environment. Without the variable, there is no limit.
     pub fn from_env() -> TimeBudget {
         let value = std::env::var("DROPHAMMER_UNTIL").ok().and_then(|value| value.parse().ok());
         let until = value.map(|seconds| SystemTime::UNIX_EPOCH + Duration::from_secs(seconds));
         TimeBudget { until, ..TimeBudget::default() }
     }
 
-    /// Returns the reason why a case with this number of runs is not started; `None` if it is started.
+    /// Returns the reason why a case with this number of runs must not be started; `None` if it may be started.
     pub fn explain_refusal(&self, runs: usize) -> Option<String> {
         let left = self.until?.duration_since(SystemTime::now()).unwrap_or_default();
         let needs = self.estimate_run_time() * u32::try_from(runs).unwrap_or(u32::MAX);
@@ -50,7 +50,7 @@ impl TimeBudget {
     }
 }
 
-/// Checks that no case is refused without a limit, and that the measured durations decide with a limit.
+/// Tests that all cases are started without a limit, and that the measured durations decide if there is a limit.
 pub fn self_test() {
     assert_eq!(TimeBudget::default().explain_refusal(1000), None);
     let within =
@@ -66,5 +66,5 @@ pub fn self_test() {
         long.explain_refusal(3)
     );
     let over = TimeBudget { until: Some(SystemTime::UNIX_EPOCH), ..TimeBudget::default() };
-    assert!(over.explain_refusal(1).is_some(), "the time is over");
+    assert!(over.explain_refusal(1).is_some(), "the time limit has passed");
 }

@@ -1,5 +1,6 @@
-//! TLS endpoints on both sides of the proxy: one accepts TLS from the machine, the other uses TLS to the server, so that the proxy sees
-//! plain text. The certificate comes from `testdata/tls`; the machine's ramdisk trusts its authority and no other.
+//! TLS endpoints on both sides of the proxy, which therefore handles plain text. One endpoint accepts TLS from the
+//! machine, and the other one uses TLS to the server. The certificate is from `testdata/tls`. The machine's ramdisk
+//! trusts only the CA of this certificate.
 
 use crate::host::{Context, Result};
 use rustls::pki_types::pem::PemObject;
@@ -14,19 +15,19 @@ use tokio::net::TcpStream;
 use tokio::runtime::Runtime;
 use tokio_rustls::{TlsAcceptor, TlsConnector};
 
-/// Trusted authorities of the ramdisk, at the path where a build with `CA=` puts them.
+/// Path of the trusted CA certificates in the ramdisk, as in a build with `CA=`.
 pub const RAMDISK_AUTHORITIES: &str = "etc/ssl/certs/ca-certificates.crt";
 
-/// Address of this host for machines in QEMU. The certificate contains this address and [`OF_TESTS`].
-const OF_MACHINES: &str = "10.0.2.2";
-/// Address of this host for the tests.
-const OF_TESTS: &str = "127.0.0.1";
+/// Address at which machines in QEMU reach this host. The certificate contains this address and [`HOST_SIDE_ADDRESS`].
+const GUEST_SIDE_ADDRESS: &str = "10.0.2.2";
+/// Address at which the tests reach this host.
+const HOST_SIDE_ADDRESS: &str = "127.0.0.1";
 
-/// TLS endpoints, which end when this value is dropped.
+/// TLS endpoints. They end when this value is dropped.
 pub struct TlsEndpoints {
-    /// Port that the machine connects to.
+    /// Port to which the machine connects.
     port: u16,
-    /// Port for plain text that is forwarded to the server over TLS.
+    /// Port that accepts plain text, which is forwarded to the server over TLS.
     pub to_server: u16,
     server: Arc<AtomicU16>,
     _runtime: Runtime,
@@ -38,13 +39,13 @@ pub fn testdata_path(name: &str) -> PathBuf {
 }
 
 impl TlsEndpoints {
-    /// Starts the endpoints. Data from the machine are forwarded to the proxy at that port.
+    /// Starts the endpoints. Data from machines are forwarded to this port of the proxy.
     ///
     /// # Errors
-    /// No port is available, or the certificate cannot be used.
+    /// Fails if no port is free, or the certificate cannot be used.
     pub fn start(wire: u16) -> Result<TlsEndpoints> {
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_io().build();
-        let runtime = runtime.context("the ends of the wire")?;
+        let runtime = runtime.context("create the runtime of the TLS endpoints")?;
         let (acceptor, connector) = (build_acceptor()?, build_connector()?);
         let server = Arc::new(AtomicU16::new(0));
         let (machines, port) = open_listener(&runtime)?;
@@ -54,7 +55,7 @@ impl TlsEndpoints {
                 let acceptor = acceptor.clone();
                 tokio::spawn(async move {
                     let client = acceptor.accept(client).await?;
-                    join_connections(client, TcpStream::connect((OF_TESTS, wire)).await?).await
+                    join_connections(client, TcpStream::connect((HOST_SIDE_ADDRESS, wire)).await?).await
                 });
             }
         });
@@ -63,8 +64,8 @@ impl TlsEndpoints {
             while let Ok((client, _)) = plain.accept().await {
                 let (connector, port) = (connector.clone(), shared.load(Ordering::Relaxed));
                 tokio::spawn(async move {
-                    let name = ServerName::try_from(OF_TESTS).map_err(std::io::Error::other)?;
-                    let server = TcpStream::connect((OF_TESTS, port)).await?;
+                    let name = ServerName::try_from(HOST_SIDE_ADDRESS).map_err(std::io::Error::other)?;
+                    let server = TcpStream::connect((HOST_SIDE_ADDRESS, port)).await?;
                     join_connections(client, connector.connect(name, server).await?).await
                 });
             }
@@ -77,22 +78,22 @@ impl TlsEndpoints {
         self.server.store(port, Ordering::Relaxed);
     }
 
-    /// Returns the URL of the server for the machine.
+    /// Returns the URL at which the machine reaches the server.
     pub fn url(&self) -> String {
-        format!("https://{OF_MACHINES}:{}", self.port)
+        format!("https://{GUEST_SIDE_ADDRESS}:{}", self.port)
     }
 }
 
 fn open_listener(runtime: &Runtime) -> Result<(tokio::net::TcpListener, u16)> {
-    let listener = TcpListener::bind((OF_TESTS, 0)).context(OF_TESTS)?;
-    listener.set_nonblocking(true).context(OF_TESTS)?;
-    let port = listener.local_addr().context(OF_TESTS)?.port();
+    let listener = TcpListener::bind((HOST_SIDE_ADDRESS, 0)).context(HOST_SIDE_ADDRESS)?;
+    listener.set_nonblocking(true).context(HOST_SIDE_ADDRESS)?;
+    let port = listener.local_addr().context(HOST_SIDE_ADDRESS)?.port();
     let _entered = runtime.enter();
-    Ok((tokio::net::TcpListener::from_std(listener).context(OF_TESTS)?, port))
+    Ok((tokio::net::TcpListener::from_std(listener).context(HOST_SIDE_ADDRESS)?, port))
 }
 
-/// Forwards data between two connections. An error on one side ends both connections, so that the peer on the other
-/// side detects the end.
+/// Forwards data between two connections. An error on one side ends both connections, so that the other peer notices
+/// it.
 async fn join_connections(
     mut one: impl AsyncRead + AsyncWrite + Unpin,
     mut other: impl AsyncRead + AsyncWrite + Unpin,
@@ -118,12 +119,12 @@ fn build_connector() -> Result<TlsConnector> {
     Ok(TlsConnector::from(Arc::new(config.with_root_certificates(authorities).with_no_client_auth())))
 }
 
-/// Tests that data from the plain side are sent over TLS to another pair of endpoints, and leave these as plain text.
-/// Also tests that a client without TLS gets no data.
+/// Tests that plain data is sent over TLS to another pair of endpoints, which forward them as plain text. Also tests
+/// that a client without TLS receives no data.
 pub fn self_test() {
     use std::io::{Read, Write};
     use std::net::TcpStream;
-    let server = TcpListener::bind((OF_TESTS, 0)).expect("a port");
+    let server = TcpListener::bind((HOST_SIDE_ADDRESS, 0)).expect("a port");
     let of_server = TlsEndpoints::start(server.local_addr().expect("an address").port()).expect("ends");
     let of_machine = TlsEndpoints::start(0).expect("ends");
     of_machine.set_server(of_server.port);
@@ -134,7 +135,7 @@ pub fn self_test() {
         client.write_all(&[&question[..], &[b'x'; 100_000]].concat()).expect("answered");
     });
     let ask = |port: u16| {
-        let mut stream = TcpStream::connect((OF_TESTS, port)).expect("a connection");
+        let mut stream = TcpStream::connect((HOST_SIDE_ADDRESS, port)).expect("a connection");
         stream.write_all(b"question").expect("sent");
         let mut answer = Vec::new();
         let _ = stream.read_to_end(&mut answer);
@@ -143,6 +144,6 @@ pub fn self_test() {
     assert!(!ask(of_server.port).starts_with(b"question"), "plain text is not passed on");
     let answer = ask(of_machine.to_server);
     assert!(answer.starts_with(b"question") && answer.len() == 100_008, "{}", answer.len());
-    answers.join().expect("the server is content");
+    answers.join().expect("the server has received the expected data");
     assert_eq!(of_machine.url(), format!("https://10.0.2.2:{}", of_machine.port));
 }

@@ -1,4 +1,5 @@
-//! TPM 2 of a machine: swtpm, whose state is preserved in the machine's folder across power cuts.
+//! TPM 2 of a machine, simulated by swtpm. Its state is in the folder of the machine, and is preserved across power
+//! cuts.
 
 use crate::host::{Context, Result, patience, tie_to_thread};
 use std::fs::{self, File};
@@ -8,17 +9,19 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// Start deadline: swtpm starts within milliseconds, but the previous process may still hold the lock on the state.
+/// Time limit for the start. swtpm starts within milliseconds, but the previous process may still hold the lock on the
+/// state.
 const START_DEADLINE: Duration = Duration::from_secs(20);
 
-/// TPM2_DictionaryAttackParameters with 32 tries, as on real boards. A TPM counts each power cut after use as a failed try, and swtpm's
-/// default of three is used up after three boots that the harness ends.
-const TRIES: &[u8] =
+/// Command TPM2_DictionaryAttackParameters that permits 32 failed tries, as on real boards. A TPM counts each power cut
+/// after its use as a failed try, so swtpm's default of three tries would be used up after three boots that the harness
+/// ends.
+const SET_FAILED_TRIES_COMMAND: &[u8] =
     b"\x80\x02\0\0\0\x27\0\0\x01\x3a\x40\0\0\x0a\0\0\0\x09\x40\0\0\x09\0\0\0\0\0\0\0\0\x20\0\0\0\xa0\0\0\0\xa0";
 /// Command TPM2_Shutdown.
 const SHUTDOWN: &[u8] = b"\x80\x01\0\0\0\x0c\0\0\x01\x45\0\0";
 
-/// Running swtpm process, one for each boot of the machine. The process is killed when this value is dropped.
+/// Running swtpm process for one boot of the machine. It is killed when this value is dropped.
 pub struct Tpm {
     process: Child,
     socket: PathBuf,
@@ -28,7 +31,7 @@ impl Tpm {
     /// Starts swtpm.
     ///
     /// # Errors
-    /// swtpm is not installed, or does not start.
+    /// Fails if swtpm is not installed, or does not start.
     pub fn start(folder: &Path) -> Result<Tpm> {
         let state = state_folder(folder);
         if !state.exists() {
@@ -43,11 +46,11 @@ impl Tpm {
         Tpm::spawn_swtpm(folder, &[])
     }
 
-    /// Sets the number of tries of a new TPM.
+    /// Sets the number of failed tries that a new TPM permits.
     fn set_lockout_tries(self, commands: &Path) -> Result<Tpm> {
         let mut stream = UnixStream::connect(commands).context(commands.display())?;
         stream.set_read_timeout(Some(START_DEADLINE)).context("swtpm")?;
-        for command in [TRIES, SHUTDOWN] {
+        for command in [SET_FAILED_TRIES_COMMAND, SHUTDOWN] {
             let mut answer = [0; 64];
             stream.write_all(command).context("swtpm")?;
             let length = stream.read(&mut answer).context("swtpm")?;
@@ -63,7 +66,7 @@ impl Tpm {
         let log = folder.join("swtpm.log");
         let deadline = Instant::now() + START_DEADLINE * patience() as u32;
         loop {
-            // Leftovers of an earlier process.
+            // An earlier process may have left the socket.
             let _ = fs::remove_file(&socket);
             let words = File::create(&log).context(log.display())?;
             let mut process = tie_to_thread("swtpm")
@@ -102,7 +105,7 @@ impl Tpm {
 
 impl Drop for Tpm {
     fn drop(&mut self) {
-        // Both fail only if it has exited already, as it does after its machine.
+        // Both calls fail only if the process has already exited, as it does when its machine ends.
         let _ = self.process.kill();
         let _ = self.process.wait();
     }
@@ -112,10 +115,10 @@ fn state_folder(folder: &Path) -> PathBuf {
     folder.join("tpm")
 }
 
-/// Replaces the board: the TPM loses its state.
+/// Replaces the mainboard: its TPM has no state.
 ///
 /// # Errors
-/// The state cannot be removed.
+/// Fails if the state cannot be removed.
 pub fn renew_state(folder: &Path) -> Result<()> {
     let state = state_folder(folder);
     match fs::remove_dir_all(&state) {

@@ -1,15 +1,15 @@
-//! Disks that a running system does not use: nothing on them is mounted, a member of an array, or used for swap. These
+//! Disks that a running system does not use: no part of them is mounted, a member of an array, or used for swap. Such
 //! disks must not have been written.
 
 use crate::facts::Facts;
 use crate::scenario::Machine;
 use std::collections::BTreeSet;
 
-/// Returns the names of the disks that the system does not use, according to its own facts. The names are kernel names, so the disks must
-/// be plugged in in the order of the machine.
+/// Returns the names of the disks that the system does not use, according to its facts. The facts contain kernel names,
+/// so the disks must have been plugged in in the order of the scenario.
 pub fn find_unused<'a>(machine: &'a Machine, facts: &Facts) -> Vec<&'a str> {
     let lines = |section: &str| facts.section(section).unwrap_or_default().iter();
-    // The facts do not show which disk holds an open LUKS container, so no disk is treated as unused.
+    // The facts do not show on which disk an open LUKS container is, so no disk counts as unused.
     let is_open = |line: &String| line.starts_with("/dev/mapper/luks-");
     let has_open = |line: &String| line.contains(" mapper/luks-");
     if lines("mounts").any(is_open) || lines("groups").any(has_open) {
@@ -23,12 +23,12 @@ pub fn find_unused<'a>(machine: &'a Machine, facts: &Facts) -> Vec<&'a str> {
             None => devices.extend(device.strip_prefix("/dev/").map(str::to_owned)),
         }
     }
-    // Starting an array writes to its members.
+    // The start of an array writes to its members.
     for line in lines("arrays") {
         devices.extend(line.split_whitespace().skip(4).flat_map(|members| members.split(',')).map(str::to_owned));
     }
     let is_on = |disk: &str| devices.iter().any(|device| is_of(device, disk));
-    // A disk that is used over one of its paths is used over all of them.
+    // If a disk is used through one of its paths, all of its paths count as used.
     let used: BTreeSet<&str> = machine
         .disks
         .iter()
@@ -39,8 +39,8 @@ pub fn find_unused<'a>(machine: &'a Machine, facts: &Facts) -> Vec<&'a str> {
     disks.map(|disk| disk.name.as_str()).filter(|disk| !used.contains(disk)).collect()
 }
 
-/// Returns whether this device is the disk or one of its partitions. `sdaa` is not on `sda`, and partitions of `nvme0n1` have a `p` before
-/// their number.
+/// Returns whether the device is this disk or one of its partitions. `sdaa` is not a partition of `sda`, and partitions
+/// of `nvme0n1` have a `p` before their number.
 fn is_of(device: &str, disk: &str) -> bool {
     let Some(rest) = device.strip_prefix(disk) else { return false };
     let digits = rest.strip_prefix('p').filter(|_| disk.ends_with(|c: char| c.is_ascii_digit())).unwrap_or(rest);
@@ -48,7 +48,8 @@ fn is_of(device: &str, disk: &str) -> bool {
     rest.is_empty() || (has_separator && !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit()))
 }
 
-/// Returns the volume group in a device mapper name, in which `-` separates group and volume, and `--` is a hyphen within one of the names.
+/// Returns the volume group in a name of the device mapper. In such a name, `-` separates group and volume, and `--`
+/// stands for a hyphen in one of the names.
 fn volume_group(volume: &str) -> String {
     let name = volume.replace("--", "\n");
     name.split('-').next().unwrap_or_default().replace('\n', "-")
@@ -63,8 +64,8 @@ fn volumes_of(group: String, facts: &Facts) -> Vec<String> {
     found.flatten().collect()
 }
 
-/// Checks that partitions, volumes, arrays and swap make a disk used, and that a group without a mounted volume does
-/// not.
+/// Tests that a disk counts as used because of partitions, volumes, arrays and swap, but not because of a group without
+/// mounted volumes.
 pub fn self_test() {
     let text = "=== facts begin tiny\n--- mounts\n/dev/vda1 / ext4 rw 0 0\nproc /proc proc rw 0 0\n/dev/sdz1 /srv ext4 rw 0 0\n\
                 /dev/mapper/csi--lvm-var--lib /var/lib ext4 rw 0 0\n--- swaps\nFilename Type\n/dev/nvme0n1p2 partition 1 0 -2\n\

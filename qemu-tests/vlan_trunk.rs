@@ -1,4 +1,5 @@
-//! Switch port of a machine's first NIC that passes frames of one VLAN only: tagged on the machine's side, untagged on the network's side.
+//! Switch port of a machine's first NIC. It forwards only frames of one VLAN, which are tagged on the side of the
+//! machine, and untagged on the side of the network.
 
 use crate::host::{Context, Result};
 use std::io::{Read, Write};
@@ -6,18 +7,19 @@ use std::net::{TcpListener, TcpStream};
 use std::process::Command;
 use std::thread;
 
-/// Offset of the tag: it follows two MAC addresses.
+/// Offset of the VLAN tag in a frame, after two MAC addresses.
 const ADDRESSES: usize = 12;
 const TAG: [u8; 2] = [0x81, 0x00];
-/// Mask of the VLAN id, without the priority.
+/// Mask of the VLAN id in the tag, without the priority.
 const NUMBER: u16 = 0x0FFF;
-/// Maximum size of QEMU's frames.
-const MOST_BYTES: u32 = 68 * 1024;
+/// Maximum size of a frame from QEMU.
+const MAXIMUM_FRAME_BYTES: u32 = 68 * 1024;
 
-/// Adds the network `id` to a machine: QEMU's user network behind such a port. The port is closed when QEMU exits.
+/// Adds the network `id` to a machine: QEMU's user network behind such a switch port. The port is closed when QEMU
+/// exits.
 ///
 /// # Errors
-/// No port is available on this host.
+/// Fails if no port of this host is free.
 pub fn add_trunk(command: &mut Command, id: &str, vlan: u16) -> Result<()> {
     let listen = || TcpListener::bind("127.0.0.1:0").context("a port of the switch");
     let (tagged, plain) = (listen()?, listen()?);
@@ -44,7 +46,7 @@ fn forward_between(tagged: &TcpListener, plain: &TcpListener, vlan: u16) -> std:
     forward_frames(plain, tagged, |frame| with_tag(frame, vlan))
 }
 
-/// Forwards frames in QEMU's format, each preceded by its length.
+/// Forwards frames in QEMU's format, in which the length precedes each frame.
 fn forward_frames(
     mut from: TcpStream,
     mut to: TcpStream,
@@ -53,7 +55,7 @@ fn forward_frames(
     loop {
         let mut length = [0; 4];
         from.read_exact(&mut length)?;
-        let length = u32::from_be_bytes(length).min(MOST_BYTES);
+        let length = u32::from_be_bytes(length).min(MAXIMUM_FRAME_BYTES);
         let mut frame = vec![0; length as usize];
         from.read_exact(&mut frame)?;
         if let Some(frame) = through(&frame) {

@@ -1,4 +1,4 @@
-//! End-to-end tests of `drophammer volume` against `drophammer serve`: its output and exit code.
+//! End-to-end tests of the output and the exit codes of `drophammer volume`, with a running `drophammer serve`.
 
 use crate::host::{Result, tie_to_thread, write};
 use crate::server::{Server, boot_script, send_json, write_object};
@@ -12,7 +12,7 @@ const MAC: &str = "52:54:00:00:00:b1";
 const UID: &str = "9474cda7-0dbe-40fc-9842-3cb0404a7401";
 const OTHER: &str = "9474cda7-0dbe-40fc-9842-3cb0404a7402";
 
-/// Returns a list as `kubectl get volumes,storageclasses -o yaml` prints it.
+/// Returns a list of volumes in the format of `kubectl get volumes,storageclasses -o yaml`.
 fn list_volumes(names: &[(&str, &str)]) -> String {
     let volume = |(name, uid): &(&str, &str)| {
         format!(
@@ -52,7 +52,7 @@ fn create_folder() -> tempfile::TempDir {
     dir
 }
 
-/// Runs a command of the program with this standard input. Returns exit code, output and error output.
+/// Runs a command of drophammer with this standard input. Returns its exit code, its output and its error output.
 fn run_command(port: u16, token: &Path, words: &[&str], input: Stdio) -> (Option<i32>, String, String) {
     let server = format!("http://127.0.0.1:{port}");
     let mut command = tie_to_thread(env!("CARGO_BIN_EXE_drophammer"));
@@ -66,7 +66,7 @@ fn run_volume(port: u16, token: &Path, words: &[&str]) -> (Option<i32>, String, 
     run_command(port, token, &[&["volume"], words].concat(), Stdio::null())
 }
 
-/// Tests commands whose file is `-`. They read it from standard input, and their messages have its positions.
+/// Tests commands with the file `-`, which is standard input. Their messages contain positions in this input.
 fn test_standard_input(port: u16, token: &Path, folder: &Path) {
     let run = |words: &[&str], text: &str| {
         let path = folder.join("standard-input");
@@ -118,7 +118,7 @@ fn simulate_installation(port: u16, volumes: &Value) -> Result<()> {
     Ok(())
 }
 
-/// Tests the commands from a list in a file to the removal of a volume, including all refusals.
+/// Tests the commands from adding volumes to removing one, including all refusals.
 pub fn self_test() {
     let dir = create_folder();
     let server = Server::start(dir.path(), &dir.path().join("boot"), "", None).expect("drophammer serve");
@@ -130,7 +130,7 @@ pub fn self_test() {
         write(&path, text).expect(name);
         path.display().to_string()
     };
-    // Lines without the table heading, with one blank between columns.
+    // Returns the lines without the heading of the table, and with one blank between columns.
     let lines = |text: &str| -> Vec<String> {
         text.lines().skip(1).map(|line| line.split_whitespace().collect::<Vec<_>>().join(" ")).collect()
     };
@@ -160,7 +160,11 @@ pub fn self_test() {
 
     let pending = "db-1 node Pending - - the pending installation prepares the volume".to_owned();
     assert_eq!(lines(&good(&["add", "node", &list])), std::slice::from_ref(&pending));
-    assert_eq!(lines(&good(&["add", MACHINE, &list])), std::slice::from_ref(&pending), "what is there stays");
+    assert_eq!(
+        lines(&good(&["add", MACHINE, &list])),
+        std::slice::from_ref(&pending),
+        "existing volumes are unchanged"
+    );
     assert_eq!(lines(&good(&["ls"])), [pending]);
     test_standard_input(port, &token, dir.path());
     let empty: Value = parse_manifests(&good(&["list", "--manifests"]));
@@ -182,7 +186,7 @@ pub fn self_test() {
     let two = lines(&good(&["add", "node", &more]));
     assert!(two[1].contains("db-2 node Pending - - the next reinstall prepares the volume"), "{two:?}");
 
-    // As MetalK8s' deletion sequence does.
+    // These requests have the same order as in MetalK8s when it deletes a volume.
     refused(&["rm", "nobody", "db-1", "--persistent-volume", "none"], "nobody");
     refused(&["rm", "node", "db-9", "--persistent-volume", "none"], "db-9");
     refused(&["rm", "node", "db-1", "--persistent-volume", "lost"], "persistent_volume");
@@ -196,7 +200,7 @@ pub fn self_test() {
     assert_eq!(parse_manifests(&good(&["list", "--manifests"]))["items"], json!([]));
     let text = std::fs::read_to_string(dir.path().join("machines/node.yaml")).expect("the machine file");
     assert!(!text.contains(UID) && !text.contains(OTHER), "{text}");
-    // The file is only accessible to its owner.
+    // Only the owner can read the token file.
     let other = file("other.token", &"0".repeat(64));
     let (code, printed, errors) = run_volume(port, Path::new(&other), &["list"]);
     assert!(code != Some(0) && printed.is_empty(), "{printed} {errors}");

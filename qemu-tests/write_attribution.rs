@@ -1,19 +1,19 @@
-//! Assigns writes to steps, by the console output before and after them, and checks whether these steps may write
-//! there.
+//! Assignment of writes to steps, by the console output before and after them, and check that these steps may write to
+//! these ranges.
 
 use crate::write_log::LoggedWrite;
 use serde_json::Value;
 
-/// State of the agent according to its output.
+/// State of the agent, as its console output shows it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct AgentState {
     /// True if the agent runs.
     pub started: bool,
-    /// True if a script that may write ran before the agent.
+    /// True if a script that may write has run before the agent.
     pub prepared: bool,
-    /// Step that began last.
+    /// Step that has started last.
     pub step: Option<String>,
-    /// True if that step has failed, so no other step begins.
+    /// True if this step has failed. No further step starts then.
     pub failed: bool,
     /// True if the agent starts another kernel.
     pub starts_other_kernel: bool,
@@ -46,7 +46,7 @@ impl AgentState {
     }
 }
 
-/// Console state before and after the logs of all disks were counted.
+/// State of the agent before and after the lengths of all logs were read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ConsoleSample {
     pub before: AgentState,
@@ -54,12 +54,12 @@ pub struct ConsoleSample {
     pub after: AgentState,
 }
 
-/// Disk of the machine, with all identifiers that a plan may use.
+/// Disk of the machine with all identifiers by which a plan may refer to it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DiskIdentity {
     pub name: String,
     pub serial: String,
-    /// Names of its other paths.
+    /// Names of the other paths to the disk.
     pub paths: Vec<String>,
 }
 
@@ -70,12 +70,12 @@ impl DiskIdentity {
     }
 }
 
-/// Extents of the plan by step: `extents` of `drophammer plan --json`.
+/// Permitted writes: the extents of the plan by step, which are `extents` in `drophammer plan --json`.
 pub struct WritePolicy<'a> {
-    /// Names of the steps in order, and the disks that they may write.
+    /// Names of the steps in their order, each with the disks to which it may write.
     steps: Vec<(&'a str, &'a [Value])>,
     disks: &'a [DiskIdentity],
-    /// True if the kernel has named the disks as they are listed.
+    /// True if the kernel names of the disks are those in the scenario.
     named_as_listed: bool,
 }
 
@@ -91,7 +91,8 @@ impl<'a> WritePolicy<'a> {
         WritePolicy { steps: steps.collect(), disks, named_as_listed }
     }
 
-    /// Returns the steps that ran between two samples, and the step after them, because the console output is delayed.
+    /// Returns the steps that have run between two samples. The next step is included, because the console output is
+    /// delayed.
     fn steps_between(&self, earlier: &AgentState, later: &AgentState) -> &[(&'a str, &'a [Value])] {
         let place = |state: &AgentState| {
             let step = state.step.as_deref()?;
@@ -106,7 +107,8 @@ impl<'a> WritePolicy<'a> {
         self.steps.get(first..last.min(self.steps.len())).unwrap_or_default()
     }
 
-    /// Returns whether the plan refers to this disk: by its serial number, or by its name if there is no unique serial number.
+    /// Returns whether the plan refers to this disk, by its serial number, or by its name if no serial number is
+    /// unique.
     fn refers_to(&self, planned: &Value, disk: &DiskIdentity) -> bool {
         let (device, serial) = (&planned["device"], planned["serial"].as_str().unwrap_or_default());
         let with_serial: Vec<&DiskIdentity> = self.disks.iter().filter(|known| known.serial == serial).collect();
@@ -118,7 +120,7 @@ impl<'a> WritePolicy<'a> {
         }
     }
 
-    /// Returns the ranges of the disk that these steps may write.
+    /// Returns the ranges of the disk to which these steps may write.
     fn allowed_ranges(&self, steps: &[(&str, &[Value])], disk: &DiskIdentity) -> Vec<(u64, u64)> {
         let planned = steps.iter().flat_map(|(_, disks)| disks.iter()).filter(|planned| self.refers_to(planned, disk));
         let ranges = planned.flat_map(|planned| planned["ranges"].as_array().into_iter().flatten());
@@ -132,8 +134,8 @@ impl<'a> WritePolicy<'a> {
         ranges
     }
 
-    /// Returns the reason why the observations are insufficient: the agent has `acted`, but the console shows none of
-    /// its steps; or all logs are empty after a complete installation.
+    /// Returns the reason why the observations are not sufficient: the agent has `acted`, but the console shows none of
+    /// its steps, or all logs are empty after a complete installation.
     pub fn find_missing_observations(&self, acted: bool, samples: &[ConsoleSample]) -> Option<String> {
         if acted && !samples.iter().any(|sample| sample.after.started) {
             return Some(
@@ -149,8 +151,8 @@ impl<'a> WritePolicy<'a> {
         })
     }
 
-    /// Returns the writes of a disk that no step may have done, as messages. `number` is the index of the disk in the counts of the
-    /// samples; writes before the start of the agent are included only if `from_the_start` is set.
+    /// Returns messages about the writes to a disk that no step may have made. `number` is the index of the disk in the
+    /// counts of the samples. Writes before the start of the agent are included only if `from_the_start` is true.
     pub fn find_violations(
         &self,
         number: usize,
@@ -187,7 +189,7 @@ impl<'a> WritePolicy<'a> {
     }
 }
 
-/// Describes the first of these writes and their number.
+/// Describes the first of these writes, and states their number.
 fn describe_writes(
     disk: &DiskIdentity,
     outside: &[&LoggedWrite],
@@ -241,10 +243,10 @@ fn test_console_marks() {
     }
     let took = "Installing          storage.wipe took 1.2 s";
     let failed = "Installing          storage.wipe failed after 1.2 s";
-    let begun = [START, "Installing          storage.wipe"];
+    let started = [START, "Installing          storage.wipe"];
     assert!(
-        !state_after(&[&begun[..], &[took][..]].concat()).failed
-            && state_after(&[&begun[..], &[failed][..]].concat()).failed
+        !state_after(&[&started[..], &[took][..]].concat()).failed
+            && state_after(&[&started[..], &[failed][..]].concat()).failed
     );
     assert!(state_after(&[START, "Booting New Kernel  leaving the ramdisk"]).starts_other_kernel);
     assert!(state_after(&[START, "Installing          boot.kexec"]).starts_other_kernel);
@@ -254,7 +256,7 @@ fn test_console_marks() {
     assert!(!state_after(&["[    0.0] Linux version 6.1", START]).other_kernel_runs);
 }
 
-/// Returns the extents of a plan whose wipe and burn may write the first MiB of sda.
+/// Returns the extents of a plan in which wiping and burning may write the first MiB of sda.
 fn plan_extents() -> Value {
     let wiped = serde_json::json!({"device": "/dev/sda", "serial": "A", "ranges": [{"start": 0, "length": 1 << 20}]});
     serde_json::json!([
@@ -289,7 +291,7 @@ fn test_write_checks() {
     let samples: Vec<ConsoleSample> = samples.into_iter().chain(more).collect();
     let violations =
         |entry: &[LoggedWrite], disk: usize| policy.find_violations(0, &disks[disk], entry, &samples, true);
-    // The step that was seen, the previous one and the next one.
+    // The permitted writes belong to the step that the console shows, the previous step, or the next step.
     for (number, may) in [(0, false), (1, false), (2, true), (3, true), (4, true), (5, true), (6, false), (7, true)] {
         assert_eq!(violations(&write(number, 0), 0).is_empty(), may, "{number}");
         // Writes after the last sample are not checked.
@@ -298,7 +300,7 @@ fn test_write_checks() {
     let words = violations(&write(3, (1 << 20) - 512), 0);
     let expected = "the witness: 4096 bytes of disk sda were written at sector 2047 between the start of report.begin and the start of storage.wipe, outside of the extents of the plan";
     assert_eq!(words, [expected]);
-    // A refusal has no plan; the agent is distinguished from programs before and after it.
+    // A refusal has no plan. Writes of the agent are distinguished from those of programs before and after it.
     let refused = WritePolicy::new(None, &disks, true);
     let count_violations = |samples: &[ConsoleSample], from_the_start| {
         refused.find_violations(0, &disks[0], &write(0, 0), samples, from_the_start).len()
@@ -313,7 +315,7 @@ fn test_write_checks() {
     assert_eq!(count_violations(&[leaving, sample_at("boot.kexec", 1)], true), 0);
     let silent = ConsoleSample { before: AgentState::default(), counts: vec![1], after: AgentState::default() };
     assert_eq!(count_violations(&[silent], true), 0);
-    // An agent that has failed does not begin another step.
+    // After a failure, the agent starts no further step.
     let mut failed = sample_at("report.begin", 3);
     failed.after.failed = true;
     assert_eq!(
@@ -329,7 +331,7 @@ fn test_missed_output() {
     let words = |policy: &WritePolicy, acted, sample: &ConsoleSample| {
         policy.find_missing_observations(acted, std::slice::from_ref(sample)).unwrap_or_default()
     };
-    // A machine that went off before its agent began.
+    // The machine has gone off before its agent has started.
     assert_eq!(words(&policy, false, &silent), "");
     assert!(words(&policy, true, &silent).contains("does not show its start"));
     assert_eq!(words(&policy, true, &sample_at("storage.lock", 0)), "");

@@ -1,5 +1,5 @@
-//! Write log of a disk, made by QEMU's `blklogwrites` in the format of the kernel's dm-log-writes: a first sector with the number of
-//! entries, then for each write a sector with its entry, followed by the data.
+//! Write log of a disk, written by QEMU's `blklogwrites` in the format of the kernel's dm-log-writes. The first sector
+//! contains the number of entries. It is followed, for each write, by a sector with the entry and by the data.
 
 use crate::host::{Context, Result};
 use std::fs::File;
@@ -8,18 +8,18 @@ use std::path::{Path, PathBuf};
 
 const MAGIC: u64 = 0x006a_7366_7773_6872;
 const FLUSH: u64 = 1;
-/// Force unit access: the data are on the medium when the write is completed.
+/// Flag for force unit access: the data is on the medium when the write is completed.
 const FUA: u64 = 2;
 const DISCARD: u64 = 4;
 const MARK: u64 = 8;
 
-/// Maximum number of writes in flight at a power cut, whose entries may be missing in the file.
+/// Maximum number of writes in flight at a power cut. Their entries may be missing in the file.
 const MAX_IN_FLIGHT: u64 = 1024;
 
 /// Write or discard.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LoggedWrite {
-    /// Index in the log, including flushes, from 0.
+    /// Index of the entry in the log, starting at 0. Flushes are counted.
     pub number: u64,
     /// Offset on the disk, in bytes.
     pub start: u64,
@@ -27,15 +27,15 @@ pub struct LoggedWrite {
     pub discard: bool,
 }
 
-/// Returns the current number of entries. A log that was just created is empty and has none.
+/// Returns the current number of entries; 0 for a log that was just created.
 ///
 /// # Errors
-/// The file cannot be read, or is not a log.
+/// Fails if the file cannot be read, or is not a log.
 pub fn count_entries(path: &Path) -> Result<u64> {
     Ok(open_log(path)?.map_or(0, |log| log.count))
 }
 
-/// Entry with all details of the log.
+/// Entry with all details that the log contains.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LogRecord {
     /// See [`LoggedWrite::number`].
@@ -45,16 +45,16 @@ pub struct LogRecord {
     pub length: u64,
     /// Offset of the data in the log; `None` for a discard.
     pub data: Option<u64>,
-    /// True if all previous entries are on the medium.
+    /// True if all previous entries are on the medium when this entry is completed.
     pub is_flush: bool,
-    /// True if the entry itself is on the medium.
+    /// True if the data of this entry are on the medium when it is completed.
     pub is_forced: bool,
 }
 
-/// Returns all writes and discards, in order, without flushes.
+/// Returns all writes and discards in their order, without flushes.
 ///
 /// # Errors
-/// The file cannot be read, or is not a log.
+/// Fails if the file cannot be read, or is not a log.
 pub fn read_writes(path: &Path) -> Result<Vec<LoggedWrite>> {
     let writes = read_records(path)?.into_iter().filter(|record| record.length > 0);
     let entry =
@@ -62,10 +62,11 @@ pub fn read_writes(path: &Path) -> Result<Vec<LoggedWrite>> {
     Ok(writes.map(entry).collect())
 }
 
-/// Returns all writes, discards and flushes, in order. A write with a preceding flush is two records with the same number.
+/// Returns all writes, discards and flushes in their order. A write that a flush precedes becomes two records with the
+/// same number.
 ///
 /// # Errors
-/// The file cannot be read, or is not a log.
+/// Fails if the file cannot be read, or is not a log.
 pub fn read_records(path: &Path) -> Result<Vec<LogRecord>> {
     let Some(log) = open_log(path)? else { return Ok(Vec::new()) };
     let mut records = Vec::new();
@@ -94,7 +95,7 @@ pub fn read_records(path: &Path) -> Result<Vec<LogRecord>> {
     Ok(records)
 }
 
-/// Open log, with the values of its first sector.
+/// Open log, and the values in its first sector.
 struct WriteLog {
     file: File,
     count: u64,
@@ -117,7 +118,7 @@ fn open_log(path: &Path) -> Result<Option<WriteLog>> {
     }
 }
 
-/// Parses four little-endian numbers.
+/// Parses four 64-bit little-endian numbers.
 fn parse_words(bytes: &[u8; 32]) -> [u64; 4] {
     std::array::from_fn(|index| {
         let mut word = [0; 8];
@@ -126,7 +127,7 @@ fn parse_words(bytes: &[u8; 32]) -> [u64; 4] {
     })
 }
 
-/// Writes a log with these entries, and `count` in the first sector; the data are holes.
+/// Writes a log with these entries. `count` is the number in the first sector, and the data is holes.
 pub fn write_log(path: &Path, count: u64, heads: &[(u64, u64, u64)]) {
     let file = File::create(path).expect("a file");
     let put = |words: [u64; 4], offset: u64| {
@@ -149,8 +150,8 @@ pub fn test_folder(name: &str) -> PathBuf {
     folder
 }
 
-/// Tests that writes, flushes and discards are distinguished, and that a log which ends early is accepted within
-/// limits, as after a power cut.
+/// Tests that writes, flushes and discards are distinguished. Also tests that a log which ends too early, as after a
+/// power cut, is accepted within limits.
 pub fn self_test() {
     let folder = test_folder("witness-log");
     let path = folder.join("by-hand.writes");
@@ -171,7 +172,7 @@ pub fn self_test() {
     std::fs::remove_dir_all(&folder).expect("removed");
 }
 
-/// Reads a log that QEMU itself has written, if its tool is installed.
+/// Tests with a log that QEMU itself has written, if its tool is installed.
 fn read_log_of_qemu(folder: &Path) {
     let (disk, log) = (folder.join("disk.raw"), folder.join("disk.writes"));
     File::create(&disk).and_then(|file| file.set_len(16 << 20)).expect("a file");
@@ -194,8 +195,8 @@ fn read_log_of_qemu(folder: &Path) {
     assert!(count_entries(&log).expect("a log") > 4, "flushes count");
 }
 
-/// Returns QEMU's options for a disk in this format whose writes are logged; the options of its file follow, below `file.file`. The count
-/// is updated with every write, and the log is never flushed.
+/// Returns QEMU's options for a disk in this format whose writes are logged. The caller appends the options of its
+/// file, below `file.file`. QEMU updates the number of entries with each write, and never flushes the log.
 pub fn blklogwrites_options(log: &Path, format: &str) -> String {
     let log = log.display();
     format!(

@@ -1,7 +1,8 @@
-//! Witness: all writes to a machine's disks while the agent runs, compared with the extents that the plan allows for each step.
+//! Witness: it compares all writes to a machine's disks while the agent is running with the extents that the plan
+//! permits for each step.
 //!
-//! QEMU logs the writes (`write_log`). A thread counts them whenever the console shows another step; in the end, each
-//! write is compared with the extents of the steps that ran when it occurred (`write_attribution`).
+//! QEMU logs the writes (`write_log`). A thread reads the lengths of the logs whenever the console shows another step.
+//! At the end, each write is compared with the extents of the steps that may have made it (`write_attribution`).
 
 use crate::host::{Context, Result, write};
 use crate::machine::{BootMethod, Chassis};
@@ -20,30 +21,31 @@ use std::time::Duration;
 /// Interval at which the console is read.
 const CONSOLE_INTERVAL: Duration = Duration::from_millis(20);
 
-/// Witness of a machine's writes, from the time at which the machine is switched on.
+/// Witness of the writes of a machine since power-on.
 pub struct WriteWitness {
     logs: Vec<PathLog>,
     all: Vec<DiskIdentity>,
     named_as_listed: bool,
-    /// True if only the agent's ramdisk may have written.
+    /// True if writes before the start of the agent are checked too, because only the agent's ramdisk may have made
+    /// them.
     from_the_start: bool,
     ended: Arc<AtomicBool>,
     thread: Option<JoinHandle<Result<Vec<ConsoleSample>>>>,
 }
 
-/// Log of the writes over one path of a disk.
+/// Log of the writes through one path to a disk.
 struct PathLog {
-    /// Name of the path; the name of the disk if there is no other path.
+    /// Name of the path. If there is only one path, it is the name of the disk.
     path: String,
     disk: DiskIdentity,
     log: PathBuf,
 }
 
 impl WriteWitness {
-    /// Creates the logs, which QEMU opens next, and starts to watch. Returns `None` for boots without the agent.
+    /// Creates the logs, which QEMU then opens, and starts the watch. Returns `None` for a boot without the agent.
     ///
     /// # Errors
-    /// A file cannot be created.
+    /// Fails if a file cannot be created.
     pub fn start(chassis: &Chassis, label: &str, boot: &BootMethod, console: &Path) -> Result<Option<WriteWitness>> {
         let from_the_start = match boot {
             BootMethod::Network(_) | BootMethod::Direct { network: true, .. } => true,
@@ -51,7 +53,7 @@ impl WriteWitness {
             BootMethod::Disk | BootMethod::DiskWithout(_) | BootMethod::Direct { .. } => return Ok(None),
         };
         let plugged = chassis.disks.iter().filter(|disk| !chassis.absent.contains(&disk.name));
-        // A write-protected disk cannot be written.
+        // Write-protected disks need no log.
         let writable = plugged.clone().filter(|disk| !disk.read_only);
         let logged = writable.map(|disk| PathLog {
             path: disk.name.clone(),
@@ -87,17 +89,17 @@ impl WriteWitness {
         }))
     }
 
-    /// Returns the write log of the path with this name. If a disk has no further paths, the name of its path is the
-    /// name of the disk.
+    /// Returns the write log of the path with this name. If a disk has only one path, its name is that of the disk.
     pub fn find_log(&self, path: &str) -> Option<&Path> {
         self.logs.iter().find(|logged| logged.path == path).map(|logged| logged.log.as_path())
     }
 
-    /// Ends the watch, and returns the writes so far that violate the plan. `extents` are those that the agent has announced, if any;
-    /// `acted` is set if it has announced or reported anything. Logs without violations are removed.
+    /// Ends the watch. Returns the writes so far that violate the plan. `extents` are the extents that the agent has
+    /// announced, if any. `acted` is true if the agent has sent an announcement or a report. Logs without violations
+    /// are removed.
     ///
     /// # Errors
-    /// A log cannot be read.
+    /// Fails if a log cannot be read.
     pub fn finish_watch(&mut self, extents: Option<&Value>, acted: bool) -> Result<Vec<String>> {
         self.ended.store(true, Ordering::Relaxed);
         let Some(thread) = self.thread.take() else { return Ok(Vec::new()) };
@@ -129,7 +131,8 @@ impl Drop for WriteWitness {
     }
 }
 
-/// Returns the disk of a path: writes over any of its paths are compared with the extents of the disk.
+/// Returns the disk to which a path leads. Writes through all paths to a disk are compared with the extents of the
+/// disk.
 fn identify_disk(chassis: &Chassis, disk: &Disk) -> DiskIdentity {
     let real = qemu_disks::find_disk(chassis, disk);
     let paths = chassis.machine.disks.iter().filter(|other| other.path_of.as_ref() == Some(&real.name));
@@ -140,10 +143,10 @@ fn identify_disk(chassis: &Chassis, disk: &Disk) -> DiskIdentity {
     }
 }
 
-/// Growing console file.
+/// Reader of a growing console file.
 struct ConsoleReader {
     file: File,
-    /// Incomplete last line.
+    /// Last line, which is incomplete.
     rest: Vec<u8>,
     state: AgentState,
 }
@@ -159,7 +162,7 @@ impl ConsoleReader {
     }
 }
 
-/// Takes a sample whenever the console shows new output, and one at the end.
+/// Takes a sample whenever the console has shown new output, and a last sample at the end.
 fn collect_samples(mut console: ConsoleReader, logs: Vec<PathBuf>, stop: &AtomicBool) -> Result<Vec<ConsoleSample>> {
     let mut samples: Vec<ConsoleSample> = Vec::new();
     loop {
@@ -211,8 +214,8 @@ pub fn self_test() {
     std::fs::remove_dir_all(&folder).expect("removed");
 }
 
-/// Tests that writes over both paths of a disk are compared with the plan, by whichever of the names and serial numbers
-/// the plan identifies the disk.
+/// Tests that writes through both paths to a disk are compared with the plan, whichever name or serial number the plan
+/// contains.
 fn test_paths_of_one_disk(folder: &Path) {
     let console = folder.join("two.console");
     for (serial, named) in [("S", "sda"), ("", "sda"), ("", "sdb")] {
@@ -227,7 +230,7 @@ fn test_paths_of_one_disk(folder: &Path) {
             let chassis = Chassis::new(&scenario.machine, folder);
             write(&console, "").expect("written");
             let witness = WriteWitness::start(&chassis, "two", &BootMethod::Network(folder), &console);
-            let mut witness = witness.expect("a witness").expect("a boot that is watched");
+            let mut witness = witness.expect("a witness").expect("a watched boot");
             let log = |path: &str| witness.find_log(path).expect("a log").to_owned();
             let (one, other) = (log("sda"), log("sdb"));
             assert_ne!(one, other);

@@ -52,7 +52,7 @@ need_rust() {
 	PATH=${CARGO_HOME:-$HOME/.cargo}/bin:$PATH
 }
 
-# accel: prints QEMU's accelerator on this host. The existence of /dev/kvm proves nothing: the CPU must support it too.
+# accel: prints QEMU's accelerator on this host. The existence of /dev/kvm proves nothing: the CPU must also support it.
 accel() {
 	if grep -qwE 'vmx|svm' /proc/cpuinfo && [ -w /dev/kvm ]; then echo kvm; else echo tcg; fi
 }

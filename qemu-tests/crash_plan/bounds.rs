@@ -1,4 +1,4 @@
-//! Limits of a plan: the agent may write anywhere on wiped disks, but only the announced extents of other disks.
+//! Limits of a plan: the agent may write anywhere on wiped disks, but on other disks only to the announced extents.
 
 use super::{BOOT, REINSTALL, is_on};
 use crate::crash_record::ReinstallRecord;
@@ -15,7 +15,7 @@ use std::fs;
 use std::path::Path;
 use uuid::Uuid;
 
-/// Builds the agent's plan request for this response of the server.
+/// Builds the agent's plan request from this response of the server.
 fn build_request(
     machine: &AssignedMachine,
     allocation: &Allocation,
@@ -27,16 +27,16 @@ fn build_request(
     request_from_allocation::build_request(machine, &machine.id, &allocation, &[])
 }
 
-/// Limits of a plan: it may write anywhere on wiped disks, but only the extents of other disks that the recorded agent
-/// announced.
+/// Limits of a plan. It may write anywhere on wiped disks, and on other disks only to the extents that the recorded
+/// agent has announced.
 pub struct PlanBounds {
     pub wiped: Vec<String>,
-    /// Ranges that a preserved filesystem, array or group may change, by disk.
+    /// Ranges to which a preserved filesystem, array or group may be changed, by disk.
     pub open: BTreeMap<String, ByteRanges>,
 }
 
 impl PlanBounds {
-    /// Builds the limits from the announcement at the point of no return.
+    /// Derives the limits from the announcement at the point of no return.
     pub fn new(record: &ReinstallRecord, layout: &Layout) -> PlanBounds {
         let wiped = layout.disks.iter().filter(|disk| disk.wipeonreinstall);
         let wiped: Vec<String> =
@@ -52,7 +52,7 @@ impl PlanBounds {
         PlanBounds { wiped, open: open.collect() }
     }
 
-    /// Returns the next action of the agent, or the violation of the limits.
+    /// Returns the next action of the agent, or a description of the violated limit.
     pub fn check_plan(
         &self,
         machine: &AssignedMachine,
@@ -101,71 +101,80 @@ impl PlanBounds {
     }
 }
 
-/// Returns the devices on which an operation creates something.
+/// Returns the devices on which an operation creates an object.
 fn list_targets(operation: &Operation) -> Vec<&DevicePath> {
     match operation {
-        Operation::Device(operation) => match operation {
-            DeviceOp::WipeDisk(wipe) => vec![&wipe.device],
-            DeviceOp::WriteTable(table) => vec![&table.device],
-            DeviceOp::ClearRanges(clear) => vec![&clear.device],
-            DeviceOp::EditTable(edit) => vec![&edit.device],
-            DeviceOp::CreateArray(array) => array.present_devices().collect(),
-            DeviceOp::CreateGroup(group) => group.devices.iter().collect(),
-            DeviceOp::CreateVolume(volume) => volume.physical.iter().collect(),
-            DeviceOp::CreateContainer(container) => vec![&container.device],
-            DeviceOp::MakeFilesystem(make) => vec![&make.device],
-            DeviceOp::PreparePersistent(volume) => volume.written_devices(),
-            DeviceOp::Release(_)
-            | DeviceOp::AssertFree(_)
-            | DeviceOp::TakeDown(_)
-            | DeviceOp::ProveZeros(_)
-            | DeviceOp::AssembleArray(_)
-            | DeviceOp::ActivateGroup(_)
-            | DeviceOp::OpenContainer(_)
-            | DeviceOp::CloseContainer(_)
-            | DeviceOp::TryArray(_)
-            | DeviceOp::TryFilesystem(_)
-            | DeviceOp::DeactivateGroup(_)
-            | DeviceOp::StopArray(_) => Vec::new(),
-        },
-        Operation::Run(operation) => match operation {
-            SessionOp::BurnDisk(burn) => vec![&burn.device],
-            SessionOp::CreateSystem(create) => create.disks.iter().collect(),
-            SessionOp::GrowFilesystem(GrowFilesystem(grow)) => vec![&grow.device],
-            SessionOp::Receive(receive) => receive.devices.iter().map(|received| &received.device).collect(),
-            SessionOp::ReachImage(_)
-            | SessionOp::VerifyDefinition(_)
-            | SessionOp::FindPrograms(_)
-            | SessionOp::IdentifyDisk(_)
-            | SessionOp::CheckContainers(_)
-            | SessionOp::LockDisk(_)
-            | SessionOp::UnlockDisk(_)
-            | SessionOp::Rehearse(_)
-            | SessionOp::TellPointOfNoReturn(_)
-            | SessionOp::MoveStands(_)
-            | SessionOp::Mount(_)
-            | SessionOp::MountReadOnly(_)
-            | SessionOp::BurnImage(_)
-            | SessionOp::WriteMachineFiles(_)
-            | SessionOp::InjectFiles(_)
-            | SessionOp::Finish(_)
-            | SessionOp::AdaptImage(_)
-            | SessionOp::AdaptMoved(_)
-            | SessionOp::WritePersistent(_)
-            | SessionOp::WriteFstab(_)
-            | SessionOp::ExtendFstab(_)
-            | SessionOp::WriteCrypttab(_)
-            | SessionOp::RemoveVariables(_)
-            | SessionOp::WriteBootEntries(_)
-            | SessionOp::LoadKernel
-            | SessionOp::ProveKept(_)
-            | SessionOp::WriteMarker(_)
-            | SessionOp::Unmount
-            | SessionOp::FlushDisks(_)
-            | SessionOp::Report(_)
-            | SessionOp::FindLoader
-            | SessionOp::Kexec => Vec::new(),
-        },
+        Operation::Device(operation) => list_device_targets(operation),
+        Operation::Run(operation) => list_session_targets(operation),
+    }
+}
+
+fn list_device_targets(operation: &DeviceOp) -> Vec<&DevicePath> {
+    match operation {
+        DeviceOp::WipeDisk(wipe) => vec![&wipe.device],
+        DeviceOp::WriteTable(table) => vec![&table.device],
+        DeviceOp::ClearRanges(clear) => vec![&clear.device],
+        DeviceOp::EditTable(edit) => vec![&edit.device],
+        DeviceOp::CreateArray(array) => array.present_devices().collect(),
+        DeviceOp::CreateGroup(group) => group.devices.iter().collect(),
+        DeviceOp::RemoveVolumes(remove) => remove.physical.iter().collect(),
+        DeviceOp::CreateVolume(volume) => volume.physical.iter().collect(),
+        DeviceOp::CreateContainer(container) => vec![&container.device],
+        DeviceOp::MakeFilesystem(make) => vec![&make.device],
+        DeviceOp::PreparePersistent(volume) => volume.written_devices(),
+        DeviceOp::Release(_)
+        | DeviceOp::AssertFree(_)
+        | DeviceOp::StopInspectedDevices(_)
+        | DeviceOp::ProveZeros(_)
+        | DeviceOp::AssembleArray(_)
+        | DeviceOp::ActivateGroup(_)
+        | DeviceOp::OpenContainer(_)
+        | DeviceOp::CloseContainer(_)
+        | DeviceOp::TryArray(_)
+        | DeviceOp::TryFilesystem(_)
+        | DeviceOp::DeactivateGroup(_)
+        | DeviceOp::StopArray(_) => Vec::new(),
+    }
+}
+
+fn list_session_targets(operation: &SessionOp) -> Vec<&DevicePath> {
+    match operation {
+        SessionOp::BurnDisk(burn) => vec![&burn.device],
+        SessionOp::CreateSystem(create) => create.disks.iter().collect(),
+        SessionOp::GrowFilesystem(GrowFilesystem(grow)) => vec![&grow.device],
+        SessionOp::Receive(receive) => receive.devices.iter().map(|received| &received.device).collect(),
+        SessionOp::ReachImage(_)
+        | SessionOp::VerifyDefinition(_)
+        | SessionOp::FindPrograms(_)
+        | SessionOp::IdentifyDisk(_)
+        | SessionOp::CheckContainers(_)
+        | SessionOp::LockDisk(_)
+        | SessionOp::UnlockDisk(_)
+        | SessionOp::Rehearse(_)
+        | SessionOp::AnnouncePointOfNoReturn(_)
+        | SessionOp::CheckMigrationCanceled(_)
+        | SessionOp::Mount(_)
+        | SessionOp::MountReadOnly(_)
+        | SessionOp::BurnImage(_)
+        | SessionOp::WriteMachineFiles(_)
+        | SessionOp::InjectFiles(_)
+        | SessionOp::Finish(_)
+        | SessionOp::AdaptImage(_)
+        | SessionOp::AdaptMoved(_)
+        | SessionOp::WritePersistent(_)
+        | SessionOp::WriteFstab(_)
+        | SessionOp::ExtendFstab(_)
+        | SessionOp::WriteCrypttab(_)
+        | SessionOp::RemoveVariables(_)
+        | SessionOp::WriteBootEntries(_)
+        | SessionOp::LoadKernel
+        | SessionOp::ProveKept(_)
+        | SessionOp::WriteMarker(_)
+        | SessionOp::Unmount
+        | SessionOp::FlushDisks(_)
+        | SessionOp::Report(_)
+        | SessionOp::FindLoader
+        | SessionOp::Kexec => Vec::new(),
     }
 }
 
@@ -191,7 +200,7 @@ pub(super) fn test_plan_checks() {
         allocation: Some(Allocation { id: "a".to_owned(), reinstall, order, ..Allocation::default() }),
         ..AssignedMachine::default()
     };
-    let ordered = machine(true, Some(OrderedReinstall { begun: true, ..order }));
+    let ordered = machine(true, Some(OrderedReinstall { started: true, ..order }));
     assert_eq!(bounds(&["sda"]).check_plan(&ordered, &layout, &found), Ok(REINSTALL.to_owned()));
     let beyond = bounds(&[]).check_plan(&ordered, &layout, &found);
     assert!(beyond.as_ref().is_err_and(|words| words.contains("/dev/sda would be")), "{beyond:?}");

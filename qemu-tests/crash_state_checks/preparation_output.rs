@@ -1,9 +1,10 @@
-//! Parser for the output of the script that prepares the disks: preserved filesystems, and regions that must not be written.
+//! Parser of the output of the script that prepares the disks: preserved filesystems, and regions that must not be
+//! written.
 
 use crate::crash_states::ByteRanges;
 use crate::host::{Context, Result};
 
-/// Preserved filesystem, or half of a mirrored one.
+/// Preserved filesystem, or one half of a mirrored filesystem.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PreservedExtent {
     pub disk: String,
@@ -14,10 +15,10 @@ pub struct PreservedExtent {
     pub path: String,
 }
 
-/// Parses `extent: DISK START LENGTH FORMAT PATH` lines of the prepare script.
+/// Parses the lines `extent: DISK START LENGTH FORMAT PATH` of the prepare script.
 ///
 /// # Errors
-/// A line is invalid, or there are none.
+/// Fails if a line is invalid, or there is no such line.
 pub fn parse_extents(output: &str) -> Result<Vec<PreservedExtent>> {
     let lines = output.lines().filter_map(|line| line.trim().strip_prefix("extent: "));
     let extent = |line: &str| {
@@ -35,10 +36,10 @@ pub fn parse_extents(output: &str) -> Result<Vec<PreservedExtent>> {
     }
 }
 
-/// Parses `region: DISK …` lines: ranges that must not be written.
+/// Parses the lines `region: DISK …`, which describe ranges that must not be written.
 ///
 /// # Errors
-/// A line is invalid.
+/// Fails if a line is invalid.
 pub fn parse_regions(output: &str, disk: &str) -> Result<ByteRanges> {
     let lines = output.lines().filter_map(|line| line.trim().strip_prefix("region: "));
     let own = lines.filter_map(|line| line.strip_prefix(disk)?.strip_prefix(' '));

@@ -1,4 +1,4 @@
-//! Comparison of the disk contents that the inspection ramdisk reports with the expectations.
+//! Comparison of the disk contents that the inspection ramdisk reports with the expected contents.
 
 use crate::disks::kind_guid;
 use crate::expectations::{DiskExpectations, FileExpectations};
@@ -113,7 +113,8 @@ pub(super) fn check_file(path: &str, wanted: &FileExpectations, facts: &Facts, f
     }
 }
 
-/// Returns the fields of a stat line if it belongs to this path. A longer path that continues with a blank does not match.
+/// Returns the fields of a stat line if the line belongs to this path, not to a longer path that continues with a
+/// blank.
 fn stat_of<'a>(path: &str, line: &'a str) -> Option<&'a str> {
     let state = line.strip_prefix(path)?.strip_prefix(' ')?;
     let fields: Vec<&str> = state.splitn(6, ' ').collect();

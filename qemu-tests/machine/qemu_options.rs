@@ -1,6 +1,6 @@
-//! Options of QEMU's command line: processor and memory, firmware, and NICs.
+//! Options for QEMU's command line: processor, memory, firmware, and NICs.
 
-use super::Chassis;
+use super::{BootMethod, Chassis};
 use crate::host::{Context, Result};
 use crate::scenario::Machine;
 use crate::vlan_trunk;
@@ -8,12 +8,12 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-/// Debian's `ovmf`: the 4M build is the maintained one.
+/// Firmware of Debian's package `ovmf`, of which only the 4M build is maintained.
 const OVMF_CODE: &str = "/usr/share/OVMF/OVMF_CODE_4M.fd";
 const OVMF_VARS: &str = "/usr/share/OVMF/OVMF_VARS_4M.fd";
 
-/// Returns the accelerators. The existence of `/dev/kvm` proves nothing, because the CPU must support it; QEMU uses the first one that
-/// works. Its default CPU lacks RDRAND, which every server has; without RDRAND the kernel may need minutes for its
+/// Returns the accelerators; QEMU uses the first one that works. `/dev/kvm` may exist even if the CPU does not support
+/// it. QEMU's default CPU lacks RDRAND, which every server has. Without RDRAND, the kernel may need minutes for its
 /// first random byte.
 fn list_accelerators() -> &'static [&'static str] {
     let cpuinfo = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
@@ -26,11 +26,12 @@ fn list_accelerators() -> &'static [&'static str] {
     }
 }
 
-/// Adds the basic options. `graphics=off` makes SeaBIOS and its iPXE use the serial port. With `-no-reboot`, QEMU exits
+/// Adds the basic options. With `graphics=off`, SeaBIOS and its iPXE use the serial port. With `-no-reboot`, QEMU exits
 /// after a panic.
 ///
-/// A machine with a maximum of one CPU is emulated without memory barriers (QEMU 7.2, `tcg_gen_mb`), but QEMU's own threads read data that
-/// the CPU writes: an NVMe disk then occasionally misses a doorbell, and the machine hangs.
+/// A machine whose maximum number of CPUs is one is emulated without memory barriers (QEMU 7.2, `tcg_gen_mb`). QEMU's
+/// own threads also read data that the CPU writes, so an NVMe disk then occasionally misses a doorbell, and the machine
+/// hangs.
 pub(super) fn add_basics(command: &mut Command, machine: &Machine) {
     command.args(["-nodefaults", "-machine", "q35,graphics=off", "-display", "none", "-no-reboot"]);
     command.args(list_accelerators()).args(["-qmp", "stdio", "-m", &machine.memory_mib.to_string()]);
@@ -50,18 +51,18 @@ pub(super) fn add_firmware(command: &mut Command, folder: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Adds QEMU's BMC simulator, which has a FRU inventory and no LAN.
+/// Adds QEMU's BMC simulator, with a FRU inventory and without a network connection.
 pub(super) fn add_bmc(command: &mut Command) {
     let fru = concat!(env!("CARGO_MANIFEST_DIR"), "/../../testdata/bmc/server.fru");
     command.args(["-device", &format!("ipmi-bmc-sim,id=bmc,fwrev1=1,fwrev2=116,fruareasize=256,frudatafile={fru}")]);
     command.args(["-device", "isa-ipmi-kcs,bmc=bmc"]);
 }
 
-/// Adds the NICs. With a TFTP folder, the machine boots over one of them.
+/// Adds the NICs. If `tftp` is set, the machine boots over one of them.
 pub(super) fn add_nics(command: &mut Command, chassis: &Chassis, tftp: Option<&Path>) -> Result<()> {
     let boot_nic = chassis.machine.boot_nic;
     for (index, model) in chassis.machine.nics.iter().enumerate() {
-        // The stock option ROMs are iPXE, so the boot file is the script itself.
+        // QEMU's option ROMs are iPXE, which accepts a script as boot file.
         let boot = match tftp {
             _ if boot_nic != 0 && index != boot_nic => format!(",net=10.0.{}.0/24,restrict=on", 20 + index),
             Some(tftp) => format!(",tftp={},bootfile=start.ipxe", tftp.display()),
@@ -81,6 +82,30 @@ pub(super) fn add_nics(command: &mut Command, chassis: &Chassis, tftp: Option<&P
             identity += ",romfile=";
         }
         command.arg("-device").arg(format!("{model},id=nic{index},netdev=net{index}{identity}"));
+    }
+    Ok(())
+}
+
+/// Adds the NICs and the files from which the machine boots.
+///
+/// # Errors
+/// Fails if the NICs cannot be added.
+pub(super) fn add_boot_method(command: &mut Command, chassis: &Chassis, boot: &BootMethod) -> Result<()> {
+    match boot {
+        BootMethod::Network(tftp) => add_nics(command, chassis, Some(tftp))?,
+        BootMethod::DiskThen(script) => {
+            add_nics(command, chassis, None)?;
+            command.arg("-fw_cfg").arg(format!("name=opt/drophammer,file={}", script.display()));
+        }
+        BootMethod::Disk | BootMethod::DiskWithout(_) => drop(command.args(["-nic", "none"])),
+        BootMethod::Direct { kernel, initrd, cmdline, network, .. } => {
+            match network {
+                true => add_nics(command, chassis, None)?,
+                false => drop(command.args(["-nic", "none"])),
+            }
+            command.arg("-kernel").arg(kernel).arg("-initrd").arg(initrd);
+            command.args(["-append", cmdline]);
+        }
     }
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! Faults of the proxy: responses that are cut, delayed or altered, and traps that are triggered by a response.
+//! Faults that the proxy causes: responses that are cut, delayed or altered, and traps that a response triggers.
 
 use super::{ProxyState, lock_shared};
 use crate::facts::matches_pattern;
@@ -18,18 +18,19 @@ use std::time::{Duration, Instant};
 pub(super) struct ActiveFaults {
     pub errors_until: Option<Instant>,
     pub cuts: VecDeque<u64>,
-    /// True if the last cut applies to every response.
+    /// True if the last cut applies to all further responses.
     pub cut_for_ever: bool,
     pub fault: Option<ResponseFault>,
     pub traps: Vec<ResponseTrap>,
     pub triggered: Vec<ResponseTrap>,
-    /// Offsets in an image after which the response waits to be released.
+    /// Offsets in an image at which the response waits until it is released.
     pub holds: Vec<u64>,
-    /// Offsets that a response has reached.
+    /// Offsets that responses have reached.
     pub held: Vec<u64>,
 }
 
-/// Event at the response to a request: the server is killed, the machine loses its power, or the operator cancels the order.
+/// Event at the response to a request: the server is killed, the power of the machine is cut, or the operator cancels
+/// the order.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ResponseTrap {
     /// `METHOD PATH`.
@@ -37,7 +38,7 @@ pub struct ResponseTrap {
     /// True if the response is not delivered to the machine.
     pub swallow: bool,
     pub act: EventAction,
-    /// Time until the server returns.
+    /// Time until the server is started again.
     pub time: Duration,
 }
 
@@ -48,7 +49,7 @@ impl ProxyState {
         Some(faults.traps.remove(index))
     }
 
-    /// Executes the trap once the server's response is complete, because the server has processed the request by then.
+    /// Executes the trap when the server's response is complete, because the server has then processed the request.
     pub(super) fn execute_trap(
         &self,
         trap: &ResponseTrap,
@@ -57,19 +58,20 @@ impl ProxyState {
     ) -> std::io::Result<()> {
         let mut answer = Vec::new();
         let whole = server.read_to_end(&mut answer);
-        // Before the response is delivered, because its reader may send another request immediately.
+        // The server is marked as away before the response is delivered, because the client may send its next request
+        // immediately.
         self.away.store(true, Ordering::Release);
         let passed = if trap.swallow { Ok(()) } else { client.write_all(&answer) };
         if trap.act == EventAction::ServerKill {
-            // Fails only if the process has exited already.
+            // This fails only if the process has already exited.
             let _ = kill(Pid::from_raw(self.process.load(Ordering::Relaxed)), Signal::SIGKILL);
         }
         lock_shared(&self.faults).triggered.push(trap.clone());
         whole.and(passed)
     }
 
-    /// Keeps the connection open until the machine has lost its power, because the machine would send the request again
-    /// if the connection ended.
+    /// Keeps the connection open until the power of the machine is cut. If the connection ended, the machine would
+    /// repeat the request.
     pub(super) fn hold_until_power_cut(
         &self,
         trap: &ResponseTrap,
@@ -88,7 +90,7 @@ impl ProxyState {
         whole.and(passed)
     }
 
-    /// Sends the response, with its faults.
+    /// Sends the response with its faults.
     pub(super) fn send_response(
         &self,
         fault: Option<ResponseFault>,
@@ -105,7 +107,7 @@ impl ProxyState {
         }
     }
 
-    /// Forwards the response. A cut beyond the end of a response has no effect, and remains for the next response.
+    /// Forwards the response. If a cut is beyond its end, the cut applies to the next response.
     fn forward_response(&self, server: &mut impl Read, client: &mut TcpStream, image: bool) -> std::io::Result<()> {
         let mut sent = 0;
         let mut buffer = [0; 16 * 1024];
@@ -129,15 +131,15 @@ impl ProxyState {
         }
     }
 
-    /// Returns the length at which every response with an image ends: the last cut, if it applies to every response.
+    /// Returns the length to which each response with an image is cut, if the last cut applies to all further
+    /// responses.
     fn length_limit(&self, image: bool) -> Option<u64> {
         let faults = lock_shared(&self.faults);
         let last = (faults.cuts.len() == 1).then(|| faults.cuts.front().copied()).flatten();
         last.filter(|_| faults.cut_for_ever && image)
     }
 
-    /// Waits while a response of this length is held back. Stops waiting if the response is not released within a
-    /// minute.
+    /// Waits while a response of this length is held back, but at most for a minute.
     fn wait_for_release(&self, sent: u64) {
         let patience = Instant::now() + Duration::from_secs(60);
         loop {

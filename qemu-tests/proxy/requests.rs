@@ -1,4 +1,4 @@
-//! Parser for the HTTP requests that pass the proxy.
+//! Parser of the HTTP requests that the proxy receives.
 
 use std::io::BufRead;
 
@@ -12,7 +12,7 @@ pub fn drop_query(request: &str) -> String {
     request.split(' ').map(without_query).collect::<Vec<_>>().join(" ")
 }
 
-/// Returns the lines up to the empty one, without line endings.
+/// Returns the lines up to the first empty line, without line endings.
 pub fn read_head(from: &mut impl BufRead) -> std::io::Result<Vec<String>> {
     let mut lines = Vec::new();
     loop {
@@ -26,7 +26,7 @@ pub fn read_head(from: &mut impl BufRead) -> std::io::Result<Vec<String>> {
     }
 }
 
-/// Reads the body of a request with these lines.
+/// Reads the body of a request with this head.
 pub fn read_body(head: &[String], from: &mut impl BufRead) -> std::io::Result<Vec<u8>> {
     let length = head.iter().find_map(|line| line.to_lowercase().strip_prefix("content-length:")?.trim().parse().ok());
     let mut body = vec![0; length.unwrap_or(0)];

@@ -41,5 +41,5 @@ download_qemu_img() {
 		download_is_memory
 }
 
-# A tmpfs uses memory too.
+# The download is in a tmpfs, so its size counts as memory.
 download_is_memory() { echo $(($(stat -c %s "$work/download") / 1024)) >"$work/rss/download"; }

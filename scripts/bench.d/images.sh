@@ -1,6 +1,6 @@
 # Creates the images once in target/bench: NAME.tar, NAME.tar.zst, NAME.tar.lz4, and debian.raw in three formats. Sourced.
 
-# noise SEED BYTES: prints incompressible data that are the same on every host.
+# noise SEED BYTES: prints incompressible data that is the same on every host.
 noise() { head -c "$2" /dev/zero | openssl enc -aes-128-ctr -K "$(printf %032x "$1")" -iv "$(printf %032x 0)"; }
 
 # mixed FILE SEED BYTES OFFSET: writes a file whose first half compresses like installed systems and whose second half does not.
@@ -19,7 +19,7 @@ reproducible() {
 # 20 files of 67 MB: hardly any overhead per file.
 large_tree() {
 	[ ! -s $out/large.tar ] || return 0
-	say "creating the tree of few large files"
+	say "creating the tree with a few large files"
 	local folder=$out/large.tree number
 	rm -rf $folder && mkdir -p $folder
 	for number in $(seq 20); do mixed $folder/file-$number "$number" 67000000 $((number * 60000000)); done
@@ -42,7 +42,7 @@ huge_tree() {
 	rm $out/huge.tar
 }
 
-# tree debian|large
+# tree debian|large: creates this tree in both compressed formats.
 tree() {
 	scripts/bench.d/debian-tree
 	[ "$1" = debian ] || large_tree

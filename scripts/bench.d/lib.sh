@@ -74,7 +74,7 @@ attach() {
 	loop=$(losetup --show -f --direct-io=on $file)
 }
 
-# soil BYTES CONTENDER: overwrites the device with data that are neither the image nor zeros. For bmaptool, which does
+# soil BYTES CONTENDER: overwrites the device with data that is neither the image nor zeros. For bmaptool, which does
 # not write the holes of the image, the device gets zeros.
 soil() {
 	local what=(yes drophammer)

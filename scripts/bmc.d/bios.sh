@@ -1,13 +1,14 @@
-# The check of scripts/bmc for steps over Redfish: `drophammer serve` applies BIOS settings to a machine of sushy-emulator's libvirt driver before
-# the machine installs. The emulator uses libvirt's test driver, so that no machine is started: this script boots the ramdisk in its place,
-# whenever the emulator has restarted the machine. Sourced; it uses the variables and functions of scripts/bmc.
+# The check of scripts/bmc for Redfish steps: `drophammer serve` applies BIOS settings to a machine of sushy-emulator's libvirt driver
+# before the machine installs. The emulator uses libvirt's test driver, so that no machine is started: this script boots the ramdisk in its
+# place, whenever the emulator has restarted the machine. Sourced; it uses the variables and functions of scripts/bmc.
 
 # The only domain of libvirt's test driver.
 bios_machine=6695eb01-f6a4-8304-79aa-97f2502e193f
 bios_layout='{"id": "default", "disks": [{"device": "/dev/sda", "wipe": true, "partitions": [{"number": 1, "label": "root", "size": 0, "type": "GPTLinux"}]}], "filesystems": [{"path": "/", "device": "/dev/sda1", "format": "ext4", "label": "root"}]}'
 
 bios_emulator() {
-	# Debian's Python module for libvirt matches its library; packages from PyPI take precedence over Debian's other ones.
+	# Debian's Python module for libvirt matches Debian's library. Among other modules, packages from PyPI take precedence
+	# over Debian's.
 	echo /usr/lib/python3/dist-packages >"$("$venv/bin/python" -c 'import site; print(site.getsitepackages()[0])')/debian.pth"
 	mkdir "$run/bios"
 	printf "SUSHY_EMULATOR_AUTH_FILE = '%s'\nSUSHY_EMULATOR_STATE_DIR = '%s'\n" "$run/htpasswd" "$run/bios" >"$run/bios/sushy.conf"
@@ -64,7 +65,7 @@ bios_serve() {
 	die "the server does not answer"
 }
 
-# bios_boot: the ramdisk boots over PXE and registers.
+# bios_boot: simulates the ramdisk, which boots over PXE and registers.
 bios_boot() {
 	local code
 	bios_token=$(curl --silent --fail "$bios_url/boot.ipxe?uuid=$bios_machine" | grep -o 'drophammer.token=[^ ]*' | cut -d= -f2)
@@ -84,7 +85,8 @@ bios_asks() {
 	curl --silent --header "Authorization: Bearer ${1:-$bios_token}" "$bios_url/v1/machine/$bios_machine" | jq -r .allocation.allocationuuid
 }
 
-# bios_waits RESTARTS: the machine waits for its installation until the emulator has restarted it for the nth time.
+# bios_waits RESTARTS: waits, as the machine does for its installation, until the emulator has restarted the machine
+# RESTARTS times.
 bios_waits() {
 	for round in $(seq 150); do
 		same "allocation before restart $1" "$(bios_asks)" null

@@ -1,6 +1,6 @@
 # The machine of scripts/demo-lan, and its power control: $work/machine on|off|pxe|state. Sourced; it uses that script's variables.
 
-# Directly with QEMU. It boots from disk before the network, except for one boot after `pxe`.
+# A machine that QEMU runs without libvirt. It boots from disk before the network, except for one boot after `pxe`.
 qemu_machine() {
 	local options=(-machine q35 -accel "$(accel)" -cpu "$(cpu_model)" -smp 2 -m 1024 -uuid "$uuid" -display none -no-reboot
 		-chardev "file,id=console,path=$work/console.log,append=on" -serial chardev:console
@@ -89,7 +89,7 @@ libvirt_machine() {
 		namespaces = []
 		stdio_handler = "file"
 	END
-	# The package that creates this user requires systemd.
+	# The package that creates this user requires systemd, so the user is added to a copy of the files.
 	cp /etc/passwd /etc/group "$work/libvirt/"
 	getent passwd libvirt-qemu >/dev/null || echo 'libvirt-qemu:x:64055:64055::/nonexistent:/usr/sbin/nologin' >>"$work/libvirt/passwd"
 	for one in libvirt-qemu kvm; do getent group $one >/dev/null || echo "$one:x:64055:" >>"$work/libvirt/group"; done
@@ -137,7 +137,8 @@ wait_for_socket() {
 }
 
 redfish_controller() {
-	# Debian's Python module for libvirt matches its library; packages from PyPI take precedence over Debian's other ones.
+	# Debian's Python module for libvirt matches Debian's library. Among other modules, packages from PyPI take precedence
+	# over Debian's.
 	echo /usr/lib/python3/dist-packages >"$("$venv/bin/python" -c 'import site; print(site.getsitepackages()[0])')/debian.pth"
 	sushy_operator "$work/htpasswd"
 	printf "SUSHY_EMULATOR_AUTH_FILE = '%s'\nSUSHY_EMULATOR_STATE_DIR = '%s'\n" "$work/htpasswd" "$work" >"$work/sushy.conf"

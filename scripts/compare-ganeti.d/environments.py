@@ -54,7 +54,7 @@ for number, case in enumerate(cases, 1):
     built = {"verify": backend.OSCoreEnv(case["os"], definition(case), case["parameters"])}
     if "instance" in case:
         built["create"] = backend.OSEnvironment(instance(case), definition(case))
-        # Added by backend.InstanceOsAdd.
+        # backend.InstanceOsAdd adds this variable.
         if case["instance"]["reinstall"]:
             built["create"]["INSTANCE_REINSTALL"] = "1"
     same = all(case.get(name) == environment for name, environment in built.items())

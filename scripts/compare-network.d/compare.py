@@ -78,7 +78,7 @@ def compare_networks(debian, name, document, ours):
     found = kernel.difference(ifupdown, networkd, machine.given_names(), cross_stack=True)
     yield Judgement(name, debian.name, "ifupdown", "network", found)
     if machine.bonds or machine.vlans:
-        # Keyfiles have the kernel's names of the parameters.
+        # Keyfiles use the kernel's parameter names.
         created = units.created_devices(meaning_of(debian, "NetworkManager", theirs))
         yield Judgement(name, debian.name, "ifupdown", "commands", units.differences(units.command_meaning(ifupdown["commands"]), created))
 
@@ -90,7 +90,7 @@ def check_degraded(debian, name, document, ours):
     for stack in ("systemd-networkd", "NetworkManager", "ifupdown"):
         for nic in ("eth0", "eth1"):
             for state in ("absent", "unplugged"):
-                # The other NIC is on the LAN.
+                # Only the other NIC is connected to the LAN.
                 job = machine.job(debian.tree, stack, ours[stack], lan=[other for other in NICS if other != nic], **{state: [nic]})
                 found = kernel.bond_problems(machine, kernel.apply_files(job))
                 yield Judgement(name, debian.name, stack, "%s %s" % (nic, state), found)
@@ -144,7 +144,7 @@ def judgements(work, trees, is_wanted):
         rendered = json.load(file)
     jobs = []
     debians = list(map(Debian, trees))
-    # Sandboxes mostly wait for daemons.
+    # There are more threads than processors, because sandboxes mostly wait for daemons.
     with ThreadPoolExecutor(6 * os.cpu_count()) as pool:
         for name in filter(is_wanted, [*ACCEPTED, *REFUSED]):
             submitted = []
@@ -188,7 +188,7 @@ def main(work, trees, names):
     for entry in [] if names else KNOWN:
         if entry not in used:
             others += 1
-            print("no difference is %r any longer: remove this entry from differences.py" % entry.pattern)
+            print("no difference matches %r: remove this entry from differences.py" % entry.pattern)
     print("%d documents, %d comparisons, %d differences, and %d known ones" % (documents, comparisons, others, known))
     return 1 if others else 0
 

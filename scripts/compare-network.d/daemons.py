@@ -1,4 +1,4 @@
-"""Starts the daemons of each network stack inside the namespaces of `sandbox.py`, which end with it."""
+"""Starts the daemons of each network stack in the namespaces of `sandbox.py`, and thereby ends them together with these namespaces."""
 
 import os
 import subprocess
@@ -106,5 +106,5 @@ def ifupdown_dns(root):
     return sorted({word for line in lines if line and line[0] in ("dns-nameservers:", "dns-search:") for word in line[1:]})
 
 
-# Functions that configure the network, each of which returns a function that returns what the kernel does not know.
+# Functions that configure the network. Each returns a function that reads the state that only the daemons have.
 STACKS = {"systemd-networkd": networkd, "NetworkManager": network_manager, "ifupdown": ifupdown}

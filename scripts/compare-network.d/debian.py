@@ -1,4 +1,4 @@
-"""Programs of a Debian tree: netplan's generator and NetworkManager's parser of keyfiles, which run in a chroot."""
+"""Programs of a Debian tree: netplan's generator and NetworkManager's keyfile parser, which run in a chroot."""
 
 import json
 import os

@@ -151,7 +151,7 @@ ACCEPTED = {
         "storage": {"id": 200, "link": "bond0", "mtu": 9000, "addresses": ["10.0.0.7/8"]}}},
 }
 
-# Bonds of `eth1` and `eth0` that must work with one of them.
+# Bonds of `eth1` and `eth0` that must also work with only one of these NICs.
 DEGRADED = ("bond-active-backup", "bond-802.3ad", "bond-primary", "bond-renamed", "bond-names", "bond-optional-nics")
 
 # Bonds of machines with one NIC, which `machines.py` boots: the kernel name of the NIC that exists, and patterns of the lines in the report.
@@ -177,7 +177,7 @@ EXPECTED = [r"members: \S+", r"online: active", r"failed: ", r"route: default vi
 STRICT = "netplan accepts it: "
 UNSUPPORTED = STRICT + "a field that not all network stacks can express"
 
-# Document, and None if netplan must refuse it too, or the reason why only this program refuses it.
+# Document, and the reason why only drophammer refuses it; None if netplan must also refuse it.
 REFUSED = {
     "bridge": ({"bridges": {"br0": {"interfaces": ["eth1"]}}, "ethernets": {"eth1": {}}}, UNSUPPORTED),
     "dhcp-identifier": (lan(dhcp4=True, dhcp_identifier="mac"), UNSUPPORTED),

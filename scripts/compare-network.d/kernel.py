@@ -33,7 +33,7 @@ class Machine:
 
     def job(self, tree, stack, files, **more):
         members = [list(map(self.kernel_name, bond["interfaces"])) for bond in self.bonds.values()]
-        # All on one LAN would be a loop.
+        # If all members were on one LAN, they would form a loop.
         second = [name for names in members for name in names[1:]]
         mtus = {name: bond["mtu"] for names, bond in zip(members, self.bonds.values()) for name in names if "mtu" in bond}
         return {

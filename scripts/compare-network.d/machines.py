@@ -13,7 +13,7 @@ import time
 
 from documents import EXPECTED, MACHINES, NICS
 
-# Seconds for a boot with an emulated processor beside a second machine.
+# Time limit of a boot in seconds, with an emulated processor and a second machine on the same host.
 DEADLINE = 600
 BEGIN, END = "network report begins", "network report ends"
 
@@ -97,8 +97,8 @@ def boot(tree, disk, nic, console):
     """Boots the machine with one NIC, and returns its console output. QEMU ends if the machine switches itself off or at the deadline."""
     kernel = next(name for name in sorted(os.listdir(tree + "/boot")) if name.startswith("vmlinuz-"))
     initrd = kernel.replace("vmlinuz-", "initrd.img-")
-    # In a network namespace of its own, the machine reaches only QEMU's DHCP server and gateway.
-    # Without memory barriers, which QEMU omits for a single processor, and with `-cpu max`, emulated machines fail at random.
+    # The network namespace contains only QEMU's DHCP server and gateway.
+    # Emulated machines fail at random with `-cpu max`, and without memory barriers, which QEMU omits for a single processor.
     argv = ["unshare", "--net", "qemu-system-x86_64", "-machine", "q35,accel=" + os.environ["ACCEL"], "-cpu", "qemu64,+rdrand",
             "-smp", "1,maxcpus=2", "-m", "768", "-display", "none", "-no-reboot",
             "-kernel", os.path.join(tree, "boot", kernel), "-initrd", os.path.join(tree, "boot", initrd),
@@ -116,7 +116,7 @@ def boot(tree, disk, nic, console):
 def read_report(output):
     """Returns the lines of the report, or nothing if the machine did not print one."""
     found = re.search(re.escape(BEGIN) + r"\n(.*?)" + re.escape(END), output, re.S)
-    # Messages of the kernel can be between them.
+    # Kernel messages can appear between the lines of the report.
     return [line for line in found[1].splitlines() if re.match(r"[a-z]+: ", line)] if found else None
 
 

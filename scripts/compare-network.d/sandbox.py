@@ -25,7 +25,7 @@ import time
 import daemons
 from state import read_state
 
-# Seconds until the state is read, even if it lacks something.
+# Seconds until the state is read, even if it is incomplete.
 DEADLINE = 20
 SCRATCH = "/run/scratch"
 ROOT = SCRATCH + "/root"
@@ -90,7 +90,7 @@ def start_lan(has_dhcp6):
     run(*lan, "address", "add", "fd00:18::1/64", "dev", "lan", "nodad")
     run(*lan, "link", "set", "lan", "up")
     run("ip", "link", "set", "lo", "up")
-    # Duplicate address detection and random delays only cost time here.
+    # Duplicate address detection and random delays would only prolong the test.
     for kind in ("default", "all"):
         sysctl("ipv6/conf/%s/dad_transmits" % kind, "0")
         sysctl("ipv6/conf/%s/accept_dad" % kind, "0")

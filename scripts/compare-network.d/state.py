@@ -35,7 +35,7 @@ def shown_address(info):
         return "198.18.0.x/%d dhcp" % size
     if address in LAN6:
         return "fd00:18::x/%d %s" % (size, "dhcp" if size == 128 else "slaac")
-    # Derived from a MAC, or from a secret.
+    # The kernel derives such an address from a MAC or from a secret.
     if address.is_link_local and size == 64 and address.version == 6:
         return "fe80::7/64" if str(address) == "fe80::7" else "fe80::/64 link-local"
     return "%s/%d" % (address, size)

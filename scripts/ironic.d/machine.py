@@ -1,7 +1,7 @@
 """QEMU machine whose power a conductor controls.
 
-The conductor's power interface is the one that it calls `fake`: it only records the requested power state. A thread polls that, and
-switches QEMU. The machine boots the files that the conductor provides for iPXE, or its own disks if there are none.
+The conductor uses its power interface `fake`, which only records the requested power state. A thread polls this state, and switches
+QEMU on and off. The machine boots the files that the conductor provides for iPXE, or its own disks if there are none.
 """
 
 import os

@@ -231,7 +231,7 @@ def mirror(world):
     return f"{history}; up, with {root[0]}; {serviced}; up, with the file"
 
 
-# gzip of "drive".
+# The word "drive", compressed with gzip.
 DRIVE = "H4sIAAAAAAACA0spyixLBQCP9R1oBQAAAA=="
 
 
@@ -301,7 +301,7 @@ def rescue(world):
         over_ssh = [ssh(machine, key, command) for command in ["id -u", "hostname"]]
         check(over_ssh == ["0", "drophammer"], over_ssh)
         shell('ssh-keygen -q -t ed25519 -N "" -f "$1"', key + ".other")
-        check(ssh(machine, key + ".other", "id -u") == "refused", "a stranger is let in")
+        check(ssh(machine, key + ".other", "id -u") == "refused", "an unauthorized key is accepted")
         ironic.wish("saved", target="unrescue")
         third = ironic.until("saved", "active")
         machine.is_up()
@@ -321,7 +321,7 @@ def ssh(machine, key, command):
 
 
 def main(venv, directory, target, wanted=""):
-    # Ending this program ends the conductor and the machine too.
+    # Ending this program also ends the conductor and the machine.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     world = World(venv, directory, target)
     failed, passed = [], 0

@@ -1,4 +1,4 @@
-"""Requests for both servers, in this order: each server starts without templates."""
+"""Requests that are sent to both servers in this order. Each server starts without templates."""
 
 ONE = "00000000-1111-4111-8111-111111111111"
 TWO = "22222222-2222-4222-8222-222222222222"
@@ -7,7 +7,7 @@ SECRET = {"interface": "deploy", "step": "write_image", "args": {"password": "s3
 
 
 def raid(level):
-    """Step of the seed."""
+    """Returns a step that creates an array of this level on all disks, for the root filesystem."""
     disk = {"size_gb": "MAX", "raid_level": level, "is_root_volume": True}
     args = {"logical_disks": [disk], "delete_configuration": True}
     return {"interface": "raid", "step": "create_configuration", "args": args, "priority": 10}
@@ -28,12 +28,12 @@ MIRROR, STRIPE = "CUSTOM_BM_CONFIG_RAID_DISK_MIRROR", "CUSTOM_BM_CONFIG_RAID_DIS
 
 # Intended differences of the responses: Ironic's response, ours, and the reason.
 KNOWN = {
-    "no JSON": (500, 400, "it is the fault of whoever has sent it"),
-    "a name with a line feed": (201, 400, "Ironic's pattern does not see it; it is no trait"),
-    "priority as text": (201, 201, "Ironic answers the text once, and the number ever after"),
-    "no such collection": (404, 404, "the error is in the form of drophammer's own calls"),
-    "the root": (200, 200, "Ironic says that it is Ironic"),
-    "the version": (200, 200, "it lists what there is: here deploy templates, there nodes and ports"),
+    "no JSON": (500, 400, "the client has sent an invalid request, and the server has not failed"),
+    "a name with a line feed": (201, 400, "Ironic's pattern accepts the line feed, although the name is not a trait"),
+    "priority as text": (201, 201, "Ironic returns the text in the first response, and the number in later ones"),
+    "no such collection": (404, 404, "the error has the format of drophammer's own API"),
+    "the root": (200, 200, "each server returns its own name"),
+    "the version": (200, 200, "the server's collections: deploy templates in drophammer, nodes and ports in Ironic"),
     "the version, with a slash": (200, 200, "as above"),
 }
 

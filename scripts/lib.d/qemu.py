@@ -40,7 +40,7 @@ def accelerator():
 class Consoles:
     """Serial consoles of a machine that has a `folder`, and whose `qemu` is the process of its boot."""
 
-    # Time for which a text on the console is awaited, in seconds.
+    # Time for which a string on the console is awaited, in seconds.
     patience = 300
     boots, heard, qemu = 0, 0, None
 

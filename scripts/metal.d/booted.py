@@ -85,7 +85,7 @@ class Machine(Consoles):
         """Checks that the machine neither boots a system nor powers off in that time."""
         time.sleep(seconds)
         console = self.read("console")
-        check(self.qemu.poll() is None and UP not in console, f"it does not stay where it is: {console[-2000:]}")
+        check(self.qemu.poll() is None and UP not in console, f"the machine has started a system, or is off: {console[-2000:]}")
 
     def __enter__(self):
         return self

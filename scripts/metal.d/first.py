@@ -111,7 +111,7 @@ def judged(name, request, context):
 
 def super_user_password(request, context):
     judged("SuperUserPassword", request, context)
-    # Inverted in the real metal-api, too.
+    # The real metal-api also inverts this value.
     return Messages["SuperUserPasswordResponse"](feature_disabled=False)
 
 
@@ -185,7 +185,7 @@ def stored_report(request):
     allocation["reinstall"] = False
     if allocation["role"] not in ("machine", "firewall"):
         return f"unknown allocation role:{allocation['role']!r} found"
-    # All of that is stored before the switch ports are configured.
+    # The report is stored before the switch ports are configured.
     if allocation["role"] == "machine" and not any(network["private"] for network in allocation["networks"]):
         return "the machine could not be enslaved into the vrf because no vrf was found"
     state.commands.append(["DISK", state.ipmi])

@@ -118,7 +118,7 @@ def first(target, directory):
     try:
         with Machine(rack, target, "first", leaves=(True, False), vda=640, vdb=256) as machine:
             told = [first_pool(rack, machine, loki), first_install(rack, machine)]
-            # An operator orders the wrong action.
+            # An operator boots the machine over PXE by mistake.
             rack.begin()
             rack.steer("set", {"phase": None})
             machine.off()
@@ -127,7 +127,7 @@ def first(target, directory):
             machine.on()
             machine.says("is already installed on this machine")
             has(machine.is_up(), "/srv/data-proof/random ")
-            check("WIPE" not in machine.read("console"), "an accidental boot erases")
+            check("WIPE" not in machine.read("console"), "an accidental boot erases disks")
             check(not rack.heard("Report"), "an accidental boot reports again")
             told.append(f"an accidental boot: {', '.join(rack.calls())}")
             # Then the reinstall is ordered.
@@ -140,7 +140,7 @@ def first(target, directory):
             after = shell(BYTES, machine.disk("vdb"))
             check(before == after, f"{before}\n{after}")
             log = rack.log()
-            check(log["allocation"]["reinstall"] is False, "the flag is still there")
+            check(log["allocation"]["reinstall"] is False, "the reinstall flag is still set")
             told.append(f"a reinstall: {', '.join(rack.calls())}; of the data, before and after: {', '.join(before.splitlines())}")
             secret = log["report"]["console_password"]
             told.append(f"Loki: {loki.judge(MACHINE, [secret, 'view-key', 'word-of-the-rack', 'PRIVATE KEY'])}")
@@ -167,7 +167,7 @@ def first_pool(rack, machine, loki):
     machine.says("point of no return")
     waiting = machine.says("\nWaiting")
     check(rack.log()["ipmi"] == bmc.KNOWN, "the registration has changed the record of the BMC")
-    check(secrets(machine, "vda") == 0 and secrets(machine, "vdb") == 0, "something of the last owner's is left")
+    check(secrets(machine, "vda") == 0 and secrets(machine, "vdb") == 0, "data of the previous owner are left")
     check(rack.log()["offered"] == 1, "its certificate expired too early")
     rack.steer("set", {"client": "client"})
     time.sleep(max(0, ends + 3 - time.time()))
@@ -186,7 +186,7 @@ def first_pool(rack, machine, loki):
     message = next(call["message"]["events"][0]["value"]["message"] for call in reversed(rack.log()["calls"]) if call["call"] == "Send")
     check("invalid layout" in message and ("boat" in message or "ext9" in message), message)
     machine.stays(10)
-    check(is_blank(machine, "vda") and is_blank(machine, "vdb"), "something was written for an allocation that cannot be")
+    check(is_blank(machine, "vda") and is_blank(machine, "vdb"), "something was written for an impossible allocation")
     return f"the pool: {', '.join(rack.calls())}; the event says {message!r}"
 
 
@@ -223,7 +223,7 @@ def second(target, directory):
             told = [to_waiting(machine) + ", with the erasure of two disks"]
             waiting = time.monotonic()
             check(f"clock: set from {TOLD}" in machine.read("console"), "the time server did not set the clock")
-            check(secrets(machine, "vda") == 0 and secrets(machine, "vdb") == 0, "something of the last owner's is left")
+            check(secrets(machine, "vda") == 0 and secrets(machine, "vdb") == 0, "data of the previous owner are left")
             waits = rack.heard("Wait")
             # The machine's token is lost with the control plane.
             rack.dies()
@@ -240,9 +240,9 @@ def second(target, directory):
             machine.says("is already installed on this machine")
             facts = machine.is_up()
             has(facts, "/dev/vda2 / ext4", "/dev/vdb1 /srv ext4")
-            check("WIPE" not in machine.read("console"), "an accidental boot erases")
+            check("WIPE" not in machine.read("console"), "an accidental boot erases disks")
             check(rack.log()["installed"], "no report")
-            told.append(f"the next boot, whose report is taken: {', '.join(rack.calls())}")
+            told.append(f"the next boot, whose report is accepted: {', '.join(rack.calls())}")
             check(leaves_of(install_yaml(facts)["nics"]) == BOTH, facts)
             told.append(later_image(machine, rack.allocation))
             told.append(second_accident(rack, machine))
@@ -277,7 +277,7 @@ def later_image(machine, allocated):
     check(details["id"] == MACHINE and len(details["password"]) == 16 and leaves_of(details["nics"]) == BOTH, details)
     wanted = ParseDict(allocated, MachineAllocation())
     for name in ["uuid", "project", "hostname", "userdata", "networks", "dns_servers", "ntp_servers", "allocation_type"]:
-        check(getattr(found, name) == getattr(wanted, name), f"{name}: {getattr(found, name)}, and not {getattr(wanted, name)}")
+        check(getattr(found, name) == getattr(wanted, name), f"{name}: {getattr(found, name)}, not {getattr(wanted, name)}")
     for network in found.networks:
         protovalidate.validate(network)
     left = yaml(shell(FILE, machine.disk("vda"), "2", "/etc/metal/machine-details.yaml"))
@@ -337,13 +337,13 @@ def alone(target, directory):
             machine.on()
             began = machine.says("found only leaf01 of two leaf switches; no LLDP frames were received on eth1")
             ended = machine.says("is not connected to exactly two switches, found connections to 1 switches")
-            return f"the console names the silent card, and {ended - began:.0f} s later what the control plane says of it"
+            return f"the console names the NIC without LLDP, and {ended - began:.0f} s later shows the control plane's refusal"
     finally:
         rack.end()
 
 
 def main(_, directory, target, wanted=""):
-    # Ending this program ends the servers and the machine too.
+    # Ending this program also ends the servers and the machine.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     shutil.rmtree(directory, ignore_errors=True)
     failed, passed = [], 0

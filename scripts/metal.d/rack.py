@@ -69,7 +69,7 @@ class Leaf:
     def accept(self):
         while True:
             card, _ = self.listener.accept()
-            # Frames of the machine to others are ignored.
+            # Frames that the machine sends to other hosts are ignored.
             threading.Thread(target=self.swallow, args=[card], daemon=True).start()
             threading.Thread(target=self.speak, args=[card], daemon=True).start()
 

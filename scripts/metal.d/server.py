@@ -59,8 +59,8 @@ class State:
         self.calls = []
         self.wrong = []
         self.installed = None
-        # Record of the BMC; whether the token of a machine may read it (it may not, unless an operator adds the permission); and the fields that
-        # a registration has erased.
+        # Record of the BMC; whether the token of a machine may read it (it must not, unless an operator adds the permission); and the
+        # fields that a registration has erased.
         self.bmc = bmc.KNOWN
         self.reads_bmc = False
         self.erased = []
@@ -115,7 +115,7 @@ class Boot(BootServiceSync):
     def register(self, request, ctx):
         judged("Register", request, ctx)
         with state.lock:
-            # It is stored before the switches are checked.
+            # The record is stored before the switches are checked.
             before, state.bmc = state.bmc, bmc.stored(request.bmc, request.fru, 2)
             erased = bmc.erased(before or state.bmc, state.bmc)
             state.erased += erased
@@ -141,7 +141,7 @@ class Boot(BootServiceSync):
         with state.lock:
             if state.allocation is None:
                 raise ConnectError(Code.FAILED_PRECONDITION, "the machine is not allocated")
-            # metal-apiserver (pkg/repository/machine.go) stores the report, whatever was stored before. The same report may arrive twice if its
+            # metal-apiserver (pkg/repository/machine.go) overwrites the stored report. The same report may arrive twice if its
             # response was lost.
             if state.installed not in (None, request.console_password):
                 state.wrong.append("InstallationSucceeded: it replaces the console password of an installed machine")

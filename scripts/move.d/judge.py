@@ -1,7 +1,7 @@
 """Moves disks between `drophammer move` and Ganeti's own `import-export`, in both directions, with every compression and every fault.
 
 Usage: judge.py DROPHAMMER IMPORT-EXPORT FOLDER. Ganeti's modules are found by PYTHONPATH. Prints a table, and fails if a cell is wrong:
-without a fault the disks must be identical, with one drophammer's end must fail.
+without a fault, the disks must be identical; with a fault, drophammer's end of the transfer must fail.
 """
 
 import concurrent.futures
@@ -192,7 +192,7 @@ def cell(case):
     source_is, target_is, compression, fault = case
     work = tempfile.mkdtemp(dir=FOLDER)
     source, target = os.path.join(work, "source"), os.path.join(work, "target")
-    # If the move must fail before all data are sent, the data must not fit into the buffers on the way.
+    # If the move must fail before all data is sent, the data must not fit into the buffers on the way.
     is_long = fault in ("cut", "killed sender", "killed receiver", "wrong magic")
     size = 1000 if "small" in fault else 64 * MIB if is_long else 5 * MIB + 7
     if source_is == "ours" and target_is == "ours" and size % 512:
@@ -251,7 +251,7 @@ def wrong(case, found):
         problems.append("an end hangs")
     # Results of Ganeti's own programs are shown, but not checked.
     if source_is == "ours" and sent in (0, "-") and fault != "killed sender":
-        # A disk that fits into the buffers of an importer with another magic: the sender cannot detect that.
+        # If a disk fits into the buffers of an importer with another magic, the sender cannot detect the mismatch.
         problems.append("the sender should fail")
     if target_is == "ours" and taken == 0:
         problems.append("the receiver should fail")

@@ -16,7 +16,7 @@ import rate
 from qemu import Failed, check
 from wire import Recorder
 
-# Both machines have a mirror for the system, and a group on both disks. The image's tree fills all of it.
+# Both machines have a mirror for the system, and a group on both disks. The image fills all filesystems.
 DISK = """- device: %s
   wipeonreinstall: true
   partitions:
@@ -42,7 +42,7 @@ filesystems:
 constraints: {{sizes: [], images: {{}}}}
 """
 PROOFS = ["/data-proof/random", "/var/lib/data-proof/random", "/srv/data-proof/random"]
-# The disks of the machine then have no more pending writes, so that their filesystems are clean.
+# Afterwards, the disks have no pending writes, so that their filesystems are clean.
 REST = "umount /srv /var/lib /boot/efi\nmount -o remount,ro /\nsync\npoweroff -f\n"
 # Prints the NICs of the system.
 TELL = "".join(f"echo '--- {name}'\ncat {name}\n" for name in CARDS) + "echo '--- end of cards'\n"
@@ -100,7 +100,7 @@ def has_its_own_cards(a, b):
 def runs_from_its_disk(b, before):
     b.on()
     check(b.from_disk, "B is not told to boot its disk")
-    check(proofs(b.is_up()) == proofs(before), "from its disk it has other data")
+    check(proofs(b.is_up()) == proofs(before), "the data differ after the boot from disk")
 
 
 def whole(rack):
@@ -186,7 +186,7 @@ def wire(rack):
     os.rename(file, file + ".away")
     b.says("the migration is copying, but the control plane does not specify the sender")
     b.copies()
-    print(f"B, without a file of A, after {b.came() / 1e6:.1f} MB: the move is copying, what comes is taken")
+    print(f"B, without a file of A, after {b.came() / 1e6:.1f} MB: the migration continues, and received data is written")
     os.rename(file + ".away", file)
     b.copies()
     rack.cable(b, "down")

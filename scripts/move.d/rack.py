@@ -66,9 +66,9 @@ class Rack:
 
     def put_secret(self):
         """Adds a secret to the ramdisk that both machines boot, with the commands of the documentation."""
-        with open(os.path.join(HERE, "..", "..", "docs", "move-machine.md")) as page:
+        with open(os.path.join(HERE, "..", "..", "docs", "move-approval.md")) as page:
             commands = page.read().partition("```sh\n")[2].partition("```")[0]
-        check("move-secret" in commands, "docs/move-machine.md has no commands for the secret")
+        check("move-secret" in commands, "docs/move-approval.md has no commands for the secret")
         boot = self.file("boot")
         os.makedirs(boot)
         shutil.copy(self.initrd, os.path.join(boot, "initrd"))
@@ -191,7 +191,7 @@ class Machine(Consoles):
             words = answer.read().decode()
         kernel = re.search(r"^kernel \S+ initrd=initrd (.*?)( \|\| .*)?$", words, re.MULTILINE)
         self.from_disk = kernel is None
-        check(kernel or "starting its disk" in words, f"the server tells {self.name} neither ramdisk nor disk: {words}")
+        check(kernel or "starting its disk" in words, f"the script for {self.name} boots neither the ramdisk nor the disk: {words}")
         ramdisk = os.path.join(self.rack.target, "ramdisk")
         boot = ["-kernel", f"{ramdisk}/vmlinuz", "-initrd", self.rack.initrd, "-append", kernel.group(1)] if kernel else []
         command = ["qemu-system-x86_64", "-nodefaults", "-machine", "q35,graphics=off", "-display", "none", "-no-reboot", "-m", "1024",
@@ -228,10 +228,10 @@ class Machine(Consoles):
         self.qemu = None
 
     def copies(self):
-        """Waits until more data have arrived."""
+        """Waits until more data has arrived."""
         before, end = self.came(), time.monotonic() + PATIENCE
         while self.came() <= before:
-            check(time.monotonic() < end and self.qemu.poll() is None, f"nothing comes any more: {self.log('console')}")
+            check(time.monotonic() < end and self.qemu.poll() is None, f"no more data arrive: {self.log('console')}")
             time.sleep(0.2)
 
     def came(self):

@@ -1,4 +1,4 @@
-"""Network recorder: captures a migration and checks that its data are not readable."""
+"""Network recorder: captures a migration and checks that its data is not readable."""
 
 import struct
 import subprocess
@@ -41,11 +41,11 @@ def packets(file):
     """Returns the Ethernet frames of a capture in the classic format (pcap-savefile(5))."""
     with open(file, "rb") as capture:
         content = capture.read()
-    check(struct.unpack_from("<I", content)[0] == 0xA1B2C3D4, "no capture of microseconds")
+    check(struct.unpack_from("<I", content)[0] == 0xA1B2C3D4, "the timestamps of the capture are not in microseconds")
     at = 24
     while at + 16 <= len(content):
         length, whole = struct.unpack_from("<II", content, at + 8)
-        check(length == whole, "a packet was recorded in part")
+        check(length == whole, "a packet was recorded incompletely")
         yield content[at + 16 : at + 16 + length]
         at += 16 + length
 
@@ -70,7 +70,7 @@ def streams_of(file, a, b):
 
 
 def ordered(flow):
-    """Sequence numbers wrap at 4 GiB; these only do so because of their random start."""
+    """Joins the payload of one direction. Sequence numbers wrap at 4 GiB; because of their random start, they may wrap once."""
     check(flow["first"] is not None, "the recording begins in the middle of a connection")
     stream, at = bytearray(), 0
     for start, payload in sorted(((number - flow["first"]) % (1 << 32), payload) for number, payload in flow["parts"].items()):

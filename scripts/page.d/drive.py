@@ -91,13 +91,13 @@ def install(number, speed=0.001):
 def logging_in():
     say("log in")
     browser.open(rack.url + "/machines/" + machine_id(1))
-    good("who is not logged in is asked for the token", browser.run("return location.pathname") == "/login")
+    good("without a login, the token is requested", browser.run("return location.pathname") == "/login")
     browser.type("#token", "wrong")
     browser.click("button")
     until("refused", lambda: "wrong token" in browser.text())
     good("a wrong token is refused", browser.run("return document.cookie") == "")
     log_in(rack)
-    good("the right one opens the list", "12 machines" in browser.text())
+    good("the right token opens the list", "12 machines" in browser.text())
     good("no script reads the cookie", browser.run("return document.cookie") == "")
 
 
@@ -127,33 +127,33 @@ def watching():
             picture("machines")
     good(f"the bar moves: {seen}", seen == list(range(7, 100, 10)))
     good("without loading the page again", browser.run("return window.kept") == 1)
-    good("rate and time left are there", cell(1, ".rate") == "114 MB/s" and cell(2, ".left") != "")
+    good("rate and remaining time are shown", cell(1, ".rate") == "114 MB/s" and cell(2, ".left") != "")
     agents[0].report(True, "installed")
-    until("its end is seen", lambda: cell(1, ".word") == "installed")
-    good("its end is seen without loading the page again", browser.run("return window.kept") == 1)
+    until("the end of the installation is shown", lambda: cell(1, ".word") == "installed")
+    good("the end is shown without loading the page again", browser.run("return window.kept") == 1)
     browser.open(f"{rack.url}/machines/{machine_id(2)}")
     until("live", lambda: browser.run("return document.querySelector('#live').textContent") == "live")
     agents[1].burn(88)
     until("the machine's page moves too", lambda: "88 %" in browser.text())
     good("the machine's page moves too", True)
     agents[1].log("Installing          image.burn: <b>one of two mirrors</b> is away\n")
-    until("its log grows", lambda: "image.burn: <b>one of two mirrors</b> is away" in browser.text())
-    good("its log grows, without loading the page again", True)
+    until("the log grows", lambda: "image.burn: <b>one of two mirrors</b> is away" in browser.text())
+    good("the log grows without loading the page again", True)
 
 
 def machine():
     say("a machine")
     browser.open(f"{rack.url}/machines/{machine_id(6)}")
     text = browser.text()
-    for words in ("PowerEdge R640", "SAMSUNG MZ7LH480", "Duration by step", "Preserved objects, with proof", "same"):
+    for words in ("PowerEdge R640", "SAMSUNG MZ7LH480", "Duration by step", "Proofs that preserved objects are unchanged", "same"):
         good(f"it says: {words}", words in text)
     shown = browser.run("return [...document.querySelectorAll('pre')].map((one) => one.textContent)")
-    good("the plan is there exactly as it was printed", printed(6) in shown)
-    good("the log is what the console has shown", any(one.startswith("── ") and "hardware is up after 9.31 s" in one and
+    good("the plan is shown exactly as it was printed", printed(6) in shown)
+    good("the log contains the console output", any(one.startswith("── ") and "hardware is up after 9.31 s" in one and
          one.rstrip().endswith("boot.kexec took 0.6 s") for one in shown))
-    good("and shows its end", browser.run("const log = document.querySelector('pre.log');"
+    good("the log is scrolled to its end", browser.run("const log = document.querySelector('pre.log');"
                                           "return log.scrollHeight > log.clientHeight && log.scrollTop + log.clientHeight >= log.scrollHeight - 2"))
-    good("its disks are drawn", browser.run("return document.querySelectorAll('svg.disk').length") == 3)
+    good("the disks are drawn", browser.run("return document.querySelectorAll('svg.disk').length") == 3)
     browser.size(1280, 1500)
     picture("machine")
     browser.size(1280, 560)
@@ -178,24 +178,24 @@ def reinstalling():
     browser.click("form.stack button")
     until("the plan", lambda: "Data lost" in browser.text())
     text = browser.text()
-    good("it names what dies", "S45NNE0M00007" in text.split("Preserved")[0].split("Data lost")[1])
+    good("the plan lists the data that would be lost", "S45NNE0M00007" in text.split("Preserved")[0].split("Data lost")[1])
     good("and what stays", "9150A000007" in text.split("Preserved")[1] and "ZA1B00007" in text.split("Preserved")[1])
-    good("with the whole plan", "point of no return" in text)
+    good("the whole plan is shown", "point of no return" in text)
     button = "return document.querySelector('button.danger').disabled"
-    good("its button is off", browser.run(button))
+    good("the button is disabled", browser.run(button))
     browser.type("#name", "storage-")
     good("with half a name too", browser.run(button))
     browser.type("#name", "7")
-    good("and on with the machine's name", not browser.run(button))
+    good("the machine's name enables the button", not browser.run(button))
     browser.size(1280, 1750)
     browser.run("scrollTo(0, 0)")
     picture("plan")
     browser.size(1280, 800)
     browser.click("button.danger")
     until("ordered", lambda: "Reinstall ordered" in browser.text())
-    good("the order is there", "image debian-13.1.20261101" in browser.text())
+    good("the order is shown", "image debian-13.1.20261101" in browser.text())
     browser.open(f"{rack.url}/orders")
-    good("and in the list of orders", "1 open order" in browser.text())
+    good("the order is in the list of orders", "1 open order" in browser.text())
 
 
 def refusals():
@@ -208,10 +208,10 @@ def refusals():
         return "is locked" in browser.text()
     until("a locked machine", refused)
     text = browser.text()
-    good("a locked machine is refused in words", "Refused: " in text and "a customer's disks are inside" in text)
-    good("and there is no button", not browser.run("return document.querySelector('button.danger')"))
+    good("a locked machine is refused with a reason", "Refused: " in text and "a customer's disks are inside" in text)
+    good("a refusal has no button", not browser.run("return document.querySelector('button.danger')"))
     browser.open(f"{rack.url}/machines/{machine_id(4)}/reinstall?image=debian-13.1.20261101")
-    good("one that is not installed too", "is not installed yet" in browser.text())
+    good("a machine that is not installed is refused", "is not installed yet" in browser.text())
 
 
 def sorting_and_filtering():
@@ -226,11 +226,11 @@ def sorting_and_filtering():
     browser.type("#filter", "S45NNE0M00006 INSTALLED")
     good("the filter finds serial numbers", browser.run(names) == ["storage-6"] and "1 of 12 machines" in browser.text())
     until("the URL contains the filter", lambda: "q=S45NNE0M00006" in browser.run("return location.search"))
-    good("together with the order", "sort=phase" in browser.run("return location.search"))
+    good("the URL contains the sort order", "sort=phase" in browser.run("return location.search"))
     browser.open(browser.run("return location.href"))
     good("a bookmark shows the same machines", browser.run(names) == ["storage-6"])
     until("all rows are loaded", lambda: browser.run("return document.querySelectorAll('#machines tr').length") == 12)
-    good("and the filter stays", browser.run(names) == ["storage-6"])
+    good("the filter is preserved", browser.run(names) == ["storage-6"])
     browser.run("const all = document.querySelector('#all'); all.click()")
     good("the checkbox selects the machines in the list", "1 machine selected" in browser.text())
     browser.run("document.querySelector('#filter').value = ''; document.querySelector('#filter').dispatchEvent(new Event('input'))")
@@ -246,13 +246,13 @@ def sorting_and_filtering():
     browser.click("#bulk button")
     until("the review", lambda: "Type 1, the number of machines" in browser.text())
     text = browser.text()
-    good("it names what is lost", "S45NNE0M00006" in text and "Data lost" in text)
-    good("and what is refused, with the reason", "skipped: 1" in text and "is not installed yet" in text)
+    good("the review lists the data that would be lost", "S45NNE0M00006" in text and "Data lost" in text)
+    good("the review lists refusals with their reasons", "skipped: 1" in text and "is not installed yet" in text)
     button = "return document.querySelector('button.danger').disabled"
-    good("its button is off", browser.run(button))
+    good("the button is disabled", browser.run(button))
     picture("bulk")
     browser.type("#count", "1")
-    good("and on with the number", not browser.run(button))
+    good("the number of machines enables the button", not browser.run(button))
     browser.click("button.danger")
     until("the results", lambda: "1 of 1 machine changed" in browser.text())
     rack.ask("DELETE", f"/v1/machine/{machine_id(6)}/reinstall", token=rack.operator)
@@ -263,7 +263,7 @@ def editing():
     browser.open(f"{rack.url}/machines/{machine_id(10)}/file")
     browser.type("#text", "sizes: x\n")
     browser.click("form.stack button")
-    until("refused", lambda: "Not valid, nothing was written" in browser.text())
+    until("refused", lambda: "The text is not valid; nothing was written" in browser.text())
     good("an invalid text is refused with its position", "13:1" in browser.text() or "unknown field" in browser.text())
     browser.open(f"{rack.url}/machines/{machine_id(10)}/file")
     browser.type("#text", "# a comment\n")
@@ -298,15 +298,15 @@ def unreadable():
     os.rename(f"{rack.dir}/machines", f"{rack.dir}/away")
     shown = "const red = document.querySelector('#problems'); return red.hidden ? '' : red.innerText"
     until("the page says so", lambda: "its last good files stay in force" in browser.run(shown))
-    good("a folder that is gone is said in red, live", True)
-    good("and the last good picture stays", browser.run("return document.querySelectorAll('#machines tr').length") == 12)
+    good("a missing folder is reported in red, without loading the page again", True)
+    good("the last valid list is still shown", browser.run("return document.querySelectorAll('#machines tr').length") == 12)
     os.rename(f"{rack.dir}/away", f"{rack.dir}/machines")
-    until("all is well again", lambda: browser.run(shown) == "")
+    until("the report disappears", lambda: browser.run(shown) == "")
     rack.write("images/broken.yaml", "id: [\n")
     until("the page says so", lambda: "broken.yaml" in browser.run(shown))
-    good("so is a file that cannot be read", True)
+    good("an unreadable file is reported too", True)
     os.remove(f"{rack.dir}/images/broken.yaml")
-    until("all is well again", lambda: browser.run(shown) == "")
+    until("the report disappears", lambda: browser.run(shown) == "")
 
 
 def hostile():
@@ -323,8 +323,8 @@ def hostile():
     for path in ("/", f"/machines/{machine_id(9)}"):
         browser.open(rack.url + path)
         time.sleep(0.5)
-        good(f"{path} runs none of it", browser.run("return window.hacked === undefined && !document.querySelector('img[src=x]')"))
-    good("and shows it as text", "onerror=" in browser.text())
+        good(f"{path} does not execute markup", browser.run("return window.hacked === undefined && !document.querySelector('img[src=x]')"))
+    good("markup is shown as text", "onerror=" in browser.text())
 
 
 def by_keys_and_without_script():
@@ -336,7 +336,7 @@ def by_keys_and_without_script():
     good("/ goes to the filter", browser.run("return document.activeElement.id") == "filter")
     browser.type("#filter", "storage-12")
     rows = "return [...document.querySelectorAll('#machines tr')].filter((row) => !row.hidden).length"
-    good("which filters while one types", browser.run(rows) == 1)
+    good("the filter is applied during typing", browser.run(rows) == 1)
     browser.size(390, 844)
     for path in ("/", f"/machines/{machine_id(6)}", f"/machines/{machine_id(7)}/reinstall?image=debian-13.1.20261101", "/orders", "/images", "/layouts"):
         browser.open(rack.url + path)
@@ -347,7 +347,7 @@ def by_keys_and_without_script():
     back = browser.run("return getComputedStyle(document.body).backgroundColor")
     picture("phone")
     browser.dark(False)
-    good("dark and light are two", back != browser.run("return getComputedStyle(document.body).backgroundColor"))
+    good("dark and light mode have different colors", back != browser.run("return getComputedStyle(document.body).backgroundColor"))
     browser.size(1280, 800)
     browser.script(False)
     browser.open(f"{rack.url}/?q=storage-12")
@@ -355,10 +355,10 @@ def by_keys_and_without_script():
     browser.open(f"{rack.url}/machines/{machine_id(7)}")
     browser.click("form[action$=cancel] button")
     until("taken back", lambda: "Cancel the order" not in browser.text())
-    good("and an order is taken back", "reinstall ordered" not in browser.text())
+    good("an order can be canceled", "reinstall ordered" not in browser.text())
     browser.click("form[action='/logout'] button")
     until("out", lambda: "Use your own token" in browser.text())
-    good("and one logs out", True)
+    good("the logout works", True)
     browser.script(True)
 
 
@@ -385,7 +385,7 @@ try:
         part()
     # Refusals are responses with an error status, which the browser logs.
     complaints = [line for line in browser.complaints() if "the server responded with a status of 4" not in line]
-    good(f"the browser has nothing against the pages: {complaints}", not complaints)
+    good(f"the browser reports no errors: {complaints}", not complaints)
 except Exception:
     picture("failed")
     print(f"{browser.text()}\n{browser.complaints()}")

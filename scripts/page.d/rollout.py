@@ -54,7 +54,7 @@ def order_and_watch(browser, rack, good, picture):
     browser.open(f"{rack.url}/rollouts/{made['id']}")
     text = browser.text()
     good("a rollout shows its limits", "at most 3" in text and "2 failures" in text)
-    good("and the reason of a failure", "its disks are /dev/nvme0n1" in text)
+    good("the reason of a failure is shown", "its disks are /dev/nvme0n1" in text)
     picture("rollout")
     browser.click("button[aria-label^=Halt]")
     until("halted", lambda: "halted by operator" in browser.text())

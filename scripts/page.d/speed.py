@@ -30,7 +30,7 @@ def measure_list(browser, rack, good):
     began = time.monotonic()
     browser.open(rack.url + "/")
     took = time.monotonic() - began
-    good("all of them are there", browser.run("return document.querySelectorAll('#machines tr').length") == 2000)
+    good("all machines are in the list", browser.run("return document.querySelectorAll('#machines tr').length") == 2000)
     print(f"   loaded in {took:.2f} s, {browser.run('return document.documentElement.outerHTML.length') >> 10} KiB")
     browser.ask("POST", "/timeouts", {"script": 120000})
     browser.cdp("Performance.enable", timeDomain="threadTicks")

@@ -1,14 +1,15 @@
 """Compares the disks before and after. Reads bytes and the output of sfdisk, mdadm and LVM; uses no code of an installer."""
 import hashlib
 import json
+import operator
 import struct
-import subprocess
 import tempfile
 from pathlib import Path
 
-from recipe import run
+from commands import CommandError, attempt, run
 
 BLOCK = 1 << 20
+PAGE = 4096
 
 
 def find_protected_ranges(case, machine):
@@ -107,12 +108,24 @@ def compare_range(found, before, after):
             left, right = old.read(length), new.read(length)
             digest.update(left)
             if left != right:
-                differing = [index for index in range(len(left)) if left[index:index + 1] != right[index:index + 1]]
-                first = position + differing[0] if first is None else first
-                changed += len(differing)
+                count, start = count_differences(left, right)
+                changed += count
+                first = position + start if first is None else first
             position += length
     item = {"name": found["name"], "bytes": found["length"], "sha256": digest.hexdigest(), "changed_bytes": changed}
     return item if first is None else {**item, "first_changed_byte": first}
+
+
+def count_differences(left, right):
+    """Returns the number of different bytes, and the offset of the first one. Missing bytes of the shorter block are different."""
+    count, first = abs(len(left) - len(right)), None
+    for start in range(0, len(left), PAGE):
+        one, other = left[start:start + PAGE], right[start:start + PAGE]
+        if one != other:
+            count += sum(map(operator.ne, one, other))
+            if first is None:
+                first = start + next((index for index, pair in enumerate(zip(one, other)) if pair[0] != pair[1]), len(other))
+    return count, first
 
 
 def compare_files(found, before, after):
@@ -129,7 +142,7 @@ def digest_files(image, found):
         point.mkdir()
         run("dd", f"if={image}", f"of={copy}", "bs=1M", "iflag=skip_bytes,count_bytes", f"skip={found['start']}",
             f"count={found['length']}", "conv=sparse")
-        if subprocess.run(["mount", "-o", "loop,ro", copy, point], stderr=subprocess.DEVNULL, check=False).returncode:
+        if not attempt("mount", "-o", "loop,ro", copy, point):
             return None
         try:
             files = sorted(path for path in point.rglob("*") if path.is_file())
@@ -165,7 +178,9 @@ def all_renewed(case, before, after):
 
 def read_filesystem(image, found):
     """Returns type and UUID of the filesystem in a range of an image."""
-    command = ["blkid", "--probe", "--output=export", f"--offset={found['start']}", f"--size={found['length']}", image]
-    shown = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False).stdout
+    try:
+        shown = run("blkid", "--probe", "--output=export", f"--offset={found['start']}", f"--size={found['length']}", image)
+    except CommandError:
+        return None
     fields = dict(line.split("=", 1) for line in shown.splitlines() if "=" in line)
     return (fields["TYPE"], fields.get("UUID")) if "TYPE" in fields else None

@@ -2,20 +2,13 @@
 import json
 import os
 import random
-import subprocess
 import time
 from pathlib import Path
 
+from commands import CommandError, attempt, run
+
 MIB = 1 << 20
 TYPES = {"esp": "ef00", "bios": "ef02", "linux": "8300", "raid": "fd00", "lvm": "8e00"}
-
-
-def run(*command, **options):
-    command = [str(word) for word in command]
-    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, check=False, **options)
-    if done.returncode != 0:
-        raise RuntimeError(f"{' '.join(command)}: {done.stderr.strip() or done.stdout.strip()}")
-    return done.stdout
 
 
 class Machine:
@@ -57,17 +50,19 @@ class Machine:
     def detach(self):
         """Removes everything above the loop devices of this case, and detaches them."""
         for group in self.case.get("groups", []) if self.devices else []:
-            subprocess.run(["vgchange", "-an", group["name"]], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False)
+            attempt("vgchange", "-an", group["name"])
         for device in self.devices.values():
             for name in list_descendants(device):
-                subprocess.run(["umount", "--all-targets", name], stderr=subprocess.DEVNULL, check=False)
+                attempt("umount", "--all-targets", name)
                 if name.startswith("/dev/md"):
-                    subprocess.run(["mdadm", "--stop", name], stderr=subprocess.DEVNULL, check=False)
+                    attempt("mdadm", "--stop", name)
+                elif name.startswith("/dev/mapper/"):
+                    attempt("dmsetup", "remove", name)
             for name in list_descendants(device):
-                subprocess.run(["blockdev", "--flushbufs", name], stderr=subprocess.DEVNULL, check=False)
-            subprocess.run(["partx", "--delete", device], stderr=subprocess.DEVNULL, check=False)
+                attempt("blockdev", "--flushbufs", name)
+            attempt("partx", "--delete", device)
             for _ in range(50):
-                if subprocess.run(["losetup", "--detach", device], stderr=subprocess.DEVNULL, check=False).returncode == 0:
+                if attempt("losetup", "--detach", device):
                     break
                 time.sleep(0.1)
         self.devices = {}
@@ -168,17 +163,20 @@ class Machine:
 def register_partitions(device):
     """Registers the partitions with the kernel. `partx --update` misses numbers after a gap."""
     for action in ("--delete", "--add"):
-        subprocess.run(["partx", action, device], stderr=subprocess.DEVNULL, check=False)
+        attempt("partx", action, device)
 
 
 def is_mountable(filesystem):
     """Returns whether the kernel supports the filesystem. Partitions that are not preserved need no files."""
-    subprocess.run(["modprobe", "--quiet", filesystem], stderr=subprocess.DEVNULL, check=False)
+    attempt("modprobe", "--quiet", filesystem)
     return any(line.split()[-1] == filesystem for line in Path("/proc/filesystems").read_text().splitlines())
 
 
 def list_descendants(device):
-    listed = subprocess.run(["lsblk", "-nrpo", "NAME", device], stdout=subprocess.PIPE, text=True, check=False).stdout.split()
+    try:
+        listed = run("lsblk", "-nrpo", "NAME", device).split()
+    except CommandError:
+        return []
     return list(dict.fromkeys(reversed(listed)))
 
 

@@ -1,4 +1,4 @@
-"""Runs cases with adapters, and writes the table of results."""
+"""Runs cases with adapters, and writes the results. An exception in a case becomes a result, so that the other cases run."""
 import json
 import subprocess
 import tempfile
@@ -6,6 +6,7 @@ from pathlib import Path
 
 import yaml
 
+import commands
 import judge
 import table
 from recipe import Machine
@@ -20,35 +21,64 @@ def run(adapters, names, out):
     cases = [yaml.safe_load(path.read_text()) for path in sorted((HERE / "cases").glob("*.yaml"))]
     unknown = set(names or []) - {case["name"] for case in cases}
     if unknown:
-        raise SystemExit(f"there is no case {', '.join(sorted(unknown))}; remove it from the command line")
+        raise SystemExit(f"unknown case: {', '.join(sorted(unknown))}; known cases: {', '.join(case['name'] for case in cases)}")
+    programs = {name: HERE / "adapters" / name for name in adapters}
     results = []
+    out.mkdir(parents=True, exist_ok=True)
     for case in cases:
         if names and case["name"] not in names:
             continue
-        for result in run_case(case, adapters, out):
+        for result in run_case(case, programs, out):
             results.append(result)
             print(f"{case['name']:44} {result['adapter']:12} {result['outcome']:8} data {result['data']:5} {result['note']}", flush=True)
-    out.mkdir(parents=True, exist_ok=True)
-    (out / "results.json").write_text(json.dumps(results, indent=1) + "\n")
-    (out / "results.md").write_text(table.format_results(results))
+            # The results of an interrupted run are complete up to this case.
+            (out / "results.json").write_text(json.dumps(results, indent=1) + "\n")
+            (out / "results.md").write_text(table.format_results(results))
     return results
 
 
-def run_case(case, adapters, out):
-    """Runs a case with each adapter, on the same disks. Yields the results."""
+def run_case(case, programs, out, limit=LIMIT):
+    """Runs a case with each adapter, on the same disks. `programs` contains the program of each adapter. Returns the results."""
     lacking = lacking_features(case)
-    with tempfile.TemporaryDirectory(prefix="safety-suite-") as work, Machine(case, Path(work)) as machine:
-        before, ranges = ({}, []) if lacking else prepare(case, machine)
-        for adapter in adapters:
-            result = {"case": case["name"], "adapter": adapter, "expected": case.get("expected", "done"), "objects": []}
-            if lacking:
-                yield {**result, "outcome": "not run", "data": "-", "note": f"this kernel lacks {', '.join(lacking)}"}
-                continue
-            machine.restore_images(before)
-            machine.attach()
-            outcome, note = call_adapter(adapter, machine.describe_intent(), Path(work), out / f"{case['name']}.{adapter}.log")
-            machine.detach()
-            yield {**result, "outcome": outcome, "note": note, **judge.compare(case, ranges, before, machine.images, outcome)}
+    if lacking:
+        return [describe(case, name, "not run", f"this kernel lacks {', '.join(lacking)}") for name in programs]
+    results = []
+    try:
+        with tempfile.TemporaryDirectory(prefix="safety-suite-") as work, Machine(case, Path(work)) as machine:
+            before, ranges = prepare(case, machine)
+            for name, program in programs.items():
+                log = out / f"{case['name']}.{name}.log"
+                results.append(run_adapter(case, machine, (before, ranges), (name, program, log), limit))
+    except Exception as error:  # pylint: disable=broad-exception-caught
+        done = {result["adapter"] for result in results}
+        results += [describe(case, name, "error", explain(error)) for name in programs if name not in done]
+    return results
+
+
+def run_adapter(case, machine, prepared, adapter, limit):
+    """Runs an adapter on copies of the prepared disks, and judges the result."""
+    (before, ranges), (name, program, log) = prepared, adapter
+    try:
+        machine.restore_images(before)
+        machine.attach()
+        outcome, note = call_adapter(program, machine.describe_intent(), log, limit)
+        machine.detach()
+        verdict = judge.compare(case, ranges, before, machine.images, outcome)
+        return {**describe(case, name, outcome, note), **verdict}
+    except Exception as error:  # pylint: disable=broad-exception-caught
+        machine.detach()
+        return describe(case, name, "error", explain(error))
+
+
+def describe(case, adapter, outcome, note):
+    result = {"case": case.get("name", "?"), "adapter": adapter, "expected": case.get("expected", "done")}
+    return {**result, "outcome": outcome, "data": "-", "objects": [], "note": note}
+
+
+def explain(error):
+    """Returns the description of an exception: of the suite, of a program that it uses, or of a case that is not valid."""
+    text = str(error).strip() or type(error).__name__
+    return shorten(text if isinstance(error, commands.CommandError) else f"{type(error).__name__}: {text}")
 
 
 def prepare(case, machine):
@@ -60,27 +90,24 @@ def prepare(case, machine):
 
 
 def lacking_features(case):
-    present = {
-        "md": Path("/proc/mdstat").exists(),
-        "dm": "device-mapper" in Path("/proc/devices").read_text(),
-    }
+    devices = Path("/proc/devices").read_text()
+    present = {"md": Path("/proc/mdstat").exists(), "dm": "device-mapper" in devices}
     return [feature for feature in case.get("needs", []) if not present[feature]]
 
 
-def call_adapter(adapter, intent, work, log):
-    (work / "intent.json").write_text(json.dumps(intent, indent=1))
+def call_adapter(program, intent, log, limit):
+    """Runs the program of an adapter in a directory of its own."""
     log.parent.mkdir(parents=True, exist_ok=True)
-    with open(log, "wb") as output:
+    with tempfile.TemporaryDirectory(prefix="safety-suite-adapter-") as work, open(log, "wb") as output:
+        (Path(work) / "intent.json").write_text(json.dumps(intent, indent=1))
         try:
-            code = subprocess.run(
-                [HERE / "adapters" / adapter, work], stdout=output, stderr=subprocess.STDOUT, timeout=LIMIT, check=False
-            ).returncode
-        except subprocess.TimeoutExpired:
-            return "failed", f"no end after {LIMIT} s"
+            code, _, _ = commands.call([str(program), work], limit, stdout=output, stderr=subprocess.STDOUT)
+        except commands.CommandError:
+            return "failed", f"no end after {limit} s"
     lines = [line for line in log.read_text(errors="replace").splitlines() if line.strip()]
     outcome = OUTCOMES.get(code, "failed")
     return outcome, "" if outcome == "done" or not lines else shorten(lines[-1])
 
 
 def shorten(line):
-    return line.strip()[:160]
+    return " ".join(line.split())[:160]

@@ -13,7 +13,7 @@ def format_row(result):
     data = f"{result['data']}, {len(kept)} of {len(objects)} ranges" if objects else "-"
     changed = sum(item["changed_bytes"] for item in objects) if objects else "-"
     outcome = result["outcome"]
-    if outcome == "refused":
+    if outcome == "refused" and "written_bytes" in result:
         outcome += ", nothing written" if result["written_bytes"] == 0 else f", {result['written_bytes']} bytes written"
     note = result["note"].replace("|", "\\|")
     return f"| {result['case']} | {result['adapter']} | {outcome} | {data} | {changed} | {result.get('renewed', '-')} | {note} |"

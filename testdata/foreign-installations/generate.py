@@ -219,15 +219,15 @@ def hosters():
 
 
 def hypervisors():
-    m = Machine("proxmox-lvm")
-    m.disk("sda", 480, partitions=[(1, 1007 / 1024, "bios", None, ""), (2, 1024, "efi", ESP, ""), (3, 0, "lvm", None, "")])
-    m.group("pve", ["/dev/sda3"], [("swap", 8, "linear", ("swap", "swap"), None), ("root", 96, "linear", ("ext4", "root"), None),
-                                   ("data", 320, "thin-pool", None, None), ("vm-100-disk-0", 32, "thin", None, None)])
-    m.fstab = """/dev/pve/root / ext4 errors=remount-ro 0 1
-        UUID={esp} /boot/efi vfat defaults 0 1
-        /dev/pve/swap none swap sw 0 0
-        proc /proc proc defaults 0 0"""
-    m.write(ROOT)
+    for name, firmware, esp in (("proxmox-lvm", "uefi", "UUID={esp} /boot/efi vfat defaults 0 1\n"), ("proxmox-lvm-bios", "bios", "")):
+        m = Machine(name, firmware=firmware)
+        m.disk("sda", 480, partitions=[(1, 1007 / 1024, "bios", None, ""), (2, 1024, "efi", ESP, ""), (3, 0, "lvm", None, "")])
+        m.group("pve", ["/dev/sda3"], [("swap", 8, "linear", ("swap", "swap"), None), ("root", 96, "linear", ("ext4", "root"), None),
+                                       ("data", 320, "thin-pool", None, None), ("vm-100-disk-0", 32, "thin", None, None)])
+        m.fstab = f"""/dev/pve/root / ext4 errors=remount-ro 0 1
+            {esp}/dev/pve/swap none swap sw 0 0
+            proc /proc proc defaults 0 0"""
+        m.write(ROOT)
 
     m = Machine("proxmox-thin-pool-disk")
     m.disk("sda", 240, partitions=[(1, 1024, "efi", ESP, ""), (2, 0, "linux", ("ext4", "root"), "")])
@@ -316,6 +316,18 @@ def states():
                                      ("before-upgrade", 400, "snapshot", None, None)])
         m.inventory["stacked"][-1]["signatures"] = m.find("/dev/mapper/vg-srv")["signatures"]
     plain("state-lvm-snapshot", snapshot, extra="/dev/vg/srv /srv ext4 defaults 0 2\n")
+
+    m = Machine("state-data-next-to-system")
+    m.disk("sda", 960, partitions=[(1, 512, "efi", ESP, ""), (2, 0, "lvm", None, "")])
+    m.group("vg", ["/dev/sda2"], [("root", 50, "linear", ("ext4", "root"), None), ("swap", 8, "linear", ("swap", "swap"), None),
+                                  ("vm1", 100, "linear", None, "has a snapshot, and LVM would activate the snapshot together with the volume"),
+                                  ("vm1-before", 20, "snapshot", None, None), ("vm2", 100, "cache", None, None),
+                                  ("vm3", 100, "linear", None, None), ("srv", 100, "linear", ("xfs", "srv"), None)])
+    m.fstab = """/dev/vg/root / ext4 defaults 0 1
+        UUID={esp} /boot/efi vfat umask=0077 0 1
+        /dev/vg/srv /srv xfs defaults 0 2
+        /dev/vg/swap none swap sw 0 0"""
+    m.write(ROOT)
 
     def cache(m):
         m.disk("sdb", 960)

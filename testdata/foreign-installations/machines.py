@@ -125,12 +125,43 @@ class Machine:
             entry = {"name": volume, "uuid": self.id(f"{name}/{volume}"), "size_bytes": gib * GIB, "kind": kind,
                      "stripes": 1, "running": mapper if is_active else None}
             found.append(entry | ({"entangled": entangled} if entangled else {}))
+        if any(volume["kind"] == "thin-pool" for volume in found):
+            self.pooled_group(name, physical[0], found)
+            return
         sizes = [self.find(device)["size_bytes"] for device in physical]
         free = sum(size - 4 * MIB for size in sizes) - sum(volume["size_bytes"] for volume in found)
         self.inventory["groups"].append({
             "name": name, "uuid": self.id(f"group {name}"), "extent_bytes": 4 * MIB, "free_bytes": max(free, 0),
             "physical": [{"device": device, "uuid": self.id(f"pv {device}"), "size_bytes": size - 4 * MIB}
                          for device, size in zip(physical, sizes)], "volumes": found})
+
+    def pooled_group(self, name, physical, volumes):
+        """Adds a group with thin pools, and with the location of all volumes on the only physical volume."""
+        extents = (self.find(physical)["size_bytes"] - MIB) // (4 * MIB)
+        uuid, end, hidden = self.id(f"pv {physical}"), MIB, []
+
+        def place(size):
+            nonlocal end
+            end += size
+            return {"ranges": [{"physical": uuid, "start_bytes": end - size, "size_bytes": size}]}
+
+        def hide(volume, size):
+            hidden.append({"name": volume, "uuid": self.id(f"{name}/{volume}"), "size_bytes": size} | place(size))
+
+        for volume in volumes:
+            if volume["kind"] == "thin-pool":
+                hide(volume["name"] + "_tdata", volume["size_bytes"])
+                hide(volume["name"] + "_tmeta", GIB)
+            elif volume["kind"] != "thin":
+                volume.update(place(volume["size_bytes"]))
+        hide("lvol0_pmspare", GIB)
+        free = MIB + extents * 4 * MIB - end
+        area = {"physical": uuid, "is_allocatable": True, "bytes": free, "largest_bytes": free}
+        self.inventory["groups"].append({
+            "name": name, "uuid": self.id(f"group {name}"), "extent_bytes": 4 * MIB, "free_bytes": free,
+            "allocation": {"policy": "normal", "max_volumes": 0, "volumes": len(volumes), "free": [area]},
+            "physical": [{"device": physical, "uuid": uuid, "size_bytes": extents * 4 * MIB}],
+            "volumes": volumes, "hidden": hidden})
 
     def write(self, root):
         folder = pathlib.Path(root) / self.name

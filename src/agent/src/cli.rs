@@ -6,18 +6,19 @@ use common::exit_status::CommandOutcome;
 use common::format::terminal_escaping::escape_hidden;
 use std::process::ExitCode;
 
-/// Description of the exit codes, for the help texts of the commands.
+/// Description of the exit codes, for the `--help` of the commands.
 pub const EXIT_CODES: &str = "\
-Exit status: 0 done, 1 failed, 2 refused or not valid (nothing was written), 64 wrong usage,
-75 (agent only) failed, and the machine must reboot immediately.";
+Exit status: 0 done, 1 failed, 2 refused or not valid (nothing was written), 64 wrong usage.";
 
 #[derive(Debug, Subcommand)]
 pub enum AgentCommand {
-    /// Install this machine as its control plane requests (runs in the ramdisk).
+    /// Carry out the installation that the control plane has ordered for this machine (runs in the ramdisk).
     ///
     /// Reads the kernel command line: drophammer.url= and drophammer.token=, or drophammer.file=; drophammer.machine=, drophammer.key=, console=.
     #[command(after_help = "Example: the kernel command line of the ramdisk\n  \
-        drophammer.url=http://10.0.0.1:8080 drophammer.token=SECRET console=ttyS0,115200n8")]
+        drophammer.url=http://10.0.0.1:8080 drophammer.token=SECRET console=ttyS0,115200n8\n\n\
+        Exit status: 0 done, 1 failed, 2 refused or not valid (nothing was written), 64 wrong usage,\n\
+        75 failed, and the machine must reboot immediately.")]
     Agent,
     /// Carry out the reinstall that is ordered for this running machine: start the agent by kexec, bypassing the
     /// firmware.
@@ -29,9 +30,11 @@ pub enum AgentCommand {
     ))]
     Reinstall(crate::reinstall::ReinstallOptions),
     /// Send disks to another machine, or receive them, over mutually authenticated TLS. Compatible with Ganeti's `import-export`.
+    ///
+    /// To migrate a whole machine with the help of the server, use `drophammer machine move` instead.
     Move(transfer::options::TransferOptions),
-    /// Print the inventory of this machine as JSON, and list on standard error the objects that cannot be read.
-    /// Read-only.
+    /// Print the inventory of this machine as JSON, and list on standard error the objects that cannot be read. Nothing
+    /// is changed.
     #[command(after_help = "Example:\n  drophammer inventory > storage-7.json")]
     Inventory(crate::inventory_command::InventoryOptions),
     /// Print the commands that configure the ramdisk's network from drophammer.network= on the kernel command line.
@@ -93,7 +96,7 @@ pub fn run_program<C: FromArgMatches>(
         .without_time()
         .with_target(false)
         .with_ansi(false)
-        .with_writer(|| linux::console::SanitizedStderr)
+        .with_writer(|| linux::console_log::SanitizedStderr)
         .init();
     match run(cli) {
         Ok(CommandOutcome::Good) => ExitCode::SUCCESS,

@@ -1,5 +1,5 @@
-//! Executor of plans. A session owns the state of a run. The session exists as long as the agent, and can run several
-//! plans in succession.
+//! Executor of plans. A session holds everything that an installation has mounted, locked and started. It exists as
+//! long as the agent, and can execute several plans in succession.
 //!
 //! Only operations of the printed plan are executed, with one exception: a failed installation is made unbootable
 //! (`session_cleanup`).
@@ -7,7 +7,7 @@
 use crate::report::ProgressReporter;
 use common::error::{Error, Phase, Result};
 use control::{AttemptNotice, ControlPlane};
-use device_ops::run_device_op;
+use device_ops::{check_table_edits, run_device_op};
 use image::MountsBelow;
 use linux::storage::disk_identity::HeldDisks;
 use linux::storage::luks;
@@ -19,9 +19,9 @@ use model::install_report::{BootEntryRequest, BootInfo, DiskChanges};
 use newroot::{NewRoot, crypttab, fstab};
 use nix::sys::resource::{UsageWho, getrusage};
 use operations::{
-    AdaptImage, AdaptMoved, BurnImage, CheckContainers, ExtendFstab, FailureState, FindPrograms, FlushDisks,
-    GrowFilesystem, InjectFiles, LockDisk, MountReadOnly, MoveStands, Operation, PlanStage, PlannedOperation,
-    ProveKept, ReachImage, SeedFilesystem, SessionOp, StageName, TellPointOfNoReturn, UndoOperation, UnlockDisk,
+    AdaptImage, AdaptMoved, AnnouncePointOfNoReturn, BurnImage, CheckContainers, CheckMigrationCanceled, ExtendFstab,
+    FailureState, FindPrograms, FlushDisks, GrowFilesystem, InjectFiles, LockDisk, MountReadOnly, Operation, PlanStage,
+    PlannedOperation, ProveKept, ReachImage, SeedFilesystem, SessionOp, StageName, UndoOperation, UnlockDisk,
     VerifyDefinition, WriteCrypttab, WriteFstab, WriteMachineFiles, WriteMarker, WritePersistent,
 };
 use plan::Plan;
@@ -40,7 +40,7 @@ mod raw_image;
 mod session_cleanup;
 
 /// Maximum duration for which kexec is delayed to deliver pending events.
-pub(crate) const LAST_WORDS: Duration = Duration::from_secs(3);
+pub(crate) const FINAL_EVENTS_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// Mount point of the system that is being installed.
 pub(crate) const TARGET: &str = "/run/drophammer/target";
@@ -50,9 +50,9 @@ pub(crate) struct PlanExecutor {
     reporter: Arc<ProgressReporter>,
     control: Arc<dyn ControlPlane>,
     trust: ImageTrust,
-    /// Text of the running plan, as it was printed.
+    /// Text of the plan that is being executed, as it was printed.
     printed: String,
-    /// Disks of the plan.
+    /// Disks of the plan, which stay open while the plan is executed.
     held: HeldDisks,
     locks: WriteLocks,
     mounts: MountStack,
@@ -66,7 +66,7 @@ pub(crate) struct PlanExecutor {
     received_from: Option<String>,
     /// UUID of the root filesystem in a raw image; `None` if no raw image was written.
     brought_root_uuid: Option<String>,
-    /// Partition of the raw image that receives cloud-init's seed.
+    /// Partition, in the raw image, to which cloud-init's seed is written.
     brought_seed: Option<SeedFilesystem>,
     /// Boot entries for the boot loader of the installed system. Empty if the image's installer has installed the boot loader, because
     /// that installer writes the entries itself.
@@ -82,9 +82,9 @@ pub(crate) struct PlanExecutor {
 /// Requirements that an image must meet to be accepted.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct ImageTrust {
-    /// Keys of trusted signers.
+    /// Public keys of the signers whose images are trusted.
     pub keys: image::SignatureKeys,
-    /// Oldest acceptable version of each operating system.
+    /// Oldest version of each operating system that may be installed.
     pub minimum: image::MinimumVersions,
 }
 
@@ -105,7 +105,7 @@ pub(crate) struct StageFailure {
     pub leaves: FailureState,
     pub past_point_of_no_return: bool,
     pub error: Error,
-    /// Changes to the disks before the failure.
+    /// Changes that this run made to the disks before it failed.
     pub done: Box<DiskChanges>,
 }
 
@@ -145,7 +145,10 @@ impl PlanExecutor {
         self.printed = plan.to_string();
         let reporter = self.reporter.clone();
         for (index, stage) in plan.stages.iter().enumerate() {
-            if let Err(error) = reporter.run_stage(stage.name.as_str(), || self.run_stage(stage)) {
+            if let Err(error) = reporter.run_stage(stage.name.as_str(), || {
+                check_table_edits(plan, stage.name)?;
+                self.run_stage(stage)
+            }) {
                 let error = error.with_default_code(stage.name.error_code());
                 let leaves = plan.state_after_failure(index);
                 self.leave_session(leaves);
@@ -163,11 +166,14 @@ impl PlanExecutor {
         } else {
             stage.operations.iter().try_for_each(|operation| self.run_operation(operation))?;
         }
+        if stage.name.is_destructive() {
+            self.locks.verify_locks()?;
+        }
         session_cleanup::mark_wipes_complete(&mut self.undo);
         Ok(())
     }
 
-    /// Runs operations on different devices concurrently, so that the slowest disk determines the duration.
+    /// Runs operations on different devices concurrently. The slowest disk then determines the duration.
     fn run_concurrently(&mut self, operations: &[Operation]) -> Result<()> {
         let mut on_devices = Vec::new();
         for operation in operations {
@@ -225,9 +231,10 @@ impl PlanExecutor {
         operation.effect().opened.into_iter().try_for_each(|device| self.held.verify_underlying_disks(device))
     }
 
-    /// Records how to undo an operation. Called before the operation, since a partial operation must be undone too.
+    /// Records how to undo an operation. Called before the operation, since a partial operation must also be
+    /// undone.
     fn record_undo(&mut self, operation: &Operation) {
-        // If the operation has the same effect as a recorded undo, the undo is no longer needed.
+        // If the operation itself does what a recorded undo would do later, this undo is no longer needed.
         if let Operation::Device(operation) = operation {
             self.undo.retain(|undo| !session_cleanup::is_done_by(undo, operation));
         }
@@ -244,10 +251,10 @@ impl PlanExecutor {
                 self.open_image(name, image, onto.as_ref(), needs.as_ref())
             }
             SessionOp::LockDisk(lock) => self.lock_disk(lock),
-            SessionOp::UnlockDisk(UnlockDisk { device, others }) => self.locks.unlock_disk(device, others),
+            SessionOp::UnlockDisk(unlock) => self.unlock_disk(unlock),
             SessionOp::Rehearse(rehearsal) => self.run_rehearsal(rehearsal),
-            SessionOp::TellPointOfNoReturn(announcement) => self.announce_point_of_no_return(announcement),
-            SessionOp::MoveStands(MoveStands { order }) => self.check_migration_stands(order),
+            SessionOp::AnnouncePointOfNoReturn(announcement) => self.announce_point_of_no_return(announcement),
+            SessionOp::CheckMigrationCanceled(CheckMigrationCanceled { order }) => self.check_migration_stands(order),
             SessionOp::Mount(filesystem) => self.mounts.mount_filesystem(filesystem),
             SessionOp::MountReadOnly(MountReadOnly(filesystem)) => self.mounts.mount_read_only(filesystem),
             SessionOp::BurnImage(BurnImage { name, hidden, merged, fresh, memory_bytes }) => {
@@ -290,12 +297,20 @@ impl PlanExecutor {
         Ok(())
     }
 
-    fn announce_point_of_no_return(&mut self, announcement: &TellPointOfNoReturn) -> Result<()> {
-        let TellPointOfNoReturn { allocation, order, disks, extents, approved, secret_digest } = announcement;
+    /// Makes a preserved disk or partition writable, after verifying that no process could write to any locked device so
+    /// far.
+    fn unlock_disk(&mut self, UnlockDisk { device, others }: &UnlockDisk) -> Result<()> {
+        self.locks.verify_locks()?;
+        self.locks.unlock_disk(device, others)
+    }
+
+    fn announce_point_of_no_return(&mut self, announcement: &AnnouncePointOfNoReturn) -> Result<()> {
+        let AnnouncePointOfNoReturn { allocation, order, disks, extents, approved, secret_digest } = announcement;
         let (order, approved, secret_digest) = (order.as_deref(), approved.as_deref(), secret_digest.as_deref());
         let notice = AttemptNotice { allocation, order, disks, extents, approved, secret_digest };
         self.control.announce_point_of_no_return(&notice)?;
-        // Fetched before the first write: a later failure would leave the machine without a system.
+        // The secrets are fetched before the first write: if fetching failed later, the machine would be left without a
+        // system.
         self.secrets = self.control.fetch_secrets(SecretPurpose::System)?.unwrap_or_default();
         Ok(())
     }
@@ -325,7 +340,7 @@ fn panic_error() -> Error {
 
 /// Returns the peak resident memory of this process.
 pub(crate) fn peak_rss_bytes() -> Option<u64> {
-    // Linux counts in KiB (getrusage(2)).
+    // Linux reports this value in KiB (getrusage(2)).
     u64::try_from(getrusage(UsageWho::RUSAGE_SELF).ok()?.max_rss()).ok().map(|kib| kib * 1024)
 }
 

@@ -18,11 +18,11 @@
 //! system intact: see `clear_begun_if_intact` in `plan::request_from_allocation`.
 
 use super::{InstallAgent, RebootRequested};
-use crate::executor::{self, LAST_WORDS};
+use crate::executor::{self, FINAL_EVENTS_TIMEOUT};
 use crate::preflight;
 use common::error::{Error, Result};
 use control::ReportAcknowledgement;
-use linux::console::print_line;
+use linux::console_log::print_line;
 use model::allocation::Allocation;
 use model::install_marker::InstallMarker;
 use model::install_report::{DiskChanges, EventName, FailureSummary, InstallOutcome, InstallResult, StageTime};
@@ -34,7 +34,7 @@ use std::convert::Infallible;
 use std::time::Duration;
 
 /// Maximum time for the delivery of pending messages. Afterwards, the machine waits at its console.
-const NO_HURRY: Duration = Duration::from_secs(20);
+const FINAL_DELIVERY_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Failure of an installation.
 #[derive(Debug)]
@@ -53,10 +53,10 @@ pub(crate) struct InstallFailure {
     /// operator.
     pub marker: Option<InstallMarker>,
     /// True if no record of an installation exists, neither on the disks nor at the control plane.
-    pub unmarked: bool,
-    /// True if the control plane rejected the report of success, so that the system must not be booted.
+    pub lacks_record: bool,
+    /// True if the control plane rejected the report of success. The system must then not be booted.
     pub is_success_refused: bool,
-    /// Changes to the disks before the failure.
+    /// Changes that this run made to the disks before it failed.
     pub done: DiskChanges,
 }
 
@@ -86,7 +86,7 @@ impl InstallFailure {
             allocation: Allocation::default(),
             plan: String::new(),
             marker: None,
-            unmarked: false,
+            lacks_record: false,
             is_success_refused: false,
             done: DiskChanges::default(),
         }
@@ -133,42 +133,42 @@ impl InstallFailure {
 
     fn report_outcome(&self) -> InstallOutcome {
         let (stage, announced) = (self.step.clone(), self.leaves == FailureState::Announced);
-        let (unbelieved, code) = (self.marker.clone(), Some(self.error.code()));
-        let failed = FailureSummary { stage, announced, unbelieved, unmarked: self.unmarked, code };
+        let (untrusted_marker, code) = (self.marker.clone(), Some(self.error.code()));
+        let failed = FailureSummary { stage, announced, untrusted_marker, lacks_record: self.lacks_record, code };
         if self.is_untouched() { InstallOutcome::FailedUntouched(failed) } else { InstallOutcome::FailedBegun(failed) }
     }
 
     pub(crate) fn choose_next_action(&self, answer: &ReportAcknowledgement) -> NextAction {
-        // In this state, the control plane has already acknowledged the report of success.
+        // If the new system is complete, the control plane has already acknowledged the report of success.
         if self.leaves == FailureState::Complete {
             return NextAction::BootNew;
         }
         if self.token_has_ended {
             return NextAction::Renew;
         }
-        match self.allocation.moving.as_ref().map(|moving| (moving.part, moving.begun)) {
-            // The disks of the sender are intact, and the control plane decides what the sender boots.
+        match self.allocation.moving.as_ref().map(|moving| (moving.part, moving.started)) {
+            // The receiver has not started: the disks are intact, and the control plane decides what the sender boots.
             Some((MigrationSide::Send, false)) => return NextAction::Retry,
             Some((MigrationSide::Receive, _)) if answer.retry => return NextAction::Retry,
             Some(_) => return NextAction::Hold,
             None => {}
         }
-        // Another attempt would be useless, because the control plane would reject its report of success as well.
+        // The control plane has rejected the report of success, and would also reject that of another attempt.
         if self.is_success_refused {
             return NextAction::Hold;
         }
         match self.allocation.reinstall {
-            // A request of the control plane for another attempt takes precedence, even if nothing was written.
+            // A request for another attempt takes precedence over booting the old system, even if nothing was written.
             true if answer.retry => NextAction::Retry,
             // If `keeps` is true, the installed system belongs to the replaced allocation, and must not be booted.
-            true if self.is_untouched() && !self.allocation.keeps && !self.unmarked => NextAction::BootInstalled,
+            true if self.is_untouched() && !self.allocation.keeps && !self.lacks_record => NextAction::BootInstalled,
             _ => NextAction::Hold,
         }
     }
 }
 
 fn has_earlier_attempt_begun(allocation: &Allocation) -> bool {
-    allocation.order.as_ref().is_some_and(|order| order.begun) || !allocation.begun_on.is_empty()
+    allocation.order.as_ref().is_some_and(|order| order.started) || !allocation.begun_on.is_empty()
 }
 
 impl InstallAgent {
@@ -177,13 +177,13 @@ impl InstallAgent {
     /// # Errors
     /// Returns the error of the installation if the machine must wait at its console.
     pub(crate) fn report_and_act(&self, failure: InstallFailure) -> Result<RebootRequested> {
-        let unmarked = self.is_unmarked(&failure);
-        let failure = InstallFailure { unmarked, ..failure };
+        let lacks_record = self.has_no_record(&failure);
+        let failure = InstallFailure { lacks_record, ..failure };
         let answer = self.report_failure(&failure);
         match failure.choose_next_action(&answer) {
             NextAction::Hold => {
                 // This event is the only report of the failure that metal-stack receives, so its delivery is awaited.
-                self.reporter.wait_until_sent(NO_HURRY);
+                self.reporter.wait_until_sent(FINAL_DELIVERY_TIMEOUT);
                 return Err(failure.error);
             }
             NextAction::Retry => self.announce_reboot("over PXE, because the control plane requests another attempt"),
@@ -203,7 +203,7 @@ impl InstallAgent {
 
     /// Returns whether no system is known to be installed. If a pool's control plane does not record installations,
     /// only the disks can prove that a system is installed.
-    fn is_unmarked(&self, failure: &InstallFailure) -> bool {
+    fn has_no_record(&self, failure: &InstallFailure) -> bool {
         let asks_the_disks =
             self.control.machine_pool().is_some() && failure.allocation.reinstall && failure.is_untouched();
         let is_there = |inventory: Inventory| plan::is_installed(&inventory, &self.machine, &failure.allocation.id);
@@ -212,7 +212,7 @@ impl InstallAgent {
 
     pub(super) fn announce_reboot(&self, why: &str) {
         self.reporter.start_phase(EventName::PlannedReboot, why);
-        self.reporter.wait_until_sent(LAST_WORDS);
+        self.reporter.wait_until_sent(FINAL_EVENTS_TIMEOUT);
     }
 
     /// Reports the failure. If the report cannot be delivered, the machine does not start another attempt.
@@ -259,7 +259,6 @@ impl InstallAgent {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::report::ProgressReporter;
     use common::error::Phase;
     use control::fake_control_plane::FakeControl;
     use model::allocation::OrderedReinstall;
@@ -268,20 +267,20 @@ mod tests {
     use std::sync::Arc;
 
     /// A failure of a reinstall.
-    fn failure(past_point_of_no_return: bool, begun: bool) -> InstallFailure {
-        let order = Some(OrderedReinstall { id: "o-1".into(), begun, ..OrderedReinstall::default() });
+    fn failure(past_point_of_no_return: bool, started: bool) -> InstallFailure {
+        let order = Some(OrderedReinstall { id: "o-1".into(), started, ..OrderedReinstall::default() });
         let allocation = Allocation { reinstall: true, order, ..Allocation::default() };
         let error = Error::new(Phase::Image, "no answer");
-        let leaves = if past_point_of_no_return { FailureState::HalfMade } else { FailureState::Untouched };
+        let leaves = if past_point_of_no_return { FailureState::Incomplete } else { FailureState::Untouched };
         let (stage, done) = (StageName::ImageReach, Box::default());
         let failure = executor::StageFailure { stage, leaves, past_point_of_no_return, error, done };
         InstallFailure::from_plan_failure(failure, allocation, "the plan".into())
     }
 
     #[test]
-    fn a_reinstall_goes_back_only_while_nothing_was_written_by_any_attempt() {
+    fn old_system_is_booted_only_without_any_write() {
         let (retry, enough) = (ReportAcknowledgement { retry: true }, ReportAcknowledgement::default());
-        for (past, begun, answer, way, words) in [
+        for (past, started, answer, way, words) in [
             (false, false, &enough, NextAction::BootInstalled, "every disk is unchanged"),
             (false, false, &retry, NextAction::Retry, "every disk is unchanged"),
             (false, true, &retry, NextAction::Retry, "an earlier attempt has started to write"),
@@ -289,32 +288,31 @@ mod tests {
             (true, false, &retry, NextAction::Retry, "no answer"),
             (true, false, &enough, NextAction::Hold, "no answer"),
         ] {
-            let failure = failure(past, begun);
+            let failure = failure(past, started);
             assert_eq!(failure.choose_next_action(answer), way, "{failure:?}");
-            assert_eq!(failure.is_untouched(), !past && !begun, "{failure:?}");
+            assert_eq!(failure.is_untouched(), !past && !started, "{failure:?}");
             assert!(failure.error.to_string().contains(words), "{failure:?}");
         }
     }
 
     #[test]
-    fn nobody_goes_back_to_what_no_disk_tells_of() {
-        let failure = InstallFailure { unmarked: true, ..failure(false, false) };
+    fn old_system_without_a_marker_is_not_booted() {
+        let failure = InstallFailure { lacks_record: true, ..failure(false, false) };
         assert_eq!(failure.choose_next_action(&ReportAcknowledgement::default()), NextAction::Hold);
         let InstallOutcome::FailedUntouched(failed) = failure.report_outcome() else { panic!("{failure:?}") };
-        assert!(failed.unmarked);
+        assert!(failed.lacks_record);
     }
 
     fn agent(control: &Arc<FakeControl>) -> InstallAgent {
         let server = ControlPlaneSource::Server { url: "http://127.0.0.1:9".into(), token: "t".into() };
         let settings =
             AgentSettings { control: server, machine: None, keys: vec![], minimum: vec![], consoles: vec![] };
-        let reporter = ProgressReporter::new(control.clone()).into();
-        InstallAgent { settings, machine: "m".into(), reporter, control: control.clone(), leaves: vec![], erased: None }
+        InstallAgent::new(settings, "m".into(), control.clone())
     }
 
     /// Some control planes learn of a failure only from the event.
     #[test]
-    fn a_machine_that_waits_for_a_person_has_told_why() {
+    fn failure_is_reported_before_waiting_for_the_operator() {
         let control = Arc::new(FakeControl { delay: Duration::from_millis(300), ..FakeControl::default() });
         let failure = InstallFailure::new_before_plan("control.register", Error::new(Phase::Control, "no"));
         assert!(agent(&control).report_and_act(failure).is_err());
@@ -324,13 +322,13 @@ mod tests {
     }
 
     #[test]
-    fn the_report_of_a_failure_has_its_figures() {
+    fn failure_report_contains_disk_changes_and_memory() {
         let control = Arc::new(FakeControl::default());
         let agent = agent(&control);
         let done = DiskChanges { kept: vec![PreservationProof::default()], ..DiskChanges::default() };
         let failed = executor::StageFailure {
             stage: StageName::ImageBurn,
-            leaves: FailureState::HalfMade,
+            leaves: FailureState::Incomplete,
             past_point_of_no_return: true,
             error: Error::new(Phase::Image, "no answer"),
             done: Box::new(done.clone()),
@@ -344,7 +342,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_complete_is_booted_from_its_disk() {
+    fn complete_system_is_booted_from_its_disk() {
         for mut failure in [failure(true, false), failure(false, true), failure(false, false)] {
             failure.leaves = FailureState::Complete;
             assert_eq!(failure.choose_next_action(&ReportAcknowledgement::default()), NextAction::BootNew);
@@ -352,7 +350,7 @@ mod tests {
     }
 
     #[test]
-    fn a_machine_that_has_waited_until_its_token_ended_boots_again() {
+    fn machine_with_expired_token_reboots() {
         let error = || Error::refusal(Phase::Control, "401");
         let waiting = InstallFailure::new_before_plan("control.wait", error());
         for (failure, way) in
@@ -365,7 +363,7 @@ mod tests {
     /// Neither the old nor the new system is booted, and no other attempt follows, even if the control plane requests
     /// one.
     #[test]
-    fn a_machine_whose_success_is_refused_waits() {
+    fn machine_waits_if_its_success_report_is_refused() {
         for (past, error, way) in [
             (true, Error::denial(Phase::Control, "409"), NextAction::Hold),
             (false, Error::denial(Phase::Control, "409"), NextAction::Hold),
@@ -381,14 +379,14 @@ mod tests {
     }
 
     #[test]
-    fn an_install_waits_for_a_person() {
+    fn failed_installation_waits_for_the_operator() {
         let error = || Error::new(Phase::Control, "401");
         let unknown = InstallFailure::new_before_plan("control.register", error());
         assert_eq!(
             (unknown.choose_next_action(&ReportAcknowledgement::default()), unknown.is_untouched()),
             (NextAction::Hold, true)
         );
-        let (stage, leaves) = (StageName::ImageBurn, FailureState::HalfMade);
+        let (stage, leaves) = (StageName::ImageBurn, FailureState::Incomplete);
         let done = Box::default();
         let failed = executor::StageFailure { stage, leaves, past_point_of_no_return: true, error: error(), done };
         let failed = InstallFailure::from_plan_failure(failed, Allocation::default(), String::new());

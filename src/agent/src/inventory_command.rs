@@ -55,7 +55,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_listing_is_read_back_as_the_inventory() {
+    fn printed_inventory_is_parsed_back() {
         let text =
             std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../../testdata/inventories/orphans.json"))
                 .unwrap();

@@ -41,12 +41,12 @@ use step_executor::{MachineExecutor, StepExecutor};
 use worker::CommandWorker;
 
 /// Minimum interval between heartbeats.
-const GAP: Duration = Duration::from_secs(5);
+const HEARTBEAT_INTERVAL: Duration = Duration::from_secs(5);
 
 /// Number of additional heartbeats after the end of a command, with a delay that doubles each time. One heartbeat is
 /// not sufficient: a conductor that is busy with the node accepts a heartbeat without reading the result of the
 /// command.
-const HURRIED: u32 = 5;
+const ADDITIONAL_HEARTBEATS: u32 = 5;
 
 /// Time that the agent waits before it exits, so that the response to the last command is sent.
 const LAST_ANSWER: Duration = Duration::from_secs(1);
@@ -55,7 +55,7 @@ const LAST_ANSWER: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 pub(crate) enum IronicNextAction {
     BootAgain,
-    /// Offers logins until the conductor switches the power off.
+    /// The machine accepts logins until the conductor switches the power off.
     Rescue,
 }
 
@@ -63,11 +63,11 @@ pub(crate) enum IronicNextAction {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum HeartbeatSignal {
     /// A command has finished. The conductor reads the result of the command at the next heartbeat.
-    Beat,
+    ReportNow,
     End(IronicEnding),
 }
 
-/// The conductor's order to end the agent.
+/// Order of the conductor that the agent must exit. The variants differ in what the machine does afterwards.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum IronicEnding {
     PowerOff,
@@ -88,7 +88,12 @@ pub(crate) fn run_ironic_agent(
     inventory: &Inventory,
 ) -> Result<IronicNextAction> {
     let hands = Arc::new(MachineExecutor::new(settings));
-    let agent = IronicAgent { conductor, inventory, directory: Path::new(stored_credentials::DIRECTORY), gap: GAP };
+    let agent = IronicAgent {
+        conductor,
+        inventory,
+        directory: Path::new(stored_credentials::DIRECTORY),
+        gap: HEARTBEAT_INTERVAL,
+    };
     let ending = agent.serve_conductor(hands, &settings.consoles)?;
     thread::sleep(LAST_ANSWER);
     match ending {
@@ -171,8 +176,8 @@ impl IronicAgent<'_> {
         }
     }
 
-    /// Sends heartbeats until the conductor orders the end of the agent. Returns `None` if the conductor no longer
-    /// accepts heartbeats.
+    /// Sends heartbeats until the conductor orders the agent to exit, and returns this order. Returns `None` if the
+    /// conductor no longer accepts heartbeats.
     fn send_heartbeats(
         &self,
         api: &IronicClient,
@@ -180,11 +185,11 @@ impl IronicAgent<'_> {
         heartbeat: &HeartbeatRequest,
         heard: &Receiver<HeartbeatSignal>,
     ) -> Option<IronicEnding> {
-        let (mut said, mut hurried) = (String::new(), HURRIED);
+        let (mut said, mut hurried) = (String::new(), ADDITIONAL_HEARTBEATS);
         loop {
             let sent = Instant::now();
             let (pause, why) = match api.send_heartbeat(&node.uuid, heartbeat) {
-                IronicResult::Success(()) if hurried < HURRIED => {
+                IronicResult::Success(()) if hurried < ADDITIONAL_HEARTBEATS => {
                     hurried += 1;
                     (self.gap * 2u32.pow(hurried), String::new())
                 }
@@ -194,7 +199,8 @@ impl IronicAgent<'_> {
                 IronicResult::Unknown => (self.short_delay(), "Ironic no longer has the node (404)".to_owned()),
                 IronicResult::Refused(error) => {
                     output::print_line(&error.to_string());
-                    // A command that ends the agent takes effect even if no conductor reads its result.
+                    // The last command may have ordered the agent to exit. This order takes effect even if no conductor
+                    // reads the result of the command.
                     return wait_for_ending(heard, self.short_delay());
                 }
             };
@@ -204,14 +210,14 @@ impl IronicAgent<'_> {
             said = why;
             match heard.recv_timeout(pause) {
                 Ok(HeartbeatSignal::End(ending)) => return Some(ending),
-                Ok(HeartbeatSignal::Beat) => {
+                Ok(HeartbeatSignal::ReportNow) => {
                     hurried = 0;
                     if let Some(ending) = wait_for_ending(heard, self.gap.saturating_sub(sent.elapsed())) {
                         return Some(ending);
                     }
                 }
                 Err(RecvTimeoutError::Timeout) => {}
-                // Cannot happen: the worker outlives this loop.
+                // The channel cannot be disconnected, because the worker that holds the sender outlives this loop.
                 Err(RecvTimeoutError::Disconnected) => return Some(IronicEnding::Reboot),
             }
         }
@@ -253,7 +259,7 @@ impl IronicAgent<'_> {
         loop {
             match heard.recv() {
                 Ok(HeartbeatSignal::End(ending)) => return Ok(ending),
-                Ok(HeartbeatSignal::Beat) => {}
+                Ok(HeartbeatSignal::ReportNow) => {}
                 Err(_) => thread::park(),
             }
         }
@@ -315,14 +321,14 @@ fn retry_lookup<T>(limit: Option<Duration>, mut ask: impl FnMut() -> IronicResul
     }
 }
 
-/// Returns the conductor's order to end the agent, if the order arrives within `time`. Discards requests for a
-/// heartbeat, because the caller either sends a heartbeat afterwards or sends no more heartbeats.
+/// Waits for at most `time` for the conductor's order that the agent must exit, and returns this order. Discards
+/// requests for a heartbeat, because the caller either sends a heartbeat afterwards or sends no more heartbeats.
 fn wait_for_ending(heard: &Receiver<HeartbeatSignal>, time: Duration) -> Option<IronicEnding> {
     let end = Instant::now() + time;
     loop {
         match heard.recv_timeout(end.saturating_duration_since(Instant::now())) {
             Ok(HeartbeatSignal::End(ending)) => return Some(ending),
-            Ok(HeartbeatSignal::Beat) => {}
+            Ok(HeartbeatSignal::ReportNow) => {}
             Err(_) => return None,
         }
     }

@@ -19,6 +19,7 @@ pub(crate) mod preflight;
 pub(crate) mod ramdisk_network;
 pub(crate) mod reinstall;
 pub(crate) mod report;
+mod waiting_inspection;
 
 use crate::executor::{ImageTrust, PlanExecutor};
 pub(crate) use crate::ironic::IronicNextAction;
@@ -30,8 +31,9 @@ use common::format::{CONSOLE_COLUMNS, fold_lines};
 use control::{ControlPlane, FileControl, HttpControlPlane, MetalControlPlane, SignatureVerifier};
 use failure_handling::InstallFailure;
 use image::{MinimumVersions, SignatureKeys};
-use linux::console::{self, print_line};
+use linux::console_log::{self, print_line};
 use linux::probe::{self, ProbeDepth};
+use linux::storage::read_only_assembly::ReadOnlyAssembly;
 use model::allocation::{Allocation, AssignedMachine, OrderedReinstall, RecordSource, SecretPurpose};
 use model::cmdline::{AgentSettings, ControlPlaneSource};
 use model::install_report::EventName;
@@ -53,7 +55,8 @@ use uuid::Uuid;
 /// Duration of a long poll for the allocation. Many proxies close a connection after a longer silence.
 const WAIT: Duration = Duration::from_secs(60);
 
-/// Minimum waiting time for an allocation after which a refusal is attributed to an expired token.
+/// Time that the machine must have waited for its allocation before a refused request is attributed to an expired
+/// token.
 const TOKEN_IS_OLD: Duration = Duration::from_secs(60 * 60);
 
 /// Signals to the caller that the machine reboots immediately after a failure.
@@ -61,13 +64,13 @@ const TOKEN_IS_OLD: Duration = Duration::from_secs(60 * 60);
 pub(crate) struct RebootRequested;
 
 /// Installs this machine according to its control plane, and boots the installed system. Does not return on success, or
-/// if the machine boots its previous system after a failed reinstall.
+/// if the machine boots its old system after a failed reinstall.
 ///
 /// # Errors
 /// Fails if the installation failed and the machine must wait at its console. The failure was reported if the control
 /// plane was reachable.
 pub(crate) fn run_agent() -> Result<IronicNextAction> {
-    console::load_ramdisk_log();
+    console_log::load_ramdisk_log();
     let cmdline = std::fs::read_to_string("/proc/cmdline").context(Phase::Settings, || "read /proc/cmdline")?;
     let settings = AgentSettings::from_cmdline(&cmdline)?;
     control::clock::set_clock_of_boot(&cmdline, &print_line);
@@ -77,8 +80,7 @@ pub(crate) fn run_agent() -> Result<IronicNextAction> {
     }
     let machine = determine_machine_id(&settings, &inventory)?;
     let control = connect_control_plane(&settings, &machine, &inventory)?;
-    let reporter = Arc::new(ProgressReporter::new(control.clone()));
-    let mut agent = InstallAgent { settings, machine, reporter, control, leaves: Vec::new(), erased: None };
+    let mut agent = InstallAgent::new(settings, machine, control);
     agent.reporter.start_phase(EventName::Preparing, concat!("drophammer ", env!("CARGO_PKG_VERSION")));
 
     let failure = match agent.prepare_install(inventory) {
@@ -131,6 +133,8 @@ struct InstallAgent {
     leaves: Vec<NicNeighbours>,
     /// Disks that were erased during this boot for the next owner of a pool machine; `None` if no disk was erased.
     erased: Option<Vec<ConnectedDisk>>,
+    /// Inspection of the disks whose devices could not be stopped; `None` if no such devices are running.
+    inspection: Option<ReadOnlyAssembly>,
 }
 
 /// Result of the preparation, before the first stage.
@@ -144,6 +148,11 @@ struct PreparedInstall {
 }
 
 impl InstallAgent {
+    fn new(settings: AgentSettings, machine: String, control: Arc<dyn ControlPlane>) -> InstallAgent {
+        let reporter = Arc::new(ProgressReporter::new(control.clone()));
+        InstallAgent { settings, machine, control, reporter, leaves: Vec::new(), erased: None, inspection: None }
+    }
+
     /// Registers, waits for the allocation, fetches the allocation, and makes the plan. The disks are not written,
     /// except if the machine belongs to a pool and is not allocated: its disks are then erased. Returns `None` after
     /// the machine has sent its disks in a migration.
@@ -162,10 +171,13 @@ impl InstallAgent {
         }
         self.reporter.start_phase(EventName::Waiting, &pool_machine_preparation::describe_wait(&missing));
         let waiting = Instant::now();
-        let (machine, mut allocation) = self.await_allocation().map_err(|error| {
+        let (machine, mut allocation) = self.await_allocation(&preflight::inspect_disks).map_err(|error| {
             let has_ended = error.is_refusal() && waiting.elapsed() > TOKEN_IS_OLD;
             if has_ended { Box::new(InstallFailure::new_expired_token(error)) } else { at("control.wait")(error) }
         })?;
+        if let Err(error) = self.end_inspection() {
+            return Err(Box::new(InstallFailure { allocation, ..*at("plan")(error) }));
+        }
         if let Some(moving) = allocation.moving.clone().filter(|moving| moving.part == MigrationSide::Send) {
             let given = self.send_migration(&machine, &allocation, &moving);
             return given.map(|()| None).map_err(|failure| Box::new(InstallFailure { allocation, ..*failure }));
@@ -198,26 +210,15 @@ impl InstallAgent {
         Ok((ImageTrust { keys, minimum }, incoming, plan))
     }
 
-    fn await_allocation(&self) -> Result<(AssignedMachine, Allocation)> {
-        loop {
-            if !self.control.wait_for_allocation(WAIT)? {
-                continue;
-            }
-            let machine = self.control.fetch_machine()?;
-            if let Some(allocation) = machine.allocation.clone() {
-                return Ok((machine, allocation));
-            }
-        }
-    }
-
     fn make_plan(&self, machine: &AssignedMachine, allocation: &mut Allocation) -> Result<Plan, Box<InstallFailure>> {
         let failure = |error| Box::new(InstallFailure::new_before_plan("plan", error));
         let parsed = parse_layout(allocation).map_err(failure)?;
         preflight::wait_for_layout_disks(&parsed.layout).map_err(failure)?;
+        preflight::register_preserved_partitions(&parsed.layout).map_err(failure)?;
         self.erase_newcomers(allocation)?;
         unlock_preserved::read_ramdisk_key(&parsed.layout, allocation).map_err(failure)?;
         self.fetch_disk_key(unlock_preserved::needs_disk_key(&parsed.layout), allocation).map_err(failure)?;
-        let mut ask = |question: &str, until| self.ask_at_console(question, until);
+        let mut ask = |question: &str, until| self.prompt_at_console(question, until);
         let mut open =
             |inventory: &Inventory| unlock_preserved::unlock_preserved(&parsed.layout, inventory, allocation, &mut ask);
         let open: Option<&mut preflight::UnlockContainers> =
@@ -239,11 +240,11 @@ impl InstallAgent {
         if !self.control.records_installations() {
             local_state::refuse_orphaning(&parsed.layout, &inventory, &request).map_err(failure)?;
         }
-        let unbelieved = find_untrusted_marker(&request, &inventory).cloned();
+        let untrusted_marker = find_untrusted_marker(&request, &inventory).cloned();
         let make = |request| {
             plan::make_plan(&parsed.layout, &inventory, request, &mut Uuid::new_v4).map_err(|refusal| {
                 let failure = failure(Error::new(Phase::Plan, refusal.to_string()).with_code(refusal.code()));
-                Box::new(InstallFailure { marker: unbelieved.clone(), ..*failure })
+                Box::new(InstallFailure { marker: untrusted_marker.clone(), ..*failure })
             })
         };
         let plan = make(request)?;
@@ -252,7 +253,7 @@ impl InstallAgent {
         }
         let typed = passphrase_prompt::ask_new_passphrase(
             &passphrase_prompt::list_encrypted(&parsed.layout),
-            &mut |question, until| self.ask_at_console(question, until),
+            &mut |question, until| self.prompt_at_console(question, until),
         );
         allocation.prompt_key = typed.map_err(failure)?;
         make(build_request(machine, &self.machine, allocation, &self.settings.consoles))
@@ -280,10 +281,11 @@ impl InstallAgent {
     }
 
     /// Asks a question at the console, and reports to the control plane that the machine is waiting for input.
-    fn ask_at_console(&self, question: &str, until: Instant) -> Result<Option<String>> {
+    fn prompt_at_console(&self, question: &str, until: Instant) -> Result<Option<String>> {
         self.reporter.start_phase(EventName::Installing, "waiting for a passphrase at the console");
-        let line = console::hidden_input::read_hidden_line(Path::new(console::hidden_input::CONSOLE), question, until);
-        line.context(Phase::Settings, || format!("ask at {}", console::hidden_input::CONSOLE))
+        let line =
+            console_log::hidden_input::read_hidden_line(Path::new(console_log::hidden_input::CONSOLE), question, until);
+        line.context(Phase::Settings, || format!("ask at {}", console_log::hidden_input::CONSOLE))
     }
 
     fn run_install(&self, ready: PreparedInstall) -> InstallFailure {

@@ -69,7 +69,7 @@ impl Rack {
 
     /// Boots a machine. Returns its reporter, and its control plane with the address and certificates from pixie.
     fn boots(&self) -> (Arc<MetalControlPlane>, ProgressReporter) {
-        let control = MetalControlPlane::new(&format!("{}/certs", self.url), MACHINE, Path::new("/nonexistent"));
+        let control = MetalControlPlane::new(&format!("{}/certs", self.url), MACHINE, Path::new("/proc/nonexistent"));
         let control = Arc::new(control.unwrap_or_else(|error| panic!("{error}")));
         (control.clone(), ProgressReporter::new(control))
     }
@@ -322,7 +322,7 @@ fn judge_a_bmc() {
 /// allocation.
 #[test]
 #[ignore = "scripts/metal"]
-fn judge_what_goes_wrong() {
+fn judge_failures() {
     let rack = Rack::start();
     rack.steer("set", &json!({"stream": 5.0}));
     let (control, reporter) = rack.boots();

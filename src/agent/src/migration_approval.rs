@@ -3,7 +3,7 @@
 
 use super::InstallAgent;
 use super::failure_handling::InstallFailure;
-use super::migration_sender::PAUSE;
+use super::migration_sender::POLL_INTERVAL;
 use common::error::{Error, Phase, Result};
 use common::error_code::ErrorCode;
 use model::allocation::Allocation;
@@ -23,7 +23,7 @@ pub(crate) fn describe_approval_wait(own: &OwnIdentity) -> String {
 /// State of the operator's approval, derived from a response of the control plane.
 #[derive(Debug, PartialEq, Eq)]
 enum ApprovalStatus {
-    Given,
+    Approved,
     /// The approval is still missing, and nothing has been written. Contains the reason for the wait.
     Awaited(String),
     /// The migration has ended. Contains the reason.
@@ -50,13 +50,13 @@ impl InstallAgent {
                 Err(error) => {
                     silence.is_broken();
                     self.reporter.print_line(&format!("{error}"));
-                    thread::sleep(PAUSE);
+                    thread::sleep(POLL_INTERVAL);
                     continue;
                 }
             };
             let failed = |error| Box::new(InstallFailure::new_before_plan("move.approve", error));
             match evaluate_approval(machine.migration_status(&moving.order), incoming, &mut silence).map_err(failed)? {
-                ApprovalStatus::Given => return Ok(()),
+                ApprovalStatus::Approved => return Ok(()),
                 ApprovalStatus::Ended(why) => {
                     return Err(failed(Error::denial(Phase::Move, why).with_code(ErrorCode::MigrationEnded)));
                 }
@@ -66,7 +66,7 @@ impl InstallAgent {
                     shown = what;
                 }
             }
-            thread::sleep(PAUSE);
+            thread::sleep(POLL_INTERVAL);
         }
     }
 }
@@ -87,7 +87,7 @@ fn evaluate_approval(
         MigrationAnswer::Role(MigrationOffer { peer, awaits_approval, .. }) => {
             peer.iter().try_for_each(|peer| incoming.set_peer(peer))?;
             match (awaits_approval, incoming.knows_sender()) {
-                (false, true) => ApprovalStatus::Given,
+                (false, true) => ApprovalStatus::Approved,
                 (true, _) => ApprovalStatus::Awaited(describe_approval_wait(incoming.own())),
                 (false, false) => ApprovalStatus::Awaited("for the sending machine".to_owned()),
             }
@@ -98,7 +98,7 @@ fn evaluate_approval(
         MigrationAnswer::Done | MigrationAnswer::Ended => {
             ApprovalStatus::Ended("the migration has ended; nothing was written")
         }
-        MigrationAnswer::Unmentioned => match silence.note_silence() {
+        MigrationAnswer::Unmentioned => match silence.record_silence() {
             SilenceState::TimedOut => ApprovalStatus::Ended("the control plane no longer reports the migration"),
             SilenceState::Started | SilenceState::Continued => {
                 ApprovalStatus::Awaited("for the control plane to report the migration".to_owned())
@@ -123,7 +123,7 @@ mod tests {
         MigrationOffer {
             order,
             part,
-            begun: false,
+            started: false,
             awaits_approval,
             peer: Some(peer),
             carried: None,
@@ -133,7 +133,7 @@ mod tests {
 
     /// A machine that impersonates the sender is reported, and cannot connect.
     #[test]
-    fn nothing_begins_before_both_certificates_are_approved() {
+    fn transfer_requires_approval_of_both_certificates() {
         for (approved, awaits_approval, is_given) in
             [(false, true, false), (true, true, false), (false, false, false), (true, false, true)]
         {
@@ -141,13 +141,13 @@ mod tests {
             let moving = part(approved, awaits_approval);
             let state =
                 evaluate_approval(MigrationAnswer::Role(&moving), &incoming, &mut ControlSilence::default()).unwrap();
-            assert_eq!(state == ApprovalStatus::Given, is_given, "{approved} {awaits_approval}: {state:?}");
+            assert_eq!(state == ApprovalStatus::Approved, is_given, "{approved} {awaits_approval}: {state:?}");
             assert_eq!(incoming.knows_sender(), approved);
         }
     }
 
     #[test]
-    fn an_end_of_the_migration_ends_the_wait_and_a_missing_answer_does_not() {
+    fn only_an_ended_migration_ends_the_wait() {
         let incoming = IncomingMigration::open_port(own(), None).unwrap();
         let state = |said| evaluate_approval(said, &incoming, &mut ControlSilence::default()).unwrap();
         for said in [MigrationAnswer::Done, MigrationAnswer::Ended] {
@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn a_certificate_that_is_not_good_is_refused_while_nothing_is_written() {
+    fn invalid_certificate_is_refused_before_writing() {
         let incoming = IncomingMigration::open_port(own(), None).unwrap();
         let mut moving = part(true, false);
         moving.peer.as_mut().unwrap().certificate = "none".to_owned();

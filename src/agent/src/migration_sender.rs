@@ -19,7 +19,7 @@ use common::error::{Error, Phase, Result};
 use common::error_code::ErrorCode;
 use common::sync::lock_mutex;
 use common::{diagnostic, format};
-use linux::console::print_line;
+use linux::console_log::print_line;
 use model::allocation::{Allocation, AssignedMachine};
 use model::device_name::KernelName;
 use model::install_report::EventName;
@@ -40,10 +40,10 @@ use transfer::machine_migration::{
 };
 
 /// Interval at which the control plane is polled.
-pub(super) const PAUSE: Duration = Duration::from_secs(3);
+pub(super) const POLL_INTERVAL: Duration = Duration::from_secs(3);
 
 /// Delay before a failed transfer is retried.
-const AGAIN: Duration = Duration::from_secs(15);
+const TRANSFER_RETRY_DELAY: Duration = Duration::from_secs(15);
 
 impl InstallAgent {
     /// Sends the disks as long as the control plane requests the transfer, and then reboots the machine.
@@ -105,11 +105,12 @@ impl InstallAgent {
             }
         };
         loop {
-            thread::sleep(PAUSE);
+            thread::sleep(POLL_INTERVAL);
             let machine = match self.poll_machine(&mut silence) {
                 Ok(Some(machine)) => machine,
                 Ok(None) => continue,
-                // The refusal may be caused by the token, which expires after a day.
+                // The control plane may have refused the request because the token has expired, which happens after a
+                // day.
                 Err(refusal) => {
                     self.announce_reboot(&format!("for a new token: {refusal}"));
                     return Ok(());
@@ -171,10 +172,10 @@ impl InstallAgent {
         let say = |line: &str| self.reporter.print_line(line);
         let fails = |error: &Error| messages.report(&error.to_string());
         let Err(error) = machine_migration::send_devices(own, peer, order, &groups, &say, &fails) else { return true };
-        // The same error may already have been reported for one of the groups.
+        // The same error may already have been reported for another group of devices.
         fails(&error);
         self.reporter.print_line(&format!("{error}; the transfer will be resumed"));
-        thread::sleep(AGAIN);
+        thread::sleep(TRANSFER_RETRY_DELAY);
         false
     }
 
@@ -208,7 +209,7 @@ impl InstallAgent {
 struct TransferMessages<'a> {
     agent: &'a InstallAgent,
     standing: &'a MigrationReport,
-    /// Last reported message.
+    /// Message about the transfer that was reported last.
     last: Mutex<String>,
 }
 
@@ -235,10 +236,10 @@ fn find_trusted_receiver<'m>(
     sent_to: &str,
 ) -> Result<Option<&'m MigrationPeer>> {
     let Some(peer) = moving.peer.as_ref().filter(|peer| own.may_trust(peer)) else { return Ok(None) };
-    if !moving.begun {
+    if !moving.started {
         own.check_peer(peer)?;
     }
-    Ok(Some(peer).filter(|peer| moving.begun && peer.certificate != sent_to))
+    Ok(Some(peer).filter(|peer| moving.started && peer.certificate != sent_to))
 }
 
 /// Next action of the sender.
@@ -272,7 +273,7 @@ fn choose_sender_action(machine: &AssignedMachine, order: &str, silence: &mut Co
         MigrationAnswer::Ended => {
             SenderAction::Reboot("the migration has ended, and the disks of this machine are unchanged")
         }
-        MigrationAnswer::Unmentioned => match silence.note_silence() {
+        MigrationAnswer::Unmentioned => match silence.record_silence() {
             SilenceState::TimedOut => SenderAction::Reboot("the control plane no longer reports the migration"),
             _ => waits("for the control plane to report the migration, for at most ten minutes"),
         },

@@ -7,7 +7,7 @@ use crate::preflight;
 use common::error::{Error, Phase, Result};
 use common::format::{CONSOLE_COLUMNS, fold_lines};
 use control::MachinePool;
-use linux::console::print_line;
+use linux::console_log::print_line;
 use linux::probe::{self, ProbeDepth, lldp_receiver as ears};
 use model::allocation::Allocation;
 use model::inventory::Inventory;
@@ -159,7 +159,7 @@ impl InstallAgent {
 fn record_disks(pool: &dyn MachinePool, inventory: &Inventory, missing: &[KnownDisk]) {
     let disks = recorded_disks::disks_to_record(&inventory.disks, missing);
     if let Err(error) = pool.remember_disks(&disks) {
-        tracing::warn!("{error}; a disk that is slow to appear at the next boot may be overlooked");
+        tracing::warn!("{error}; at the next boot, a disk that the kernel detects late may be overlooked");
     }
 }
 

@@ -12,13 +12,17 @@ pub(crate) mod unlock_preserved;
 use common::error::{Error, Phase, Result};
 use common::error_code::ErrorCode;
 use disk_settling::{DiskSettling, DiskWaitLimits};
+use linux::console_log;
 use linux::probe::{self, ProbeDepth};
 use linux::process;
+use linux::storage::read_only_assembly::ReadOnlyAssembly;
 use linux::storage::write_protection::WriteLocks;
-use linux::storage::{self, read_only_assembly};
+use linux::storage::{self, interrupted_edit, read_only_assembly};
 use model::device_name::DevicePath;
 use model::inventory::{FailedAttempt, Inventory};
 use model::layout::Layout;
+use model::layout::graph::LayoutGraph;
+use model::layout::preserved_objects::PreservedObjects;
 use model::recorded_disks::{self, KnownDisk};
 use model::storage_graph;
 use std::thread;
@@ -78,6 +82,32 @@ fn wait_for_disks(patience: DiskWaitLimits, began: Instant, are_there: &dyn Fn(&
     }
 }
 
+/// Registers the preserved partitions of disks that the layout renews, if an earlier attempt was interrupted while it
+/// edited a partition table. The disks are not written.
+///
+/// # Errors
+/// Fails if the inventory or a partition table cannot be read, or if the kernel refuses a partition.
+pub(crate) fn register_preserved_partitions(layout: &Layout) -> Result<()> {
+    let graph = LayoutGraph::from_layout(layout);
+    let preserved = PreservedObjects::from_graph(&graph);
+    let mut renewed = layout.disks.iter().filter(|disk| preserved.includes_part_of(disk)).peekable();
+    if renewed.peek().is_none() {
+        return Ok(());
+    }
+    let inventory = probe::read_inventory(ProbeDepth::Shallow)?;
+    for disk in renewed.filter_map(|disk| storage_graph::disk_lookup::find_disk(disk, &inventory).ok()) {
+        let registered = interrupted_edit::register_backup_partitions(&disk.device)?;
+        if !registered.is_empty() {
+            console_log::print_line(&format!(
+                "{device}: the first copy of the partition table is damaged, as after an interrupted attempt; the \
+                 partitions of its second copy are used",
+                device = disk.device
+            ));
+        }
+    }
+    Ok(())
+}
+
 /// Assembles everything on the disks and reads the inventory. The contents of an array are visible only while the array
 /// is running.
 ///
@@ -100,6 +130,33 @@ pub(crate) fn read_locked_inventory() -> Result<(Inventory, WriteLocks)> {
     Ok((inventory, locks))
 }
 
+/// Inspection of the disks of a machine that is not installed yet.
+pub(crate) struct DiskInspection {
+    pub inventory: Result<Inventory>,
+    /// Devices that the inspection has started, and that could not be stopped; `None` if all were stopped.
+    pub running: Option<ReadOnlyAssembly>,
+}
+
+/// Reads the inventory as [`read_locked_inventory`] does, and then stops everything that was assembled. The disks are
+/// read-only until then.
+pub(crate) fn inspect_disks() -> DiskInspection {
+    let assembled = list_disks().and_then(|disks| read_only_assembly::assemble_read_only(&disks));
+    let mut assembled = match assembled {
+        Ok(assembled) => assembled,
+        Err(error) => return DiskInspection { inventory: Err(error), running: None },
+    };
+    let inventory = probe::read_inventory(ProbeDepth::Deep).and_then(|mut inventory| {
+        assembled.mark_inventory(&mut inventory);
+        assembled.inspect_locked(&mut inventory).map(|()| inventory)
+    });
+    let stopped = assembled.take_down();
+    let running = stopped.is_err().then_some(assembled);
+    if let Err(error) = stopped {
+        console_log::print_line(&format!("{error}; this is tried again before the installation"));
+    }
+    DiskInspection { inventory, running }
+}
+
 fn list_disks() -> Result<Vec<DevicePath>> {
     Ok(probe::read_inventory(ProbeDepth::Shallow)?.disks.into_iter().map(|disk| disk.device).collect())
 }
@@ -111,13 +168,13 @@ fn list_disks() -> Result<Vec<DevicePath>> {
 pub(crate) fn read_assembled_with(open: Option<&mut UnlockContainers>) -> Result<Inventory> {
     let mut assembled = read_only_assembly::assemble_read_only(&list_disks()?)?;
     let failed = open.map(|open| unlock_assembled(&mut assembled, open)).transpose()?;
-    // The disks are made writable before the inventory is read. Otherwise, it would report disks that this program has
-    // locked as write-protected.
+    // The disks are made writable before the inventory is read. Otherwise, the inventory would describe the disks that
+    // this program has locked as write-protected disks.
     assembled.unlock_disks()?;
     let mut inventory = probe::read_inventory(ProbeDepth::Deep)?;
     assembled.mark_inventory(&mut inventory);
     inventory.failed.extend(failed.into_iter().flatten());
-    unlock_preserved::note_untried(&mut inventory);
+    unlock_preserved::record_untried_containers(&mut inventory);
     assembled.inspect_filesystems(&mut inventory)?;
     Ok(inventory)
 }
@@ -129,7 +186,8 @@ fn unlock_assembled(
 ) -> Result<Vec<FailedAttempt>> {
     let opened = probe::read_inventory(ProbeDepth::Deep).map(|inventory| open(&inventory));
     opened.and_then(|failed| assembled.assemble_again().map(|()| failed)).inspect_err(|_| {
-        // If both fail, the first error is more informative than the failure to make the disks writable again.
+        // Unlocking the containers has failed. If the disks also cannot be made writable again, the first error is
+        // the more informative one.
         let _ = assembled.unlock_disks();
     })
 }

@@ -45,7 +45,7 @@ mod tests {
     use base64::engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD};
 
     #[test]
-    fn a_network_is_json_or_base64_of_it() {
+    fn network_argument_is_json_or_base64() {
         let json = r#"{"version":2,"ethernets":{"a":{"addresses":["10.0.0.7/24"]}},"??>>":1}"#;
         let (plain, url_safe) = (STANDARD.encode(json), URL_SAFE_NO_PAD.encode(json));
         assert!(plain.contains('/') && url_safe.contains('_') && plain.ends_with('='), "{plain} {url_safe}");

@@ -50,7 +50,10 @@ pub struct ReinstallOptions {
 /// shutdown begins.
 pub(crate) fn run_reinstall(options: &ReinstallOptions) -> Result<CommandOutcome> {
     if !nix::unistd::geteuid().is_root() {
-        return Err(Error::new(Phase::Settings, "drophammer reinstall: must run as root to stop this machine"));
+        return Err(Error::new(
+            Phase::Settings,
+            "drophammer reinstall: must run as root, because it shuts down the running system",
+        ));
     }
     let server = BootClient::new(&options.server)?;
     let (machine, macs) = identify_machine(Path::new("/sys"), options.machine)?;
@@ -91,7 +94,7 @@ fn identify_machine(sys: &Path, machine: Option<Uuid>) -> Result<(Option<String>
     Ok((id, macs))
 }
 
-/// Formats the server's message with a remedy.
+/// Formats the server's message that no reinstall is ordered, and appends the remedy.
 fn nothing_ordered_message(message: &str, machine: Option<&str>) -> String {
     let machine = machine.unwrap_or("ID");
     format!(
@@ -112,7 +115,7 @@ fn start_agent(boot: &BootFiles, macs: &[String], manner: &StopMethod, digest: O
         }
         Err(error) => {
             boot_verification::refuse_firmware_boot(digest, &error)?;
-            output::print_line(&format!("kexec   not possible: {error}"));
+            output::print_line(&format!("kexec   cannot be used: {error}"));
             output::print_line(&format!("pxe     {}", set_firmware_boot(macs)));
             NextKernel::Firmware
         }

@@ -7,7 +7,7 @@ use common::error::Result;
 use common::format;
 use common::sync::lock_mutex;
 use control::ControlPlane;
-use linux::console::{SAID, print_line};
+use linux::console_log::{CONSOLE_LOG, print_line};
 use model::install_report::{EventName, ProgressEvent, StageTime, TransferProgress};
 use sender::EventSender;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -42,10 +42,10 @@ impl ProgressReporter {
             progress_shown: None,
             progress_sent: None,
         };
-        ProgressReporter { sender: EventSender::new(control, &SAID), state: Mutex::new(state) }
+        ProgressReporter { sender: EventSender::new(control, &CONSOLE_LOG), state: Mutex::new(state) }
     }
 
-    /// Starts a new phase.
+    /// Starts a new phase of the installation, and reports it.
     pub(crate) fn start_phase(&self, event: EventName, message: &str) {
         print_line(&format::fold_lines(&format!("{event:<18}  {message}"), format::CONSOLE_COLUMNS));
         self.lock_state().event = event;
@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stage_is_told_before_and_after_and_timed() {
+    fn stage_is_reported_before_and_after_and_timed() {
         let listener = listener(Duration::ZERO);
         let reporter = ProgressReporter::new(listener.clone());
         reporter.start_phase(EventName::Installing, "debian-12");
@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn a_slow_control_plane_does_not_slow_the_install() {
+    fn slow_control_plane_does_not_slow_the_installation() {
         let reporter = ProgressReporter::new(listener(Duration::from_secs(5)));
         let began = Instant::now();
         for _ in 0..1000 {

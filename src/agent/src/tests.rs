@@ -25,7 +25,7 @@ fn inventory(marker: Option<InstallMarker>) -> Inventory {
 
 /// The server has recorded the start of the first attempt, but its response was lost.
 #[test]
-fn an_attempt_that_never_heard_the_answer_did_not_begin() {
+fn attempt_with_untouched_disks_counts_as_not_started() {
     let layout = model::layout::read_yaml(LAYOUT).unwrap().layout;
     let guid = uuid::Uuid::from_u128(7).to_string();
     let disks = vec![RecordedDisk { device: "/dev/sda".into(), guid: Some(guid), ..RecordedDisk::default() }];
@@ -36,22 +36,26 @@ fn an_attempt_that_never_heard_the_answer_did_not_begin() {
         disks,
         ..InstallMarker::default()
     };
-    for (there, begun) in [
+    for (there, started) in [
         (Some(marker.clone()), false),
         (None, true),
         (Some(InstallMarker { disks: vec![], ..marker.clone() }), true),
         (Some(InstallMarker { order: Some("o-2".into()), ..marker }), true),
     ] {
-        let order = Some(OrderedReinstall { id: "o-2".into(), begun: true, ..OrderedReinstall::default() });
+        let order = Some(OrderedReinstall { id: "o-2".into(), started: true, ..OrderedReinstall::default() });
         let mut allocation = Allocation { id: "a".into(), order, reinstall: true, ..Allocation::default() };
-        assert_eq!(clear_begun_if_intact("m", &mut allocation, &layout, &inventory(there.clone())), !begun);
+        assert_eq!(clear_begun_if_intact("m", &mut allocation, &layout, &inventory(there.clone())), !started);
         let order = allocation.order.as_ref().unwrap();
-        assert_eq!((order.begun, marker_waiver(order)), (begun, begun.then_some(MarkerWaiver::Begun)), "{there:?}");
+        assert_eq!(
+            (order.started, marker_waiver(order)),
+            (started, started.then_some(MarkerWaiver::Begun)),
+            "{there:?}"
+        );
     }
 }
 
 #[test]
-fn a_file_that_lies_there_for_ever_is_carried_out_once() {
+fn permanent_allocation_file_is_executed_once() {
     let layout = model::layout::read_yaml(LAYOUT).unwrap().layout;
     let marker = |order: &str| {
         let order = common::serde_empty::non_empty(order.to_owned());
@@ -82,9 +86,9 @@ fn a_file_that_lies_there_for_ever_is_carried_out_once() {
     }
 }
 
-/// The failure is reported for this order, ends it, and the installed system is booted.
+/// The failure is reported for this order and ends it. The installed system is then booted.
 #[test]
-fn a_key_that_cannot_be_read_ends_a_reinstall_as_everything_before_the_first_write() {
+fn unreadable_key_ends_a_reinstall_before_the_first_write() {
     let order = Some(OrderedReinstall { id: "o-1".into(), attempt: 1, attempts: 3, ..OrderedReinstall::default() });
     let allocation = Some(Allocation { id: "a".into(), reinstall: true, order, ..Allocation::default() });
     let control: Arc<dyn ControlPlane> = Arc::new(FakeControl { allocation, ..FakeControl::default() });
@@ -96,9 +100,8 @@ fn a_key_that_cannot_be_read_ends_a_reinstall_as_everything_before_the_first_wri
         minimum: vec![],
         consoles: vec![],
     };
-    let (reporter, leaves) = (ProgressReporter::new(control.clone()).into(), vec![]);
-    let mut agent = InstallAgent { settings, machine: "m".into(), reporter, control, leaves, erased: None };
-    let failure = agent.prepare_install(Inventory::default()).err().expect("a key that is none was taken");
+    let mut agent = InstallAgent::new(settings, "m".into(), control);
+    let failure = agent.prepare_install(Inventory::default()).err().expect("an invalid key was accepted");
     assert!(failure.error.to_string().contains("drophammer.key=no key"), "{failure:?}");
     assert_eq!((failure.step.as_str(), failure.allocation.order_id()), ("keys", Some("o-1")));
     assert_eq!(failure.choose_next_action(&ReportAcknowledgement::default()), NextAction::BootInstalled);
@@ -106,7 +109,7 @@ fn a_key_that_cannot_be_read_ends_a_reinstall_as_everything_before_the_first_wri
 
 /// Tests the erasure of a pool machine without accessing the devices of this host.
 #[test]
-fn a_machine_of_a_pool_is_erased_unless_what_is_there_may_be_its_owners() {
+fn pool_machine_with_possibly_owned_data_is_not_erased() {
     let control = Arc::new(FakeControl::default());
     let settings = AgentSettings {
         control: ControlPlaneSource::MetalStack { pixie: "http://127.0.0.1:9".into() },
@@ -115,8 +118,7 @@ fn a_machine_of_a_pool_is_erased_unless_what_is_there_may_be_its_owners() {
         minimum: vec![],
         consoles: vec![],
     };
-    let reporter = ProgressReporter::new(control.clone()).into();
-    let agent = InstallAgent { settings, machine: "m".into(), reporter, control, leaves: vec![], erased: None };
+    let agent = InstallAgent::new(settings, "m".into(), control);
     let marked = |allocation: &str, project: &str| {
         let (machine, allocation, project) = ("m".to_owned(), allocation.to_owned(), project.to_owned());
         inventory(Some(InstallMarker { machine, allocation, project, ..InstallMarker::default() }))
@@ -132,32 +134,42 @@ fn a_machine_of_a_pool_is_erased_unless_what_is_there_may_be_its_owners() {
         ..Allocation::default()
     };
     for (name, there, allocation, erases) in [
-        ("nobody has it", marked("a", "p"), None, Ok(true)),
-        ("nobody has it, and nobody can look into it", unseen.clone(), None, Ok(true)),
-        ("it is installed", marked("a", "p"), Some(is("a")), Ok(false)),
-        ("another one was", marked("b", "p"), Some(is("a")), Ok(true)),
+        ("the machine is not allocated", marked("a", "p"), None, Ok(true)),
+        ("not allocated, with unreadable content", unseen.clone(), None, Ok(true)),
+        ("this allocation is installed", marked("a", "p"), Some(is("a")), Ok(false)),
+        ("another allocation is installed", marked("b", "p"), Some(is("a")), Ok(true)),
         (
-            "another one was, and data are kept",
+            "another allocation of the owner is installed, and data is preserved",
             marked("b", "p"),
             Some(Allocation { keeps: true, ..is("a") }),
             Ok(false),
         ),
-        ("somebody else's data", marked("b", "q"), Some(Allocation { keeps: true, ..is("a") }), Ok(true)),
+        ("data of another owner", marked("b", "q"), Some(Allocation { keeps: true, ..is("a") }), Ok(true)),
         (
             "another agent has installed it",
             inventory(None),
             Some(Allocation { succeeded: true, ..is("a") }),
             Err("another agent"),
         ),
-        ("it is installed, and known", marked("a", "p"), Some(Allocation { succeeded: true, ..is("a") }), Ok(false)),
         (
-            "another agent has installed it, and is asked to do so again",
+            "installed, and recorded by the control plane",
+            marked("a", "p"),
+            Some(Allocation { succeeded: true, ..is("a") }),
+            Ok(false),
+        ),
+        (
+            "another agent has installed it, and a reinstall is ordered",
             inventory(None),
             Some(Allocation { succeeded: true, reinstall: true, ..is("a") }),
             Ok(false),
         ),
         ("a reinstall", inventory(None), Some(Allocation { reinstall: true, ..is("a") }), Ok(false)),
-        ("it may be installed", unseen.clone(), Some(is("a")), Err("the contents of ext4 on /dev/sda (")),
+        (
+            "the unreadable content may be an installation",
+            unseen.clone(),
+            Some(is("a")),
+            Err("the contents of ext4 on /dev/sda ("),
+        ),
     ] {
         let found = agent.plan_erasure(&there, allocation.as_ref(), &[]).map(|plan| plan.is_some());
         match (found, erases) {

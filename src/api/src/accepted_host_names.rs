@@ -1,8 +1,8 @@
-//! Names by which clients may address this server.
+//! Host names under which clients may address this server.
 //!
-//! A browser sends the host name in its address bar as `Host`. The owner of another site can make that site's name
-//! resolve to the address of this server (DNS rebinding). Scripts of that site could then read all responses. Requests
-//! of such scripts contain the name of that site in `Host`, and are rejected.
+//! A browser sends the host name in its address bar as `Host`. The owner of another site can make the name of that
+//! site resolve to the address of this server (DNS rebinding). Scripts of that site could then read all responses of
+//! this server. Requests of these scripts contain the name of the other site in `Host`, and are rejected.
 
 use common::url_host::{extract_host, is_address, strip_port};
 use http_server::tls::ServerTls;
@@ -19,7 +19,7 @@ pub struct HostNames {
 }
 
 impl HostNames {
-    /// Collects `localhost`, the names of this host, the names in `hosts`, `url` and the certificate.
+    /// Collects `localhost`, the names of this host, the names in `hosts`, and those in `url` and the certificate.
     pub fn new(hosts: &[String], url: Option<&str>, certificate: Option<ServerTls>) -> HostNames {
         let own = nix::unistd::gethostname().ok().and_then(|name| name.into_string().ok()).unwrap_or_default();
         let table = std::fs::read_to_string(HOSTS).unwrap_or_default();
@@ -30,7 +30,7 @@ impl HostNames {
         HostNames { names, certificate }
     }
 
-    /// Returns whether a request may address the server as `host`: `NAME`, `ADDRESS`, `[ADDRESS]`, each with or without a port.
+    /// Returns whether a request may address the server as `host`: a name or an IP address, with or without a port.
     ///
     /// Any IP address is accepted, since the addresses of this host may change. This is safe: a browser sends an IP
     /// address as `Host` only if the URL of the page contains this address. The page then comes from this server, and
@@ -58,10 +58,9 @@ pub fn parse_name(text: &str) -> Result<String, String> {
     }
 }
 
-/// Returns a note if the host of `--url` is a name that machines may be unable to resolve. This is the case if this
-/// host cannot resolve the name, or if the file hosts(5) of this host contains the name. Machines do not read that
-/// file.
-pub fn note_doubtful_name(url: &str) -> Option<String> {
+/// Returns a note if machines may be unable to resolve the host of `--url`. This is the case if this host cannot
+/// resolve the name, or if hosts(5) of this host contains the name. Machines do not read that file.
+pub fn describe_unresolvable_host(url: &str) -> Option<String> {
     let local = find_local_name(&std::fs::read_to_string(HOSTS).unwrap_or_default(), url);
     local.or_else(|| find_unresolvable_name(url))
 }
@@ -107,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn own_names_and_all_addresses_are_accepted_with_and_without_a_port() {
+    fn server_names_and_ip_addresses_are_accepted_as_hosts() {
         let own = names(&["localhost", "install", "Install.Rack"]);
         for host in [
             "localhost:8080",
@@ -126,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn every_other_name_is_rejected() {
+    fn foreign_names_and_malformed_addresses_are_rejected() {
         let own = names(&["localhost", "install", "install.rack"]);
         for host in [
             "",
@@ -154,14 +153,14 @@ mod tests {
     }
 
     #[test]
-    fn the_table_of_hosts_has_the_qualified_name() {
+    fn finds_aliases_of_host_name_in_hosts_file() {
         let table = "127.0.0.1 localhost\n127.0.1.1\tinstall.rack.example  Install # install.evil\n# 1.2.3.4 x install\n10.0.0.9 other.example other\n";
         assert_eq!(find_aliases(table, "install"), ["install.rack.example", "Install"]);
         assert!(find_aliases(table, "").is_empty() && find_aliases("10.0.0.1", "install").is_empty());
     }
 
     #[test]
-    fn a_name_in_the_table_of_hosts_is_noted() {
+    fn url_that_resolves_in_hosts_file_is_noted() {
         let table = "127.0.1.1 install.rack install\n10.0.0.9 10.0.0.1.example\n";
         for (url, is_noted) in [
             ("http://install.rack:8080", true),
@@ -180,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn the_option_takes_a_name_alone() {
+    fn option_accepts_only_bare_host_name() {
         assert_eq!(parse_name("Install.Rack.").unwrap(), "install.rack");
         for wrong in ["", "install:8080", "http://install", "install/x", "[::1]", "a b", "*.rack"] {
             assert!(parse_name(wrong).is_err(), "{wrong}");

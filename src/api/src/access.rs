@@ -1,8 +1,7 @@
-//! Authorization of users. `table` contains the access that each route requires, and [`authorize_request`] is the only
-//! place that decides. Handlers find the [`Identity`] of the user in the
-//! extensions of the request, and see the machines of other
-//! projects as if these machines did not exist: within a request, [`AppState::directory`] returns the snapshot of the
-//! user.
+//! Authorization of users. `table` specifies the access that each route requires, and only [`authorize_request`]
+//! decides about requests. Handlers read the [`Identity`] of the user from the extensions of the request. Handlers
+//! cannot see machines of projects that are not accessible to the user: within a request, [`AppState::directory`]
+//! returns only accessible machines.
 
 pub mod hidden_values;
 pub mod login_sessions;
@@ -14,6 +13,7 @@ use crate::bearer_token::bearer_hash;
 use axum::http::{HeaderMap, StatusCode, header};
 use common::error_code::ErrorCode;
 use http_server::api_error::ApiError;
+use std::sync::{Arc, OnceLock};
 use store::token::{self, TokenHash};
 use store::user_tokens::TokenVerdict;
 pub use store::users::{Identity, IdentitySource, UserRole};
@@ -22,11 +22,11 @@ use table::{RouteAccess, RouteRule, RouteScope};
 /// Header in which OpenStack clients send a token.
 const OPENSTACK_TOKEN: &str = "x-auth-token";
 
-/// Text that replaces the id and the name of a machine that the current user may not see.
-pub const UNSEEN_MACHINE: &str = "a machine of another project";
+/// Text that replaces the id and the name of a machine that the current user is not allowed to see.
+pub const HIDDEN_MACHINE_TEXT: &str = "a machine of another project";
 
 tokio::task_local! {
-    static ACTOR: RequestActor;
+    static CURRENT_ACTOR: RequestActor;
 }
 
 /// User of the current request, and the entry of the request in the audit log.
@@ -34,54 +34,62 @@ tokio::task_local! {
 pub struct RequestActor {
     pub identity: Option<Identity>,
     pub audit_entry: Option<i64>,
+    /// Object of a request whose path does not contain it, for the audit log. Set by the handler.
+    pub object: Arc<OnceLock<String>>,
 }
 
 impl RequestActor {
     /// Runs the handler of a request as this user.
     pub async fn run<T>(self, answer: impl Future<Output = T>) -> T {
-        ACTOR.scope(self, answer).await
+        CURRENT_ACTOR.scope(self, answer).await
     }
 
-    /// Runs a part of a response that is created after the handler has returned.
+    /// Runs `create` as this user. Used for a part of a response that is created after the handler has returned.
     pub fn run_blocking<T>(self, create: impl FnOnce() -> T) -> T {
-        ACTOR.sync_scope(self, create)
+        CURRENT_ACTOR.sync_scope(self, create)
     }
 }
 
-/// Returns the part of a machine's message that the current user may read. A viewer may not read the output of programs,
-/// which a message can quote.
+/// Returns the part of a machine's message that the current user may read. A message can quote the output of programs,
+/// and a viewer must not read this output.
 pub fn visible_message(message: &str) -> &str {
     let is_viewer = |actor: &RequestActor| actor.identity.as_ref().is_some_and(|user| user.role == UserRole::Viewer);
-    match ACTOR.try_with(is_viewer) {
+    match CURRENT_ACTOR.try_with(is_viewer) {
         Ok(true) => linux::process::without_program_output(message),
         _ => message,
     }
 }
 
-/// Returns the part of a text with several messages that the current user may read, with one message per line.
+/// Returns the parts of a text that the current user may read. The text consists of messages, one per line.
 pub fn visible_lines(text: &str) -> String {
     text.lines().map(visible_message).collect::<Vec<_>>().join("\n")
 }
 
-/// Returns the id of the current request's entry in the audit log.
-pub fn current_audit_entry() -> Option<i64> {
-    ACTOR.try_with(|actor| actor.audit_entry).ok().flatten()
+/// Sets the object of the current request in the audit log. Handlers of requests whose paths do not contain the object
+/// call this function as soon as the object is known; further calls have no effect.
+pub fn set_audited_object(object: &str) {
+    let _ = CURRENT_ACTOR.try_with(|actor| actor.object.set(object.to_owned()));
 }
 
-/// Returns the name of the current user; `the server` outside of requests of users.
-pub(crate) fn current_user() -> String {
-    let user = ACTOR.try_with(|actor| actor.identity.as_ref().map(|identity| identity.user.clone()));
+/// Returns the id of the current request's entry in the audit log.
+pub fn current_audit_entry() -> Option<i64> {
+    CURRENT_ACTOR.try_with(|actor| actor.audit_entry).ok().flatten()
+}
+
+/// Returns the name of the current user, or `the server` outside of requests of users.
+pub fn current_user() -> String {
+    let user = CURRENT_ACTOR.try_with(|actor| actor.identity.as_ref().map(|identity| identity.user.clone()));
     user.ok().flatten().unwrap_or_else(|| "the server".to_owned())
 }
 
-/// Returns the projects of the current user; `None` if the user may access all machines, and outside of requests of
-/// users.
+/// Returns the projects of the current user; `None` if the user may access all machines, or if the code does not run
+/// within a request of a user.
 pub(crate) fn current_projects() -> Option<Vec<String>> {
-    let projects = ACTOR.try_with(|actor| actor.identity.as_ref().map(|identity| identity.projects.clone()));
+    let projects = CURRENT_ACTOR.try_with(|actor| actor.identity.as_ref().map(|identity| identity.projects.clone()));
     projects.ok().flatten().filter(|projects| !projects.is_empty())
 }
 
-/// Checks that the current user may give a machine this project.
+/// Checks that the current user may assign this project to a machine.
 ///
 /// # Errors
 /// Returns an error if the user is restricted to other projects.
@@ -105,16 +113,16 @@ pub struct AccessRefusal {
     pub error: ApiError,
     /// Reason for the audit log, which the response does not contain.
     pub reason: String,
-    /// User and token name, if they are known although the request is refused.
+    /// User and token name, if known; may be set even if the request is refused.
     pub actor: Option<(String, String)>,
     pub identity: Option<Identity>,
 }
 
-/// Decision about a request.
+/// Decision whether a request may access its route.
 #[derive(Debug)]
 pub enum AccessDecision {
-    /// The request is passed to its handler, with the authenticated user. Without a user, handlers that require one
-    /// refuse the request.
+    /// The request is passed to its handler. Contains the authenticated user; `None` if no user was authenticated. If
+    /// the value is `None`, handlers that require a user refuse the request.
     Passed(Option<Identity>),
     Refused(Box<AccessRefusal>),
 }
@@ -134,7 +142,7 @@ fn request_token(headers: &HeaderMap, route: &str) -> Option<TokenHash> {
     bearer_hash(headers).or_else(|| route.starts_with("/v1/deploy").then(openstack).flatten())
 }
 
-/// Decides about a request for a route. `machine` is the value of `{id}` in the path.
+/// Decides whether a request may access a route. `machine` is the value of `{id}` in the path.
 ///
 /// # Errors
 /// Returns an error if the database cannot be read.
@@ -151,11 +159,15 @@ pub async fn authorize_request(
             ApiError::new(StatusCode::FORBIDDEN, format!("{method} {route}: none of the roles permits this request"));
         return Ok(refuse(error, "the route has no access rule", None));
     }
-    // The router refuses methods that a known route does not have, except for routes that dispatch on the method.
+    // The table contains the route, but not with this method. The request is passed on: either the router refuses the
+    // method, or the handler distinguishes methods itself.
     let unknown: RouteRule = ("", "", RouteAccess::User(UserRole::Admin), RouteScope::Whole);
     let (_, _, access, scope) = rule.unwrap_or(&unknown);
     let verdict = match access {
         RouteAccess::Public | RouteAccess::Machine => return Ok(AccessDecision::Passed(None)),
+        // The token for metrics is checked without the database, so that metrics can also be read while the database is
+        // unavailable.
+        RouteAccess::MetricsOrUser(_) if has_metrics_token(app, headers) => return Ok(AccessDecision::Passed(None)),
         RouteAccess::Page(_) => app.sessions.authenticate(app, headers).await?,
         _ => match request_token(headers, route) {
             Some(given) => app.state.verify_user_token(given, app.operator).await?,
@@ -167,6 +179,11 @@ pub async fn authorize_request(
         verdict => return Ok(refuse_unauthenticated(*access, rule.is_some(), route, verdict)),
     };
     Ok(check_permissions(app, (*access, *scope), identity, machine))
+}
+
+/// Returns whether the request carries the token in `metrics.token`.
+pub(crate) fn has_metrics_token(app: &AppState, headers: &HeaderMap) -> bool {
+    bearer_hash(headers).is_some_and(|given| token::hashes_equal(&given, &app.metrics))
 }
 
 /// Decides about a request without a valid token. Some handlers respond in their own format, or accept other tokens.
@@ -195,17 +212,9 @@ fn check_permissions(
         | RouteAccess::MetricsOrUser(role) => role,
         RouteAccess::Public | RouteAccess::Machine => UserRole::Admin,
     };
-    let refuse_user = |status, message: String, reason: &str, identity: Identity| {
-        let error = ApiError::new(status, message).with_error_code(ErrorCode::AccessDenied);
-        let actor = Some((identity.user.clone(), identity.token.clone()));
-        AccessDecision::Refused(Box::new(AccessRefusal {
-            error,
-            reason: reason.to_owned(),
-            actor,
-            identity: Some(identity),
-        }))
-    };
-    // For a user with projects, a machine of another project is refused like a machine that does not exist.
+    let denied =
+        |message: String| ApiError::new(StatusCode::FORBIDDEN, message).with_error_code(ErrorCode::AccessDenied);
+    // A user with projects receives the same response for a machine of another project as for an unknown machine.
     if let (RouteScope::Machine, true, Some(id)) = (scope, identity.is_restricted(), machine)
         && !app
             .directory
@@ -214,10 +223,8 @@ fn check_permissions(
             .is_some_and(|machine| identity.may_access_project(machine.project.as_deref()))
     {
         let message = format!("machines/ contains no machine {id}", id = id.to_lowercase());
-        let error = ApiError::not_found(message);
-        let actor = Some((identity.user.clone(), identity.token.clone()));
-        let reason = "the machine does not exist, or belongs to another project".to_owned();
-        return AccessDecision::Refused(Box::new(AccessRefusal { error, reason, actor, identity: Some(identity) }));
+        let reason = "the machine does not exist, or belongs to another project";
+        return refuse_user(ApiError::not_found(message), reason, identity);
     }
     if identity.role < role {
         let message = format!(
@@ -225,14 +232,21 @@ fn check_permissions(
             user = identity.user,
             own_role = identity.role
         );
-        return refuse_user(StatusCode::FORBIDDEN, message, "insufficient role", identity);
+        return refuse_user(denied(message), "insufficient role", identity);
     }
     if scope == RouteScope::Whole && identity.is_restricted() {
         let message =
             format!("user {user}: this request requires access to the machines of all projects", user = identity.user);
-        return refuse_user(StatusCode::FORBIDDEN, message, "restricted to projects", identity);
+        return refuse_user(denied(message), "restricted to projects", identity);
     }
     AccessDecision::Passed(Some(identity))
+}
+
+/// Refuses the request of an authenticated user.
+fn refuse_user(error: ApiError, reason: &str, identity: Identity) -> AccessDecision {
+    let actor = Some((identity.user.clone(), identity.token.clone()));
+    let reason = reason.to_owned();
+    AccessDecision::Refused(Box::new(AccessRefusal { error, reason, actor, identity: Some(identity) }))
 }
 
 fn refuse(error: ApiError, reason: &str, actor: Option<(String, String)>) -> AccessDecision {

@@ -46,8 +46,8 @@ const MAX_WAIT_SECONDS: u64 = 300;
 /// Maximum size in bytes of an inventory, or of a report that contains a plan. Even the largest servers send only a few
 /// tens of kilobytes.
 const DOCUMENT_BYTES: usize = 4 << 20;
-/// Maximum size of a registration of an unknown machine, in bytes. The limit is low, because any client can send
-/// hundreds of such registrations, and the server stores all of them.
+/// Maximum size of a registration of an unknown machine, in bytes. The limit is low, because any client can register
+/// hundreds of unknown machines, and the server stores all of these registrations.
 const UNKNOWN_DOCUMENT_BYTES: usize = 1 << 20;
 
 /// `POST /v1/machine/register`: registers the machine to whose boot the token was issued.
@@ -75,19 +75,33 @@ pub(crate) async fn register_boot(
     let macs = machine_identification::registered_macs(&register);
     let two_machines = machine_identification::warn_of_two_machines(&app, &id, &macs).await?;
     machine_auth::enroll_boot(&app, &boot, peer, two_machines.as_deref()).await?;
-    // A repeated registration, caused by a new address, has the same content as the first one.
-    if boot.address.is_none() {
-        app.state.store_registration(&id, directory.display_name(&id), &register).await?;
-        let arrays = directory.find_machine(&id).and_then(|machine| MachineArrays::find(machine, &directory.known));
-        if arrays.is_some() {
-            // The layouts that templates generate depend on the registration. The reload reports their problems.
-            app.request_machine_reload(&id, None);
-        }
-    }
+    store_registration(&app, &directory, &boot, &id, &register).await?;
     if directory.find_machine(&id).is_none() {
         app.watch.log_note(machine_auth::describe_unknown_machine(&id, peer, &register.hardware));
     }
     Ok(Json(json!({})))
+}
+
+/// Stores the first registration of a boot. If the boot already has an address, the request repeats an earlier
+/// registration. A repetition is stored only if the machine has inspected its disks since the earlier registration.
+async fn store_registration(
+    app: &AppState,
+    directory: &SiteSnapshot,
+    boot: &MachineBoot,
+    id: &str,
+    register: &RegisterRequest,
+) -> Result<(), ApiError> {
+    let is_inspected = register.inventory.as_ref().is_some_and(|inventory| inventory.explored);
+    let is_stored = match boot.address {
+        None => app.state.store_registration(id, directory.display_name(id), register).await.map(|()| true)?,
+        Some(_) => is_inspected && app.state.complete_registration(id, register).await?,
+    };
+    let arrays = directory.find_machine(id).and_then(|machine| MachineArrays::find(machine, &directory.known));
+    if is_stored && arrays.is_some() {
+        // Generated layouts depend on the registration. The reload reports the problems of these layouts.
+        app.request_machine_reload(id, None);
+    }
+    Ok(())
 }
 
 /// Refuses a registration whose inventory exceeds the limits of the planner.
@@ -96,12 +110,12 @@ async fn check_limits(
     peer: ClientAddress,
     register: RegisterRequest,
 ) -> Result<RegisterRequest, ApiError> {
-    let judge = move || match register.exceeded_limit() {
+    let check_input = move || match register.exceeded_limit() {
         None => Ok(register),
         Some(why) => Err(why),
     };
-    // The job is accounted to the client's address, which several machines may share.
-    let judged = app.planner.run_job(&peer.to_string(), judge).await?;
+    // The job counts towards the limits of the client's address, which several machines may share.
+    let judged = app.planner.run_job(&peer.to_string(), check_input).await?;
     judged.map_err(|why| ApiError::new(StatusCode::UNPROCESSABLE_ENTITY, format!("registration refused: {why}")))
 }
 
@@ -131,7 +145,7 @@ pub(crate) async fn wait_for_allocation(
     let mut closing = app.closing.clone();
     let _waits = app.counters.count_waiting();
     let patience = tokio::time::sleep(Duration::from_secs(seconds.min(MAX_WAIT_SECONDS)));
-    request_context::yield_turn(async {
+    request_context::yield_permit(async {
         tokio::select! {
             biased;
             result = until_allocated(&app, &boot) => result.map(|()| Json(json!({})).into_response()),
@@ -142,21 +156,22 @@ pub(crate) async fn wait_for_allocation(
     .await
 }
 
-/// Waits until the machine has an allocation that can be carried out. Every change of the operator's files or of the
-/// database publishes a new snapshot, which wakes this function.
+/// Waits until the machine has an allocation that can be carried out. Checks again after each new snapshot; a snapshot
+/// is published after each change of the operator's files or of the database.
 async fn until_allocated(app: &AppState, boot: &MachineBoot) -> Result<(), ApiError> {
     let mut directory = app.directory.clone();
     let mut seen = None;
     loop {
         let now = directory.borrow_and_update().clone();
         let version = now.machine_version(&boot.machine);
-        // Thousands of machines may wait while the files of other machines change.
+        // Thousands of machines may wait. The allocation is therefore read only if the version of this machine has
+        // changed.
         if seen != Some(version) && machine_requests::find_assignment(app, &now, boot).await?.is_some() {
             return Ok(());
         }
         seen = Some(version);
         if directory.changed().await.is_err() {
-            // The server is shutting down, so the connection to the client ends too.
+            // The server is shutting down. The wait never returns: the connection to the client is about to be closed.
             std::future::pending::<()>().await;
         }
     }
@@ -173,12 +188,13 @@ pub async fn get_machine(
     if let Some(moving) =
         given.as_ref().and_then(|given| given.moving.as_ref()).filter(|is| is.part == MigrationSide::Send)
     {
-        app.looks.record_call(&id, moving.peer.as_ref().map(|peer| peer.certificate.as_str()));
+        app.certificate_checks.record_call(&id, moving.peer.as_ref().map(|peer| peer.certificate.as_str()));
     }
-    // The migration is read after the allocation, so that a migration that ends in between is reported as ended.
+    // The migration is read after the allocation: if it ends between the two reads, the response reports that it has
+    // ended.
     let newest_move = app.state.find_last_migration(&id).await?.map(|is| is.to_status());
     let allocation = match given {
-        Some(given @ Assignment { moving: Some(_), .. }) => Some(given.into_wire(&base.calls, !boot.begun)),
+        Some(given @ Assignment { moving: Some(_), .. }) => Some(given.into_wire(&base.calls, !boot.started)),
         Some(Assignment { assigned, mut standing, moving: None }) => {
             let ResolvedAllocation { layout_id, layout, image, .. } = &assigned;
             if assigned.installs {
@@ -191,8 +207,9 @@ pub async fn get_machine(
                 let text = "is installed and no reinstall is ordered: the machine boots from its disks";
                 app.watch.log_note(format!("{} {text} ({peer})", directory.display_name(&id)));
             }
-            // Parameters are sent only until the installation has started. Afterwards, the agent already has them.
-            let with_parameters = assigned.installs && !boot.begun;
+            // The parameters of the OS definition are sent only until the installation has started. After that, the
+            // agent already has them.
+            let with_parameters = assigned.installs && !boot.started;
             Some(to_wire_allocation(&assigned, standing, &base.calls, with_parameters))
         }
         None => None,
@@ -218,10 +235,10 @@ pub(crate) async fn post_event(
     if boot.address.is_none() && !is_event_within_quota(&app, peer) {
         return Ok(Json(json!({})));
     }
-    // Progress events arrive every second and are not stored. An unregistered boot must not create the record of a
-    // machine.
+    // Progress events arrive every second and are not stored. An event of an unregistered boot must not create a record
+    // of the machine.
     let is_recorded = boot.address.is_some() || app.state.is_recorded(&id).await?;
-    // Events are sent while the agent sends its report, and may arrive after the report.
+    // The agent may send events and its report at the same time, so events may arrive after the report.
     let is_late = boot.over.is_some();
     if event.progress.is_none() && is_recorded {
         app.state.store_event(&id, &event, is_late).await?;

@@ -1,16 +1,16 @@
-//! Complete state of an allocation, including the layout that templates generate, the templates that the hardware does
-//! not support, and the approval in force.
+//! Complete state of an allocation: in addition to the database records, the layout that templates generate, the
+//! templates that the hardware does not support, and the approval in force.
 
 use super::AppState;
 use http_server::api_error::ApiError;
-use site::allocation_resolution::SiteObjects;
 use site::effective_allocation::with_effective_allocation;
 use site::operator_files::MachineSpec;
 use site::requested_steps::MachineArrays;
+use site::site_objects::SiteObjects;
 use store::InstallState;
 
-/// Returns the state of the machine's allocation, including the results of its templates and the approval in force. Returns an empty state
-/// if the machine has no allocation.
+/// Returns the state of the machine's allocation, including the results of its templates and the approval in force.
+/// Returns an empty state if the machine has no allocation.
 ///
 /// # Errors
 /// Returns an error if the database cannot be read or written.

@@ -4,11 +4,11 @@ use super::{AppState, allocation_state};
 use http_server::api_error::ApiError;
 use site::snapshot::SiteSnapshot;
 
-/// Checks that the agent has compared its plan with the approval that is in force: the agent's request contains the
-/// digest of the approval. Agents of earlier versions do not compare their plans with approvals.
+/// Checks that the agent has compared its plan with the approval in force. After this comparison, an agent sends the
+/// digest of the approval in its request. Agents of earlier versions do not compare their plans with approvals.
 ///
 /// # Errors
-/// Returns an error if the database cannot be read. The inner error is the reason why the agent must not pass the point of no return.
+/// Returns an error if the database cannot be read. The inner error is the reason why the agent must wait.
 pub(crate) async fn check_compared(
     app: &AppState,
     directory: &SiteSnapshot,
@@ -23,11 +23,12 @@ pub(crate) async fn check_compared(
         (Ok(None), _) => Ok(()),
         (Ok(Some(approved)), Some(said)) if approved.sha256 == said => Ok(()),
         (Ok(Some(approved)), Some(said)) => Err(format!(
-            "the agent compared its plan with approval {said}, but approval {current} is now in force",
+            "the agent compared its plan with approval {said}, but approval {current} is now in effect",
             current = approved.sha256
         )),
         (Ok(Some(approved)), None) => Err(format!(
-            "the agent has not compared its plan with the current approval {current}: the approval was written after the plan was made, or the agent is too old to compare plans with approvals",
+            "the agent has not compared its plan with the current approval {current}: either the plan was approved \
+            after the agent had made its plan, or the agent is too old to compare plans with approvals",
             current = approved.sha256
         )),
     })

@@ -52,8 +52,8 @@ impl FromRequestParts<Arc<AppState>> for BaseUrls {
     }
 }
 
-/// Checks that machines can resolve the host of `--url`: iPXE and the ramdisk use DNS only. `without_dns` is true if this server assigns
-/// addresses without announcing a DNS server.
+/// Checks that machines can resolve the host of `--url`: iPXE and the ramdisk use DNS only. `without_dns` is true if
+/// this server assigns addresses over DHCP without announcing a DNS server.
 ///
 /// # Errors
 /// Returns the reason why machines cannot reach the host.

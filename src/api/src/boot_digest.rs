@@ -1,4 +1,4 @@
-//! Digest of kernel, ramdisk and kernel command line, which the operator passes to `drophammer reinstall`.
+//! Digest of kernel, ramdisk and kernel command line. The operator passes it to `drophammer reinstall` on the machine.
 
 use super::operator::OperatorAuth;
 use super::{AppState, netboot};
@@ -29,7 +29,7 @@ pub struct BootDigestResponse {
     pub digest: String,
 }
 
-/// `GET /v1/machine/{id}/boot-digest`.
+/// `GET /v1/machine/{id}/boot-digest`: returns the digest and the URL for this machine.
 pub(crate) async fn get_boot_digest(
     State(app): State<Arc<AppState>>,
     Path(id): Path<String>,
@@ -76,7 +76,8 @@ pub(crate) async fn get_boot_digest(
     Ok(Json(BootDigestResponse { server, digest }))
 }
 
-/// Returns the API URL that a machine gets on its kernel command line if it requests `/boot.json` from `server`.
+/// Returns the base URL of the API that a machine receives on its kernel command line if it requests `/boot.json` from
+/// `server`.
 fn api_url(app: &AppState, server: &str) -> Result<String, ApiError> {
     let wrong = |why: &str| ApiError::bad_request(format!("server={server}: {why}"));
     let url = Url::parse(server).map_err(|error| wrong(&error.to_string()))?;
@@ -88,7 +89,7 @@ fn api_url(app: &AppState, server: &str) -> Result<String, ApiError> {
         return Ok(url.clone());
     }
     let host = url.host_str().unwrap_or_default();
-    // The format of the Host header.
+    // `validate_host` expects host and port in the format of the `Host` header.
     let host = url.port().map_or_else(|| host.to_owned(), |port| format!("{host}:{port}"));
     boot_value_validation::validate_host(&host).map_err(|why| wrong(&why))?;
     Ok(format!("{required}://{host}"))

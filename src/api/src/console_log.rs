@@ -8,27 +8,28 @@ use axum::body::Body;
 use axum::extract::State;
 use axum::http::StatusCode;
 use common::format::untrusted_text_limits;
+use common::type_errors::locate_json_error;
 use control::api_types::LogPart;
 use http_server::api_error::ApiError;
 use serde_json::{Value, json};
 use std::sync::Arc;
 use store::{LogChunk, now};
 
-const PART_BYTES: usize = 64 << 10;
+const MAXIMUM_CHUNK_BYTES: usize = 64 << 10;
 
-/// `POST /v1/machine/{id}/log`.
+/// `POST /v1/machine/{id}/log`: stores a chunk of the machine's console log.
 pub(crate) async fn receive_log(
     State(app): State<Arc<AppState>>,
     EventCaller(MachineCaller { id, boot, peer }): EventCaller,
     body: Body,
 ) -> Result<Json<Value>, ApiError> {
-    // Any client can request a boot and get a token, but its messages must not displace the machine's messages.
+    // Any client can get a token, so the log of an unregistered boot must not replace the log of the machine.
     if boot.address.is_none() {
         return Err(ApiError::new(StatusCode::UNAUTHORIZED, "the boot with this token has not registered"));
     }
-    let sent = read_body(&app, peer, body, PART_BYTES).await?;
-    let LogPart { start, log } =
-        serde_json::from_slice(&sent).map_err(|error| ApiError::bad_request(format!("request body: {error}")))?;
+    let sent = read_body(&app, peer, body, MAXIMUM_CHUNK_BYTES).await?;
+    let LogPart { start, log } = serde_json::from_slice(&sent)
+        .map_err(|error| ApiError::bad_request(format!("request body: {}", locate_json_error(&error))))?;
     let part = LogChunk {
         number: 0,
         boot: boot.hash,
@@ -47,7 +48,7 @@ pub fn format_log(log: &[LogChunk]) -> String {
     format_log_after(log, 0)
 }
 
-/// Formats the part of the log that follows the chunk with this number.
+/// Formats the chunks that follow the chunk with this number.
 pub(crate) fn format_log_after(log: &[LogChunk], number: i64) -> String {
     let mut text = String::new();
     let seen = log.partition_point(|part| part.number <= number && number > 0);
@@ -73,7 +74,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn another_boot_and_a_gap_are_seen() {
+    fn log_marks_new_boots_and_missing_bytes() {
         let part = |boot: u8, start, text: &str, bytes| LogChunk {
             number: 0,
             boot: [boot; 32],

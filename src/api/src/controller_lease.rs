@@ -1,5 +1,5 @@
-//! Lease on a machine's management controller, for the duration of an action. While the action runs, the lease is
-//! renewed. Each request that changes the machine requires a permission of the database.
+//! Lease on a machine's management controller. The lease is renewed for the duration of an action. Each request that
+//! changes the machine needs the permission of the database.
 
 use super::AppState;
 use bmc::{WriteGuard, WriteKind};
@@ -13,8 +13,8 @@ use store::server_leases::{ActionOrigin, LeaseClaim, LeasedAction, RENEWAL, Serv
 use tokio::runtime::Handle;
 use tokio::task::JoinHandle;
 
-/// Maximum time for which a request of an operator waits until a step over Redfish has ended.
-const STEP_PATIENCE: Duration = Duration::from_secs(10);
+/// Maximum time for which an operator's request waits until a running Redfish step releases the lease.
+const STEP_TIMEOUT: Duration = Duration::from_secs(10);
 const STEP_INTERVAL: Duration = Duration::from_millis(200);
 
 /// Lease that this server holds. It is renewed until the value is dropped.
@@ -31,7 +31,8 @@ impl HeldLease {
         let renewal = tokio::spawn(async move {
             loop {
                 tokio::time::sleep(RENEWAL).await;
-                // If the database is unavailable, the next request is not permitted.
+                // An error of the renewal is ignored: while the database is unavailable, it also cannot permit any
+                // request of the action.
                 if kept.renew_lease(&renewed).await.is_ok_and(|is_held| !is_held) {
                     return;
                 }
@@ -40,18 +41,19 @@ impl HeldLease {
         HeldLease { state: state.clone(), lease, refused: Arc::default(), renewal }
     }
 
-    /// Returns the guard for the requests of the action. Must be called on a thread of the runtime.
+    /// Returns the guard for the requests of the action. Must be called on a thread of the Tokio runtime.
     pub(crate) fn guard(&self) -> LeaseGuard {
         let (state, lease, refused) = (self.state.clone(), self.lease.clone(), self.refused.clone());
         LeaseGuard { state, lease, refused, runtime: Handle::current() }
     }
 
-    /// Returns whether a request was not permitted.
+    /// Returns whether the database has refused a request of the action.
     pub(crate) fn is_refused(&self) -> bool {
         self.refused.load(Ordering::SeqCst)
     }
 
-    /// Releases the lease. If the database is unavailable, the lease ends, and another server finds it.
+    /// Releases the lease. If the database is unavailable, the lease expires, and another server treats it as
+    /// abandoned.
     pub(crate) async fn release(self) {
         self.renewal.abort();
         let _ = self.state.release_lease(&self.lease).await;
@@ -64,7 +66,7 @@ impl Drop for HeldLease {
     }
 }
 
-/// Guard that requests a permission from the database before each change of the machine.
+/// Guard that asks the database for permission before each request that changes the machine.
 pub(crate) struct LeaseGuard {
     state: ServerState,
     lease: ServerLease,
@@ -85,7 +87,7 @@ impl WriteGuard for LeaseGuard {
         };
         let why = match self.runtime.block_on(permit) {
             Ok(true) => return Ok(()),
-            Ok(false) => "the action was canceled, or this server no longer owns it".to_owned(),
+            Ok(false) => "the action was canceled, or this server no longer owns the action".to_owned(),
             Err(error) => error.to_string(),
         };
         self.refused.store(true, Ordering::SeqCst);
@@ -93,13 +95,13 @@ impl WriteGuard for LeaseGuard {
     }
 
     fn confirm(&self) {
-        // Without this record, another server assumes that the outcome is unknown.
+        // If the response cannot be recorded, another server will treat the outcome of the request as unknown.
         let _ = self.runtime.block_on(self.state.confirm_request(&self.lease));
     }
 }
 
-/// Claims the controller of a machine for an action that an operator has requested. Returns `None` if no other server uses
-/// the database.
+/// Claims the lease for an action of an operator. Returns `None` if only this server uses the database; no lease is
+/// needed then.
 ///
 /// # Errors
 /// Returns an error if another action on the machine is in progress, or the database cannot be written.
@@ -118,7 +120,7 @@ pub(crate) async fn claim_controller(
             LeaseClaim::Busy(other) => other,
             LeaseClaim::Refused => continue,
         };
-        if other.origin != ActionOrigin::Step || began.elapsed() > STEP_PATIENCE {
+        if other.origin != ActionOrigin::Step || began.elapsed() > STEP_TIMEOUT {
             return Err(refuse_busy(app, id, &action, &other));
         }
         tokio::time::sleep(STEP_INTERVAL).await;
@@ -128,7 +130,7 @@ pub(crate) async fn claim_controller(
 fn refuse_busy(app: &AppState, id: &str, action: &LeasedAction, other: &LeasedAction) -> ApiError {
     let name = app.directory().display_name(id).to_owned();
     let why = format!(
-        "machine {name}: cannot perform {}: another action is in progress: {}; try again when it has ended",
+        "machine {name}: cannot perform {}: another action is in progress: {}; try again when that action has ended",
         action.action,
         other.describe()
     );

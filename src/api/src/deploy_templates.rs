@@ -1,5 +1,5 @@
-//! Requests that read and change deploy templates: `/v1/deploy_templates` as in Ironic, and `/v1/deploy-templates` as in the Ironic
-//! specification that proposed them.
+//! Requests that read and change deploy templates: `/v1/deploy_templates` as in Ironic, and `/v1/deploy-templates` as
+//! in the Ironic specification that proposed them.
 
 mod changes;
 mod handlers;

@@ -1,4 +1,4 @@
-//! Phase of a machine: its state in one word.
+//! Phase of a machine, which summarizes its state in one word.
 
 use crate::AppState;
 use crate::operator::MachineSummary;
@@ -36,7 +36,7 @@ impl ObjectFate {
 
 /// Words that earlier versions used for phases, each with the current word. Bookmarks may still contain the former
 /// words.
-const FORMER_WORDS: [(&str, &str); 4] = [
+const FORMER_PHASE_NAMES: [(&str, &str); 4] = [
     ("given up", "abandoned"),
     ("waits for a decision of the operator", "waits for adoption"),
     ("reinstall begun", "reinstalling"),
@@ -45,7 +45,7 @@ const FORMER_WORDS: [(&str, &str); 4] = [
 
 /// Returns the current word of a phase. Accepts current and former words.
 pub fn current_word(word: &str) -> &str {
-    FORMER_WORDS.iter().find(|(former, _)| *former == word).map_or(word, |(_, current)| current)
+    FORMER_PHASE_NAMES.iter().find(|(former, _)| *former == word).map_or(word, |(_, current)| current)
 }
 
 fn new_phase(word: &'static str, kind: ObjectFate) -> DisplayPhase {
@@ -68,7 +68,7 @@ impl DisplayPhase {
         }
     }
 
-    /// Returns the current phase of a machine. An event that the machine sent before its last report does not count.
+    /// Returns the current phase of a machine. Events that precede the machine's last report are ignored.
     pub fn current(app: &AppState, listed: &MachineSummary) -> DisplayPhase {
         let live = app.watch.live.last_event(&listed.id).map(|(event, _)| event);
         let stored = listed.last_event.clone().filter(|_| !listed.ended);
@@ -81,6 +81,9 @@ impl DisplayPhase {
             return new_phase("new", ObjectFate::Idle);
         }
         let has_work = listed.allocation.is_some() && (!listed.installed || listed.order.is_some());
+        if listed.order.as_ref().is_some_and(|order| order.is_suspended()) {
+            return new_phase("reinstall suspended", ObjectFate::Bad);
+        }
         if listed.order.as_ref().is_some_and(|order| order.given_up) {
             return new_phase("abandoned", ObjectFate::Bad);
         }
@@ -111,7 +114,7 @@ impl DisplayPhase {
         });
         match (says.filter(|_| has_work), &listed.order) {
             (Some(event), _) => DisplayPhase::of_event(event),
-            (None, Some(order)) if order.begun => new_phase("reinstalling", ObjectFate::Busy),
+            (None, Some(order)) if order.started => new_phase("reinstalling", ObjectFate::Busy),
             (None, Some(_)) => new_phase("reinstall ordered", ObjectFate::Idle),
             (None, None) if listed.installed => new_phase("installed", ObjectFate::Good),
             (None, None) if listed.adopted => new_phase("adopted", ObjectFate::Good),
@@ -129,7 +132,7 @@ mod tests {
     use crate::out_of_band::progress::OutOfBandProgress;
 
     #[test]
-    fn former_words_of_bookmarks_select_the_same_phases() {
+    fn former_phase_names_in_bookmarks_still_work() {
         for (former, current) in [
             ("given up", "abandoned"),
             ("waits for a decision of the operator", "waits for adoption"),
@@ -144,12 +147,12 @@ mod tests {
     }
 
     #[test]
-    fn the_word_is_that_of_what_matters_most() {
+    fn displayed_phase_is_the_most_important_state() {
         let free = MachineSummary::default();
         let new = MachineSummary { allocation: Some("a".to_owned()), ..MachineSummary::default() };
         let installed = MachineSummary { installed: true, ..new.clone() };
-        let ordered = |begun, given_up| {
-            let text = serde_json::json!({"id": "o", "image": "i", "created": "", "attempts": 1, "begun": begun,
+        let ordered = |started, given_up| {
+            let text = serde_json::json!({"id": "o", "image": "i", "created": "", "attempts": 1, "begun": started,
                 "without_marker": false, "given_up": given_up});
             MachineSummary { order: Some(serde_json::from_value::<ReinstallOrder>(text).unwrap()), ..installed.clone() }
         };
@@ -181,6 +184,7 @@ mod tests {
             (&ordered(true, false), None, "reinstalling"),
             (&ordered(true, false), event(Installing), "installing"),
             (&ordered(true, true), event(Installing), "abandoned"),
+            (&ordered(false, true), event(Installing), "reinstall suspended"),
             (&waits, event(Installing), "waits for adoption"),
             (&adopted, None, "adopted"),
             (&remote(false), event(Waiting), "waits for BIOS settings"),

@@ -1,7 +1,7 @@
 //! Kernel, ramdisk and images over HTTP, with support for Range, If-Range and ETag.
 //!
-//! Clients can request only files that the operator lists, so that path traversal is impossible. Symbolic links are
-//! followed within the directory.
+//! Clients can request only files that the server has listed, so path traversal is impossible. Symbolic links are
+//! followed only to targets within the directory.
 
 use super::AppState;
 use axum::body::Body;
@@ -80,8 +80,8 @@ async fn resolve_within(app: &AppState, directory: &FilePath, file: &FilePath) -
     Err(ApiError::not_found(format!("{name} is a symbolic link to a file outside of its directory")))
 }
 
-/// Sends the file with support for If-Range, which tower-http lacks: a Range request whose If-Range does not match the file is answered
-/// with the whole file (RFC 9110, 13.1.5).
+/// Sends the file. Also implements If-Range, which tower-http does not support: if the value of If-Range does not
+/// match the file, a Range request is answered with the whole file (RFC 9110, 13.1.5).
 async fn send_file(
     file: &std::path::Path,
     method: Method,
@@ -92,7 +92,7 @@ async fn send_file(
     let Some(if_range) = if_range.filter(|_| headers.contains_key(header::RANGE)) else {
         return Ok(response);
     };
-    // A 416 response does not contain the validators, so they are requested separately.
+    // A response with status 416 lacks ETag and Last-Modified, so they are determined by a separate request.
     let validators = match response.headers().contains_key(header::ETAG) {
         true => response.headers().clone(),
         false => serve_file(file, Method::HEAD, HeaderMap::new()).await?.headers().clone(),

@@ -1,4 +1,4 @@
-//! Actions after a machine was freed: the system of the previous tenant must be stopped.
+//! Revocation of boots and power-off after a machine was freed, so that the system of the previous tenant is stopped.
 
 use super::{AppState, power};
 use bmc::PowerAction;
@@ -18,7 +18,11 @@ pub(crate) async fn end_previous_system(app: &AppState, id: &str) -> Result<(), 
     match power::switch_machine(app, id, PowerAction::Off).await {
         Ok(()) => app.watch.log_note(format!("{name}: powered off, because it was freed")),
         Err(error) => app.watch.log_problem(format!(
-            "{name}: cannot power off the freed machine: {error}; power the machine off before it gets another allocation: the system of its previous tenant may still be running, and root on that system can register as this machine", error = error.parts().1)),
+            "{name}: cannot power off the freed machine: {error}; power the machine off before it gets another \
+            allocation: the system of the previous tenant may still be running, and root on that system can register \
+            as this machine",
+            error = error.parts().1
+        )),
     }
     Ok(())
 }

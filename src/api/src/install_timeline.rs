@@ -35,8 +35,9 @@ pub struct TimelineEntry {
     pub message: String,
 }
 
-/// Builds the timeline from the events since the machine last booted over PXE. `live` is the last event, which is not
-/// stored if it reports progress. `has_ended` is true if the machine has reported the end of the installation.
+/// Builds the timeline from the events since the machine last booted over PXE. `live` is the last event, even if it
+/// only reports progress; `events` does not contain progress events. `has_ended` is true if the machine has reported
+/// the end of the installation.
 pub(crate) fn build_timeline(
     events: &[StoredEvent],
     live: Option<&ProgressEvent>,
@@ -85,7 +86,7 @@ fn phase_state(event: &ProgressEvent) -> TimelineState {
     }
 }
 
-/// Ends the running phase at the given time. Stages are ended by their own events.
+/// Ends the running phase at the given time. Stages end with their own events.
 fn end_phase(entries: &mut [(TimelineEntry, bool)], time: &str) {
     let running = entries.iter_mut().rev().find(|(_, is_phase)| *is_phase).map(|(entry, _)| entry);
     let Some(phase) = running.filter(|phase| phase.state == TimelineState::Running) else { return };
@@ -102,7 +103,7 @@ fn add_stage_event(entries: &mut Vec<(TimelineEntry, bool)>, time: &str, stage: 
     let started = entries.iter_mut().rev().map(|(entry, _)| entry);
     match started.into_iter().find(|entry| entry.name == stage && entry.state == TimelineState::Running) {
         Some(entry) => (entry.seconds, entry.state) = (Some(seconds), state),
-        // The event that started the stage was lost.
+        // The event about the start of the stage was lost.
         None => {
             let started = subtract_seconds(time, seconds);
             entries.push((TimelineEntry { seconds: Some(seconds), ..new_entry(stage, &started, "", state) }, false));
@@ -115,7 +116,7 @@ fn seconds_between(start: &str, end: &str) -> Option<f64> {
     Some((parse(end)? - parse(start)?).as_seconds_f64().max(0.0))
 }
 
-/// Returns the time that lies the given duration before `time`.
+/// Returns the time that is `seconds` before `time`.
 fn subtract_seconds(time: &str, seconds: f64) -> String {
     let seconds = if seconds.is_finite() { seconds.clamp(0.0, 1e9) } else { 0.0 };
     let started = OffsetDateTime::parse(time, &Rfc3339).map(|time| time - time::Duration::seconds_f64(seconds));
@@ -138,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn phases_and_stages_have_their_times() {
+    fn timeline_contains_durations_of_phases_and_stages() {
         use EventName::{Crashed, Installing, Preparing, PxeBooting, Registering};
         use TimelineState::{Done, Failed, Running};
         let mut events = vec![

@@ -1,4 +1,4 @@
-//! JSON Schemas of request and response bodies, derived from their Rust types. `openapi` collects them as components of its document.
+//! JSON Schemas of request and response bodies, derived from their Rust types. `openapi` includes them as components.
 
 use common::json_schema_cleanup::remove_nonstandard_formats;
 use schemars::generate::SchemaSettings;
@@ -7,33 +7,33 @@ use serde_json::{Value, json};
 
 const COMPONENTS: &str = "/components/schemas";
 /// Suffix that distinguishes the request schema of a type from its response schema.
-const ASKED: &str = "Asked";
+const REQUEST_SCHEMA_SUFFIX: &str = "Asked";
 
 /// Generators for the schemas of responses and of requests. Two generators are needed, since a field can be optional
 /// only in requests, or only in responses.
 pub struct SchemaGenerators {
-    answered: SchemaGenerator,
-    asked: SchemaGenerator,
+    responses: SchemaGenerator,
+    requests: SchemaGenerator,
 }
 
 impl SchemaGenerators {
     pub(crate) fn new() -> SchemaGenerators {
         let settings = || SchemaSettings::draft2020_12().with(|settings| settings.definitions_path = COMPONENTS.into());
         SchemaGenerators {
-            answered: settings().for_serialize().into_generator(),
-            asked: settings().for_deserialize().into_generator(),
+            responses: settings().for_serialize().into_generator(),
+            requests: settings().for_deserialize().into_generator(),
         }
     }
 
     pub(crate) fn into_components(mut self) -> Value {
-        let mut all = self.answered.take_definitions(true);
-        for (name, mut schema) in self.asked.take_definitions(true) {
+        let mut all = self.responses.take_definitions(true);
+        for (name, mut schema) in self.requests.take_definitions(true) {
             add_request_suffix(&mut schema);
-            all.insert(format!("{name}{ASKED}"), schema);
+            all.insert(format!("{name}{REQUEST_SCHEMA_SUFFIX}"), schema);
         }
         let mut all = Value::Object(all);
         remove_nonstandard_formats(&mut all);
-        // In a withheld allocation, the layout may not be known yet.
+        // The layout may be null: an allocation that the server does not send to the machine yet may have no layout.
         for name in ["Allocation", "MachineAllocation"] {
             if let Some(layout) = all.pointer_mut(&format!("/{name}/properties/filesystemlayout")) {
                 *layout = json!({"anyOf": [layout.take(), {"type": "null"}]});
@@ -47,7 +47,7 @@ impl SchemaGenerators {
 fn add_request_suffix(schema: &mut Value) {
     match schema {
         Value::Object(fields) => fields.iter_mut().for_each(|(name, value)| match value {
-            Value::String(place) if name == "$ref" => *place += ASKED,
+            Value::String(place) if name == "$ref" => *place += REQUEST_SCHEMA_SUFFIX,
             value => add_request_suffix(value),
         }),
         Value::Array(items) => items.iter_mut().for_each(add_request_suffix),
@@ -62,7 +62,7 @@ pub(crate) fn object_schema(_: &mut SchemaGenerators) -> Value {
 
 /// Returns the schema of a response.
 pub(crate) fn response_schema<T: JsonSchema>(schemas: &mut SchemaGenerators) -> Value {
-    schemas.answered.subschema_for::<T>().to_value()
+    schemas.responses.subschema_for::<T>().to_value()
 }
 
 pub(crate) fn list_schema<T: JsonSchema>(schemas: &mut SchemaGenerators) -> Value {
@@ -71,7 +71,7 @@ pub(crate) fn list_schema<T: JsonSchema>(schemas: &mut SchemaGenerators) -> Valu
 
 /// Returns the schema of a request.
 pub(crate) fn request_schema<T: JsonSchema>(schemas: &mut SchemaGenerators) -> Value {
-    let mut schema = schemas.asked.subschema_for::<T>().to_value();
+    let mut schema = schemas.requests.subschema_for::<T>().to_value();
     add_request_suffix(&mut schema);
     schema
 }
@@ -79,10 +79,10 @@ pub(crate) fn request_schema<T: JsonSchema>(schemas: &mut SchemaGenerators) -> V
 /// Returns the schema of a request with the specified fields of a response type. Only the field `id` is
 /// required.
 pub(crate) fn fields_schema<T: JsonSchema>(schemas: &mut SchemaGenerators, names: &[&str]) -> Value {
-    let mut schema = T::json_schema(&mut schemas.answered).to_value();
+    let mut schema = T::json_schema(&mut schemas.responses).to_value();
     if let Some(properties) = schema["properties"].as_object_mut() {
         properties.retain(|name, _| names.contains(&name.as_str()));
-        // A null value is equivalent to an absent one.
+        // In such requests, a field that is null has the same meaning as an absent field.
         properties.values_mut().for_each(|schema| *schema = json!({"anyOf": [schema.take(), {"type": "null"}]}));
     }
     schema["required"] = json!(["id"]);
@@ -90,7 +90,7 @@ pub(crate) fn fields_schema<T: JsonSchema>(schemas: &mut SchemaGenerators, names
     schema
 }
 
-/// Returns the schema of `{}`.
+/// Returns the schema of an empty object.
 pub(crate) fn empty_schema(_: &mut SchemaGenerators) -> Value {
     json!({"type": "object", "maxProperties": 0})
 }

@@ -1,31 +1,33 @@
 //! Endpoints of the provisioning server: the JSON APIs of agents and operators, and the files that firmware loads.
 //!
-//! Requests are authenticated and limited before they are parsed, and nothing is acknowledged before it is stored. Start
-//! with [`routes`], the table of all endpoints. All handlers share [`AppState`].
+//! Requests are authenticated and limited before they are parsed, and nothing is acknowledged before it is stored.
+//! Start with [`routes`], the table of all endpoints. All handlers share [`AppState`].
 //!
 //! * Operator's directory: the crate `site` reads the directory. [`site_reload`] watches the directory and publishes
 //!   snapshots, `allocation_state` and `approval_check` combine snapshots with the database, and [`deploy_templates`]
 //!   changes templates. [`site_documents`] stores and returns all documents at once.
 //! * State: the crate `store` contains the database.
 //! * Machines: [`netboot`] boots machines with the scripts of the crate `pxe`, `machine_auth` and [`source_port_check`]
-//!   authenticate them, `machine_identification` identifies them, `abandoned_reinstalls` reports reinstalls
-//!   that failed too often, and [`migration_requests`] migrates them. [`agent_api`]
-//!   is the API of the agents, [`console_log`] stores console logs, [`downloads`] serves files, and [`out_of_band`] runs
-//!   the steps over Redfish that precede an installation.
-//! * Operators: [`operator`] is the operator's API, and [`metal_api`] is compatible with metal-api. [`openapi`] describes
-//!   the endpoints with the schemas of `json_schemas`. [`machine_file_creation`] creates machine files, [`machine_details`] and [`install_timeline`] describe
-//!   one machine, [`display_phase`] summarizes a machine in one word, [`power`] and [`freed_machine_shutdown`] switch
-//!   machines on and off, and [`plan_input`], [`rack_plan`] and [`boot_digest`] serve commands.
+//!   authenticate them, `machine_identification` identifies them, `abandoned_reinstalls` reports reinstalls that failed
+//!   too often, and [`migration_requests`] migrates machines. [`agent_api`] is the API of the agents, [`console_log`]
+//!   stores console logs, [`downloads`] serves files, and [`out_of_band`] runs the Redfish steps that precede an
+//!   installation.
+//! * Operators: [`operator`] is the operator's API, and [`metal_api`] is compatible with metal-api. [`openapi`] and
+//!   `json_schemas` describe the endpoints. [`machine_file_creation`] creates machine files, [`machine_details`] and
+//!   [`install_timeline`] describe one machine, and [`display_phase`] summarizes a machine in one word. [`power`] and
+//!   [`freed_machine_shutdown`] switch machines on and off. [`plan_input`], [`rack_plan`] and [`boot_digest`] answer
+//!   requests of `drophammer` commands.
 //! * Rollouts: [`rollouts`] reinstalls many machines in waves.
 //! * Users: [`access`] authorizes users, [`audit_log`] records their requests, [`user_management`] manages users and
 //!   tokens, and [`oidc_login`] logs in the users of an identity provider.
 //! * Requests: [`accepted_host_names`] checks the host of a request, [`base_url`] determines URLs, [`metrics`] counts
 //!   events, and [`planner_pool`] runs plans.
 
-pub mod abandoned_actions;
+pub mod abandoned_bmc_actions;
 mod abandoned_reinstalls;
 pub mod accepted_host_names;
 pub mod access;
+mod added_images;
 pub mod agent_api;
 pub mod allocation_state;
 mod approval_check;
@@ -41,6 +43,7 @@ pub mod downloads;
 mod freed_machine_shutdown;
 pub mod install_timeline;
 mod json_schemas;
+pub mod machine_adoption;
 mod machine_auth;
 pub mod machine_details;
 pub mod machine_file_creation;
@@ -118,9 +121,9 @@ pub struct AppState {
     pub wake: mpsc::Sender<ReloadEvent>,
     pub boot_tokens: BootTokenKey,
     pub source_ports: SourcePorts,
-    pub peers: ClientQuotas,
+    pub client_quotas: ClientQuotas,
     pub neighbours: MacLookup,
-    pub alarms: RateLimitedLog,
+    pub rate_limited_log: RateLimitedLog,
     pub anonymous_events: AnonymousEvents,
     pub https: Option<HttpsPort>,
     pub templates: TemplateWriter,
@@ -136,17 +139,17 @@ pub struct AppState {
     /// Snapshots for users with projects.
     pub project_snapshots: access::project_snapshots::ProjectSnapshots,
     pub audit: audit_log::AuditLog,
-    pub looks: migration_requests::certificate_checks::CertificateChecks,
-    /// Wakes the task that continues the steps over Redfish.
+    pub certificate_checks: migration_requests::certificate_check_record::CertificateChecks,
+    /// Wakes the task that continues the Redfish steps.
     pub runs: tokio::sync::Notify,
-    /// Interval at which the tasks that run the steps over Redfish and the rollouts continue unfinished ones.
+    /// Interval at which the tasks for Redfish steps and for rollouts continue unfinished work.
     pub run_interval: Duration,
     /// Wakes the task that continues rollouts.
     pub rollouts: tokio::sync::Notify,
 }
 
 impl AppState {
-    /// Returns the current snapshot of the directory. In a request of a user with projects, the snapshot contains only the
+    /// Returns the current snapshot of the directory. In a request of a user with projects, it contains only the
     /// machines of these projects.
     pub fn directory(&self) -> Arc<SiteSnapshot> {
         let all = self.directory.borrow().clone();
@@ -156,8 +159,8 @@ impl AppState {
         }
     }
 
-    /// Returns the current snapshot with the machines of all projects, also in a request of a user with projects. Its
-    /// contents must not be part of a response.
+    /// Returns the current snapshot with the machines of all projects, even in a request of a user with projects. The
+    /// caller must not copy its contents into a response.
     pub fn whole_directory(&self) -> Arc<SiteSnapshot> {
         self.directory.borrow().clone()
     }
@@ -168,7 +171,7 @@ impl AppState {
         access::current_projects().is_none() || [&is.a, &is.b].iter().all(|id| directory.find_machine(id).is_some())
     }
 
-    /// Returns the snapshot that a user sees, outside of a request of this user.
+    /// Returns the snapshot that this user may see. Used by code that does not run within a request of the user.
     pub fn directory_for(&self, identity: &access::Identity) -> Arc<SiteSnapshot> {
         let all = self.directory.borrow().clone();
         match identity.is_restricted() {
@@ -178,19 +181,19 @@ impl AppState {
     }
 
     /// Logs a problem for the operator. The log line is subject to a rate limit, because any client on the network can
-    /// cause it.
+    /// trigger it.
     pub fn log_rate_limited(&self, text: String) {
-        self.alarms.log_problem(text);
+        self.rate_limited_log.log_problem(text);
     }
 
-    /// Requests a reload of the directory, which wakes waiting machines and logs problems.
+    /// Requests a reload of the directory. The new snapshot wakes waiting machines, and problems are logged.
     pub fn request_reload(&self) {
         // Sending fails only at shutdown, when the directory thread has exited.
         let _ = self.wake.send(ReloadEvent::State);
     }
 
-    /// Requests an update of one machine in the current snapshot, because its state has changed in the database, or
-    /// `file` is its new machine file.
+    /// Requests an update of one machine in the current snapshot: its state has changed in the database, or `file` is
+    /// its new machine file.
     pub fn request_machine_reload(&self, id: &str, file: Option<PathBuf>) {
         let _ = self.wake.send(ReloadEvent::Machine(ChangedMachine { id: id.to_owned(), file }));
     }

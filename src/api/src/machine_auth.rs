@@ -1,5 +1,5 @@
-//! Authentication of machines by the token of their boot, and by the address from which that boot registered. The check
-//! needs only the head of a request, so the body of an unauthenticated request is never read.
+//! Authentication of machines by the token of their boot, and by the address from which that boot registered. Only
+//! the headers of a request are checked, so the body of an unauthenticated request is never read.
 
 use super::bearer_token::bearer_token;
 use super::{AppState, abandoned_reinstalls};
@@ -24,7 +24,7 @@ pub struct MachineCaller {
     pub peer: ClientAddress,
 }
 
-/// Authenticated machine that sends an event or a report. The boot of the machine may not have registered yet, or may
+/// Authenticated machine that sends an event or a report. The boot of the machine might not have registered yet, or may
 /// have ended.
 pub(crate) struct EventCaller(pub MachineCaller);
 
@@ -75,12 +75,14 @@ async fn authenticate_path(parts: &mut Parts, app: &Arc<AppState>) -> Result<Mac
 pub(crate) async fn find_boot(app: &AppState, headers: &HeaderMap) -> Result<Option<MachineBoot>, ApiError> {
     let Some(token) = bearer_token(headers) else { return Ok(None) };
     let hash = token::hash_token(token);
-    let requested = app.boot_tokens.verify_token(token).map(|boot| MachineBoot::from_request(hash, boot));
+    let requested =
+        app.boot_tokens.verify_token(token, app.state.shared_time()).map(|boot| MachineBoot::from_request(hash, boot));
     let boot = app.state.find_boot(hash, requested).await?;
-    Ok(boot.filter(|boot| !boot.is_expired()))
+    let now = app.state.shared_time();
+    Ok(boot.filter(|boot| !boot.is_expired(now)))
 }
 
-/// Returns the response to a machine for which no space is left, because too many machines lack a machine file.
+/// Returns the error for a machine that cannot register because too many registered machines have no machine file.
 pub(crate) fn too_many_machines(app: &AppState, id: &str, peer: ClientAddress) -> ApiError {
     let message = "this machine cannot register: too many registered machines do not have a machine file; create a file in machines/ for this machine";
     app.log_rate_limited(format!("{id} at {peer}: {message}"));
@@ -117,14 +119,14 @@ pub(crate) async fn enroll_boot(
     let has_file = directory.find_machine(id).is_some();
     let enrollment = Enrollment { address: peer.to_string(), allocation, has_file };
     match app.state.enroll_boot(boot.clone(), enrollment).await? {
-        EnrollOutcome::Yes(next) => {
+        EnrollOutcome::Registered(next) => {
             let stopped =
                 next.as_ref().map(|next| abandoned_reinstalls::log_order_end(app, id, next, peer)).unwrap_or_default();
             app.state.heard.record_call(&boot.hash);
             two_machines.into_iter().for_each(|why| app.log_rate_limited(format!("{name} at {peer}: {why}")));
             stopped.map_or(Ok(()), |why| Err(ApiError::new(StatusCode::CONFLICT, why)))
         }
-        EnrollOutcome::Moved(before) => {
+        EnrollOutcome::AddressChanged(before) => {
             app.state.heard.record_call(&boot.hash);
             app.log_rate_limited(format!(
                 "{name}: the machine changed its address from {before} to {peer} during this boot"
@@ -134,20 +136,20 @@ pub(crate) async fn enroll_boot(
         EnrollOutcome::Waits(active) => {
             let two_machines = two_machines.map(|why| format!("; {why}")).unwrap_or_default();
             app.log_rate_limited(format!(
-                "{name}: a boot at {peer} cannot register yet: the boot at {active} is still active{two_machines}"
+                "{name}: the client at {peer} cannot register this machine yet: another boot of the machine, at {active}, is still active{two_machines}"
             ));
             let message = format!(
                 "machine {id}: cannot register from {peer}: its boot at {active} is still active; retry when that boot is silent{two_machines}"
             );
             Err(ApiError::new(StatusCode::SERVICE_UNAVAILABLE, message))
         }
-        EnrollOutcome::Crowded => Err(too_many_machines(app, id, peer)),
+        EnrollOutcome::TooManyUnknown => Err(too_many_machines(app, id, peer)),
         EnrollOutcome::Rejected => Err(not_authorized_for(id)),
     }
 }
 
-/// Returns a refusal if the client at this address is not the machine. That is the case if the neighbor table contains
-/// a MAC for the address, and the machine file does not list this MAC.
+/// Returns a refusal if the client at this address is another machine, that is, if the neighbor table contains a MAC
+/// for the address that the machine file does not list.
 pub(crate) fn foreign_nic_message(
     app: &AppState,
     machine: &MachineSpec,

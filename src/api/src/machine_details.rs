@@ -1,4 +1,4 @@
-//! Everything that the server knows about one machine, for `drophammer machine show`, `events`, `logs` and `history`.
+//! All data of one machine, for `drophammer machine show`, `events`, `logs` and `history`.
 
 use super::AppState;
 use super::console_log;
@@ -35,7 +35,8 @@ pub struct MachineDetails {
     /// Report of the last installation.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub report: Option<InstallReport>,
-    /// Membership in the newest rollout of the machine; absent if the user may not access all machines of the rollout.
+    /// Membership in the newest rollout of the machine; absent if the user does not have access to all machines of the
+    /// rollout.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rollout: Option<RolloutMembership>,
     /// Phases and stages since the machine last booted over PXE, the oldest first.
@@ -54,7 +55,7 @@ pub struct RolloutMembership {
 }
 
 impl RolloutMembership {
-    /// Returns the membership in the newest rollout of which the machine is a member, if the current user may access it.
+    /// Returns the machine's membership in its newest rollout; `None` if there is none that the user may access.
     ///
     /// # Errors
     /// Returns an error if the database cannot be read.
@@ -123,7 +124,7 @@ pub(crate) struct LogQuery {
     after: i64,
 }
 
-/// `GET /v1/machine/{id}/details`: returns everything about one machine.
+/// `GET /v1/machine/{id}/details`: returns all data of one machine.
 pub(crate) async fn get_details(
     State(app): State<Arc<AppState>>,
     Path(id): Path<String>,
@@ -149,7 +150,8 @@ pub(crate) async fn get_details(
         file: file.map(|path| path.display().to_string()),
         macs: machine.map(|machine| machine.macs.clone()).unwrap_or_default(),
         hardware,
-        // A report of another version may have another format.
+        // The report is ignored if it cannot be parsed: another version of drophammer may have stored it in another
+        // format.
         report: report.and_then(|report| serde_json::from_str(&report).ok()),
         rollout: RolloutMembership::find_newest(&app, &id).await?,
         timeline: read_timeline(&app, &summary).await?,
@@ -196,7 +198,8 @@ pub(crate) async fn get_events(
     read_events(&app, &id).await.map(Json)
 }
 
-/// `GET /v1/machine/{id}/history`: returns the orders and ended installations of a machine, the oldest first.
+/// `GET /v1/machine/{id}/history`: returns the orders and the finished installations of a machine, successful or
+/// failed, the oldest first.
 pub(crate) async fn get_history(
     State(app): State<Arc<AppState>>,
     Path(id): Path<String>,

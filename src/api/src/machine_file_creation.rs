@@ -2,6 +2,7 @@
 
 use super::AppState;
 use super::agent_api::request_body::{EVENT_BYTES, read_operator_document};
+use super::deploy_templates::template_files::CreationPermit;
 use super::metal_api::ApiRefusal;
 use super::metal_api::edited_files::stored_documents::{self, StoredChange};
 use super::metal_api::edited_files::wait_until_in_effect;
@@ -12,6 +13,7 @@ use axum::body::Body;
 use axum::extract::{Path, State};
 use axum::http::StatusCode;
 use common::error_code::ErrorCode;
+use common::type_errors::locate_json_error;
 use control::api_types::{RegisterRequest, RegisteredHardware};
 use http_server::api_error::ApiError;
 use http_server::quotas::ClientAddress;
@@ -58,7 +60,7 @@ pub struct CreatedMachineFile {
     pub name: String,
     pub size: Option<String>,
     pub macs: Vec<String>,
-    /// MACs of the machine that were not written to the machine file, because they do not identify the machine.
+    /// MACs of the machine that the machine file omits, because they do not identify the machine.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub omitted: Vec<OmittedMac>,
     /// Path of the machine file, relative to the server's directory.
@@ -115,11 +117,31 @@ pub async fn prepare_machine_file(
         ))
     };
     let row = row.ok_or_else(unknown)?;
-    let register: RegisterRequest = serde_json::from_str(&row.document)
-        .map_err(|error| conflict_error(format!("the registration of machine {id} cannot be parsed: {error}")))?;
+    if let Some(image) = &asked.image {
+        app.await_image(image).await;
+    }
+    let register: RegisterRequest = serde_json::from_str(&row.document).map_err(|error| {
+        let why = locate_json_error(&error);
+        conflict_error(format!("the registration of machine {id} cannot be parsed: {why}"))
+    })?;
+    prepare_registered_file(app, &id, asked, &register).await
+}
+
+/// Composes and validates the file of a machine from its registration.
+///
+/// # Errors
+/// Returns an error if the machine has a file already, or if the file would be invalid or its allocation could not be
+/// carried out.
+pub(crate) async fn prepare_registered_file(
+    app: &AppState,
+    id: &str,
+    asked: &MachineFileRequest,
+    register: &RegisterRequest,
+) -> Result<PreparedMachineFile, ApiError> {
     let directory = app.directory();
-    let macs = find_identifying_macs(app, &directory, &id, &register).await?;
-    let added = validate_new_machine(&directory, id, asked, &register.hardware, macs).map_err(conflict_error)?;
+    let macs = find_identifying_macs(app, &directory, id, register).await?;
+    let added =
+        validate_new_machine(&directory, id.to_owned(), asked, &register.hardware, macs).map_err(conflict_error)?;
     let text = render_machine_file(&added, asked).map_err(conflict_error)?;
     // The new file is validated by the same code as files that the operator writes.
     let named = |why: String| replace_positions(&text, &why, str::to_owned);
@@ -131,6 +153,22 @@ pub async fn prepare_machine_file(
     Ok(PreparedMachineFile { added, machine, text })
 }
 
+/// Failure to create a machine file.
+pub(crate) enum CreationFailure {
+    /// The file was not created.
+    NotCreated(ApiError),
+    /// The file was created, or may have been created.
+    Uncertain(ApiError),
+}
+
+impl CreationFailure {
+    pub(crate) fn into_error(self) -> ApiError {
+        match self {
+            CreationFailure::NotCreated(error) | CreationFailure::Uncertain(error) => error,
+        }
+    }
+}
+
 /// Writes the file, and waits until it is in effect.
 ///
 /// # Errors
@@ -139,32 +177,29 @@ pub async fn prepare_machine_file(
 pub async fn write_machine_file(
     app: &Arc<AppState>,
     peer: ClientAddress,
-    PreparedMachineFile { added, text, .. }: PreparedMachineFile,
+    prepared: PreparedMachineFile,
 ) -> Result<CreatedMachineFile, ApiError> {
-    // Another request may have created a file for the machine after this file was prepared.
-    let Some(turn) = app.templates.lock_creation(&added.id).await else {
-        return Err(conflict_error(format!("another request is creating the file of machine {}", added.id)));
+    let Some(permit) = app.templates.lock_creation(&prepared.added.id).await else {
+        return Err(conflict_error(format!("another request is creating the file of machine {}", prepared.added.id)));
     };
+    create_prepared_file(app, peer, prepared, permit).await.map_err(CreationFailure::into_error)
+}
+
+/// Writes the file like [`write_machine_file`], but with a permit that the caller has already acquired. The error
+/// states whether the file may exist.
+pub(crate) async fn create_prepared_file(
+    app: &Arc<AppState>,
+    peer: ClientAddress,
+    PreparedMachineFile { added, text, .. }: PreparedMachineFile,
+    permit: CreationPermit,
+) -> Result<CreatedMachineFile, CreationFailure> {
+    // The directory is checked again: another request may have created a file for the machine since this file was
+    // prepared.
     if let Some(known) = app.directory().find_machine_by_uuid(&added.id) {
-        return Err(conflict_error(already_described(&added.id, known)));
+        return Err(CreationFailure::NotCreated(conflict_error(already_described(&added.id, known))));
     }
     let path = app.machines.join(format!("{}.yaml", added.name));
-    let taken = || conflict_error(format!("{file} already exists: choose another name", file = added.file));
-    let turn = match stored_documents::change(app, &path, None, Some(&text)).await? {
-        Some(StoredChange::Stored) => turn,
-        Some(StoredChange::Conflict(_)) => return Err(taken()),
-        None => {
-            let (folder, file, new) = (app.machines.clone(), format!("{}.yaml", added.name), text.clone());
-            // The closure holds the turn, so that a request that is canceled keeps it until the file is complete.
-            let write = move || write_new_file(&folder, &file, &new).map(|()| turn);
-            let written = tokio::task::spawn_blocking(write).await;
-            let written = written.unwrap_or_else(|panicked| Err(std::io::Error::other(panicked)));
-            written.map_err(|error| match error.kind() {
-                ErrorKind::AlreadyExists => taken(),
-                _ => ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, format!("write {}: {error}", added.file)),
-            })?
-        }
-    };
+    let permit = create_new_file(app, &path, &added, &text, permit).await?;
     app.watch.log_note(format!(
         "created {file} for machine {machine} on request of {peer}",
         file = added.file,
@@ -172,9 +207,11 @@ pub async fn write_machine_file(
     ));
     let is_known = |directory: &SiteSnapshot| directory.find_machine_by_uuid(&added.id).is_some();
     app.request_machine_reload(&added.id, Some(path.clone()));
-    wait_until_in_effect(app, &path, Some(&text), is_known).await.map_err(ApiRefusal::into_error)?;
-    drop(turn);
-    // The file is in effect already, so the request has succeeded. The next boot and the start of an installation repeat the record.
+    let in_effect = wait_until_in_effect(app, &path, Some(&text), is_known).await;
+    in_effect.map_err(|refusal| CreationFailure::Uncertain(refusal.into_error()))?;
+    drop(permit);
+    // The request succeeds even if the database cannot record now that the machine has a file: the file is in effect,
+    // and the next boot or installation creates this record.
     if let Err(error) = app.state.record_machine_file(&added.id).await {
         app.log_rate_limited(ErrorCode::ServerProblem.annotate(format!(
             "{file}: cannot record that machine {machine} has a machine file: {error}; the file is in effect",
@@ -185,12 +222,44 @@ pub async fn write_machine_file(
     Ok(added)
 }
 
+/// Creates the file in the directory or in the database. Takes the caller's permit, and returns it.
+async fn create_new_file(
+    app: &AppState,
+    path: &FilePath,
+    added: &CreatedMachineFile,
+    text: &str,
+    permit: CreationPermit,
+) -> Result<CreationPermit, CreationFailure> {
+    let taken = || {
+        let why = format!("{file} already exists: choose another name", file = added.file);
+        CreationFailure::NotCreated(conflict_error(why))
+    };
+    // An error of the database counts as uncertain: it may have stored the file nevertheless.
+    match stored_documents::change(app, path, None, Some(text)).await.map_err(CreationFailure::Uncertain)? {
+        Some(StoredChange::Stored) => return Ok(permit),
+        Some(StoredChange::Conflict(_)) => return Err(taken()),
+        None => {}
+    }
+    let (folder, file, new) = (app.machines.clone(), format!("{}.yaml", added.name), text.to_owned());
+    // The closure owns the permit, so that a canceled request does not release the permit before the file is complete.
+    let write = move || write_new_file(&folder, &file, &new).map(|()| permit);
+    let written = tokio::task::spawn_blocking(write).await;
+    let written = written.unwrap_or_else(|panicked| Err(std::io::Error::other(panicked)));
+    written.map_err(|error| match error.kind() {
+        ErrorKind::AlreadyExists => taken(),
+        _ => {
+            let why = format!("write {}: {error}", added.file);
+            CreationFailure::Uncertain(ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, why))
+        }
+    })
+}
+
 fn conflict_error(why: String) -> ApiError {
     ApiError::new(StatusCode::CONFLICT, why)
 }
 
-/// Returns the machine to add. The error is the reason why the machine cannot be added, such as a name that another
-/// machine has.
+/// Returns the machine to add. The error is the reason why the machine cannot be added, for example because another
+/// machine has the same name.
 fn validate_new_machine(
     directory: &SiteSnapshot,
     id: String,
@@ -212,7 +281,7 @@ fn validate_new_machine(
         return Err(format!("machine {other} already has the name {name:?}", other = other.id));
     }
     let size = sizes::choose_size(&directory.known.sizes, hardware, asked.size.as_deref())?;
-    if let ([], Some(first)) = (&macs[..], omitted.iter().find(|omitted| omitted.reason.contains(OF_A_FILE))) {
+    if let ([], Some(first)) = (&macs[..], omitted.iter().find(|omitted| omitted.reason.contains(OMITTED_MAC_PREFIX))) {
         return Err(format!(
             "machine {id}: its MAC {mac} cannot identify the machine, because the MAC {reason}, and the machine does not have another usable MAC: write the machine file by hand, and list the machine's MACs in it",
             mac = first.mac,
@@ -224,14 +293,15 @@ fn validate_new_machine(
 }
 
 fn already_described(id: &str, known: &MachineSpec) -> String {
-    format!("machine {id} already has a file: the file of machine {known_name:?}", known_name = known.name)
+    format!("machine {id} already has a machine file, with the name {known_name:?}", known_name = known.name)
 }
 
-/// Beginning of the message about a MAC that is omitted because the file of another machine lists this MAC.
-const OF_A_FILE: &str = "belongs to machine";
+/// Beginning of the reason why a MAC is omitted if the file of another machine lists it.
+const OMITTED_MAC_PREFIX: &str = "belongs to machine";
 
-/// Returns the MACs that identify the machine, and the omitted MACs with the reasons. A USB NIC can move between
-/// machines, and the management controllers of some models all have the same MAC.
+/// Returns the MACs that identify the machine, and the omitted MACs with the reasons. A USB NIC is omitted because it
+/// can be moved to another machine, and the MAC of a management controller because it is the same on all machines of
+/// some models.
 async fn find_identifying_macs(
     app: &AppState,
     directory: &SiteSnapshot,
@@ -248,7 +318,7 @@ async fn find_identifying_macs(
         let registered = app.state.find_committed_machines_with_mac(&mac).await?;
         let registered = registered.into_iter().find(|other| other != id);
         let reason = match (usb, file, registered) {
-            (_, Some(other), _) => format!("{OF_A_FILE} {} already ({:?})", other.id, other.name),
+            (_, Some(other), _) => format!("{OMITTED_MAC_PREFIX} {} already ({:?})", other.id, other.name),
             (_, None, Some(other)) => format!("was also registered by machine {other}"),
             (Some(nic), None, None) => {
                 format!("belongs to a USB NIC ({driver}), which can be moved to another machine", driver = nic.driver)
@@ -267,7 +337,7 @@ async fn find_identifying_macs(
 ///
 /// # Errors
 /// Returns an error if the request contains a layout or SSH keys, but no image.
-fn render_machine_file(added: &CreatedMachineFile, asked: &MachineFileRequest) -> Result<String, String> {
+pub(crate) fn render_machine_file(added: &CreatedMachineFile, asked: &MachineFileRequest) -> Result<String, String> {
     let CreatedMachineFile { id, name, size, macs, .. } = added;
     let mut text = format!("id: {id}\nname: {}\n", json!(name));
     if !macs.is_empty() {
@@ -298,10 +368,11 @@ fn render_machine_file(added: &CreatedMachineFile, asked: &MachineFileRequest) -
     Ok(text)
 }
 
-/// Writes the file atomically. Fails if the file already exists.
+/// Writes the file atomically. Fails if the file already exists. Syncs the content before the file gets its name, and
+/// then syncs the folder, so that the complete file is on disk when it is acknowledged.
 fn write_new_file(folder: &FilePath, name: &str, text: &str) -> std::io::Result<()> {
-    // Each request uses a temporary file with a unique name. With a common name, one request could write to a file that
-    // another request has published.
+    // Each request uses a temporary file with a unique name. With a common name, a request could write to a file that
+    // another request has already renamed to its final name.
     let mut file = tempfile::Builder::new()
         .prefix(&format!(".{name}."))
         .suffix(".new")

@@ -27,7 +27,7 @@ pub(crate) async fn match_boot_request(
         by_mac.push(load_known_machine(app, machine).await?);
     }
     if let (Some(mac), None, [_]) = (&asking.mac, by_uuid, &by_mac[..]) {
-        // If another machine has registered with this NIC, its MAC does not identify the machine whose file lists it.
+        // If another machine has registered with this MAC, the MAC does not identify the machine whose file lists it.
         for id in app.state.find_machines_with_mac(mac).await? {
             let other = directory.find_machine(&id).filter(|other| by_mac.iter().all(|known| known.id != other.id));
             if let Some(other) = other {
@@ -52,8 +52,8 @@ async fn load_known_machine(app: &AppState, machine: &MachineSpec) -> Result<Kno
     })
 }
 
-/// Rejects a registration with this id if it comes from another machine. The other machine must not get the allocation
-/// of this id, or replace the registered data.
+/// Rejects a registration with this id if it comes from another machine. That machine must neither receive the
+/// allocation that belongs to the id, nor replace the registered data.
 ///
 /// # Errors
 /// Returns an error if the registration is from another machine.
@@ -135,8 +135,8 @@ fn reported_uuid(register: &RegisterRequest) -> Option<Uuid> {
     register.inventory.as_ref()?.system.uuid.as_deref().and_then(parse_usable_uuid)
 }
 
-/// Returns a warning for the operator if none of the MACs occurred in the previous registration of this id: two
-/// machines may share the id.
+/// Returns a warning for the operator if the previous registration of this id contained none of the MACs. In that case,
+/// two machines may share the id.
 pub(crate) async fn warn_of_two_machines(
     app: &AppState,
     id: &str,
@@ -155,7 +155,7 @@ pub(crate) async fn warn_of_two_machines(
 
 /// Returns the reason why the UUID in the last registration does not prove that the registered machine is the one in
 /// the machine file. Such a machine may be installed only on blank disks. Returns `None` if the UUID proves the
-/// machine's identity, or if the machine has no machine file or no registered inventory.
+/// identity, or if the machine has no machine file or no registered inventory.
 pub(crate) async fn explain_blank_only(
     app: &AppState,
     directory: &SiteSnapshot,

@@ -5,7 +5,7 @@
 //! Requests change files in the server's directory. Responses show the versions of the files that are in effect.
 
 mod allocation_response;
-mod edit_turn;
+mod edit_permit;
 pub mod edited_files;
 pub(crate) mod image_states;
 pub(crate) mod images;
@@ -23,6 +23,6 @@ mod refusal;
 pub(crate) mod sizes;
 pub mod volumes;
 
-pub use edit_turn::{EditRequest, EditTurn};
+pub use edit_permit::{EditPermit, EditRequest};
 pub use refusal::ApiRefusal;
 pub(crate) use refusal::RefusalBody;

@@ -17,12 +17,12 @@ use time::OffsetDateTime;
 
 /// Maximum number of different step names. Machines send these names, so their number must be limited. Actual plans
 /// have fewer steps.
-const MOST_STEPS: usize = 100;
+const MAXIMUM_STEP_NAMES: usize = 100;
 const LONGEST_STEP: usize = 60;
 const OTHER_STEP: &str = "other";
 /// Upper bounds of the buckets of a histogram, in seconds.
-const OF_STEPS: [f64; 13] = [0.1, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1800.0];
-const OF_STORE: [f64; 12] = [0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0];
+const STEP_SECONDS_BUCKETS: [f64; 13] = [0.1, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1800.0];
+const STORE_SECONDS_BUCKETS: [f64; 12] = [0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0];
 
 /// Counters since the start of the server.
 #[derive(Default)]
@@ -33,15 +33,15 @@ pub struct Metrics {
     phases: monitoring_endpoints::CachedPhases,
     /// Problems of the server itself.
     pub health: ServerHealth,
-    /// End of the validity of the server's certificates, in seconds since 1970.
+    /// Expiry times of the server's certificates, in seconds since 1970.
     certificates: OnceLock<Vec<i64>>,
 }
 
 #[derive(Clone)]
 struct MetricCounts {
-    /// Installations by type and result.
+    /// Number of installations by type and result.
     installs: BTreeMap<(&'static str, &'static str), u64>,
-    /// Orders by event.
+    /// Number of orders by event.
     orders: BTreeMap<&'static str, u64>,
     steps: BTreeMap<String, DurationHistogram>,
     image_bytes: u64,
@@ -56,7 +56,7 @@ impl Default for MetricCounts {
             orders: OrderEvent::ALL.map(|what| (what.name(), 0)).into(),
             steps: BTreeMap::new(),
             image_bytes: 0,
-            store: DurationHistogram::new(&OF_STORE),
+            store: DurationHistogram::new(&STORE_SECONDS_BUCKETS),
         }
     }
 }
@@ -104,7 +104,7 @@ impl DurationHistogram {
     }
 }
 
-/// Guard that counts a waiting request until it is dropped.
+/// Guard that counts a request that waits for an allocation, until the guard is dropped.
 pub(crate) struct WaitingGuard(Arc<Metrics>);
 
 impl Drop for WaitingGuard {
@@ -119,8 +119,8 @@ impl Metrics {
         WaitingGuard(self.clone())
     }
 
-    /// Sets the end of the validity of the server's certificates. Called once, since the certificates are read only at
-    /// the start of the server.
+    /// Sets the expiry times of the server's certificates. Called once, since the certificates are read only at the
+    /// start of the server.
     pub fn set_certificates(&self, expiry: Vec<OffsetDateTime>) {
         self.certificates.get_or_init(|| expiry.into_iter().map(OffsetDateTime::unix_timestamp).collect());
     }
@@ -129,12 +129,12 @@ impl Metrics {
         *lock_mutex(&self.counts).orders.entry(what.name()).or_default() += 1;
     }
 
-    /// Records the duration of a database job, from its request to its result.
+    /// Records the duration of a database job, including its time in the queue.
     pub fn observe_store_job(&self, took: Duration) {
         lock_mutex(&self.counts).store.observe(took.as_secs_f64());
     }
 
-    /// Counts the report of an installation. The caller must not pass a repeated report.
+    /// Counts a report of the end of an installation. The caller must not pass a repeated report.
     pub(crate) fn count_report(&self, report: &InstallReport) {
         let kind = if report.order.is_some() { "reinstall" } else { "first" };
         let result = if report.success { "success" } else { "failure" };
@@ -143,9 +143,13 @@ impl Metrics {
         if let Some(burn) = &report.burn {
             counts.image_bytes = counts.image_bytes.saturating_add(burn.bytes);
         }
-        for timing in report.timings.iter().take(MOST_STEPS) {
+        for timing in report.timings.iter().take(MAXIMUM_STEP_NAMES) {
             let step = self::step_label(&counts.steps, &timing.stage);
-            counts.steps.entry(step).or_insert_with(|| DurationHistogram::new(&OF_STEPS)).observe(timing.seconds);
+            counts
+                .steps
+                .entry(step)
+                .or_insert_with(|| DurationHistogram::new(&STEP_SECONDS_BUCKETS))
+                .observe(timing.seconds);
         }
     }
 }
@@ -154,7 +158,7 @@ impl Metrics {
 fn step_label(known: &BTreeMap<String, DurationHistogram>, name: &str) -> String {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
     let is_name = !name.is_empty() && name.len() <= LONGEST_STEP && name.bytes().all(plain);
-    match is_name && (known.contains_key(name) || known.len() < MOST_STEPS) {
+    match is_name && (known.contains_key(name) || known.len() < MAXIMUM_STEP_NAMES) {
         true => name.to_owned(),
         false => OTHER_STEP.to_owned(),
     }
@@ -169,7 +173,7 @@ fn machine_phase(standing: Option<&InstallState>) -> &'static str {
     match &standing.order {
         _ if standing.elsewhere.is_some() => "elsewhere",
         Some(order) if order.given_up => "given_up",
-        Some(order) if order.begun => "reinstalling",
+        Some(order) if order.started => "reinstalling",
         Some(_) => "ordered",
         None if standing.is_installed() => "installed",
         None if standing.first.is_some() => "installing",
@@ -188,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn what_machines_say_is_counted_within_bounds() {
+    fn metrics_of_machine_reports_are_bounded() {
         let metrics = Arc::new(Metrics::default());
         let timings = vec![timed("image.burn", 7.0), timed("image.burn", f64::NAN), timed("a\"b\n", 1.0)];
         metrics.count_report(&InstallReport { success: true, timings, ..InstallReport::default() });
@@ -201,7 +205,7 @@ mod tests {
         let waits = metrics.count_waiting();
         let (running, failed) = ((RolloutState::Running, 1), (MemberState::Failed, 3));
         let rollouts = RolloutStatistics { rollouts: vec![running], members: vec![failed] };
-        let text = prometheus::format_metrics(&metrics, &BTreeMap::from([("waiting", 2)]), &rollouts);
+        let text = prometheus::format_metrics(&metrics, Some(&BTreeMap::from([("waiting", 2)])), Some(&rollouts));
         for line in [
             "drophammer_installs_total{kind=\"first\",result=\"success\"} 1",
             "drophammer_installs_total{kind=\"reinstall\",result=\"failure\"} 300",
@@ -224,11 +228,11 @@ mod tests {
         ] {
             assert!(text.lines().any(|said| said == line), "{line}\n{text}");
         }
-        assert!(text.matches("drophammer_step_seconds_count").count() <= MOST_STEPS + 1);
+        assert!(text.matches("drophammer_step_seconds_count").count() <= MAXIMUM_STEP_NAMES + 1);
         drop(waits);
         assert!(
-            prometheus::format_metrics(&metrics, &BTreeMap::new(), &RolloutStatistics::default())
-                .contains("\ndrophammer_waits 0\n")
+            prometheus::format_metrics(&metrics, None, None).contains("\ndrophammer_waits 0\n"),
+            "without the database"
         );
     }
 
@@ -236,7 +240,7 @@ mod tests {
     fn every_line_is_prometheus_text() {
         let metrics = Metrics::default();
         metrics.observe_store_job(Duration::from_millis(3));
-        let text = prometheus::format_metrics(&metrics, &BTreeMap::new(), &RolloutStatistics::default());
+        let text = prometheus::format_metrics(&metrics, Some(&BTreeMap::new()), Some(&RolloutStatistics::default()));
         let mut typed = Vec::new();
         for line in text.lines() {
             if let Some(rest) = line.strip_prefix("# TYPE ") {
@@ -253,10 +257,10 @@ mod tests {
     }
 
     #[test]
-    fn the_dashboard_draws_what_there_is() {
+    fn dashboard_uses_only_existing_metrics() {
         let metrics = Metrics::default();
         metrics.count_report(&InstallReport { timings: vec![timed("image.burn", 1.0)], ..InstallReport::default() });
-        let text = prometheus::format_metrics(&metrics, &BTreeMap::new(), &RolloutStatistics::default());
+        let text = prometheus::format_metrics(&metrics, Some(&BTreeMap::new()), Some(&RolloutStatistics::default()));
         let dashboard = include_str!("../../../examples/grafana-dashboard.json");
         let parsed: serde_json::Value = serde_json::from_str(dashboard).unwrap();
         assert!(parsed["panels"].as_array().unwrap().len() > 5);

@@ -1,7 +1,7 @@
 //! Requests about migrations. `operator_requests` handles the requests of the operator, and `machine_requests` handles
-//! the requests of the two machines. `migration_assignment` builds the responses to the machines. `migration_role` describes the
-//! role of a machine, and `machine_file_update` applies the result to the operator's files. `store::machine_migration` contains
-//! the states of a migration and their transitions.
+//! the requests of the two machines. `migration_assignment` builds the responses to the machines. `migration_role`
+//! describes the role of a machine, and `machine_file_update` applies the result to the operator's files.
+//! `store::machine_migration` contains the states of a migration and their transitions.
 
 pub mod machine_file_update;
 pub(crate) mod machine_requests;

@@ -1,7 +1,7 @@
-//! Boot scripts for PXE, and boot information for running systems that start the ramdisk without their firmware. A boot
-//! that carries out a reinstall order is counted as an attempt before the ramdisk is served.
+//! Boot scripts for PXE, and boot information for running systems that start the ramdisk with kexec. A boot that
+//! carries out a reinstall order is counted as an attempt before the ramdisk is served.
 
-use super::abandoned_reinstalls::{describe_abandoned, describe_stopped, log_order_end};
+use super::abandoned_reinstalls::{describe_stopped, describe_suspended, log_order_end};
 use super::base_url::BaseUrls;
 use super::migration_requests::MigrationState;
 use super::source_port_check::SourcePort;
@@ -24,6 +24,7 @@ use site::{boot_value_validation, operator_files};
 use std::sync::Arc;
 use store::boot_token::RequestedBoot;
 use store::{ATTEMPTS, BootDecision, BootTarget, FileAllocation, MachineBoot, ReinstallOrder, restore_confirmation};
+use time::OffsetDateTime;
 
 pub async fn start_script(base: BaseUrls) -> String {
     ipxe::start_script(&base.files)
@@ -47,7 +48,8 @@ pub async fn boot_script(
 ) -> Result<String, ApiError> {
     let asking = identify_requester(&app, peer, &method, query).await?;
     if let Some(why) = asking.withheld {
-        // The system on its disks may be running on another machine.
+        // A machine in a migration must not boot from its disks, because the system on them may already run on another
+        // machine.
         if app.state.is_barred_from_disks(&asking.id, asking.files).await? {
             app.log_rate_limited(format!(
                 "{why}. The machine takes part in a migration, so it waits instead of booting from its disk"
@@ -57,25 +59,25 @@ pub async fn boot_script(
         app.log_rate_limited(why);
         return Ok(ipxe::local_disk_script(&asking.id));
     }
-    let BootDecision { next, active } = app.state.decide_next_boot(&asking.id, asking.files.clone()).await?;
-    let token = asking.issue_token(&app, active.is_some())?;
+    let BootDecision { next, active, requested } = app.state.decide_next_boot(&asking.id, asking.files.clone()).await?;
+    let token = asking.issue_token(&app, requested, active.is_some())?;
     let initrd = ramdisk_file(&app, &asking.id).await;
     log_active_boot(&app, &asking, active, peer).await?;
     let (message, stop) = match &next {
         BootTarget::Install => ("boots the ramdisk".to_owned(), Some(false)),
         BootTarget::Attempt(order) => (describe_attempt(order), Some(false)),
         BootTarget::Unconfirmed(order) => (describe_unconfirmed(order), Some(false)),
-        BootTarget::Moving(part, state) => (describe_migration_role(*part, *state), Some(false)),
-        BootTarget::Released => (RELEASED.to_owned(), Some(false)),
+        BootTarget::MigrationRamdisk(part, state) => (describe_migration_role(*part, *state), Some(false)),
+        BootTarget::MigratedAway => (RELEASED.to_owned(), Some(false)),
         BootTarget::Disk => ("is installed and boots its disk".to_owned(), None),
-        BootTarget::Dropped(order) => (describe_abandoned(order), None),
-        BootTarget::Elsewhere(other) => (describe_other_id(&asking.id, other), None),
+        BootTarget::Suspended(order) => (describe_suspended(order), None),
+        BootTarget::InstalledElsewhere(other) => (describe_other_id(&asking.id, other), None),
         BootTarget::NoFile => (describe_missing_file(&asking.id), None),
-        BootTarget::Stop(order) => (describe_stopped(order), Some(true)),
-        BootTarget::Crowded => return Err(machine_auth::too_many_machines(&app, &asking.id, peer)),
+        BootTarget::AbandonedAfterErase(order) => (describe_stopped(order), Some(true)),
+        BootTarget::TooManyUnknown => return Err(machine_auth::too_many_machines(&app, &asking.id, peer)),
     };
     log_unproven(&app, &asking, &next, peer);
-    if matches!(next, BootTarget::Elsewhere(_) | BootTarget::NoFile) {
+    if matches!(next, BootTarget::InstalledElsewhere(_) | BootTarget::NoFile) {
         app.log_rate_limited(format!("machine {machine} at {peer} {message}", machine = asking.id));
     }
     record_event(&app, &asking.id, peer, EventName::PxeBooting, &message).await?;
@@ -105,51 +107,53 @@ pub(crate) async fn boot_json(
         app.log_rate_limited(why.clone());
         return Err(ApiError::new(StatusCode::CONFLICT, why));
     }
-    let BootDecision { next, active } = app.state.decide_next_boot(&asking.id, asking.files.clone()).await?;
-    let token = asking.issue_token(&app, active.is_some())?;
+    let BootDecision { next, active, requested } = app.state.decide_next_boot(&asking.id, asking.files.clone()).await?;
+    let token = asking.issue_token(&app, requested, active.is_some())?;
     log_active_boot(&app, &asking, active, peer).await?;
     log_unproven(&app, &asking, &next, peer);
     log_order_end(&app, &asking.id, &next, peer);
     let id = &asking.id;
-    let refusal = match &next {
-        BootTarget::Attempt(_) | BootTarget::Moving(..) => {
-            let what = match &next {
-                BootTarget::Moving(part, state) => describe_migration_role(*part, *state),
-                BootTarget::Attempt(order) => describe_attempt(order),
-                _ => String::new(),
-            };
-            record_event(&app, id, peer, EventName::PlannedReboot, &format!("{what} by kexec, without the firmware"))
-                .await?;
-            let initrd = ramdisk_file(&app, id).await;
-            let ramdisk = ipxe::RamdiskBoot { initrd, ..asking.ramdisk(&app, &base, &token, false) };
-            return Ok(Json(api_types::NextBoot {
-                kernel: ramdisk.kernel_url(),
-                initrd: ramdisk.initrd_url(),
-                cmdline: ramdisk.kernel_arguments(),
-            }));
-        }
-        BootTarget::Released => format!("machine {id} {RELEASED}"),
+    let what = describe_kexec_boot(&app, id, peer, &next)?;
+    record_event(&app, id, peer, EventName::PlannedReboot, &format!("{what} by kexec, without the firmware")).await?;
+    let initrd = ramdisk_file(&app, id).await;
+    let ramdisk = ipxe::RamdiskBoot { initrd, ..asking.ramdisk(&app, &base, &token, false) };
+    Ok(Json(api_types::NextBoot {
+        kernel: ramdisk.kernel_url(),
+        initrd: ramdisk.initrd_url(),
+        cmdline: ramdisk.kernel_arguments(),
+    }))
+}
+
+/// Describes the boot that a running machine may start by kexec.
+///
+/// # Errors
+/// Returns an error if the machine must not boot the ramdisk now.
+fn describe_kexec_boot(app: &AppState, id: &str, peer: ClientAddress, next: &BootTarget) -> Result<String, ApiError> {
+    let refusal = match next {
+        BootTarget::Attempt(order) => return Ok(describe_attempt(order)),
+        BootTarget::MigrationRamdisk(part, state) => return Ok(describe_migration_role(*part, *state)),
+        BootTarget::MigratedAway => format!("machine {id} {RELEASED}"),
         BootTarget::Unconfirmed(_) => restore_confirmation::explain_confirmation(id),
         BootTarget::Install => format!("machine {id}: this server has no record that the allocation is installed"),
         BootTarget::Disk => format!(
             "no reinstall of machine {id} is ordered: order one with `drophammer machine reinstall {id} --image IMAGE`"
         ),
-        BootTarget::Dropped(order) => describe_abandoned(order),
-        BootTarget::Elsewhere(other) => format!("machine {id} {}", describe_other_id(id, other)),
+        BootTarget::Suspended(order) => describe_suspended(order),
+        BootTarget::InstalledElsewhere(other) => format!("machine {id} {}", describe_other_id(id, other)),
         BootTarget::NoFile => format!("machine {id} {}", describe_missing_file(id)),
-        BootTarget::Stop(order) => describe_stopped(order),
-        BootTarget::Crowded => return Err(machine_auth::too_many_machines(&app, id, peer)),
+        BootTarget::AbandonedAfterErase(order) => describe_stopped(order),
+        BootTarget::TooManyUnknown => return Err(machine_auth::too_many_machines(app, id, peer)),
     };
     Err(ApiError::new(StatusCode::CONFLICT, refusal))
 }
 
 const PLAIN: &str = "initrd";
 
-/// File name of the ramdisk with cryptsetup, which only few machines need.
-const WITH_LUKS: &str = "initrd-luks";
+/// File name of the ramdisk with cryptsetup, for machines with encrypted storage.
+const LUKS_RAMDISK_FILE: &str = "initrd-luks";
 
-/// Returns the file name of the ramdisk that the machine's current layout requires. If the layout changes after the boot, the machine must
-/// boot again.
+/// Returns the file name of the ramdisk that the machine's current layout requires. If the layout changes after the
+/// boot, the machine must boot again.
 pub(crate) async fn ramdisk_file(app: &AppState, id: &str) -> &'static str {
     let directory = app.directory();
     let is_encrypted = match agent_api::wire_allocation::find_assignment(app, &directory, id).await {
@@ -157,7 +161,7 @@ pub(crate) async fn ramdisk_file(app: &AppState, id: &str) -> &'static str {
             let lists = ["filesystems", "volumegroups"].map(|list| assigned.layout[list].as_array());
             lists.into_iter().flatten().flatten().any(|item| !item["encrypted"].is_null())
         }
-        // The allocation cannot be resolved yet, for example because its image is still being hashed.
+        // The allocation cannot be resolved, for example because the digest of its image is still being computed.
         _ => {
             let allocation = directory.find_machine(id).and_then(|machine| machine.allocation.as_ref());
             let named = allocation.and_then(|allocation| allocation.filesystemlayout.as_deref());
@@ -168,9 +172,9 @@ pub(crate) async fn ramdisk_file(app: &AppState, id: &str) -> &'static str {
     if !is_encrypted {
         return PLAIN;
     }
-    let file = app.boot.join(WITH_LUKS);
+    let file = app.boot.join(LUKS_RAMDISK_FILE);
     if file.is_file() {
-        return WITH_LUKS;
+        return LUKS_RAMDISK_FILE;
     }
     app.log_rate_limited(format!(
         "{id}: the machine's layout has encrypted filesystems, but {file} is missing, so the agent will refuse the installation: create the file with scripts/build-ramdisk", file = file.display()));
@@ -187,14 +191,14 @@ struct BootRequest {
     files: FileAllocation,
     /// Reason why the request is refused; `None` if the request is accepted.
     withheld: Option<String>,
-    /// Reason why the request may come from another machine; `None` if the identity of the sending machine is proven.
+    /// Reason why the request may come from another machine; `None` if the identity of the client is proven.
     unproven: Option<String>,
 }
 
 impl BootRequest {
-    /// Returns a new token for a boot of this machine.
-    fn issue_token(&self, app: &AppState, while_active: bool) -> Result<String, ApiError> {
-        let boot = RequestedBoot { machine: self.id.clone(), created: app.state.shared_time(), while_active };
+    /// Returns a new token for a boot of this machine, which was requested at the time `created`.
+    fn issue_token(&self, app: &AppState, created: OffsetDateTime, while_active: bool) -> Result<String, ApiError> {
+        let boot = RequestedBoot { machine: self.id.clone(), created, while_active };
         Ok(app.boot_tokens.issue_token(&boot)?)
     }
 
@@ -257,12 +261,12 @@ async fn identify_requester(
         }
     };
     let machine = directory.find_machine(&id);
-    // The allocation is taken from the file even while its image is being hashed, so that an installed machine is still
-    // treated as installed.
+    // The allocation is taken from the file, because it cannot be resolved while the digest of its image is being
+    // computed. The installed machine must be treated as installed even then.
     let files = match machine.map(|machine| &machine.allocation) {
         Some(Some(allocation)) => FileAllocation::Allocated(allocation.id.to_string()),
         Some(None) => FileAllocation::Free,
-        None => FileAllocation::Nothing,
+        None => FileAllocation::NoMachineFile,
     };
     let withheld = withheld.or_else(|| machine_auth::foreign_nic_message(app, machine?, peer));
     let consoles = machine.map_or_else(operator_files::default_consoles, |machine| machine.consoles.clone());
@@ -283,14 +287,18 @@ fn add_origin(why: &str, peer: ClientAddress) -> String {
 }
 
 fn describe_attempt(order: &ReinstallOrder) -> String {
+    let repeated = match order.unregistered {
+        0 | 1 => String::new(),
+        boots => format!("; no agent has registered after the previous {} boots", boots - 1),
+    };
     format!(
-        "boots the ramdisk for attempt {attempt} of {ATTEMPTS} to reinstall image {image}",
+        "boots the ramdisk for attempt {attempt} of {ATTEMPTS} to reinstall image {image}{repeated}",
         attempt = order.attempts,
         image = order.image
     )
 }
 
-/// Describes the boot of a machine whose record needs confirmation. The machine's agent boots the installed system, and
+/// Describes the boot of a machine that needs confirmation after a restore: the agent boots the installed system, and
 /// reports the install marker.
 fn describe_unconfirmed(order: &ReinstallOrder) -> String {
     format!(

@@ -1,5 +1,5 @@
-//! Logins with OpenID Connect: `GET /v1/oidc` describes the identity provider to `drophammer login`, and
-//! `POST /v1/oidc/token` exchanges an ID token for a token of this server. The web page uses [`log_in`] as well.
+//! Logins with OpenID Connect: `GET /v1/oidc` describes the identity provider to `drophammer login`, and `POST
+//! /v1/oidc/token` exchanges an ID token for a token of this server. The web page calls [`log_in`] directly.
 
 use crate::AppState;
 use crate::access::Identity;
@@ -48,7 +48,7 @@ pub struct OidcLoginInfo {
 #[serde(deny_unknown_fields)]
 pub struct IdTokenExchange {
     pub id_token: String,
-    /// Name of the client's host, after which the token is named.
+    /// Name of the client's host, which becomes part of the name of the token.
     pub host: String,
 }
 
@@ -60,7 +60,7 @@ pub struct ExchangedToken {
     pub identity: Identity,
 }
 
-/// User of a refused login, for the audit log.
+/// Name of a user whose login was refused. Attached to the response, for the audit log.
 #[derive(Debug, Clone)]
 pub struct RefusedLogin(pub String);
 
@@ -103,7 +103,7 @@ pub fn require_provider(app: &AppState) -> Result<&OidcProvider, ApiError> {
     })
 }
 
-/// Logs in the user of a verified ID token, and creates a token with this name.
+/// Logs in the user of a verified ID token, and creates a token with the name `token_name`.
 ///
 /// # Errors
 /// Returns an error if the user is refused, or the database cannot be written.
@@ -155,7 +155,7 @@ pub(crate) async fn exchange_token(State(app): State<Arc<AppState>>, peer: Clien
     match exchange(&app, peer, body).await {
         Ok(token) => {
             let identity = token.identity.clone();
-            // The audit log records the user of this extension.
+            // The user is attached to the response as an extension, from which the audit log reads it.
             (StatusCode::CREATED, Extension(identity), Json(token)).into_response()
         }
         Err(failure) => {
@@ -167,7 +167,7 @@ pub(crate) async fn exchange_token(State(app): State<Arc<AppState>>, peer: Clien
     }
 }
 
-/// Adds the user of a refused login to the response, for the audit log.
+/// Attaches the user of a refused login to the response, for the audit log.
 pub fn mark_refused(user: Option<String>, mut response: Response) -> Response {
     if let Some(user) = user {
         response.extensions_mut().insert(RefusedLogin(user));

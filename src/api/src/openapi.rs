@@ -1,5 +1,5 @@
-//! `/openapi.json`: OpenAPI 3.1 description of the endpoints in [`super::routes`]. The schemas of bodies are derived from their Rust
-//! types.
+//! `/openapi.json`: OpenAPI 3.1 description of the endpoints in [`super::routes`]. The schemas of request and response
+//! bodies are derived from their Rust types.
 
 use super::json_schemas::{SchemaGenerators, response_schema};
 use super::metal_api::RefusalBody;
@@ -8,7 +8,7 @@ use axum::Json;
 use serde_json::{Map, Value, json};
 use std::sync::LazyLock;
 
-/// `GET /openapi.json`.
+/// `GET /openapi.json`: returns the description of all JSON endpoints.
 pub(crate) async fn get_openapi() -> Json<&'static Value> {
     Json(openapi_document())
 }

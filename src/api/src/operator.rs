@@ -1,9 +1,10 @@
-//! The operator's API: adopts and renames machines. `machine_list` lists machines with the cache of
-//! [`summary_cache`], `reinstalls` orders reinstalls, and `restored_machine_confirmation` confirms
-//! machines.
+//! The operator's API. `machine_list` lists machines with the cache of [`summary_cache`], `reinstalls` orders
+//! reinstalls, and `restored_machine_confirmation` confirms machines after a restore. This module itself adopts and
+//! renames machines.
 
 pub mod machine_list;
 mod machine_summary;
+pub mod order_log;
 pub mod reinstall_plan;
 pub mod reinstalls;
 pub(crate) mod restored_machine_confirmation;
@@ -37,7 +38,7 @@ pub struct RenameRequest {
     pub id: String,
 }
 
-/// Proof that a user was authorized for the request. A handler with this extractor is called only for authorized
+/// Extractor that proves the authorization of a user: a handler with this extractor is called only for authorized
 /// requests.
 pub struct OperatorAuth;
 
@@ -59,8 +60,8 @@ impl FromRequestParts<Arc<AppState>> for OperatorAuth {
     }
 }
 
-/// `POST /v1/machine/{id}/adopt`: records that the machine's allocation is installed, if the server has lost its record
-/// of the installation.
+/// `POST /v1/machine/{id}/adopt`: records that the machine's allocation is installed. Operators send this request if
+/// the server has lost the record of the installation.
 pub(crate) async fn adopt_machine(
     State(app): State<Arc<AppState>>,
     Path(id): Path<String>,
@@ -120,7 +121,7 @@ pub(crate) async fn rename_machine(
             let directory = app.directory();
             app.watch.log_note(format!("machine {old} was renamed to {new} by {peer}"));
             app.request_reload();
-            // The machine file may still contain the old id.
+            // There may be no machine with the new id yet, because the machine file may still contain the old id.
             let machine = directory.find_machine(&new);
             let named = MachineSummary { id: new.clone(), attempts: ATTEMPTS, ..MachineSummary::default() };
             Ok(Json(match machine {
@@ -132,8 +133,8 @@ pub(crate) async fn rename_machine(
     }
 }
 
-/// Parses the old id of a machine. Default UUIDs of vendors are accepted as old ids, although they are rejected as new
-/// ids. Earlier versions accepted such ids, and a machine with such an id must be renamed.
+/// Parses the old id of a machine. Accepts default UUIDs of vendors, although they are rejected as new ids: earlier
+/// versions accepted default UUIDs as ids, and machines with such ids must be renamed.
 fn parse_old_id(text: &str) -> Result<String, ApiError> {
     match Uuid::try_parse(text) {
         Ok(uuid) if text.len() == 36 => Ok(uuid.to_string()),

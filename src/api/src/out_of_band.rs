@@ -1,9 +1,9 @@
-//! Steps that run over Redfish before a machine is installed: BIOS attributes, power and boot device.
+//! Redfish steps, which run before a machine is installed: BIOS attributes, power and boot device.
 //!
-//! A run starts when a machine in its ramdisk requests the installation, so that an installed system is never
-//! restarted. `admit` withholds the installation until every step is completed and verified, and the machine has booted
-//! again after the last restart. `run_loop` continues the runs, `decision` decides the next action of a run, `support` checks the Redfish service
-//! before the first change, and `progress` describes runs.
+//! A run starts when a machine in its ramdisk requests its installation, so a running system is never restarted.
+//! `admit` withholds the installation until every step is completed and verified, and the machine has booted again
+//! after the last restart. `run_loop` continues the runs, `decision` decides the next action of a run, `support` checks
+//! the Redfish service before the first change, and `progress` describes runs.
 
 mod decision;
 pub mod progress;
@@ -27,36 +27,37 @@ use http_server::api_error::ApiError;
 use model::bmc::Bmc;
 use model::deploy_steps::{BootDevice, OutOfBandStep};
 use model::install_report::{EventName, ProgressEvent};
-use site::allocation_resolution::{ResolvedAllocation, SiteObjects};
+use site::allocation_resolution::ResolvedAllocation;
 use site::operator_files::MachineSpec;
 use site::requested_steps::{OutOfBandTemplate, find_out_of_band_templates};
+use site::site_objects::SiteObjects;
 use store::{BootAdmission, InstallState, MachineBoot, OutOfBandRequest, OutOfBandRun, RunPhase};
 
 /// Error code for steps that a Redfish service does not support.
 const UNSUPPORTED: &str = "redfish-unsupported";
 
-/// Returns whether the boot may receive this installation. If not, starts the run of the installation's steps, unless
-/// the run has started already.
+/// Returns whether the boot may receive this installation. If it must wait, starts the run of the installation's
+/// steps, unless the run has started already.
 ///
 /// # Errors
-/// The database cannot be read or written.
+/// Returns an error if the database cannot be read or written.
 pub(crate) async fn admit(
     app: &AppState,
     boot: &MachineBoot,
     assigned: &ResolvedAllocation,
     standing: &InstallState,
 ) -> Result<bool, ApiError> {
-    // The steps of a started installation were completed before it started. An order that replaces a started one has
-    // not started itself.
+    // If the installation has started, its steps are already completed. A new order that replaces a started order
+    // counts as not started here.
     let is_started =
-        boot.begun || standing.order.as_ref().map_or(standing.first.is_some(), |order| order.attempt.is_some());
+        boot.started || standing.order.as_ref().map_or(standing.first.is_some(), |order| order.attempt.is_some());
     if assigned.out_of_band.is_empty() || !assigned.installs || is_started {
         return Ok(true);
     }
     let admission = app.state.admit_boot(boot, to_request(assigned, standing)).await?;
     if admission == BootAdmission::Waits(true) {
         app.watch.log_note(format!(
-            "{}: waits for BIOS settings: {} must run over Redfish before the installation",
+            "{}: the installation waits for BIOS settings: {} must first run over Redfish",
             app.directory().display_name(&boot.machine),
             common::format::format_count(assigned.out_of_band.len(), "step", "steps"),
         ));
@@ -73,10 +74,10 @@ fn to_request(assigned: &ResolvedAllocation, standing: &InstallState) -> OutOfBa
     }
 }
 
-/// Returns whether the boot may pass its point of no return, because all steps of its installation are completed.
+/// Returns whether the boot may pass its point of no return: all steps of its installation must be completed.
 ///
 /// # Errors
-/// The database cannot be read or written.
+/// Returns an error if the database cannot be read or written.
 pub(crate) async fn is_admitted(app: &AppState, boot: &MachineBoot) -> Result<bool, ApiError> {
     match wire_allocation::find_assignment(app, &app.directory(), &boot.machine).await? {
         Some((assigned, standing)) => admit(app, boot, &assigned, &standing).await,
@@ -88,7 +89,7 @@ pub(crate) async fn is_admitted(app: &AppState, boot: &MachineBoot) -> Result<bo
 /// controller is not contacted.
 ///
 /// # Errors
-/// The service does not support a step, or cannot be reached.
+/// Returns an error if the service does not support a step, or cannot be reached.
 pub(crate) async fn check_controller(machine: &MachineSpec, known: &SiteObjects) -> Result<(), ApiError> {
     let templates = find_out_of_band_templates(machine, known);
     let Some(bmc) = machine.bmc.clone().filter(|_| !templates.is_empty()) else { return Ok(()) };
@@ -117,23 +118,25 @@ fn read_capabilities(bmc: &Bmc, uuid: &str) -> Result<SystemState> {
     RedfishMachine::connect(bmc, Some(uuid))?.read_described_state()
 }
 
-/// Checks the Redfish service of a machine for `serve --check`. Returns the problems, and the reason if the service
-/// could not be checked.
+/// Checks the Redfish service of a machine for `serve --check`. Returns the problems. If the service could not be
+/// checked, also returns the reason.
 pub fn check_controller_blocking(machine: &MachineSpec, known: &SiteObjects) -> (Vec<String>, Option<String>) {
     let templates = find_out_of_band_templates(machine, known);
     let Some(bmc) = machine.bmc.as_ref().filter(|_| !templates.is_empty()) else { return (Vec::new(), None) };
     match read_capabilities(bmc, &firmware_uuid(machine)) {
         Ok(state) => (format_unsupported(&templates, &state), None),
-        Err(error) => (Vec::new(), Some(format!("the steps over Redfish cannot be checked: {error}"))),
+        Err(error) => (Vec::new(), Some(format!("cannot check the Redfish steps: {error}"))),
     }
 }
 
-/// Returns the UUID that the controller should report: `smbios_uuid` of the machine file or, without it, the id.
+/// Returns the UUID that the controller should report: `smbios_uuid` of the machine file or, if the file lacks this
+/// field, the machine's id.
 fn firmware_uuid(machine: &MachineSpec) -> String {
     machine.smbios_uuid.map_or_else(|| machine.id.clone(), |uuid| uuid.to_string())
 }
 
-/// Carries out one action of the run. Returns whether the next action can follow immediately.
+/// Carries out one action of a run (the Redfish steps of one installation). Returns whether the next action can follow
+/// immediately.
 async fn advance_run(
     app: &AppState,
     run: OutOfBandRun,
@@ -142,16 +145,7 @@ async fn advance_run(
 ) -> Result<bool, ApiError> {
     let directory = app.directory();
     match find_authority(app, &run).await? {
-        RunAuthority::Withdrawn => {
-            let name = directory.display_name(&run.machine);
-            if app.state.replace_run(&run, None).await? {
-                app.watch.log_note(format!(
-                    "{name}: the steps over Redfish end, because the installation is no longer ordered"
-                ));
-                app.request_reload();
-            }
-            return Ok(false);
-        }
+        RunAuthority::Withdrawn => return delete_withdrawn_run(app, &run).await,
         RunAuthority::Suspended => return Ok(false),
         RunAuthority::InForce => {}
     }
@@ -191,18 +185,30 @@ async fn advance_run(
     carry_out(app, run, action, (bmc, uuid, lease), system).await
 }
 
-/// Result of the check whether the operator still wants the installation of a run.
+/// Deletes a run whose installation is no longer ordered. The returned value is false: no action follows.
+async fn delete_withdrawn_run(app: &AppState, run: &OutOfBandRun) -> Result<bool, ApiError> {
+    if app.state.replace_run(run, None).await? {
+        app.watch.log_note(format!(
+            "{name}: the Redfish steps are canceled, because the installation is no longer ordered",
+            name = app.directory().display_name(&run.machine)
+        ));
+        app.request_reload();
+    }
+    Ok(false)
+}
+
+/// Result of the check whether the installation of a run is still requested.
 enum RunAuthority {
     InForce,
-    /// The installation is no longer ordered.
+    /// The installation is no longer requested.
     Withdrawn,
-    /// The installation cannot be carried out now.
+    /// The installation is still requested, but cannot be carried out now.
     Suspended,
 }
 
 async fn find_authority(app: &AppState, run: &OutOfBandRun) -> Result<RunAuthority, ApiError> {
     let directory = app.directory();
-    if !matches!(find_migration_response(app, &directory, &run.machine).await?, MigrationResponse::AsEver) {
+    if !matches!(find_migration_response(app, &directory, &run.machine).await?, MigrationResponse::Unrelated) {
         return Ok(RunAuthority::Suspended);
     }
     let machine = directory.find_machine(&run.machine);
@@ -215,7 +221,8 @@ async fn find_authority(app: &AppState, run: &OutOfBandRun) -> Result<RunAuthori
     let wanted = to_request(&assigned, &standing);
     Ok(match assigned.installs && run.is_for(&wanted.allocation, &wanted.order) && !wanted.steps.is_empty() {
         false => RunAuthority::Withdrawn,
-        // When the machine sends its next request, a run of the changed steps starts.
+        // The steps have changed, so this run ends. The next request of the machine starts a run with the changed
+        // steps.
         true if wanted.steps != run.steps => RunAuthority::Suspended,
         true => RunAuthority::InForce,
     })
@@ -229,18 +236,10 @@ async fn carry_out(
     (bmc, uuid, lease): (Bmc, String, Option<&HeldLease>),
     system: SystemState,
 ) -> Result<bool, ApiError> {
-    let name = app.directory().display_name(&run.machine).to_owned();
     let (recorded, next) = match (&action, run.current_step()) {
         (RunAction::Wait | RunAction::Hold, _) => return Ok(false),
         (RunAction::Fail(why), _) => return fail_run(app, &run, why.clone()).await,
-        (RunAction::Finish, _) => {
-            if !app.state.replace_run(&run, Some(run.with_phase(RunPhase::Done, app.state.shared_timestamp()))).await? {
-                return Ok(false);
-            }
-            app.watch.log_note(format!("{name}: all steps over Redfish are completed: the installation can start"));
-            app.request_reload();
-            return Ok(false);
-        }
+        (RunAction::Finish, _) => return finish_run(app, &run).await,
         (RunAction::Complete, step) => {
             return complete_step(app, &run, progress::describe_completed(&run, step, &system)).await;
         }
@@ -256,25 +255,16 @@ async fn carry_out(
         (RunAction::Change, Some(step)) if step.needs_bios() => {
             (run.with_phase(RunPhase::Changing, app.state.shared_timestamp()), RunPhase::Restarting)
         }
-        // Both requests can be repeated safely, so they are not recorded in advance.
+        // Requests of these actions can be repeated without harm, so they are not recorded before they are sent.
         (RunAction::Change | RunAction::SwitchOff, _) => (run.clone(), RunPhase::Settling),
     };
     if recorded != run && !app.state.replace_run(&run, Some(recorded.clone())).await? {
         return Ok(false);
     }
-    let step = run.current_step().cloned();
-    app.watch.log_note(format!("{name}: {}", progress::describe_action(&action, step.as_ref())));
-    let registered = app.state.find_registration(&run.machine).await?;
-    let guard = lease.map(HeldLease::guard);
-    let send = move || {
-        let guard: &dyn WriteGuard = guard.as_ref().map_or(&Unguarded, |guard| guard);
-        send_action(&action, step.as_ref(), (&bmc, &to_target(uuid, registered), guard), &system)
-    };
-    let sent = run_blocking(send);
-    if let Err(why) = sent.await {
+    if let Err(why) = request_action(app, &run, action, (bmc, uuid, lease), system).await? {
         if lease.is_some_and(HeldLease::is_refused) {
-            // The server that owns the run continues it.
-            app.log_rate_limited(format!("{name}: {why}"));
+            // The lease was lost. Another server may own the run now, and continues it.
+            app.log_rate_limited(format!("{}: {why}", app.directory().display_name(&run.machine)));
             return Ok(false);
         }
         return fail_run(app, &recorded, why).await;
@@ -284,6 +274,36 @@ async fn carry_out(
     let next =
         OutOfBandRun { restarted, restart_sent: false, ..recorded.with_phase(next, app.state.shared_timestamp()) };
     Ok(app.state.replace_run(&recorded, Some(next)).await?)
+}
+
+/// Logs the action, and sends its requests to the controller. The inner error is the failure of the requests.
+async fn request_action(
+    app: &AppState,
+    run: &OutOfBandRun,
+    action: RunAction,
+    (bmc, uuid, lease): (Bmc, String, Option<&HeldLease>),
+    system: SystemState,
+) -> Result<Result<(), String>, ApiError> {
+    let step = run.current_step().cloned();
+    let name = app.directory().display_name(&run.machine).to_owned();
+    app.watch.log_note(format!("{name}: {}", progress::describe_action(&action, step.as_ref())));
+    let registered = app.state.find_registration(&run.machine).await?;
+    let guard = lease.map(HeldLease::guard);
+    let send = move || {
+        let guard: &dyn WriteGuard = guard.as_ref().map_or(&Unguarded, |guard| guard);
+        send_action(&action, step.as_ref(), (&bmc, &to_target(uuid, registered), guard), &system)
+    };
+    Ok(run_blocking(send).await)
+}
+
+/// Records that all steps are completed. The returned value is false: no action follows.
+async fn finish_run(app: &AppState, run: &OutOfBandRun) -> Result<bool, ApiError> {
+    if app.state.replace_run(run, Some(run.with_phase(RunPhase::Done, app.state.shared_timestamp()))).await? {
+        let name = app.directory().display_name(&run.machine).to_owned();
+        app.watch.log_note(format!("{name}: all Redfish steps are completed: the installation can start"));
+        app.request_reload();
+    }
+    Ok(false)
 }
 
 /// Records that the current step is completed. Returns false if the run has changed in the meantime.
@@ -302,7 +322,7 @@ async fn complete_step(app: &AppState, run: &OutOfBandRun, message: String) -> R
     Ok(is_recorded)
 }
 
-/// Sends the requests of an action, and reads the values that take effect without a restart.
+/// Sends the requests of an action. Reads back the values that take effect without a restart.
 fn send_action(
     action: &RunAction,
     step: Option<&OutOfBandStep>,

@@ -1,7 +1,7 @@
 //! Inputs for a plan that is computed on the operator's workstation: the machine's registered inventory, and the
 //! allocation that the machine would receive.
 
-use super::access::UNSEEN_MACHINE;
+use super::access::HIDDEN_MACHINE_TEXT;
 use super::agent_api::wire_allocation::to_wire_allocation;
 use super::base_url::BaseUrls;
 use super::migration_requests::machine_requests;
@@ -14,6 +14,7 @@ use crate::allocation_state;
 use axum::Json;
 use axum::extract::{Path, Query, State};
 use axum::http::StatusCode;
+use common::type_errors::locate_json_error;
 use control::api_types::RegisterRequest;
 use http_server::api_error::ApiError;
 use model::allocation;
@@ -30,11 +31,11 @@ use store::{InstallState, StoredRegistration as Row};
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 
-pub const WAITS: &str = "the image has no digest yet, the OS definition is not verified yet, or a template generates the layout from an inventory that is not registered yet";
+pub const INPUT_NOT_READY: &str = "the image has no digest yet, the OS definition is not verified yet, or a template generates the layout from an inventory that is not registered yet";
 
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct PlanInput {
-    /// Response that the machine would receive, without secrets.
+    /// Assignment that the machine would receive, without secrets.
     pub machine: allocation::AssignedMachine,
     /// Reason why the machine would not receive an allocation.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -42,21 +43,21 @@ pub struct PlanInput {
     /// Differences between the machine file and the installed allocation, as in the list of machines.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub differences: Vec<AllocationDifference>,
-    /// True if the server has no record of the installed allocation, so a reinstall applies all values of the machine
-    /// file.
+    /// True if the server has no record of the installed allocation, in which case a reinstall applies all values of
+    /// the machine file.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub allocation_unrecorded: bool,
     /// Inventory in the machine's last registration. A machine registers when it has booted the ramdisk.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub registered: Option<RegisteredInventory>,
-    /// Digests of the inputs of the installation, by field of the allocation. They also cover fields that this response
+    /// Digests of the inputs of the installation, by field of the allocation. Also contains fields that this response
     /// omits, such as user data.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub inputs: BTreeMap<String, String>,
 }
 
 impl PlanInput {
-    /// Sets the allocation, and the digests of its inputs if it will be installed.
+    /// Sets the allocation. If it will be installed, also sets the digests of its inputs.
     fn set_allocation(&mut self, assigned: &ResolvedAllocation, standing: InstallState, base: &str) {
         if assigned.installs {
             self.inputs = digest_inputs(assigned);
@@ -64,7 +65,7 @@ impl PlanInput {
         self.machine.allocation = Some(to_wire_allocation(assigned, standing, base, false));
     }
 
-    /// Sets the differences between the machine file and the installed allocation. Returns whether the allocation is installed.
+    /// Sets the differences from the installed allocation. Returns whether the allocation is installed.
     fn compare_with_installed(&mut self, in_file: &AllocationSpec, standing: &InstallState) -> bool {
         self.differences = find_allocation_differences(in_file, standing);
         self.allocation_unrecorded = is_unrecorded(standing);
@@ -80,8 +81,8 @@ pub struct RegisteredInventory {
     /// server did not record the time.
     pub time: String,
     pub seconds_ago: u64,
-    /// True if the contents of the disks have changed, because the machine has passed a point of no return since the
-    /// registration.
+    /// True if the contents of the disks have changed since the registration, because the machine has passed a point
+    /// of no return.
     pub outdated: bool,
 }
 
@@ -100,38 +101,17 @@ pub(crate) async fn get_preview(
     let described = directory.find_machine(&id);
     let mut preview = PlanInput::default();
     preview.machine.id.clone_from(&id);
-    let mut is_installed = false;
-    if let Some(machine) = described {
-        preview.machine.name.clone_from(&machine.name);
-        preview.machine.size = machine.size.clone().map(|id| allocation::IdReference { id });
-        let foreseen = machine_requests::forecast_migration(&app, &directory, &id).await?;
-        let is_hidden = app.state.find_live_migration(&id).await?.is_some_and(|is| !app.may_see_migration(&is));
-        match (foreseen, &machine.allocation) {
-            (MigrationForecast::Assigned(_) | MigrationForecast::NotWritten(_) | MigrationForecast::Unknown(_), _)
-                if is_hidden =>
-            {
-                preview.withheld = Some(format!("this machine is part of a migration with {UNSEEN_MACHINE}"));
-            }
-            (MigrationForecast::Assigned(given), _) => {
-                preview.machine.allocation = Some(given.into_wire(&base.calls, false));
-            }
-            (MigrationForecast::NotWritten(why) | MigrationForecast::Unknown(why), _) => preview.withheld = Some(why),
-            (MigrationForecast::Unaffected, Some(allocation)) => {
-                let (standing, resolved) = resolve_for_plan(&app, &directory, machine, asked.as_ref()).await?;
-                is_installed = preview.compare_with_installed(allocation, &standing);
-                match resolved {
-                    Ok(Some(assigned)) => preview.set_allocation(&assigned, standing, &base.calls),
-                    Ok(None) => preview.withheld = Some(WAITS.to_owned()),
-                    Err(why) => preview.withheld = Some(why),
-                }
-            }
-            (MigrationForecast::Unaffected, None) => {
-                preview.withheld = Some("the machine file does not contain an allocation".to_owned());
-            }
+    let is_installed = match described {
+        Some(machine) => {
+            preview.machine.name.clone_from(&machine.name);
+            preview.machine.size = machine.size.clone().map(|id| allocation::IdReference { id });
+            add_allocation(&mut preview, &app, &directory, machine, asked.as_ref(), &base.calls).await?
         }
-    } else {
-        preview.withheld = Some("the machine does not have a file in machines/".to_owned());
-    }
+        None => {
+            preview.withheld = Some("the machine does not have a file in machines/".to_owned());
+            false
+        }
+    };
     if let Some(allocation) = &mut preview.machine.allocation {
         allocation.blank_only = machine_identification::explain_blank_only(&app, &directory, &id).await?;
     }
@@ -144,8 +124,48 @@ pub(crate) async fn get_preview(
     Ok(Json(preview))
 }
 
-/// Resolves the allocation that the machine would receive now or, if `asked` is specified, after this order. The inner
-/// error is the reason why the machine would not receive an allocation.
+/// Adds the allocation that the machine would receive, or the reason why it would not receive an allocation. Returns
+/// whether the allocation in the machine file is installed.
+async fn add_allocation(
+    preview: &mut PlanInput,
+    app: &AppState,
+    directory: &SiteSnapshot,
+    machine: &MachineSpec,
+    asked: Option<&ReinstallRequest>,
+    base: &str,
+) -> Result<bool, ApiError> {
+    let id = &machine.id;
+    let foreseen = machine_requests::forecast_migration(app, directory, id).await?;
+    let is_hidden = app.state.find_live_migration(id).await?.is_some_and(|is| !app.may_see_migration(&is));
+    match (foreseen, &machine.allocation) {
+        (MigrationForecast::Assigned(_) | MigrationForecast::NotWritten(_) | MigrationForecast::Unknown(_), _)
+            if is_hidden =>
+        {
+            preview.withheld = Some(format!("this machine is part of a migration with {HIDDEN_MACHINE_TEXT}"));
+        }
+        (MigrationForecast::Assigned(given), _) => {
+            preview.machine.allocation = Some(given.into_wire(base, false));
+        }
+        (MigrationForecast::NotWritten(why) | MigrationForecast::Unknown(why), _) => preview.withheld = Some(why),
+        (MigrationForecast::Unaffected, Some(allocation)) => {
+            let (standing, resolved) = resolve_for_plan(app, directory, machine, asked).await?;
+            let is_installed = preview.compare_with_installed(allocation, &standing);
+            match resolved {
+                Ok(Some(assigned)) => preview.set_allocation(&assigned, standing, base),
+                Ok(None) => preview.withheld = Some(INPUT_NOT_READY.to_owned()),
+                Err(why) => preview.withheld = Some(why),
+            }
+            return Ok(is_installed);
+        }
+        (MigrationForecast::Unaffected, None) => {
+            preview.withheld = Some("the machine file does not contain an allocation".to_owned());
+        }
+    }
+    Ok(false)
+}
+
+/// Resolves the allocation that the machine would receive after the order in `asked`; if `asked` is `None`, the
+/// allocation that it would receive now. The inner error is the reason why the machine would not receive an allocation.
 async fn resolve_for_plan(
     app: &AppState,
     directory: &SiteSnapshot,
@@ -176,20 +196,21 @@ async fn registered_inventory(
 /// # Errors
 /// Returns an error if the registration is invalid or not supported.
 pub fn parse_registration(row: Row, id: &str, is_installed: bool) -> Result<Option<RegisteredInventory>, String> {
-    // The registration may have been stored by another version.
+    // Parsing may fail, because another version of the server may have stored the registration.
     let register: RegisterRequest = serde_json::from_str(&row.document).map_err(|error| {
-        let what = format!("cannot parse the registration of machine {id}: {error}");
+        let what = format!("cannot parse the registration of machine {id}: {}", locate_json_error(&error));
         format!("{what}. The machine registers again when it boots the ramdisk")
     })?;
     let Some(inventory) = register.inventory else { return Ok(None) };
     if let Some(why) = inventory.find_exceeded_limit() {
         return Err(format!(
-            "the registration of machine {id} is not supported: {why}, and boot the machine into the ramdisk again"
+            "the registered inventory of machine {id} cannot be used: {why}; then boot the machine into the ramdisk \
+            again"
         ));
     }
     let at = row.time.as_deref().and_then(|time| OffsetDateTime::parse(time, &Rfc3339).ok());
     let seconds_ago = at.map_or(0, |at| (OffsetDateTime::now_utc() - at).whole_seconds().unsigned_abs());
-    // If the time of the registration is unknown, the installation is assumed to be later.
+    // If the time of the registration is unknown, the registration is assumed to be older than the installation.
     let outdated = row.has_begun_since || (at.is_none() && is_installed);
     Ok(Some(RegisteredInventory { inventory, time: row.time.unwrap_or_default(), seconds_ago, outdated }))
 }

@@ -1,10 +1,10 @@
-//! Thread pool for planning. All computations with the inventory of a machine run in this pool, not on the threads that
-//! serve requests. If planning one machine takes long, only that machine is delayed.
+//! Thread pool for planning. All computations with the inventory of a machine run in this pool, not on the threads
+//! that serve requests. A slow computation delays only its own machine.
 //!
 //! | subject | rule |
 //! |---|---|
-//! | one machine, or one address that registers machines | occupies at most one thread, and has only a few jobs in the queue |
-//! | the queue | has a maximum length; machines take turns |
+//! | one machine, or one address that registers machines | occupies at most one thread; has only a few queued jobs |
+//! | the queue | has a maximum length; machines are served round-robin |
 //! | a job that has waited too long | is not run; the request is answered with 503 and `Retry-After` |
 //! | a running job | has no timeout, because limits on the inventory size and the planner's steps bound its duration |
 
@@ -22,13 +22,13 @@ use std::time::{Duration, Instant};
 use tokio::sync::oneshot;
 
 /// Maximum number of waiting jobs of one machine.
-const WAITING_OF_ONE: usize = 4;
+const MAXIMUM_MACHINE_JOBS: usize = 4;
 /// Maximum number of waiting jobs of all machines.
-const WAITING_OF_ALL: usize = 256;
+const MAXIMUM_WAITING_JOBS: usize = 256;
 /// Maximum time that a client waits for the result of its job.
-const DEADLINE: Duration = Duration::from_secs(15);
-/// Time after which a computation is considered stuck. With an inventory within its limits, a computation takes less than a tenth of this
-/// time.
+const JOB_TIMEOUT: Duration = Duration::from_secs(15);
+/// Time after which a computation is considered stuck. With an inventory within its limits, a computation takes less
+/// than a tenth of this time.
 const STUCK: Duration = Duration::from_secs(120);
 const THREADS: std::ops::RangeInclusive<usize> = 2..=8;
 /// Stack size of each thread, in bytes. The planner limits the depth of its recursion. Only debug builds, whose stack
@@ -41,7 +41,7 @@ type PlannerWork = Box<dyn FnOnce() + Send>;
 #[derive(Clone)]
 pub struct PlannerPool {
     shared: Arc<PoolState>,
-    /// Owner that stops the threads when the last handle is dropped.
+    /// Shared by all handles. When the last handle is dropped, the owner stops the threads.
     _owner: Arc<PoolOwner>,
 }
 
@@ -50,16 +50,16 @@ struct PoolState {
     queue: Mutex<PlannerQueue>,
     has_work: Condvar,
     started: Instant,
-    /// Start time of the current job of each thread, in milliseconds since the start of the pool; 0 while the thread is idle.
+    /// Start time of each thread's job, in milliseconds since the start of the pool; 0 while the thread is idle.
     busy_since: Vec<AtomicU64>,
 }
 
 #[derive(Default)]
 struct PlannerQueue {
-    /// Jobs by machine.
+    /// Waiting jobs of each machine.
     waiting: BTreeMap<String, VecDeque<PlannerJob>>,
     /// Machines with waiting jobs, in the order in which their jobs are run.
-    turns: VecDeque<String>,
+    queue_order: VecDeque<String>,
     /// Machines with a running job.
     running: BTreeSet<String>,
     count: usize,
@@ -88,7 +88,7 @@ impl PlannerPool {
     /// Returns an error if a thread cannot be started.
     pub fn start_threads() -> io::Result<PlannerPool> {
         let processors = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
-        PlannerPool::with_threads(processors.clamp(*THREADS.start(), *THREADS.end()), DEADLINE)
+        PlannerPool::with_threads(processors.clamp(*THREADS.start(), *THREADS.end()), JOB_TIMEOUT)
     }
 
     fn with_threads(threads: usize, deadline: Duration) -> io::Result<PlannerPool> {
@@ -108,11 +108,11 @@ impl PlannerPool {
         Ok(planner)
     }
 
-    /// Runs a computation about a machine on one of the threads. The job counts towards the limits of `machine`, which
-    /// is the id of a machine that has a machine file, or the address of an unknown client.
+    /// Runs a computation about a machine on one of the threads. The job counts towards the limits of `machine`: the id
+    /// of a machine with a machine file, or the address of an unknown client.
     ///
     /// # Errors
-    /// 503: too many jobs of the machine or in total are waiting, or the result takes too long. 500: the computation failed.
+    /// Returns status 503 if the queue is full or the result takes too long, and 500 if the computation failed.
     pub async fn run_job<T: Send + 'static>(
         &self,
         machine: &str,
@@ -126,7 +126,7 @@ impl PlannerPool {
             work: Box::new(move || {
                 let computed = work();
                 if let Some(done) = lock_mutex(&done).take() {
-                    // The client may have disconnected.
+                    // An error is ignored: sending the result fails if the client has disconnected.
                     drop(done.send(computed));
                 }
             }),
@@ -170,7 +170,7 @@ impl AppState {
 
 impl PoolState {
     fn elapsed_millis(&self) -> u64 {
-        // 0 means idle.
+        // 1 is added, so that the result is never 0, which stands for an idle thread.
         self.started.elapsed().as_millis() as u64 + 1
     }
 
@@ -183,15 +183,15 @@ impl PoolState {
         let mut queue = lock_mutex(&self.queue);
         queue.drop_abandoned(machine);
         let own = queue.waiting.get(machine).map_or(0, VecDeque::len);
-        if own >= WAITING_OF_ONE || queue.count >= WAITING_OF_ALL {
-            let whose = if own >= WAITING_OF_ONE { "this machine" } else { "all machines" };
-            let count = if own >= WAITING_OF_ONE { own } else { queue.count };
+        if own >= MAXIMUM_MACHINE_JOBS || queue.count >= MAXIMUM_WAITING_JOBS {
+            let whose = if own >= MAXIMUM_MACHINE_JOBS { "this machine" } else { "all machines" };
+            let count = if own >= MAXIMUM_MACHINE_JOBS { own } else { queue.count };
             return Err(format!(
                 "machine {machine}: its plan cannot be computed now: {count} requests of {whose} wait for the planner; try again later"
             ));
         }
         if own == 0 {
-            queue.turns.push_back(machine.to_owned());
+            queue.queue_order.push_back(machine.to_owned());
         }
         queue.waiting.entry(machine.to_owned()).or_default().push_back(job);
         queue.count += 1;
@@ -216,30 +216,30 @@ impl PoolState {
             drop(queue);
             if (job.is_awaited)() {
                 self.busy_since[thread].store(self.elapsed_millis(), Ordering::Relaxed);
-                // A job that panics must not end the server. Its client gets status 500, because the channel is
-                // dropped.
+                // A job that panics must not end the server. The panic drops the channel to the client, which then
+                // receives status 500.
                 drop(catch_unwind(AssertUnwindSafe(job.work)));
                 self.busy_since[thread].store(0, Ordering::Relaxed);
             }
             lock_mutex(&self.queue).running.remove(&machine);
-            // Another job of this machine may be waiting for the end of this one.
+            // The next waiting job of this machine can start now, so a thread is woken.
             self.has_work.notify_one();
         }
     }
 }
 
 impl PlannerQueue {
-    /// Returns the next job of the first machine without a running job. A machine with more jobs is queued again after
-    /// all other machines.
+    /// Returns the next job of the first machine in the queue that has no running job. If the machine has further jobs,
+    /// it moves to the end of the queue.
     fn take_next(&mut self) -> Option<(String, PlannerJob)> {
-        let at = self.turns.iter().position(|machine| !self.running.contains(machine))?;
-        let machine = self.turns.remove(at)?;
+        let at = self.queue_order.iter().position(|machine| !self.running.contains(machine))?;
+        let machine = self.queue_order.remove(at)?;
         let jobs = self.waiting.get_mut(&machine)?;
         let job = jobs.pop_front()?;
         self.count -= 1;
         match jobs.is_empty() {
             true => drop(self.waiting.remove(&machine)),
-            false => self.turns.push_back(machine.clone()),
+            false => self.queue_order.push_back(machine.clone()),
         }
         self.running.insert(machine.clone());
         Some((machine, job))
@@ -253,7 +253,7 @@ impl PlannerQueue {
         self.count -= before - jobs.len();
         if jobs.is_empty() {
             self.waiting.remove(machine);
-            self.turns.retain(|turn| turn != machine);
+            self.queue_order.retain(|queued| queued != machine);
         }
     }
 }

@@ -13,7 +13,7 @@ use bmc::{PowerAction, PowerState, TargetMachine, Unguarded, WriteGuard, read_po
 use common::error::Error;
 use http_server::api_error::ApiError;
 use http_server::quotas::ClientAddress;
-use http_server::request_context::yield_turn;
+use http_server::request_context::yield_permit;
 use model::bmc::Bmc;
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
@@ -39,7 +39,7 @@ pub(crate) async fn get_power(
 ) -> Result<Json<PowerStateResponse>, ApiError> {
     let id = id.to_lowercase();
     let controller = MachineController::find(&app, &id).await?;
-    let (state, warning) = yield_turn(controller.run(read_power_state)).await?;
+    let (state, warning) = yield_permit(controller.run(read_power_state)).await?;
     log_warning(&app, &id, warning);
     Ok(Json(PowerStateResponse { state }))
 }
@@ -61,7 +61,7 @@ pub(crate) async fn post_power(
 /// Performs the action that an operator has requested, and logs it.
 ///
 /// # Errors
-/// The file does not name a controller, or the controller fails.
+/// Returns an error if the file does not name a controller, or the controller fails.
 pub async fn switch_as_requested(
     app: &AppState,
     id: &str,
@@ -78,12 +78,13 @@ pub async fn switch_as_requested(
 /// action is refused while another action on the machine is in progress.
 ///
 /// # Errors
-/// The file does not name a controller, the controller fails, or another action is in progress.
+/// Returns an error if the file does not name a controller, the controller fails, or another action is in progress.
 pub(crate) async fn switch_machine(app: &AppState, id: &str, action: PowerAction) -> Result<(), ApiError> {
     let controller = MachineController::find(app, id).await?;
     let leased = LeasedAction::new(ActionOrigin::Operator, action_name(action), access::current_user());
     let lease = claim_controller(app, id, leased).await?;
-    // Neither the action nor its lease ends if the client disconnects.
+    // The task also runs to its end if the client disconnects, so that neither the action nor its lease is
+    // interrupted.
     let run = tokio::spawn(async move {
         let done = controller.switch(action, lease.as_ref()).await;
         if let Some(lease) = lease {
@@ -91,7 +92,7 @@ pub(crate) async fn switch_machine(app: &AppState, id: &str, action: PowerAction
         }
         done
     });
-    let done = yield_turn(run).await.map_err(|_| request_panicked())?;
+    let done = yield_permit(run).await.map_err(|_| request_panicked())?;
     log_warning(app, id, done?);
     Ok(())
 }
@@ -120,8 +121,10 @@ pub(crate) struct MachineController {
 }
 
 impl MachineController {
+    /// Finds the controller of the machine.
+    ///
     /// # Errors
-    /// There is no machine with this id, or its file does not name a controller.
+    /// Returns an error if no machine has this id, or its file does not name a controller.
     pub(crate) async fn find(app: &AppState, id: &str) -> Result<MachineController, ApiError> {
         let directory = app.directory();
         let machine = directory
@@ -136,7 +139,8 @@ impl MachineController {
             .with_code("controller-missing")
         };
         let bmc = machine.bmc.clone().ok_or_else(none)?;
-        // The controller reports the UUID of the firmware. An id that the operator has chosen differs from it.
+        // The controller reports the UUID of the firmware. If the operator has chosen another id for the machine, the
+        // machine file contains this UUID in `smbios_uuid`.
         let uuid = machine.smbios_uuid.map_or_else(|| id.to_owned(), |uuid| uuid.to_string());
         Ok(MachineController { bmc, uuid, registered: app.state.find_registration(id).await? })
     }
@@ -151,7 +155,8 @@ impl MachineController {
         done.map_err(|_| request_panicked())?.map_err(|error| controller_failure(&error))
     }
 
-    /// Performs an action, with the permissions of the lease. Returns the warning of the controller.
+    /// Performs an action. If a lease is given, it must permit each request to the controller. Returns the warning of
+    /// the controller.
     pub(crate) async fn switch(
         self,
         action: PowerAction,
@@ -175,7 +180,8 @@ pub(crate) fn controller_failure(error: &Error) -> ApiError {
     ApiError::new(StatusCode::BAD_GATEWAY, error.to_string()).with_code("controller-failed")
 }
 
-/// Returns the machine with the firmware type of its registration. Parses the inventory, and must not run on a thread that serves requests.
+/// Returns the machine with its registered firmware type. Parses the inventory, so it must not run on a thread that
+/// serves requests.
 pub(crate) fn to_target(uuid: String, registered: Option<StoredRegistration>) -> TargetMachine {
     let inventory = registered.and_then(|registered| registered.parse_inventory());
     TargetMachine { uuid: Some(uuid), firmware: inventory.map(|inventory| inventory.system.firmware) }

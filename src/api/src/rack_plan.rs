@@ -1,6 +1,6 @@
-//! Predictions for `drophammer site plan` and for the web page with the plans of all machines: the response that each
-//! machine would receive after a change. `site plan` reads the files and the database directly, whether or not a server is
-//! running; the page uses the snapshot that the server has published. [`machine_rows`] plans the machines.
+//! Predictions of the response that each machine would receive after a change, for `drophammer site plan` and for the
+//! web page with the plans of all machines. `site plan` reads the files and the database directly, even if no server
+//! is running. The web page uses the server's published snapshot. [`machine_rows`] plans the machines.
 
 mod install_durations;
 pub mod machine_rows;
@@ -10,7 +10,7 @@ use super::agent_api::wire_allocation::to_wire_allocation;
 use super::deploy_templates::template_files;
 use super::migration_requests::migration_assignment::{self, MigrationForecast};
 use super::operator::reinstalls::is_reinstallable;
-use super::plan_input::{RegisteredInventory, WAITS, parse_registration};
+use super::plan_input::{INPUT_NOT_READY, RegisteredInventory, parse_registration};
 use common::error::{Context, Error, Phase, Result};
 use install_durations::InstallDurations;
 use marked_yaml::{Span, Spanned};
@@ -20,7 +20,7 @@ use site::allocation_resolution::{
     find_differences, image_without_location, resolve_allocation, resolve_before_approval,
 };
 use site::loader::SiteLoader;
-use site::operator_files::{AllocationSpec, MachineSpec, suggest_name};
+use site::operator_files::{AllocationSpec, MachineSpec};
 use site::os_definitions::{OsDefinitions, VerifyCache};
 use site::snapshot::SiteSnapshot;
 use site::{plan_approvals, requested_steps, yaml_folder};
@@ -36,7 +36,7 @@ use store::{DATABASE, InstallState, ReinstallOrder, ReinstallOverrides, ServerSt
 const URL: &str = "http://server";
 
 /// Change whose effect is predicted: all machines would be installed or reinstalled with this image and layout. If no
-/// field is set, the prediction applies to the current files and open orders.
+/// field is set, the present files and open orders are used.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct RackChange {
     /// Id of an image for all machines.
@@ -62,7 +62,7 @@ pub struct RackSnapshot {
     state: ServerState,
     /// Problems of the files. Machines whose files have problems may be missing from the snapshot.
     pub problems: Vec<String>,
-    /// Remarks for the operator that do not describe problems.
+    /// Remarks for the operator that are not problems.
     pub notes: Vec<String>,
     durations: InstallDurations,
 }
@@ -79,7 +79,7 @@ pub enum MachineForecast {
     Assigned(Box<allocation::AssignedMachine>),
 }
 
-/// Machine with the predicted response to it.
+/// Machine, and the response that is predicted for it.
 #[derive(Debug, Clone)]
 pub struct PredictedMachine {
     pub id: String,
@@ -96,7 +96,7 @@ pub struct PredictedMachine {
 }
 
 impl RackSnapshot {
-    /// Opens the state of `dir`. If `new` is specified, the operator's files are read from the directory `new` instead.
+    /// Opens the state of the directory `dir`. If `new` is set, reads the operator's files from `new` instead.
     ///
     /// # Errors
     /// Returns an error if the directory does not exist, or no server has run in it.
@@ -129,7 +129,7 @@ impl RackSnapshot {
         Ok(RackSnapshot { dir, directory, state, problems: seen.problems, notes, durations })
     }
 
-    /// Returns the state of a running server, with the files in a published snapshot. Blocks while the database is read.
+    /// Returns the state of a running server, with the files of a published snapshot. Blocks during the reads.
     ///
     /// # Errors
     /// Returns an error if the database cannot be read.
@@ -185,8 +185,8 @@ impl RackSnapshot {
         Ok(seen)
     }
 
-    /// Sets the prediction and returns true if a migration determines the response to the machine. In this case, the
-    /// [`RackChange`] does not affect the machine.
+    /// Sets the prediction and returns true if a migration determines the response to the machine. The [`RackChange`]
+    /// then does not affect the machine.
     fn predict_migration(&self, machine: &MachineSpec, seen: &mut PredictedMachine) -> Result<bool> {
         let Some(is) = self.state.find_live_migration_blocking(&machine.id)? else { return Ok(false) };
         let of = migration_assignment::find_source(&self.directory, &is);
@@ -259,7 +259,7 @@ impl RackSnapshot {
         let resolve = if change.reinstalls() { resolve_before_approval } else { resolve_allocation };
         match resolve(&machine, &standing, known) {
             Err(why) => MachineForecast::Refused(why),
-            Ok(None) => MachineForecast::Unknown(WAITS.to_owned()),
+            Ok(None) => MachineForecast::Unknown(INPUT_NOT_READY.to_owned()),
             Ok(Some(assigned)) => {
                 let allocation = to_wire_allocation(&assigned, standing, URL, false);
                 self.to_forecast(&machine, allocation)
@@ -267,8 +267,8 @@ impl RackSnapshot {
         }
     }
 
-    /// Adds a reinstall order to the state of an installed machine if the change requires a reinstall. If the machine
-    /// would not be reinstalled, returns the forecast for the machine instead.
+    /// If the change requires a reinstall of an installed machine, adds the reinstall order to the machine's state.
+    /// If the machine cannot be reinstalled, returns its forecast instead.
     fn order_reinstall(
         &self,
         machine: &MachineSpec,
@@ -278,16 +278,18 @@ impl RackSnapshot {
     ) -> Option<MachineForecast> {
         if standing.adopted {
             return Some(MachineForecast::Unknown(
-                "the operator has recorded the machine as installed, but the machine has not confirmed this yet"
+                "the operator has recorded the machine as installed, but the machine has not yet reported its \
+                installation"
                     .to_owned(),
             ));
         }
         match &standing.order {
-            Some(order) if order.begun && !order.given_up => {}
+            Some(order) if order.started && !order.given_up => {}
             Some(order) if order.given_up && !change.reinstalls() => {
-                let image = &order.image;
+                let state = if order.started { "was abandoned" } else { "is suspended" };
                 return Some(MachineForecast::Unknown(format!(
-                    "the reinstall with {image} was abandoned: the machine waits for the operator"
+                    "the reinstall with {image} {state}: the machine waits for the operator",
+                    image = order.image
                 )));
             }
             Some(_) if !change.reinstalls() => {}
@@ -306,7 +308,7 @@ impl RackSnapshot {
                 if let Err(why) = is_reinstallable(machine, standing.clone(), &self.directory.known, &words) {
                     return Some(MachineForecast::Refused(why.parts().1));
                 }
-                let earlier = standing.order.take().filter(|order| order.begun);
+                let earlier = standing.order.take().filter(|order| order.started);
                 let image = change.image.clone().unwrap_or(file_image);
                 standing.order = Some(build_order(image, words, earlier));
             }
@@ -322,7 +324,7 @@ impl RackSnapshot {
         let path = plan_approvals::approval_path(&self.dir, &seen.id);
         let text = plan_approvals::render_approval(verdicts, BTreeMap::new(), seen.installed.clone(), now());
         let text = text.map_err(|why| Error::refusal(Phase::Serve, why))?;
-        // The approval contains no secrets, and the server may run as another user.
+        // The file is readable by all users: the server may run as another user, and the approval contains no secrets.
         let readable = || fs::set_permissions(&path, Permissions::from_mode(0o644));
         template_files::write_file(&path, &text)
             .and_then(|()| readable())
@@ -337,33 +339,32 @@ impl RackSnapshot {
 pub fn check_change(directory: &SiteSnapshot, change: &RackChange) -> Result<()> {
     let known = &directory.known;
     let layout = change.layout.as_ref().filter(|id| !known.layouts.contains_key(*id));
-    let layout = layout.map(|id| ("layout", id, "layouts", suggest_name(id, known.layouts.keys().map(String::as_str))));
+    let layout = layout.map(|id| known.explain_absent_layout(id));
     let is_made = |id: &str| {
         let all = directory.machines().filter_map(|machine| machine.allocation.as_ref());
         all.filter_map(|allocation| allocation.definition.created_os()).any(|os| os.to_string() == id)
     };
     let image = change.image.as_ref().filter(|id| !known.images.contains_key(*id) && !is_made(id));
-    let image = image.map(|id| ("image", id, "images", suggest_name(id, known.images.keys().map(String::as_str))));
+    let image = image.map(|id| known.explain_absent_image(id));
     match layout.or(image) {
         None => Ok(()),
-        Some((what, id, folder, others)) => {
-            Err(Error::refusal(Phase::Serve, format!("{what} {id:?} not found in {folder}/{others}")))
-        }
+        Some(absent) => Err(Error::refusal(Phase::Serve, absent.reason).with_code(absent.code)),
     }
 }
 
 /// Id of a reinstall order that is planned, but not placed.
 pub const PLANNED_ORDER: &str = "planned";
 
-/// Returns a reinstall order like the one that the server would store.
+/// Returns the reinstall order that the server would store. `earlier` is the order that it would replace.
 pub fn build_order(image: String, words: ReinstallOverrides, earlier: Option<ReinstallOrder>) -> ReinstallOrder {
     let ReinstallOverrides { without_marker, change_promise, give_up, replace_newer, apply_allocation } = words;
     ReinstallOrder {
         id: PLANNED_ORDER.to_owned(),
         image,
         created: now(),
+        created_by: String::new(),
         attempts: 1,
-        begun: earlier.is_some(),
+        started: earlier.is_some(),
         without_marker,
         change_promise,
         give_up,
@@ -375,5 +376,6 @@ pub fn build_order(image: String, words: ReinstallOverrides, earlier: Option<Rei
         attempt: None,
         given_up: false,
         handed: None,
+        unregistered: 0,
     }
 }

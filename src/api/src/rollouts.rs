@@ -1,5 +1,6 @@
-//! Rollouts: reinstalls of many machines in waves. This module contains the endpoints, `member_approval` checks that
-//! members are reinstalled as requested, and [`runner`] orders the reinstalls.
+//! Rollouts: reinstalls of many machines, of which a limited number is in progress at a time. This module contains
+//! the endpoints, `member_approval` checks that members are reinstalled as requested, and [`runner`] orders the
+//! reinstalls of the members.
 
 mod member_approval;
 mod member_refusals;
@@ -23,6 +24,7 @@ use axum::http::StatusCode;
 use axum::{Extension, Json};
 use common::error_code::ErrorCode;
 use common::format::metal_api_wording::reword_metal_phrases;
+use common::type_errors::locate_json_error;
 use http_server::api_error::ApiError;
 use http_server::quotas::ClientAddress;
 use member_refusals::{MemberRefusal, list_refusals};
@@ -41,7 +43,7 @@ use time::OffsetDateTime;
 const MEMBERS: usize = 1000;
 /// Maximum size of a request, whose members may contain approved plans.
 const REQUEST_BYTES: usize = 16 << 20;
-/// Interval at which pending requests are read.
+/// Interval at which the database is checked for requests to management controllers that are still in progress.
 const PENDING_INTERVAL: Duration = Duration::from_millis(50);
 
 /// Request body: a rollout.
@@ -72,7 +74,8 @@ impl RolloutRequest {
             parse_request(member.as_object().cloned().unwrap_or_default())?;
         }
         let asked = RolloutRequest::deserialize(document);
-        let mut asked = asked.map_err(|error| ApiError::bad_request(format!("request body: {error}")))?;
+        let mut asked =
+            asked.map_err(|error| ApiError::bad_request(format!("request body: {}", locate_json_error(&error))))?;
         asked.members.iter_mut().for_each(|member| member.id = member.id.to_lowercase());
         asked.check_members()?;
         Ok(asked)
@@ -122,13 +125,14 @@ pub(crate) async fn post_rollout(
 ) -> Result<(StatusCode, Json<RolloutView>), ApiError> {
     let asked = RolloutRequest::parse(read_operator_document(&app, peer, body, REQUEST_BYTES).await?)?;
     let rollout = create_rollout(&app, &identity, peer, &asked).await?;
+    access::set_audited_object(&rollout.id.to_string());
     Ok((StatusCode::CREATED, Json(RolloutView::new(&app, &rollout))))
 }
 
 /// Creates a rollout, if each of its reinstalls can be ordered now.
 ///
 /// # Errors
-/// Returns the reason why the rollout is refused. Nothing is stored in this case.
+/// Returns the reason why the rollout is refused. In that case, nothing is stored.
 async fn create_rollout(
     app: &AppState,
     identity: &Identity,
@@ -158,7 +162,7 @@ async fn create_rollout(
     let rollout = require_done(app.state.create_rollout(record, members).await?, 0)?;
     let count = common::format::format_count(rollout.members.len(), "machine", "machines");
     app.watch.log_note(format!(
-        "rollout {rollout}: user {user} ordered reinstalls of {count} from {peer}",
+        "rollout {rollout}: user {user} at {peer} ordered reinstalls of {count}",
         rollout = rollout.id,
         user = identity.user
     ));
@@ -192,7 +196,7 @@ pub(crate) async fn get_rollout(
     Ok(Json(RolloutView::new(&app, &rollout)))
 }
 
-/// `POST /v1/rollouts/{id}/halt`: starts no further members.
+/// `POST /v1/rollouts/{id}/halt`: halts a rollout. No further members are started.
 pub(crate) async fn halt_rollout(
     State(app): State<Arc<AppState>>,
     Path(id): Path<String>,
@@ -202,7 +206,7 @@ pub(crate) async fn halt_rollout(
     change_rollout(&app, &id, &identity, change).await.map(Json)
 }
 
-/// `POST /v1/rollouts/{id}/resume`: starts members again.
+/// `POST /v1/rollouts/{id}/resume`: resumes a halted rollout.
 pub(crate) async fn resume_rollout(
     State(app): State<Arc<AppState>>,
     Path(id): Path<String>,
@@ -211,7 +215,8 @@ pub(crate) async fn resume_rollout(
     change_rollout(&app, &id, &identity, RolloutChange::Resume).await.map(Json)
 }
 
-/// `DELETE /v1/rollouts/{id}`: cancels a rollout, and the orders that have not passed their point of no return.
+/// `DELETE /v1/rollouts/{id}`: cancels a rollout, and those of its reinstall orders whose installation has not passed
+/// the point of no return.
 pub(crate) async fn cancel_rollout(
     State(app): State<Arc<AppState>>,
     Path(id): Path<String>,
@@ -248,8 +253,9 @@ pub async fn change_rollout(
     Ok(RolloutView::new(app, &rollout))
 }
 
-/// Waits until no server can send a request to a controller that was permitted before the rollout was canceled, so that
-/// no machine is power-cycled after the cancellation was acknowledged.
+/// Waits for the requests to management controllers that were permitted before the rollout was canceled: each of them
+/// must have ended. After that, no server power-cycles a machine of the rollout, so the cancellation can be
+/// acknowledged.
 async fn await_pending_requests(app: &AppState, id: i64) -> Result<(), ApiError> {
     while app.state.has_pending_requests(id).await? {
         tokio::time::sleep(PENDING_INTERVAL).await;

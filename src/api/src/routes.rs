@@ -1,5 +1,6 @@
 //! Table of the JSON endpoints, from which both the routers and `/openapi.json` are built.
 
+mod adoption_routes;
 mod description;
 mod document_routes;
 mod machine_detail_routes;
@@ -40,14 +41,16 @@ use site::sizes::{MachineSize, SizeConstraint};
 use std::sync::Arc;
 
 /// Paths that metal-api's clients also request with a trailing `/`.
-const WITH_SLASH: [&str; 4] = ["/v1/filesystemlayout", "/v1/image", "/v1/machine", "/v1/size"];
+const TRAILING_SLASH_PATHS: [&str; 4] = ["/v1/filesystemlayout", "/v1/image", "/v1/machine", "/v1/size"];
 const TEMPLATES: [&str; 3] = ["/v1/deploy_templates", "/v1/deploy_templates/", "/v1/deploy_templates/{*path}"];
 const PROPOSED: [&str; 3] = ["/v1/deploy-templates", "/v1/deploy-templates/", "/v1/deploy-templates/{*path}"];
 
 pub fn build_router(calls: Vec<ApiRoute>) -> Router<Arc<AppState>> {
-    calls.into_iter().fold(Router::new(), |router, ApiRoute { path, handler, .. }| match WITH_SLASH.contains(&path) {
-        true => router.route(path, handler.clone()).route(&format!("{path}/"), handler),
-        false => router.route(path, handler),
+    calls.into_iter().fold(Router::new(), |router, ApiRoute { path, handler, .. }| {
+        match TRAILING_SLASH_PATHS.contains(&path) {
+            true => router.route(path, handler.clone()).route(&format!("{path}/"), handler),
+            false => router.route(path, handler),
+        }
     })
 }
 
@@ -62,7 +65,7 @@ pub fn machine_routes() -> Vec<ApiRoute> {
     with_token.map(|call| call.with_token(RequiredToken::Machine)).chain([running]).collect()
 }
 
-/// Returns the endpoint for one machine. Its handler depends on whether the listener serves agents or only operators.
+/// Returns the endpoint for one machine. `handler` depends on whether the listener serves agents, or only operators.
 pub fn one_machine_route<H: Handler<T, Arc<AppState>>, T: 'static>(handler: H) -> ApiRoute {
     get_route(
         "/v1/machine/{id}",
@@ -92,7 +95,7 @@ fn allocation_routes() -> Vec<ApiRoute> {
         post_route(
             "/v1/machine/{id}/secrets",
             agent_api::secrets::release_secrets,
-            "Secrets of the allocation, once the installation needs them",
+            "Secrets of the allocation, which the server sends only while the installation needs them",
         )
         .with_request(request_schema::<SecretsRequest>)
         .with_response(response_schema::<ReleasedSecrets>),
@@ -119,7 +122,7 @@ fn installation_routes() -> Vec<ApiRoute> {
         post_route(
             "/v1/machine/{id}/point-of-no-return",
             agent_api::point_of_no_return::pass_point_of_no_return,
-            "Request permission to erase data",
+            "Announce the point of no return of an installation, and request permission to erase data",
         )
         .with_request(request_schema::<PointOfNoReturn>)
         .with_response(empty_schema),
@@ -149,6 +152,7 @@ pub fn operator_routes() -> Vec<ApiRoute> {
         document_routes::document_routes(),
         size_routes(),
         machine_management_routes(),
+        adoption_routes::adoption_routes(),
         machine_detail_routes::machine_detail_routes(),
         migration_routes(),
         host_routes(),
@@ -203,7 +207,7 @@ fn image_routes() -> Vec<ApiRoute> {
             .with_response(response_schema::<images::ImageResponse>),
         delete_route(one_image, images::delete_image, "Delete an image that is not in use")
             .with_response(response_schema::<images::ImageResponse>),
-        get_route("/v1/image-states", image_states::get_states, "Hidden and blacklisted images")
+        get_route("/v1/image-states", image_states::get_states, "List of hidden and blacklisted images")
             .with_response(response_schema::<ImageStates>),
         put_route(state, image_states::set_image_state, "Hide an image, which need not exist yet")
             .at_path(hidden)
@@ -232,7 +236,7 @@ fn size_routes() -> Vec<ApiRoute> {
         get_route(one_size, sizes::get_size, "One size").with_response(response_schema::<sizes::SizeResponse>),
         delete_route(one_size, sizes::delete_size, "Delete a size")
             .with_response(response_schema::<sizes::SizeResponse>),
-        post_route(one_size, sizes::suggest_size, "Constraints that exactly match the hardware of a machine")
+        post_route(one_size, sizes::suggest_size, "Constraints of a size that exactly match a machine's hardware")
             .at_path("/v1/size/suggest")
             .with_request(request_schema::<sizes::SizeSuggestion>)
             .with_response(list_schema::<SizeConstraint>),
@@ -262,18 +266,16 @@ fn machine_management_routes() -> Vec<ApiRoute> {
             .with_response(response_schema::<ReinstallResponse>),
         delete_route(reinstall, operator::reinstalls::cancel_reinstall, "Cancel an order that has not started")
             .with_response(response_schema::<MachineSummary>),
-        post_route("/v1/machine/{id}/adopt", operator::adopt_machine, "Record a machine as installed")
-            .with_response(response_schema::<MachineSummary>),
         post_route(
             "/v1/machine/{id}/confirm",
             restored_machine_confirmation::confirm_machine,
-            "Confirm the record of a machine after a restore",
+            "Confirm the record of a machine after the database was restored from a backup",
         )
         .with_response(response_schema::<MachineSummary>),
         post_route(
             "/v1/machines/confirm",
             restored_machine_confirmation::confirm_all_machines,
-            "Confirm the records of all machines after a restore",
+            "Confirm the records of all machines after the database was restored from a backup",
         )
         .with_response(list_schema::<MachineSummary>),
         post_route("/v1/machine/{id}/rename", operator::rename_machine, "Change the id of a machine")
@@ -307,7 +309,7 @@ fn migration_routes() -> Vec<ApiRoute> {
         post_route(
             "/v1/machine/{id}/move/finish",
             moving::finish_migration,
-            "Finish a migration whose system runs on the target",
+            "Confirm that the migrated system runs on the target, which completes the migration",
         )
         .with_response(response_schema::<moving::MigrationView>),
     ]
@@ -339,14 +341,14 @@ fn host_routes() -> Vec<ApiRoute> {
         )
         .with_query(&["server"])
         .with_response(response_schema::<boot_digest::BootDigestResponse>),
-        get_route("/v1/machine/{id}/preview", plan_input::get_preview, "Inputs for planning a machine")
+        get_route("/v1/machine/{id}/preview", plan_input::get_preview, "Data for planning a machine")
             .with_query(&operator::reinstall_plan::QUERY)
             .with_response(response_schema::<PlanInput>),
     ]
 }
 
-/// Returns the endpoints for deploy templates: those of Ironic, and those of the Ironic specification that proposed deploy
-/// templates.
+/// Returns the endpoints for deploy templates: those of Ironic, and those of the Ironic specification that proposed
+/// deploy templates.
 fn template_routes() -> Vec<ApiRoute> {
     let one =
         |method, path, summary| OperationDoc { refused: "RefusedAsIronic", ..OperationDoc::new(method, path, summary) };
@@ -378,10 +380,10 @@ fn server_routes() -> Vec<ApiRoute> {
         get_route("/metrics", metrics::get_metrics, "Metrics for Prometheus")
             .with_token(RequiredToken::Metrics)
             .with_status(200, ResponseContent::Text),
-        get_route("/livez", metrics::get_livez, "Liveness of the process")
+        get_route("/livez", metrics::get_livez, "Whether the process is alive")
             .with_token(RequiredToken::None)
             .with_status(200, ResponseContent::Text),
-        get_route("/readyz", metrics::get_readyz, "Readiness, including the database")
+        get_route("/readyz", metrics::get_readyz, "Whether the server is ready, including its database")
             .with_token(RequiredToken::None)
             .with_status(200, ResponseContent::Text),
         get_route("/openapi.json", openapi::get_openapi, "This document")

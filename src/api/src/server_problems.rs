@@ -1,4 +1,4 @@
-//! `GET /v1/problems`: current problems of the server itself.
+//! `GET /v1/problems`: returns the current problems of the server itself.
 
 use crate::AppState;
 use crate::access::Identity;
@@ -10,12 +10,12 @@ use std::sync::Arc;
 /// Problem of the server itself, such as a full disk.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct ServerProblem {
-    /// Description, with its code at the end.
+    /// Description of the problem, with its error code at the end.
     pub message: String,
 }
 
-/// Returns the problems that the page shows in its alert box, without those of the directory. Users with projects see none,
-/// because the problems name files and requests of other machines.
+/// Lists the problems of the server itself, without problems of the directory. The list is empty for users with
+/// projects, because the problems name files and requests of other machines.
 pub(crate) async fn list_problems(
     State(app): State<Arc<AppState>>,
     Extension(identity): Extension<Identity>,

@@ -1,15 +1,15 @@
-//! Storing and returning all documents of the operator at once: `drophammer apply` and `drophammer export`.
+//! Endpoints that store and return all documents of the operator at once: `drophammer apply` and `drophammer export`.
 //!
-//! Documents are stored in the database that several servers share. The set of documents that would result is loaded as a
-//! server would load it, and nothing is stored if this finds new problems. With SQLite, the documents are the files of
-//! the server's directory, which are edited there.
+//! Documents are stored in a database that several servers share. Before a change is stored, the resulting set of
+//! documents is loaded in the same way as by a server. If the load finds new problems, nothing is stored. With SQLite,
+//! the documents are the files of the server's directory, and the operator edits them there.
 
 mod candidate_set;
 mod removed_machines;
 
 use crate::AppState;
 use crate::access;
-use crate::metal_api::EditTurn;
+use crate::metal_api::EditPermit;
 use crate::metal_api::edited_files::{hex_digest, stored_documents};
 use crate::operator::OperatorAuth;
 use axum::Json;
@@ -18,6 +18,7 @@ use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode};
 use candidate_set::CandidateSet;
 use common::error_code::ErrorCode;
+use common::type_errors::locate_json_error;
 use http_server::api_error::ApiError;
 use http_server::quotas::ClientAddress;
 use schemars::JsonSchema;
@@ -30,14 +31,14 @@ use store::documents::{BatchOutcome, DocumentContent};
 use store::machine_removal::RemovedMachine;
 use tokio::sync::Semaphore;
 
-/// Maximum length of a request, in bytes. Ten thousand machine files have 10 MB.
+/// Maximum size of a request, in bytes. Ten thousand machine files take up 10 MB.
 const APPLICATION_BYTES: usize = 48 << 20;
-/// Time limit for receiving a request.
+/// Time limit for receiving a request with documents.
 const RECEIVE: Duration = Duration::from_secs(120);
 /// Time limit for the new documents to be in force.
-const PATIENCE: Duration = Duration::from_secs(30);
-/// Requests with documents are large, so that only one is received and handled at a time.
-static TURN: Semaphore = Semaphore::const_new(1);
+const EFFECT_TIMEOUT: Duration = Duration::from_secs(30);
+/// Permit for a request with documents. Such requests are large, so only one is received and handled at a time.
+static REQUEST_SEMAPHORE: Semaphore = Semaphore::const_new(1);
 
 /// Document with its path relative to the server's directory, such as `machines/storage-7.yaml`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -55,10 +56,10 @@ pub struct SiteDocument {
 #[serde(deny_unknown_fields)]
 pub struct DocumentApplication {
     pub documents: Vec<SiteDocument>,
-    /// Remove the stored documents that the request does not contain.
+    /// True if stored documents that the request does not contain are removed.
     #[serde(default)]
     pub prune: bool,
-    /// Check and compare the documents, but change nothing.
+    /// True if the documents are only checked and compared, and nothing is changed.
     #[serde(default)]
     pub dry_run: bool,
 }
@@ -70,12 +71,12 @@ pub enum DocumentAction {
     Created,
     Changed,
     Unchanged,
-    /// The document is removed, because it is not part of a request that prunes.
+    /// The document is removed: the request, which sets `prune`, does not contain it.
     Deleted,
     /// The stored document is not part of the request, and is preserved.
     Retained,
-    /// The document is stored from the file in the server's directory, because the database did not contain documents
-    /// before, and the request does not contain the document.
+    /// The document is not part of the request, and is stored from the file in the server's directory, because the
+    /// database did not contain any documents yet.
     Imported,
 }
 
@@ -97,7 +98,7 @@ pub struct DocumentEffect {
 pub struct DocumentReport {
     /// True if nothing was stored.
     pub dry_run: bool,
-    /// Revision of the stored documents; absent before the first request.
+    /// Revision of the documents in the database; absent if the database does not contain documents yet.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub revision: Option<i64>,
     pub documents: Vec<DocumentEffect>,
@@ -123,11 +124,15 @@ pub struct DocumentExport {
     pub documents: Vec<SiteDocument>,
 }
 
+/// Object of requests for all documents in the audit log.
+const AUDITED_OBJECT: &str = "documents";
+
 /// `POST /v1/documents/export`: returns all documents as they are stored.
 pub(crate) async fn export_documents(
     State(app): State<Arc<AppState>>,
     _: OperatorAuth,
 ) -> Result<Json<DocumentExport>, ApiError> {
+    access::set_audited_object(AUDITED_OBJECT);
     stored_documents::refresh(&app).await?;
     let document = |path: &str, DocumentContent { text, executable }: DocumentContent| SiteDocument {
         path: path.to_owned(),
@@ -146,7 +151,7 @@ pub(crate) async fn export_documents(
 /// Reads the documents of the server's directory.
 ///
 /// # Errors
-/// Returns an error if a file cannot be read, or cannot be stored unchanged.
+/// Returns an error if a file cannot be read, or if a file could not be represented unchanged in a database.
 async fn import_directory(app: &AppState) -> Result<Vec<(String, DocumentContent)>, ApiError> {
     let dir = app.dir.clone();
     let read = run_blocking(move || read_directory(&dir)).await?;
@@ -154,7 +159,7 @@ async fn import_directory(app: &AppState) -> Result<Vec<(String, DocumentContent
         ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, format!("{}: {error}", app.dir.display()))
     };
     let ImportedDirectory { documents, problems, .. } = read.map_err(failed)?;
-    // Files that are not documents do not concern the documents of a server that runs already.
+    // Unknown files are not documents, so they do not prevent the import.
     let problems: Vec<String> = problems.into_iter().filter(|why| !why.contains("unknown file or folder")).collect();
     match problems.is_empty() {
         true => Ok(documents),
@@ -169,14 +174,15 @@ pub(crate) async fn apply_documents(
     peer: ClientAddress,
     body: Body,
 ) -> Result<Json<DocumentReport>, ApiError> {
+    access::set_audited_object(AUDITED_OBJECT);
     if !app.documents.is_shared() {
         let why = "apply: cannot store documents: this server uses SQLite, and its documents are the files of its directory; edit these files, or move the records to PostgreSQL with `drophammer store migrate`";
         return Err(ApiError::new(StatusCode::CONFLICT, why));
     }
-    let _turn = TURN.acquire().await;
+    let _lock = REQUEST_SEMAPHORE.acquire().await;
     let asked = read_application(body).await?;
     candidate_set::check_documents(&asked.documents).map_err(|problems| refuse_documents(&problems))?;
-    let _edit = EditTurn::wait_for_turn(&app, peer, HeaderMap::new()).await;
+    let _edit = EditPermit::wait_for_permit(&app, peer, HeaderMap::new()).await;
     let candidate = read_candidate(&app, asked).await?;
     let report = candidate.report();
     if !candidate.has_changes() {
@@ -198,28 +204,29 @@ pub(crate) async fn apply_documents(
     let count = report.documents.iter().filter(|one| one.action.is_change()).count();
     app.watch.log_note(format!("{peer} changed {count} documents in the database, revision {revision}"));
     if !is_in_force(&app, revision).await {
-        let why = "the documents were stored, but are not in force yet: see the server's output";
+        let why = "the documents were stored, but are not in effect yet: see the server's output";
         return Err(ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, why));
     }
     Ok(Json(DocumentReport { revision: Some(revision), ..report }))
 }
 
-/// Returns the documents that would result from the request.
+/// Returns the set of documents that would result from the request.
 async fn read_candidate(app: &AppState, asked: DocumentApplication) -> Result<CandidateSet, ApiError> {
     stored_documents::refresh(app).await?;
     let Some(stored) = app.documents.stored() else {
         return Ok(CandidateSet::from_directory(import_directory(app).await?, asked));
     };
-    // Another server may have added machines, which must be known before the removed machines are determined.
+    // Another server may have added machines, which this server must know before it determines the removed machines.
     if !is_in_force(app, stored.revision).await {
-        let why = "apply: nothing was stored: the documents that another server has stored are not in force at this server yet: see the server's output, and repeat the request";
+        let why = "apply: nothing was stored: the documents that another server has stored are not in effect at this \
+            server yet: see the server's output, and repeat the request";
         return Err(ApiError::new(StatusCode::SERVICE_UNAVAILABLE, why));
     }
     Ok(CandidateSet::from_stored(&stored, asked))
 }
 
-/// Refuses documents with new problems, and documents that would remove machines in use. Returns the removed machines,
-/// which the transaction that stores the documents checks again.
+/// Refuses documents with new problems, and documents that would remove machines in use. Returns the removed
+/// machines; the transaction that stores the documents checks them again.
 async fn check_candidate(
     app: &Arc<AppState>,
     candidate: &CandidateSet,
@@ -246,15 +253,16 @@ impl DocumentAction {
     }
 }
 
-/// Reads a request. The texts of documents are not sanitized, since they must be stored unchanged.
+/// Reads a request. The contents of documents are not sanitized, since they must be stored unchanged.
 async fn read_application(body: Body) -> Result<DocumentApplication, ApiError> {
     let late = |_| ApiError::new(StatusCode::REQUEST_TIMEOUT, "the request body did not arrive in time");
     let bytes = tokio::time::timeout(RECEIVE, to_bytes(body, APPLICATION_BYTES)).await.map_err(late)?;
     let bytes = bytes.map_err(|error| {
-        let why = format!("the request body is incomplete or has more than {APPLICATION_BYTES} bytes: {error}");
+        let why = format!("the request body is incomplete or exceeds {APPLICATION_BYTES} bytes: {error}");
         ApiError::new(StatusCode::PAYLOAD_TOO_LARGE, why)
     })?;
-    serde_json::from_slice(&bytes).map_err(|error| ApiError::bad_request(format!("request body: {error}")))
+    serde_json::from_slice(&bytes)
+        .map_err(|error| ApiError::bad_request(format!("request body: {}", locate_json_error(&error))))
 }
 
 async fn run_blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, ApiError> {
@@ -264,21 +272,21 @@ async fn run_blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'stat
 
 /// Returns the error for documents that cannot be stored.
 fn refuse_documents(problems: &[String]) -> ApiError {
-    const SHOWN: usize = 50;
-    let mut lines: Vec<String> = problems.iter().take(SHOWN).cloned().collect();
-    if problems.len() > SHOWN {
-        lines.push(format!("and {} further problems", problems.len() - SHOWN));
+    const MAXIMUM_LISTED_DOCUMENTS: usize = 50;
+    let mut lines: Vec<String> = problems.iter().take(MAXIMUM_LISTED_DOCUMENTS).cloned().collect();
+    if problems.len() > MAXIMUM_LISTED_DOCUMENTS {
+        lines.push(format!("and {} further problems", problems.len() - MAXIMUM_LISTED_DOCUMENTS));
     }
     let why = format!("apply: nothing was stored: {} problems\n{}", problems.len(), lines.join("\n"));
     ApiError::new(StatusCode::UNPROCESSABLE_ENTITY, why).with_error_code(ErrorCode::SiteFile)
 }
 
-/// Waits until this server has published the stored documents. Returns false if it does not within [`PATIENCE`].
+/// Waits until this server has published the stored documents. Returns false if this takes longer than [`EFFECT_TIMEOUT`].
 async fn is_in_force(app: &AppState, revision: i64) -> bool {
     app.request_reload();
     let mut directory = app.directory.clone();
     let seen = directory.wait_for(|known| known.revision.is_some_and(|known| known >= revision));
-    matches!(tokio::time::timeout(PATIENCE, seen).await, Ok(Ok(_)))
+    matches!(tokio::time::timeout(EFFECT_TIMEOUT, seen).await, Ok(Ok(_)))
 }
 
 fn digest_of(text: &str) -> Option<String> {

@@ -31,23 +31,25 @@ pub struct SiteReloader {
     watch: StatusLog,
     publish: published::Sender<Arc<SiteSnapshot>>,
     /// Current problems, which have been logged.
-    said: BTreeSet<String>,
+    logged_problems: BTreeSet<String>,
     /// Current notes, which have been logged.
     noted: BTreeSet<String>,
-    /// Latest time of the next scan, and earliest time of a scan that the database causes.
+    /// `due` is the latest time for the start of the next scan. Until the time `earliest`, messages do not cause a
+    /// scan.
     due: Instant,
     earliest: Instant,
-    /// Time at which machines that were updated without a scan are scanned; `None` if no machine was.
+    /// Time of the first update of individual machines since the last full scan; `None` if there was no such update.
     refreshed: Option<Instant>,
-    /// Time after which the problems and remarks of these machines are determined.
+    /// Delay of a full scan after the first update of individual machines. The full scan determines the problems and
+    /// notes of these machines.
     settle_after: Duration,
 }
 
-/// Pause after a scan, as a multiple of its duration: with ten thousand machine files, a scan takes a second.
+/// Pause after a scan, as a multiple of its duration. With ten thousand machine files, a scan takes a second.
 const PAUSE_PER_SCAN: u32 = 2;
-/// Minimum time after which the problems and remarks of machines that were updated without a scan are determined.
+/// Minimum of `settle_after`.
 const SETTLE_AFTER: Duration = Duration::from_secs(1);
-/// The same time, as a multiple of the duration of a scan.
+/// Minimum of `settle_after`, as a multiple of the duration of a scan.
 const SETTLE_PER_SCAN: u32 = 20;
 
 impl SiteReloader {
@@ -57,13 +59,13 @@ impl SiteReloader {
         watch: StatusLog,
         publish: published::Sender<Arc<SiteSnapshot>>,
     ) -> SiteReloader {
-        let (said, noted, now) = (BTreeSet::new(), BTreeSet::new(), Instant::now());
+        let (logged_problems, noted, now) = (BTreeSet::new(), BTreeSet::new(), Instant::now());
         SiteReloader {
             state,
             loader,
             watch,
             publish,
-            said,
+            logged_problems,
             noted,
             due: now,
             earliest: now,
@@ -75,10 +77,10 @@ impl SiteReloader {
     pub fn run(
         mut self,
         woken: &mpsc::Receiver<ReloadEvent>,
-        look_every: Duration,
+        scan_interval: Duration,
         ready: tokio::sync::oneshot::Sender<()>,
     ) {
-        self.try_rescan(look_every);
+        self.try_rescan(scan_interval);
         let _ = ready.send(());
         let mut is_wanted = false;
         loop {
@@ -89,12 +91,12 @@ impl SiteReloader {
                 Err(mpsc::RecvTimeoutError::Disconnected) => return,
             };
             let mut changed = Vec::new();
-            // Any client can wake this thread by registering, so a single scan handles all pending messages.
+            // Any client can wake this thread by registering, so all pending messages are handled with one scan.
             for wake in first.into_iter().chain(woken.try_iter()) {
                 match wake {
                     ReloadEvent::Digest(done) => self.loader.store_digest(done),
                     ReloadEvent::Verified(done) => self.loader.store_verdict(done),
-                    ReloadEvent::State => self.loader.mark_stale(),
+                    ReloadEvent::State => self.loader.require_new_snapshot(),
                     ReloadEvent::Machine(machine) => {
                         changed.push(machine);
                         continue;
@@ -104,12 +106,12 @@ impl SiteReloader {
                 is_wanted = true;
             }
             if !changed.is_empty() && !self.try_refresh(&changed) {
-                self.loader.mark_stale();
+                self.loader.require_new_snapshot();
                 is_wanted = true;
             }
             let now = Instant::now();
             if now >= self.due || (is_wanted && now >= self.earliest) {
-                self.try_rescan(look_every);
+                self.try_rescan(scan_interval);
                 is_wanted = false;
             }
         }
@@ -126,17 +128,17 @@ impl SiteReloader {
     }
 
     /// Scans the directory. Catches panics, so that one file cannot end the thread.
-    fn try_rescan(&mut self, look_every: Duration) {
+    fn try_rescan(&mut self, scan_interval: Duration) {
         let began = Instant::now();
         if self.refreshed.is_some_and(|refreshed| refreshed.elapsed() >= self.settle_after) {
-            self.loader.mark_stale();
+            self.loader.require_new_snapshot();
             self.refreshed = None;
         }
         if catch_unwind(AssertUnwindSafe(|| self.rescan())).is_err() {
             self.watch.log_problem("the server's directory cannot be read because of an internal error: the files that were read before stay in force".to_owned());
         }
         let (took, now) = (began.elapsed(), Instant::now());
-        (self.earliest, self.due) = (now + took * PAUSE_PER_SCAN, now + look_every.max(took * PAUSE_PER_SCAN));
+        (self.earliest, self.due) = (now + took * PAUSE_PER_SCAN, now + scan_interval.max(took * PAUSE_PER_SCAN));
     }
 
     fn rescan(&mut self) {
@@ -146,13 +148,13 @@ impl SiteReloader {
         self.settle_after = SETTLE_AFTER.max(began.elapsed() * SETTLE_PER_SCAN);
         directory.problems.clone_from(&problems);
         let problems: BTreeSet<String> = problems.into_iter().collect();
-        for new in problems.difference(&self.said) {
+        for new in problems.difference(&self.logged_problems) {
             self.watch.log_problem(annotate_problem(new, self.loader.directory_path()));
         }
-        if problems.is_empty() && !self.said.is_empty() {
+        if problems.is_empty() && !self.logged_problems.is_empty() {
             self.watch.log_note("all files are valid again".to_owned());
         }
-        self.said = problems;
+        self.logged_problems = problems;
         let notes: BTreeSet<String> = notes.into_iter().collect();
         for new in notes.difference(&self.noted) {
             self.watch.log_note(new.clone());

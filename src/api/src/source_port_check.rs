@@ -1,6 +1,6 @@
-//! Check that a request comes from a privileged process of the machine, by its source port. Only privileged processes
-//! can bind ports below 1024. The check prevents unprivileged users of an installed system, and attackers who use
-//! server-side request forgery, from registering as the machine.
+//! Check that a request comes from a privileged process of the machine: only privileged processes can bind source
+//! ports below 1024. Without the check, unprivileged users of an installed system, or attackers who use server-side
+//! request forgery, could register as the machine.
 
 use super::AppState;
 use axum::extract::FromRequestParts;
@@ -17,9 +17,10 @@ pub const FIRST_UNPRIVILEGED_PORT: u16 = 1024;
 /// Source ports from which machines may register.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SourcePorts {
-    /// Only ports below this number.
+    /// Machines may register only from ports below this number.
     Below(u16),
-    /// All ports. The operator permits this if NAT or a proxy hides the source ports of the machines.
+    /// Machines may register from all ports. The operator permits this if NAT or a proxy hides the source ports of the
+    /// machines.
     Any,
 }
 
@@ -54,16 +55,16 @@ pub(crate) fn require_privileged(
 
 /// Returns the reason why a request from this source port may come from an unprivileged process, with remedies.
 fn refusal_reason(ports: SourcePorts, SourcePort(port): SourcePort) -> Option<String> {
-    const ANY: &str = "or start the server with --any-source-port (see docs/boot.md)";
+    const ANY_PORT_REMEDY: &str = "or start the server with --any-source-port (see docs/boot.md)";
     match (ports, port) {
         (SourcePorts::Any, _) => None,
         (SourcePorts::Below(first), Some(port)) if port < first => None,
         (SourcePorts::Below(first), Some(port)) => Some(format!(
             "source port {port} does not prove that a privileged process sent the request: such a process sends from a port below {first}; boot a ramdisk of this version; if \
-             NAT changes the source ports, give the machines a route without NAT, {ANY}"
+             NAT changes the source ports, give the machines a route without NAT, {ANY_PORT_REMEDY}"
         )),
         (SourcePorts::Below(_), None) => Some(format!(
-            "the proxy does not forward the source port; configure the proxy to send `X-Forwarded-For: [ADDRESS]:PORT`, {ANY}"
+            "the proxy does not forward the source port; configure the proxy to send `X-Forwarded-For: [ADDRESS]:PORT`, {ANY_PORT_REMEDY}"
         )),
     }
 }

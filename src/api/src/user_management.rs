@@ -1,7 +1,7 @@
 //! Management of users and their tokens, and `GET /v1/whoami`.
 
 use crate::AppState;
-use crate::access::{Identity, UserRole};
+use crate::access::{Identity, UserRole, set_audited_object};
 use crate::agent_api::request_body::{EVENT_BYTES, read_operator_document};
 use crate::operator::OperatorAuth;
 use axum::body::Body;
@@ -13,7 +13,7 @@ use http_server::api_error::ApiError;
 use http_server::quotas::ClientAddress;
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
-pub use store::user_tokens::{DEFAULT_DAYS, LONGEST_DAYS, UserToken};
+pub use store::user_tokens::{DEFAULT_DAYS, MAXIMUM_DAYS, UserToken};
 use store::users::UserOutcome;
 pub use store::users::{UserChange, UserRecord};
 
@@ -33,7 +33,7 @@ pub struct NewUser {
 #[serde(deny_unknown_fields)]
 pub struct NewToken {
     pub name: String,
-    /// Validity in days, 90 if absent. 0 stands for a token that never expires.
+    /// Validity in days, 90 if absent. With 0, the token never expires.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub days: Option<u32>,
 }
@@ -46,7 +46,7 @@ pub struct CreatedToken {
     pub record: UserToken,
 }
 
-/// A user with the tokens of the user.
+/// User, and the tokens of this user.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct UserDetails {
     #[serde(flatten)]
@@ -88,6 +88,7 @@ pub(crate) async fn add_user(
     body: Body,
 ) -> Result<(StatusCode, Json<UserRecord>), ApiError> {
     let asked: NewUser = read_operator_document(&app, peer, body, EVENT_BYTES).await?;
+    set_audited_object(&asked.name);
     let outcome = app.state.add_user(&asked.name, asked.role, asked.projects).await?;
     Ok((StatusCode::CREATED, Json(require_done(outcome, || unknown_user(&asked.name))?)))
 }
@@ -159,7 +160,7 @@ pub(crate) async fn revoke_token(
     _: OperatorAuth,
 ) -> JsonResult<UserToken> {
     let missing =
-        || format!("user {name:?} has no valid token {token:?}; `drophammer user token list` lists the tokens");
+        || format!("user {name:?} has no valid token {token:?}; `drophammer user token list {name}` lists the tokens");
     let token = require_done(app.state.revoke_user_token(&name, &token).await?, missing)?;
     app.sessions.end_sessions_of(&name);
     Ok(Json(token))

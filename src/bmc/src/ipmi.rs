@@ -17,15 +17,14 @@ use std::ffi::OsStr;
 use std::time::Duration;
 use uuid::Uuid;
 
-const ANSWER: Duration = Duration::from_secs(60);
-/// Parts of the error messages that ipmitool prints if the controller does not support the cipher suite that ipmitool
-/// has selected.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(60);
+/// Parts of ipmitool's error messages if the controller does not support the cipher suite that ipmitool has selected.
 const CIPHER_ERRORS: &[&str] =
     &["cipher suite", "authentication algorithm", "integrity algorithm", "confidentiality algorithm"];
-/// Options for further attempts after a controller has rejected the session. Each option is preceded by texts; it is
-/// tried after an error message that contains one of these texts. Old controllers support only cipher suite 3 (SHA-1),
-/// and strict controllers accept only cipher suite 17 (SHA-256). By default, ipmitool requests the privilege level
-/// Administrator, which some users lack.
+/// Options that are tried in this order after a controller has rejected the session. Each item contains substrings of
+/// error messages, and an option. The option is tried if the message contains one of the substrings. Old controllers
+/// support only cipher suite 3 (SHA-1), and strict controllers only cipher suite 17 (SHA-256). ipmitool requests the
+/// privilege level Administrator, which some users lack.
 const FALLBACKS: [(&[&str], [&str; 2]); 3] =
     [(CIPHER_ERRORS, ["-C", "3"]), (CIPHER_ERRORS, ["-C", "17"]), (&["privilege", "invalid role"], ["-L", "OPERATOR"])];
 
@@ -35,13 +34,13 @@ struct IpmiController<'a> {
     bmc: &'a Bmc,
     host: &'a str,
     port: String,
-    /// Options that the controller requires.
+    /// Options of [`FALLBACKS`] that this controller requires.
     options: RefCell<Vec<[&'static str; 2]>>,
     guard: &'a dyn WriteGuard,
 }
 
-/// Performs the action, and reads the resulting state from the controller. Returns a warning if the controller reports
-/// the UUID of another machine, or if a part of the resulting state cannot be read.
+/// Performs the action, and reads the resulting state back from the controller. Returns a warning if the controller
+/// reports the UUID of another machine, or does not report all of the resulting state.
 pub(crate) fn perform_action(
     program: impl AsRef<OsStr>,
     bmc: &Bmc,
@@ -75,8 +74,8 @@ pub(crate) fn read_power_state(
 }
 
 impl IpmiController<'_> {
-    /// Runs ipmitool with these arguments. If the controller rejects the session, repeats the command with the options that such
-    /// controllers require, and uses these options for all later commands.
+    /// Runs ipmitool with these arguments. If the controller rejects the session, repeats the command with further
+    /// options, and uses the options that succeeded for all later commands.
     fn run(&self, words: &[&str]) -> Result<String> {
         let mut done = self.run_with(&self.options.borrow(), words);
         for (texts, option) in FALLBACKS {
@@ -105,10 +104,11 @@ impl IpmiController<'_> {
 
     fn run_with(&self, options: &[[&str; 2]], words: &[&str]) -> std::result::Result<String, CommandError> {
         let Bmc { username, password, .. } = self.bmc;
-        // Without `-E`, ipmitool would prompt for the password on the terminal.
+        // With `-E`, ipmitool reads the password from the environment. Without `-E`, it would prompt for the password
+        // on the terminal.
         let who = ["-I", "lanplus", "-H", self.host, "-p", &self.port, "-U", username, "-E"];
         let command = ToolCommand::new(self.program).args(who).args(options.as_flattened()).args(words);
-        command.env("IPMI_PASSWORD", password.reveal()).deadline(ANSWER).run().map(|output| output.stdout)
+        command.env("IPMI_PASSWORD", password.reveal()).deadline(REQUEST_TIMEOUT).run().map(|output| output.stdout)
     }
 
     /// Returns the power state: `on` or `off`.
@@ -117,7 +117,7 @@ impl IpmiController<'_> {
         Ok(output.trim_end().rsplit(' ').next().unwrap_or_default().to_owned())
     }
 
-    /// Switches the machine to the power state `on` or `off`, unless it is in this state already.
+    /// Switches the machine to the power state `on` or `off`, unless the machine is already in this state.
     fn reach_state(&self, state: &str) -> Result<()> {
         match self.read_power()? == state {
             true => Ok(()),
@@ -125,8 +125,8 @@ impl IpmiController<'_> {
         }
     }
 
-    /// Waits until the controller reports the state. If the controller has rejected the request but the machine reaches
-    /// the state, the request counts as successful.
+    /// Waits until the controller reports the state. The request counts as successful if the machine reaches the state,
+    /// even if the controller has rejected the request.
     fn await_state(&self, state: &str, requested: Result<String>) -> Result<()> {
         let reads = if requested.is_ok() { READS } else { READS_AFTER_REJECTION };
         let actual = read_until(reads, || self.read_power(), |actual| actual == state)?;
@@ -140,8 +140,8 @@ impl IpmiController<'_> {
         }
     }
 
-    /// Restarts the machine, or switches it on if it is off, since most controllers refuse to cycle a machine that is
-    /// off. If the controller cannot cycle the machine, the machine is switched off and on.
+    /// Power-cycles the machine, or switches it on if it is off, because most controllers refuse to power-cycle a
+    /// machine that is off. If the controller cannot power-cycle the machine, switches it off and on.
     fn cycle_power(&self) -> Result<()> {
         if self.read_power()? == "off" {
             return self.reach_state("on");
@@ -155,8 +155,8 @@ impl IpmiController<'_> {
         }
     }
 
-    /// Returns a warning if the controller reports the GUID of another machine. A controller without a GUID causes no
-    /// warning.
+    /// Returns a warning if the controller reports the GUID of another machine. A controller that reports no GUID
+    /// causes no warning.
     fn compare_guid(&self, machine: &TargetMachine) -> Option<String> {
         let wanted = machine.uuid.as_deref().and_then(parse_usable_uuid)?;
         let reported = reported_guid(&self.run(&["mc", "guid"]).ok()?)?;
@@ -167,7 +167,7 @@ impl IpmiController<'_> {
     }
 }
 
-/// Returns whether an error message contains one of these texts.
+/// Returns whether an error message contains one of these substrings.
 fn contains_any(error: &CommandError, texts: &[&str]) -> bool {
     let message = error.to_string().to_lowercase();
     texts.iter().any(|text| message.contains(text))
@@ -179,8 +179,8 @@ fn reported_guid(text: &str) -> Option<Uuid> {
     parse_usable_uuid(line.split_once(':')?.1)
 }
 
-/// Returns whether both GUIDs are the same in one of the byte orders that controllers and ipmitool use. The byte orders
-/// are those of RFC 4122 and SMBIOS, and the reverse of each of them (IPMI 2.0, 20.8).
+/// Returns whether the GUIDs are equal in RFC 4122 byte order, in SMBIOS byte order, or after reversing all bytes of
+/// either (IPMI 2.0, 20.8).
 fn is_same_guid(reported: Uuid, wanted: Uuid) -> bool {
     let mut bytes = *reported.as_bytes();
     bytes.reverse();

@@ -1,9 +1,10 @@
-//! Power control, boot devices and BIOS settings of a machine, through its management controller (BMC): over Redfish, or
-//! over IPMI with `ipmitool`.
+//! Power control, boot devices and BIOS settings of a machine, through its management controller (BMC): over Redfish,
+//! or over IPMI with `ipmitool`.
 //!
-//! After each change the state is read back until the controller reports the requested state. Controllers that report
-//! another machine's UUID are refused. `redfish::test_double` simulates the quirks of real Redfish services in tests. Start
-//! with [`switch_power`] and [`redfish::RedfishMachine`].
+//! After each change, the state is read back until the controller reports the requested state. A Redfish service that
+//! reports the UUID of another machine is refused. Over IPMI, a different GUID causes only a warning.
+//! `redfish::test_double` simulates the quirks of real Redfish services in tests. Start with [`switch_power`] and
+//! [`redfish::RedfishMachine`].
 
 mod ipmi;
 pub mod redfish;
@@ -30,7 +31,7 @@ pub enum PowerAction {
     Off,
     /// Power-cycle the machine, or switch it on if it is off.
     Cycle,
-    /// Boot over PXE at the next boot only.
+    /// Boot over PXE at the next boot, but not at later boots.
     Pxe,
 }
 
@@ -83,9 +84,10 @@ impl fmt::Display for PowerState {
 /// Machine on which an action is performed.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct TargetMachine {
-    /// UUID that the machine's firmware reports. It is compared with the UUID that the controller reports.
+    /// UUID that the machine's firmware reports. It is compared with the UUID that the controller reports for the
+    /// machine.
     pub uuid: Option<String>,
-    /// Firmware type in the machine's last registration. This type determines the boot mode.
+    /// Firmware type in the machine's last registration, which determines the boot mode.
     pub firmware: Option<FirmwareType>,
 }
 
@@ -93,8 +95,9 @@ pub struct TargetMachine {
 /// controller may belong to another machine, or if the resulting state deviates harmlessly from the requested state.
 ///
 /// # Errors
-/// The controller cannot be reached, rejects the credentials, belongs to another machine, does not support the action,
-/// reports a state other than the requested one, or `guard` refuses a request.
+/// Returns an error if the controller cannot be reached, rejects the credentials, belongs to another machine, does not
+/// support the action, or reports a state other than the requested one. Also returns an error if `guard` refuses a
+/// request.
 pub fn switch_power(
     bmc: &Bmc,
     action: PowerAction,
@@ -120,21 +123,21 @@ pub fn read_power_state(bmc: &Bmc, machine: &TargetMachine) -> Result<(PowerStat
     }
 }
 
-/// Maximum number of times that the state is read until the controller reports the requested state. Many controllers
-/// report the former state for some seconds.
+/// Maximum number of times that the state is read until it is the requested state. Many controllers report the previous
+/// state for some seconds.
 const READS: u32 = 60;
-/// Maximum number of times that the state is read after the controller has rejected the request. The state is read even
-/// then, because the rejection may mean that the machine is already in the requested state.
+/// Maximum number of times that the state is read after the controller has rejected the request. In this case, the
+/// state is also read, because the machine may already be in the requested state.
 const READS_AFTER_REJECTION: u32 = 5;
 const READ_INTERVAL: Duration = Duration::from_millis(if cfg!(any(test, feature = "testing")) { 2 } else { 1000 });
-/// Maximum duration of all reads together if the controller responds slowly or not at all.
+/// Maximum duration of all reads together, for a controller that responds slowly or not at all.
 const READ_TIMEOUT: Duration = Duration::from_secs(120);
 
-/// Reads the state repeatedly until it is the requested one, or a limit is reached. Returns the last state. Failed
-/// reads are repeated, because some controllers do not respond while the power changes.
+/// Reads the state repeatedly until it is the requested state, or a limit is reached. Returns the last state. Failed
+/// reads are also repeated, because some controllers do not respond while the power state changes.
 ///
 /// # Errors
-/// The last read has failed.
+/// Returns the error of the last read if that read has failed.
 fn read_until<T>(reads: u32, read: impl Fn() -> Result<T>, is_reached: impl Fn(&T) -> bool) -> Result<T> {
     let started = Instant::now();
     let mut last = read();

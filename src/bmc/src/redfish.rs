@@ -1,4 +1,4 @@
-//! Redfish (DSP0266): the system of a machine, its power, its boot override, and its BIOS.
+//! Redfish (DSP0266): the system of a machine, with its power, boot override and BIOS.
 
 pub mod bios;
 mod boot_override;
@@ -19,12 +19,12 @@ use uuid::Uuid;
 /// One system of a Redfish service.
 pub struct RedfishMachine<'a> {
     client: RedfishClient<'a>,
-    /// Path of the system.
+    /// Path of the system's resource.
     path: String,
 }
 
-/// Performs the action, and reads the resulting state from the service. Returns a warning if the resulting state
-/// deviates harmlessly from the requested state.
+/// Performs the action, and reads the resulting state back from the service. Returns a warning if this state differs
+/// harmlessly from the requested state.
 pub(crate) fn perform_action(
     bmc: &Bmc,
     action: PowerAction,
@@ -64,7 +64,7 @@ impl<'a> RedfishMachine<'a> {
         Ok(RedfishMachine { client, path })
     }
 
-    /// Requests the permission of `guard` before each request that changes the machine.
+    /// Sets the guard, whose permission is requested before each request that changes the machine.
     pub fn guarded_by(mut self, guard: &'a dyn WriteGuard) -> RedfishMachine<'a> {
         self.client.guard = guard;
         self
@@ -72,8 +72,8 @@ impl<'a> RedfishMachine<'a> {
 }
 
 impl RedfishClient<'_> {
-    /// Finds the path of the machine's system. A single system of a service is accepted unless it reports the UUID of
-    /// another machine. If the service has several systems, exactly one of them must report the machine's UUID.
+    /// Finds the path of the machine's system. If the service has a single system, it is accepted unless it reports the
+    /// UUID of another machine. If there are several systems, exactly one of them must report the machine's UUID.
     fn find_system(&self, machine: Option<&str>) -> Result<String> {
         let members = self.fetch_members("/redfish/v1/Systems")?;
         let wanted = machine.and_then(|id| Uuid::try_parse(id).ok());
@@ -91,7 +91,7 @@ impl RedfishClient<'_> {
                 found.push((uuid == wanted, path));
             }
         }
-        // A system whose UUID matches in the other byte order is accepted only if no system has exactly this UUID.
+        // A UUID in the other byte order counts only if no system has exactly the requested UUID.
         let exact = found.iter().any(|(is_exact, _)| *is_exact);
         found.retain(|(is_exact, _)| *is_exact == exact);
         if let [(_, path)] = found[..] {
@@ -99,7 +99,8 @@ impl RedfishClient<'_> {
         }
         let which = machine.map_or("is requested".to_owned(), |id| format!("has the id {id}"));
         Err(bmc_refusal(format!(
-            "management controller {url} manages {count} systems, and it is unknown which of them {which}: append the path of the right system to the address. Systems: {systems}",
+            "management controller {url} manages {count} systems, and does not report which system {which}: append \
+            the path of the right system to the address. Systems: {systems}",
             url = self.url,
             count = members.len(),
             systems = members.join(", ")
@@ -111,12 +112,12 @@ impl RedfishClient<'_> {
         Ok(self.fetch(path)?.document["UUID"].as_str().and_then(parse_usable_uuid))
     }
 
-    /// Refuses a system that reports the UUID of another machine, for example because the controller's address was
-    /// reassigned, swapped or mistyped.
+    /// Refuses a system that reports the UUID of another machine. This happens, for example, if the address of the
+    /// controller was reassigned, swapped or mistyped.
     fn refuse_another(&self, path: &str, wanted: Uuid) -> Result<()> {
         match self.read_uuid(path)? {
             Some(uuid) if !is_same_uuid(uuid, wanted) => Err(bmc_refusal(format!(
-                "management controller {url} belongs to machine {uuid}, not to {wanted}: power state and boot device were not changed. Correct the controller's address; if the address is right although the UUIDs differ, append the system's path to the address: {url}{path}",
+                "management controller {url} belongs to machine {uuid}, not to {wanted}: power state and boot device were not changed. Correct the controller's address; if the address is right even though the UUIDs differ, append the system's path to the address: {url}{path}",
                 url = self.url
             ))),
             _ => Ok(()),

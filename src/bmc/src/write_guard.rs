@@ -1,19 +1,19 @@
-//! Permission for the requests that change a machine. It is requested immediately before each of these requests.
+//! Permission to send requests that change a machine. It is requested immediately before each such request.
 
 use common::error::Result;
 
-/// Effect of a request on the machine.
+/// Type of change that a request makes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum WriteKind {
-    /// Changes boot device or BIOS settings. The request can be repeated.
+    /// Change of the boot device or of BIOS settings. Such a request can be repeated.
     Settings,
-    /// Changes the power state, or restarts the machine.
+    /// Change of the power state, or a restart of the machine.
     Power,
 }
 
-/// Permission to send the requests of one action.
+/// Guard that permits or refuses the requests of one action.
 pub trait WriteGuard: Sync {
-    /// Permits the next request.
+    /// Permits the next request, or refuses it.
     ///
     /// # Errors
     /// Returns the reason why the request must not be sent.

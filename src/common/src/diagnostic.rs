@@ -2,6 +2,7 @@
 //! together.
 
 use crate::error_code::{self, ErrorCode};
+use crate::format::system_errors::without_os_error_numbers;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
@@ -26,7 +27,8 @@ pub struct Diagnostic {
 
 impl Diagnostic {
     pub fn new(place: impl Into<String>, message: impl Into<String>) -> Self {
-        Diagnostic { place: place.into(), line: None, column: None, message: message.into(), code: None }
+        let message = without_os_error_numbers(&message.into()).into_owned();
+        Diagnostic { place: place.into(), line: None, column: None, message, code: None }
     }
 
     #[must_use]
@@ -34,13 +36,13 @@ impl Diagnostic {
         Diagnostic { code: Some(code), ..self }
     }
 
-    /// Sets the code, unless the problem already has a code.
+    /// Sets the code of the problem, unless it already has a code.
     #[must_use]
     pub fn with_default_code(self, code: ErrorCode) -> Diagnostic {
         Diagnostic { code: self.code.or(Some(code)), ..self }
     }
 
-    /// Returns location and message, with the code at the end.
+    /// Returns the location and the message, with the code at the end.
     pub fn to_coded_text(&self) -> String {
         self.code.map_or_else(|| self.to_string(), |code| code.annotate(self.to_string()))
     }
@@ -63,7 +65,7 @@ pub fn child_path(place: &str, name: &str) -> String {
     if place.is_empty() { name.to_owned() } else { format!("{place}.{name}") }
 }
 
-/// Formats problems for an error message, one per line.
+/// Formats problems for an error message, one problem per line.
 pub fn join_problems(problems: &[Diagnostic]) -> String {
     problems.iter().map(|problem| problem.to_string()).collect::<Vec<_>>().join("\n")
 }

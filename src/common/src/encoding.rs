@@ -13,8 +13,8 @@ pub fn join_hex(bytes: impl AsRef<[u8]>, separator: &str) -> String {
     bytes.as_ref().iter().map(|byte| format!("{byte:02x}")).collect::<Vec<_>>().join(separator)
 }
 
-/// Decodes hexadecimal digits in upper or lower case. Returns `None` if a character is not a digit or the last byte is
-/// incomplete.
+/// Decodes hexadecimal digits in upper or lower case. Returns `None` if a character is not a hexadecimal digit, or if
+/// the number of digits is odd.
 pub fn decode_hex(text: &str) -> Option<Vec<u8>> {
     let digits: Option<Vec<u8>> = text.chars().map(|digit| Some(digit.to_digit(16)? as u8)).collect();
     let digits = digits?;
@@ -50,7 +50,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn bytes_survive_hexadecimal_digits() {
+    fn bytes_are_encoded_and_decoded_as_hex() {
         let all: Vec<u8> = (0..=255).collect();
         assert_eq!(decode_hex(&encode_hex(&all)), Some(all.clone()));
         assert_eq!(decode_hex(&encode_hex(&all).to_uppercase()), Some(all));
@@ -67,7 +67,7 @@ mod tests {
     }
 
     #[test]
-    fn digests_have_their_algorithm_in_front() {
+    fn sha256_digests_have_algorithm_prefix() {
         let empty = "sha256:e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855";
         assert_eq!(format_sha256(""), empty);
         assert_eq!(format!("sha256:{}", hash_reader(&b""[..]).unwrap()), empty);

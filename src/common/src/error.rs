@@ -1,8 +1,10 @@
-//! The error type of all crates. It contains the phase that failed, the failed action, and the cause as reported by the system or tool.
+//! The error type of all crates. It contains the phase that failed, the failed action, and the cause as reported by the
+//! system or tool.
 
 use crate::error_code::ErrorCode;
+use crate::format::system_errors::without_os_error_numbers;
 use crate::format::without_secrets;
-use crate::type_errors::reword_type_error;
+use crate::type_errors::{locate_json_error, reword_type_error};
 use std::error::Error as StdError;
 use std::fmt;
 
@@ -44,8 +46,8 @@ impl fmt::Display for Phase {
 
 type BoxedError = Box<dyn StdError + Send + Sync>;
 
-/// Error with its phase and cause. `Display` prints the error with all its causes in one line, so callers need not print
-/// [`StdError::source`] themselves.
+/// Error with its phase and cause. `Display` prints the error with all its causes in one line, so callers need not
+/// print [`StdError::source`] themselves.
 #[derive(Debug)]
 pub struct Error {
     pub phase: Phase,
@@ -61,25 +63,24 @@ impl Error {
         Error { phase, what: what.into(), source: None, code: None, refused: false, denied: false }
     }
 
-    /// Creates an error for a request that is invalid or unsafe. Nothing was written, and a retry would fail in the
-    /// same way.
+    /// Creates an error that refuses an invalid or unsafe request. Nothing was written, and a retry would fail for the
+    /// same reason.
     pub fn refusal(phase: Phase, what: impl Into<String>) -> Self {
         Error { refused: true, ..Error::new(phase, what) }
     }
 
-    /// Creates an error for a request that the control plane has denied. The denial is final.
+    /// Creates an error for a request that the control plane has finally denied.
     pub fn denial(phase: Phase, what: impl Into<String>) -> Self {
         Error { denied: true, ..Error::new(phase, what) }
     }
 
-    /// Sets the code of this error. If an error in the chain of sources has a code, that code takes precedence, because
-    /// it is more specific.
+    /// Sets the code of this error. A code in the chain of sources takes precedence, because it is more specific.
     #[must_use]
     pub fn with_code(self, code: ErrorCode) -> Error {
         Error { code: Some(code), ..self }
     }
 
-    /// Sets the code of this error, unless the error or its chain of sources already has a code.
+    /// Sets the code of this error, unless this error or an error in its chain of sources already has a code.
     #[must_use]
     pub fn with_default_code(self, code: ErrorCode) -> Error {
         if self.specific_code().is_some() { self } else { self.with_code(code) }
@@ -90,13 +91,13 @@ impl Error {
         self.specific_code().unwrap_or_else(|| self.phase.general_code())
     }
 
-    /// Returns the code of the innermost error that has a code.
+    /// Returns the code of the innermost error that has a code; `None` if no error in the chain has a code.
     pub fn specific_code(&self) -> Option<ErrorCode> {
         let mut innermost = self.code;
         let mut source = self.source();
         while let Some(error) = source {
-            // The wrapped error itself is examined too, because the source of an `io::Error` that wraps another error
-            // is the source of the wrapped error.
+            // `io::Error::source` does not return the error that the `io::Error` wraps, but the source of that error.
+            // The wrapped error must therefore be examined separately.
             let wrapped = error.downcast_ref::<std::io::Error>().and_then(|error| error.get_ref()?.downcast_ref());
             let coded = error.downcast_ref::<Error>().or(wrapped);
             innermost = coded.and_then(|error| error.specific_code()).or(innermost);
@@ -105,8 +106,8 @@ impl Error {
         innermost
     }
 
-    /// Returns the message for operators, with the code at its end. If the message already ends with a code of another
-    /// process, such as a newer server, no general code is added.
+    /// Returns the message for operators, with the code at its end. If the message already ends with the code of
+    /// another process, such as a newer server, the general code of the phase is not added.
     pub fn to_coded_text(&self) -> String {
         match self.specific_code() {
             Some(code) => code.annotate(self.to_string()),
@@ -114,13 +115,13 @@ impl Error {
         }
     }
 
-    /// Returns whether this error, or an error in its chain of sources, was created by [`Error::denial`].
+    /// Returns whether this error, or an error in its chain of sources, was created with [`Error::denial`].
     pub fn is_denial(&self) -> bool {
         let source = self.source.as_ref().and_then(|source| source.downcast_ref::<Error>());
         self.denied || source.is_some_and(Error::is_denial)
     }
 
-    /// Returns whether this error, or an error in its chain of sources, was created by [`Error::refusal`].
+    /// Returns whether this error, or an error in its chain of sources, was created with [`Error::refusal`].
     pub fn is_refusal(&self) -> bool {
         let source = self.source.as_ref().and_then(|source| source.downcast_ref::<Error>());
         self.refused || source.is_some_and(Error::is_refusal)
@@ -131,16 +132,25 @@ impl Error {
     }
 }
 
+/// Returns the text without secrets, and without the numbers of errors of the operating system.
+fn displayed_text(text: &str) -> String {
+    without_secrets(&without_os_error_numbers(text))
+}
+
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let what = without_secrets(&self.what);
+        let what = displayed_text(&self.what);
         f.write_str(&what)?;
         let mut said = what;
         let mut source = self.source();
         while let Some(error) = source {
-            // Some libraries repeat the text of the source in their own text. A text that was already printed is
-            // skipped.
-            let text = without_secrets(&reword_type_error(&error.to_string()));
+            // The error messages of some libraries contain the message of the source. The text of a source that was
+            // already printed in this way is skipped.
+            let text = match error.downcast_ref::<serde_json::Error>() {
+                Some(error) => locate_json_error(error),
+                None => reword_type_error(&error.to_string()),
+            };
+            let text = displayed_text(&text);
             if !said.contains(&text) {
                 write!(f, ": {text}")?;
                 said.push_str(&text);
@@ -177,14 +187,24 @@ mod tests {
     use super::*;
 
     #[test]
-    fn no_message_has_the_password_of_a_url() {
+    fn error_messages_hide_secrets_of_urls() {
         let inner: Result<(), _> = Err(std::io::Error::other("no answer from http://me:pass@h/i?sig=abc"));
         let error = inner.context(Phase::Image, || "fetch http://me:pass@h/i?sig=abc").unwrap_err().to_string();
         assert_eq!(error, "fetch http://…@h/i?sig=…: no answer from http://…@h/i?sig=…");
     }
 
     #[test]
-    fn the_whole_chain_is_said_once() {
+    fn messages_of_the_operating_system_have_no_numbers() {
+        let system_error = || std::io::Error::from_raw_os_error(2);
+        let inner: Result<(), _> = Err(system_error());
+        let error = inner.context(Phase::Image, || "open a.tar").unwrap_err();
+        assert_eq!(error.to_coded_text(), "open a.tar: No such file or directory (DH-400)");
+        let error = Error::refusal(Phase::Image, format!("a.tar: {}; add the file", system_error()));
+        assert_eq!(error.to_string(), "a.tar: No such file or directory; add the file");
+    }
+
+    #[test]
+    fn message_contains_whole_cause_chain_once() {
         let inner: Result<(), _> = Err(std::io::Error::other("No space left on device"));
         let error =
             inner.context(Phase::Image, || "write etc/hosts").context(Phase::Image, || "unpack the image").unwrap_err();
@@ -206,7 +226,7 @@ mod tests {
         assert_eq!(coded.code(), ErrorCode::Mkfs);
         assert_eq!(coded.with_code(ErrorCode::ImageWrite).code(), ErrorCode::Mkfs);
         assert_eq!(outer(error(None)).with_code(ErrorCode::ImageWrite).code(), ErrorCode::ImageWrite);
-        // A source of another type may be between two errors.
+        // The error with the code is wrapped in an error of another type.
         let between = std::io::Error::other(error(Some(ErrorCode::Mkfs)));
         assert_eq!(Error::with_source(Phase::Image, "outer", between).code(), ErrorCode::Mkfs);
     }
@@ -221,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refusal_stays_one() {
+    fn context_preserves_refusals_and_denials() {
         let inner: Result<()> = Err(Error::refusal(Phase::Image, "it is a tar"));
         let error = inner.context(Phase::Image, || "look at the image").unwrap_err();
         assert!(error.is_refusal() && !error.is_denial());

@@ -1,5 +1,5 @@
-//! Stable codes of refusals and failures, such as `DH-217`. Each code has an entry in the manual, which `drophammer
-//! explain DH-217` prints. `testdata/error-codes.txt` lists all assigned numbers: a number is never reused.
+//! Stable codes of refusals and failures, such as `DH-217`. `drophammer explain DH-217` prints the entry of a code in
+//! the manual. `testdata/error-codes.txt` lists all numbers that were ever assigned; a number is never reused.
 
 mod table;
 
@@ -23,13 +23,13 @@ impl ErrorCode {
         ErrorCode::ALL.iter().copied().find(|code| code.number() == number)
     }
 
-    /// Appends the code to a message: `no space left on device (DH-310)`. A message that already contains the code is not
-    /// changed.
+    /// Appends the code to a message; the result is, for example, `no space left on device (DH-310)`. A message that
+    /// already contains the code is not changed.
     pub fn annotate(self, message: impl Into<String>) -> String {
         append(message.into(), &self.to_string())
     }
 
-    /// Appends the code to a message, unless the message already ends with a code.
+    /// Appends the code to a message, unless the message already ends with any code.
     pub fn annotate_uncoded(self, message: impl Into<String>) -> String {
         let message = message.into();
         let last = message.strip_suffix(')').and_then(|text| text.rsplit_once(" (")).map(|(_, last)| last);
@@ -42,8 +42,8 @@ pub fn append(message: String, code: &str) -> String {
     if message.contains(code) { message } else { format!("{message} ({code})") }
 }
 
-/// Returns whether the text has the form of a code. The code itself may be unknown, because it may come from a newer
-/// version.
+/// Returns whether the text has the form of a code. The code may be unknown to this version, because a newer version
+/// has assigned it.
 pub fn is_code(text: &str) -> bool {
     let digits = text.strip_prefix(PREFIX).unwrap_or_default();
     digits.len() == 3 && digits.bytes().all(|byte| byte.is_ascii_digit())
@@ -56,7 +56,7 @@ impl fmt::Display for ErrorCode {
 }
 
 impl Phase {
-    /// Returns the code of errors of this phase that do not have a more specific code.
+    /// Returns the code for errors of this phase that have no more specific code.
     pub fn general_code(self) -> ErrorCode {
         match self {
             Phase::Settings => ErrorCode::Settings,
@@ -80,10 +80,10 @@ impl Serialize for ErrorCode {
     }
 }
 
-/// Reads a code from JSON. Returns `None` for a code that only newer versions define.
+/// Reads a code from JSON. Returns `None` for a code that this version does not know.
 ///
 /// # Errors
-/// Fails if the value is not text.
+/// Fails if the value is not a string.
 pub fn deserialize_known<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<ErrorCode>, D::Error> {
     Ok(Option::<String>::deserialize(deserializer)?.and_then(|text| ErrorCode::parse(&text)))
 }
@@ -109,7 +109,7 @@ mod tests {
     use std::collections::BTreeSet;
 
     #[test]
-    fn a_code_is_read_as_it_is_printed() {
+    fn codes_are_parsed_in_every_accepted_spelling() {
         for code in ErrorCode::ALL {
             assert_eq!(ErrorCode::parse(&code.to_string()), Some(*code));
         }
@@ -140,7 +140,8 @@ mod tests {
         assert!(numbers.into_iter().all(|number| (100..1000).contains(&number)));
     }
 
-    /// A number keeps its meaning forever. To retire a code, replace its name in the file by `retired`.
+    /// The meaning of a number never changes. To retire a code, replace its name in `testdata/error-codes.txt` by
+    /// `retired`.
     #[test]
     fn assigned_numbers_are_never_reused() {
         let assigned: Vec<(&str, &str)> = include_str!("../../../testdata/error-codes.txt")

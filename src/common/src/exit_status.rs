@@ -1,21 +1,21 @@
-//! Outcome of a command. It determines the exit status.
+//! Outcome of a command, which determines its exit status.
 
 use crate::error::Result;
 use crate::format::metal_api_wording::reword_metal_phrases;
 use crate::output;
 
-/// Outcome of a command that did not fail with an error.
+/// Outcome of a command that has not failed with an error.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CommandOutcome {
     Good,
     Refused,
-    /// One or several plans were computed. No plan is refused, and at least one plan erases data.
+    /// One or more plans were computed. None of them is refused, and at least one erases data.
     Erases,
     /// A plan was computed that changes the machine without erasing data.
     Changes,
-    /// Outcome of the agent: the machine reboots immediately.
+    /// The agent has decided that the machine reboots immediately.
     BootAgain,
-    /// Outcome of the agent: the machine offers a login and waits until it is powered off.
+    /// The agent has decided that the machine offers a login, and waits until it is powered off.
     Rescue,
 }
 
@@ -25,8 +25,8 @@ impl CommandOutcome {
     }
 }
 
-/// Prints the error if it is a refusal, and converts it to [`CommandOutcome::Refused`], because a refusal has a
-/// different exit status than a failure.
+/// If the error is a refusal, prints it, and returns [`CommandOutcome::Refused`] in place of the error, because the
+/// exit status of a refusal differs from that of a failure.
 pub fn report_refusal(result: Result<CommandOutcome>) -> Result<CommandOutcome> {
     match result {
         Err(error) if error.is_refusal() => {

@@ -1,7 +1,9 @@
-//! Formatting of text and numbers for terminals: aligned columns, sizes, durations, and removal of secrets and hidden
-//! characters.
+//! Formatting of text and numbers for terminals: aligned columns, sizes, durations, and the removal of secrets and
+//! hidden characters.
 
+pub mod machine_ids;
 pub mod metal_api_wording;
+pub mod system_errors;
 pub mod table;
 pub mod terminal_escaping;
 pub mod untrusted_text_limits;
@@ -9,10 +11,10 @@ pub mod untrusted_text_limits;
 use table::{TableCell, TableColumn, TableFormat, format_table};
 use terminal_escaping::is_hidden;
 
-/// Error message for a YAML line that is indented by a tab.
+/// Error message about a YAML line that is indented by a tab.
 pub const TAB: &str = "a tab indents this line; YAML requires spaces";
 
-/// Returns the line and column of a tab that indents `line` or the next line. The next line is included, because the
+/// Returns the line and column of a tab that indents `line` or the line after it. Both lines are searched, because the
 /// YAML parser reports such a tab at the end of the previous line.
 pub fn find_indenting_tab(text: &str, line: usize) -> Option<(usize, usize)> {
     let indents = |line: &str| line.chars().take_while(|c| c.is_whitespace()).position(|c| c == '\t');
@@ -28,17 +30,18 @@ pub fn format_columns<const N: usize>(rows: &[[String; N]]) -> String {
     format_table(&vec![TableColumn::default(); N], &rows, TableFormat::default())
 }
 
-/// Pads the text with spaces to a width in columns. Rust's format strings are unsuitable, because they panic if a width
+/// Pads the text with spaces to a width in columns. Rust's format strings are not used, because they panic if the width
 /// exceeds 65,535.
 pub fn pad_to_width(text: &str, width: usize) -> String {
     text.to_owned() + &" ".repeat(width.saturating_sub(self::display_width(text)))
 }
 
-/// Maximum width of console output, in columns. Longer lines are folded. Most server consoles are at least this wide.
+/// Maximum width of console output, in columns. Most server consoles are at least this wide, and longer lines are
+/// folded.
 pub const CONSOLE_COLUMNS: usize = 100;
 
-/// Folds each line that is longer than `columns`, at spaces between words. Continuation lines are indented by four more
-/// columns than the folded line. A single word that is too long is not broken.
+/// Folds each line that is longer than `columns` between words. Continuation lines are indented by four columns more
+/// than the folded line. A word that is too long is not split.
 pub fn fold_lines(text: &str, columns: usize) -> String {
     text.split('\n').map(|line| fold_line(line, columns)).collect::<Vec<_>>().join("\n")
 }
@@ -52,7 +55,7 @@ fn fold_line(line: &str, columns: usize) -> String {
             lines.push(current.trim_end().to_owned());
             current = indent.clone();
         }
-        // The spaces between two words are dropped at the start of a continuation line.
+        // A continuation line does not start with the spaces between two words.
         if lines.is_empty() || !current.trim().is_empty() || word != " " {
             current += word;
         }
@@ -61,7 +64,8 @@ fn fold_line(line: &str, columns: usize) -> String {
     lines.join("\n")
 }
 
-/// Returns the width of the text on a terminal, in columns: two for wide East Asian characters and emoji, zero for combining characters.
+/// Returns the width of the text on a terminal in columns. Wide East Asian characters and emoji take two columns, and
+/// combining characters none.
 pub fn display_width(text: &str) -> usize {
     text.chars().map(|c| if is_joining(c) { 0 } else { 1 + usize::from(is_wide(c)) }).sum()
 }
@@ -79,13 +83,13 @@ fn is_joining(c: char) -> bool {
     matches!(c, '\u{300}'..='\u{36f}' | '\u{200b}'..='\u{200d}' | '\u{20d0}'..='\u{20ff}' | '\u{fe00}'..='\u{fe0f}')
 }
 
-/// Replaces each hidden character by a space: characters that control a terminal, break a line, are invisible, or change the writing
-/// direction (U+202E).
+/// Replaces each hidden character by a space: characters that control a terminal, break a line, are invisible, or
+/// change the writing direction (such as U+202E).
 pub fn replace_hidden(text: &str) -> String {
     text.chars().map(|c| if is_hidden(c) { ' ' } else { c }).collect::<String>().trim_end().to_owned()
 }
 
-/// Truncates the text to a number of bytes, at a character boundary.
+/// Truncates the text to a number of bytes, but not within a character.
 pub fn truncate_bytes(text: &str, bytes: usize) -> &str {
     let ends = (0..=bytes.min(text.len())).rev();
     &text[..ends.into_iter().find(|end| text.is_char_boundary(*end)).unwrap_or_default()]
@@ -106,7 +110,7 @@ pub fn without_secrets(text: &str) -> String {
     shown + rest
 }
 
-/// Masks secrets in a URL that is passed without its scheme.
+/// Masks the secrets in a URL without its scheme.
 fn mask_url(url: &str) -> String {
     const SECRET: [&str; 8] = ["sig", "token", "credential", "password", "passwd", "secret", "key", "auth"];
     let (host, path) = url.split_at(url.find(['/', '?', '#']).unwrap_or(url.len()));
@@ -123,11 +127,11 @@ fn mask_url(url: &str) -> String {
 }
 
 /// Maximum number of items listed by [`join_few`].
-const WRITTEN_OUT: usize = 32;
+const MAXIMUM_LISTED_ITEMS: usize = 32;
 
-/// Joins the first items of a list, at most 32, followed by the number of the remaining items.
+/// Joins the first 32 items of a list, and appends the number of the remaining items.
 pub fn join_few(items: &[String], separator: &str) -> String {
-    let more = items.len().saturating_sub(WRITTEN_OUT);
+    let more = items.len().saturating_sub(MAXIMUM_LISTED_ITEMS);
     let first = items[..items.len() - more].join(separator);
     if more == 0 { first } else { format!("{first}{separator}{more} more") }
 }
@@ -145,7 +149,7 @@ pub fn format_bytes(bytes: u64) -> String {
     }
     let mut value = bytes as f64 / 1000.0;
     let mut unit = 0;
-    // A value of 999.5 or more would be printed as 1000, so the next unit is used.
+    // A value of 999.5 or more would be rounded to 1000, so the next unit is used.
     while value >= 999.5 && unit + 1 < UNITS.len() {
         value /= 1000.0;
         unit += 1;
@@ -182,7 +186,7 @@ pub fn format_age(seconds: u64) -> String {
     }
 }
 
-/// Returns a sort key that compares runs of digits by their numeric value, so that 6.9 precedes 6.10.
+/// Returns a sort key that compares sequences of digits by their numeric value, so that 6.9 precedes 6.10.
 pub fn natural_sort_key(name: &str) -> Vec<(usize, &[u8])> {
     let runs = name.as_bytes().chunk_by(|one, next| one.is_ascii_digit() == next.is_ascii_digit());
     let runs = runs.map(|run| {
@@ -214,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_long_goes_on_in_the_next_line() {
+    fn long_lines_are_folded_with_indentation() {
         for (text, expected) in [
             ("", ""),
             ("short", "short"),
@@ -252,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn sizes() {
+    fn byte_counts_are_formatted_with_decimal_units() {
         let cases = [
             (0, "0 B"),
             (999, "999 B"),
@@ -269,14 +273,14 @@ mod tests {
     }
 
     #[test]
-    fn a_number_and_its_noun_agree() {
+    fn count_selects_singular_or_plural_noun() {
         for (count, expected) in [(0, "0 disks"), (1, "1 disk"), (2, "2 disks")] {
             assert_eq!(format_count(count, "disk", "disks"), expected);
         }
     }
 
     #[test]
-    fn durations() {
+    fn seconds_are_formatted_as_durations() {
         for (count, expected) in
             [(0.04, "0.0 s"), (59.9, "59.9 s"), (59.99, "1 min 0 s"), (200.0, "3 min 20 s"), (7500.0, "2 h 5 min")]
         {
@@ -285,19 +289,19 @@ mod tests {
     }
 
     #[test]
-    fn what_steers_a_terminal_is_no_text() {
+    fn control_characters_are_replaced_by_blanks() {
         assert_eq!(replace_hidden("sda\n\u{1b}[2J\u{202e}dc \n"), "sda  [2J dc");
     }
 
     #[test]
-    fn a_cell_may_be_longer_than_a_format_string_takes() {
+    fn columns_support_cells_longer_than_format_width_limit() {
         let long = "x".repeat(70_000);
         let text = format_columns(&[[long.clone(), "y".to_owned()], ["z".to_owned(), "y".to_owned()]]);
         assert_eq!(text.lines().map(str::len).collect::<Vec<_>>(), [70_003, 70_003]);
     }
 
     #[test]
-    fn columns_align_where_characters_are_wide() {
+    fn columns_align_with_wide_characters() {
         for (text, columns) in
             [("sda", 3), ("データ", 6), ("é", 1), ("e\u{301}", 1), ("한글", 4), ("💾", 2), ("−·…", 3)]
         {

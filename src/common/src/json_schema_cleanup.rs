@@ -2,8 +2,8 @@
 
 use serde_json::Value;
 
-/// Removes `format: uint32` and similar formats, which no standard defines, and `default: null`, which only repeats
-/// that a field is optional.
+/// Removes formats such as `format: uint32`, which no standard defines, and `default: null`, which only repeats that a
+/// field is optional.
 pub fn remove_nonstandard_formats(schema: &mut Value) {
     match schema {
         Value::Object(fields) => {

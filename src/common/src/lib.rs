@@ -1,5 +1,5 @@
-//! Modules that all other crates use: errors, exit codes, diagnostics, output on terminals, text encodings, and parsing of untrusted YAML
-//! within size and depth limits.
+//! Modules that all other crates use: errors, exit codes, diagnostics, output on terminals, text encodings, and parsing
+//! of untrusted YAML within size and depth limits.
 //!
 //! The crate opens neither files nor connections. It writes only to the standard streams, and reads only from readers
 //! that its callers pass. It does not contain any code about machines or disks. Start with [`error`] and

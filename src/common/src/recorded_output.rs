@@ -1,13 +1,13 @@
-//! Recorded output of commands, and hostile text, for tests.
+//! Recording of the output of commands, and hostile text, for tests.
 
 use crate::error::Result;
 use crate::format::terminal_escaping::is_hidden;
 use crate::output::print_error;
 use std::cell::RefCell;
 
-/// Name with everything that affects a terminal: 7-bit and 8-bit escape sequences that set colors, clipboard, links
-/// and title; bell; erased and forged lines; changes of the writing direction; invisible characters; and the marks of
-/// the program's own text styles.
+/// Name that contains every type of text that affects a terminal: escape sequences in 7-bit and 8-bit form that set
+/// colors, the clipboard, links and the title; the bell; erased and forged lines; changes of the writing direction;
+/// invisible characters; and the marks of the program's own text styles.
 pub const HOSTILE: &str = "n\u{1b}[2J\u{9b}31m\u{1b}]52;c;ZXZpbA==\u{7}\u{1b}]8;;http://evil\u{1b}\\x\u{1b}]0;t\u{9c}\r\u{8}\u{7f}\u{85}\
      \ndrophammer: forged\u{b}\u{c}\u{202e}cba\u{2066}\u{200b}\u{200d}\u{feff}\u{2028}\u{2029}\u{ad}\u{e0041}\u{fdd3}\u{fdef}\u{fffd}";
 

@@ -34,7 +34,7 @@ mod tests {
     }
 
     #[test]
-    fn an_empty_text_is_none_and_none_an_empty_text() {
+    fn empty_text_and_none_are_converted() {
         for (json, text) in [(r#"{"text":""}"#, None), (r#"{"text":"a"}"#, Some("a".to_owned()))] {
             assert_eq!(serde_json::from_str::<Document>(json).unwrap(), Document { text: text.clone() });
             assert_eq!(serde_json::to_string(&Document { text }).unwrap(), json);

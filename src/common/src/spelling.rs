@@ -1,7 +1,7 @@
 //! Suggestions for misspelled words.
 
-/// Returns the known word that is most similar to a misspelled word, or `None` if no known word is similar enough. If
-/// several known words are equally similar, the last of them is returned.
+/// Returns the known word that is most similar to a misspelled word; `None` if no known word is similar enough. If
+/// several known words are equally similar, returns the last of them.
 pub fn find_similar<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     let word = word.to_lowercase();
     let scored = known.into_iter().map(|name| (strsim::jaro_winkler(&word, &name.to_lowercase()), name));

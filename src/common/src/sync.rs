@@ -1,8 +1,8 @@
-//! Locks that stay usable after a panic.
+//! Locks that remain usable after a panic.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Locks the mutex even if a thread has panicked while it held the lock.
+/// Locks the mutex, even if a thread has panicked while it held the lock.
 pub fn lock_mutex<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -12,7 +12,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_panic_does_not_spoil_the_value() {
+    fn lock_is_usable_after_a_panic() {
         let mutex = Mutex::new(1);
         let panicked = std::thread::scope(|scope| {
             let holder = scope.spawn(|| {

@@ -9,7 +9,7 @@ pub fn now_in_milliseconds() -> String {
     format_milliseconds(now)
 }
 
-/// Formats a time as RFC 3339 in UTC. Unlike [`Rfc3339`] itself, always writes three digits of the second's fraction.
+/// Formats a time as RFC 3339 in UTC. Unlike [`Rfc3339`], always writes three digits for the fraction of the second.
 fn format_milliseconds(time: OffsetDateTime) -> String {
     let whole = time.replace_nanosecond(0).unwrap_or(time).format(&Rfc3339).unwrap_or_default();
     let milliseconds = time.millisecond();

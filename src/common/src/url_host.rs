@@ -34,7 +34,7 @@ mod tests {
     }
 
     #[test]
-    fn hosts_of_urls() {
+    fn host_is_extracted_from_url() {
         for (url, host) in
             [("http://install.rack:8080/base", "install.rack"), ("https://[::1]:8443", "[::1]"), ("https://h", "h")]
         {

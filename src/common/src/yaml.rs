@@ -1,8 +1,8 @@
-//! Reading untrusted YAML within limits: files of the server's directory, and `boot-info.yaml` of an image. Layouts have a separate reader,
-//! which records the line of each value.
+//! Reader of untrusted YAML with limits, for files of the server's directory and `boot-info.yaml` of an image. Layouts
+//! have a separate reader, which records the line of each value.
 //!
-//! The nesting depth is limited because the loader of marked-yaml is recursive: a few kilobytes of `- - - -` would overflow the stack and
-//! abort the program.
+//! The nesting depth is limited, because the loader of marked-yaml is recursive: a few kilobytes of `- - - -` would
+//! overflow the stack and abort the program.
 
 pub mod block_writer;
 pub mod edit;
@@ -11,7 +11,7 @@ mod fuzz;
 
 use crate::format::terminal_escaping::is_hidden;
 use crate::format::{TAB, find_indenting_tab};
-use marked_yaml::{LoaderOptions, Node, parse_yaml_with_options};
+use marked_yaml::{LoadError, LoaderOptions, Node, parse_yaml_with_options};
 use serde_json::Value;
 use std::fmt::Write;
 use yaml_rust2::Event;
@@ -24,21 +24,29 @@ const MAX_DEPTH: usize = 64;
 /// Reads the first document of `text`.
 ///
 /// # Errors
-/// Returns a message if the document is invalid, too long, or nested too deeply. The message contains the position if
+/// Returns a message if the document is invalid, too long, or nested too deeply. The message contains the position, if
 /// it is known.
 pub fn read_document(text: &str, options: LoaderOptions) -> Result<Node, String> {
     if text.len() > MAX_BYTES {
         return Err(format!(
-            "the document has {bytes} bytes; at most {limit_mib} MiB are supported",
+            "the document is {bytes} bytes; at most {limit_mib} MiB are supported",
             bytes = text.len(),
             limit_mib = MAX_BYTES >> 20
         ));
     }
     reject_deep_nesting(text)?;
-    parse_yaml_with_options(0, text, options).map_err(|error| error.to_string())
+    parse_yaml_with_options(0, text, options).map_err(|error| describe_load_error(&error))
 }
 
-/// Returns whether the first document of `text` is a sequence. Only the start of the document is parsed.
+/// Describes an error of the loader. The message begins with the position of the error if the position is known.
+fn describe_load_error(error: &LoadError) -> String {
+    let LoadError::DuplicateKey(duplicate) = error else { return error.to_string() };
+    let start = duplicate.key.span().start();
+    let position = start.map(|at| format!("{}:{}: ", at.line(), at.column())).unwrap_or_default();
+    format!("{position}the field {name:?} is specified twice", name = duplicate.key.as_str())
+}
+
+/// Returns whether the first document of `text` is a sequence. Parses only the start of the document.
 pub fn is_sequence(text: &str) -> bool {
     let mut parser = Parser::new(text.chars());
     loop {
@@ -49,8 +57,8 @@ pub fn is_sequence(text: &str) -> bool {
     }
 }
 
-/// Rejects documents that are nested too deeply. The depth is counted in the events of yaml-rust2's parser, which is
-/// not recursive, unlike the loader of marked-yaml. This function reports only one type of syntax error: a tab that
+/// Rejects documents that are nested too deeply. The depth is counted in the events of yaml-rust2's parser, which,
+/// unlike the loader of marked-yaml, is not recursive. The only syntax error that this function reports is a tab that
 /// indents a line. The loader reports all other syntax errors, because its messages are better.
 fn reject_deep_nesting(text: &str) -> Result<(), String> {
     let mut parser = Parser::new(text.chars());
@@ -82,8 +90,8 @@ pub fn is_null(node: &Node) -> bool {
     node.as_scalar().is_some_and(|scalar| scalar.may_coerce() && ["", "~", "null"].contains(&scalar.as_str()))
 }
 
-/// Converts the value to JSON. The caller must have configured the loader to prevent coercion, so that quoted and
-/// unquoted values can be distinguished.
+/// Converts the value to JSON. The loader must have been configured to prevent coercion, so that quoted and unquoted
+/// values can be distinguished.
 pub fn to_json(node: &Node) -> Value {
     match node {
         Node::Mapping(mapping) => {
@@ -100,17 +108,17 @@ pub fn to_json(node: &Node) -> Value {
         Node::Scalar(scalar) => match scalar.as_str() {
             "true" => Value::Bool(true),
             "false" => Value::Bool(false),
-            // A scalar is converted to a number only if its text is a JSON number. For example, 007 and 1_000 are
+            // A scalar becomes a number only if its text is a number in JSON. For example, 007 and 1_000 become
             // strings.
             text => serde_json::from_str(text).ok().filter(Value::is_number).unwrap_or_else(|| Value::from(text)),
         },
     }
 }
 
-/// Formats a string as YAML. The string is written without quotes if every YAML reader, including readers of YAML 1.1,
-/// parses it as a string at any position.
+/// Formats a string as YAML. The string is written without quotes only if every YAML reader, even for YAML 1.1, parses
+/// it as a string at any position.
 pub fn format_scalar(text: &str) -> String {
-    // Words that YAML 1.1, YAML 1.2 or a lenient reader parses as a type other than a string.
+    // Words that YAML 1.1, YAML 1.2 or a lenient reader does not parse as a string.
     const OTHERS: [&str; 11] = ["true", "false", "yes", "no", "on", "off", "null", "y", "n", "inf", "nan"];
     let starts = text.starts_with(|c: char| c.is_ascii_alphabetic() || c == '/');
     let plain = text.bytes().all(|c| c.is_ascii_alphanumeric() || b"/._-+=".contains(&c));
@@ -121,14 +129,14 @@ pub fn format_scalar(text: &str) -> String {
     }
 }
 
-/// Formats a string in double quotes, and escapes everything that is special to YAML or a terminal.
+/// Formats a string in double quotes. Escapes all characters that have a special meaning in YAML or on a terminal.
 pub fn quote_string(text: &str) -> String {
     let mut yaml = String::from("\"");
     for c in text.chars() {
         match c {
             '"' | '\\' => yaml.extend(['\\', c]),
             ' '..='~' => yaml.push(c),
-            // Letters of all languages are allowed in YAML, and are not escaped.
+            // YAML permits letters of all languages, so they are not escaped.
             c if c.is_alphanumeric() && !is_hidden(c) => yaml.push(c),
             c => {
                 let _ = write!(yaml, "\\U{:08x}", u32::from(c));
@@ -142,14 +150,14 @@ pub fn quote_string(text: &str) -> String {
 mod tests {
     use super::*;
 
-    /// U+3164 is a letter that is not visible. The output of commands would escape it in a way that is not valid YAML.
+    /// U+3164 is an invisible letter. The escape that commands print for hidden characters is not valid in YAML.
     #[test]
-    fn hidden_letters_are_escaped_as_in_yaml() {
+    fn hidden_letters_are_escaped_with_yaml_syntax() {
         assert_eq!(quote_string("é\u{3164}"), "\"é\\U00003164\"");
     }
 
     #[test]
-    fn what_is_nested_too_deep_or_too_long_is_an_error_and_no_overflow() {
+    fn too_deep_or_too_long_documents_are_refused() {
         let blocks = "- ".repeat(200_000);
         let flow = "[".repeat(200_000);
         let mapping: String = (0..2000).map(|depth| format!("{}a:\n", " ".repeat(depth))).collect();
@@ -169,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tab_is_told_where_it_is() {
+    fn tab_in_indentation_is_reported_with_position() {
         for (text, place) in [("id: a\n\tname: x\n", "2:1"), ("a:\n  b: 1\n  \tc: 2\n", "3:3")] {
             assert_eq!(read_document(text, LoaderOptions::default()).unwrap_err(), format!("{place}: {TAB}"));
         }

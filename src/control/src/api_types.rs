@@ -37,7 +37,7 @@ pub struct RegisterRequest {
     pub bios: RegisteredBios,
     #[serde(default)]
     pub tags: Vec<String>,
-    /// Complete inventory.
+    /// Complete inventory of the machine.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schema", schemars(with = "Option<serde_json::Value>"))]
     pub inventory: Option<Inventory>,
@@ -152,7 +152,7 @@ pub struct InstallReport {
     pub bootloaderid: String,
     #[serde(default)]
     pub timings: Vec<StageTime>,
-    /// Plan as printed.
+    /// Text of the plan, as printed on the console.
     #[serde(default)]
     pub plan: String,
     /// Peak resident memory of the agent, in bytes.
@@ -165,7 +165,7 @@ pub struct InstallReport {
     #[serde(default, with = "common::serde_empty")]
     #[cfg_attr(feature = "schema", schemars(with = "String"))]
     pub order: Option<String>,
-    /// True for a failure that left every disk unchanged, so that the machine can boot its old system.
+    /// True for a failure that left every disk unchanged. The machine can then boot its old system.
     #[serde(default)]
     pub untouched: bool,
     /// For a success, the install marker that was written to the disk. For a failure, an install marker of this
@@ -206,8 +206,8 @@ impl From<&InstallResult> for InstallReport {
 }
 
 impl InstallReport {
-    /// Returns the message without its prefix, the name of the failed stage, which [`InstallReport::step`] contains
-    /// too.
+    /// Returns the message without the name of the failed stage at its start, because [`InstallReport::step`] already
+    /// contains this name.
     pub fn reason(&self) -> &str {
         let step = self.step.as_deref().filter(|step| !step.is_empty());
         let rest = step.and_then(|step| self.message.strip_prefix(step)?.strip_prefix(':'));
@@ -216,7 +216,7 @@ impl InstallReport {
 
     fn with_failure(self, failed: FailureSummary) -> InstallReport {
         let code = failed.code.map(|code| code.to_string());
-        InstallReport { step: Some(failed.stage), code, marker: failed.unbelieved, ..self }
+        InstallReport { step: Some(failed.stage), code, marker: failed.untrusted_marker, ..self }
     }
 }
 

@@ -1,8 +1,9 @@
-//! Digest of the kernel, ramdisk and kernel command line that a running machine boots for its reinstall.
+//! Digest of the kernel, the ramdisk and the kernel command line that a running machine boots for its reinstall.
 //!
-//! The server computes the digest for the operator, who passes it to `drophammer reinstall`. That command computes the
-//! digest of the downloaded files and command line, and compares both digests. Another host on an unprotected network
-//! therefore cannot replace the kernel, the ramdisk, or the server address on the command line.
+//! The server computes the digest for the operator, who passes it to `drophammer reinstall` on the machine. The command
+//! computes the digest of the files and the command line that it has received, and compares both digests. Therefore
+//! another host on an unprotected network cannot replace the kernel, the ramdisk, or the server address on the command
+//! line without being noticed.
 
 use common::encoding::{decode_hex, encode_hex, hash_reader};
 use sha2::{Digest, Sha256};
@@ -10,18 +11,19 @@ use std::fmt;
 use std::io::{self, Read};
 use std::str::FromStr;
 
-/// Kernel argument with the machine's token, which differs in each boot.
+/// Kernel argument with the machine's token, which is different for each boot.
 const TOKEN: &str = "drophammer.token=";
 
 /// Placeholder for the token in the text from which the digest is computed.
 pub const ANY_TOKEN: &str = "*";
 
-/// SHA-256 of a text that contains the digests of kernel and ramdisk and the command line. Displayed as `sha256:HEX`.
+/// SHA-256 of a string that consists of the digests of kernel and ramdisk, and the command line. It is displayed as
+/// `sha256:HEX`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BootDigest([u8; 32]);
 
 impl BootDigest {
-    /// Computes the digest from the complete files.
+    /// Computes the digest from the command line and from the complete contents of kernel and initrd.
     ///
     /// # Errors
     /// Fails if a file cannot be read.
@@ -32,8 +34,8 @@ impl BootDigest {
     }
 }
 
-/// Replaces the token with a placeholder. A value that does not consist of hexadecimal digits is not replaced, because
-/// such a value may contain other text, which the digest must cover.
+/// Replaces the token by a placeholder. A value that contains other characters than hexadecimal digits is not a
+/// token, and is not replaced; the digest then covers it.
 fn replace_token(cmdline: &str) -> String {
     let is_token =
         |value: &str| (64..=256).contains(&value.len()) && value.bytes().all(|byte| byte.is_ascii_hexdigit());
@@ -76,7 +78,7 @@ mod tests {
     }
 
     #[test]
-    fn each_boot_has_another_token_and_the_same_digest() {
+    fn digest_is_independent_of_the_boot_token() {
         let known = digest("k", "i", &cmdline(ANY_TOKEN));
         for token in ["0".repeat(64), "F".repeat(64)] {
             assert_eq!(digest("k", "i", &cmdline(&token)), known);
@@ -84,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn everything_else_changes_the_digest() {
+    fn digest_depends_on_everything_except_the_token() {
         let (token, known) = ("a".repeat(64), digest("k", "i", &cmdline(ANY_TOKEN)));
         let line = cmdline(&token);
         for (what, other) in [
@@ -105,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn a_digest_is_read_as_it_is_printed() {
+    fn digests_are_parsed_only_in_printed_form() {
         let known = digest("k", "i", "");
         assert_eq!(known.to_string().parse(), Ok(known));
         for wrong in [

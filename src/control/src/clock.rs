@@ -1,9 +1,9 @@
 //! Setting of the machine's clock, which must be correct before certificates and signatures are verified.
 //!
-//! The time comes from the time servers of the DHCP lease or of pixie's configuration. If none of them responds, the
-//! time comes from the boot of the machine: from `drophammer.time=` in the boot script, or from the `Date` header of
-//! pixie's response. These sources are not authenticated. A time is therefore accepted only if it is later than the
-//! build of the ramdisk, by at most [`AFTER_BUILD`].
+//! The time comes from the time servers in the DHCP lease or in pixie's configuration. If no time server responds, it
+//! comes from `drophammer.time=` in the boot script, or from the `Date` header of pixie's response. None of these
+//! sources is authenticated. Therefore a time is accepted only if it is later than the build of the ramdisk, by at
+//! most [`MAXIMUM_BUILD_AGE`].
 
 mod sntp;
 
@@ -17,16 +17,16 @@ use time::format_description::well_known::Rfc2822;
 /// Maximum number of time servers that are queried.
 const SERVERS: usize = 4;
 
-/// Maximum deviation of a correct clock from the time of a time server or a `Date` header. The resolution of a `Date`
-/// header is one second.
+/// Maximum difference between a correct clock and the time of a time server or a `Date` header, whose resolution is one
+/// second.
 const PRECISE: Duration = Duration::from_secs(2);
 
-/// Maximum deviation of a correct clock from the time of the boot script. This tolerance is larger than [`PRECISE`],
-/// because the time that elapses between the generation of the script and the boot of the kernel is unknown.
+/// Maximum difference between a correct clock and the time of the boot script. It is larger than [`PRECISE`], because
+/// the time between the generation of the script and the start of the kernel is unknown.
 const BOOT_TOLERANCE: Duration = Duration::from_secs(5 * 60);
 
 /// Maximum time between the build of the ramdisk and an accepted time.
-const AFTER_BUILD: Duration = Duration::from_secs(10 * 366 * 24 * 3600);
+const MAXIMUM_BUILD_AGE: Duration = Duration::from_secs(10 * 366 * 24 * 3600);
 
 /// File that contains the time at which the ramdisk was built, in seconds since 1970.
 const BUILD_DATE: &str = "/etc/build-date";
@@ -42,7 +42,7 @@ struct SourceTime {
     now: SystemTime,
     /// Description of the source, for messages.
     source: String,
-    /// Maximum deviation of a correct clock from the time from this source.
+    /// Maximum difference between a correct clock and the time of this source.
     tolerance: Duration,
 }
 
@@ -51,32 +51,34 @@ struct SourceTime {
 enum ClockDecision {
     /// The clock is correct.
     Keep,
-    /// The clock must be set. Contains the deviation of the clock from the time of the source.
+    /// The clock must be set. The value is the difference between the clock and the time of the source.
     Set(Duration),
-    /// The time is outside the accepted range, so another source is needed. Contains the reason.
+    /// The time is not in the accepted range, so another source must be used. The value is the reason.
     Reject(String),
 }
 
-/// Sets the clock from the time servers of the DHCP leases or, if none of them responds, from the time of the boot
-/// script.
+/// Sets the clock from the time servers in the DHCP leases. If none of them responds, uses the time of the boot script.
 pub fn set_clock_of_boot(cmdline: &str, say: &dyn Fn(&str)) {
     let servers = fs::read_to_string(DHCP_TIME_SERVERS).unwrap_or_default();
     let servers: Vec<String> = servers.split_whitespace().map(str::to_owned).collect();
     set_clock(&servers, boot_time(cmdline, read_uptime()), say);
 }
 
-/// Sets the clock from these time servers or, if none of them responds, from a `Date` header.
+/// Sets the clock from these time servers. If none of them responds, uses the time of a `Date` header.
 pub(crate) fn set_clock_by_date(servers: &[String], date: Option<&str>, say: &dyn Fn(&str)) {
     let date = date.and_then(parse_date);
     let date = date.map(|now| SourceTime { now, source: "pixie's answer".to_owned(), tolerance: PRECISE });
     if servers.is_empty() && date.is_none() {
-        return say("clock: no time source available; valid certificates may be rejected");
+        return say(
+            "clock: no time source is available, so the clock of this machine may be wrong, and valid certificates \
+            may be rejected",
+        );
     }
     set_clock(servers, date, say);
 }
 
-/// Sets the clock if it differs too much from the time of the source, and logs the result. A failure to set the clock
-/// is only logged, since the clock may be correct.
+/// Sets the clock if it differs from the time of the source by more than the tolerance, and logs the result. If no
+/// source is usable, this is only logged, because the clock may be correct.
 fn set_clock(servers: &[String], booted: Option<SourceTime>, say: &dyn Fn(&str)) {
     let by_servers = servers.iter().take(SERVERS).filter_map(|server| {
         let answer = sntp::query_time_server(server, sntp::PORT);
@@ -102,14 +104,14 @@ fn set_clock(servers: &[String], booted: Option<SourceTime>, say: &dyn Fn(&str))
     }
 }
 
-/// Decides whether the clock, which currently has the time `here`, must be set to the time `now`. Without a build time
-/// of the ramdisk, as in tests, any time is accepted.
+/// Decides whether the clock, which shows the time `here`, must be set to `now`. If the build time of the ramdisk is
+/// unknown, as in tests, any time is accepted.
 fn decide(now: SystemTime, here: SystemTime, tolerance: Duration, built: Option<SystemTime>) -> ClockDecision {
     if let Some(built) = built.filter(|built| now < *built) {
         let built = OffsetDateTime::from(built).date();
         return ClockDecision::Reject(format!("the time is before {built}, when this ramdisk was built"));
     }
-    if let Some(built) = built.filter(|built| now.duration_since(*built).is_ok_and(|age| age > AFTER_BUILD)) {
+    if let Some(built) = built.filter(|built| now.duration_since(*built).is_ok_and(|age| age > MAXIMUM_BUILD_AGE)) {
         let built = OffsetDateTime::from(built).date();
         return ClockDecision::Reject(format!(
             "the time is more than ten years after {built}, when this ramdisk was built"
@@ -119,15 +121,16 @@ fn decide(now: SystemTime, here: SystemTime, tolerance: Duration, built: Option<
     if offset <= tolerance { ClockDecision::Keep } else { ClockDecision::Set(offset) }
 }
 
-/// Returns the current time according to the boot script: the time of the script plus the time since the kernel's start.
+/// Returns the current time according to the boot script: the time in the script plus the time since the start of the
+/// kernel.
 fn boot_time(cmdline: &str, uptime: Duration) -> Option<SourceTime> {
     let text = cmdline.split_whitespace().filter_map(|word| word.strip_prefix(BOOT_TIME)).next_back()?;
     let now = parse_epoch(text)?.checked_add(uptime)?;
     Some(SourceTime { now, source: "the kernel command line".to_owned(), tolerance: BOOT_TOLERANCE })
 }
 
-/// Parses a time in seconds since 1970; `None` if it exceeds a limit. The limit is far beyond the lifetime of a
-/// ramdisk, and within the range that the kernel accepts.
+/// Parses a time in seconds since 1970; `None` if it is too large. The limit is far beyond the lifetime of any
+/// ramdisk, and the kernel accepts all times below it.
 fn parse_epoch(text: &str) -> Option<SystemTime> {
     let seconds: u64 = text.trim().parse().ok().filter(|seconds| *seconds < 1 << 36)?;
     Some(SystemTime::UNIX_EPOCH + Duration::from_secs(seconds))
@@ -137,7 +140,7 @@ fn read_build_date(file: &Path) -> Option<SystemTime> {
     parse_epoch(&fs::read_to_string(file).ok()?)
 }
 
-/// Returns the time since the kernel's start; zero if it cannot be read.
+/// Returns the time since the start of the kernel; zero if it cannot be read.
 fn read_uptime() -> Duration {
     let text = fs::read_to_string("/proc/uptime").unwrap_or_default();
     let seconds = text.split(['.', ' ']).next().and_then(|seconds| seconds.parse().ok());
@@ -145,7 +148,7 @@ fn read_uptime() -> Duration {
 }
 
 /// Parses the value of a `Date` header, such as `Tue, 24 Nov 2026 10:00:00 GMT`. Adds half a second, because the header
-/// is truncated to whole seconds.
+/// contains whole seconds.
 fn parse_date(text: &str) -> Option<SystemTime> {
     let date = OffsetDateTime::parse(text, &Rfc2822).ok()?;
     Some(SystemTime::from(date) + Duration::from_millis(500))
@@ -162,13 +165,13 @@ mod tests {
     }
 
     #[test]
-    fn a_wrong_clock_is_set_forwards_and_backwards_within_bounds() {
+    fn wrong_clock_is_corrected_within_bounds() {
         let built = 20_000 * DAY;
         let now = built + 100 * DAY;
         for (here, offset) in [
             (0, now),
             (built, 100 * DAY),
-            // A clock that is set to local time.
+            // The clock was set to local time instead of UTC.
             (now - 2 * 3600, 2 * 3600),
             (now + 8 * 3600, 8 * 3600),
             (now - 301, 301),
@@ -186,9 +189,9 @@ mod tests {
     }
 
     #[test]
-    fn a_time_outside_of_the_bounds_is_rejected_whatever_the_clock_shows() {
+    fn time_outside_bounds_is_rejected_for_every_clock() {
         let built = 20_000 * DAY;
-        let last = built + AFTER_BUILD.as_secs();
+        let last = built + MAXIMUM_BUILD_AGE.as_secs();
         for here in [0, built, built + DAY, last, last + DAY] {
             for (now, is_accepted) in [(0, false), (built - 1, false), (built, true), (last, true), (last + 1, false)] {
                 let decision = decide(at(now), at(here), BOOT_TOLERANCE, Some(at(built)));
@@ -213,17 +216,21 @@ mod tests {
     }
 
     #[test]
-    fn the_date_of_an_answer_is_read() {
+    fn date_header_of_response_is_parsed() {
         let expected = SystemTime::UNIX_EPOCH + Duration::from_millis(784_111_777_500);
         assert_eq!(parse_date("Sun, 06 Nov 1994 08:49:37 GMT"), Some(expected));
         assert_eq!(parse_date("yesterday"), None);
     }
 
     #[test]
-    fn without_a_time_source_the_clock_is_left_alone() {
+    fn clock_is_unchanged_without_a_time_source() {
         let said = std::cell::RefCell::new(Vec::new());
         set_clock_by_date(&[], Some("yesterday"), &|line| said.borrow_mut().push(line.to_owned()));
-        assert_eq!(*said.borrow(), ["clock: no time source available; valid certificates may be rejected"]);
+        assert_eq!(
+            *said.borrow(),
+            ["clock: no time source is available, so the clock of this machine may be wrong, and valid \
+                certificates may be rejected"]
+        );
         said.borrow_mut().clear();
         set_clock_of_boot("quiet", &|line| said.borrow_mut().push(line.to_owned()));
         assert!(said.borrow().is_empty());

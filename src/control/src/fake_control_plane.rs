@@ -1,4 +1,4 @@
-//! Fake control plane, for tests.
+//! Fake control plane for tests.
 
 #![allow(clippy::unwrap_used)]
 
@@ -11,32 +11,37 @@ use model::inventory::Inventory;
 use model::machine_migration::MigrationStatus;
 use operations::StageExtents;
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::thread;
 use std::time::Duration;
 
-/// Announcement that an attempt passes its point of no return: ids of allocation and reinstall order, disks, and
-/// writable extents.
+/// Recorded announcement of a point of no return: id of the allocation, id of the reinstall order, disks, and writable
+/// extents.
 pub(crate) type Begun = (String, Option<String>, Vec<RecordedDisk>, Vec<StageExtents>);
 
-/// Control plane that records all requests in memory.
+/// Control plane that records all requests.
 #[derive(Default)]
 pub struct FakeControl {
     /// Allocation that is returned to the agent.
     pub allocation: Option<Allocation>,
     pub newest_move: Option<MigrationStatus>,
-    /// True if the control plane does not acknowledge announcements, logs and reports.
+    /// True if the control plane acknowledges neither announcements nor logs nor reports.
     pub refuses: AtomicBool,
     /// True if the control plane denies reports.
     pub denies: AtomicBool,
-    /// Delay before an event is accepted.
+    /// Delay before the control plane accepts an event.
     pub delay: Duration,
     pub heard: Mutex<Vec<ProgressEvent>>,
-    /// True if the log is accepted.
+    /// True if the control plane stores the console log that the agent sends.
     pub keeps_log: bool,
     pub log: Mutex<Vec<(u64, String)>>,
-    pub begun: Mutex<Vec<Begun>>,
+    pub started: Mutex<Vec<Begun>>,
     pub ended: Mutex<Vec<InstallResult>>,
+    /// True if the control plane stores the inventory of a waiting machine.
+    pub stores_inventory: bool,
+    /// Number of waits that end without an allocation.
+    pub waits: AtomicU32,
+    pub registered: Mutex<Vec<Inventory>>,
 }
 
 impl FakeControl {
@@ -49,12 +54,20 @@ impl FakeControl {
 }
 
 impl ControlPlane for FakeControl {
-    fn register_machine(&self, _: &Inventory) -> Result<()> {
+    fn register_machine(&self, inventory: &Inventory) -> Result<()> {
+        self.answer()?;
+        self.registered.lock().unwrap().push(inventory.clone());
         Ok(())
     }
 
+    fn stores_inventory(&self) -> bool {
+        self.stores_inventory
+    }
+
     fn wait_for_allocation(&self, _: Duration) -> Result<bool> {
-        Ok(true)
+        let left = self.waits.load(Ordering::Relaxed);
+        self.waits.store(left.saturating_sub(1), Ordering::Relaxed);
+        Ok(left == 0)
     }
 
     fn fetch_machine(&self) -> Result<AssignedMachine> {
@@ -79,14 +92,14 @@ impl ControlPlane for FakeControl {
 
     fn announce_point_of_no_return(&self, notice: &AttemptNotice) -> Result<()> {
         let (allocation, order) = (notice.allocation.to_owned(), notice.order.map(str::to_owned));
-        self.begun.lock().unwrap().push((allocation, order, notice.disks.to_vec(), notice.extents.to_vec()));
+        self.started.lock().unwrap().push((allocation, order, notice.disks.to_vec(), notice.extents.to_vec()));
         self.answer()
     }
 
     fn report_result(&self, ended: &InstallResult) -> Result<ReportAcknowledgement> {
         self.ended.lock().unwrap().push(ended.clone());
         if self.denies.load(Ordering::Relaxed) {
-            return Err(Error::denial(Phase::Control, "the move is cancelled"));
+            return Err(Error::denial(Phase::Control, "the migration was canceled"));
         }
         self.answer().map(|()| ReportAcknowledgement::default())
     }

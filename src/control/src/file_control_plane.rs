@@ -1,11 +1,11 @@
-//! Control plane without a server. The allocation of each machine is in a separate file, on any web server or in the ramdisk. Progress is
-//! only printed on the console; the final report is also sent to the URL of `drophammer.report=`. The only persistent state is the install
-//! marker on the disks.
+//! Control plane without a server. The allocation of each machine is a file on any web server or in the ramdisk.
+//! Progress is only printed on the console. The final report is also sent to the URL in `drophammer.report=`. The
+//! only persistent record is the install marker on the disks.
 //!
-//! The file has the format of `GET /v1/machine/{id}`. It must be served over HTTPS or signed with a known key.
+//! The file has the format of `GET /v1/machine/{id}`. It must be served over HTTPS, or be signed with a trusted key.
 
 use super::api_types::InstallReport;
-use super::retry::{AttemptResult, BRIEF, PATIENT, RetryPolicy};
+use super::retry::{AttemptResult, ONE_MINUTE_RETRIES, RetryPolicy, TEN_MINUTE_RETRIES};
 use super::{AttemptNotice, ControlPlane, ReportAcknowledgement};
 use common::bounded_read::read_whole;
 use common::error::{Context, Error, Phase, Result};
@@ -27,30 +27,30 @@ use std::{io, thread};
 mod location;
 
 /// Timeout of a request.
-const ANSWER: Duration = Duration::from_secs(30);
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Maximum size of a machine file, in bytes. The largest layouts are tens of kilobytes.
+/// Maximum size of a machine file, in bytes. The largest layouts have some tens of kilobytes.
 const DOCUMENT_BYTES: u64 = 4 << 20;
 
-/// Function that verifies the signature of a document with the keys that the agent trusts. The arguments of the
-/// function are the name, the content and the signature of the document.
+/// Function that verifies the signature of a document with the keys that the agent trusts. Its arguments are the name,
+/// the content and the signature of the document.
 pub type SignatureVerifier = Box<dyn Fn(&str, &[u8], &[u8]) -> Result<()> + Send + Sync>;
 
 /// Control plane that consists of one file per machine.
 pub struct FileControl {
     client: Client,
     machine: String,
-    /// Possible locations of the machine file, in the order in which they are tried: one per network interface if the pattern contains
-    /// `{mac}`.
-    places: Vec<FileLocation>,
+    /// Possible locations of the machine file, in the order in which they are tried. If the pattern contains `{mac}`,
+    /// there is one location for each network interface.
+    locations: Vec<FileLocation>,
     /// URL to which the report is sent.
     report: Option<FileLocation>,
     /// Function that verifies signatures; `None` if the agent does not trust any key.
     verifier: Option<SignatureVerifier>,
-    /// Retry policy for an unreachable web server.
+    /// Retry policy if the web server cannot be reached.
     patient: RetryPolicy,
-    /// Retry policy for a signature mismatch. A mismatch can be temporary, because the file and its signature are uploaded one after the
-    /// other.
+    /// Retry policy if the signature does not match the file. The mismatch may be temporary, because the file and its
+    /// signature are uploaded one after the other.
     brief: RetryPolicy,
     seen: Mutex<Option<TrustedFile>>,
 }
@@ -85,33 +85,33 @@ impl FileControl {
         machine: &str,
         inventory: &Inventory,
     ) -> Result<FileControl> {
-        let places = location::expand_pattern(file, machine, inventory)?;
+        let locations = location::expand_pattern(file, machine, inventory)?;
         let report = report.map(|report| location::expand_pattern(report, machine, inventory)).transpose()?;
         Ok(FileControl {
             client: http::new_client()?,
             machine: machine.to_owned(),
-            places,
-            report: report.and_then(|places| places.into_iter().next()),
+            locations,
+            report: report.and_then(|locations| locations.into_iter().next()),
             verifier,
-            patient: PATIENT,
-            brief: BRIEF,
+            patient: TEN_MINUTE_RETRIES,
+            brief: ONE_MINUTE_RETRIES,
             seen: Mutex::default(),
         })
     }
 
-    /// Reads the machine's current file. Returns `None` if it does not exist.
+    /// Reads the current machine file. Returns `None` if the file does not exist.
     fn read_current_machine(&self) -> Result<Option<AssignedMachine>> {
-        for place in &self.places {
+        for place in &self.locations {
             let before = lock_mutex(&self.seen).clone().filter(|seen| seen.place == *place);
-            // A mismatch is retried, because it may be caused by an upload in progress: the new file has been uploaded,
-            // but not its signature.
+            // If the signature does not match, the file and its signature are read again, because the signature may be
+            // uploaded later than the file.
             let found = self.brief.run_attempts(|| match self.read_trusted(place, before.as_ref()) {
                 Ok(found) => AttemptResult::Done(found),
                 Err(error) if error.is_refusal() => AttemptResult::Transient(error),
                 Err(error) => AttemptResult::Permanent(error),
             });
-            // A refusal is converted to another error, because callers would interpret it as a rejected token, and
-            // files do not use tokens.
+            // Callers interpret a refusal as a rejected token. Reading a file does not involve a token, so a refusal is
+            // converted to an ordinary error.
             let found = found.map_err(|error| Error::new(error.phase, error.to_string()))?;
             if let Some(seen) = found {
                 *lock_mutex(&self.seen) = Some(seen.clone());
@@ -122,7 +122,7 @@ impl FileControl {
         Ok(None)
     }
 
-    /// Reads a file and verifies its signature. Fails if the file is not trusted, or is the file of another machine.
+    /// Reads a file and verifies its signature. Fails if the file is not trusted, or belongs to another machine.
     fn read_trusted(&self, place: &FileLocation, before: Option<&TrustedFile>) -> Result<Option<TrustedFile>> {
         let (text, etag) = match self.fetch_location(place, before.and_then(|seen| seen.etag.as_ref()))? {
             FetchResult::Missing => return Ok(None),
@@ -161,7 +161,8 @@ impl FileControl {
         };
         let machine: AssignedMachine =
             serde_json::from_slice(text).context(Phase::Control, || format!("{place} cannot be parsed"))?;
-        // Without this check, a web server could erase this machine by serving the validly signed file of another machine.
+        // Without this check, a web server could make this machine erase its disks by serving the validly signed file
+        // of another machine.
         if !machine.id.eq_ignore_ascii_case(&self.machine) {
             return refused(&format!(
                 "the file is for machine {file_machine}, but this is machine {own_machine}",
@@ -189,7 +190,7 @@ impl FileControl {
             return read_local_file(place);
         }
         self.patient.run_attempts(|| {
-            let request = self.client.get(place.as_str()).timeout(ANSWER);
+            let request = self.client.get(place.as_str()).timeout(REQUEST_TIMEOUT);
             let request = etag.into_iter().fold(request, |request, etag| request.header(IF_NONE_MATCH, etag));
             match request.send() {
                 Ok(response) => evaluate_response(place, response),
@@ -199,7 +200,7 @@ impl FileControl {
     }
 
     fn put_report(&self, place: &FileLocation, report: &InstallReport) -> Result<()> {
-        self.brief.run_attempts(|| match self.client.put(place.as_str()).timeout(ANSWER).json(report).send() {
+        self.brief.run_attempts(|| match self.client.put(place.as_str()).timeout(REQUEST_TIMEOUT).json(report).send() {
             Ok(response) if response.status().is_success() => AttemptResult::Done(()),
             Ok(response) => status_failure(place, response.status()),
             Err(error) => connection_failure(place, error),
@@ -267,8 +268,8 @@ impl ControlPlane for FileControl {
         Ok(seen.unwrap_or_default())
     }
 
-    /// Checks that the file has not changed since it was read. Until this check, the operator can cancel the
-    /// installation by removing or changing the file.
+    /// Checks that the file has not changed since it was read: the operator can cancel the installation by removing
+    /// or changing the file.
     fn announce_point_of_no_return(&self, _: &AttemptNotice) -> Result<()> {
         let before = self.fetch_machine()?;
         if self.read_current_machine()?.as_ref() == Some(&before) {
@@ -279,8 +280,8 @@ impl ControlPlane for FileControl {
         Err(Error::refusal(Phase::Control, message))
     }
 
-    /// Sends the report, and retries for a short time. A failure is printed and otherwise ignored, because the next
-    /// boot reads the result from the install marker.
+    /// Sends the report, with retries for a short time. A failure is printed, but not returned, because the next boot
+    /// reads the result from the install marker.
     fn report_result(&self, ended: &InstallResult) -> Result<ReportAcknowledgement> {
         if let InstallOutcome::Succeeded { .. } = ended.outcome {
             output::print_line(&ended.message);

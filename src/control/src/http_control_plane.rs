@@ -1,4 +1,4 @@
-//! Control plane over HTTP for the agent, which is not asynchronous.
+//! Control plane over HTTP for the agent, whose code is not asynchronous.
 
 use super::http_machine_client::HttpMachineClient;
 use super::{AttemptNotice, ControlPlane, ReportAcknowledgement};
@@ -11,17 +11,17 @@ use std::time::Duration;
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 
-/// Blocking variant of [`HttpMachineClient`].
+/// Blocking interface to [`HttpMachineClient`].
 pub struct HttpControlPlane {
     client: HttpMachineClient,
     runtime: Handle,
-    /// Ends the thread of the runtime when it is dropped.
+    /// Sender that ends the thread of the runtime when it is dropped.
     _end: oneshot::Sender<()>,
 }
 
 impl HttpControlPlane {
-    /// Creates the client, and the thread that serves its connections. Without that thread, the client would notice only
-    /// at its next request that the server has closed a connection, and this request would fail.
+    /// Creates the client, and the thread that handles its connections. Without this thread, a connection that the
+    /// server has closed would be noticed only when the next request is sent over it, and fails.
     ///
     /// # Errors
     /// Fails if TLS cannot be set up, or the thread cannot be started.
@@ -40,6 +40,10 @@ impl HttpControlPlane {
 impl ControlPlane for HttpControlPlane {
     fn register_machine(&self, inventory: &Inventory) -> Result<()> {
         self.runtime.block_on(self.client.register_machine(inventory))
+    }
+
+    fn stores_inventory(&self) -> bool {
+        true
     }
 
     fn wait_for_allocation(&self, patience: Duration) -> Result<bool> {

@@ -1,10 +1,10 @@
 //! Asynchronous client of a control plane over HTTP: `drophammer serve`, or another server with the same API. The agent
-//! uses it through [`super::HttpControlPlane`], which is blocking. One thread can run the clients of many machines.
+//! uses its blocking interface, [`super::HttpControlPlane`]. One thread can run the clients of many machines.
 
 mod privileged_port_requests;
 
 use super::api_types::{ErrorBody, InstallReport, LogPart, PointOfNoReturn, REQUEST_ID, RegisterRequest};
-use super::retry::{BRIEF, ONCE, PATIENT, RetryPolicy, RetrySchedule};
+use super::retry::{NO_RETRIES, ONE_MINUTE_RETRIES, RetryPolicy, RetrySchedule, TEN_MINUTE_RETRIES};
 use super::{AttemptNotice, ReportAcknowledgement};
 use common::error::{Error, Phase, Result};
 use common::error_code::{self, ErrorCode};
@@ -22,17 +22,18 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// Timeout of a request. For a long poll, the duration of the poll is added.
-const ANSWER: Duration = Duration::from_secs(30);
+/// Timeout of a request. For a long poll, the maximum duration of the poll is added.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Timeout of an event, which is sent only once.
 const EVENT: Duration = Duration::from_secs(5);
-/// Minimum interval between two registrations that are triggered by events whose token was rejected. Events are
-/// frequent, and each registration sends the inventory, which is long.
-const AGAIN: Duration = Duration::from_secs(30);
+/// Minimum interval between two registrations that follow rejected events. If the server rejects an event, the machine
+/// registers again, but not after every event: events are frequent, and each registration sends the large inventory.
+const REGISTRATION_INTERVAL: Duration = Duration::from_secs(30);
 
-/// Status codes of servers that do not support log uploads.
-const NOT_KEPT: [StatusCode; 3] = [StatusCode::NOT_FOUND, StatusCode::METHOD_NOT_ALLOWED, StatusCode::NOT_IMPLEMENTED];
+/// Status codes with which a server responds if it does not support log uploads.
+const UNSUPPORTED_LOG_STATUSES: [StatusCode; 3] =
+    [StatusCode::NOT_FOUND, StatusCode::METHOD_NOT_ALLOWED, StatusCode::NOT_IMPLEMENTED];
 
 /// Client of an HTTP control plane, on behalf of one machine.
 pub struct HttpMachineClient {
@@ -46,17 +47,17 @@ pub struct HttpMachineClient {
     pub(crate) boot: String,
     /// Number of requests sent in this boot.
     requests: AtomicU64,
-    /// Last registration. It is sent again if the server rejects the token, for example because the address of the
+    /// Last registration. It is sent again if the server rejects the token, for example after the address of the
     /// machine has changed.
     registered: Mutex<Option<RegisterRequest>>,
-    /// Secret fields of the allocation that the server sends only on a separate request.
+    /// Secret fields of the allocation, which the server sends only in response to a separate request.
     separate: Mutex<SeparateSecretFields>,
-    /// Time of the last registration that was triggered by a rejected event.
+    /// Time of the last registration after a rejected event.
     pub(crate) by_event: Mutex<Option<Instant>>,
 }
 
 impl HttpMachineClient {
-    /// Creates the client. It connects from the address `source`, if it is set.
+    /// Creates the client. If `source` is set, the client connects from this address.
     ///
     /// # Errors
     /// Fails if TLS cannot be set up.
@@ -81,14 +82,13 @@ impl HttpMachineClient {
         self.client.request(method, format!("{}{path}", self.url)).bearer_auth(&self.token)
     }
 
-    /// Adds a new id to a request. Returns the description of the request, which contains the id, and the request
-    /// itself.
+    /// Adds a new id to a request. Returns the description of the request, with the id, and the request.
     fn add_request_id(&self, what: &str, request: RequestBuilder) -> (String, RequestBuilder) {
         let (what, id) = self.next_request_id(what);
         (what, request.header(REQUEST_ID, id))
     }
 
-    /// Returns the description `what` with the id of the next request, and this id itself.
+    /// Returns the description `what` with the id of the next request, and the id.
     fn next_request_id(&self, what: &str) -> (String, String) {
         let id = format!("{}-{}", self.boot, self.requests.fetch_add(1, Ordering::Relaxed) + 1);
         (format!("{what} (request {id})"), id)
@@ -98,9 +98,9 @@ impl HttpMachineClient {
         format!("/v1/machine/{}{call}", self.machine)
     }
 
-    /// Calls [`Self::request_with_retries`]. If the token is rejected, registers again and repeats the call. A token is
-    /// bound to the address from which the machine registered, and a new DHCP lease may have changed this address. The
-    /// timeout of the call also applies to the registration.
+    /// Calls [`Self::request_with_retries`]. If the server rejects the token, registers again and repeats the call: a
+    /// token is bound to the address from which the machine has registered, and a new DHCP lease may have changed
+    /// this address. The timeout also applies to the registration.
     async fn request_reregistering(
         &self,
         retries: RetryPolicy,
@@ -112,12 +112,12 @@ impl HttpMachineClient {
             Err(error) if error.is_refusal() => error,
             done => return done,
         };
-        self.register_again(refused, retries, patience.min(ANSWER)).await?;
+        self.register_again(refused, retries, patience.min(REQUEST_TIMEOUT)).await?;
         self.request_with_retries(retries, what, patience, request).await
     }
 
-    /// Registers again after the server has rejected the token. `refused` is the error of the rejected request; it is returned if
-    /// the machine has never registered.
+    /// Registers again after the server has rejected the token. Returns `refused`, the error of the rejected request,
+    /// if the machine has never registered.
     async fn register_again(&self, refused: Error, retries: RetryPolicy, patience: Duration) -> Result<()> {
         let registered = lock_mutex(&self.registered).clone();
         let Some(register) = registered else { return Err(refused) };
@@ -125,10 +125,11 @@ impl HttpMachineClient {
         self.register_privileged(&register, retries, patience).await
     }
 
-    /// Returns whether a rejected event may trigger a registration now. If so, stores the current time in `by_event`.
+    /// Returns whether a registration is permitted after a rejected event. If so, stores the current time in
+    /// `by_event`.
     fn may_register_by_event(&self) -> bool {
         let mut last = lock_mutex(&self.by_event);
-        let may = last.is_none_or(|last| last.elapsed() >= AGAIN);
+        let may = last.is_none_or(|last| last.elapsed() >= REGISTRATION_INTERVAL);
         if may {
             *last = Some(Instant::now());
         }
@@ -136,7 +137,7 @@ impl HttpMachineClient {
     }
 
     /// Sends a request, and repeats it after transient failures within the limits of `retries`. If the server rejects
-    /// the token, the error is a refusal ([`Error::refusal`]).
+    /// the token, the returned error is a refusal ([`Error::refusal`]).
     async fn request_with_retries(
         &self,
         retries: RetryPolicy,
@@ -180,7 +181,7 @@ impl HttpMachineClient {
         let said = if said.trim().is_empty() { String::new() } else { format!(": {}", said.trim()) };
         let text = format!("{what}: control plane {url} answered {status}{said}", url = self.url);
         let known = code.as_deref().and_then(ErrorCode::parse);
-        // A code that this version does not know, because the server is newer, is printed unchanged.
+        // A newer server may send a code that this version does not know. Such a code is printed unchanged.
         let text = match code.filter(|_| known.is_none()) {
             Some(code) => error_code::append(text, &code),
             None => text,
@@ -219,7 +220,7 @@ impl HttpMachineClient {
     /// Fails if the control plane cannot be reached within a bounded number of retries, or rejects the registration.
     pub async fn register_machine(&self, inventory: &Inventory) -> Result<()> {
         let register = RegisterRequest::new(self.machine.clone(), inventory.clone());
-        self.register_privileged(&register, PATIENT, ANSWER).await?;
+        self.register_privileged(&register, TEN_MINUTE_RETRIES, REQUEST_TIMEOUT).await?;
         *lock_mutex(&self.registered) = Some(register);
         Ok(())
     }
@@ -230,9 +231,12 @@ impl HttpMachineClient {
     /// The same errors as for [`Self::register_machine`].
     pub async fn wait_for_allocation(&self, patience: Duration) -> Result<bool> {
         let path = format!("{}?seconds={}", self.machine_path("/wait"), patience.as_secs());
-        let response = self.request_reregistering(PATIENT, "wait for an allocation", patience + ANSWER, || {
-            self.build_request(Method::GET, &path)
-        });
+        let response = self.request_reregistering(
+            TEN_MINUTE_RETRIES,
+            "wait for an allocation",
+            patience + REQUEST_TIMEOUT,
+            || self.build_request(Method::GET, &path),
+        );
         let response = response.await?;
         Ok(response.status() != StatusCode::NO_CONTENT)
     }
@@ -244,7 +248,9 @@ impl HttpMachineClient {
     pub async fn fetch_machine(&self) -> Result<AssignedMachine> {
         let what = "fetch the allocation";
         let response = self
-            .request_reregistering(PATIENT, what, ANSWER, || self.build_request(Method::GET, &self.machine_path("")))
+            .request_reregistering(TEN_MINUTE_RETRIES, what, REQUEST_TIMEOUT, || {
+                self.build_request(Method::GET, &self.machine_path(""))
+            })
             .await?;
         let text = http::read_async_response(response).await.map_err(|error| self.parse_error(what, error))?;
         let machine = serde_json::from_slice(&text).map_err(|error| self.parse_error(what, error))?;
@@ -257,12 +263,12 @@ impl HttpMachineClient {
         Ok(machine)
     }
 
-    /// Fetches the secrets for this purpose. Returns `None` if the control plane does not release them separately.
+    /// Fetches the secrets for this purpose. Returns `None` if the control plane does not send secrets separately.
     ///
     /// # Errors
     /// The same errors as for [`Self::register_machine`].
     pub async fn fetch_secrets(&self, purpose: SecretPurpose) -> Result<Option<ReleasedSecrets>> {
-        self.request_secrets(purpose, ANSWER).await
+        self.request_secrets(purpose, REQUEST_TIMEOUT).await
     }
 
     /// Sends an event once, with a short timeout.
@@ -271,13 +277,16 @@ impl HttpMachineClient {
     /// Fails if the event was not delivered.
     pub async fn send_event(&self, event: &ProgressEvent) -> Result<()> {
         let path = self.machine_path("/event");
-        let send =
-            || self.request_with_retries(ONCE, "event", EVENT, || self.build_request(Method::POST, &path).json(event));
+        let send = || {
+            self.request_with_retries(NO_RETRIES, "event", EVENT, || {
+                self.build_request(Method::POST, &path).json(event)
+            })
+        };
         match send().await {
-            // Registers again, as in `request_reregistering`, but with short timeouts. Afterwards, the server accepts
+            // Registers again, as `request_reregistering` does, but with short timeouts. The server then accepts the
             // events of this machine again.
             Err(refused) if refused.is_refusal() && self.may_register_by_event() => {
-                self.register_again(refused, ONCE, EVENT).await?;
+                self.register_again(refused, NO_RETRIES, EVENT).await?;
                 send().await.map(drop)
             }
             sent => sent.map(drop),
@@ -294,9 +303,8 @@ impl HttpMachineClient {
             self.add_request_id("log", self.build_request(Method::POST, &self.machine_path("/log")).json(&part));
         match request.timeout(EVENT).send().await {
             Ok(response) if response.status().is_success() => Ok(true),
-            // The server does not support log uploads: it has an earlier version, or is another implementation of the
-            // control plane.
-            Ok(response) if NOT_KEPT.contains(&response.status()) => Ok(false),
+            // The server does not support log uploads: it is an earlier version, or another implementation of the API.
+            Ok(response) if UNSUPPORTED_LOG_STATUSES.contains(&response.status()) => Ok(false),
             Ok(response) => Err(self.response_error(&what, response).await),
             Err(error) => Err(self.unreachable_error(&what, error.without_url())),
         }
@@ -316,7 +324,7 @@ impl HttpMachineClient {
             secret_digest: notice.secret_digest.map(str::to_owned),
         };
         let path = self.machine_path("/point-of-no-return");
-        self.request_reregistering(PATIENT, "announce the point of no return", ANSWER, || {
+        self.request_reregistering(TEN_MINUTE_RETRIES, "announce the point of no return", REQUEST_TIMEOUT, || {
             self.build_request(Method::POST, &path).json(&notice)
         })
         .await
@@ -330,7 +338,9 @@ impl HttpMachineClient {
     pub async fn report_migration_state(&self, standing: &MigrationReport) -> Result<()> {
         let path = self.machine_path("/moving");
         let request = || self.build_request(Method::POST, &path).json(standing);
-        self.request_reregistering(PATIENT, "take part in the migration", ANSWER, request).await.map(drop)
+        self.request_reregistering(TEN_MINUTE_RETRIES, "take part in the migration", REQUEST_TIMEOUT, request)
+            .await
+            .map(drop)
     }
 
     /// Reports the result of an installation, and waits until the report is acknowledged.
@@ -340,21 +350,23 @@ impl HttpMachineClient {
     pub async fn report_result(&self, ended: &InstallResult) -> Result<ReportAcknowledgement> {
         let report = InstallReport::from(ended);
         let request = || self.build_request(Method::POST, &self.machine_path("/report")).json(&report);
-        let response = self.request_reregistering(report_retries(&ended.outcome), "report", ANSWER, request).await?;
-        // The success status alone acknowledges the report, because other implementations may return a different body.
+        let response =
+            self.request_reregistering(report_retries(&ended.outcome), "report", REQUEST_TIMEOUT, request).await?;
+        // The HTTP status alone acknowledges the report, because other implementations of the API may send a different
+        // body.
         let text = http::read_async_response(response).await.unwrap_or_default();
         Ok(serde_json::from_slice(&text).unwrap_or_default())
     }
 }
 
-/// Returns the retry policy for the report. Reports of successes, and reports of attempts that were announced to the
-/// server, are retried for a long time. Without a report, the server would assume that an announced attempt has passed
-/// the point of no return. Reports of other failures are retried only briefly, because a failed machine must not wait
-/// ten minutes before it offers its console.
+/// Returns the retry policy for the report. Reports of success, and of attempts that were announced to the server, are
+/// retried for a long time: without a report, the server would assume that an announced attempt has passed the point of
+/// no return. Reports of other failures are retried only briefly, because a failed machine should offer its console
+/// soon.
 pub(crate) fn report_retries(outcome: &InstallOutcome) -> RetryPolicy {
     let must_be_heard = match outcome {
         InstallOutcome::Succeeded { .. } => true,
         InstallOutcome::FailedUntouched(failed) | InstallOutcome::FailedBegun(failed) => failed.announced,
     };
-    if must_be_heard { PATIENT } else { BRIEF }
+    if must_be_heard { TEN_MINUTE_RETRIES } else { ONE_MINUTE_RETRIES }
 }

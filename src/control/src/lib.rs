@@ -1,5 +1,5 @@
-//! Control planes, which assign allocations to machines and receive their events. A control plane is a server over
-//! HTTP, a file, or metal-stack. The rest of the agent does not depend on the type of the control plane.
+//! Control planes, which assign allocations to machines, and receive their events and reports. A control plane is a
+//! server over HTTP, a file, or metal-stack. The rest of the agent does not depend on the type of the control plane.
 
 pub mod api_types;
 pub mod boot_digest;
@@ -28,14 +28,14 @@ use model::recorded_disks::KnownDisk;
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
-/// Announcement of an attempt that is about to destroy data.
+/// Announcement that an attempt is about to destroy data.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct AttemptNotice<'a> {
-    /// Id of the allocation; empty if the attempt erases the disks of an unallocated machine.
+    /// Id of the allocation; empty if the attempt erases the disks of a machine without an allocation.
     pub allocation: &'a str,
     /// Id of the reinstall order; `None` for a first installation.
     pub order: Option<&'a str>,
-    /// Disks that the layout currently selects. The next attempt must select the same disks.
+    /// Disks that the layout selects now. The next attempt must select the same disks.
     pub disks: &'a [RecordedDisk],
     /// Extents of the disks that each stage may write. A control plane may record these extents.
     pub extents: &'a [StageExtents],
@@ -45,7 +45,7 @@ pub struct AttemptNotice<'a> {
     pub secret_digest: Option<&'a str>,
 }
 
-/// Control plane from the point of view of one machine.
+/// Interface of one machine to its control plane.
 pub trait ControlPlane: Send + Sync {
     /// Registers this machine.
     ///
@@ -104,14 +104,21 @@ pub trait ControlPlane: Send + Sync {
         Err(Error::refusal(Phase::Control, "this control plane does not support the migration of machines"))
     }
 
-    /// Returns whether the control plane records installations. If the control plane does not record installations, the
-    /// install marker on the disks is the only record.
+    /// Returns whether the control plane records installations. If it does not, the install marker on the disks is the
+    /// only record.
     fn records_installations(&self) -> bool {
         true
     }
 
-    /// Requests the secrets for this purpose from a control plane that omits them from the allocation. Returns `None`
-    /// if the allocation already contains these secrets, or does not have such secrets.
+    /// Returns whether the control plane stores the registered inventory of a machine that waits for an allocation, so
+    /// that operators can derive a layout from it.
+    fn stores_inventory(&self) -> bool {
+        false
+    }
+
+    /// Requests the secrets for this purpose. Some control planes omit secrets from the allocation, and send them
+    /// only in response to this request. Returns `None` if the allocation already contains the secrets, or has none
+    /// for this purpose.
     ///
     /// # Errors
     /// Fails as [`ControlPlane::register_machine`] does.
@@ -119,14 +126,14 @@ pub trait ControlPlane: Send + Sync {
         Ok(None)
     }
 
-    /// Returns whether earlier installations of this machine are recorded at the control plane, or only on the disks.
+    /// Returns where earlier installations of this machine are recorded: at the control plane, or only on the disks.
     fn install_memory(&self) -> RecordSource {
         RecordSource::ControlPlane
     }
 
-    /// Returns the pool to which this machine belongs; `None` if it does not belong to a pool. The disks of a machine
-    /// in a pool are erased before the machine is allocated, so that its next owner cannot read data of the previous
-    /// one. Outside of a pool, disks are not erased before the allocation.
+    /// Returns the pool to which this machine belongs; `None` if it belongs to no pool. The disks of a machine in a
+    /// pool are erased before the machine is allocated, so that its next owner cannot read the data of the previous
+    /// owner.
     fn machine_pool(&self) -> Option<&dyn MachinePool> {
         None
     }
@@ -134,15 +141,15 @@ pub trait ControlPlane: Send + Sync {
 
 /// Control plane that allocates a machine to one owner after another.
 pub trait MachinePool {
-    /// Returns whether this machine is allocated. `at_stake` is true if the disks contain data, which would be lost if
-    /// this function wrongly returned `false`.
+    /// Returns whether this machine is allocated. `at_stake` is true if a wrong `false` would destroy data on the
+    /// disks.
     ///
     /// # Errors
-    /// Fails if this cannot be determined. A missing response must not be interpreted as `false`, because the disks of
-    /// an unallocated machine are erased.
+    /// Fails if this cannot be determined. A missing response must not count as `false`, because the disks of an
+    /// unallocated machine are erased.
     fn is_allocated(&self, at_stake: bool) -> Result<bool>;
 
-    /// Returns the disks that earlier boots of this machine have recorded.
+    /// Returns the disks of this machine that earlier boots have recorded.
     ///
     /// # Errors
     /// Fails if a record exists but cannot be read.
@@ -151,15 +158,15 @@ pub trait MachinePool {
     /// Records the disks of this machine for later boots.
     ///
     /// # Errors
-    /// Fails if the machine has no storage for the record, or if this storage is full.
+    /// Fails if the machine cannot store the record, or the storage is full.
     fn remember_disks(&self, disks: &[KnownDisk]) -> Result<()>;
 }
 
-/// Checks that the received machine is this machine, whose id is `id`, and returns the received machine. Without this
-/// check, the allocation of another machine could erase the disks of this machine.
+/// Returns the received machine if its id is `id`, the id of this machine. Without this check, the allocation of
+/// another machine could erase the disks of this machine.
 ///
 /// # Errors
-/// Fails if the machine has another id.
+/// Fails if the received machine has another id.
 fn require_same_machine(machine: AssignedMachine, id: &str) -> Result<AssignedMachine> {
     match machine.id.eq_ignore_ascii_case(id) {
         true => Ok(machine),
@@ -177,7 +184,7 @@ fn require_same_machine(machine: AssignedMachine, id: &str) -> Result<AssignedMa
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct ReportAcknowledgement {
-    /// True if the machine must immediately reboot over PXE for another attempt at a failed reinstall.
+    /// True if the machine must immediately reboot over PXE, to make another attempt at a failed reinstall.
     #[serde(default)]
     pub retry: bool,
 }

@@ -1,5 +1,6 @@
-//! Control plane of metal-stack. Pixie provides the address and the API version of the control plane. This module
-//! contains the code that both API versions share, and [`MetalApi`] is the interface to the code for one version.
+//! Control plane of metal-stack. Pixie's configuration contains the address and the API version of the control plane.
+//! This module contains the code that both API versions share. [`MetalApi`] is the interface to the code of one
+//! version.
 
 pub(crate) mod bmc_record;
 pub mod efi_variable_record;
@@ -11,7 +12,7 @@ pub mod v1;
 pub mod v2;
 
 use super::clock;
-use super::retry::PATIENT;
+use super::retry::TEN_MINUTE_RETRIES;
 use super::{AttemptNotice, ControlPlane, MachinePool, ReportAcknowledgement};
 use bmc_record::{BmcRecord, KnownBmc};
 use common::error::{Context, Error, Phase, Result};
@@ -31,20 +32,21 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// Characters of generated passwords. Characters that look alike on a console are omitted.
+/// Characters of generated passwords. Characters that look alike on a console are excluded.
 const LETTERS: &[u8] = b"abcdefghijkmnpqrstuvwxyzABCDEFGHJKLMNPQRSTUVWXYZ23456789";
 /// Number of characters in a generated password.
 const PASSWORD: usize = 16;
 
-/// Maximum time to upload the last log lines before the machine reboots.
-const LAST_WORDS: Duration = Duration::from_secs(1);
+/// Maximum time for uploading the last log lines before the machine reboots.
+const FINAL_LOG_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Text that is reported instead of a console password that was generated during an earlier boot, and is therefore
+/// Text that is reported in place of the console password if an earlier boot has generated the password, which is then
 /// unknown.
-const MADE_BEFORE: &str = "the console password is unknown, because the machine was installed before this boot";
+const UNKNOWN_PASSWORD_TEXT: &str =
+    "the console password is unknown, because the machine was installed before this boot";
 
-/// Client of one version of metal-stack's API, for one machine. The implementations limit each call by a timeout, and retry calls that must
-/// succeed. Unless noted otherwise, each method fails as the method of [`ControlPlane`] with the same name does.
+/// Client of one version of metal-stack's API, for one machine. Each call has a timeout, and calls that must succeed
+/// are retried. Unless noted otherwise, a method fails like the method of [`ControlPlane`] with the same name.
 pub trait MetalApi: Send + Sync {
     /// Reads the record of the BMC that the control plane stores. A registration replaces this record.
     ///
@@ -64,13 +66,14 @@ pub trait MetalApi: Send + Sync {
     /// Fails if this cannot be determined.
     fn is_allocated(&self, at_stake: bool) -> Result<bool>;
 
-    /// Returns the sizes of the disks at the last registration, in bytes. The list is empty if the control plane does not provide them.
+    /// Returns the sizes of the disks in the last registration, in bytes; empty if the control plane does not provide
+    /// them.
     fn registered_disks(&self) -> Vec<u64>;
 
     /// Waits at most `patience` for an allocation. Returns whether the machine has an allocation.
     ///
     /// # Errors
-    /// Fails only if a retry cannot succeed. After a transient error, returns false, and the caller waits again.
+    /// Fails only if a retry cannot succeed. After a transient error, returns false; the caller then waits again.
     fn wait_for_allocation(&self, patience: Duration) -> Result<bool>;
 
     /// Returns the machine as it was last received.
@@ -85,15 +88,13 @@ pub trait MetalApi: Send + Sync {
     /// Fails if the event was not delivered.
     fn send_event(&self, name: EventName, message: &str) -> Result<()>;
 
-    /// Checks that neither this allocation nor its reinstall has been canceled. Called immediately before the first
-    /// write.
+    /// Checks immediately before the first write that neither this allocation nor its reinstall has been canceled.
     ///
-    /// # Errors
-    /// Fails if the allocation or its reinstall was canceled, or if this cannot be determined.
+    /// # Errors Fails if the allocation or the reinstall was canceled, or if this cannot be determined.
     fn confirm_begin(&self, notice: &AttemptNotice) -> Result<()>;
 
-    /// Reports the result of an installation. The failure of a first installation is reported only by the event
-    /// [`EventName::Crashed`]. `console_password` is `None` if the password was generated during an earlier boot.
+    /// Reports the result of an installation. A failed first installation is reported only by the event
+    /// [`EventName::Crashed`]. `console_password` is `None` if an earlier boot has generated the password.
     ///
     /// # Errors
     /// Fails if the report was not acknowledged.
@@ -105,14 +106,14 @@ pub struct MetalControlPlane {
     api: Box<dyn MetalApi>,
     machine: String,
     partition: String,
-    /// Console password of the installed system, which is sent to the control plane in the report.
+    /// Console password of the installed system, which the report contains.
     password: String,
-    /// Whether the agent has passed the point of no return during this boot. The installed system has the console
-    /// password `password` only in this case.
-    begun: AtomicBool,
-    told: Mutex<EventFilter>,
+    /// True after the agent has passed the point of no return in this boot. Only then does the installed system have
+    /// the console password `password`.
+    has_started: AtomicBool,
+    event_filter: Mutex<EventFilter>,
     record: FirmwareRecord,
-    /// Device of the BMC; `None` if the BMC is not read in-band.
+    /// Device of the BMC; `None` if the BMC is not read by the machine itself.
     ipmi: Option<PathBuf>,
     /// Log upload; `None` if pixie's configuration does not contain a log server.
     loki: Option<LokiUpload>,
@@ -124,7 +125,7 @@ impl MetalControlPlane {
     /// # Errors
     /// Fails if the configuration cannot be fetched or is unusable.
     pub fn new(pixie: &str, machine: &str, ipmi: &Path) -> Result<MetalControlPlane> {
-        let config = pixie_config::fetch_config(pixie, machine, PATIENT)?;
+        let config = pixie_config::fetch_config(pixie, machine, TEN_MINUTE_RETRIES)?;
         clock::set_clock_by_date(&config.ntp_servers, config.date.as_deref(), &output::print_line);
         let (partition, record) = (config.partition.clone(), FirmwareRecord::new(Path::new(efi::VARIABLES)));
         let api: Box<dyn MetalApi> = match &config.api {
@@ -153,8 +154,8 @@ impl MetalControlPlane {
             machine: machine.to_owned(),
             partition: partition.to_owned(),
             password: generate_password(),
-            begun: AtomicBool::default(),
-            told: Mutex::default(),
+            has_started: AtomicBool::default(),
+            event_filter: Mutex::default(),
             record,
             ipmi: None,
             loki: None,
@@ -163,11 +164,10 @@ impl MetalControlPlane {
 }
 
 impl MetalControlPlane {
-    /// Returns the BMC record to send with a registration: the record that the control plane already has, with missing
-    /// fields filled in from the BMC itself.
+    /// Returns the BMC record for a registration: the control plane's record, with missing fields from the BMC itself.
     fn read_bmc_record(&self) -> Result<BmcRecord> {
-        // The BMC is read before the control plane's record, because reading the BMC takes seconds, and metal-bmc may
-        // change the record in the meantime.
+        // The BMC is read before the control plane's record. Reading the BMC takes seconds, in which metal-bmc may
+        // change the record.
         let in_band = self.ipmi.as_deref().map_or(Ok(None), ipmi::read_bmc).map_err(|error| error.to_string());
         let known = self.api.known_bmc().context(Phase::Control, || {
             "not registered: a registration would erase the control plane's record of the BMC (address, user, password), because the agent cannot read the record and send it back"
@@ -178,15 +178,15 @@ impl MetalControlPlane {
         }))
     }
 
-    /// Uploads an event to Loki unless it only reports the progress of an image transfer. Waits for the upload if the
-    /// event is the last one before a reboot.
+    /// Uploads an event to Loki, unless it only reports the progress of an image transfer. If the event is the last one
+    /// before a reboot, waits for the upload.
     fn upload_event(&self, event: &ProgressEvent) {
         let Some(loki) = self.loki.as_ref().filter(|_| event.progress.is_none()) else { return };
         let seconds = event.seconds.map(|seconds| format!(" ({seconds:.1} s)")).unwrap_or_default();
         let stage = event.stage.as_ref().map(|stage| format!("{stage}: ")).unwrap_or_default();
         loki.add_lines(&format!("{}: {stage}{}{seconds}", event.event, event.message));
         if matches!(event.event, EventName::Crashed | EventName::BootingNewKernel | EventName::PlannedReboot) {
-            loki.wait_until_sent(LAST_WORDS);
+            loki.wait_until_sent(FINAL_LOG_TIMEOUT);
         }
     }
 }
@@ -215,12 +215,12 @@ impl ControlPlane for MetalControlPlane {
 
     fn send_event(&self, event: &ProgressEvent) -> Result<()> {
         self.upload_event(event);
-        let told = lock_mutex(&self.told).filter_event(event, Instant::now());
+        let told = lock_mutex(&self.event_filter).filter_event(event, Instant::now());
         told.map_or(Ok(()), |(name, message)| self.api.send_event(name, &message))
     }
 
-    /// Checks that the disks may still be erased. This is the case if the machine is still unallocated, or if this
-    /// allocation is still in force.
+    /// Checks that the disks may still be erased: either the machine is still unallocated, or this allocation is still
+    /// in force.
     fn announce_point_of_no_return(&self, notice: &AttemptNotice) -> Result<()> {
         if notice.allocation.is_empty() {
             return match self.api.is_allocated(false)? {
@@ -233,7 +233,7 @@ impl ControlPlane for MetalControlPlane {
             };
         }
         self.api.confirm_begin(notice)?;
-        self.begun.store(true, Ordering::Relaxed);
+        self.has_started.store(true, Ordering::Relaxed);
         Ok(())
     }
 
@@ -241,11 +241,11 @@ impl ControlPlane for MetalControlPlane {
         if let Some(loki) = &self.loki {
             loki.add_lines(&format!("{}\n{}", ended.plan, ended.message));
         }
-        let is_new = self.begun.load(Ordering::Relaxed);
+        let is_new = self.has_started.load(Ordering::Relaxed);
         self.api.report_result(ended, is_new.then_some(self.password.as_str()))
     }
 
-    /// Returns false, since only the install marker on the disks records whether the allocation is installed.
+    /// Returns false, because only the install marker on the disks records whether the allocation is installed.
     fn records_installations(&self) -> bool {
         false
     }
@@ -260,8 +260,8 @@ impl MachinePool for MetalControlPlane {
         self.api.is_allocated(at_stake)
     }
 
-    /// Returns the disks that the machine itself has recorded. Without such a record, returns the disks of the last
-    /// registration, which the control plane stores until the machine registers again.
+    /// Returns the disks that the machine itself has recorded. If it has no record, returns the disks of its last
+    /// registration, which the control plane stores until the next registration.
     fn known_disks(&self) -> Result<Vec<KnownDisk>> {
         let recorded = self.record.read_disks()?;
         if !recorded.is_empty() {

@@ -5,30 +5,31 @@ use linux::http::add_jitter;
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Limits of retries.
+/// Policy that limits the retries of a request.
 #[derive(Debug, Clone, Copy)]
 pub struct RetryPolicy {
-    /// Time after which no new attempt is started, measured from the first attempt.
+    /// Time since the first attempt after which no further attempt is started.
     pub patience: Duration,
     pub first_pause: Duration,
     pub longest_pause: Duration,
 }
 
-/// Retries for ten minutes, for requests that must succeed. A restart of the control plane or a reboot of a switch
-/// takes less time.
-pub(crate) const PATIENT: RetryPolicy = RetryPolicy {
+/// Policy for requests that must succeed: retries for ten minutes, which is longer than a restart of the control plane
+/// or a reboot of a switch takes.
+pub(crate) const TEN_MINUTE_RETRIES: RetryPolicy = RetryPolicy {
     patience: Duration::from_secs(10 * 60),
     first_pause: Duration::from_secs(1),
     longest_pause: Duration::from_secs(30),
 };
 
-/// Retries for one minute, for messages whose loss is harmless.
-pub(crate) const BRIEF: RetryPolicy = RetryPolicy { patience: Duration::from_secs(60), ..PATIENT };
+/// Policy for messages whose loss is harmless: retries for one minute.
+pub(crate) const ONE_MINUTE_RETRIES: RetryPolicy =
+    RetryPolicy { patience: Duration::from_secs(60), ..TEN_MINUTE_RETRIES };
 
-/// Single attempt.
-pub const ONCE: RetryPolicy = RetryPolicy { patience: Duration::ZERO, ..PATIENT };
+/// Policy without retries.
+pub const NO_RETRIES: RetryPolicy = RetryPolicy { patience: Duration::ZERO, ..TEN_MINUTE_RETRIES };
 
-/// Longest pause that a server can request with `Retry-After`.
+/// Maximum pause that a server can request with `Retry-After`.
 const LONGEST_REQUESTED: Duration = Duration::from_secs(120);
 
 /// Result of a single attempt.
@@ -36,7 +37,7 @@ pub(crate) enum AttemptResult<T> {
     Done(T),
     /// Transient failure, after which the attempt is repeated.
     Transient(Error),
-    /// Permanent failure.
+    /// Permanent failure, after which no further attempt is made.
     Permanent(common::error::Error),
 }
 
@@ -57,7 +58,7 @@ impl RetryPolicy {
     }
 }
 
-/// Pauses between the attempts of one request.
+/// State of the retries of one request.
 pub(crate) struct RetrySchedule {
     end: Instant,
     pause: Duration,
@@ -71,8 +72,8 @@ impl RetrySchedule {
     }
 
     /// Returns the pause after an attempt that has failed with `error`, and logs the retry. The pause is at least
-    /// `requested`, the pause that the server has requested. It is randomized, so that clients do not retry
-    /// simultaneously.
+    /// `requested`, the pause that the server has requested. The pause is randomized, so that clients do not retry at
+    /// the same time.
     ///
     /// # Errors
     /// Returns `error` if the time for retries has elapsed.
@@ -107,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn it_ends_with_success() {
+    fn attempts_end_with_success() {
         // The timeout suffices even for a very busy host.
         let patient = RetryPolicy { patience: Duration::from_secs(60), ..QUICK };
         let mut calls = 0;
@@ -119,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn it_ends_at_once_when_hopeless() {
+    fn permanent_error_ends_attempts_at_once() {
         let mut calls = 0;
         let result: Result<()> = QUICK.run_attempts(|| {
             calls += 1;
@@ -130,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_bounded_in_time_and_number() {
+    fn attempts_are_bounded_in_time_and_number() {
         let began = Instant::now();
         let mut calls = 0;
         let result: Result<()> = QUICK.run_attempts(|| {
@@ -143,16 +144,16 @@ mod tests {
     }
 
     #[test]
-    fn the_pause_that_a_busy_server_requests_is_a_lower_bound() {
-        let mut schedule = RetrySchedule::start(PATIENT);
+    fn pause_respects_minimum_requested_by_busy_server() {
+        let mut schedule = RetrySchedule::start(TEN_MINUTE_RETRIES);
         for requested in [0, 5, 60].map(Duration::from_secs) {
             let pause = schedule.next_pause(error(), requested).unwrap();
             assert!(pause >= requested && pause <= requested.mul_f64(1.5).max(Duration::from_secs(4)), "{pause:?}");
         }
-        // A server cannot stop a client for longer.
+        // A server cannot request a longer pause than this.
         let pause = schedule.next_pause(error(), Duration::from_secs(3000)).unwrap();
         assert!(pause >= LONGEST_REQUESTED && pause <= LONGEST_REQUESTED.mul_f64(1.5), "{pause:?}");
-        let mut once = RetrySchedule::start(ONCE);
+        let mut once = RetrySchedule::start(NO_RETRIES);
         assert!(once.next_pause(error(), Duration::ZERO).is_err());
     }
 }

@@ -11,7 +11,7 @@ pub(super) struct BoxText {
     /// Name of the device or group, or the mount point; usually one line.
     pub name: Vec<String>,
     pub lines: Vec<String>,
-    /// Whether a reinstall erases the disk; `None` for a box that is not a disk.
+    /// True if a reinstall erases the disk; `None` for a box that is not a disk.
     pub wipe: Option<bool>,
     /// Summary in one line, with the full path of the device.
     pub tooltip: String,

@@ -8,11 +8,11 @@
 use model::layout::graph::{LayoutGraph, LayoutItem};
 
 /// Vertical distance between two boxes of one column, in pixels.
-const GAP: f64 = 14.0;
-/// Height of the cell of a line that passes a column, in pixels.
+const BOX_SPACING_PX: f64 = 14.0;
+/// Height of a cell through which a line passes a column, in pixels.
 const BEND: f64 = 6.0;
 /// Horizontal distance between two columns, in pixels.
-const BETWEEN: f64 = 72.0;
+const COLUMN_SPACING_PX: f64 = 72.0;
 const SWEEPS: usize = 12;
 
 /// Position and size of a box, in pixels.
@@ -76,7 +76,7 @@ pub fn place_nodes(graph: &LayoutGraph, sizes: &[(f64, f64)]) -> DiagramPlacemen
         let nodes = || column.iter().filter_map(|cell| cells[*cell].node);
         let width = nodes().map(|node| sizes[node].0).fold(0.0, f64::max);
         columns.push((x, width, nodes().next().unwrap_or_default()));
-        x += width + BETWEEN;
+        x += width + COLUMN_SPACING_PX;
     }
     let boxes: Vec<Rect> = (0..graph.nodes.len())
         .map(|node| {
@@ -87,7 +87,7 @@ pub fn place_nodes(graph: &LayoutGraph, sizes: &[(f64, f64)]) -> DiagramPlacemen
         .collect();
     let height = boxes.iter().map(|rect| rect.y + rect.height).fold(0.0, f64::max);
     let lines = route_lines(&cells, &columns, &boxes, &paths);
-    DiagramPlacement { boxes, lines, columns, width: (x - BETWEEN).max(0.0), height }
+    DiagramPlacement { boxes, lines, columns, width: (x - COLUMN_SPACING_PX).max(0.0), height }
 }
 
 /// Returns the column of each node, and the number of columns. The column depends on the type of the node. An array on
@@ -225,7 +225,8 @@ fn centre_cells(cells: &mut [ColumnCell], order: &[Vec<usize>]) {
             spread_cells(cells, column, &wanted);
         }
     }
-    // Straightens lines that pass a column. The boxes keep their positions.
+    // The cells of lines that pass a column are moved, so that the lines become straighter. The boxes keep their
+    // positions.
     for column in order {
         let places: Vec<f64> = cells.iter().map(|cell| cell.centre).collect();
         let straight =
@@ -245,11 +246,12 @@ fn spread_cells(cells: &mut [ColumnCell], column: &[usize], wanted: &[f64]) {
     for (index, cell) in column.iter().enumerate() {
         if index > 0 {
             let above = &cells[column[index - 1]];
-            offset += (above.height + cells[*cell].height) / 2.0 + GAP;
+            offset += (above.height + cells[*cell].height) / 2.0 + BOX_SPACING_PX;
         }
         offsets.push(offset);
     }
-    // Runs of adjacent cells: common position, and number of cells.
+    // Runs of adjacent cells. Each entry contains the common position of the cells of a run, and the number of these
+    // cells.
     let mut runs: Vec<(f64, usize)> = Vec::new();
     for (wanted, offset) in wanted.iter().zip(&offsets) {
         let mut run = (wanted - offset, 1);

@@ -18,7 +18,7 @@ const MONO: &str = "'DejaVu Sans Mono', Menlo, Consolas, 'Liberation Mono', mono
 const INK: &str = "#1a1a1a";
 const FAINT: &str = "#595959";
 const MARGIN: f64 = 36.0;
-const LEAST_WIDTH: f64 = 620.0;
+const MINIMUM_WIDTH_PX: f64 = 620.0;
 /// Height of a text line in a box, in pixels.
 const LINE_HEIGHT: f64 = 17.0;
 const PADDING: f64 = 9.0;
@@ -56,7 +56,7 @@ pub fn draw_svg(graph: &LayoutGraph) -> String {
     let placed = place_nodes(graph, &sizes);
     let (head, top) = draw_head(graph);
     let foot = MARGIN + top + placed.height + 46.0;
-    let width = (placed.width.max(LEAST_WIDTH) + 2.0 * MARGIN).max(head_width(graph));
+    let width = (placed.width.max(MINIMUM_WIDTH_PX) + 2.0 * MARGIN).max(head_width(graph));
     let height = foot + 56.0;
 
     let mut drawing = Group::new().set("transform", format!("translate({MARGIN} {})", MARGIN + top));

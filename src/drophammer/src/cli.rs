@@ -35,7 +35,7 @@ pub enum CliCommand {
         drophammer machine list --server http://10.0.0.1:8080\n  \
         drophammer machine reinstall storage-7 --image debian-13.1.20261101\n  \
         drophammer machine reinstall storage-7 --cancel\n\n\
-        Reinstall many machines, at most 20 at a time, from Tuesday on; nothing may be ordered for a locked machine\n  \
+        Reinstall many machines, at most 20 at a time, from Tuesday on; lock a machine against orders\n  \
         drophammer machine reinstall --filter image=debian-12* --image debian-13.1.20261101 --at-most 20 --now --start 2026-12-01T02:00Z\n  \
         drophammer machine lock storage-9 --reason \"holds the only copy\"\n\n\
         Save the plan of a reinstall, and order exactly this plan\n  \
@@ -44,17 +44,33 @@ pub enum CliCommand {
         Show one machine, and follow its console log\n  \
         drophammer machine show storage-7\n  \
         drophammer machine logs -f storage-7\n\n\
-        Create the file of the only new machine: without an allocation, or with one, which installs the machine\n  \
+        Create the machine file of the only new machine that waits; with --image, also install the machine\n  \
         drophammer machine add --name storage-7\n  \
         drophammer machine add --name storage-7 --image debian-13.1.20261101 --layout default --ssh-key id.pub\n\n\
-        Power-cycle a machine, or reinstall it immediately, through `bmc:` of its file\n  \
+        Power-cycle a machine, or reinstall it immediately, through the controller (`bmc:`) in its machine file\n  \
         drophammer machine power cycle storage-7\n  \
         drophammer machine reinstall storage-7 --image debian-13.1.20261101 --now\n\n\
+        Install a free machine; the disks of its layout are erased\n  \
+        drophammer machine allocate storage-7 --image debian-13.1.20261101 --ssh-key id.pub\n\n\
         After a new mainboard: move the machine to its new id\n  \
         drophammer machine rename OLD-UUID NEW-UUID\n\n{EXIT_CODES}"
     ))]
     Machine(crate::operator_client::MachineOptions),
-    /// List, show, halt, resume and cancel rollouts: reinstalls of many machines, of which a limited number is in progress.
+    /// Adopt this machine, which another installer has installed: write the install marker, and register the machine at a server, so that a
+    /// later reinstall renews the system and preserves the data. The system and its data are not changed.
+    ///
+    /// Prints the plan of a later reinstall, and asks for confirmation before anything is written. To restore the
+    /// server's lost records of machines that drophammer has installed, use `drophammer machine adopt` instead.
+    #[command(after_help = format!(
+        "Examples: print the plan; adopt the machine; remove the adoption\n  \
+        drophammer adopt --dry-run\n  \
+        drophammer adopt --image debian-13.1.20261101 --server https://install.rack:8443 --token-file admin.token\n  \
+        drophammer adopt --undo\n\n\
+        Without a server: write a machine file for a fleet that is managed with files only\n  \
+        drophammer adopt --fleet web-1.json\n\n{EXIT_CODES}"
+    ))]
+    Adopt(Box<crate::machine_adoption::MachineAdoptionOptions>),
+    /// List, show, halt, resume and cancel rollouts. A rollout reinstalls many machines, a limited number at a time.
     #[command(after_help = format!(
         "Examples: order a rollout; show its progress; start no further machines; continue\n  \
         drophammer machine reinstall storage-8 storage-9 storage-10 --image debian-13.1.20261101 --at-most 2 --now\n  \
@@ -109,15 +125,21 @@ pub enum CliCommand {
         Files: $XDG_CONFIG_HOME/drophammer/config.yaml [default: ~/.config/drophammer/config.yaml]\n\n{EXIT_CODES}"
     ))]
     Config(crate::operator_client::contexts::ConfigArgs),
-    /// List and show the deploy templates of a server.
+    /// List, show and change the deploy templates of a server.
     #[command(after_help = format!(
-        "Examples:\n  drophammer template list\n  drophammer template show CUSTOM_MIRROR\n\n{EXIT_CODES}"
+        "Examples: print one as YAML; create or update one from a file\n  \
+        drophammer template show CUSTOM_MIRROR\n  \
+        drophammer template apply mirror.yaml\n\n{EXIT_CODES}"
     ))]
-    Template(crate::operator_client::catalogs::TemplateOptions),
-    /// List and show the sizes of a server.
-    #[command(after_help = format!("Examples:\n  drophammer size list\n  drophammer size show c1-small\n\n{EXIT_CODES}"))]
-    Size(crate::operator_client::catalogs::SizeOptions),
-    /// Add, list, change and remove users of a server, and their tokens.
+    Template(crate::operator_client::templates::TemplateOptions),
+    /// List, show and change the sizes of a server.
+    #[command(after_help = format!(
+        "Examples: list the sizes; create or update one from a file\n  \
+        drophammer size list\n  \
+        drophammer size apply c1-small.yaml\n\n{EXIT_CODES}"
+    ))]
+    Size(crate::operator_client::sizes::SizeOptions),
+    /// Add, list, change and delete users of a server, and their tokens.
     #[command(after_help = format!(
         "Examples: add an operator for the machines of one project; create a token and log in with it; revoke the token\n  \
         drophammer user add ann --role operator --project blue\n  \
@@ -131,11 +153,12 @@ pub enum CliCommand {
     /// Print the audit log of a server: who has requested which change, from where, and with which result.
     #[command(after_help = format!(
         "Examples: the changes of one machine; all entries from now on as JSON lines\n  \
-        drophammer audit --machine 4c4c4544-0051-3010-8052-b4c04f4d3132\n  \
+        drophammer audit --machine storage-7\n  \
         drophammer audit --follow --output json\n\n{EXIT_CODES}"
     ))]
     Audit(crate::operator_client::audit::AuditOptions),
-    /// Store the documents of a directory in the database that several servers share: all of them, or none.
+    /// Store all documents of a directory, or none if one of them is invalid, in the database that several servers
+    /// share.
     #[command(after_help = format!(
         "Examples: print what would change; store the documents, and delete those that the directory does not contain\n  \
         drophammer apply -f /srv/rack --dry-run\n  \
@@ -148,10 +171,11 @@ pub enum CliCommand {
     Export(crate::operator_client::documents::ExportOptions),
     /// Move the records of a server to another database.
     Store(crate::commands::store::StoreArgs),
-    /// Check a server's directory, or plan all its machines.
+    /// List and check the files of a server's directory, plan all its machines, or store its documents in the database
+    /// that the servers share.
     Site(crate::commands::site::SiteArgs),
     /// Print what an installation would do, disk by disk, and show which stages run before the first write to a disk.
-    /// Read-only.
+    /// Nothing is changed.
     #[command(after_help = format!(
         "Examples: plan for a machine in a rack from its inventory; or from what its server has stored\n  \
         drophammer plan --layout storage.yaml --inventory storage-7.json --reinstall\n  \
@@ -161,10 +185,10 @@ pub enum CliCommand {
     Plan(crate::commands::plan::PlanArgs),
     /// Show how a change of image, layout or files would affect each machine in a server's directory, and approve the
     /// plans.
-    #[command(hide = true, after_help = crate::commands::rack::EXIT_CODES)]
-    Rack(crate::commands::rack::RackArgs),
-    /// Check layouts, machine files, images, deploy templates, volumes, or a server's directory: list all problems of
-    /// each file, and report layouts that match the same size and image.
+    #[command(hide = true, after_help = crate::commands::site_plan::EXIT_CODES)]
+    Rack(crate::commands::site_plan::SitePlanArgs),
+    /// Check layouts, machine files, images, sizes, deploy templates, volumes, the other files of a server's directory, or
+    /// the whole directory: list all problems of each file, and report layouts that match the same size and image.
     #[command(after_help = format!(
         "Examples: check a set; select the layout for a size and an image; print the canonical spelling\n  \
         drophammer check layouts/\n  \
@@ -199,7 +223,10 @@ pub enum CliCommand {
     ///
     /// Pages of section 5 are written to a directory `man5` next to a directory `man1`, and otherwise to the same directory.
     #[command(after_help = "Example:\n  drophammer man /usr/local/share/man/man1")]
-    Man { folder: std::path::PathBuf },
+    Man {
+        /// Directory to which the pages are written.
+        folder: std::path::PathBuf,
+    },
 }
 
 /// Shells for which a completion script can be generated.
@@ -228,16 +255,23 @@ pub enum ImageCommand {
     Show(crate::operator_client::ShowImageOptions),
     /// Download or copy an image into a server's directory, verify its digest and format, and write its image file.
     ///
-    /// The manifest, the digest and the signatures next to the image are copied too. The server sees the image when it is complete.
+    /// The manifest, the digest and the signatures next to the image are also copied. A running server lists the image
+    /// only when all its files are complete.
     #[command(after_help = format!(
         "Examples: an image on a web server, whose digest is next to it; a file\n  \
         drophammer image add https://mirror.example.org/debian-12.tar.zst /srv/drophammer --id debian-12.0.20261101\n  \
         drophammer image add debian-12.tar.zst /srv/drophammer --id debian-12.0.20261101\n\n{EXIT_CODES}"
     ))]
     Add(crate::commands::image_add::AddImageOptions),
+    /// Create or update the image file of an image of a server. The image itself is not uploaded.
+    #[command(after_help = format!(
+        "Example:\n  drophammer image apply debian-12.yaml\n\n{EXIT_CODES}"
+    ))]
+    Apply(crate::operator_client::ApplyImageOptions),
     /// Set or clear the hidden and blacklisted flags of an image of a server.
     #[command(after_help = format!(
-        "Example: no new installations with this image; machines that run it can still be reinstalled\n  \
+        "Example: prevent new installations with this image; machines that run this image can still be reinstalled \
+        with it\n  \
         drophammer image modify debian-11.0.20240101 --blacklisted true\n\n{EXIT_CODES}"
     ))]
     Modify(crate::operator_client::ModifyImageOptions),
@@ -277,7 +311,7 @@ mod tests {
     use std::path::Path;
 
     #[test]
-    fn serve_is_a_directory_or_one_of_two_words() {
+    fn serve_accepts_directory_backup_or_restore() {
         let serve = |arguments: &[&str]| {
             let all = ["drophammer", "serve"].iter().chain(arguments);
             Cli::try_parse_from(all).ok().map(|cli| match cli.command {
@@ -311,14 +345,41 @@ mod tests {
     }
 
     #[test]
-    fn all_nouns_have_the_same_verbs() {
+    fn all_objects_have_the_same_subcommands() {
         for noun in ["image", "layout", "os", "rollout", "size", "template", "user", "volume"] {
             let [list, alias] = ["list", "ls"].map(|verb| find_command(&format!("{noun} {verb}")));
             assert_eq!(list.get_name(), alias.get_name());
             find_command(&format!("{noun} show"));
         }
-        for path in ["machine ls", "layout add", "layout delete", "volume delete", "site check", "site plan"] {
+        for noun in ["layout", "machine", "size", "template", "user", "volume"] {
+            let [add, create] = ["add", "create"].map(|verb| find_command(&format!("{noun} {verb}")));
+            assert_eq!(add.get_name(), create.get_name());
+        }
+        for noun in ["config", "image", "layout", "size", "template", "user", "volume"] {
+            assert!(find_command(&format!("{noun} delete")).get_visible_aliases().any(|alias| alias == "rm"), "{noun}");
+        }
+        for noun in ["image", "layout", "site", "size", "template"] {
+            find_command(&format!("{noun} apply"));
+        }
+        for path in ["machine ls", "machine show", "site check", "site export", "site ls", "site plan"] {
             find_command(path);
+        }
+    }
+
+    /// Also checks that all `show` commands have the option `-o`.
+    #[test]
+    fn all_lists_have_the_same_options() {
+        for noun in
+            ["config", "image", "layout", "machine", "os", "rollout", "site", "size", "template", "user", "volume"]
+        {
+            let list = find_command(&format!("{noun} list"));
+            for option in ["output", "filter", "sort", "quiet", "no-headers"] {
+                assert!(list.get_arguments().any(|argument| argument.get_long() == Some(option)), "{noun} --{option}");
+            }
+        }
+        for noun in ["image", "layout", "machine", "os", "rollout", "size", "template", "user", "volume"] {
+            let show = find_command(&format!("{noun} show"));
+            assert!(show.get_arguments().any(|argument| argument.get_short() == Some('o')), "{noun}");
         }
     }
 
@@ -328,11 +389,12 @@ mod tests {
             &["rack", "plan", "/srv/d", "--approve"][..],
             &["volume", "rm", "web-1", "db-1", "--persistent-volume", "none"],
             &["serve", "/srv/d", "--check"],
+            &["user", "remove", "ann"],
         ] {
             Cli::try_parse_from([&["drophammer"], arguments].concat()).unwrap_or_else(|error| panic!("{error}"));
         }
         assert!(find_command("rack").is_hide_set());
-        let is_visible = |command: &clap::Command| command.get_visible_aliases().any(|alias| alias == "rm");
-        assert!(!is_visible(&find_command("volume delete")));
+        let is_visible = find_command("user delete").get_visible_aliases().any(|alias| alias == "remove");
+        assert!(!is_visible);
     }
 }

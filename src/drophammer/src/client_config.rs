@@ -1,5 +1,5 @@
-//! The operator's configuration file, `~/.config/drophammer/config.yaml`: contexts, each with the address of a server and the operator's
-//! token for it.
+//! Configuration file of the operator, `~/.config/drophammer/config.yaml`. It contains contexts: the address of a
+//! server, and the operator's token for this server.
 
 #[cfg(test)]
 mod tests;
@@ -18,10 +18,10 @@ use std::io::ErrorKind;
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
-/// Maximum number of symbolic links that lead to the configuration file, as in Linux.
+/// Maximum number of symbolic links on the way to the configuration file, as in Linux.
 const MAX_LINKS: usize = 40;
 
-/// Server that the operator has named, and the token for this server.
+/// Server and token that a context of the operator contains.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct ServerContext {
     pub server: String,
@@ -38,7 +38,7 @@ pub(crate) enum ContextToken {
 /// Contents of the configuration file.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct ClientConfig {
-    /// Name of the context that applies if no server is specified.
+    /// Name of the context that is used if no server is specified.
     pub current: Option<String>,
     pub contexts: BTreeMap<String, ServerContext>,
 }
@@ -51,7 +51,7 @@ pub(crate) fn config_path(environment: impl Fn(&str) -> Option<String>) -> Optio
 }
 
 impl ClientConfig {
-    /// Reads the configuration file. A file that does not exist is an empty configuration.
+    /// Reads the configuration file. A missing file counts as an empty configuration.
     ///
     /// # Errors
     /// Returns an error if the file cannot be read, or is invalid.
@@ -74,7 +74,7 @@ impl ClientConfig {
         Ok(config)
     }
 
-    /// Parses the text of the file. The error is a message without the path of the file.
+    /// Parses the text of the file. The error message does not contain the path of the file.
     fn parse(text: &str) -> std::result::Result<ClientConfig, String> {
         let value = match text.trim().is_empty() {
             true => json!({}),
@@ -91,12 +91,12 @@ impl ClientConfig {
         Ok(ClientConfig { current, contexts })
     }
 
-    /// Writes the file, which only its owner can read.
+    /// Writes the file with permissions for its owner only.
     ///
     /// # Errors
-    /// Returns an error if the file cannot be written. In this case, the old content is unchanged.
+    /// Returns an error if the file cannot be written. The old content is then unchanged.
     pub(crate) fn write_file(&self, path: &Path) -> Result<()> {
-        // A symbolic link is preserved; its target is replaced.
+        // If the file is a symbolic link, the target of the link is replaced, not the link.
         let write = || {
             let path = resolve_links(path)?;
             let path = path.as_path();
@@ -122,7 +122,7 @@ impl ClientConfig {
     /// Returns the context with this name.
     ///
     /// # Errors
-    /// Returns a message that lists the contexts if the context does not exist.
+    /// Returns a message that lists the existing contexts if there is none with this name.
     pub(crate) fn find_context(&self, name: &str) -> std::result::Result<&ServerContext, String> {
         self.contexts.get(name).ok_or_else(|| match self.contexts.is_empty() {
             true => format!("context {name:?} does not exist; `drophammer login URL` creates a context"),
@@ -161,7 +161,7 @@ impl ServerContext {
     }
 }
 
-/// Returns the fields of a mapping, all of which must be known.
+/// Returns the fields of a mapping. Fails if a field is unknown.
 fn read_fields<'a>(
     value: &'a Value,
     place: &str,
@@ -182,7 +182,7 @@ fn read_string(value: &Value, place: &str) -> std::result::Result<String, String
     text.ok_or_else(|| format!("{place}: must be text"))
 }
 
-/// Returns the file to which a path leads through symbolic links, even if this file does not exist yet.
+/// Returns the file to which a path leads through symbolic links. This file need not exist.
 ///
 /// # Errors
 /// Returns an error if the links form a cycle.

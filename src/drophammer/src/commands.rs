@@ -1,5 +1,5 @@
-//! Commands that run on a workstation, one file per command. Only `check --fix --write`, `image add`, `plan --out`, `site plan --approve`
-//! and `tree --svg=FILE` write files. `image pack` is in the crate `image`.
+//! Commands that run on a workstation, one file for each command. Of these commands, only `check --fix --write`, `image
+//! add`, `plan --out`, `site plan --approve` and `tree --svg=FILE` write files. `image pack` is in the crate `image`.
 
 mod allocation_reader;
 pub(crate) mod check;
@@ -12,10 +12,11 @@ pub mod plan;
 mod plan_forecast;
 mod plan_registered;
 mod plan_templates;
-pub mod rack;
 pub(crate) mod saved_plan;
 pub(crate) mod schema;
 pub mod site;
+mod site_files;
+pub mod site_plan;
 pub mod store;
 #[cfg(test)]
 mod tests;
@@ -24,9 +25,9 @@ pub(crate) mod tree;
 pub use check::run_check;
 pub use explain::run_explain;
 pub use plan::run_plan;
-pub use rack::run_rack;
 pub use schema::run_schema;
 pub use site::run_site;
+pub use site_plan::run_rack;
 pub use store::run_store;
 pub use tree::run_tree;
 
@@ -34,6 +35,7 @@ use common::diagnostic::Diagnostic;
 use common::error::{Context, Phase, Result};
 use common::format::metal_api_wording::reword_metal_phrases;
 use common::format::terminal_escaping::escape_line;
+use common::type_errors::describe_json_error;
 use model::layout::{self, ParsedLayout};
 use std::io::Read;
 use std::path::Path;
@@ -48,7 +50,7 @@ fn format_located(file: &Path, problem: &Diagnostic) -> String {
     format!("{}:{blank}{}", file.display(), reword_metal_phrases(&problem.to_coded_text()))
 }
 
-/// Parses one layout in any spelling. The error lists the problems as `drophammer check` prints them.
+/// Parses one layout in any supported syntax. The error lists the problems in the format of `drophammer check`.
 pub(crate) fn check_layout_text(file: &Path, text: &str) -> std::result::Result<ParsedLayout, String> {
     layout::read_yaml(text).map_err(|problems| {
         let lines = problem_lines(file, &check::explain_layout_problems(text, problems));
@@ -60,15 +62,15 @@ fn print_problems(file: &Path, problems: &[Diagnostic]) -> Result<()> {
     common::output::print_text(&problem_lines(file, problems))
 }
 
-/// Command line argument that stands for standard input instead of a file.
+/// Argument that stands for standard input instead of a file.
 pub(crate) const STDIN: &str = "-";
 
 fn read_layout(path: &Path) -> Result<std::result::Result<ParsedLayout, Vec<Diagnostic>>> {
     Ok(decode_layouts(path, &read_bytes(path)?).and_then(|text| layout::read_yaml(&text)))
 }
 
-/// Decodes the content of a layout file as UTF-8. A file whose name ends in `.json` must be strict JSON. The YAML
-/// parser would also accept other text, which other programs that read the file as JSON would reject.
+/// Decodes the content of a layout file. A file whose name ends in `.json` must be strict JSON: the YAML parser would
+/// also accept files that other programs, which read the file as JSON, would reject.
 fn decode_layouts(path: &Path, bytes: &[u8]) -> std::result::Result<String, Vec<Diagnostic>> {
     let text = std::str::from_utf8(bytes).map_err(|error| {
         vec![Diagnostic::new(
@@ -79,8 +81,7 @@ fn decode_layouts(path: &Path, bytes: &[u8]) -> std::result::Result<String, Vec<
     if is_json(path)
         && let Err(error) = serde_json::from_str::<serde::de::IgnoredAny>(text.trim_start_matches('\u{feff}'))
     {
-        let said = error.to_string();
-        let why = said.split(" at line ").next().unwrap_or_default();
+        let why = describe_json_error(&error);
         let mut problem = Diagnostic::new("", format!("not valid JSON, although the file name ends in .json: {why}"));
         (problem.line, problem.column) = (Some(error.line().max(1)), Some(error.column().max(1)));
         return Err(vec![problem]);
@@ -100,7 +101,7 @@ fn read_bytes(path: &Path) -> Result<Vec<u8>> {
         }
         false => std::fs::read(path),
     };
-    read.context(Phase::Settings, || format!("read {}", path.display()))
+    read.context(Phase::Settings, || format!("cannot read {}", path.display()))
 }
 
 /// Reads the text of a file, or of standard input if the path is `-`.
@@ -108,5 +109,5 @@ fn read_bytes(path: &Path) -> Result<Vec<u8>> {
 /// # Errors
 /// Returns an error if the file cannot be read, or is not UTF-8 text.
 pub(crate) fn read_text(path: &Path) -> Result<String> {
-    String::from_utf8(read_bytes(path)?).context(Phase::Settings, || format!("read {}", path.display()))
+    String::from_utf8(read_bytes(path)?).context(Phase::Settings, || format!("cannot read {}", path.display()))
 }

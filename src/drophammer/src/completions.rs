@@ -58,7 +58,8 @@ fn completion_script(shell: CompletionShell) -> String {
     aot::generate(shell, &mut Cli::command(), NAME, &mut script);
     let script = String::from_utf8_lossy(&script);
     match shell {
-        // The function is replaced by one that first requests names, and calls the generated function if there are none.
+        // In the script, this function is replaced by a function that requests the names from the server. If the server
+        // does not return names, the new function calls the original function.
         aot::Shell::Zsh => script.replacen("\n_drophammer() {", &format!("\n{ZSH_NAMES}_drophammer_static() {{"), 1),
         aot::Shell::Fish => format!("{script}{FISH_NAMES}"),
         _ => format!("{script}{BASH_NAMES}"),
@@ -72,14 +73,15 @@ mod tests {
     use std::time::Duration;
     use testing::executables::write_executable;
 
-    /// Deadline for a shell, far longer than any shell needs.
-    const DEADLINE: Duration = Duration::from_secs(60);
+    /// Time limit for a shell, far longer than any shell needs.
+    const SHELL_TIMEOUT: Duration = Duration::from_secs(60);
 
-    /// Program that completes only the names of machines.
+    /// Program in place of drophammer that completes only the names of machines.
     const STUB: &str =
         "#!/bin/sh\n[ \"$1 $3\" != 'complete drophammer machine show st' ] || printf 'storage-7\\nstorage-8\\n'\n";
 
-    /// zsh script that starts an interactive shell in a pseudoterminal, and types the beginnings of two commands and a tab there.
+    /// zsh script that starts an interactive shell in a pseudoterminal, and types the beginnings of two commands, each
+    /// followed by a tab.
     const ZSH: &str = r#"
         zmodload zsh/zpty
         zpty shell "zsh -f -i"
@@ -121,9 +123,10 @@ mod tests {
             std::fs::write(folder.path().join("asks"), asks).unwrap();
             write_executable(&folder.path().join("drophammer"), STUB);
             let program = format!("{shell:?}").to_lowercase();
-            // The home directory is temporary, because some shells write files to it at every start.
+            // The home directory is temporary, because some shells write files to it whenever they start.
             let command = ToolCommand::new(&program).args(options).arg(folder.path().join("asks")).arg(folder.path());
-            let command = command.env("HOME", folder.path()).env("XDG_DATA_HOME", folder.path()).deadline(DEADLINE);
+            let command =
+                command.env("HOME", folder.path()).env("XDG_DATA_HOME", folder.path()).deadline(SHELL_TIMEOUT);
             let output = command.run().unwrap_or_else(|error| panic!("{program}: {error}"));
             assert_eq!(output.stdout.trim(), "machine reinstall\nstorage-7 storage-8", "{program}");
         }

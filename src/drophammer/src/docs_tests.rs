@@ -1,4 +1,4 @@
-//! Tests that compare the examples in `docs/` with the behavior of the program.
+//! Tests that compare the examples in `docs/` with the program.
 
 mod codes;
 mod compared_commands;
@@ -13,7 +13,7 @@ use model::deploy_steps::StepList;
 use model::layout;
 use plan::{InstallMode, PlanRequest, PlanSubject};
 use std::fs;
-use testing::docs::blocks;
+use testing::docs::code_blocks;
 use uuid::Uuid;
 
 /// The pages about layouts.
@@ -26,9 +26,17 @@ pub(crate) const LAYOUT_PAGES: &str = concat!(
     include_str!("../../../docs/mirror-lvm.md"),
 );
 
+/// The pages about machine files and image files.
+const MACHINE_PAGES: &str =
+    concat!(include_str!("../../../docs/machine.md"), include_str!("../../../docs/image-file.md"));
+
+/// The pages about the steps for Ironic.
+const IRONIC_PAGES: &str =
+    concat!(include_str!("../../../docs/ironic-steps.md"), include_str!("../../../docs/ironic-direct.md"));
+
 #[test]
 fn the_layouts_in_the_docs_are_valid_and_canonical() {
-    let blocks = blocks(LAYOUT_PAGES, "yaml");
+    let blocks = code_blocks(LAYOUT_PAGES, "yaml");
     assert_eq!(blocks.len(), 7);
     for block in blocks {
         let parsed = layout::read_yaml(&block).unwrap_or_else(|problems| panic!("{block}{}", join_problems(&problems)));
@@ -37,9 +45,9 @@ fn the_layouts_in_the_docs_are_valid_and_canonical() {
 }
 
 #[test]
-fn the_spellings_in_the_docs_are_understood() {
+fn documented_spellings_are_parsed_as_canonical() {
     let text = include_str!("../../../docs/layouts.md");
-    let example = &blocks(text, "yaml")[0];
+    let example = &code_blocks(text, "yaml")[0];
     let spellings = [
         ("wipeonreinstall: true", "wipe: true"),
         ("gpttype: ef00", "type: GPTBoot"),
@@ -64,17 +72,17 @@ fn the_spellings_in_the_docs_are_understood() {
     }
 }
 
-/// Checks that `docs/ironic-steps.md` documents exactly the steps that are offered to Ironic, and that the agent accepts the
-/// documented steps.
+/// Checks that the pages document exactly the steps that are offered to Ironic, and that the agent accepts the documented
+/// steps.
 #[test]
-fn the_steps_for_ironic_in_the_docs_are_those_that_are_offered() {
+fn documented_ironic_steps_match_the_offered_steps() {
     use model::deploy_steps::{OFFERED, TemplateStep};
-    let text = include_str!("../../../docs/ironic-steps.md");
+    let text = IRONIC_PAGES;
     for offer in &OFFERED {
         let name = format!("`{}.{}`", offer.interface, offer.step);
         assert!(text.contains(&name), "{name}");
     }
-    for block in blocks(text, "json") {
+    for block in code_blocks(text, "json") {
         let steps: Vec<TemplateStep> = serde_json::from_str(&block).unwrap_or_else(|error| panic!("{block}: {error}"));
         for step in steps {
             let is_this = |offer: &&model::deploy_steps::OfferedStep| {
@@ -96,22 +104,22 @@ fn the_steps_for_ironic_in_the_docs_are_those_that_are_offered() {
 }
 
 #[test]
-fn the_allocation_in_the_docs_is_one() {
-    let blocks = blocks(include_str!("../../../docs/api.md"), "json");
+fn documented_allocation_is_parsed() {
+    let blocks = code_blocks(include_str!("../../../docs/api-allocation.md"), "json");
     assert_eq!(blocks.len(), 1);
     let machine: AssignedMachine = serde_json::from_str(&blocks[0]).unwrap();
     assert_eq!(machine.allocation.unwrap().hostname, "storage-7");
 }
 
 #[test]
-fn the_extents_in_the_docs_are_such() {
-    let block = &blocks(include_str!("../../../docs/extents.md"), "json")[0];
+fn documented_extents_are_parsed() {
+    let block = &code_blocks(include_str!("../../../docs/extents.md"), "json")[0];
     let plan: serde_json::Value = serde_json::from_str(&format!("{{{block}}}")).unwrap();
     let extents: Vec<operations::StageExtents> = serde_json::from_value(plan["extents"].clone()).unwrap();
     assert_eq!((extents.len(), extents[1].disks[0].device.as_str()), (2, "/dev/sda"));
 }
 
-/// Checks every expression in the table of root device hints in `docs/hints.md`.
+/// Checks that each expression in the table of root device hints in `docs/hints.md` is valid.
 #[test]
 fn the_hints_in_the_docs_are_understood() {
     let text = include_str!("../../../docs/hints.md");
@@ -131,13 +139,12 @@ fn the_hints_in_the_docs_are_understood() {
     assert!(found > 20, "{found}");
 }
 
-/// Checks that the command line parser accepts every `drophammer image …` command in the pages about packing
-/// and signing.
+/// Checks that the program accepts each `drophammer image …` command line on the pages about packing and signing.
 #[test]
 fn the_commands_about_images_in_the_docs_are_understood() {
     use clap::Parser;
     let pages = concat!(include_str!("../../../docs/packing.md"), include_str!("../../../docs/signing.md"));
-    let blocks = blocks(pages, "sh").join("\n");
+    let blocks = code_blocks(pages, "sh").join("\n");
     let commands: Vec<_> = blocks.lines().filter(|line| line.starts_with("drophammer ")).collect();
     assert_eq!(commands.len(), 3);
     for command in commands {
@@ -147,8 +154,8 @@ fn the_commands_about_images_in_the_docs_are_understood() {
 }
 
 #[test]
-fn the_manifest_and_the_key_in_the_docs_are_such() {
-    let manifest = &blocks(include_str!("../../../docs/images.md"), "json")[0];
+fn documented_manifest_and_key_are_parsed() {
+    let manifest = &code_blocks(include_str!("../../../docs/images.md"), "json")[0];
     let manifest = image::ImageManifest::parse(manifest.as_bytes()).unwrap();
     assert_eq!(manifest.chunks.len(), 2);
     let text = include_str!("../../../docs/signing.md");
@@ -157,9 +164,9 @@ fn the_manifest_and_the_key_in_the_docs_are_such() {
     assert_eq!(keys.0.len(), 1);
 }
 
-/// Checks that each line of an example is in the output of `drophammer plan`. In the example, `…` represents omitted
+/// Checks that the output of `drophammer plan` contains each line of an example. `…` in an example stands for omitted
 /// lines.
-fn assert_plan_is_printed(layout: &str, inventory: &str, shown: &str) {
+fn assert_plan_is_printed(mode: InstallMode, layout: &str, inventory: &str, shown: &str) {
     let layout = layout::read_yaml(layout).unwrap().layout;
     let inventory: model::inventory::Inventory = serde_json::from_str(inventory).unwrap();
     let subject = PlanSubject {
@@ -168,13 +175,7 @@ fn assert_plan_is_printed(layout: &str, inventory: &str, shown: &str) {
         url: "the image's server".to_owned(),
         ..PlanSubject::default()
     };
-    let request = PlanRequest {
-        mode: InstallMode::Install,
-        steps: StepList::default(),
-        subject,
-        assigned: Default::default(),
-        claim: None,
-    };
+    let request = PlanRequest { mode, steps: StepList::default(), subject, assigned: Default::default(), claim: None };
     let printed = plan::make_plan(&layout, &inventory, request, &mut Uuid::new_v4).unwrap().to_string();
     let printed: Vec<&str> = printed.lines().collect();
     let shown: Vec<&str> = shown.lines().filter(|line| line.trim() != "…").collect();
@@ -185,24 +186,26 @@ fn assert_plan_is_printed(layout: &str, inventory: &str, shown: &str) {
 }
 
 #[test]
-fn the_plans_in_the_docs_are_what_a_desk_prints() {
+fn documented_plans_match_the_printed_plans() {
     assert_plan_is_printed(
-        include_str!("../../../testdata/layouts/storage.yaml"),
-        include_str!("../../../testdata/inventories/raid-lvm.json"),
-        &blocks(include_str!("../../../README.md"), "text")[0],
+        InstallMode::Reinstall,
+        include_str!("../../../testdata/resized/layout.yaml"),
+        include_str!("../../../testdata/resized/as-installed.json"),
+        &code_blocks(include_str!("../../../README.md"), "text")[0],
     );
     let guide = include_str!("../../../docs/mirror-lvm.md");
     assert_plan_is_printed(
-        &blocks(guide, "yaml")[0],
+        InstallMode::Install,
+        &code_blocks(guide, "yaml")[0],
         include_str!("../../../testdata/inventories/five-sata.json"),
-        &blocks(guide, "text")[1],
+        &code_blocks(guide, "text")[1],
     );
 }
 
 #[test]
-fn the_preview_in_the_docs_is_what_a_desk_prints() {
+fn documented_preview_matches_the_recorded_preview() {
     let printed: Vec<&str> = include_str!("../../../testdata/plans/preview.txt").lines().collect();
-    let shown = &blocks(include_str!("../../../docs/reinstall.md"), "text")[0];
+    let shown = &code_blocks(include_str!("../../../docs/reinstall.md"), "text")[0];
     assert!(shown.lines().count() > 8, "{shown}");
     for line in shown.lines() {
         assert!(printed.contains(&line), "{line}");
@@ -210,15 +213,15 @@ fn the_preview_in_the_docs_is_what_a_desk_prints() {
 }
 
 #[test]
-fn the_machines_and_images_in_the_docs_are_good() {
+fn documented_machines_and_images_are_valid() {
     use site::operator_files::{parse_image, parse_machine};
-    let of_machine = blocks(include_str!("../../../docs/machine.md"), "yaml");
+    let of_machine = code_blocks(MACHINE_PAGES, "yaml");
     let [whole, least, an_image] = &of_machine[..] else { panic!("{of_machine:?}") };
     assert_eq!(parse_machine(whole).unwrap().macs.len(), 2);
     assert!(parse_machine(least).unwrap().allocation.is_some());
     parse_image(an_image).unwrap();
 
-    let of_start = blocks(include_str!("../../../docs/start.md"), "yaml");
+    let of_start = code_blocks(include_str!("../../../docs/start.md"), "yaml");
     let [a_layout, first] = &of_start[..] else { panic!("{of_start:?}") };
     assert_eq!(a_layout.trim_end(), include_str!("../../../examples/site/layouts/one-disk.yaml").trim_end());
     let parsed = layout::read_yaml(a_layout).unwrap_or_else(|problems| panic!("{}", join_problems(&problems)));
@@ -227,10 +230,10 @@ fn the_machines_and_images_in_the_docs_are_good() {
     assert_eq!(first.filesystemlayout.as_deref(), Some(&parsed.layout.id));
 }
 
-/// Checks that every network configuration in the documentation page is valid in a machine file.
+/// Checks that each network configuration on the page is valid in a machine file.
 #[test]
-fn the_networks_in_the_docs_are_good() {
-    let blocks = blocks(include_str!("../../../docs/network.md"), "yaml");
+fn documented_networks_are_valid() {
+    let blocks = code_blocks(include_str!("../../../docs/network.md"), "yaml");
     assert_eq!(blocks.len(), 4);
     for block in blocks {
         let network = block.lines().map(|line| format!("    {line}\n")).collect::<String>();
@@ -244,8 +247,7 @@ fn the_networks_in_the_docs_are_good() {
     }
 }
 
-/// Checks that the documentation page lists all fields of network devices. The parser names these fields in its error
-/// message for an unknown field.
+/// Checks that the page lists all fields of network devices, as the parser's message about an unknown field does.
 #[test]
 fn every_field_of_a_network_is_in_the_docs() {
     let page = include_str!("../../../docs/network.md");
@@ -260,12 +262,12 @@ fn every_field_of_a_network_is_in_the_docs() {
     }
 }
 
-/// Checks that the documentation page lists all fields of machine files and image files. The parser names these fields
-/// in its error message for an unknown field whose name resembles no known field.
+/// Checks that the page lists all fields of machine files and image files. The fields are taken from the parser's
+/// message about an unknown field, which lists all fields if the name does not resemble one of them.
 #[test]
-fn every_field_of_a_machine_and_an_image_is_in_the_docs() {
+fn every_machine_and_image_field_is_documented() {
     use site::operator_files::{parse_image, parse_machine};
-    let page = include_str!("../../../docs/machine.md");
+    let page = MACHINE_PAGES;
     let of_machine = parse_machine("qqq: 1\n").unwrap_err();
     let of_allocation = parse_machine("id: 4c4c4544-0051-3010-8031-b2c04f333633\nallocation: {qqq: 1}\n").unwrap_err();
     let of_image = parse_image("qqq: 1\n").unwrap_err();
@@ -280,28 +282,30 @@ fn every_field_of_a_machine_and_an_image_is_in_the_docs() {
 }
 
 #[test]
-fn the_way_to_a_first_machine_is_the_servers() {
+fn documented_dhcp_configurations_match_the_server() {
     let script = pxe::ipxe::start_script("http://10.0.0.1:8080");
     assert!(
-        blocks(include_str!("../../../docs/dhcp-router.md"), "text").iter().any(|block| *block == script.trim_end()),
+        code_blocks(include_str!("../../../docs/dhcp-router.md"), "text")
+            .iter()
+            .any(|block| *block == script.trim_end()),
         "{script}"
     );
     let kea: serde_json::Value =
-        serde_json::from_str(&blocks(include_str!("../../../docs/dhcp-kea.md"), "json")[0]).unwrap();
-    let dnsmasq = &blocks(include_str!("../../../docs/dhcp-dnsmasq.md"), "conf")[0];
+        serde_json::from_str(&code_blocks(include_str!("../../../docs/dhcp-kea.md"), "json")[0]).unwrap();
+    let dnsmasq = &code_blocks(include_str!("../../../docs/dhcp-dnsmasq.md"), "conf")[0];
     let classes = kea["Dhcp4"]["client-classes"].as_array().unwrap();
     let files: Vec<&str> = classes.iter().filter_map(|class| class["boot-file-name"].as_str()).collect();
     assert_eq!(files.len(), 3);
     for file in files {
         assert!(dnsmasq.contains(&format!(",{file}")), "{file}");
     }
-    // Each NIC gets one lease, and clients without a boot file get no response.
+    // The configuration assigns one lease to each NIC, and does not respond to clients without a boot file.
     assert_eq!(kea["Dhcp4"]["match-client-id"], false);
     assert_eq!(classes.last().unwrap()["name"], "DROP");
     assert!(dnsmasq.contains("\ndhcp-ignore-clid\n") && dnsmasq.contains("\ndhcp-ignore=tag:firmware,"), "{dnsmasq}");
 }
 
-/// Checks that the command line parser accepts every line that begins with `drophammer` in a code block.
+/// Checks that the program accepts each line in a code block that begins with `drophammer`.
 #[test]
 fn the_commands_in_the_docs_are_understood() {
     use clap::Parser;
@@ -311,7 +315,7 @@ fn the_commands_in_the_docs_are_understood() {
             // Code blocks in lists are indented further.
             let code = line.strip_prefix("    ").map(str::trim_start);
             let Some(command) = code.filter(|line| line.starts_with("drophammer ")) else { continue };
-            // The trailing comment and shell redirections are ignored.
+            // A trailing comment and redirections of the shell are ignored.
             let command = command.split("  #").next().unwrap_or_default();
             let words = command.split_whitespace().take_while(|word| ![">", "|", "&&"].contains(word));
             crate::cli::Cli::try_parse_from(words)
@@ -323,7 +327,7 @@ fn the_commands_in_the_docs_are_understood() {
 }
 
 #[test]
-fn the_servers_unit_is_one_and_leaves_it_no_power() {
+fn systemd_unit_is_valid_and_unprivileged() {
     let unit = include_str!("../../../docs/drophammer-serve.service");
     let has = |line: &str| unit.lines().any(|has| has == line);
     for line in [
@@ -341,12 +345,12 @@ fn the_servers_unit_is_one_and_leaves_it_no_power() {
         assert!(has(line), "{line}");
     }
     assert!(has("ExecStart=/usr/local/bin/drophammer serve /srv/drophammer"));
-    // The paths of the unit do not exist on this machine.
+    // The paths in the unit file do not exist on this machine.
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("drophammer-serve.service");
     fs::write(&file, unit.replace("/usr/local/bin/drophammer", "/bin/true")).unwrap();
     for args in [&["verify"][..], &["security", "--offline=true", "--threshold=20"]] {
-        // Skipped on machines without systemd.
+        // Without systemd, this check is skipped.
         let Ok(said) = std::process::Command::new("systemd-analyze").args(args).arg(&file).output() else { return };
         let words = String::from_utf8_lossy(&[said.stdout, said.stderr].concat()).into_owned();
         assert!(said.status.success() && !words.contains("Unknown key"), "{words}");

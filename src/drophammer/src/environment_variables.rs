@@ -1,20 +1,21 @@
 //! Environment variables of options: `DROPHAMMER_`, the words of the command, and the name of the option, in capitals,
-//! such as `DROPHAMMER_CHECK_STRICT`. Options that order, approve, erase, confirm or force something have no variable,
-//! so that a variable left over in the environment never changes a machine.
+//! such as `DROPHAMMER_CHECK_STRICT`. Options that order, approve, confirm or force an action, or erase data, have no
+//! variable, so that a variable left over in the environment never changes a machine.
 
 use clap::builder::FalseyValueParser;
 use clap::{Arg, ArgAction, Command};
 use std::ffi::OsStr;
 
 /// Options of all commands. Their variables have shorter names, and are read by the code that selects the server.
-const SHARED: [&str; 3] = ["server", "context", "token-file"];
+const COMMON_OPTIONS: [&str; 3] = ["server", "context", "token-file"];
 
-/// Values with which the variable of a switch does not set it, as in clap's `FalseyValueParser`.
+/// Values of a switch's variable that do not set the switch, as in clap's `FalseyValueParser`.
 const FALSE: [&str; 6] = ["0", "f", "false", "n", "no", "off"];
 
 /// Commands whose options have no variable, because each option is part of an order or of a change, or determines what is
 /// planned and approved.
-pub(crate) const WITHOUT_VARIABLES: [&str; 18] = [
+pub(crate) const WITHOUT_VARIABLES: [&str; 20] = [
+    "adopt",
     "reinstall",
     "plan",
     "site plan",
@@ -25,6 +26,7 @@ pub(crate) const WITHOUT_VARIABLES: [&str; 18] = [
     "machine plan",
     "config set",
     "machine add",
+    "machine allocate",
     "machine confirm",
     "machine lock",
     "machine modify",
@@ -35,7 +37,8 @@ pub(crate) const WITHOUT_VARIABLES: [&str; 18] = [
     "image modify",
 ];
 
-/// Options without a variable in all commands: they erase, approve, confirm, force, write files in place, or disable a protection.
+/// Options that do not have a variable in any command: they erase data, approve, confirm or force an action, write
+/// files in place, or disable a protection.
 pub(crate) const DESTRUCTIVE: [&str; 17] = [
     "any-source-port",
     "apply-allocation",
@@ -63,11 +66,13 @@ pub enum OptionType {
     WithValue,
 }
 
-/// Function that returns whether a variable has a value that sets its option.
+/// Function that decides whether the variable with this name sets its option. A switch, for example, is not set by the
+/// value `0` or `no`.
 type IsSet = fn(&str, OptionType) -> bool;
 
-/// Adds the variables to the options of a command and its subcommands. `is_set` returns whether a variable sets its option. Other
-/// variables are not added: clap would treat a switch with the value 0 as present, and refuse options that conflict with it.
+/// Adds the variables to the options of a command and its subcommands. `is_set` returns whether a variable sets its
+/// option. Variables that do not set their option are omitted: clap would treat a switch with the value 0 as present,
+/// and refuse options that conflict with it.
 pub fn add_variables(command: Command, is_set: IsSet) -> Command {
     add_to_command(command, "", is_set)
 }
@@ -104,16 +109,28 @@ fn add_to_command(command: Command, path: &str, is_set: IsSet) -> Command {
     })
 }
 
-/// Returns the name of the option's variable, or `None` if the option must not have one, or has one already.
+/// Returns the name of the option's variable; `None` if the option must not have a variable, or has a variable of its
+/// own already.
 fn variable_name(path: &str, option: &Arg) -> Option<String> {
     let long = option.get_long().filter(|_| option.get_env().is_none() && !option.is_hide_set())?;
-    let is_read_elsewhere = SHARED.contains(&long) || (long == "output" && path.ends_with(" list"));
-    if is_read_elsewhere || DESTRUCTIVE.contains(&long) || WITHOUT_VARIABLES.contains(&path) {
+    if COMMON_OPTIONS.contains(&long)
+        || is_output_format(path, long)
+        || DESTRUCTIVE.contains(&long)
+        || WITHOUT_VARIABLES.contains(&path)
+    {
         return None;
     }
-    // The logs of a server do not change with the format of the operator's commands.
+    // DROPHAMMER_JSON selects the output format of the operator's commands, and must not change the format of a
+    // server's log.
     let words = if long == "json" && path != "serve" { String::new() } else { format!("{path}_") };
     Some(format!("DROPHAMMER_{words}{long}").to_uppercase().replace([' ', '-'], "_"))
+}
+
+/// Returns whether the option is the output format of a list or `show` command. Such a command reads
+/// `DROPHAMMER_OUTPUT` itself. `audit` also has a variable of its own.
+fn is_output_format(path: &str, long: &str) -> bool {
+    let verb = path.rsplit(' ').next().unwrap_or_default();
+    long == "output" && ["list", "show", "events", "history", "whoami", "explain"].contains(&verb)
 }
 
 fn is_switch(option: &Arg) -> bool {
@@ -122,7 +139,8 @@ fn is_switch(option: &Arg) -> bool {
 
 fn add_to_option(option: Arg, name: String) -> Arg {
     let is_switch = is_switch(&option);
-    // clap stores names for the lifetime of the program. The manual pages list the variables.
+    // The name is leaked, because clap requires names that live as long as the program. The help does not show the
+    // variable, which the manual pages list.
     let option = option.env(&*name.leak()).hide_env(true);
     if is_switch { option.value_parser(FalseyValueParser::new()) } else { option }
 }
@@ -143,14 +161,14 @@ mod tests {
     }
 
     #[test]
-    fn every_option_has_a_variable_unless_it_is_listed() {
+    fn every_option_has_a_variable_or_is_exempt() {
         let mut without = Vec::new();
         for_each_option(&add_variables(Cli::command(), |_, _| true), "", &mut |path, option| {
             let long = option.get_long().unwrap();
             let is_listed = DESTRUCTIVE.contains(&long)
-                || SHARED.contains(&long)
+                || COMMON_OPTIONS.contains(&long)
                 || WITHOUT_VARIABLES.contains(&path)
-                || (long == "output" && path.ends_with(" list"));
+                || is_output_format(path, long);
             if option.get_env().is_none() && !is_listed {
                 without.push(format!("{path} --{long}"));
             }
@@ -170,7 +188,7 @@ mod tests {
         for listed in WITHOUT_VARIABLES {
             assert!(paths.iter().any(|path| path == listed), "{listed}");
         }
-        for listed in DESTRUCTIVE.iter().chain(&SHARED) {
+        for listed in DESTRUCTIVE.iter().chain(&COMMON_OPTIONS) {
             assert!(options.iter().any(|option| option == listed), "{listed}");
         }
     }
@@ -192,7 +210,7 @@ mod tests {
 
     /// Each name belongs to one option; only variables that change the display are shared.
     #[test]
-    fn variables_have_one_meaning() {
+    fn every_variable_belongs_to_one_option() {
         let mut all = Vec::new();
         for_each_option(&add_variables(Cli::command(), |_, _| true), "", &mut |path, option| {
             if let Some(name) = option.get_env() {
@@ -200,7 +218,7 @@ mod tests {
             }
         });
         all.sort();
-        let shared = ["DROPHAMMER_ALL", "DROPHAMMER_JSON", "DROPHAMMER_NO_HEADERS"];
+        let shared = ["DROPHAMMER_ALL", "DROPHAMMER_JSON", "DROPHAMMER_NO_HEADERS", "DROPHAMMER_WATCH"];
         for pair in all.windows(2).filter(|pair| pair[0].0 == pair[1].0) {
             assert!(shared.contains(&pair[0].0.as_str()), "{pair:?}");
         }
@@ -214,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn a_false_switch_is_not_set() {
+    fn false_value_does_not_set_a_switch() {
         for (value, is_switch_set, is_value_set) in [
             ("", false, false),
             ("0", false, true),

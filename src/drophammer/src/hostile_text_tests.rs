@@ -56,7 +56,7 @@ fn testdata(name: &str) -> String {
 }
 
 #[test]
-fn plans_of_hostile_inventories() {
+fn hostile_inventories_do_not_control_the_terminal() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("inventory.json");
     let mut reached = 0;
@@ -84,7 +84,7 @@ fn plans_of_hostile_inventories() {
 }
 
 #[test]
-fn layouts_with_hostile_names() {
+fn hostile_layout_names_do_not_control_the_terminal() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("layout.json");
     let good = "id: default\ndisks: [{device: /dev/sda, wipe: true, partitions: [{number: 1, label: root, size: 0, type: GPTLinux}]}]\n\
@@ -103,7 +103,7 @@ fn layouts_with_hostile_names() {
 }
 
 #[test]
-fn servers_that_answer_with_hostile_names() {
+fn hostile_server_responses_do_not_control_the_terminal() {
     let dir = tempfile::tempdir().unwrap();
     let token = dir.path().join("operator.token");
     std::fs::write(&token, "token").unwrap();
@@ -127,7 +127,7 @@ fn servers_that_answer_with_hostile_names() {
                 path if path.contains("image") => images,
                 _ => machine,
             };
-            Act::says(status, &if body.is_empty() { document.to_string() } else { body.clone() })
+            Act::respond(status, &if body.is_empty() { document.to_string() } else { body.clone() })
         });
         let (url, token) = (server.url(""), token.to_str().unwrap());
         for command in [
@@ -143,7 +143,7 @@ fn servers_that_answer_with_hostile_names() {
         ] {
             let output = run(&[command, &["--server", &url, "--token-file", token]].concat());
             match command.contains(&"--manifests") {
-                // The server's document is printed as it is laid out.
+                // Manifests span several lines, and their indentation is meaningful.
                 true => assert_eq!(first_hidden(&output), None, "{output:?}"),
                 false => assert_tame(&format!("{status} {command:?}"), &output),
             }
@@ -152,12 +152,12 @@ fn servers_that_answer_with_hostile_names() {
 }
 
 #[test]
-fn management_controllers_that_answer_with_hostile_text() {
+fn hostile_bmc_responses_do_not_control_the_terminal() {
     let text = || format!("n{HOSTILE}");
     let systems = json!({ "Members": [{ "@odata.id": text() }, { "@odata.id": format!("/{HOSTILE}") }] }).to_string();
     let error = json!({ "error": { "message": text() } }).to_string();
     for (status, body) in [(200, systems), (400, error), (500, text()), (200, text())] {
-        let server = Server::start(Vec::new(), move |_| Act::says(status, &body));
+        let server = Server::start(Vec::new(), move |_| Act::respond(status, &body));
         let url = server.url("").trim_end_matches('/').to_owned();
         let at = BmcAddress::Redfish { url, system: None };
         let bmc = Bmc { at, username: "u".to_owned(), password: SecretText::new("p"), insecure: false };
@@ -177,7 +177,7 @@ fn burn(tar: Tar) -> String {
 }
 
 #[test]
-fn images_with_hostile_members() {
+fn hostile_image_members_do_not_control_the_terminal() {
     let short: String = HOSTILE.replace('/', "_").chars().take(30).collect();
     for (what, tar) in [
         ("a name that leads out", Tar::new().raw(&format!("../{short}"), b'0', b"x", |_| {})),
@@ -190,7 +190,7 @@ fn images_with_hostile_members() {
 }
 
 #[test]
-fn trees_with_hostile_files() {
+fn hostile_file_names_do_not_control_the_terminal() {
     let dir = tempfile::tempdir().unwrap();
     let name: String = HOSTILE.replace('/', "_").chars().take(40).collect();
     let tree = dir.path().join("tree");
@@ -206,9 +206,9 @@ fn trees_with_hostile_files() {
 }
 
 #[test]
-fn the_agents_console() {
-    linux::console::print_line(&format!("WARNING: {HOSTILE}"));
-    let (_, said) = linux::console::SAID.read_since(0, usize::MAX);
+fn agent_console_escapes_hostile_text() {
+    linux::console_log::print_line(&format!("WARNING: {HOSTILE}"));
+    let (_, said) = linux::console_log::CONSOLE_LOG.read_since(0, usize::MAX);
     assert_eq!(first_hidden(&said), None, "{said:?}");
     let done: Result<CommandOutcome> = Ok(CommandOutcome::Good);
     assert!(recorded(|| done).is_empty());

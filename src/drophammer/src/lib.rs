@@ -1,19 +1,21 @@
 //! Command line of drophammer: one file for each command that runs on a workstation, and the client of the server's
 //! API.
 //!
-//! Commands read files, machines, and servers, and print the results. All decisions are made in the other crates. Start with [`cli`], the
-//! table of all commands.
+//! Commands read files, inspect machines, send requests to servers, and print the results. All decisions are made in
+//! other crates. Start with [`cli`], the table of all commands.
 
 pub mod cli;
 mod client_config;
 pub mod commands;
 pub mod completions;
+mod confirmation;
 #[cfg(test)]
 mod docs_tests;
 pub mod environment_variables;
 #[cfg(test)]
 mod hostile_text_tests;
 pub mod live_completion;
+pub mod machine_adoption;
 pub mod man_pages;
 mod object_list;
 pub mod operator_client;

@@ -1,7 +1,8 @@
-//! Completion of names of machines, images, layouts, rollouts and contexts: the hidden command `complete`, which the completion scripts run for
-//! each completion. The server has a second to respond; all failures are silent, so that the command line is not disturbed.
+//! Completion of names of machines, images, layouts, rollouts, sizes, deploy templates, OS definitions, users and
+//! contexts. The completion scripts run the hidden command `complete` for each completion. The server has a second to
+//! respond; all failures are silent, so that the command line is not disturbed.
 //!
-//! The dynamic completion of `clap_complete` is not used, because it is behind the feature `unstable-dynamic`.
+//! The dynamic completion of `clap_complete` is not used, because it requires the feature `unstable-dynamic`.
 
 #[cfg(test)]
 mod tests;
@@ -22,15 +23,19 @@ use std::thread;
 use std::time::Duration;
 
 /// Time limit for the response of the server.
-const DEADLINE: Duration = Duration::from_secs(1);
+const RESPONSE_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Objects whose names are completed.
+/// Types of objects whose names can be completed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum NamedObject {
     Machine,
     Image,
     Layout,
     Rollout,
+    Size,
+    Template,
+    OsDefinition,
+    User,
     Context,
 }
 
@@ -38,26 +43,27 @@ enum NamedObject {
 #[derive(Debug)]
 struct NamePosition {
     object: NamedObject,
-    /// Beginning of the name.
+    /// Beginning of the name that was typed so far.
     prefix: String,
-    /// Server that the command line selects.
+    /// Options of the command line that select the server.
     server: ServerOptions,
 }
 
-/// Prints the names that complete a command line, one per line. Prints nothing if no name is expected at its end.
+/// Prints the names that can complete a command line, one per line. Prints nothing if the command line does not expect
+/// a name.
 ///
 /// # Errors
 /// Returns an error if standard output cannot be written.
 pub fn print_names(line: &str) -> Result<CommandOutcome> {
     let Some(position) = find_position(line) else { return Ok(CommandOutcome::Good) };
     let (sender, receiver) = mpsc::channel();
-    // A thread that waits for the server ends with the program.
+    // If the server does not respond in time, the thread ends with the program.
     drop(thread::spawn(move || sender.send(find_names(&position).unwrap_or_default())));
-    let names = receiver.recv_timeout(DEADLINE).unwrap_or_default();
+    let names = receiver.recv_timeout(RESPONSE_TIMEOUT).unwrap_or_default();
     print_text(&names.iter().map(|name| format!("{name}\n")).collect::<String>()).map(|()| CommandOutcome::Good)
 }
 
-/// Returns the names that complete a command line.
+/// Returns the names that can complete a command line.
 ///
 /// # Errors
 /// Returns an error if the server cannot be reached.
@@ -65,7 +71,7 @@ pub fn complete_line(line: &str) -> Result<Vec<String>> {
     find_position(line).map_or(Ok(Vec::new()), |position| find_names(&position))
 }
 
-/// Determines which name is expected at the end of a command line.
+/// Determines which type of name is expected at the end of a command line.
 fn find_position(line: &str) -> Option<NamePosition> {
     let mut words: Vec<&str> = line.split_whitespace().skip(1).collect();
     let prefix = if line.ends_with(char::is_whitespace) { "" } else { words.pop()? };
@@ -95,10 +101,14 @@ fn find_position(line: &str) -> Option<NamePosition> {
         None if prefix.starts_with('-') => return None,
         None => find_positional(command, count)?,
     };
-    Some(NamePosition { object: classify_argument(argument, noun)?, prefix: prefix.to_owned(), server })
+    Some(NamePosition {
+        object: classify_argument(argument, noun, command.get_name())?,
+        prefix: prefix.to_owned(),
+        server,
+    })
 }
 
-/// Finds an option by its name without the first hyphen: `-server`, or `o`.
+/// Finds an option by its name without the first hyphen, such as `-server` or `o`.
 fn find_option<'a>(command: &'a Command, name: &str) -> Option<&'a Arg> {
     command.get_arguments().find(|option| match name.strip_prefix('-') {
         Some(long) => option.get_long() == Some(long),
@@ -122,15 +132,21 @@ fn select_server(server: &mut ServerOptions, option: &Arg, value: &str) {
     }
 }
 
-/// Returns the type of object that an argument names. `noun` is the first word of the command.
-fn classify_argument(argument: &Arg, noun: &str) -> Option<NamedObject> {
+/// Returns the type of object that an argument names. `noun` and `verb` are the first and the last word of the command.
+fn classify_argument(argument: &Arg, noun: &str, verb: &str) -> Option<NamedObject> {
+    // Names are completed only for users and tokens that exist, not for those that the command will create.
+    let is_existing_user = verb != "add" && (argument.get_id() == "user" || !["create", "revoke"].contains(&verb));
     let is_file = argument.get_value_names().is_some_and(|names| names.iter().any(|name| name.contains("FILE")));
     match (argument.get_id().as_str(), noun) {
         _ if is_file => None,
-        ("machine" | "machines" | "to", "machine" | "volume" | "site" | "plan") => Some(NamedObject::Machine),
+        ("machine" | "machines" | "to", "machine" | "volume" | "site" | "plan" | "audit") => Some(NamedObject::Machine),
         ("image", "machine" | "image" | "site" | "plan") => Some(NamedObject::Image),
         ("layout", "machine" | "site") | ("id", "layout") => Some(NamedObject::Layout),
         ("id", "rollout") => Some(NamedObject::Rollout),
+        ("id", "size") => Some(NamedObject::Size),
+        ("name", "template") => Some(NamedObject::Template),
+        ("name", "os") => Some(NamedObject::OsDefinition),
+        ("name" | "user", "user") if is_existing_user => Some(NamedObject::User),
         ("context", _) | ("name", "config") => Some(NamedObject::Context),
         _ => None,
     }
@@ -143,22 +159,30 @@ fn find_names(position: &NamePosition) -> Result<Vec<String>> {
         NamedObject::Image => fetch_names(&position.server, "/v1/image", &["id"])?,
         NamedObject::Rollout => fetch_names(&position.server, "/v1/rollouts", &["id"])?,
         NamedObject::Layout => fetch_names(&position.server, "/v1/filesystemlayout", &["id"])?,
+        NamedObject::Size => fetch_names(&position.server, "/v1/size", &["id"])?,
+        NamedObject::Template => fetch_names(&position.server, "/v1/deploy-templates", &["name"])?,
+        NamedObject::OsDefinition => fetch_names(&position.server, "/v1/os", &["name"])?,
+        NamedObject::User => fetch_names(&position.server, "/v1/users", &["name"])?,
     };
     names.retain(|name| name.starts_with(&position.prefix) && is_plain_name(name));
     Ok(names)
 }
 
-/// Returns whether a shell reads a name as one word without special characters. Names come from the server, and shells insert
-/// completions without quotes.
+/// Returns whether a shell reads the name as one word without special characters. The server sends the names, and
+/// shells insert completions without quotes.
 fn is_plain_name(name: &str) -> bool {
     name.chars().all(|letter| letter.is_ascii_alphanumeric() || "._-+@/".contains(letter)) && !name.starts_with('-')
 }
 
-/// Requests a list, and returns for each object the value of the first of these fields that is not empty.
+/// Requests a list of objects. Returns for each object the value of the first of these fields that is not empty.
 fn fetch_names(server: &ServerOptions, path: &str, fields: &[&str]) -> Result<Vec<String>> {
     let client = OperatorClient::new(server)?;
-    let response = client.send_json::<Vec<Value>>(client.request(Method::GET, path).timeout(DEADLINE))?;
-    let OperatorResponse::Good(objects) = response else { return Ok(Vec::new()) };
+    let response = client.send_json::<Value>(client.request(Method::GET, path).timeout(RESPONSE_TIMEOUT))?;
+    let OperatorResponse::Good(mut listed) = response else { return Ok(Vec::new()) };
+    // Most responses are lists, but the list of deploy templates is a field of an object.
+    let is_nested = listed.is_object();
+    let list = if is_nested { &mut listed["deploy-templates"] } else { &mut listed };
+    let objects = list.as_array_mut().map(std::mem::take).unwrap_or_default();
     let read = |value: &Value| value.as_str().map(str::to_owned).or_else(|| value.as_i64().map(|id| id.to_string()));
     let name = |object: &Value| fields.iter().filter_map(|field| read(&object[*field])).find(|text| !text.is_empty());
     Ok(objects.iter().filter_map(name).collect())

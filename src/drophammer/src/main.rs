@@ -1,11 +1,11 @@
-//! The program for workstations and servers. It also contains the agent.
+//! Program for workstations and servers, which also contains the agent.
 
 use clap::CommandFactory;
 use common::error::Result;
 use common::exit_status::CommandOutcome;
 use drophammer::cli::{Cli, CliCommand, ImageArgs, ImageCommand};
 use drophammer::environment_variables::{add_variables, is_variable_set};
-use drophammer::{commands, completions, live_completion, man_pages, operator_client};
+use drophammer::{commands, completions, live_completion, machine_adoption, man_pages, operator_client};
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
@@ -19,6 +19,7 @@ fn run_command(command: CliCommand) -> Result<CommandOutcome> {
         CliCommand::Image(ImageArgs { command }) => run_image_command(&command),
         CliCommand::Serve(serve) => server::run_serve(*serve),
         CliCommand::Machine(options) => operator_client::run_machine_command(&options),
+        CliCommand::Adopt(options) => machine_adoption::run_adopt(&options),
         CliCommand::Rollout(options) => operator_client::rollouts::run_rollout_command(&options),
         CliCommand::Layout(options) => operator_client::layouts::run_layout_command(&options),
         CliCommand::Os(options) => operator_client::os_definitions::run_os_command(&options),
@@ -26,8 +27,8 @@ fn run_command(command: CliCommand) -> Result<CommandOutcome> {
         CliCommand::Plan(options) => commands::run_plan(&options),
         CliCommand::Login(options) => operator_client::login::run_login(&options),
         CliCommand::Config(options) => operator_client::contexts::run_config(&options),
-        CliCommand::Template(options) => operator_client::catalogs::run_template_command(&options),
-        CliCommand::Size(options) => operator_client::catalogs::run_size_command(&options),
+        CliCommand::Template(options) => operator_client::templates::run_template_command(&options),
+        CliCommand::Size(options) => operator_client::sizes::run_size_command(&options),
         CliCommand::User(options) => operator_client::users::run_user_command(&options),
         CliCommand::Whoami(options) => operator_client::users::run_whoami(&options),
         CliCommand::Audit(options) => operator_client::audit::run_audit(&options),
@@ -50,6 +51,7 @@ fn run_image_command(command: &ImageCommand) -> Result<CommandOutcome> {
     match command {
         ImageCommand::List(options) => operator_client::images::list_images(options),
         ImageCommand::Show(options) => operator_client::images::show_image(options),
+        ImageCommand::Apply(options) => operator_client::images::apply_image(options),
         ImageCommand::Modify(options) => operator_client::images::modify_image(options),
         ImageCommand::Delete(options) => operator_client::images::delete_image(options),
         ImageCommand::Add(options) => commands::image_add::add_image(options),

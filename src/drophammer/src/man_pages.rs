@@ -1,5 +1,5 @@
-//! `drophammer man`: a manual page in section 1 for each command, generated from the definition of the command line, and pages in
-//! section 5 for the files that operators write, generated from the schemas.
+//! `drophammer man`: writes a manual page in section 1 for each command, generated from the definition of the command
+//! line, and pages in section 5 for the files that operators write, generated from the schemas.
 
 mod examples;
 mod file_formats;
@@ -17,8 +17,8 @@ use std::fs;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
-/// Writes the pages. Pages of section 5 are written to a directory `man5` next to a directory `man1`, and otherwise to the same
-/// directory.
+/// Writes the pages. If the directory is named `man1`, pages of section 5 are written to the directory `man5` next to
+/// it; otherwise all pages are written to the same directory.
 ///
 /// # Errors
 /// Returns an error if a directory or a page cannot be written.
@@ -42,21 +42,21 @@ fn file_format_folder(folder: &Path) -> PathBuf {
     }
 }
 
-/// Returns the command line, as the pages describe it.
+/// Returns the definition of the command line that the pages describe.
 fn described_command() -> Command {
     let mut command = add_variables(Cli::command(), |_, _| true).disable_help_subcommand(true);
     command.build();
     command
 }
 
-/// Returns the file names and the texts of all pages about commands.
+/// Returns the file names and contents of all pages about commands.
 fn render_command_pages() -> Vec<(String, Vec<u8>)> {
     let mut pages = Vec::new();
     add_pages(&described_command(), &[], &mut pages);
     pages
 }
 
-/// Adds the pages of a command and of its visible subcommands. `above` contains the parent commands.
+/// Adds the pages about a command and its visible subcommands. `above` contains the parent commands.
 fn add_pages<'a>(command: &'a Command, above: &[&'a Command], pages: &mut Vec<(String, Vec<u8>)>) {
     let path: Vec<&Command> = above.iter().copied().chain([command]).collect();
     for below in command.get_subcommands().filter(|below| !below.is_hide_set()) {
@@ -64,7 +64,7 @@ fn add_pages<'a>(command: &'a Command, above: &[&'a Command], pages: &mut Vec<(S
     }
     let name = page_sections::page_name(&path);
     let mut text = Vec::new();
-    // Writing to memory cannot fail.
+    // Writing to memory cannot fail, so the result is ignored.
     let _ = render_page(command, &path, &mut text);
     pages.push((format!("{name}.1"), text));
 }

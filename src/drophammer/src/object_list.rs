@@ -1,19 +1,22 @@
-//! Output of all `list` commands: filters, order, columns, and output formats.
+//! Output of all `list` commands: filters, sort order, columns, and output formats.
 
 mod list_columns;
+mod show_format;
 #[cfg(test)]
 mod tests;
 
 pub(crate) use list_columns::{ListCell, ListColumn, ObjectList, text_of_field};
+pub use show_format::{DocumentOptions, RecordOptions, SingleObjectOptions};
+pub(crate) use show_format::{ShowFormat, format_value, print_single_object, print_value};
 
 use crate::terminal_output::{print_for_terminal, replaces_screen, table_width, wants_colour};
 use clap::builder::FalseyValueParser;
 use clap::{Args, ValueEnum};
-use common::error::{Error, Phase, Result};
+use common::error::{Context, Error, Phase, Result};
 use common::exit_status::{CommandOutcome, report_refusal};
 use common::format::replace_hidden;
 use common::format::table::{TableCell, TableColumn, TableFormat, format_table};
-use common::output::{is_output_closed, print_note, print_text, redraw_screen, to_json};
+use common::output::{is_output_closed, print_note, redraw_screen, to_json};
 use common::yaml::block_writer::to_block_yaml;
 use serde::Serialize;
 use std::time::Duration;
@@ -44,6 +47,7 @@ pub struct ListOptions {
 pub enum OutputFormat {
     /// The most important columns, as wide as the terminal.
     #[default]
+    #[value(alias = "text")]
     Table,
     /// All columns, in lines of any length.
     Wide,
@@ -56,27 +60,32 @@ pub enum OutputFormat {
 }
 
 impl ListOptions {
-    /// Returns the output format. `as_json` is true if `--json` or `DROPHAMMER_JSON` is set. `--quiet` and `--output`
-    /// take precedence over `as_json`, and `as_json` takes precedence over `DROPHAMMER_OUTPUT`.
+    /// Returns the output format. `as_json` is true if `--json` or `DROPHAMMER_JSON` is set. The options `--quiet` and
+    /// `--output` take precedence over `as_json`, and `as_json` over `DROPHAMMER_OUTPUT`.
     ///
     /// # Errors
-    /// `DROPHAMMER_OUTPUT` contains an unknown format.
-    fn output_format(&self, as_json: bool) -> Result<OutputFormat> {
+    /// Returns an error if `DROPHAMMER_OUTPUT` contains an unknown format.
+    pub(crate) fn output_format(&self, as_json: bool) -> Result<OutputFormat> {
         match (self.quiet, self.output, as_json) {
             (true, _, _) => Ok(OutputFormat::Name),
             (false, Some(format), _) => Ok(format),
             (false, None, true) => Ok(OutputFormat::Json),
-            (false, None, false) => parse_default_format(std::env::var("DROPHAMMER_OUTPUT").ok().as_deref()),
+            (false, None, false) => read_default_format(),
         }
     }
 
-    /// Returns whether the list is a table. Programs read the other formats.
+    /// Returns whether the output is a table for people, not a format for programs.
     ///
     /// # Errors
-    /// `DROPHAMMER_OUTPUT` contains an unknown format.
+    /// Returns an error if `DROPHAMMER_OUTPUT` contains an unknown format.
     pub(crate) fn is_for_readers(&self, as_json: bool) -> Result<bool> {
         Ok(matches!(self.output_format(as_json)?, OutputFormat::Table | OutputFormat::Wide))
     }
+}
+
+/// Returns the format in `DROPHAMMER_OUTPUT`.
+fn read_default_format() -> Result<OutputFormat> {
+    parse_default_format(std::env::var("DROPHAMMER_OUTPUT").ok().as_deref())
 }
 
 /// Parses the value of `DROPHAMMER_OUTPUT`. An absent or empty value is the default.
@@ -87,7 +96,7 @@ fn parse_default_format(value: Option<&str>) -> Result<OutputFormat> {
     })
 }
 
-/// Prints the objects that match the filters.
+/// Prints the objects that match all filters.
 ///
 /// # Errors
 /// Returns an error if standard output cannot be written.
@@ -99,11 +108,15 @@ pub(crate) fn print_list<T: Serialize>(
 ) -> Result<CommandOutcome> {
     report_refusal(format_for_terminal(list, objects, options, as_json).and_then(|text| {
         if text.is_empty() {
-            let filters = if options.filter.is_empty() { "" } else { " that match the filters" };
-            print_note(&format!("No {}{filters}.", list.noun));
+            print_empty_note(list.noun, options);
         }
         print_for_terminal(&text).map(|()| CommandOutcome::Good)
     }))
+}
+
+fn print_empty_note(noun: &str, options: &ListOptions) {
+    let filters = if options.filter.is_empty() { "" } else { " that match the filters" };
+    print_note(&format!("No {noun}{filters}."));
 }
 
 /// Prints the object with this name as YAML or JSON.
@@ -114,23 +127,22 @@ pub(crate) fn print_object<T: Serialize>(
     list: &ObjectList<'_, T>,
     objects: &[T],
     name: &str,
-    as_json: bool,
+    format: ShowFormat,
 ) -> Result<CommandOutcome> {
     let ObjectList { command, noun, .. } = list;
     let Some(object) = objects.iter().find(|object| (list.name)(object) == name) else {
         let missing = format!("the server has no {command} {name:?}; `drophammer {command} list` lists its {noun}");
         return report_refusal(Err(list_refusal(missing)));
     };
-    let text = if as_json { to_json(object)? + "\n" } else { to_yaml(object)? };
-    print_text(&text).map(|()| CommandOutcome::Good)
+    print_value(object, format, |_| String::new())
 }
 
-fn to_yaml(value: &impl Serialize) -> Result<String> {
+pub(crate) fn to_yaml(value: &impl Serialize) -> Result<String> {
     let value = serde_json::to_value(value);
     Ok(to_block_yaml(&value.map_err(|error| Error::with_source(Phase::Settings, "print as YAML", error))?))
 }
 
-/// Formats the objects that match the filters, for standard output.
+/// Formats the objects that match all filters, for standard output.
 ///
 /// # Errors
 /// Returns an error if a filter or the sort key is invalid.
@@ -152,11 +164,7 @@ fn format_list<T: Serialize>(
     format: OutputFormat,
     table: TableFormat,
 ) -> Result<String> {
-    let mut chosen = select_objects(list, objects, &options.filter).map_err(list_refusal)?;
-    // Documents keep the server's order, unless another order is requested.
-    if options.sort.is_some() || !matches!(format, OutputFormat::Json | OutputFormat::Yaml) {
-        list.sort(&mut chosen, options.sort.as_deref()).map_err(list_refusal)?;
-    }
+    let chosen = choose_objects(list, objects, options, format)?;
     Ok(match format {
         OutputFormat::Json => to_json(&chosen)? + "\n",
         OutputFormat::Yaml => to_yaml(&chosen)?,
@@ -166,6 +174,52 @@ fn format_list<T: Serialize>(
         OutputFormat::Table => format_columns_of(list, &chosen, |column| !column.is_wide, table),
         OutputFormat::Wide => format_columns_of(list, &chosen, |_| true, TableFormat { width: None, ..table }),
     })
+}
+
+/// Prints the next objects of a list that grows. The titles of the columns are printed only before the first objects,
+/// and JSON as one object per line. Returns whether anything was printed.
+///
+/// # Errors
+/// Returns an error if a filter or the sort key is invalid, or standard output cannot be written.
+pub(crate) fn print_list_part<T: Serialize>(
+    list: &ObjectList<'_, T>,
+    objects: &[T],
+    options: &ListOptions,
+    as_json: bool,
+    is_first: bool,
+) -> Result<bool> {
+    let text = match options.output_format(as_json)? {
+        OutputFormat::Json => format_json_lines(list, objects, options)?,
+        _ if objects.is_empty() && !is_first => String::new(),
+        _ => {
+            let options = ListOptions { no_headers: options.no_headers || !is_first, ..options.clone() };
+            format_for_terminal(list, objects, &options, as_json)?
+        }
+    };
+    print_for_terminal(&text)?;
+    Ok(!text.is_empty())
+}
+
+/// Formats the objects that match all filters as JSON, one object per line.
+fn format_json_lines<T: Serialize>(list: &ObjectList<'_, T>, objects: &[T], options: &ListOptions) -> Result<String> {
+    let chosen = choose_objects(list, objects, options, OutputFormat::Json)?;
+    let to_line = |object: &&T| serde_json::to_string(object).map(|line| line + "\n");
+    chosen.iter().map(to_line).collect::<serde_json::Result<String>>().context(Phase::Settings, || "print as JSON")
+}
+
+/// Returns the objects that match all filters, in the order in which they are printed.
+fn choose_objects<'a, T>(
+    list: &ObjectList<'_, T>,
+    objects: &'a [T],
+    options: &ListOptions,
+    format: OutputFormat,
+) -> Result<Vec<&'a T>> {
+    let mut chosen = select_objects(list, objects, &options.filter).map_err(list_refusal)?;
+    // JSON and YAML keep the order of the server, unless another order is requested.
+    if options.sort.is_some() || !matches!(format, OutputFormat::Json | OutputFormat::Yaml) {
+        list.sort(&mut chosen, options.sort.as_deref()).map_err(list_refusal)?;
+    }
+    Ok(chosen)
 }
 
 /// Returns the objects that match all filters.
@@ -188,7 +242,7 @@ pub(crate) fn select_objects<'a, T>(
     Ok(chosen)
 }
 
-/// Formats the selected columns as a table. The table is empty if no object is listed.
+/// Formats the selected columns as a table, or returns an empty string if there are no objects.
 fn format_columns_of<T>(
     list: &ObjectList<'_, T>,
     objects: &[&T],
@@ -216,9 +270,9 @@ fn list_refusal(why: String) -> Error {
     Error::refusal(Phase::Settings, why)
 }
 
-/// Returns whether the text matches the pattern, ignoring case. `*` in the pattern matches any text.
+/// Returns whether the text matches the pattern, regardless of case. `*` in the pattern matches any text.
 fn matches_pattern(text: &str, pattern: &str) -> bool {
-    // An empty cell is printed as a hyphen.
+    // A cell without a value is printed as a hyphen, so the pattern `-` matches it.
     if pattern == "-" {
         return text.is_empty();
     }
@@ -235,11 +289,12 @@ fn matches_pattern(text: &str, pattern: &str) -> bool {
     rest.ends_with(last)
 }
 
-/// Fetches and prints a list again and again, until a request fails. On a terminal, each list replaces the previous one; otherwise, only
-/// lists that differ from the previous one are printed. Ends when the reader of standard output closes the pipe.
+/// Fetches and prints a list repeatedly, until a request fails. On a terminal, each list replaces the previous one.
+/// Otherwise, a list is printed only if it differs from the previous one. Ends when the reader of standard output
+/// closes the pipe.
 ///
 /// # Errors
-/// Returns the error of the request that failed.
+/// Returns the error of the request that has failed.
 pub(crate) fn watch_list(pause: Duration, mut fetch: impl FnMut() -> Result<Option<String>>) -> Result<CommandOutcome> {
     let mut previous = None;
     while let Some(text) = fetch()? {

@@ -1,12 +1,13 @@
-//! `drophammer machine`, `rollout`, `layout`, `os`, `volume`, `user`, `audit`, `apply`, `export`, `image list`, `image modify` and
-//! `image delete`: the operator's client of `drophammer serve`.
+//! `drophammer machine`, `rollout`, `layout`, `os`, `volume`, `size`, `template`, `user`, `audit`, `apply`, `export`,
+//! `image list`, `image show`, `image apply`, `image modify` and `image delete`: the operator's client for `drophammer
+//! serve`.
 
 mod add_machine;
 mod adopt;
+mod allocate_machine;
 mod api_client;
 pub mod audit;
 mod boot_digest;
-pub mod catalogs;
 mod confirm_restored;
 pub(crate) mod connection;
 pub mod contexts;
@@ -26,17 +27,25 @@ pub mod os_definitions;
 mod per_machine_requests;
 mod planned_reinstall;
 mod power;
+mod record_text;
 mod reinstall;
+mod rollout_confirmation;
 pub mod rollouts;
 mod server_messages;
 mod server_problems;
+pub mod sizes;
+mod stored_documents;
+pub mod templates;
 #[cfg(test)]
 mod tests;
 pub mod users;
 pub mod volumes;
+mod watched_output;
 
 pub(crate) use api_client::{OperatorClient, OperatorResponse};
-pub(crate) use images::{DeleteImageOptions, ListImagesOptions, ModifyImageOptions, ShowImageOptions};
+pub(crate) use images::{
+    ApplyImageOptions, DeleteImageOptions, ListImagesOptions, ModifyImageOptions, ShowImageOptions,
+};
 pub(crate) use options::{LayoutOptions, MachineOptions, ServerOptions, VolumeOptions};
 pub(crate) use order_options::ReinstallOverrideOptions;
 pub(crate) use planned_reinstall::fetch_reinstall_preview;
@@ -75,14 +84,17 @@ pub fn run_machine_command(options: &MachineOptions) -> Result<CommandOutcome> {
     match &options.command {
         MachineCommand::List(asked) => machine_list::list_machines(&server, &all, asked, options.json),
         MachineCommand::Add(asked) => add_machine::add_machine(&server, &all, asked, options.json),
-        MachineCommand::Show(asked) => machine_details::show_machine(&server, &all, &asked.machine, options.json),
-        MachineCommand::Events(asked) => machine_details::show_events(&server, &all, &asked.machine, options.json),
-        MachineCommand::History(asked) => machine_details::show_history(&server, &all, &asked.machine, options.json),
+        MachineCommand::Show(asked) => machine_details::show_machine(&server, &all, asked, options.json),
+        MachineCommand::Events(asked) => machine_details::event_lists::show_events(&server, &all, asked, options.json),
+        MachineCommand::History(asked) => {
+            machine_details::event_lists::show_history(&server, &all, asked, options.json)
+        }
         MachineCommand::Logs(asked) => machine_details::show_logs(&server, &all, asked, options.json),
         MachineCommand::Plan(asked) => plan_machine(options, asked),
         MachineCommand::Lock(asked) => locks::lock_machines(&server, &all, asked, options.json),
         MachineCommand::Unlock(asked) => locks::unlock_machines(&server, &all, asked, options.json),
-        MachineCommand::Free(asked) => free_machine::free_machine(&server, &all, &asked.machine, options.json),
+        MachineCommand::Free(asked) => free_machine::free_machines(&server, &all, &asked.machines, options.json),
+        MachineCommand::Allocate(asked) => allocate_machine::allocate_machines(&server, &all, asked, options.json),
         MachineCommand::Rename(asked) => rename_machine(&server, asked, options.json),
         MachineCommand::Modify(asked) => match find_machine(&all, &asked.machine) {
             Ok(machine) => {

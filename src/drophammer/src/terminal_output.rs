@@ -1,4 +1,4 @@
-//! Properties of the terminal to which commands print their results.
+//! Properties of the terminal to which a command prints its output.
 
 use common::error::Result;
 use common::output::{print_styled, print_text};
@@ -6,16 +6,16 @@ use std::env;
 use std::io::{IsTerminal, stderr, stdout};
 use terminal_size::{Width, terminal_size_of};
 
-/// Width of a terminal that does not report its width.
+/// Width that is assumed if the terminal does not report one.
 const DEFAULT_WIDTH: usize = 80;
 
-/// Returns whether output is colored: standard output must be a terminal, `TERM` must not be `dumb`, and NO_COLOR must
+/// Returns whether output is colored. Standard output must be a terminal, `TERM` must not be `dumb`, and NO_COLOR must
 /// not be set (no-color.org).
 pub(crate) fn wants_colour() -> bool {
     stdout().is_terminal() && !is_colour_unwanted()
 }
 
-/// Returns whether messages on standard error are colored, under the same conditions as [`wants_colour`].
+/// Returns whether messages on standard error are colored; the conditions are those of [`wants_colour`].
 pub(crate) fn wants_coloured_messages() -> bool {
     stderr().is_terminal() && !is_colour_unwanted()
 }
@@ -28,13 +28,13 @@ fn is_dumb() -> bool {
     env::var_os("TERM").is_some_and(|term| term == "dumb")
 }
 
-/// Returns whether output can replace the contents of the screen.
+/// Returns whether the contents of the screen can be replaced.
 pub(crate) fn replaces_screen() -> bool {
     stdout().is_terminal() && !is_dumb()
 }
 
-/// Returns the maximum width of tables: that in COLUMNS, or that of the terminal. Returns `None` if standard output is not a terminal,
-/// because programs that read a table expect one object per line.
+/// Returns the maximum width of tables: the value of COLUMNS, or the width of the terminal. Returns `None` if standard
+/// output is not a terminal, because programs expect each object of a table in one line.
 pub(crate) fn table_width() -> Option<usize> {
     let columns = env::var("COLUMNS").ok();
     let read_width =
@@ -47,7 +47,7 @@ fn choose_width(columns: Option<&str>, is_terminal: bool, read_width: impl Fn() 
     columns.or_else(|| is_terminal.then(|| read_width().unwrap_or(DEFAULT_WIDTH)))
 }
 
-/// Prints text, whose styles are shown only on a terminal with colors.
+/// Prints text. Its styles are shown only on a terminal with colors.
 ///
 /// # Errors
 /// Returns an error if standard output cannot be written.
@@ -60,7 +60,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_width_is_that_of_columns_or_of_the_terminal() {
+    fn width_is_taken_from_variable_or_terminal() {
         for (columns, is_terminal, width, expected) in [
             (Some("120"), false, None, Some(120)),
             (Some("120"), true, Some(90), Some(120)),

@@ -1,5 +1,5 @@
-//! Test that compares the fields of all documents and of the API with `testdata/wire.txt`. A change of that file is a change of the wire
-//! format. Descriptions of fields are not compared.
+//! Test that compares the fields of all documents and of the API, without descriptions, with `testdata/wire.txt`. A
+//! change of that file is a change of the wire format.
 
 use crate::commands::schema::{SchemaDocument, generate_schema};
 use clap::ValueEnum;
@@ -7,7 +7,8 @@ use serde_json::{Map, Value};
 use std::collections::BTreeSet;
 use std::path::Path;
 
-/// Adds a line for each property of a schema and of its nested schemas: path, `?` if the property is optional, and type.
+/// Adds a line for each property of a schema and of its nested schemas: the path, `?` for an optional property, and the
+/// type.
 fn add_lines(path: &str, schema: &Value, lines: &mut BTreeSet<String>) {
     let Some(schema) = schema.as_object() else { return };
     let required: BTreeSet<&str> = schema
@@ -28,7 +29,7 @@ fn add_lines(path: &str, schema: &Value, lines: &mut BTreeSet<String>) {
     }
 }
 
-/// Describes a type by those keywords of its JSON Schema that restrict values.
+/// Describes a JSON Schema by those of its keywords that restrict values.
 fn describe_type(schema: &Value) -> String {
     let Some(schema) = schema.as_object() else { return schema.to_string() };
     let kept = ["$ref", "type", "const", "enum", "items", "anyOf", "oneOf"];

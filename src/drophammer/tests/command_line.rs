@@ -1,5 +1,5 @@
-//! Tests of the program as a process: closed pipes, paths that are not UTF-8, environment variables, and responses of a
-//! server.
+//! Tests that run the program as a process: closed pipes, paths that are not UTF-8, environment variables, and
+//! responses of a server.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -18,7 +18,7 @@ filesystems: [{path: /, device: /dev/sda1, format: ext4, label: root}]
 const MACHINES: &str =
     r#"[{"id": "4c4c4544-0051-3010-8052-b4c04f4d0001", "name": "one", "installed": true, "attempts": 0}]"#;
 
-/// Returns the command in an environment without variables of drophammer and without a configuration.
+/// Returns the command with an environment that contains no variables of drophammer and no configuration.
 fn drophammer(dir: &Path) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_drophammer"));
     let inherited: Vec<OsString> = std::env::vars_os().map(|(name, _)| name).collect();
@@ -88,14 +88,14 @@ fn a_closed_pipe_is_not_an_error() {
         let output = run_with_closed_pipe(command);
         let said = message(&output);
         assert!(!said.contains("panicked") && !said.contains("Broken pipe"), "{arguments:?}: {said}");
-        // A plan may be refused for this inventory.
+        // The plan for this inventory may be refused.
         assert!(matches!(output.status.code(), Some(0 | 2)), "{arguments:?}: {:?} {said}", output.status);
     }
 }
 
-/// Each command reads or writes the file, or prints the reason why it cannot.
+/// Each command reads or writes the file, or prints why it cannot.
 #[test]
-fn paths_need_not_be_utf8() {
+fn commands_accept_non_utf8_paths() {
     let dir = directory();
     let path = |name: &[u8]| dir.path().join(OsStr::from_bytes(name));
     let (layout, inventory, folder) = (path(b"\xff.yaml"), path(b"\xfe.json"), path(b"\xfd"));
@@ -118,7 +118,7 @@ fn paths_need_not_be_utf8() {
         (vec![word("serve"), word("restore"), folder.clone(), layout.clone()], 1),
         (vec![word("image"), word("pack"), folder.clone(), word("-o"), layout.clone()], 0),
         (vec![word("image"), word("add"), layout.clone(), folder.clone(), word("--id"), word("debian-13")], 64),
-        // Sources of images may be URLs, which are UTF-8.
+        // The source of an image may be a URL, so its path must be UTF-8.
         (vec![word("image"), word("burn"), layout.clone(), folder.clone()], 64),
         (vec![word("man"), folder.clone()], 0),
         (vec![word("machine"), word("list"), word("--token-file"), folder.clone()], 1),
@@ -128,7 +128,7 @@ fn paths_need_not_be_utf8() {
         let said = message(&output);
         assert!(!said.contains("panicked"), "{arguments:?}: {said}");
         let code = output.status.code().unwrap();
-        // The content of the files decides whether a command is refused (2) or fails (1).
+        // Depending on the content of the files, a command is refused (2) or fails (1).
         assert!(code == status || (status != 64 && code == 2), "{arguments:?}: {code} {said}");
         assert!(status == 0 || !said.is_empty(), "{arguments:?}: no message");
     }
@@ -149,7 +149,7 @@ fn an_address_in_use_is_named() {
     assert!(said.contains(&address) && said.contains("(DH-711)") && said.contains("--listen"), "{said}");
 }
 
-/// The variables of `serve` do not apply to its subcommands.
+/// The environment variables of `serve` do not apply to its subcommands.
 #[test]
 fn databases_are_backed_up_although_variables_of_serve_are_set() {
     let dir = tempfile::tempdir().unwrap();
@@ -169,14 +169,14 @@ fn databases_are_backed_up_although_variables_of_serve_are_set() {
     drop(rusqlite::Connection::open(dir.path().join("site/state.sqlite")));
     for arguments in [[OsStr::new("backup"), &*site, &*copy], [OsStr::new("restore"), &*site, &*copy]] {
         let (code, said) = serve(&arguments);
-        // The directory has no usable database, which is not an error of the command line.
+        // The directory contains no usable database, which is not an error in the command line.
         assert!(code != Some(64) && !said.contains("Usage"), "{arguments:?}: {code:?} {said}");
     }
 }
 
-/// A switch whose variable is false does not conflict with an option.
+/// A switch does not conflict with other options if its environment variable is false.
 #[test]
-fn a_false_switch_conflicts_with_nothing() {
+fn false_switch_variable_does_not_conflict() {
     let dir = directory();
     let check = |value: &str| {
         let mut command = drophammer(dir.path());
@@ -201,7 +201,7 @@ fn the_code_of_a_response_is_printed_once() {
     ] {
         let body =
             format!(r#"{{"statuscode": {status}, "message": "the plan was not approved", "error_code": "{code}"}}"#);
-        let server = Server::start(Vec::new(), move |_| Act::says(status, &body));
+        let server = Server::start(Vec::new(), move |_| Act::respond(status, &body));
         let output =
             drophammer(dir.path()).args(["machine", "list", "--server", server.url("").trim_end_matches('/')]).output();
         let said = message(&output.unwrap());
@@ -213,7 +213,7 @@ fn the_code_of_a_response_is_printed_once() {
 fn wrong_tokens_and_paths_are_explained() {
     let dir = directory();
     let body = r#"{"statuscode": 404, "message": "no such endpoint"}"#;
-    let server = Server::start(Vec::new(), move |_| Act::says(404, body));
+    let server = Server::start(Vec::new(), move |_| Act::respond(404, body));
     let run = |token: &str| {
         let url = server.url("/path");
         message(
@@ -230,12 +230,12 @@ fn wrong_tokens_and_paths_are_explained() {
     assert_eq!(server.requests().len(), 1);
 }
 
-/// While the planner is busy, the server asks clients to repeat their requests later.
+/// While the planner is busy, the server asks clients to try again later.
 #[test]
 fn a_busy_server_is_named() {
     let dir = directory();
     let body = r#"{"statuscode": 503, "message": "the planner is busy: try again in a few seconds"}"#;
-    let server = Server::start(Vec::new(), move |_| Act::says(503, body));
+    let server = Server::start(Vec::new(), move |_| Act::respond(503, body));
     let output =
         drophammer(dir.path()).args(["machine", "list", "--server", server.url("").trim_end_matches('/')]).output();
     let output = output.unwrap();
@@ -257,4 +257,34 @@ fn a_socks_proxy_is_refused() {
     let said = message(&output.unwrap());
     assert!(said.contains("all_proxy: cannot use the proxy socks5://proxy.example:1080 for install.example"), "{said}");
     std::io::stderr().flush().unwrap();
+}
+
+/// Exit statuses of docs/adopt.md.
+#[test]
+fn machines_of_other_installers_have_the_documented_exit_statuses() {
+    let dir = directory();
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../testdata/foreign-installations");
+    let status = |command: &[&str], machine: &str| {
+        let (inventory, fstab) = (format!("{folder}/{machine}/inventory.json"), format!("{folder}/{machine}/fstab"));
+        let output = drophammer(dir.path()).args(command).args(["--inventory", &inventory, "--fstab", &fstab]).output();
+        let output = output.unwrap();
+        (output.status.code().unwrap(), message(&output))
+    };
+    let preview = ["adopt", "--dry-run", "--name", "web-1"];
+    for (command, machine, expected) in [
+        (&["layout", "from-machine"][..], "almalinux-uefi", 0),
+        (&["layout", "from-machine"], "fedora", 2),
+        (&preview, "almalinux-uefi", 0),
+        (&preview, "fedora", 2),
+        // Without --dry-run, the inventory must be that of the machine itself.
+        (&["adopt", "--image", "i", "--name", "web-1"], "almalinux-uefi", 64),
+        (&["adopt", "--undo", "--dry-run"], "almalinux-uefi", 64),
+    ] {
+        let (code, text) = status(command, machine);
+        assert_eq!(code, expected, "{command:?} {machine}: {text}");
+    }
+    let output = drophammer(dir.path()).args(["adopt", "--name", "web-1"]).output().unwrap();
+    assert_eq!(output.status.code(), Some(64), "an image is required: {}", message(&output));
+    let missing = drophammer(dir.path()).args(["adopt", "--dry-run", "--inventory", "nowhere.json"]).output().unwrap();
+    assert_eq!(missing.status.code(), Some(1), "{}", message(&missing));
 }

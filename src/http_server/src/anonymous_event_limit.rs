@@ -1,5 +1,5 @@
-//! Rate limit for events of unregistered clients: a quota per address and minute. Without this quota, unregistered
-//! clients could displace the stored events of a machine, and fill the log.
+//! Rate limit for events of unregistered clients: a quota per address and minute. Without this limit, such clients
+//! could displace the stored events of machines, and fill the log.
 
 use common::sync::lock_mutex;
 use std::collections::HashMap;
@@ -7,9 +7,9 @@ use std::net::IpAddr;
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
-const EVERY: Duration = Duration::from_secs(60);
-/// Maximum number of events per address and minute. A rack whose machines share one address (NAT) may exceed this
-/// number when it boots, but the loss of an event is harmless.
+const LIMIT_INTERVAL: Duration = Duration::from_secs(60);
+/// Maximum number of events per address and minute. The machines of a rack that share one address (NAT) may exceed
+/// this number when they boot, but lost events are harmless.
 pub const EVENTS: u32 = 120;
 /// Maximum number of addresses counted per minute. Events of further addresses are dropped.
 const ADDRESSES: usize = 40_000;
@@ -28,7 +28,7 @@ impl AnonymousEvents {
     pub fn count_event(&self, address: IpAddr) -> bool {
         let mut minute = lock_mutex(&self.0);
         let (began, counts) = &mut *minute;
-        if began.elapsed() >= EVERY {
+        if began.elapsed() >= LIMIT_INTERVAL {
             (*began, *counts) = (Instant::now(), HashMap::new());
         }
         if counts.len() >= ADDRESSES && !counts.contains_key(&address) {
@@ -45,7 +45,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_address_has_its_own_number_of_events() {
+    fn anonymous_events_are_limited_per_address() {
         let events = AnonymousEvents::default();
         let [one, other] = [[10, 0, 0, 1], [10, 0, 0, 2]].map(IpAddr::from);
         assert_eq!((0..1000).filter(|_| events.count_event(one)).count(), EVENTS as usize);

@@ -6,6 +6,7 @@ use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use common::error::Error;
 use common::error_code::ErrorCode;
+use common::format::system_errors::without_os_error_numbers;
 use control::api_types::ErrorBody;
 
 /// Error response with its HTTP status.
@@ -19,7 +20,8 @@ pub struct ApiError {
 
 impl ApiError {
     pub fn new(status: StatusCode, message: impl Into<String>) -> ApiError {
-        ApiError { status, message: message.into(), code: None, error_code: None }
+        let message = without_os_error_numbers(&message.into()).into_owned();
+        ApiError { status, message, code: None, error_code: None }
     }
 
     /// Adds the stable error code of a refusal.
@@ -27,7 +29,7 @@ impl ApiError {
         ApiError { code: Some(code), ..self }
     }
 
-    /// Adds the code of the error in the manual, unless the error already has such a code.
+    /// Adds the error code that the manual explains, unless the error already has one.
     pub fn with_error_code(self, code: ErrorCode) -> ApiError {
         ApiError { error_code: self.error_code.or(Some(code)), ..self }
     }
@@ -40,7 +42,7 @@ impl ApiError {
         self.status
     }
 
-    /// Returns the code of the error in the manual.
+    /// Returns the error code that the manual explains, such as `DH-310`.
     pub fn error_code(&self) -> Option<ErrorCode> {
         self.error_code
     }
@@ -73,7 +75,7 @@ pub fn set_retry_after(response: &mut Response) {
 impl From<Error> for ApiError {
     fn from(error: Error) -> ApiError {
         let status = match error.code() {
-            // The client should repeat the request.
+            // With this status, the client repeats the request.
             ErrorCode::DatabaseUnavailable => StatusCode::SERVICE_UNAVAILABLE,
             _ => StatusCode::INTERNAL_SERVER_ERROR,
         };

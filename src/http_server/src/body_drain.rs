@@ -1,6 +1,6 @@
 //! Handling of request bodies that a handler does not read to the end, for example because the path is unknown or the
 //! token is wrong. Without this module, hyper would close the connection while the client is still sending, and the
-//! kernel would answer with a TCP reset. The reset can discard the response before the client has read it.
+//! kernel would send a TCP reset. The reset can discard the response before the client has read it.
 
 use axum::body::Body;
 use futures_util::StreamExt;

@@ -1,5 +1,5 @@
-//! HTTP connections: limits in total and per address, timeouts, and isolation of panics. A panic ends only the request
-//! that caused the panic.
+//! HTTP connections: limits in total and per address, timeouts, and isolation of panics. A panic ends only the
+//! request that has caused it.
 
 use crate::api_error::ApiError;
 use crate::body_drain::DrainedBody;
@@ -9,7 +9,7 @@ use crate::request_context::{self, RequestContext};
 use crate::server_health::ServerHealth;
 use crate::server_log::{AnsweredRequest, StatusLog};
 use crate::tls::{self, ServerTls};
-use crate::write_timeout::{STALLED, WriteTimeoutStream};
+use crate::write_timeout::{STALLED_PEER_TIMEOUT, WriteTimeoutStream};
 use axum::Router;
 use axum::body::Body;
 use axum::http::{HeaderValue, Method, StatusCode, header};
@@ -35,22 +35,21 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-// The server must be built with unwinding panics. The agent has a separate build profile that aborts, because it cannot
-// continue after a panic.
+// The server must be built with unwinding panics. The agent is built with another profile, which aborts on panic,
+// because the agent cannot continue after a panic.
 #[cfg(panic = "abort")]
 compile_error!(
     "the server was built with a Cargo profile that aborts on panic, so a single request could end the server: build the server with the panic strategy unwind"
 );
 
 /// Timeout for the head of a request, and for an idle connection.
-const HEAD_PATIENCE: Duration = Duration::from_secs(30);
+const HEAD_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Default time after which a request that waits for its turn is answered with 429. This time is shorter than the
-/// request timeout of agents.
-const TURN_PATIENCE: Duration = Duration::from_secs(20);
-/// Divisor of the maximum number of connections. If fewer than this fraction of the connections is free, connections
-/// are closed after each response.
-const SCARCE: usize = 10;
+/// Default time after which a request that waits for a permit is answered with status 429. The time is shorter than
+/// the request timeout of agents.
+const PERMIT_TIMEOUT: Duration = Duration::from_secs(20);
+/// If fewer than 1/`FREE_CONNECTIONS_DIVISOR` of all connections are free, each connection is closed after its current response.
+const FREE_CONNECTIONS_DIVISOR: usize = 10;
 
 /// Listening socket, with the router that handles its requests.
 pub struct RoutedListener {
@@ -64,14 +63,14 @@ type ConnectionPermits = (Option<OwnedSemaphorePermit>, QuotaShare);
 
 /// Accepts connections within the limits.
 pub struct ConnectionLimiter {
-    places: Arc<Semaphore>,
-    /// Number of free permits below which connections are closed after each response.
-    scarce_places: usize,
-    /// Time after which a request that waits for its turn is refused.
-    turn_patience: Duration,
-    peers: ClientQuotas,
+    permits: Arc<Semaphore>,
+    /// Number of free permits below which connections are closed after their current response.
+    scarce_permits: usize,
+    /// Time after which a request that waits for a permit is refused.
+    permit_timeout: Duration,
+    client_quotas: ClientQuotas,
     watch: StatusLog,
-    alarms: RateLimitedLog,
+    rate_limited_log: RateLimitedLog,
     health: ServerHealth,
     is_full: AtomicBool,
     has_refused: AtomicBool,
@@ -79,20 +78,20 @@ pub struct ConnectionLimiter {
 
 impl ConnectionLimiter {
     pub fn new(
-        places: usize,
-        peers: ClientQuotas,
+        permits: usize,
+        client_quotas: ClientQuotas,
         watch: StatusLog,
-        alarms: RateLimitedLog,
+        rate_limited_log: RateLimitedLog,
         health: ServerHealth,
     ) -> ConnectionLimiter {
         let (is_full, has_refused) = (AtomicBool::new(false), AtomicBool::new(false));
         ConnectionLimiter {
-            places: Arc::new(Semaphore::new(places)),
-            scarce_places: places / SCARCE,
-            turn_patience: TURN_PATIENCE,
-            peers,
+            permits: Arc::new(Semaphore::new(permits)),
+            scarce_permits: permits / FREE_CONNECTIONS_DIVISOR,
+            permit_timeout: PERMIT_TIMEOUT,
+            client_quotas,
             watch,
-            alarms,
+            rate_limited_log,
             health,
             is_full,
             has_refused,
@@ -104,15 +103,15 @@ impl ConnectionLimiter {
         &self,
         fronts: &[&'a RoutedListener],
     ) -> (&'a RoutedListener, Option<OwnedSemaphorePermit>, io::Result<(TcpStream, SocketAddr)>) {
-        let place = self.places.clone().try_acquire_owned().ok();
+        let place = self.permits.clone().try_acquire_owned().ok();
         if place.is_none() && !self.is_full.swap(true, Ordering::Relaxed) {
             self.watch
-                .log_problem("the server's limit of open connections is reached: further connections wait".to_owned());
+                .log_problem("the server's limit on open connections is reached: further connections wait".to_owned());
         }
         self.is_full.store(place.is_none(), Ordering::Relaxed);
         let place = match place {
             Some(place) => Some(place),
-            None => self.places.clone().acquire_owned().await.ok(),
+            None => self.permits.clone().acquire_owned().await.ok(),
         };
         // Polls a random listener first, so that a flood on one listener does not starve the others.
         let first = fastrand::usize(..fronts.len());
@@ -138,18 +137,18 @@ impl ConnectionLimiter {
         place: Option<OwnedSemaphorePermit>,
     ) {
         let (address, port) = (address.ip().to_canonical(), address.port());
-        match self.peers.reserve_connection(address) {
+        match self.client_quotas.reserve_connection(address) {
             Some(share) => {
                 let client = ConnectionClient {
                     address,
                     port,
                     router: front.router.clone(),
-                    places: self.places.clone(),
-                    scarce_places: self.scarce_places,
-                    turn_patience: self.turn_patience,
-                    peers: self.peers.clone(),
+                    permits: self.permits.clone(),
+                    scarce_permits: self.scarce_permits,
+                    permit_timeout: self.permit_timeout,
+                    client_quotas: self.client_quotas.clone(),
                     watch: self.watch.clone(),
-                    alarms: self.alarms.clone(),
+                    rate_limited_log: self.rate_limited_log.clone(),
                     health: self.health.clone(),
                 };
                 tokio::spawn(handle_connection(stream, client, running.watcher(), front.tls.clone(), (place, share)));
@@ -167,12 +166,12 @@ struct ConnectionClient {
     address: IpAddr,
     port: u16,
     router: Router,
-    places: Arc<Semaphore>,
-    scarce_places: usize,
-    turn_patience: Duration,
-    peers: ClientQuotas,
+    permits: Arc<Semaphore>,
+    scarce_permits: usize,
+    permit_timeout: Duration,
+    client_quotas: ClientQuotas,
     watch: StatusLog,
-    alarms: RateLimitedLog,
+    rate_limited_log: RateLimitedLog,
     health: ServerHealth,
 }
 
@@ -183,13 +182,13 @@ async fn handle_connection(
     client: ConnectionClient,
     running: Watcher,
     tls: Option<ServerTls>,
-    places: ConnectionPermits,
+    permits: ConnectionPermits,
 ) {
-    // The option sends small responses immediately. An error is ignored, because it only delays responses by a few
+    // TCP_NODELAY sends small responses immediately. An error is ignored, because it delays responses only by a few
     // milliseconds.
     let _ = stream.set_nodelay(true);
-    let stream = WriteTimeoutStream::new(stream, STALLED);
-    let (client_address, alarms) = (client.address, client.alarms.clone());
+    let stream = WriteTimeoutStream::new(stream, STALLED_PEER_TIMEOUT);
+    let (client_address, rate_limited_log) = (client.address, client.rate_limited_log.clone());
     match tls {
         None => serve_connection(stream, client, running, false).await,
         Some(tls) => match tls.accept_tls(stream).await {
@@ -197,12 +196,12 @@ async fn handle_connection(
             Err(error) => {
                 if let Some(trouble) = tls::describe_tls_error(&error) {
                     let message = ErrorCode::Tls.annotate(format!("{client_address} {trouble}"));
-                    alarms.log_problem_of(client_address, message);
+                    rate_limited_log.log_problem_of(client_address, message);
                 }
             }
         },
     }
-    drop(places);
+    drop(permits);
 }
 
 async fn serve_connection(
@@ -218,24 +217,24 @@ async fn serve_connection(
     });
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
-        .header_read_timeout(HEAD_PATIENCE)
+        .header_read_timeout(HEAD_TIMEOUT)
         .serve_connection(TokioIo::new(stream), service);
-    // An error means that the client has disconnected, does not read the response, or does not speak HTTP.
+    // An error is normal: the client has disconnected, does not read the response, or does not send HTTP.
     drop(running.watch(connection).await);
 }
 
 impl ConnectionClient {
-    /// Waits for the client's turn, and returns the response to the request.
+    /// Waits for a request permit, and returns the response to the request.
     async fn respond(&self, mut request: hyper::Request<Incoming>, over_tls: bool) -> Response {
         let (id, began) = (request_context::request_id(request.headers()), Instant::now());
         let connected = ConnectionInfo { address: self.address, port: self.port, over_tls };
-        let origin = self.peers.find_origin(connected, request.headers());
+        let origin = self.client_quotas.find_origin(connected, request.headers());
         request.extensions_mut().insert(connected);
         request.extensions_mut().insert(origin);
-        let turn = self.peers.turns.take_turn(origin.address);
-        let mut response = match tokio::time::timeout(self.turn_patience, turn).await {
-            Ok(turn) => {
-                let context = RequestContext::new(id.clone(), origin.address, turn);
+        let permit = self.client_quotas.request_permits.acquire_request_permit(origin.address);
+        let mut response = match tokio::time::timeout(self.permit_timeout, permit).await {
+            Ok(permit) => {
+                let context = RequestContext::new(id.clone(), origin.address, permit);
                 request_context::run_in_context(context, self.handle_request(request, began)).await
             }
             Err(_) => {
@@ -246,15 +245,15 @@ impl ConnectionClient {
             }
         };
         request_context::add_id_header(response.headers_mut(), &id);
-        if self.places.available_permits() < self.scarce_places {
-            // If few permits are left, the connection is closed, because an idle connection would occupy a permit for
-            // half a minute.
+        if self.permits.available_permits() < self.scarce_permits {
+            // If few permits are left, the connection is closed. An idle connection would occupy its permit for half a
+            // minute.
             response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
         }
         response
     }
 
-    /// Returns the router's response to the request, and logs both.
+    /// Passes the request to the router, logs request and response, and returns the response.
     async fn handle_request(&self, request: hyper::Request<Incoming>, began: Instant) -> Response {
         let (method, path) = (request.method().clone(), request.uri().path().to_owned());
         let request = request.map(|body| Body::new(DrainedBody::new(body)));
@@ -264,10 +263,10 @@ impl ConnectionClient {
         let answer = AssertUnwindSafe(async move { router.call(request).await }).catch_unwind();
         let response = match answer.await {
             Ok(Ok(response)) => response,
-            Err(_) => answer_panic(&self.watch, &method, &path, self.address),
+            Err(_) => respond_to_panic(&self.watch, &method, &path, self.address),
         };
         let failed = self.health.record_response(&method, &path, self.address, &response);
-        failed.into_iter().for_each(|line| self.alarms.log_problem(line));
+        failed.into_iter().for_each(|line| self.rate_limited_log.log_problem(line));
         self.watch.log_request(AnsweredRequest {
             from: self.address,
             method,
@@ -280,7 +279,7 @@ impl ConnectionClient {
 }
 
 /// Logs a request that has panicked, and returns the response to the client.
-fn answer_panic(watch: &StatusLog, method: &Method, path: &str, address: IpAddr) -> Response {
+fn respond_to_panic(watch: &StatusLog, method: &Method, path: &str, address: IpAddr) -> Response {
     watch.log_problem(format!(
         "{method} {path} from {address} panicked: responded with status 500; other requests are not affected"
     ));

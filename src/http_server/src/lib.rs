@@ -7,10 +7,11 @@
 //! * Connections: [`connections`] accepts connections within the limits, [`tls`] encrypts them, `write_timeout` and
 //!   `body_drain` end connections to clients that do not read or write, and [`fd_limit`] limits the open files.
 //!   [`listen_address`] parses the addresses to listen on.
-//! * Requests: [`quotas`], [`request_turns`] and [`anonymous_event_limit`] limit clients, [`request_context`] assigns
+//! * Requests: [`quotas`], [`request_permits`] and [`anonymous_event_limit`] limit clients, [`request_context`] assigns
 //!   request ids, and [`api_error`] formats error responses.
-//! * Log: [`server_log`] writes the log, [`rate_limited_log`] limits the lines that clients cause, [`live_updates`]
-//!   stores the states that pages watch, and [`server_health`] stores the problems of the server itself.
+//! * Log: [`server_log`] writes the log, [`rate_limited_log`] limits the log lines that clients can trigger,
+//!   [`live_updates`] stores the states that pages watch, and [`server_health`] stores the problems of the server
+//!   itself.
 
 pub mod anonymous_event_limit;
 pub mod api_error;
@@ -22,7 +23,7 @@ pub mod live_updates;
 pub mod quotas;
 pub mod rate_limited_log;
 pub mod request_context;
-pub mod request_turns;
+pub mod request_permits;
 pub mod server_health;
 pub mod server_log;
 pub mod tls;

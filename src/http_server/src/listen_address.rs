@@ -1,8 +1,8 @@
-//! Addresses that `drophammer serve` listens on, as they are written on the command line.
+//! Addresses that `drophammer serve` listens on, as written on the command line.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, ToSocketAddrs};
 
-/// Parses an address to listen on: `10.0.0.1:8080`, `localhost:8080`, and `:8080` or `8080` for all addresses of the host.
+/// Parses an address to listen on, such as `10.0.0.1:8080`. `:8080` and `8080` stand for all addresses of the host.
 ///
 /// # Errors
 /// Returns a message if the text is not such an address.
@@ -10,6 +10,9 @@ pub fn parse_listen_address(text: &str) -> Result<SocketAddr, String> {
     const EXAMPLES: &str = "examples: 10.0.0.1:8080, localhost:8080, :8080, [::]:8080";
     if let Ok(address) = text.parse::<SocketAddr>() {
         return Ok(address);
+    }
+    if text.contains("://") {
+        return Err(format!("omit the scheme and the path of the URL; {EXAMPLES}"));
     }
     let all_addresses = |port| SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), port);
     let (host, port) = match text.rsplit_once(':') {
@@ -52,7 +55,7 @@ mod tests {
     }
 
     #[test]
-    fn other_texts_are_refused_with_examples() {
+    fn invalid_listen_addresses_are_refused_with_examples() {
         for (text, expected) in [
             ("", "the port is missing"),
             ("localhost", "the port is missing"),
@@ -60,6 +63,7 @@ mod tests {
             ("localhost:", "\"\" is not a port"),
             ("localhost:http", "\"http\" is not a port"),
             (":70000", "\"70000\" is not a port"),
+            ("http://localhost:8080", "omit the scheme and the path of the URL"),
             ("::1:8080", "an IPv6 address must be in brackets"),
             ("name.invalid:8080", "cannot resolve \"name.invalid\""),
         ] {

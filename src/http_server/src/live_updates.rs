@@ -1,4 +1,4 @@
-//! Current states of machines, for pages that show live updates. Only the last state of each machine is stored. Changes
+//! Current states of machines, for pages with live updates. Only the last state of each machine is stored. Changes
 //! are not queued for watchers, so a slow watcher misses intermediate states.
 
 use common::sync::lock_mutex;
@@ -32,8 +32,7 @@ struct LiveState {
     version: u64,
     /// Value of `LiveStates::version` when the console log of the machine last grew.
     logged: u64,
-    /// Last progress event; `None` if the state of the machine has changed since this event for another reason, such as
-    /// an order.
+    /// Last progress event; `None` if something else, such as an order, has changed the machine's state since then.
     event: Option<ProgressEvent>,
     at: Instant,
 }
@@ -81,7 +80,7 @@ impl LiveUpdates {
 
     /// Registers a watcher of a user. Returns `None` if [`WATCHERS_PER_USER`] watchers of this user or [`WATCHERS`]
     /// watchers of all users are registered already.
-    pub fn add_watcher(&self, user: &str) -> Option<WatcherPlace> {
+    pub fn add_watcher(&self, user: &str) -> Option<WatcherRegistration> {
         let mut picture = lock_mutex(&self.0);
         let all: usize = picture.watchers.values().sum();
         let own = picture.watchers.get(user).copied().unwrap_or_default();
@@ -89,18 +88,18 @@ impl LiveUpdates {
             return None;
         }
         picture.watchers.insert(user.to_owned(), own + 1);
-        Some(WatcherPlace { live: self.clone(), user: user.to_owned(), seen: picture.version })
+        Some(WatcherRegistration { live: self.clone(), user: user.to_owned(), seen: picture.version })
     }
 }
 
 /// Registration of a watcher, which ends when this value is dropped.
-pub struct WatcherPlace {
+pub struct WatcherRegistration {
     live: LiveUpdates,
     user: String,
     seen: u64,
 }
 
-impl WatcherPlace {
+impl WatcherRegistration {
     /// Returns the changes since the previous call, one per machine.
     pub fn take_changes(&mut self) -> Vec<MachineChange> {
         let picture = lock_mutex(&self.live.0);
@@ -119,7 +118,7 @@ impl WatcherPlace {
     }
 }
 
-impl Drop for WatcherPlace {
+impl Drop for WatcherRegistration {
     fn drop(&mut self) {
         let mut picture = lock_mutex(&self.live.0);
         let own = picture.watchers.get(&self.user).copied().unwrap_or_default();
@@ -130,14 +129,13 @@ impl Drop for WatcherPlace {
     }
 }
 
-/// Change of a machine's state since the watcher's previous call of [`WatcherPlace::take_changes`].
+/// Change of a machine's state since the watcher's previous call of [`WatcherRegistration::take_changes`].
 #[derive(Debug, Clone, PartialEq)]
 pub struct MachineChange {
     pub machine: String,
-    /// Last progress event; `None` if the state of the machine has changed since this event for another reason, such as
-    /// an order.
+    /// Last progress event; `None` if something else, such as an order, has changed the machine's state since then.
     pub event: Option<ProgressEvent>,
-    /// Whether the console log has grown.
+    /// True if the console log has grown.
     pub has_new_log: bool,
 }
 

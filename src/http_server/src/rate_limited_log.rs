@@ -1,7 +1,7 @@
-//! Rate limit for log lines that any client on the network can cause. Equal lines are printed only once per minute.
-//! Each address has a quota, so that lines caused by one address do not suppress lines caused by another. When an
-//! address exceeds its quota, a line announces that further lines are dropped. The number of dropped lines is printed
-//! after the minute.
+//! Rate limit for log lines that any client on the network can trigger. Equal lines are printed only once per minute.
+//! Each address has a quota, so that lines of one address do not suppress lines of another. When an address exceeds its
+//! quota, one line announces that further lines are dropped. At the end of the minute, another line reports the number
+//! of dropped lines.
 
 use crate::request_context;
 use crate::server_log::StatusLog;
@@ -14,19 +14,19 @@ use std::net::IpAddr;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-const EVERY: Duration = Duration::from_secs(60);
+const LIMIT_INTERVAL: Duration = Duration::from_secs(60);
 /// Maximum number of lines per address and minute.
-const OF_ONE: u32 = 16;
-/// Maximum number of lines per minute that the server itself and dnsmasq cause together.
-const OF_SERVER: u32 = 256;
+const MAXIMUM_ADDRESS_LINES: u32 = 16;
+/// Maximum total number of lines per minute from the server itself and dnsmasq.
+const MAXIMUM_SERVER_LINES: u32 = 256;
 /// Maximum number of lines of all addresses per minute.
-const OF_ALL: u32 = 1024;
-/// Number of lines per minute that each address may cause even if the limit [`OF_ALL`] is reached.
-const AT_LEAST: u32 = 2;
+const MAXIMUM_TOTAL_LINES: u32 = 1024;
+/// Number of lines per minute that are printed about each address even if the limit [`MAXIMUM_TOTAL_LINES`] is reached.
+const GUARANTEED_ADDRESS_LINES: u32 = 2;
 /// Maximum number of addresses counted per minute. Lines of further addresses are dropped.
 const ADDRESSES: usize = 4096;
 /// Maximum number of addresses listed in the line that reports dropped lines.
-const NAMED: usize = 4;
+const MAXIMUM_LISTED_ADDRESSES: usize = 4;
 
 /// Rate-limited log. Cheap to clone.
 #[derive(Clone)]
@@ -54,7 +54,7 @@ struct LineCounts {
     dropped: u64,
 }
 
-/// Decision about a line.
+/// Decision whether a log line is printed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum LineVerdict {
     Print,
@@ -73,7 +73,8 @@ impl RateLimitedLog {
         self.print_line(request_context::current_client(), text, StatusLog::log_problem);
     }
 
-    /// Logs a problem that an address causes before it has sent a request, such as a failed TLS handshake.
+    /// Logs a problem with a connection from `address` on which no request was received yet, such as a failed TLS
+    /// handshake.
     pub fn log_problem_of(&self, address: IpAddr, text: String) {
         self.print_line(Some(address), text, StatusLog::log_problem);
     }
@@ -87,8 +88,8 @@ impl RateLimitedLog {
         let text = untrusted_text_limits::sanitize_message(&text);
         let (dropped, verdict) = {
             let mut minute = lock_mutex(&self.minute);
-            let dropped = if minute.began.elapsed() >= EVERY { minute.start_next_minute() } else { None };
-            (dropped, minute.judge_line(address, &text))
+            let dropped = if minute.began.elapsed() >= LIMIT_INTERVAL { minute.start_next_minute() } else { None };
+            (dropped, minute.check_line_limit(address, &text))
         };
         dropped.into_iter().for_each(|line| self.watch.log_problem(line));
         match verdict {
@@ -120,7 +121,7 @@ impl MinuteQuota {
         let dropped = ended.dropped + sources.iter().map(|(_, lines)| lines.dropped).sum::<u64>();
         let named = sources
             .iter()
-            .take(NAMED)
+            .take(MAXIMUM_LISTED_ADDRESSES)
             .map(|(source, lines)| format!("{} of {}", lines.dropped, format_source(*source)));
         let named: Vec<_> = named.collect();
         (dropped > 0).then(|| match named.is_empty() {
@@ -129,7 +130,7 @@ impl MinuteQuota {
         })
     }
 
-    fn judge_line(&mut self, source: Option<IpAddr>, text: &str) -> LineVerdict {
+    fn check_line_limit(&mut self, source: Option<IpAddr>, text: &str) -> LineVerdict {
         let hash = self.hasher.hash_one(text);
         if self.printed.contains(&hash) {
             return LineVerdict::Drop;
@@ -142,9 +143,9 @@ impl MinuteQuota {
             return if self.dropped == 1 { LineVerdict::Announce(announcement) } else { LineVerdict::Drop };
         }
         let most = match source {
-            None => OF_SERVER,
-            Some(_) if self.total < OF_ALL => OF_ONE,
-            Some(_) => AT_LEAST,
+            None => MAXIMUM_SERVER_LINES,
+            Some(_) if self.total < MAXIMUM_TOTAL_LINES => MAXIMUM_ADDRESS_LINES,
+            Some(_) => GUARANTEED_ADDRESS_LINES,
         };
         let lines = self.sources.entry(source).or_default();
         if lines.printed >= most {
@@ -177,44 +178,53 @@ mod tests {
 
     fn printed(minute: &mut MinuteQuota, address: Option<IpAddr>, lines: u32) -> u32 {
         let lines = (0..lines).map(|number| format!("{address:?} {number}"));
-        u32::try_from(lines.filter(|line| minute.judge_line(address, line) == LineVerdict::Print).count()).unwrap()
+        u32::try_from(lines.filter(|line| minute.check_line_limit(address, line) == LineVerdict::Print).count())
+            .unwrap()
     }
 
     #[test]
     fn one_address_suppresses_its_own_lines_only() {
         let mut minute = MinuteQuota::new();
-        assert_eq!(printed(&mut minute, address(1), 1000), OF_ONE);
+        assert_eq!(printed(&mut minute, address(1), 1000), MAXIMUM_ADDRESS_LINES);
         assert_eq!(printed(&mut minute, address(2), 3), 3);
-        assert_eq!(printed(&mut minute, None, OF_SERVER), OF_SERVER, "the server's own");
-        assert_eq!(minute.judge_line(address(2), "a line"), LineVerdict::Print);
-        assert_eq!(minute.judge_line(address(3), "a line"), LineVerdict::Drop, "the same line");
-        let dropped = 1000 - OF_ONE;
+        assert_eq!(
+            printed(&mut minute, None, MAXIMUM_SERVER_LINES),
+            MAXIMUM_SERVER_LINES,
+            "lines of the server itself"
+        );
+        assert_eq!(minute.check_line_limit(address(2), "a line"), LineVerdict::Print);
+        assert_eq!(minute.check_line_limit(address(3), "a line"), LineVerdict::Drop, "the same line");
+        let dropped = 1000 - MAXIMUM_ADDRESS_LINES;
         let expected = format!("{dropped} log lines were dropped within a minute: {dropped} of 10.0.0.1");
         assert_eq!(minute.start_next_minute(), Some(expected));
-        assert_eq!(minute.judge_line(address(1), "Some(10.0.0.1) 0"), LineVerdict::Print, "another minute");
+        assert_eq!(minute.check_line_limit(address(1), "Some(10.0.0.1) 0"), LineVerdict::Print, "another minute");
         assert_eq!(minute.start_next_minute(), None);
     }
 
     #[test]
     fn the_first_dropped_line_is_announced() {
         let mut minute = MinuteQuota::new();
-        printed(&mut minute, address(1), OF_ONE);
-        let LineVerdict::Announce(line) = minute.judge_line(address(1), "one more") else {
+        printed(&mut minute, address(1), MAXIMUM_ADDRESS_LINES);
+        let LineVerdict::Announce(line) = minute.check_line_limit(address(1), "one more") else {
             panic!("it is not announced")
         };
         assert!(line.starts_with("10.0.0.1 causes more than 16 different log lines a minute"), "{line}");
-        assert_eq!(minute.judge_line(address(1), "two more"), LineVerdict::Drop);
+        assert_eq!(minute.check_line_limit(address(1), "two more"), LineVerdict::Drop);
     }
 
     #[test]
-    fn many_addresses_together_are_bounded_and_each_has_a_line() {
+    fn log_lines_are_bounded_but_each_address_has_one() {
         let mut minute = MinuteQuota::new();
         let all: u32 = (0..2000).map(|number| printed(&mut minute, address(number), 100)).sum();
-        assert!((OF_ALL..=OF_ALL + OF_ONE + 2000 * AT_LEAST).contains(&all), "{all}");
-        assert_eq!(printed(&mut minute, address(3000), 5), AT_LEAST);
+        assert!(
+            (MAXIMUM_TOTAL_LINES..=MAXIMUM_TOTAL_LINES + MAXIMUM_ADDRESS_LINES + 2000 * GUARANTEED_ADDRESS_LINES)
+                .contains(&all),
+            "{all}"
+        );
+        assert_eq!(printed(&mut minute, address(3000), 5), GUARANTEED_ADDRESS_LINES);
         let further: u32 = (4000..20_000).map(|number| printed(&mut minute, address(number), 1)).sum();
         assert!(further < ADDRESSES as u32, "{further}");
         assert_eq!(minute.sources.len(), ADDRESSES);
-        assert!(minute.printed.len() <= 2 * ADDRESSES + 2 * OF_ALL as usize, "{}", minute.printed.len());
+        assert!(minute.printed.len() <= 2 * ADDRESSES + 2 * MAXIMUM_TOTAL_LINES as usize, "{}", minute.printed.len());
     }
 }

@@ -1,7 +1,7 @@
-//! Context of the request that is being handled: its id, its client, its turn, and permits that are held until the
-//! response is ready. The request id is included in the response, and in every log line that the request causes.
+//! Context of the current request: its id, its client, its request permit, and further permits that are held until the
+//! response is ready. The request id is part of the response, and of every log line that results from the request.
 
-use crate::request_turns::RequestTurn;
+use crate::request_permits::RequestPermit;
 use axum::http::{HeaderMap, HeaderValue};
 use common::sync::lock_mutex;
 use control::api_types::REQUEST_ID;
@@ -10,7 +10,7 @@ use std::net::IpAddr;
 use std::sync::{Arc, Mutex};
 
 /// Maximum length of a request id that a client may choose, in bytes.
-const LONGEST: usize = 64;
+const MAXIMUM_ID_BYTES: usize = 64;
 
 tokio::task_local! {
     static REQUEST: Arc<RequestContext>;
@@ -20,14 +20,14 @@ tokio::task_local! {
 pub struct RequestContext {
     id: String,
     client: IpAddr,
-    turn: RequestTurn,
+    permit: RequestPermit,
     /// Permits that are released when the response is ready.
     held: Mutex<Vec<Box<dyn Any + Send>>>,
 }
 
 impl RequestContext {
-    pub fn new(id: String, client: IpAddr, turn: RequestTurn) -> RequestContext {
-        RequestContext { id, client, turn, held: Mutex::default() }
+    pub fn new(id: String, client: IpAddr, permit: RequestPermit) -> RequestContext {
+        RequestContext { id, client, permit, held: Mutex::default() }
     }
 }
 
@@ -39,7 +39,8 @@ pub fn request_id(headers: &HeaderMap) -> String {
 
 /// Returns whether a request id can be printed safely in log lines.
 fn is_safe_id(id: &str) -> bool {
-    (1..=LONGEST).contains(&id.len()) && id.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte))
+    (1..=MAXIMUM_ID_BYTES).contains(&id.len())
+        && id.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte))
 }
 
 /// Runs the handler within the context of its request.
@@ -57,16 +58,16 @@ pub fn current_client() -> Option<IpAddr> {
     REQUEST.try_with(|request| request.client).ok()
 }
 
-/// Yields the turn of the current request to other requests of the client, while `work` waits for something outside of
-/// the server. The caller must not hold a lock, because the requests that wait for this lock may occupy all turns.
-pub async fn yield_turn<T>(work: impl Future<Output = T>) -> T {
+/// Releases the request permit to other requests of the client, while `work` waits for something outside of the
+/// server. The caller must not hold a lock: requests that wait for the lock could occupy all permits.
+pub async fn yield_permit<T>(work: impl Future<Output = T>) -> T {
     match REQUEST.try_with(Arc::clone) {
-        Ok(request) => request.turn.rest_during(work).await,
+        Ok(request) => request.permit.release_during(work).await,
         Err(_) => work.await,
     }
 }
 
-/// Keeps a permit until the response to the current request is ready. Outside of a request, the permit is released immediately.
+/// Holds a permit until the response to the current request is ready. Without a request, releases it immediately.
 pub fn hold_permit(permit: impl Any + Send) {
     let hold = |request: &Arc<RequestContext>| {
         lock_mutex(&request.held).push(Box::new(permit));
@@ -86,7 +87,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_id_is_the_callers_where_it_is_plain() {
+    fn safe_request_id_of_the_caller_is_used() {
         let of =
             |given: &str| request_id(&HeaderMap::from_iter([(REQUEST_ID.parse().unwrap(), given.parse().unwrap())]));
         assert_eq!(of("5f0c2a91-17"), "5f0c2a91-17");

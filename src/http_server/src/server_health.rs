@@ -1,10 +1,11 @@
 //! Problems of the server itself: a database that cannot be written, a filesystem without free space, missing boot
-//! files, and requests that the server has failed to complete. The first three are found by a periodic check in the
-//! crate `server`, which records them here.
+//! files, and requests that the server has failed to complete. A periodic check in the crate `server` finds the first
+//! three, and records them here.
 
 use axum::http::{Method, StatusCode};
 use axum::response::Response;
 use common::error_code::ErrorCode;
+use common::format::system_errors::without_os_error_numbers;
 use common::format::untrusted_text_limits::sanitize_message;
 use common::sync::lock_mutex;
 use std::net::IpAddr;
@@ -12,8 +13,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-/// Duration for which the page and `drophammer_healthy` show a problem after the server has failed to complete a
-/// request.
+/// Duration for which a failed request is shown as a problem, on the page and by `drophammer_healthy`.
 const ERROR_SHOWN: Duration = Duration::from_secs(60);
 
 /// Error message of a response, for the log of the server.
@@ -72,8 +72,8 @@ struct HealthProblems {
 }
 
 impl ServerHealth {
-    /// Records a response. If the server has failed to complete the request, returns a line for the log. The statuses
-    /// 502 (a management controller has failed) and 503 (the client must retry) are not failures of the server.
+    /// Records a response. If the server has failed to complete the request, returns a line for the log. Status 502 (a
+    /// management controller has failed) and status 503 (the client must retry) are not failures of the server.
     pub fn record_response(&self, method: &Method, path: &str, address: IpAddr, response: &Response) -> Option<String> {
         let status = response.status();
         if !status.is_server_error() || [StatusCode::BAD_GATEWAY, StatusCode::SERVICE_UNAVAILABLE].contains(&status) {
@@ -85,7 +85,8 @@ impl ServerHealth {
             "{method} {path} from {address}: cannot complete the request (status {status}): {why}",
             status = status.as_u16()
         );
-        // The path comes from the client, and the reason may contain text of other programs.
+        // The whole line is sanitized, because the path comes from the client, and the reason may contain text of other
+        // programs.
         let line = ErrorCode::ServerProblem.annotate_uncoded(sanitize_message(&line));
         lock_mutex(&self.0.problems).last_error = Some((Instant::now(), line.clone()));
         Some(line)
@@ -99,6 +100,7 @@ impl ServerHealth {
     /// Sets the problem of the audit log's file, and the number of entries that could not be written to this file.
     pub fn set_audit_file(&self, problem: Option<String>, lost: u64) {
         self.0.lost_audit_entries.store(lost, Ordering::Relaxed);
+        let problem = problem.map(|problem| without_os_error_numbers(&problem).into_owned());
         lock_mutex(&self.0.problems).audit_file = problem;
     }
 
@@ -108,7 +110,7 @@ impl ServerHealth {
     }
 
     /// Returns the types of the problems that make the server unready. Only the periodic check finds such problems. A
-    /// failed request does not make the server unready, because it does not impair other requests.
+    /// failed request does not make the server unready, because other requests can still succeed.
     pub fn readiness_failures(&self) -> Vec<FailureKind> {
         lock_mutex(&self.0.problems).failures.iter().map(|failure| failure.kind).collect()
     }
@@ -128,7 +130,7 @@ impl ServerHealth {
         failures.into_iter().chain(lock_mutex(&self.0.problems).missing.clone()).collect()
     }
 
-    /// Replaces the results of the check. Returns the previous results.
+    /// Replaces the results of the periodic check. Returns the previous results.
     pub fn replace_checked(&self, failures: Vec<ServerFailure>, missing: Vec<String>) -> Vec<String> {
         let mut problems = lock_mutex(&self.0.problems);
         let before = std::mem::replace(&mut problems.failures, failures);
@@ -144,7 +146,7 @@ mod tests {
     use axum::response::IntoResponse;
 
     #[test]
-    fn only_failures_of_the_server_count() {
+    fn only_status_500_counts_as_server_failure() {
         let health = ServerHealth::default();
         let record = |status: StatusCode| {
             let response = ApiError::new(status, "disk full").into_response();
@@ -173,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_of_the_audit_log_that_lacks_entries_is_unhealthy_and_does_not_make_the_server_unready() {
+    fn incomplete_audit_file_is_unhealthy_but_not_unready() {
         let health = ServerHealth::default();
         health.set_audit_file(Some("lacks".to_owned()), 3);
         assert_eq!((health.failures(), health.count_lost_audit_entries()), (vec!["lacks".to_owned()], 3));
@@ -183,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failure_ends_and_missing_files_do_not_make_the_server_unready() {
+    fn failure_is_resolved_and_missing_files_keep_readiness() {
         let health = ServerHealth::default();
         let full = ServerFailure { kind: FailureKind::LittleFreeSpace, message: "full".to_owned() };
         assert_eq!(health.replace_checked(vec![full], vec!["no kernel".to_owned()]), Vec::<String>::new());

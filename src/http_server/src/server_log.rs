@@ -1,7 +1,7 @@
-//! Log of the server: on a terminal, one redrawn line per machine; with `--json`, one JSON object per line; otherwise
-//! plain lines.
+//! Log of the server. On a terminal, one line per machine is redrawn; with `--json`, each line is a JSON object;
+//! otherwise the lines are plain text.
 //!
-//! A separate thread writes, so that a paused terminal or a full pipe never delays a machine.
+//! A separate thread writes the log, so that a paused terminal or a full pipe never delays a machine.
 
 mod outputs;
 mod progress_lines;
@@ -11,7 +11,9 @@ use crate::quotas::ClientAddress;
 use crate::request_context;
 use axum::http::{Method, StatusCode};
 use common::error_code::ErrorCode;
+use common::format::machine_ids::replace_machine_ids;
 use common::format::replace_hidden;
+use common::format::system_errors::without_os_error_numbers;
 use control::api_types::InstallReport;
 use indicatif::{MultiProgress, ProgressDrawTarget};
 use model::install_report::ProgressEvent;
@@ -22,6 +24,7 @@ use std::io::IsTerminal;
 use std::net::IpAddr;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::mpsc::{self, Receiver, SyncSender};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use time::UtcOffset;
 
@@ -43,7 +46,7 @@ enum LogMessage {
 #[derive(Debug)]
 struct LogLine {
     request: Option<String>,
-    said: LogMessage,
+    message: LogMessage,
 }
 
 /// Request and its response, logged only with `--json`.
@@ -77,10 +80,28 @@ impl std::fmt::Display for MachineOrigin {
     }
 }
 
+/// Function that returns the name of the machine with an id.
+type NameLookup = Box<dyn Fn(&str) -> Option<String> + Send + Sync>;
+
+/// Names of machines for log lines in plain text. JSON lines contain the ids.
+#[derive(Clone, Default)]
+pub struct MachineNames(Arc<OnceLock<NameLookup>>);
+
+impl MachineNames {
+    /// Replaces the ids of machines in a message by their names, once the function that looks them up is set.
+    fn insert_names(&self, text: &str) -> String {
+        match self.0.get() {
+            Some(name_of) => replace_machine_ids(text, name_of),
+            None => text.to_owned(),
+        }
+    }
+}
+
 /// Sender of log messages to the writing thread. Cheap to clone.
 #[derive(Clone)]
 pub struct StatusLog {
-    said: SyncSender<LogLine>,
+    lines: SyncSender<LogLine>,
+    names: MachineNames,
     /// Sender of live updates for the web page.
     pub live: LiveUpdates,
 }
@@ -92,7 +113,7 @@ pub struct LogWriter {
 
 impl StatusLog {
     /// Starts the thread that writes to standard output. Must be called before other threads are started, because the
-    /// local time zone cannot be read later.
+    /// local time zone can be read only while the process has a single thread.
     ///
     /// # Errors
     /// Returns an error if the thread cannot be started.
@@ -102,14 +123,29 @@ impl StatusLog {
             return StatusLog::with_output(JsonOutput { out: stdout });
         }
         let offset = UtcOffset::current_local_offset().unwrap_or(UtcOffset::UTC);
-        if stdout.is_terminal() {
-            let lines = MultiProgress::with_draw_target(ProgressDrawTarget::stdout());
-            return StatusLog::with_output(TerminalOutput { bars: MachineBars::new(lines), offset });
-        }
-        StatusLog::with_output(PlainOutput { out: stdout, offset, last_progress: HashMap::new() })
+        let names = MachineNames::default();
+        let (mut log, writer) = match stdout.is_terminal() {
+            true => {
+                let lines = MultiProgress::with_draw_target(ProgressDrawTarget::stdout());
+                let bars = MachineBars::new(lines);
+                StatusLog::with_output(TerminalOutput { bars, offset, names: names.clone() })?
+            }
+            false => {
+                let last_progress = HashMap::new();
+                StatusLog::with_output(PlainOutput { out: stdout, offset, names: names.clone(), last_progress })?
+            }
+        };
+        log.names = names;
+        Ok((log, writer))
     }
 
-    /// Starts a log that is written in the format of `--json`, but to a destination other than standard output.
+    /// Sets the function that returns the name of the machine with an id. Lines in plain text then contain names instead of
+    /// ids. A second call has no effect.
+    pub fn set_machine_names(&self, name_of: impl Fn(&str) -> Option<String> + Send + Sync + 'static) {
+        let _ = self.names.0.set(Box::new(name_of));
+    }
+
+    /// Starts a log in the format of `--json` that is written to `out` instead of standard output.
     ///
     /// # Panics
     /// Panics if the thread that writes the log cannot be started.
@@ -120,7 +156,7 @@ impl StatusLog {
     }
 
     fn with_output(mut show: impl LogOutput + 'static) -> std::io::Result<(StatusLog, LogWriter)> {
-        let (said, heard) = mpsc::sync_channel(BACKLOG);
+        let (lines, heard) = mpsc::sync_channel(BACKLOG);
         let (finished, done) = mpsc::channel();
         std::thread::Builder::new().name("watch".to_owned()).spawn(move || {
             for one in heard {
@@ -131,11 +167,11 @@ impl StatusLog {
             show.end();
             let _ = finished.send(());
         })?;
-        Ok((StatusLog { said, live: LiveUpdates::default() }, LogWriter { done }))
+        Ok((StatusLog { lines, names: MachineNames::default(), live: LiveUpdates::default() }, LogWriter { done }))
     }
 
-    fn send_message(&self, said: LogMessage) {
-        let _ = self.said.try_send(LogLine { request: request_context::current_id(), said });
+    fn send_message(&self, message: LogMessage) {
+        let _ = self.lines.try_send(LogLine { request: request_context::current_id(), message });
     }
 
     /// Logs the URL at which the server listens. This is the first line of the log.
@@ -143,19 +179,20 @@ impl StatusLog {
         self.send_message(LogMessage::Listening(url));
     }
 
-    /// Logs a request and its response with `--json`. The other formats print only the effects of requests.
+    /// Logs a request and its response, if the format is `--json`. Other formats show only the effects of requests.
     pub fn log_request(&self, answered: AnsweredRequest) {
         self.send_message(LogMessage::Answered(answered));
     }
 
     /// Logs an informational message.
     pub fn log_note(&self, text: String) {
-        self.send_message(LogMessage::Note(text));
+        self.send_message(LogMessage::Note(without_os_error_numbers(&text).into_owned()));
     }
 
-    /// Logs a problem that requires attention by the operator. A message without a code gets the general code of the
-    /// server.
+    /// Logs a problem that requires attention by the operator. A message without an error code gets the general code
+    /// for problems of the server.
     pub fn log_problem(&self, text: String) {
+        let text = without_os_error_numbers(&text).into_owned();
         self.send_message(LogMessage::Problem(ErrorCode::ServerProblem.annotate_uncoded(text)));
     }
 
@@ -216,12 +253,12 @@ mod tests {
         MachineOrigin::new("m", name, ClientAddress("10.0.0.7".parse().unwrap()))
     }
 
-    fn said(event: ProgressEvent) -> LogMessage {
+    fn event_message(event: ProgressEvent) -> LogMessage {
         LogMessage::Event(who("storage-7"), event)
     }
 
-    fn line(said: LogMessage) -> LogLine {
-        LogLine { request: None, said }
+    fn line(message: LogMessage) -> LogLine {
+        LogLine { request: None, message }
     }
 
     fn failed() -> InstallReport {
@@ -249,14 +286,39 @@ mod tests {
         }
     }
 
+    fn plain_output(names: &MachineNames) -> PlainOutput<Vec<u8>> {
+        PlainOutput { out: Vec::new(), offset: UtcOffset::UTC, names: names.clone(), last_progress: HashMap::new() }
+    }
+
     #[test]
-    fn plain_lines() {
-        let mut plain = PlainOutput { out: Vec::new(), offset: UtcOffset::UTC, last_progress: HashMap::new() };
+    fn plain_lines_name_machines_and_json_lines_contain_ids() {
+        let id = "4c4c4544-0051-3010-8052-b4c04f4d3132";
+        let names = MachineNames::default();
+        let mut plain = plain_output(&names);
+        let note = || line(LogMessage::Note(format!("the layout of machine {id} is invalid")));
+        plain.show(note()).unwrap();
+        assert!(names.0.set(Box::new(move |asked| (asked == id).then(|| "storage-7".to_owned()))).is_ok());
+        plain.show(note()).unwrap();
+        plain.show(line(LogMessage::Problem(format!("machine {id}: no\nmore")))).unwrap();
+        let text = String::from_utf8(plain.out).unwrap();
+        let lines: Vec<&str> = text.lines().map(|line| line.get(9..).unwrap()).collect();
+        let unnamed = format!("the layout of machine {id} is invalid");
+        assert_eq!(lines, [&unnamed, "the layout of machine storage-7 is invalid", "machine storage-7: no", "more"]);
+        let mut json = JsonOutput { out: Vec::new() };
+        json.show(note()).unwrap();
+        assert!(String::from_utf8(json.out).unwrap().contains(id));
+    }
+
+    #[test]
+    fn plain_log_formats_events_and_reports() {
+        let mut plain = plain_output(&MachineNames::default());
         plain.show(line(LogMessage::Listening("http://127.0.0.1:1".to_owned()))).unwrap();
-        plain.show(line(said(event()))).unwrap();
-        plain.show(line(said(event()))).unwrap();
+        plain.show(line(event_message(event()))).unwrap();
+        plain.show(line(event_message(event()))).unwrap();
         let message = "a\u{1b}[2Jb".to_owned();
-        plain.show(line(said(ProgressEvent { message, progress: None, seconds: Some(0.25), ..event() }))).unwrap();
+        plain
+            .show(line(event_message(ProgressEvent { message, progress: None, seconds: Some(0.25), ..event() })))
+            .unwrap();
         let report = Box::new(failed());
         plain.show(line(LogMessage::Report(who("storage-7"), report))).unwrap();
         plain.show(line(LogMessage::Reinstall(who("storage-7"), "ordered: image i".to_owned()))).unwrap();
@@ -282,22 +344,22 @@ mod tests {
     }
 
     #[test]
-    fn json_lines() {
+    fn json_log_contains_machine_address_and_request() {
         let mut out = JsonOutput { out: Vec::new() };
         out.show(line(LogMessage::Listening("http://127.0.0.1:1".to_owned()))).unwrap();
-        out.show(line(said(event()))).unwrap();
+        out.show(line(event_message(event()))).unwrap();
         let report = Box::new(failed());
         out.show(line(LogMessage::Report(who("n"), report))).unwrap();
         let (method, path, status) = (Method::PUT, "/v1/size".to_owned(), StatusCode::CONFLICT);
         let from = "10.0.0.7".parse().unwrap();
         let answered = AnsweredRequest { from, method, path, status, took: Duration::from_millis(1500) };
-        out.show(LogLine { request: Some("5f0c-1".to_owned()), said: LogMessage::Answered(answered) }).unwrap();
+        out.show(LogLine { request: Some("5f0c-1".to_owned()), message: LogMessage::Answered(answered) }).unwrap();
         let text = String::from_utf8(out.out).unwrap();
         let lines: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
         assert_eq!(text.lines().next(), Some("{\"listening\":\"http://127.0.0.1:1\"}"));
         assert_eq!(lines[1]["event"], "Installing");
         assert_eq!((&lines[1]["machine"], &lines[1]["name"]), (&json!("m"), &json!("storage-7")));
-        assert_eq!(lines[2]["from"], "10.0.0.7", "every line about a machine has the address that it came from");
+        assert_eq!(lines[2]["from"], "10.0.0.7", "every line about a machine contains its address");
         assert_eq!(lines[1]["progress"]["bytes"], 120_400_000);
         assert!(lines[1]["time"].as_str().unwrap().ends_with('Z'));
         assert_eq!(lines[2]["report"]["step"], "storage.format");
@@ -307,9 +369,9 @@ mod tests {
         assert_eq!(answered, expected);
     }
 
-    /// Machines are not delayed if the reader of the output has closed it or never reads.
+    /// If the reader has closed the output or never reads, machines must not be delayed.
     #[test]
-    fn nobody_has_to_read() {
+    fn stuck_log_reader_does_not_block_writers() {
         struct Stuck(Receiver<()>);
         impl LogOutput for Stuck {
             fn show(&mut self, _: LogLine) -> std::io::Result<()> {

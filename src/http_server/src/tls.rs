@@ -20,7 +20,7 @@ use tokio_rustls::server::TlsStream;
 use validity::{CertificateValidity, ValidityProblem};
 
 /// Time limit for the handshake.
-pub const HANDSHAKE: Duration = Duration::from_secs(10);
+pub const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Certificate and key of the server. Cheap to clone.
 #[derive(Clone)]
@@ -37,7 +37,7 @@ impl ServerTls {
     /// Loads the certificate chain and its key, both in PEM.
     ///
     /// # Errors
-    /// A file cannot be read or is invalid, or the key does not belong to the certificate.
+    /// Returns an error if a file cannot be read or is invalid, or the key does not belong to the certificate.
     pub fn load_certificate(certificates: &Path, key: &Path) -> Result<ServerTls> {
         let refuse = |file: &Path, why: String| Err(Error::new(Phase::Serve, format!("{}: {why}", file.display())));
         let read = |file: &Path, what: &str| {
@@ -82,10 +82,10 @@ impl ServerTls {
             }
         };
         config.alpn_protocols = vec![b"http/1.1".to_vec()];
-        // Sessions are resumed by tickets: a cache on the server would be too small for thousands of machines.
+        // Sessions are resumed with tickets, because a session cache would be too small for thousands of machines.
         config.ticketer = rustls::crypto::ring::Ticketer::new().context(Phase::Serve, || "set up TLS tickets")?;
         let acceptor = TlsAcceptor::from(Arc::new(config));
-        Ok(ServerTls { acceptor, chain, file: certificates.to_owned(), handshake: HANDSHAKE })
+        Ok(ServerTls { acceptor, chain, file: certificates.to_owned(), handshake: HANDSHAKE_TIMEOUT })
     }
 
     /// Returns whether the certificate covers this host: an address or a name, with or without a port.
@@ -96,12 +96,12 @@ impl ServerTls {
         verify_server_name(&certificate, &name).is_ok()
     }
 
-    /// Returns the certificates that clients reject, or will reject within 30 days.
+    /// Returns the certificates that are invalid now, or will expire within 30 days.
     pub fn find_validity_problems(&self) -> Vec<ValidityProblem> {
         validity::find_validity_problems(&self.file, &self.chain, OffsetDateTime::now_utc())
     }
 
-    /// Returns the end of the validity of each certificate.
+    /// Returns the time at which the validity of each certificate ends.
     pub fn expiry_times(&self) -> Vec<OffsetDateTime> {
         let validity = self.chain.iter().filter_map(CertificateValidity::parse);
         validity.map(|validity| validity.not_after).collect()
@@ -110,7 +110,7 @@ impl ServerTls {
     /// Performs the handshake.
     ///
     /// # Errors
-    /// The handshake takes too long or fails, or the client rejects the certificate.
+    /// Returns an error if the handshake takes too long or fails, or the client rejects the certificate.
     pub async fn accept_tls(&self, stream: WriteTimeoutStream) -> io::Result<TlsStream<WriteTimeoutStream>> {
         let accepted = tokio::time::timeout(self.handshake, self.acceptor.accept(stream)).await;
         accepted.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
@@ -135,7 +135,7 @@ pub fn describe_tls_error(error: &io::Error) -> Option<String> {
     }
 }
 
-/// Returns the path of the key file if all users of this host can read it.
+/// Returns the path of the key file if every user of this host can read the file, and `None` otherwise.
 pub fn world_readable_key(key: &Path) -> Option<PathBuf> {
     let mode = fs::metadata(key).ok()?.permissions().mode();
     (mode & 0o004 != 0).then(|| key.to_owned())

@@ -1,6 +1,6 @@
-//! Write timeout of connections. A connection is closed if its peer does not accept data for some time. Without the
-//! timeout, a client that never reads could keep an image file open forever. An agent whose disks stall for longer than
-//! the timeout reconnects, and resumes the download.
+//! Write timeout of connections: a connection is closed if its peer does not read data for some time. Otherwise, a
+//! client that never reads could keep an image file open forever. An agent whose disks stall for longer than the
+//! timeout reconnects, and resumes the download.
 
 use std::io;
 use std::pin::Pin;
@@ -11,7 +11,7 @@ use tokio::net::TcpStream;
 use tokio::time::{Instant, Sleep, sleep_until};
 
 /// Duration after which a connection is closed if the peer has not accepted a single byte.
-pub const STALLED: Duration = Duration::from_secs(60);
+pub const STALLED_PEER_TIMEOUT: Duration = Duration::from_secs(60);
 
 pub struct WriteTimeoutStream {
     stream: TcpStream,

@@ -17,7 +17,7 @@ use std::time::Duration;
 
 /// Maximum number of attempts to write an image. If the image changes during the download, writing starts over with the
 /// next attempt.
-const MOST_STARTS: u32 = 3;
+const MAXIMUM_STARTS: u32 = 3;
 
 /// Result of writing an image to its target.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -51,7 +51,7 @@ pub struct IncomingImage {
     pub(super) plain: PayloadKind,
     /// Download of the first part; `None` after the first attempt to write the image has taken over the download.
     pub(super) first: Option<Download>,
-    /// Whether the root already contains files that this image did not write; see [`Self::among_others`].
+    /// Whether the root directory already contains files that do not come from this image; see [`Self::among_others`].
     pub(super) among_others: bool,
 }
 
@@ -103,12 +103,12 @@ impl IncomingImage {
         loop {
             let (Some(first), Some(part)) = (&mut self.first, self.reached.parts.first()) else { return Ok(()) };
             let checked = check(&mut first.reader);
-            match (checked, first.told.start_over()) {
+            match (checked, first.download.start_over()) {
                 (Ok(checked), _) => {
                     let refused = |why: String| Error::refusal(Phase::Image, format!("{}: {why}", part.url));
                     return checked.map_err(refused);
                 }
-                // The image has changed during the check.
+                // The image has changed on the server during the check, so the download starts over.
                 (Err(_), Some(why)) => {
                     start = self.next_start(start, &why)?;
                     self.first = Some(self.start_download(part, None)?);
@@ -124,14 +124,15 @@ impl IncomingImage {
     /// Returns the number of the next attempt. Fails if `start` was the last attempt allowed.
     fn next_start(&self, start: u32, why: &str) -> Result<u32> {
         let url = &self.reached.url;
-        if start == MOST_STARTS {
+        if start == MAXIMUM_STARTS {
             let text = format!(
-                "the image {url} changed during the download, or the download could not be resumed, in {MOST_STARTS} attempts: {why}"
+                "the image {url} could not be downloaded in {MAXIMUM_STARTS} attempts: it changed during the \
+                download, or the download could not be resumed. Last reason: {why}"
             );
             return Err(Error::new(Phase::Image, text));
         }
         tracing::warn!(
-            "image {url}: {why}; starting again from the beginning (attempt {attempt} of {MOST_STARTS})",
+            "image {url}: {why}; starting again from the beginning (attempt {attempt} of {MAXIMUM_STARTS})",
             attempt = start + 1
         );
         Ok(start + 1)

@@ -1,4 +1,5 @@
-//! Copies an image to a file, unchanged, and verifies its digest and its format. `drophammer image add` uses this module.
+//! Copies an image to a file, unchanged, and verifies its digest and its format. `drophammer image add` uses this
+//! module.
 
 use crate::fetch::{self, FetchRetryPolicy, ImageSource, ResolvedImage};
 use crate::image_format::{HEAD_BYTES, ImageFormat, StatedFormat, check_format};
@@ -16,7 +17,7 @@ pub const SIDECAR_SUFFIXES: [&str; 4] = [".manifest", ".sha256", ".manifest.mini
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CopiedImage {
     pub size_bytes: u64,
-    /// Recognized format; `None` if only the operator has stated the format.
+    /// Detected format; `None` if the format was not detected, and the operator has stated it.
     pub format: Option<ImageFormat>,
 }
 
@@ -44,12 +45,12 @@ pub fn compute_digest(path: &Path) -> Result<Digest> {
     Ok(reader.finish())
 }
 
-/// Copies a resolved image, as served, to `target`. An image whose format is not recognized is accepted only if the operator
-/// has stated the format.
+/// Copies a resolved image, as served, to `target`. An image whose format is not recognized is accepted only if the
+/// operator has stated the format.
 ///
 /// # Errors
-/// Returns an error if the image cannot be fetched or written, does not match its digest, or has a format that the agent does not
-/// support. `target` may then contain a part of the image.
+/// Returns an error if the image cannot be fetched or written, does not match its digest, or has a format that the
+/// agent does not support. `target` may then contain a part of the image.
 pub fn copy_image(
     resolved: &ResolvedImage,
     stated: Option<StatedFormat>,
@@ -79,7 +80,8 @@ pub fn copy_image(
     }
 }
 
-/// Reads the file next to an image with this suffix; returns `None` if it does not exist.
+/// Reads the file whose URL is the URL of an image with `suffix` appended to its path; returns `None` if the file does
+/// not exist.
 ///
 /// # Errors
 /// Returns an error if the server does not respond, or the file is too long.
@@ -104,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn a_verified_image_is_copied_unchanged() {
+    fn verified_image_is_copied_unchanged() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("an image.raw");
         let mut content: Vec<u8> = (0..100_000u32).flat_map(u32::to_le_bytes).collect();
@@ -125,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_in_another_format_is_refused() {
+    fn refuses_file_in_another_format() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("a.vmdk");
         std::fs::write(&path, b"KDMV....").unwrap();

@@ -1,5 +1,5 @@
-//! Image formats other than tar and raw disk image. If an image in such a format was written unchanged, the disk would
-//! be unbootable. The formats are recognized by the first bytes of the image.
+//! Image formats other than tar and raw disk image. If an image in one of these formats were written unchanged, the
+//! disk would be unbootable. The formats are recognized by the first bytes of the image.
 
 use crate::pipeline::CompressionFormat;
 
@@ -49,10 +49,10 @@ const MAGICS: [(usize, &[u8], ForeignFormat); 42] = [
     (0, b"%PDF-", ForeignFormat::Other("PDF document")),
 ];
 
-/// Number of bytes that are examined to detect the type of a text.
+/// Number of bytes that are examined to detect the type of a text file.
 const TEXT_BYTES: usize = 512;
 
-/// Format of an image that must be converted first.
+/// Format of an image that must be converted before it can be installed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ForeignFormat {
     /// Container of a virtual disk.
@@ -125,7 +125,7 @@ fn is_lzma(head: &[u8]) -> bool {
     properties == 0x5d && dictionary >= 4096 && is_usual && has_size && rest.first() == Some(&0)
 }
 
-/// Returns the type of a text, such as the error page of a web server.
+/// Returns the type of a text file, such as the error page of a web server.
 fn detect_text(head: &[u8]) -> Option<&'static str> {
     let start = &head[..head.len().min(TEXT_BYTES)];
     let start = start.strip_prefix(b"\xef\xbb\xbf").unwrap_or(start);
@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn formats_that_are_not_disk_images_are_named() {
+    fn foreign_formats_are_named() {
         let vdi = [&[b'<'; 0x40][..], &[0x7f, 0x10, 0xda, 0xbe]].concat();
         let lzma = [0x5d, 0, 0, 0x80, 0, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0, 1];
         for (start, name) in [
@@ -217,7 +217,7 @@ mod tests {
 
     /// Images written by the tools of each format.
     #[test]
-    fn images_of_other_tools_are_named() {
+    fn images_written_by_other_tools_are_named() {
         let dir = tempfile::tempdir().unwrap();
         let path = |name: &str| dir.path().join(name).display().to_string();
         let run = |program: &str, args: &[&str]| {

@@ -7,7 +7,8 @@ use crate::raw::is_disk_image;
 use common::encoding::join_hex;
 use std::fmt;
 
-/// Number of bytes at the beginning of an image by which its format is recognized. The superblock of btrfs is at 64 KiB.
+/// Number of bytes at the beginning of an image that suffice to recognize its format. The superblock of btrfs is at
+/// 64 KiB.
 pub(crate) const HEAD_BYTES: usize = 128 << 10;
 
 /// Magic numbers of filesystems and other contents of unpartitioned disks, each with its offset.
@@ -101,8 +102,8 @@ impl fmt::Display for StatedFormat {
     }
 }
 
-/// Checks that the agent supports an image that begins with these bytes. A format that is not recognized is accepted only if
-/// the operator has stated it. Returns the recognized format.
+/// Checks that the agent supports an image that begins with these bytes. A format that is not recognized is accepted
+/// only if the operator has stated it. Returns the recognized format.
 ///
 /// # Errors
 /// Returns the reason why the image is refused, and the accepted formats.
@@ -171,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn other_bytes_are_refused_unless_their_format_is_stated() {
+    fn refuses_other_content_unless_its_format_is_stated() {
         let random: Vec<u8> = (1..=200_u8).cycle().map(|byte| byte.wrapping_mul(97) ^ 0xa5).take(8192).collect();
         for (head, words) in [
             (&random[..], "begins with c4 67 86 21; accepted are a tar"),
@@ -187,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stated_format_does_not_contradict_the_content() {
+    fn refuses_stated_format_that_contradicts_the_content() {
         let refused = |head: &[u8], stated| check_format(head, Some(stated)).unwrap_err();
         let why = refused(&mbr(), StatedFormat::Tar);
         assert_eq!(why, "the detected format is raw disk image with a partition table, but --format tar was specified");

@@ -110,9 +110,7 @@ fn pack_image(options: &PackOptions) -> Result<PackResult> {
     }
     let missing = if let PackSource::Tree = source { bootable::find_missing(&options.source) } else { None };
     let contents = match source {
-        PackSource::Tree => {
-            Some(system_setup::migration_prerequisites::list_boot_contents(&NewRoot::open(&options.source)?))
-        }
+        PackSource::Tree => Some(system_setup::boot_contents::list_boot_contents(&NewRoot::open(&options.source)?)),
         PackSource::Raw | PackSource::Qcow2 => None,
     };
     let warnings: Vec<String> = misnamed(image, &source).into_iter().chain(missing).collect();
@@ -140,7 +138,7 @@ fn pack_image(options: &PackOptions) -> Result<PackResult> {
     })
 }
 
-/// Sizes of a written image.
+/// Sizes of an image that was written.
 struct WrittenFrames {
     /// Number of packed entries; `None` for a disk image.
     files: Option<u64>,
@@ -351,7 +349,7 @@ struct TemporaryFile(PathBuf);
 
 impl Drop for TemporaryFile {
     fn drop(&mut self) {
-        // The file does not exist if it was renamed or never created.
+        // An error is ignored, because the file does not exist if it was renamed or never created.
         let _ = fs::remove_file(&self.0);
     }
 }

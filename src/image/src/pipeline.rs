@@ -1,6 +1,7 @@
-//! The pipeline of one image: from its source through digest and decoder to the consumer, in constant memory. Each stage is a thread; the
-//! stages are connected by pipes (`buffer_pipe`). A stream that would replace files is held back before the decoder until its digest is
-//! verified (`spool`). The decoder and the tar reader run in a sandboxed process (`worker_client` and `worker_main`).
+//! The pipeline of one image: from its source through digest and decoder to the consumer, in constant memory. Each
+//! stage is a thread; the stages are connected by pipes (`buffer_pipe`). A stream that would replace files is held back
+//! before the decoder until its digest is verified (`spool`). The decoder and the tar reader run in a sandboxed process
+//! (`worker_client` and `worker_main`).
 //!
 //! This module does not depend on any other module of `image`. `fetch` provides a [`StreamSource`]; `tree` and `raw`
 //! read the output. This module does not access servers or disks.

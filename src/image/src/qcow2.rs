@@ -36,7 +36,7 @@ pub(crate) fn convert_stream(stream: PipelineReader, out: &mut impl WorkerOutput
     let mut packets = PacketSink::new(out, pool, &clock);
     convert::convert_clusters(&mut arriving, &mut packets)?;
     packets.finish()?;
-    // Read the stream to its end, so that the sender can finish.
+    // The stream is read to its end, so that the sender can finish.
     arriving.skip_rest()
 }
 

@@ -7,8 +7,8 @@
 //!
 //! The only other module of `image` that this module uses is `pipeline`, whose output it reads.
 //!
-//! It provides [`write_image()`], which writes to a [`RawTarget`], and two checks of the beginning of an image: [`check_disk_image`] and
-//! [`require_tree`].
+//! It provides [`write_image()`], which writes to a [`RawTarget`], and two checks of the beginning of an image:
+//! [`check_disk_image`] and [`require_tree`].
 
 mod detect;
 pub mod duplicate_uuids;
@@ -16,6 +16,6 @@ mod target;
 mod write;
 
 pub(crate) use detect::is_disk_image;
-pub use detect::{ImageRequirements, KIND_BYTES, check_disk_image, require_tree};
+pub use detect::{DETECTION_BYTES, ImageRequirements, check_disk_image, require_tree};
 pub use target::{AlignedBuffer, RawTarget, TargetDisk};
 pub use write::{HEAD_BYTES, write_image};

@@ -27,7 +27,7 @@ mod preserved_filesystems;
 mod sources;
 mod work_limits;
 
-pub(crate) use file_types::make_zoo;
+pub(crate) use file_types::create_all_file_types;
 
 fn digest(kind: DigestKind, bytes: &[u8]) -> Digest {
     let mut digesting = DigestReader::new(bytes, kind);
@@ -55,7 +55,7 @@ fn small_tar() -> Vec<u8> {
 }
 
 #[test]
-fn an_image_in_each_format_arrives_and_is_counted() {
+fn image_in_each_format_is_unpacked_and_counted() {
     for format in ["zstd", "lz4", "gzip", "xz", "plain"] {
         let image = compress(format, &small_tar());
         let (size, total) = (image.len() as u64, small_tar().len() as u64);
@@ -88,7 +88,7 @@ fn an_image_in_each_format_arrives_and_is_counted() {
 }
 
 #[test]
-fn every_bad_image_is_named_by_the_check_that_failed() {
+fn every_invalid_image_is_refused_by_the_failed_check() {
     let tar = small_tar();
     let good = compress("zstd", &tar);
     let cut_tar = &tar[..tar.len() - 1024];
@@ -134,7 +134,7 @@ fn every_bad_image_is_named_by_the_check_that_failed() {
 }
 
 #[test]
-fn a_wrong_digest_says_both() {
+fn digest_mismatch_reports_both_digests() {
     let image = compress("zstd", &small_tar());
     let server = Server::start(image.clone(), |_| Act::default());
     let root = tempfile::tempdir().unwrap();
@@ -144,7 +144,7 @@ fn a_wrong_digest_says_both() {
 }
 
 #[test]
-fn after_a_wrong_digest_nothing_of_the_image_is_left() {
+fn digest_mismatch_leaves_no_files_of_the_image() {
     let image = compress("zstd", &small_tar());
     let root = tempfile::tempdir().unwrap();
     fs::create_dir(root.path().join("lost+found")).unwrap();
@@ -166,7 +166,7 @@ fn burn_among_others(part: ImagePart, root: &Path) -> Result<BurnResult> {
 }
 
 #[test]
-fn in_somebodys_directory_nothing_is_replaced_before_all_of_the_image_is_proven() {
+fn foreign_directory_is_changed_only_after_digest_verification() {
     let image = compress("zstd", &Tar::new().file("mine", b"the image's").file("data", &noise(3 << 20)).end());
     let server = Server::start(image.clone(), |_| Act::default());
     let directory = tempfile::tempdir().unwrap();
@@ -202,7 +202,7 @@ fn in_somebodys_directory_nothing_is_replaced_before_all_of_the_image_is_proven(
 }
 
 #[test]
-fn an_image_that_is_gone_or_a_server_in_trouble_is_named() {
+fn missing_image_or_server_error_is_reported() {
     for (status, says) in [(404, "404 Not Found"), (500, "500 Internal Server Error (4 attempts")] {
         let server = Server::start(compress("zstd", &small_tar()), move |request| match request.method.as_str() {
             "HEAD" => Act::default(),
@@ -215,7 +215,7 @@ fn an_image_that_is_gone_or_a_server_in_trouble_is_named() {
 }
 
 #[test]
-fn a_drop_is_resumed_and_counted() {
+fn interrupted_download_is_resumed_and_counted() {
     let image = compress("zstd", &small_tar());
     let server = Server::start(image.clone(), |request| match (request.method.as_str(), request.nth) {
         ("GET", 0) => Act::cut_after(70_000),
@@ -228,7 +228,7 @@ fn a_drop_is_resumed_and_counted() {
 }
 
 #[test]
-fn an_image_that_changes_starts_over_in_a_clean_root() {
+fn changed_image_restarts_in_an_empty_root() {
     let old = compress("zstd", &Tar::new().file("old/file", b"old").file("data", &noise(200_000)).end());
     let new = compress("zstd", &Tar::new().file("new", b"new").file("data", &noise(150_000)).end());
     let (promised, changed) = (new.clone(), new);
@@ -247,7 +247,7 @@ fn an_image_that_changes_starts_over_in_a_clean_root() {
 }
 
 #[test]
-fn starting_over_ends() {
+fn number_of_restarts_is_limited() {
     let image = compress("zstd", &small_tar());
     let server = Server::start(image.clone(), |request| match request.method.as_str() {
         "HEAD" => Act::default(),
@@ -256,14 +256,16 @@ fn starting_over_ends() {
     let root = tempfile::tempdir().unwrap();
     let error = burn_from(&server, &image, root.path()).unwrap_err().to_string();
     assert!(
-        error.contains("changed during the download, or the download could not be resumed, in 3 attempts: "),
+        error.contains(
+            "in 3 attempts: it changed during the download, or the download could not be resumed. Last reason: "
+        ),
         "{error}"
     );
-    assert!(names(root.path()).is_empty(), "something of the image is left");
+    assert!(names(root.path()).is_empty(), "files of the image remain");
 }
 
 #[test]
-fn what_was_there_before_is_not_cleared() {
+fn existing_files_are_not_removed_for_a_restart() {
     let image = compress("zstd", &small_tar());
     let server = Server::start(image.clone(), |request| match request.method.as_str() {
         "HEAD" => Act::default(),
@@ -279,12 +281,15 @@ fn what_was_there_before_is_not_cleared() {
     let reached = fetch::resolve_image(&http::new_client().unwrap(), &source, &pace()).unwrap();
     let incoming = IncomingImage::start_at_pace(reached, PayloadKind::Tar, pace()).unwrap().among_others();
     let error = incoming.burn_to_root(root.path(), &MountsBelow::default(), &|_| ()).unwrap_err().to_string();
-    assert!(error.contains("changed during the download, or the download could not be resumed: "), "{error}");
+    assert!(
+        error.contains("it changed during the download, or the download could not be resumed. Last reason: "),
+        "{error}"
+    );
     assert_eq!(fs::read_to_string(root.path().join("mine")).unwrap(), "content");
 }
 
 #[test]
-fn a_root_that_is_none_is_named() {
+fn missing_root_is_named() {
     let part =
         ImagePart { url: "http://127.0.0.1:1/".into(), digest: digest(DigestKind::Md5, b""), ..ImagePart::default() };
     let incoming =

@@ -10,9 +10,10 @@
 //!
 //! This module reads the output of `pipeline`, and uses no other module of `image`.
 //!
-//! For the worker, this module provides [`send_members`]. For the agent, it provides [`check_beginning`], [`MemberReceiver`], and [`untar`], which
-//! unpacks below an [`UnpackRoot`] and counts hidden files with a [`HiddenFileCounter`]. [`MountsBelow`] lists the filesystems that are or
-//! will be mounted below the root, and [`FileConflicts`] lists the files that could not be created.
+//! For the worker, this module provides [`send_members`]. For the agent, it provides [`check_beginning`],
+//! [`MemberReceiver`], and [`untar`], which unpacks below an [`UnpackRoot`] and counts hidden files with a
+//! [`HiddenFileCounter`]. [`MountsBelow`] lists the filesystems that are or will be mounted below the root, and
+//! [`FileConflicts`] lists the files that could not be created.
 
 mod acl;
 mod ambiguity;

@@ -37,7 +37,7 @@ fn process_image(inside: WorkerStart, landlock: bool) {
         PayloadKind::Qcow2Head => qcow2::list_tables(stream, out),
         PayloadKind::Qcow2Tables => qcow2::check_tables(stream),
         PayloadKind::Tar => {
-            let refused = raw::require_tree(stream.look_ahead(raw::KIND_BYTES)?).err();
+            let refused = raw::require_tree(stream.peek_bytes(raw::DETECTION_BYTES)?).err();
             tree::send_members(stream, refused, out, answers)
         }
     });

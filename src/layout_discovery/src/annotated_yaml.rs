@@ -2,7 +2,7 @@
 
 use crate::{DiscoveredLayout, ReinstallAssessment};
 use common::format::terminal_escaping::escape_line;
-use model::layout::{DiskSpec, FilesystemFormat, FilesystemSpec, Layout, canonical_yaml};
+use model::layout::{DiskSpec, FilesystemFormat, FilesystemSpec, GroupPreservation, Layout, canonical_yaml};
 
 /// Formats the layout as YAML. Comments contain the assessment, the notes, and the reason for each entry.
 pub fn format_layout(found: &DiscoveredLayout, assessment: &ReinstallAssessment) -> String {
@@ -15,7 +15,7 @@ pub fn format_layout(found: &DiscoveredLayout, assessment: &ReinstallAssessment)
         items.iter().for_each(|item| push_comment(&mut text, "  ", item));
     }
     if !found.notes.is_empty() {
-        push_comment(&mut text, "", "Not expressed by this layout, or to be checked:");
+        push_comment(&mut text, "", "Objects that this layout does not describe, or that you must check:");
         found.notes.iter().for_each(|note| push_comment(&mut text, "  ", &note.text));
     }
     let comments = EntryComments::new(&found.layout);
@@ -56,7 +56,7 @@ impl EntryComments {
         EntryComments {
             disks: layout.disks.iter().map(|disk| describe_disk(layout, disk)).collect(),
             arrays: layout.raid.iter().map(|array| mark(array.preserve)).collect(),
-            groups: layout.volumegroups.iter().map(|group| mark(group.preserve)).collect(),
+            groups: layout.volumegroups.iter().map(|group| describe_group(group.preserve)).collect(),
             volumes: layout.logicalvolumes.iter().map(|volume| mark(volume.preserve)).collect(),
             filesystems: layout.filesystems.iter().map(|filesystem| describe_filesystem(layout, filesystem)).collect(),
         }
@@ -78,7 +78,7 @@ impl EntryComments {
 fn describe_disk(layout: &Layout, disk: &DiskSpec) -> &'static str {
     let is_marked = layout.filesystems.iter().any(|filesystem| filesystem.preserve)
         || layout.raid.iter().any(|array| array.preserve)
-        || layout.volumegroups.iter().any(|group| group.preserve)
+        || layout.volumegroups.iter().any(|group| !group.preserve.is_none())
         || layout.logicalvolumes.iter().any(|volume| volume.preserve)
         || disk.partitions.iter().any(|partition| partition.preserve);
     match (disk.wipeonreinstall, is_marked) {
@@ -87,6 +87,14 @@ fn describe_disk(layout: &Layout, disk: &DiskSpec) -> &'static str {
             "contains the system: renewed, except for objects with `preserve: true` and the devices below them"
         }
         (true, false) => "contains only the system: renewed",
+    }
+}
+
+fn describe_group(preserve: GroupPreservation) -> &'static str {
+    match preserve {
+        GroupPreservation::None => "",
+        GroupPreservation::Unlisted => "volumes that are not listed are data: preserved",
+        GroupPreservation::All => "data: preserved",
     }
 }
 
@@ -99,7 +107,9 @@ fn describe_filesystem(layout: &Layout, filesystem: &FilesystemSpec) -> &'static
     }
     let group = layout.logicalvolumes.iter().find(|volume| volume.device_path() == filesystem.device);
     let group = group.and_then(|volume| layout.volumegroups.iter().find(|group| group.name == volume.volumegroup));
-    match group.is_some_and(|group| group.preserve) || is_on_preserved_disk(layout, filesystem) {
+    match group.is_some_and(|group| group.preserve == GroupPreservation::All)
+        || is_on_preserved_disk(layout, filesystem)
+    {
         true => "data: preserved",
         false => "system: renewed",
     }

@@ -12,15 +12,15 @@
 
 use model::inventory::DiskPartition;
 
-/// Mount points of the system. Directories below them, except those in [`LOCAL`], belong to the system too.
+/// Mount points of the system. Directories below them, except those in [`LOCAL`], also belong to the system.
 const SYSTEM: [&str; 7] = ["/boot", "/efi", "/usr", "/tmp", "/var/tmp", "/var/cache", "/.snapshots"];
 /// Mount points of data below mount points of the system.
 const LOCAL: [&str; 1] = ["/usr/local"];
 /// Mount points of data that also contain files of the system.
 const MERGED: [&str; 2] = ["/var", "/var/lib"];
 
-/// Types of partitions that contain only the system, with their names (UEFI specification; Discoverable Partitions Specification;
-/// disk_layout.json of Flatcar).
+/// Types of partitions that contain only the system, with their names (UEFI specification; Discoverable Partitions
+/// Specification; disk_layout.json of Flatcar).
 const SYSTEM_TYPES: [(&str, &str); 13] = [
     ("c12a7328-f81f-11d2-ba4b-00a0c93ec93b", "EFI system partition"),
     ("21686148-6449-6e6f-744e-656564454649", "BIOS boot partition"),
@@ -37,7 +37,7 @@ const SYSTEM_TYPES: [(&str, &str); 13] = [
     ("c95dc21a-df0e-4340-8d7b-26cbfa9a03e0", "Flatcar reserved"),
 ];
 
-/// Purposes of the contents of a device. A device with several contents may have both.
+/// Purposes of the contents of a device: system, data, or both if it has several contents.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct PurposeSet {
     pub system: bool,

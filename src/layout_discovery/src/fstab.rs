@@ -89,11 +89,11 @@ fn decode_field(field: &str) -> String {
     plain
 }
 
-/// Lines of an fstab by the device that they mount.
+/// Lines of an fstab, grouped by the device that they mount.
 #[derive(Debug, Default)]
 pub(crate) struct MountTable {
     lines: BTreeMap<KernelName, Vec<FstabLine>>,
-    /// Filesystems in memory.
+    /// Lines that mount filesystems in memory, which have no device.
     pub memory: Vec<FstabLine>,
 }
 
@@ -149,14 +149,16 @@ fn find_device(
     let matching =
         all_units(inventory).filter(|(device, unit)| device_references::has_name(stack, device, *unit, &wanted));
     let mut found: Vec<KernelName> = matching.map(|(device, _)| stack.kernel_name(device)).collect();
-    // A member of a mirror may show the filesystem of the mirror.
+    // If the devices are a mirror and its members, only the mirror is used: the filesystem on the mirror may also be
+    // visible on the members.
     let all = found.clone();
     found.retain(|name| !stack.holders(name).iter().any(|upper| all.contains(upper)));
     let (source, path) = (&line.source, &line.path);
     match found.as_slice() {
         [one] => Ok(Some(one.clone())),
         [] if line.has_option("nofail") || line.has_option("noauto") => Err(DiscoveryNote::report(format!(
-            "fstab mounts {source} at {path}, but no device has this name; the line is optional and was omitted"
+            "fstab mounts {source} at {path}, but no device has this name; the line has the option nofail or noauto, \
+            so the layout omits it"
         ))),
         [] => Err(DiscoveryNote::obstacle(format!(
             "fstab mounts {source} at {path}, but no device has this name: connect the disk, unlock the container, or remove the line"

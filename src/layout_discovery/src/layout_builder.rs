@@ -49,13 +49,14 @@ pub(crate) fn build_layout(
     builder.layout
 }
 
-/// Returns whether the layout needs the entry of the disk.
+/// Returns whether the layout must list the disk: a reinstall wipes it, or other entries of the layout use it or its
+/// partitions.
 fn is_listed(disk: &DiskSpec, used: &BTreeSet<LayoutPath>) -> bool {
     disk.wipeonreinstall || !disk.partitions.is_empty() || used.contains(&disk.device)
 }
 
 impl<'a> LayoutBuilder<'a> {
-    /// Selects the disks that contain the system or a mounted filesystem. No other disk is listed, so no other disk is written.
+    /// Selects the disks that contain the system or a mounted filesystem. Unlisted disks are never written.
     fn select_disks(&mut self) {
         let machine = self.machine;
         let mut mounted = BTreeSet::new();
@@ -111,7 +112,7 @@ impl<'a> LayoutBuilder<'a> {
         let active = array.members.iter().filter(|member| matches!(member.role, MemberRole::Active(_))).count();
         if active < array.raid_devices as usize {
             self.prevent(format!(
-                "{path}: the array is degraded: {active} of {} members are active; replace the disk, or wait for the resync, before the reinstall",
+                "{path}: the array is degraded: {active} of {} members are active, but the layout must list all members; replace the disk, or wait for the resync",
                 array.raid_devices
             ));
         } else if array.members.iter().any(|member| member.role == MemberRole::Faulty) {
@@ -142,7 +143,8 @@ impl<'a> LayoutBuilder<'a> {
         })
     }
 
-    /// Returns whether `preserve: true` is required to preserve the device, because a reinstall renews other parts of a disk below it.
+    /// Returns whether any of the device's disks also contains parts of the system, which a reinstall recreates. Data
+    /// on the device then needs `preserve: true`.
     fn is_partly_renewed(&self, device: &KernelName) -> bool {
         let disks = self.machine.stack.disks_below(device);
         disks.iter().any(|disk| self.machine.purpose_of(disk).system)

@@ -8,8 +8,8 @@ use model::layout::DiskSpec;
 use model::storage_graph::{StackUnit, disk_lookup};
 use std::collections::BTreeMap;
 
-/// Returns the entry of a disk, without partitions. The disk is selected by a unique serial number or WWN if it has one, because kernel
-/// names may change.
+/// Returns the entry of a disk, without partitions. The disk is selected by a unique serial number or WWN if it has
+/// one, because kernel names may change.
 pub(crate) fn select_disk(machine: &MachineContents, disk: &InventoryDisk, purpose: PurposeSet) -> DiskSpec {
     let inventory = machine.inventory;
     let plain = DiskSpec {
@@ -36,7 +36,7 @@ pub(crate) fn array_path(array: &MdArray) -> LayoutPath {
     let running = array.running.as_ref().map(KernelName::as_str).unwrap_or_default();
     match array.name.as_str() {
         "" => format!("/dev/{running}").into(),
-        // mdadm reads a name such as `md2` as the number 2.
+        // mdadm treats a name such as `md2` as the array with number 2.
         name if name.strip_prefix("md").is_some_and(is_number) => format!("/dev/{name}").into(),
         name if is_number(name) => format!("/dev/md{name}").into(),
         name => format!("/dev/md/{name}").into(),

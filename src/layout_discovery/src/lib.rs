@@ -1,8 +1,10 @@
-//! Writes the layout of a machine that another installer has installed, so that drophammer can reinstall the machine and preserve its data.
+//! Discovery of the layout of a machine that another installer has installed, for reinstalls that preserve its data.
 //!
 //! [`discover_layout`] is a pure function of the inventory and of the installed system's fstab. [`assess_reinstall`] plans a reinstall with
-//! the discovered layout, and reports what prevents it.
+//! the discovered layout, and reports what prevents it. [`plan_adoption`] returns the install marker with which the machine can be
+//! reinstalled.
 
+mod adoption_plan;
 mod annotated_yaml;
 mod content_purpose;
 mod fstab;
@@ -14,6 +16,7 @@ mod reinstall_assessment;
 #[cfg(test)]
 mod tests;
 
+pub use adoption_plan::{AdoptedInstallation, AdoptionPlan, plan_adoption};
 pub use annotated_yaml::format_layout;
 pub use notes::DiscoveryNote;
 pub use reinstall_assessment::{ReinstallAssessment, assess_reinstall};
@@ -22,13 +25,13 @@ use fstab::{MountTable, parse_fstab};
 use layout_builder::build_layout;
 use layout_builder::filesystems::describe_content;
 use machine_contents::MachineContents;
-use model::device_name::KernelName;
+use model::device_name::{DevicePath, KernelName};
 use model::inventory::{DiskPartition, Inventory};
 use model::layout::Layout;
 use model::storage_graph::{DeviceStack, StackUnit};
 use operations::ByteRange;
 
-/// Layout of an existing machine, and what it does not express.
+/// Layout that describes an existing machine, and the properties of the machine that the layout cannot express.
 #[derive(Debug, Clone)]
 pub struct DiscoveredLayout {
     pub layout: Layout,
@@ -37,12 +40,14 @@ pub struct DiscoveredLayout {
     pub system: Vec<String>,
     /// Contents that a reinstall must preserve, each with its device.
     pub data: Vec<String>,
+    /// Device with the root filesystem; `None` if nothing mounts `/`.
+    pub root: Option<DevicePath>,
     /// Ranges of the disks that contain only data, each with the path of its disk.
     data_ranges: Vec<(String, ByteRange)>,
 }
 
-/// Returns the layout of a machine. `fstab` is the fstab of the installed system. If it is `None`, the fstab in the inventory is used, and
-/// mounts of the running system are added.
+/// Returns the layout of a machine. `fstab` is the fstab of the installed system. If it is `None`, the fstab in the
+/// inventory is used, and mounts of the running system are added.
 pub fn discover_layout(inventory: &Inventory, fstab: Option<&str>, id: &str) -> DiscoveredLayout {
     let mut notes = Vec::new();
     let stack = DeviceStack::new(inventory);
@@ -55,8 +60,11 @@ pub fn discover_layout(inventory: &Inventory, fstab: Option<&str>, id: &str) -> 
         let contents = machine.contents.iter().filter(|content| wanted(&content.purpose));
         contents.map(describe_content).collect::<Vec<_>>()
     };
+    let root = machine.contents.iter().find(|content| content.paths().any(|path| path == "/"));
+    let root = root.map(|content| content.device.clone());
     DiscoveredLayout {
         layout,
+        root,
         notes,
         system: of(|purpose| purpose.system),
         data: of(|purpose| purpose.data),

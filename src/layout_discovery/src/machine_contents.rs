@@ -1,4 +1,4 @@
-//! Contents of a machine: filesystems, swap areas and unmounted devices, each with its purpose and with the objects below it.
+//! Contents of a machine: filesystems, swap areas and unmounted devices, with their purposes and the objects below.
 
 use crate::content_purpose::{PurposeSet, is_extended, name_system_type, purpose_of_path};
 use crate::fstab::{FstabLine, MountTable};
@@ -19,7 +19,7 @@ pub(crate) struct MachineContent<'a> {
     pub unit: StackUnit<'a>,
     /// Lines of fstab that mount the device, or mounts that are not in fstab.
     pub mounts: Vec<FstabLine>,
-    /// Whether the mounts come from the running system instead of fstab.
+    /// True if the mounts come from the running system instead of fstab.
     pub is_only_running: bool,
     pub purpose: PurposeSet,
 }
@@ -131,7 +131,8 @@ impl<'a> MachineContents<'a> {
     }
 }
 
-/// Returns whether the device contains a filesystem, a swap area or unknown content, instead of a lower layer of another device.
+/// Returns whether the device contains a filesystem, a swap area or unknown data, and is not a component of another
+/// device.
 fn is_content(inventory: &Inventory, stack: &DeviceStack, device: &DevicePath, unit: &StackUnit) -> bool {
     let name = stack.kernel_name(device);
     let is_part_of_group = || !stack.groups_on(device).is_empty();
@@ -148,7 +149,8 @@ fn is_content(inventory: &Inventory, stack: &DeviceStack, device: &DevicePath, u
         && !is_running_member(inventory, device)
 }
 
-/// Returns whether the device is a member of a running array. A faulty member has no holder.
+/// Returns whether the device is a member of a running array. The arrays are searched, because a faulty member is not
+/// held by its array.
 fn is_running_member(inventory: &Inventory, device: &DevicePath) -> bool {
     let mut arrays = inventory.arrays.iter().filter(|array| array.running.is_some());
     arrays.any(|array| array.members.iter().any(|member| member.device == *device))
@@ -192,7 +194,8 @@ fn running_mount(usage: &DeviceUse, unit: StackUnit, table: &MountTable) -> Opti
     }
 }
 
-/// Returns the content of a logical volume that is not active. It is treated as data, because it cannot be inspected.
+/// Returns the content of a logical volume that is not active. Such content is treated as data, because it cannot be
+/// inspected.
 fn inactive_volume<'a>(group: &'a LvmVolumeGroup, volume: &LvmLogicalVolume) -> MachineContent<'a> {
     MachineContent {
         name: format!("{}/{}", group.name, volume.name).into(),

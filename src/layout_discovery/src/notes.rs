@@ -5,9 +5,9 @@ use std::fmt;
 /// Property of the machine that the layout does not express.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DiscoveryNote {
-    /// The property and what to do about it, in one sentence.
+    /// Sentence that describes the property, and the remedy if there is one.
     pub text: String,
-    /// Whether the property prevents a reinstall that preserves all data.
+    /// True if the property prevents a reinstall that preserves all data.
     pub is_obstacle: bool,
 }
 

@@ -1,15 +1,16 @@
-//! Plans a reinstall with a discovered layout, and reports what prevents it.
+//! Plans a reinstall with a discovered layout, and reports the reasons that prevent a reinstall.
 
 use crate::DiscoveredLayout;
+use common::diagnostic::Diagnostic;
 use model::inventory::Inventory;
-use model::layout::{canonical_yaml, read_yaml};
+use model::layout::{Layout, canonical_yaml, read_yaml};
 use operations::{ByteRange, StageName};
 use plan::request_from_allocation::preview::{placeholder_uuids, remove_temporary_uses};
 use plan::{InstallClaim, InstallMode, MarkerWaiver, Plan, PlanRequest, PlanSubject};
 use std::fmt;
 
-/// Stages that erase disks and write partition tables. Later stages write to preserved devices too: they assemble arrays and mount
-/// filesystems.
+/// Stages that erase disks and write partition tables. Later stages also write to preserved devices: they
+/// assemble arrays and mount filesystems.
 const ERASING: [StageName; 2] = [StageName::StorageWipe, StageName::StoragePartition];
 
 /// Effect of a reinstall with a discovered layout.
@@ -31,7 +32,7 @@ impl ReinstallAssessment {
 impl fmt::Display for ReinstallAssessment {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match (self.obstacles.as_slice(), self.preserved) {
-            ([], 0) => f.write_str("Reinstall: the system is renewed; nothing else was found."),
+            ([], 0) => f.write_str("Reinstall: the system is renewed; no data outside the system was found."),
             ([], count) => write!(f, "Reinstall: the system is renewed, everything else is preserved ({count} found)."),
             (all, _) => write!(f, "Reinstall: refused: {}", all.join("; ")),
         }
@@ -47,41 +48,59 @@ pub fn assess_reinstall(found: &DiscoveredLayout, inventory: &Inventory) -> Rein
 }
 
 fn find_plan_obstacles(found: &DiscoveredLayout, inventory: &Inventory) -> Vec<String> {
-    let parsed = match read_yaml(&canonical_yaml(&found.layout)) {
-        Ok(parsed) => parsed,
-        Err(problems) => {
-            return problems
-                .into_iter()
-                .map(|mut problem| {
-                    // Positions refer to the layout without comments.
-                    (problem.line, problem.column) = (None, None);
-                    problem.to_coded_text()
-                })
-                .collect();
-        }
-    };
-    let mut inventory = inventory.clone();
-    remove_temporary_uses(&mut inventory);
     let claim = InstallClaim {
         machine: inventory.system.uuid.clone().unwrap_or_default(),
-        // The machine has no install marker yet.
+        // The marker is waived, because the machine does not have an install marker yet.
         waiver: Some(MarkerWaiver::Operator),
         ..InstallClaim::default()
     };
+    let planned = parse_discovered(found).and_then(|layout| plan_reinstall(&layout, inventory, claim, ""));
+    planned.map_or_else(|obstacles| obstacles, |plan| find_erased_data(found, &plan))
+}
+
+/// Parses the discovered layout in the same way as a server that receives it.
+///
+/// # Errors
+/// Returns the problems of the layout.
+pub(crate) fn parse_discovered(found: &DiscoveredLayout) -> Result<Layout, Vec<String>> {
+    let parsed = read_yaml(&canonical_yaml(&found.layout)).map_err(|problems| {
+        let format = |mut problem: Diagnostic| {
+            // The positions in the problems are removed: they refer to the layout without comments, which the operator
+            // does not see.
+            (problem.line, problem.column) = (None, None);
+            problem.to_coded_text()
+        };
+        problems.into_iter().map(format).collect::<Vec<_>>()
+    })?;
+    Ok(parsed.layout)
+}
+
+/// Plans a reinstall of the machine with the layout, for the installation in `claim`. `image` is the id of the image in the install marker.
+///
+/// # Errors
+/// Returns the reasons why the planner refuses the reinstall.
+pub(crate) fn plan_reinstall(
+    layout: &Layout,
+    inventory: &Inventory,
+    claim: InstallClaim,
+    image: &str,
+) -> Result<Plan, Vec<String>> {
+    let mut inventory = inventory.clone();
+    remove_temporary_uses(&mut inventory);
+    let subject = PlanSubject { machine: claim.machine.clone(), image: image.to_owned(), ..PlanSubject::default() };
     let request = PlanRequest {
         mode: InstallMode::Reinstall,
         steps: Default::default(),
-        subject: PlanSubject { machine: claim.machine.clone(), ..PlanSubject::default() },
+        subject,
         assigned: Default::default(),
         claim: Some(claim),
     };
-    match plan::make_plan(&parsed.layout, &inventory, request, &mut placeholder_uuids()) {
-        Ok(plan) => find_erased_data(found, &plan),
-        Err(refusal) => refusal.problems.iter().map(|problem| problem.to_coded_text()).collect(),
-    }
+    plan::make_plan(layout, &inventory, request, &mut placeholder_uuids())
+        .map_err(|refusal| refusal.problems.iter().map(|problem| problem.to_coded_text()).collect())
 }
 
-/// Returns the ranges with data that the plan erases. The planner must not create such a plan; this check does not rely on its decisions.
+/// Returns the data that the plan would erase although a reinstall must preserve it. This check does not rely on the
+/// decisions of the planner.
 fn find_erased_data(found: &DiscoveredLayout, plan: &Plan) -> Vec<String> {
     let stages = plan.extents.iter().filter(|extents| extents.stages.iter().any(|stage| ERASING.contains(stage)));
     let written: Vec<_> = stages.flat_map(|extents| &extents.disks).collect();

@@ -22,13 +22,15 @@ pub fn replace_file(path: &Path, temporary: &Path, content: &[u8], permissions: 
 /// # Errors
 /// Returns an error if the file cannot be written.
 pub fn write_temporary(path: &Path, content: &[u8], permissions: Permissions) -> Result<()> {
-    // A process that has opened a leftover file could read the new content.
+    // A file that an earlier run has left at this path is removed instead of reused: a process that has opened it could
+    // read the new content.
     remove_if_present(path)?;
     let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?;
     let write = || {
         file.set_permissions(permissions)?;
         file.write_all(content)?;
-        // The kernel's timestamps are coarse: two versions written in quick succession may have the same timestamp.
+        // The time is set explicitly, because the kernel's own timestamps are coarse: two versions written in quick
+        // succession may have the same timestamp.
         file.set_modified(SystemTime::now())?;
         file.sync_all()
     };
@@ -54,7 +56,7 @@ mod tests {
     use std::os::unix::fs::PermissionsExt;
 
     #[test]
-    fn a_leftover_that_is_still_open_does_not_receive_the_new_content() {
+    fn open_temporary_file_does_not_receive_the_new_content() {
         let dir = tempfile::tempdir().unwrap();
         let (path, temporary) = (dir.path().join("a"), dir.path().join("a.new"));
         fs::write(&temporary, "left").unwrap();
@@ -68,7 +70,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failure_leaves_no_temporary_file() {
+    fn failure_leaves_no_temporary_file() {
         let dir = tempfile::tempdir().unwrap();
         let (path, temporary) = (dir.path().join("a"), dir.path().join("a.new"));
         fs::create_dir(&path).unwrap();

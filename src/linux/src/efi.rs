@@ -1,4 +1,5 @@
-//! Variables of UEFI firmware: efivarfs, load options and device paths. Section numbers refer to the UEFI specification.
+//! Variables of UEFI firmware: efivarfs, load options and device paths. Section numbers refer to the UEFI
+//! specification.
 
 mod display;
 pub mod drophammer_variables;

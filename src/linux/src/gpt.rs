@@ -25,7 +25,7 @@ pub(crate) const NAME_UNITS: usize = 36;
 /// MBR partition type that marks a protective MBR.
 pub const PROTECTIVE: u8 = 0xee;
 
-/// Magic bytes of a header.
+/// Magic bytes at the start of a GPT header.
 const SIGNATURE: &[u8] = b"EFI PART";
 
 /// Size of a header as defined by UEFI; the rest of its sector is zero.
@@ -60,7 +60,7 @@ pub type ReadAt<'a> = &'a dyn Fn(&mut [u8], u64) -> io::Result<()>;
 #[derive(Clone, PartialEq, Eq)]
 pub struct Gpt {
     sector: u64,
-    /// Header, padded to a whole sector.
+    /// Header of the table, padded to a whole sector.
     header: Vec<u8>,
     entries: Vec<u8>,
 }
@@ -99,7 +99,7 @@ impl Gpt {
         let entries = vec![0; (ENTRIES * ENTRY_BYTES) as usize];
         let mut gpt = Gpt { sector, header: vec![0; sector as usize], entries };
         write_bytes(&mut gpt.header, 0, SIGNATURE);
-        // Revision 1.0 of the header.
+        // Revision number of a GPT header: 1.0.
         for (at, word) in
             [(REVISION, 0x1_0000), (HEADER_SIZE, HEADER_BYTES), (ENTRY_COUNT, ENTRIES), (ENTRY_SIZE, ENTRY_BYTES)]
         {
@@ -137,13 +137,13 @@ impl Gpt {
             return damaged(&format!("{count} entries of {entry_bytes} bytes are not supported"));
         }
         if gpt.header_u64(OWN_LBA) != lba {
-            return damaged("the header contains another sector number than its own");
+            return damaged("the header contains the number of another sector");
         }
         gpt.entries = vec![0; gpt.entries_bytes()];
         let at = gpt.entries_lba().checked_mul(sector).ok_or(io::ErrorKind::InvalidData)?;
         read_at(&mut gpt.entries, at)?;
         if compute_crc(&gpt.entries) != gpt.header_u32(ENTRIES_CRC) {
-            return damaged("the checksum of its entries does not match");
+            return damaged("the checksum of the partition entries does not match");
         }
         Ok(Some(gpt))
     }
@@ -174,8 +174,8 @@ impl Gpt {
         (self.entries.len() as u64).div_ceil(self.sector)
     }
 
-    /// Returns whether the number and size of the entries are supported. Real tables have at most a few hundred entries;
-    /// a forged number must not exhaust memory.
+    /// Returns whether the number and size of the entries are supported. Real tables have at most a few hundred
+    /// entries; a forged number must not exhaust memory.
     fn has_supported_sizes(&self) -> bool {
         let bytes = self.entry_bytes();
         (1..=4096).contains(&self.header_u32(ENTRY_COUNT)) && (128..=4096).contains(&bytes) && bytes.is_power_of_two()
@@ -258,7 +258,9 @@ impl Gpt {
             let lba = copy.header_u64(OWN_LBA);
             let read_at = |bytes: &mut [u8], at: u64| disk.read_exact_at(bytes, at);
             if Gpt::read(&read_at, self.sector, lba)?.as_ref() != Some(&copy) {
-                return Err(io::Error::other(format!("the GPT at sector {lba} differs from the one written")));
+                return Err(io::Error::other(format!(
+                    "the GPT that was read back from sector {lba} differs from the written GPT"
+                )));
             }
         }
         Ok(())

@@ -189,8 +189,9 @@ pub fn new_async_client(source: Option<IpAddr>) -> Result<reqwest::Client> {
     client.context(Phase::Control, || "set up an HTTP client")
 }
 
-/// Returns an asynchronous client for requests to an identity provider, which trusts these certificates (PEM) instead of
-/// those of the host, if any. The client does not follow redirects, and uses the environment's proxies only for https.
+/// Returns an asynchronous client for requests to an identity provider. If `authorities` (certificates in PEM) are
+/// specified, the client trusts them instead of the host's CA certificates. The client does not follow redirects, and
+/// uses the environment's proxies only for https.
 ///
 /// # Errors
 /// The same errors as for [`new_client`].
@@ -215,7 +216,7 @@ pub fn client_builder(timeout: Option<Duration>) -> ClientBuilder {
 }
 
 fn async_client_builder() -> reqwest::ClientBuilder {
-    // Fails only if an earlier call has installed a provider.
+    // An error is ignored: it only means that an earlier call has already installed the cryptographic provider.
     let _ = rustls::crypto::ring::default_provider().install_default();
     let agent = concat!("drophammer/", env!("CARGO_PKG_VERSION"));
     // No Referer header is sent: on a redirect, it would disclose the URL and its query, which may be secret, to the
@@ -294,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn the_client_says_who_it_is() {
+    fn client_sends_its_name_and_version() {
         let server = ok();
         assert_eq!(new_client().unwrap().get(server.url("")).send().unwrap().text().unwrap(), "ok");
         let who = concat!("drophammer/", env!("CARGO_PKG_VERSION"));
@@ -310,7 +311,7 @@ mod tests {
     }
 
     #[test]
-    fn https_leads_to_https_only() {
+    fn redirects_from_https_to_other_schemes_are_downgrades() {
         for (before, next, is) in [
             ("https://h/a", "http://h/a", true),
             ("https://h/a", "https://other/a", false),
@@ -323,7 +324,7 @@ mod tests {
     }
 
     #[test]
-    fn a_certificate_that_is_not_trusted_is_found_wherever_it_is_wrapped() {
+    fn untrusted_certificate_is_found_in_wrapped_errors() {
         let tls = |error: rustls::Error| std::io::Error::other(error);
         let unknown = || rustls::Error::InvalidCertificate(rustls::CertificateError::UnknownIssuer);
         assert!(is_untrusted_certificate(&unknown()) && is_untrusted_certificate(&tls(unknown())));
@@ -347,7 +348,7 @@ mod tests {
     }
 
     #[test]
-    fn which_answers_may_change() {
+    fn retryable_status_codes_are_recognized() {
         for code in [500, 502, 503, 504, 408, 429] {
             assert!(is_retryable(StatusCode::from_u16(code).unwrap()), "{code}");
         }
@@ -357,7 +358,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pause_is_requested_in_seconds() {
+    fn retry_after_is_parsed_in_seconds() {
         let pause = |text: &str| requested_pause(&HeaderMap::from_iter([(RETRY_AFTER, text.parse().unwrap())]));
         assert_eq!([pause("5"), pause(" 120 ")], [5, 120].map(|seconds| Some(Duration::from_secs(seconds))));
         for other in ["", "-1", "1.5", "soon", "Fri, 31 Dec 1999 23:59:59 GMT", "99999999999999999999"] {

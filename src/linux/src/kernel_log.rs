@@ -58,7 +58,7 @@ impl KernelLog {
                         return line;
                     }
                 }
-                // The record was overwritten before it was read. The next read returns the next record.
+                // EPIPE means that a record was overwritten before it was read. The next read returns the next record.
                 Err(error) if error.raw_os_error() == Some(nix::libc::EPIPE) => {}
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 Err(_) => return None,
@@ -66,8 +66,8 @@ impl KernelLog {
         }
     }
 
-    /// Formats the last messages that contain one of these words as a suffix of an error message; returns an empty text
-    /// if there are no such messages.
+    /// Formats the last messages that contain one of these words as a suffix of an error message; returns an empty
+    /// string if there are no such messages.
     pub(crate) fn describe_matching(self, words: &[&str]) -> String {
         let said = self.messages_matching(words);
         if said.is_empty() { String::new() } else { format!("; {EXCERPT_PREFIX}{}", said.join(" | ")) }
@@ -102,14 +102,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_record_has_its_message_after_the_semicolon() {
+    fn kernel_log_message_follows_the_semicolon() {
         let line = parse_record("30,339,51,-;EXT4-fs (sda1): a; b\n SUBSYSTEM=block\n").unwrap();
         assert_eq!((line.level, line.text.as_str()), (6, "EXT4-fs (sda1): a; b"));
         assert!(parse_record("no record").is_none() && parse_record("x,1;no level").is_none());
     }
 
     #[test]
-    fn the_last_that_count_are_told_in_their_order() {
+    fn last_matching_records_are_returned_in_order() {
         let records = (0..9u32).map(|level| format!("{},1,1,-;line {level}", 8 + level % 8));
         let told = last_matching(records.filter_map(|record| parse_record(&record)), |line| line.level <= WARNING);
         assert_eq!(told, ["line 1", "line 2", "line 3", "line 4", "line 8"]);
@@ -117,7 +117,7 @@ mod tests {
 
     #[test]
     #[ignore = "needs root"]
-    fn root_only_what_is_said_from_now_on_about_the_words_counts() {
+    fn root_only_later_messages_that_match_are_returned() {
         let say = |text: &str| std::fs::write("/dev/kmsg", text).unwrap();
         say("drophammer-test-A before");
         let log = KernelLog::from_now();

@@ -7,14 +7,14 @@
 
 pub mod atomic_file;
 pub mod clock;
-pub mod console;
+pub mod console_log;
 pub mod efi;
 pub mod gpt;
 pub mod http;
 pub mod ipmi;
 pub(crate) mod kernel_log;
 pub mod neighbor_table;
-pub mod pem;
+pub mod pem_encoding;
 pub mod probe;
 pub mod process;
 pub mod safe_open;

@@ -1,8 +1,8 @@
 //! MAC addresses of clients on the same network segment, from the kernel's neighbor table. This table is more reliable
 //! than the MAC that a client reports.
 //!
-//! The table is read over rtnetlink (rtnetlink(7)), since `/proc/net/arp` contains only IPv4. Two attributes are used: the address and the
-//! MAC.
+//! The table is read over rtnetlink (rtnetlink(7)), since `/proc/net/arp` contains only IPv4. Two attributes are used:
+//! the address and the MAC.
 
 use common::encoding::join_hex;
 use model::machine_identity::parse_mac;
@@ -25,7 +25,7 @@ const NEIGHBOR: usize = 12;
 const ALIGNED: usize = 4;
 
 /// Maximum size of the kernel's messages, in bytes (`NLMSG_GOODSIZE` and `max_recvmsg_len`).
-const MOST_BYTES: usize = 32 << 10;
+const MAXIMUM_MESSAGE_BYTES: usize = 32 << 10;
 
 /// Timeout of a lookup, for which the machine's request waits. The kernel usually responds within a millisecond.
 const PATIENCE_SECONDS: i64 = 2;
@@ -56,7 +56,7 @@ fn open_socket(patience: TimeVal) -> nix::Result<OwnedFd> {
 }
 
 fn receive_macs(socket: &OwnedFd, address: IpAddr) -> nix::Result<Vec<String>> {
-    let (mut macs, mut bytes) = (Vec::new(), vec![0; MOST_BYTES]);
+    let (mut macs, mut bytes) = (Vec::new(), vec![0; MAXIMUM_MESSAGE_BYTES]);
     loop {
         let got = recv(socket.as_raw_fd(), &mut bytes, MsgFlags::empty())?;
         let goes_on = parse_messages(&bytes[..got], address, &mut macs);
@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_has_answered_is_a_neighbor() {
+    fn only_resolved_entries_are_neighbors() {
         let other = [0x52, 0x54, 0, 0xab, 0, 9];
         let table = [
             entry("10.0.0.7", &CARD, libc::NUD_REACHABLE),
@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn messages_end_where_they_say_and_what_is_cut_tells_nothing() {
+    fn truncated_netlink_messages_yield_no_address() {
         let good = entry("fe80::7", &CARD, libc::NUD_STALE);
         let address = "fe80::7".parse().unwrap();
         for end in [libc::NLMSG_DONE as u16, libc::NLMSG_ERROR as u16] {
@@ -227,13 +227,13 @@ mod tests {
 
     /// The kernel sends nothing, because no request was sent. Without the timeout, the test would not end.
     #[test]
-    fn a_kernel_that_does_not_answer_is_waited_for_no_longer_than_that() {
+    fn kernel_query_ends_after_its_timeout() {
         let socket = open_socket(TimeVal::milliseconds(20)).unwrap();
         assert_eq!(receive_macs(&socket, "10.0.0.7".parse().unwrap()), Err(nix::errno::Errno::EAGAIN));
     }
 
     #[test]
-    fn the_kernel_answers() {
+    fn kernel_answers_neighbor_queries() {
         // The addresses of this host are not in its own neighbor table.
         for address in ["127.0.0.1", "::1"] {
             assert_eq!(query_kernel(address.parse().unwrap()).unwrap(), Vec::<String>::new(), "{address}");

@@ -33,7 +33,7 @@ pub(crate) use disks::read_serial_and_wwn;
 pub(crate) use filesystem_contents::read_filesystem;
 pub(crate) use lvm_raid1_copies::DeviceRange;
 pub use sysfs::{ProbeRoots, format_device_number};
-pub(crate) use volume_groups::{COPY as LVM_COPY, LOOK as LVM_LOOKS};
+pub(crate) use volume_groups::{COPY as LVM_COPY, READ_CONFIG as LVM_LOOKS};
 pub(crate) use volume_mappings::{VolumeMapping, find_volume_mappings, needs_mapping};
 
 use common::error::{Context, Phase, Result};
@@ -123,7 +123,7 @@ mod tests {
 
     #[test]
     #[ignore = "needs root and loop devices"]
-    fn loop_this_machine_is_read() {
+    fn loop_reads_the_inventory_of_this_machine() {
         let inventory = read_inventory(ProbeDepth::Deep).unwrap();
         println!("{}", serde_json::to_string_pretty(&inventory).unwrap());
         assert!(inventory.memory_bytes > 0);

@@ -44,7 +44,7 @@ pub struct ToolCommand {
     program: OsString,
     args: Vec<OsString>,
     env: Vec<(OsString, OsString)>,
-    /// Whether the variables in `env` replace the inherited environment. If false, the variables are added to the
+    /// True if the variables in `env` replace the inherited environment. If false, the variables are added to the
     /// inherited environment.
     only_env: bool,
     input: Vec<u8>,
@@ -56,7 +56,7 @@ pub struct ToolCommand {
 }
 
 /// Text that separates, in a message, the description of a failed `verify` program from the program's output.
-pub(crate) const QUOTE: &str = ", saying: ";
+pub(crate) const OUTPUT_SEPARATOR: &str = ", saying: ";
 
 /// Output of a tool that succeeded.
 #[derive(Debug)]
@@ -80,8 +80,8 @@ pub enum ProcessFailure {
     NotStarted(std::io::Error),
     Exited(i32),
     Killed(i32),
-    /// The process exceeded its time limit. Kernel warnings that were logged during the run may explain the reason, for
-    /// example a disk that does not respond.
+    /// The process exceeded its time limit. Kernel warnings that were logged while the process ran may explain the
+    /// reason, for example a disk that does not respond.
     Deadline {
         limit: Duration,
         warnings: Vec<String>,
@@ -159,10 +159,10 @@ impl ToolCommand {
 
     /// Runs `check` immediately before the start, while no other thread starts a process.
     ///
-    /// A child process holds copies of all open files of this process until exec(2). With several threads, a device
-    /// that was opened exclusively may therefore stay busy for a moment after it was closed, and mkfs fails immediately
-    /// if the device is busy. If `check` can open the device exclusively, no child holds a copy of the device's
-    /// descriptor, and no new copy can appear before mkfs runs.
+    /// A child process holds copies of all open files of this process until exec(2). If this process has several
+    /// threads, a device that was opened exclusively may therefore stay busy for a moment after it was closed. mkfs
+    /// fails immediately if the device is busy. If `check` can open the device exclusively, no child holds a copy of
+    /// the device's descriptor, and no new copy can appear before mkfs runs.
     pub(crate) fn check_before_start(mut self, check: impl Fn() -> std::io::Result<()> + 'static) -> Self {
         self.before = Some(Box::new(check));
         self
@@ -184,7 +184,8 @@ impl ToolCommand {
     /// Runs the process to its end.
     ///
     /// # Errors
-    /// Returns an error if the program is missing, exits with a nonzero code, is killed, exceeds its deadline, or prints more than allowed.
+    /// Returns an error if the program is missing, exits with a nonzero code, is killed, exceeds its deadline, or
+    /// prints more than allowed.
     pub fn run(self) -> Result<ToolOutput, CommandError> {
         self.run_watched(|_| {})
     }
@@ -243,7 +244,8 @@ impl ToolCommand {
         command.args(&self.args);
         match self.only_env {
             true => command.env_clear(),
-            // Messages must not be translated, because operators search for them and output is parsed.
+            // With this locale, programs do not translate their messages: operators search for the messages, and output
+            // is parsed.
             false => command.env("LC_ALL", "C"),
         };
         command.envs(self.env.iter().map(|(name, value)| (name, value)));
@@ -320,10 +322,10 @@ impl fmt::Display for CommandError {
 impl std::error::Error for CommandError {}
 
 /// Returns the first line of an error message, without the program output that the message quotes. The output follows
-/// the description of a [`CommandError`], or [`QUOTE`]. Programs of an image may print passwords.
+/// the description of a [`CommandError`], or [`OUTPUT_SEPARATOR`]. Programs of an image may print passwords.
 pub fn without_program_output(message: &str) -> &str {
     let line = message.lines().next().unwrap_or_default();
-    let line = line.split_once(QUOTE).map_or(line, |(description, _)| description);
+    let line = line.split_once(OUTPUT_SEPARATOR).map_or(line, |(description, _)| description);
     let ends = ["` exited with ", "` was killed by signal ", " s and was killed", "keeps its output pipe open"];
     let end = ends.iter().filter_map(|words| line.find(words).map(|at| at + words.len())).min();
     let Some(end) = end else { return line };
@@ -364,7 +366,7 @@ fn wait_with_timeout(child: &mut Child, limit: Duration) -> Option<ExitStatus> {
 fn kill_group(child: &mut Child) {
     use nix::sys::signal::{Signal, killpg};
     if let Ok(id) = i32::try_from(child.id()) {
-        // Fails if the process has already exited, which is not an error.
+        // An error is ignored: killing fails only if the process has already exited.
         let _ = killpg(nix::unistd::Pid::from_raw(id), Signal::SIGKILL);
     }
     // A process in uninterruptible sleep survives SIGKILL until its I/O ends, so it is not awaited.

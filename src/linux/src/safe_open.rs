@@ -9,7 +9,7 @@ use std::os::fd::{AsFd, OwnedFd};
 /// Restrictions on path resolution.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PathRestriction {
-    /// Symlinks are resolved as if the directory was the root.
+    /// Symlinks are resolved as if the directory were the root.
     AsRoot,
     /// Symlinks are rejected.
     Plain,
@@ -54,7 +54,7 @@ mod tests {
 
     /// Opens paths that lead out of the directory, with each restriction.
     #[test]
-    fn nothing_leads_out() {
+    fn no_path_leads_out_of_the_directory() {
         let dir = tempfile::tempdir().unwrap();
         let prison = dir.path().join("prison");
         fs::create_dir_all(prison.join("etc")).unwrap();
@@ -87,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn another_filesystem_is_not_entered_where_that_is_asked_for() {
+    fn refuses_another_filesystem_if_restricted() {
         let root = File::open("/").unwrap();
         let flags = OFlag::O_PATH | OFlag::O_DIRECTORY;
         assert!(open_beneath(&root, "proc/self", flags, PathRestriction::Plain).is_err(), "proc/self is a symlink");

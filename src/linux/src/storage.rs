@@ -3,9 +3,11 @@
 
 pub mod activation_rehearsal;
 pub mod block_device;
+pub mod boot_loader_area;
 mod btrfs_scan;
 pub mod busy_device_users;
 pub mod creation_trial;
+mod direct_io;
 pub mod disk_erase;
 pub mod disk_identity;
 mod ext_journal;
@@ -13,6 +15,7 @@ pub mod filesystem_features;
 pub mod filesystem_growth;
 pub mod filesystem_inspection;
 pub mod image_table_adaptation;
+pub mod interrupted_edit;
 pub mod k8s_volumes;
 mod loop_device;
 pub mod luks;

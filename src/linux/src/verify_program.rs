@@ -4,7 +4,7 @@
 
 pub mod worker;
 
-use crate::process::{CommandError, ProcessFailure, QUOTE, ToolCommand};
+use crate::process::{CommandError, OUTPUT_SEPARATOR, ProcessFailure, ToolCommand};
 use model::os_definition::SelectedDefinition;
 use std::time::Duration;
 
@@ -36,16 +36,16 @@ pub fn run_verify(chosen: &SelectedDefinition, deadline: Duration) -> VerifyVerd
     };
     let command =
         ToolCommand::new(PROGRAM).args([WORKER]).only_env(chosen.verify_environment()).input(files).deadline(deadline);
-    command.run().map_or_else(|error| judge_error(&error), |_| VerifyVerdict::Good)
+    command.run().map_or_else(|error| classify_verify_error(&error), |_| VerifyVerdict::Good)
 }
 
-fn judge_error(error: &CommandError) -> VerifyVerdict {
+fn classify_verify_error(error: &CommandError) -> VerifyVerdict {
     let said = error.tail.join(" | ");
-    let saying = if said.is_empty() { ", without output".to_owned() } else { format!("{QUOTE}{said}") };
+    let saying = if said.is_empty() { ", without output".to_owned() } else { format!("{OUTPUT_SEPARATOR}{said}") };
     match &error.end {
         ProcessFailure::NotStarted(error) => VerifyVerdict::NotRun(error.to_string()),
-        ProcessFailure::Exited(worker::NOT_RUN) if said.contains(worker::TROUBLE) => {
-            VerifyVerdict::NotRun(said.rsplit(worker::TROUBLE).next().unwrap_or_default().to_owned())
+        ProcessFailure::Exited(worker::NOT_STARTED_EXIT_CODE) if said.contains(worker::NO_SANDBOX_PREFIX) => {
+            VerifyVerdict::NotRun(said.rsplit(worker::NO_SANDBOX_PREFIX).next().unwrap_or_default().to_owned())
         }
         ProcessFailure::Exited(code) => VerifyVerdict::Refused(format!("the program exited with {code}{saying}")),
         ProcessFailure::Killed(signal) => {
@@ -55,7 +55,7 @@ fn judge_error(error: &CommandError) -> VerifyVerdict {
             "the program did not end within {seconds} s and was killed{saying}",
             seconds = limit.as_secs_f32()
         )),
-        // `verify` succeeded, but its output was not read completely.
+        // `verify` succeeded, although its output was not read completely.
         ProcessFailure::NotWhole(_) => VerifyVerdict::Good,
     }
 }

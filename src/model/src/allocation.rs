@@ -46,8 +46,8 @@ pub struct AssignedMachine {
     pub size: Option<IdReference>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub allocation: Option<Allocation>,
-    /// Latest migration of which the machine is or was a part. The field remains present after the migration has ended.
-    /// drophammer extension.
+    /// Latest migration in which the machine takes or took part. The field remains present after the migration has
+    /// ended. drophammer extension.
     #[serde(default, rename = "move", skip_serializing_if = "Option::is_none")]
     pub newest_move: Option<MigrationStatus>,
 }
@@ -82,15 +82,15 @@ pub struct Allocation {
     #[serde(default)]
     pub project: String,
     pub hostname: String,
-    /// `machine` or `firewall`.
+    /// Role of the machine: `machine` or `firewall`.
     #[serde(default)]
     pub role: String,
     pub image: AllocatedImage,
-    /// Layout, in the spelling of the control plane; see [`Allocation::parse_layout`].
+    /// Layout, with the field names and values of the control plane; see [`Allocation::parse_layout`].
     #[cfg_attr(feature = "schema", schemars(with = "crate::layout::Layout", description = "Desired disk layout."))]
     pub filesystemlayout: Value,
-    /// Networks of metal-stack. This field is passed unchanged to the image's installer, and so are `dns_servers`,
-    /// `ntp_servers`, `firewall_rules` and `vpn`.
+    /// Networks of metal-stack. This field and the fields `dns_servers`, `ntp_servers`, `firewall_rules` and `vpn` are
+    /// passed unchanged to the image's installer.
     #[serde(default)]
     pub networks: Value,
     /// Network configuration of the installed system, in version 2 of netplan's format. drophammer extension.
@@ -125,26 +125,27 @@ pub struct Allocation {
     /// Position of the installed system in the boot order of UEFI firmware. drophammer extension.
     #[serde(default)]
     pub boot_order: BootOrder,
-    /// Kubernetes volumes that are prepared on the machine, and their storage classes; see [`Allocation::parse_volumes`]. drophammer
-    /// extension.
+    /// Kubernetes volumes that are prepared on the machine, and their storage classes; see
+    /// [`Allocation::parse_volumes`]. drophammer extension.
     #[serde(default, skip_serializing_if = "Value::is_null")]
     pub volumes: Value,
-    /// Kubernetes volumes that the control plane lists as `Available`; `None` if the control plane does not list volumes. drophammer
-    /// extension.
+    /// Kubernetes volumes that the control plane lists as `Available`; `None` if the control plane does not list
+    /// volumes. drophammer extension.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub prepared_volumes: Option<Vec<RecordedVolume>>,
     /// Key of the machine's encrypted filesystems with `key: server`. drophammer extension.
     #[serde(default, skip_serializing_if = "SecretText::is_empty")]
     pub disk_key: SecretText,
-    /// True if a disk key exists but is not in this response. The key is omitted from responses to operators, and to a
-    /// machine that boots again after its installation has passed the point of no return.
+    /// True if a disk key exists but is omitted from this response. The key is omitted in responses to operators, and
+    /// to a machine that boots again after its installation has passed the point of no return.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub disk_key_withheld: bool,
     /// Names of the secret fields that this response omits. The control plane sends these fields only on a separate
     /// request. drophammer extension.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub separate_secrets: Vec<SecretField>,
-    /// Key of the encrypted filesystems with `key: file`. The agent reads it from the ramdisk; it is never transmitted.
+    /// Key of the encrypted filesystems with `key: file`. The agent reads the key from the ramdisk; the key is never
+    /// transmitted.
     #[serde(skip)]
     pub file_key: SecretText,
     /// Key of the encrypted filesystems with `key: prompt`. It is typed at the console, and never transmitted.
@@ -153,8 +154,8 @@ pub struct Allocation {
     /// True if the installation is a reinstall. A reinstall preserves the disks with `wipeonreinstall: false`.
     #[serde(default)]
     pub reinstall: bool,
-    /// True if the installation preserves the data that this machine already has on disks with `wipeonreinstall:
-    /// false`. This field is never transmitted.
+    /// True if this installation also preserves existing data on disks with `wipeonreinstall: false`, as a reinstall
+    /// does. Never transmitted.
     #[serde(skip)]
     pub keeps: bool,
     /// Reinstall order. Like `installed`, this field is a drophammer extension.
@@ -167,19 +168,19 @@ pub struct Allocation {
     /// Install marker of the last finished installation, as stored by the control plane.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub installed: Option<InstallMarker>,
-    /// Method by which disks are erased before new contents are written to them. drophammer extension.
+    /// Method of erasing disks before new contents are written to them. drophammer extension.
     #[serde(default)]
     pub erase: EraseMode,
     /// Complete list of the steps to run. If no template changes the default steps, the list is empty, and the default
     /// steps run. drophammer extension.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub steps: Vec<TemplateStep>,
-    /// Disks that the first installation may erase although they cannot be read or identified. Each disk is specified
-    /// by serial number, WWN or path in `/dev/disk/by-path`. For a reinstall, the reinstall order contains this list
+    /// Disks that the first installation may erase even if they cannot be read or identified. Each disk is specified by
+    /// serial number, WWN or path in `/dev/disk/by-path`. For a reinstall, the reinstall order contains this list
     /// instead. drophammer extension.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub give_up: Vec<String>,
-    /// True if the machine has reported that the installation is finished, or the operator has confirmed this (`drophammer machine adopt`).
+    /// True if the machine or the operator (`drophammer machine adopt`) has reported that the installation is finished.
     #[serde(default)]
     pub succeeded: bool,
     /// Disks of a first installation that has passed the point of no return but has not been completed. The
@@ -190,9 +191,9 @@ pub struct Allocation {
     /// marker of this attempt proves that the installation was finished.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub attempt_record: Option<AttemptRecord>,
-    /// True if the control plane may have lost the record of an installation on this machine. The field protects disks
-    /// that the layout does not identify by serial number or WWN: such a disk is then erased only if it is blank or
-    /// listed in `give_up`. drophammer extension.
+    /// True if the control plane may have lost the record of an installation on this machine. In that case, a disk
+    /// that the layout does not identify by serial number or WWN is erased only if it is blank or listed in `give_up`.
+    /// drophammer extension.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub unremembered: bool,
     /// Ids that this machine had before it was renamed. An install marker that contains one of these ids belongs to
@@ -202,11 +203,11 @@ pub struct Allocation {
     /// Plan that the operator has approved. The agent refuses any other plan. drophammer extension.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub approved: Option<ApprovedPlan>,
-    /// Reason why this machine may not be the one that the machine file describes; `None` if its identity is certain.
+    /// Reason why this machine might not be the one that the machine file describes; `None` if its identity is certain.
     /// If a reason is set, only blank disks are erased. drophammer extension.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub blank_only: Option<String>,
-    /// Role of this machine in a migration. If set, it takes precedence over all other fields. drophammer extension.
+    /// Role of this machine in a migration, which takes precedence over all other fields. drophammer extension.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub moving: Option<MigrationOffer>,
 }
@@ -215,7 +216,7 @@ pub struct Allocation {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(deny_unknown_fields))]
 pub struct ApprovedPlan {
-    /// `sha256:HEX`.
+    /// `sha256:HEX` of the canonical form of the verdicts.
     pub sha256: String,
     pub verdicts: Value,
     /// Digests of the inputs of the plan, by field of the allocation. The server compares these digests; agents do not
@@ -234,8 +235,8 @@ pub struct OrderedReinstall {
     pub attempts: u32,
     /// True if an earlier attempt at this order has reported that it passed the point of no return. The earlier attempt
     /// may have erased the install marker.
-    #[serde(default)]
-    pub begun: bool,
+    #[serde(default, rename = "begun")]
+    pub started: bool,
     /// True if the operator confirms that the disk with the install marker was replaced.
     #[serde(default)]
     pub without_marker: bool,
@@ -267,7 +268,7 @@ pub struct OrderedReinstall {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(deny_unknown_fields, rename = "Image"))]
 pub struct AllocatedImage {
-    /// `debian-12.0.20261101`.
+    /// Id of the image, such as `debian-12.0.20261101`.
     pub id: String,
     #[serde(default)]
     pub name: String,
@@ -295,12 +296,14 @@ pub struct AllocatedImage {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum FinisherChoice {
-    /// The installer in the image if the image contains one; otherwise drophammer.
+    /// The installer in the image makes the image bootable if the image contains an installer; otherwise drophammer
+    /// does.
     #[default]
     Auto,
-    /// The installer in the image. The installation fails if the image does not contain an installer.
+    /// The installer in the image makes the image bootable. The installation fails if the image does not contain an
+    /// installer.
     Image,
-    /// drophammer, even if the image has an installer.
+    /// drophammer itself makes the image bootable, even if the image contains an installer.
     Builtin,
     /// No component: the image boots without changes.
     None,
@@ -364,7 +367,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_allocation_goes_before_its_image() {
+    fn finisher_of_the_allocation_overrides_that_of_the_image() {
         let both = |allocation: Option<FinisherChoice>, image: Option<FinisherChoice>| {
             let image = AllocatedImage { finish: image, ..AllocatedImage::default() };
             Allocation { finish: allocation, image, ..Allocation::default() }.finisher()

@@ -11,14 +11,14 @@ pub struct Bmc {
     pub at: BmcAddress,
     pub username: String,
     pub password: SecretText,
-    /// Whether TLS certificates of the controller are accepted without verification.
+    /// True if TLS certificates of the controller are accepted without verification.
     pub insecure: bool,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum BmcAddress {
-    /// URL of the controller, such as `https://10.1.0.7`, and the path of the machine's system, such as `/redfish/v1/Systems/1`. The path
-    /// is required only if the controller manages several systems.
+    /// URL of the controller, such as `https://10.1.0.7`, and the path of the machine's system, such as
+    /// `/redfish/v1/Systems/1`. The path is required only if the controller manages several systems.
     Redfish {
         url: String,
         system: Option<String>,
@@ -42,7 +42,7 @@ pub struct InBandBmc {
     #[serde(skip_serializing_if = "String::is_empty")]
     pub version: String,
     pub fru: FruInfo,
-    /// Reasons why data are missing although the BMC responds.
+    /// Reasons why data is missing although the BMC responds.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub problems: Vec<String>,
 }
@@ -132,7 +132,7 @@ impl BmcAddress {
             _ => (host, None),
         };
         match scheme {
-            // Without TLS, the password can be read in transit, so `http://` is only allowed for emulators on this host.
+            // Without TLS, the password can be intercepted, so `http://` is allowed only for emulators on this host.
             "https" => {}
             "http" if ["127.0.0.1", "localhost", "[::1]"].contains(&name) => {}
             "http" => {
@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn addresses() {
+    fn parses_redfish_and_ipmi_addresses() {
         let redfish = |url: &str, system: Option<&str>| {
             Ok(BmcAddress::Redfish { url: url.to_owned(), system: system.map(str::to_owned) })
         };

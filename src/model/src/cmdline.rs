@@ -15,8 +15,8 @@ pub struct AgentSettings {
     pub machine: Option<String>,
     /// `drophammer.key=`: public keys whose signatures on images and machine files are trusted; may be repeated.
     pub keys: Vec<String>,
-    /// `drophammer.minimum=`: for each operating system, the oldest version of a signed image that may be installed. If
-    /// the minimum in the ramdisk is a later version, it applies instead.
+    /// `drophammer.minimum=`: for each operating system, the oldest version of a signed image that may be installed.
+    /// If the ramdisk requires a later version, that version applies.
     pub minimum: Vec<String>,
     /// `console=`: all consoles, in the order of the command line. The installed system gets the same consoles.
     pub consoles: Vec<String>,
@@ -26,7 +26,7 @@ pub struct AgentSettings {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ControlPlaneSource {
     Server {
-        /// `drophammer.url=`, without a trailing slash.
+        /// `drophammer.url=`: URL of the server, without a trailing slash.
         url: String,
         /// `drophammer.token=`: token that authenticates the requests of this machine.
         token: String,
@@ -34,7 +34,7 @@ pub enum ControlPlaneSource {
     /// Machine file that is read without a server. In the file's location and in the URL for reports, `{uuid}`, `{mac}`
     /// and `{serial}` are replaced by properties of the machine.
     File {
-        /// `drophammer.file=`: a URL or a path.
+        /// `drophammer.file=`: location of the machine file, which is a URL or a path.
         file: String,
         /// `drophammer.report=`: URL to which the report is sent with PUT.
         report: Option<String>,
@@ -75,7 +75,7 @@ impl AgentSettings {
 
 fn parse_control_plane(one: &impl Fn(&str) -> Result<Option<String>>) -> Result<ControlPlaneSource> {
     let (token, report) = (one("drophammer.token")?, one("drophammer.report")?);
-    // A conductor is selected by either of these two settings.
+    // The machine is controlled by an Ironic conductor if at least one of these two settings is specified.
     let conductor = one("ipa-api-url")?.or(one("ipa-inspection-callback-url")?);
     let named = [
         ("drophammer.url=", one("drophammer.url")?),
@@ -112,7 +112,9 @@ fn server_control(url: &str, token: Option<String>, report: Option<String>) -> R
     }
     if report.is_some() {
         return Err(cmdline_error(
-            "drophammer.report= cannot be combined with drophammer.url=, whose server receives the report; drophammer.report= requires drophammer.file=".to_owned()
+            "drophammer.report= cannot be combined with drophammer.url=, because the server receives the report; remove \
+             drophammer.report="
+                .to_owned(),
         ));
     }
     let missing =
@@ -140,7 +142,7 @@ fn metal_stack_control(pixie: &str, report: Option<String>) -> Result<ControlPla
     }
     if report.is_some() {
         return Err(cmdline_error(
-            "drophammer.report= cannot be combined with metal-stack, which receives the report; drophammer.report= requires drophammer.file="
+            "drophammer.report= cannot be combined with metal-stack, because metal-stack receives the report; remove drophammer.report="
                 .to_owned(),
         ));
     }
@@ -160,7 +162,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn everything_is_read() {
+    fn all_settings_are_parsed_from_the_command_line() {
         let settings = AgentSettings::from_cmdline(
             "initrd=initrd console=tty0 console=ttyS0,115200n8 drophammer.url=http://10.0.0.1:8080/ \
              drophammer.token=abc drophammer.machine=4C4C4544-0051 drophammer.key=RWa= drophammer.key=RWb quiet \
@@ -176,14 +178,14 @@ mod tests {
     }
 
     #[test]
-    fn defaults() {
+    fn optional_settings_default_to_empty() {
         let settings = AgentSettings::from_cmdline("drophammer.url=https://c drophammer.token=t").unwrap();
         assert_eq!(settings.machine, None);
         assert!(settings.consoles.is_empty() && settings.keys.is_empty() && settings.minimum.is_empty());
     }
 
     #[test]
-    fn a_file_is_in_charge_without_a_token() {
+    fn allocation_file_needs_no_token() {
         for (cmdline, file, report) in [
             ("drophammer.file=https://c/{uuid}.json", "https://c/{uuid}.json", None),
             ("drophammer.file=/m/{mac} drophammer.report=http://c/{uuid}", "/m/{mac}", Some("http://c/{uuid}")),
@@ -198,7 +200,7 @@ mod tests {
 
     /// Kernel command line as mini-lab's partition and its pixie write it.
     #[test]
-    fn a_partition_of_metal_stack_is_in_charge() {
+    fn pixie_url_selects_metal_stack() {
         let cmdline =
             "ip=dhcp carrier_timeout=10 console=ttyS0,115200n8 PIXIE_API_URL=http://172.17.0.1:4242/certs DEBUG=1";
         let settings = AgentSettings::from_cmdline(cmdline).unwrap();
@@ -207,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_used_is_named() {
+    fn reports_unusable_settings_by_name() {
         let cases = [
             ("drophammer.token=t", "set drophammer.url="),
             ("drophammer.url=http://c", "drophammer.token= is missing"),
@@ -215,10 +217,13 @@ mod tests {
             ("drophammer.url=ftp://c drophammer.token=t", "must begin with http:// or https://"),
             ("drophammer.url=http://c drophammer.token=t drophammer.token=u", "specified twice, as t and u"),
             ("PIXIE_API_URL=pixie", "PIXIE_API_URL=pixie must begin with http:// or https://"),
-            ("PIXIE_API_URL=http://p drophammer.report=http://r", "requires drophammer.file="),
+            ("PIXIE_API_URL=http://p drophammer.report=http://r", "cannot be combined with metal-stack"),
             ("drophammer.file=c", "drophammer.file=c must be an http:// or https:// URL"),
             ("drophammer.file=/c drophammer.report=/d", "drophammer.report=/d must begin with"),
-            ("drophammer.url=http://c drophammer.token=t drophammer.report=http://d", "requires drophammer.file="),
+            (
+                "drophammer.url=http://c drophammer.token=t drophammer.report=http://d",
+                "cannot be combined with drophammer.url=",
+            ),
         ];
         for (cmdline, expected) in cases {
             let error = AgentSettings::from_cmdline(cmdline).unwrap_err().to_string();
@@ -227,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn exactly_one_is_in_charge() {
+    fn requires_exactly_one_control_plane() {
         let conductor = "ipa-api-url= or ipa-inspection-callback-url=";
         for (cmdline, names) in [
             (

@@ -10,14 +10,14 @@ mod out_of_band;
 pub mod template;
 pub mod traits;
 
-pub use catalogue::{CATALOGUE, CatalogueStep, MAKE_THE_LAYOUT, StepArgument, StepKind, core_steps};
+pub use catalogue::{CATALOGUE, CatalogueStep, LAYOUT_DEFINITION_STEPS, StepArgument, StepKind, core_steps};
 pub use merge::{PlannedStep, StepProblem, TemplateStep, merge_templates};
 pub use offered_steps::{OFFERED, OfferedStep, steps_for_kind};
 pub use out_of_band::{BiosSetting, BootDevice, OutOfBandStep, find_misplaced_step, is_same_value};
 
 use serde::{Deserialize, Serialize};
 
-/// Method by which a disk is erased before new contents are written to it.
+/// Method of erasing a disk before new contents are written to it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
@@ -26,13 +26,13 @@ pub enum EraseMode {
     /// method takes only seconds. The locations of signatures are zeroed in any case.
     #[default]
     Quick,
-    /// Makes the old contents unrecoverable. If the disk does not support any such method, the installation fails.
+    /// Makes the old contents unrecoverable. If the disk supports no method for this, the installation fails.
     Secure,
     /// Zeroes only the locations of signatures.
     None,
 }
 
-/// Steps of a run, in order.
+/// Steps of an installation, in the order in which they run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StepList {
     list: Vec<PlannedStep>,
@@ -57,7 +57,7 @@ impl StepList {
         steps
     }
 
-    /// Parses the complete list of steps that a control plane has created by merging templates. Steps that are not in the list do not run.
+    /// Parses the complete list of steps that a control plane has merged from templates. No other steps run.
     pub fn from_received(list: &[TemplateStep]) -> StepList {
         let mut steps = StepList { list: Vec::new(), wrong: Vec::new() };
         for wanted in list {
@@ -89,7 +89,7 @@ impl StepList {
     /// Returns the mode in which disks are erased.
     pub fn erase_mode(&self) -> EraseMode {
         let values = self.list.iter().filter_map(|step| step.arguments.get("erase"));
-        // Invalid values are ignored here, because they were already reported as problems.
+        // Invalid values of the argument are ignored, because they were already reported as problems.
         values.filter_map(|value| EraseMode::deserialize(value).ok()).next_back().unwrap_or_default()
     }
 }

@@ -1,4 +1,4 @@
-//! Names of block devices. There are three types of names, whose rules differ, so each has a Rust type.
+//! Names of block devices. The three types of names have different rules, so each of them is a Rust type.
 
 pub mod by_path;
 pub mod identifiers;
@@ -8,8 +8,8 @@ use std::ffi::OsStr;
 use std::fmt;
 use std::path::Path;
 
-/// Defines the Rust type for one type of name. There is no implicit conversion between the Rust types of different
-/// names.
+/// Defines the Rust type for one type of name. The types do not convert into each other implicitly, so that one type
+/// of name cannot be used for another.
 macro_rules! kind_of_names {
     ($(#[$meta:meta])* $name:ident) => {
         $(#[$meta])*
@@ -81,8 +81,8 @@ macro_rules! kind_of_names {
 }
 
 kind_of_names! {
-    /// Kernel name of a device in sysfs: `sda1`, `md127`, `dm-0`. If the device node is in a subdirectory of `/dev`, the name contains an
-    /// exclamation mark instead of the slash: `cciss!c0d0p1`.
+    /// Kernel name of a device in sysfs: `sda1`, `md127`, `dm-0`. If the device node is in a subdirectory of `/dev`,
+    /// the name contains an exclamation mark instead of the slash: `cciss!c0d0p1`.
     KernelName
 }
 
@@ -105,7 +105,7 @@ impl std::ops::Deref for KernelName {
     }
 }
 
-/// Conversion to a path, for opening, finding and removing the node.
+/// Conversion to a path, with which the device node can be opened, found and removed.
 impl AsRef<Path> for DevicePath {
     fn as_ref(&self) -> &Path {
         Path::new(&self.0)
@@ -139,7 +139,7 @@ impl KernelName {
 
 impl DevicePath {
     /// Returns the kernel name of a device whose node the kernel created. The function must not be used for paths that
-    /// device mapper or mdadm created, which `storage_graph` resolves.
+    /// device mapper or mdadm created; `storage_graph` resolves such paths.
     pub fn kernel_name(&self) -> KernelName {
         KernelName(self.0.strip_prefix("/dev/").unwrap_or(&self.0).replace('/', "!"))
     }
@@ -197,7 +197,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_kernel_names_a_device_in_dev_and_in_sysfs() {
+    fn kernel_names_convert_to_device_paths_and_back() {
         for (name, path) in [("sda1", "/dev/sda1"), ("cciss!c0d0p1", "/dev/cciss/c0d0p1"), ("dm-0", "/dev/dm-0")] {
             let (name, path) = (KernelName::from(name), DevicePath::from(path));
             assert_eq!((name.device_path(), path.kernel_name()), (path, name));
@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn boot_areas_of_an_emmc_are_told_from_disks_and_partitions() {
+    fn emmc_boot_areas_are_distinguished_from_disks_and_partitions() {
         for (name, expected) in [
             ("mmcblk0boot0", true),
             ("mmcblk12boot1", true),

@@ -1,6 +1,7 @@
 //! Bootable contents of an image, as listed in its manifest. With this list, an image that cannot boot is refused
 //! before anything is written.
 
+use common::type_errors::locate_json_error;
 use serde::{Deserialize, Serialize};
 
 /// Bootable contents that `drophammer image pack` has found in the directory tree of an image.
@@ -37,7 +38,8 @@ impl BootContents {
     /// contains a version.
     pub fn newest_kernel(&self) -> Option<&str> {
         let versions = self.kernels.iter().filter_map(|path| {
-            // `/boot/vmlinuz-VERSION`, `/boot/kernel-VERSION`, or `/usr/lib/modules/VERSION/vmlinuz`.
+            // The path of a kernel is `/boot/vmlinuz-VERSION`, `/boot/kernel-VERSION`, or
+            // `/usr/lib/modules/VERSION/vmlinuz`.
             let (folder, name) = path.rsplit_once('/')?;
             let named = name.split_once('-').map(|(_, version)| version);
             let version = named.unwrap_or(folder.rsplit('/').next().unwrap_or_default());
@@ -70,7 +72,7 @@ struct ContentsManifest {
 /// Fails if the text is not a manifest, or is the manifest of an image with another digest.
 pub fn read_manifest_contents(text: &[u8], digest: &str) -> Result<Option<BootContents>, String> {
     let manifest: ContentsManifest =
-        serde_json::from_slice(text).map_err(|error| format!("not a manifest: {error}"))?;
+        serde_json::from_slice(text).map_err(|error| format!("not a manifest: {}", locate_json_error(&error)))?;
     match manifest {
         ContentsManifest { version, .. } if version != 1 => {
             Err(format!("manifest version {version} is not supported; only version 1 is supported"))
@@ -87,7 +89,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_manifest_tells_the_contents_of_its_own_image() {
+    fn reads_boot_contents_from_manifest_of_the_same_image() {
         let text =
             br#"{"version": 1, "digest": "sha256:0a", "chunks": [], "contents": {"kernels": ["/boot/vmlinuz-6"]}}"#;
         let expected = BootContents { kernels: vec!["/boot/vmlinuz-6".to_owned()], ..BootContents::default() };
@@ -109,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn versions_are_read_from_the_names_of_module_directories() {
+    fn kernel_versions_are_parsed_from_module_directory_names() {
         for (name, expected) in [
             ("3.10.0-1160.el7.x86_64", Some((3, 10))),
             ("6.1.0-31-amd64", Some((6, 1))),
@@ -122,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn the_newest_kernel_is_found_by_its_path() {
+    fn newest_kernel_is_selected_by_path() {
         let newest = |paths: &[&str]| {
             let kernels = paths.iter().map(|path| (*path).to_owned()).collect();
             BootContents { kernels, ..BootContents::default() }.newest_kernel().map(str::to_owned)

@@ -49,8 +49,8 @@ pub struct InstallMarker {
     #[serde(default, with = "common::serde_empty", skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schema", schemars(with = "String"))]
     pub layout_digest: Option<String>,
-    /// Time of the installation by the clock of the machine (RFC 3339, UTC). The time is only displayed; [`lineage`] determines the order
-    /// of installations.
+    /// Time of the installation by the clock of the machine (RFC 3339, UTC). The time is only displayed; [`lineage`]
+    /// determines the order of installations.
     #[serde(default)]
     pub time: String,
     /// Disks that the layout lists.
@@ -61,13 +61,18 @@ pub struct InstallMarker {
     #[serde(default, with = "common::serde_empty", skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schema", schemars(with = "String"))]
     pub received_from: Option<String>,
+    /// Objects that a reinstall preserves on disks that it may wipe, in addition to the partitions in `disks`: `array PATH`,
+    /// `group NAME`, `volume GROUP/NAME`. A group in which only some volumes are preserved is represented by these
+    /// volumes. Empty in older markers.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub preserved: Vec<String>,
     /// Digests of the installations that this installation replaced, latest first; empty in markers of earlier versions. See [`lineage`].
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub supersedes: Vec<String>,
     /// Kubernetes volumes that this installation or an earlier installation has prepared; `None` in older markers.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub volumes: Option<Vec<RecordedVolume>>,
-    /// OS definition from which the system was installed; `None` in older markers, or if the system was installed without one.
+    /// OS definition from which the system was installed; `None` if there was none, and in older markers.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub definition: Option<RecordedDefinition>,
 }
@@ -83,11 +88,11 @@ pub struct RecordedDefinition {
     pub os_version: Option<String>,
 }
 
-/// Kubernetes volume that an installation has prepared. As long as its data may exist, the volume is not prepared again.
+/// Kubernetes volume that an installation has prepared. It is not prepared again while its data may exist.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(deny_unknown_fields))]
 pub struct RecordedVolume {
-    /// `metadata.uid` of the Kubernetes resource.
+    /// UID of the Kubernetes resource (`metadata.uid`).
     pub uid: String,
     #[serde(default)]
     pub name: String,
@@ -131,14 +136,15 @@ pub struct RecordedDisk {
     #[serde(default, with = "common::serde_empty", skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schema", schemars(with = "String"))]
     pub guid_before: Option<String>,
-    /// Whether a reinstall may wipe the disk. `None` in older markers, which do not contain this field.
+    /// Wipe policy of the disk; `None` in older markers, which do not contain this field.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub promise: Option<WipePolicy>,
-    /// Numbers of the partitions that a reinstall preserves although it may wipe the disk; empty in older markers.
+    /// Numbers of the partitions that a reinstall preserves even if it wipes the rest of the disk; empty in older
+    /// markers.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub preserved: Vec<u32>,
-    /// Objects that the attempt was about to create on this disk, which is otherwise preserved, when the record was
-    /// written. Empty in the marker of a finished installation.
+    /// Objects that the attempt will create on this disk, recorded before its first write. Empty in the marker of a
+    /// finished installation.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub making: Vec<PendingCreation>,
 }
@@ -183,11 +189,11 @@ pub struct PendingCreation {
     #[serde(default, with = "common::serde_empty")]
     #[cfg_attr(feature = "schema", schemars(with = "String"))]
     pub uuid: Option<String>,
-    /// True if the device contained no data when the attempt started, because it was blank, did not exist, or was left unfinished by the
-    /// previous attempt. Older records lack this field; its absence proves nothing.
+    /// True if the device contained no data when the attempt started, because it was blank, did not exist, or was left
+    /// unfinished by the previous attempt. Older records lack this field; its absence proves nothing.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub was_empty: bool,
-    /// UUIDs, GUIDs and LVM names of all objects that the attempt creates on the disk. Only set if the whole disk is recreated.
+    /// UUIDs, GUIDs and LVM names of all objects that the attempt creates, if it recreates the whole disk.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub contents: Vec<String>,
 }
@@ -204,9 +210,9 @@ impl PendingCreation {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum WipePolicy {
-    /// `wipeonreinstall: true`.
+    /// A reinstall wipes the disk (`wipeonreinstall: true`).
     Wiped,
-    /// `wipeonreinstall: false`.
+    /// A reinstall preserves the disk (`wipeonreinstall: false`).
     Kept,
 }
 
@@ -229,7 +235,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_marker_from_before_volumes_were_recorded_loads() {
+    fn marker_without_recorded_volumes_is_parsed() {
         let old = r#"{"machine": "m", "allocation": "a", "order": "", "image": "i", "layout": "l", "disks": []}"#;
         let marker: InstallMarker = serde_json::from_str(old).unwrap();
         assert_eq!(marker.volumes, None);

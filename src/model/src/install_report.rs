@@ -1,5 +1,6 @@
 //! Events and results of an installation, in types that do not depend on a control plane. The module of each control
-//! plane converts them to its wire format. Types that are sent without conversion define their wire names here.
+//! plane converts these types to its wire format. Types that are sent without conversion define their wire names in
+//! this module.
 
 use crate::install_marker::InstallMarker;
 use crate::inventory::EraseMethod;
@@ -46,15 +47,15 @@ pub struct FailureSummary {
     /// nevertheless have recorded that the attempt passed its point of no return.
     pub announced: bool,
     /// Marker of this allocation that was found on a disk but is not trusted, for inspection by the operator.
-    pub unbelieved: Option<InstallMarker>,
-    /// True if a reinstall finds no record of the previous installation, neither on the disks nor at the control plane. The machine may
-    /// then have no bootable system.
-    pub unmarked: bool,
+    pub untrusted_marker: Option<InstallMarker>,
+    /// True if a reinstall finds a record of the previous installation neither on the disks nor at the control plane.
+    /// The machine may then have no bootable system.
+    pub lacks_record: bool,
     /// Code of the failure, such as `DH-310`.
     pub code: Option<ErrorCode>,
 }
 
-/// Changes that a run has made to the disks.
+/// Changes that an installation has made to the disks, and the objects that it has preserved on them.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct DiskChanges {
     pub erased: Vec<ErasedDisk>,
@@ -69,7 +70,7 @@ pub struct DiskChanges {
     pub volumes: Vec<PreparedVolume>,
 }
 
-/// Kernel, initrd and command line that boot the installed system. Paths are relative to the root of the installed system.
+/// Kernel, initrd and command line of the installed system. Paths are relative to its root directory.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BootInfo {
     pub kernel: String,
@@ -163,7 +164,7 @@ pub struct TransferProgress {
 }
 
 impl TransferProgress {
-    /// Returns whether all bytes were transferred. The last data are then being decoded, written and flushed to disk.
+    /// Returns whether all bytes were transferred. The last data is then being decoded, written and flushed to disk.
     pub fn is_flushing(&self) -> bool {
         self.total_bytes.is_some_and(|total| total > 0 && self.bytes >= total)
     }
@@ -234,7 +235,7 @@ impl std::fmt::Display for ImageTransferFigures {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct PreservationProof {
-    /// Type and name of the object: `disk /dev/sdb`, `array /dev/md/data`, `volume group csi-lvm`, `filesystem at /var/lib`.
+    /// Type and name of the object: `disk /dev/sdb`, `array /dev/md/data`, `filesystem at /var/lib`.
     pub object: String,
     /// Values of GUIDs, UUIDs, offsets, members and labels, keyed by their names.
     pub before: BTreeMap<String, String>,
@@ -247,7 +248,7 @@ pub struct PreservationProof {
 pub struct PreparedVolume {
     pub name: String,
     pub uid: String,
-    /// Device path by which the volume is mounted: `/dev/disk/by-uuid/…`.
+    /// Device path from which the volume is mounted: `/dev/disk/by-uuid/…`.
     pub path: String,
     pub size_bytes: u64,
 }
@@ -264,7 +265,7 @@ pub struct HiddenFiles {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct ErasedDisk {
-    /// `/dev/sda`.
+    /// Device path, such as `/dev/sda`.
     pub device: String,
     pub serial: String,
     #[cfg_attr(feature = "schema", schemars(with = "String"))]
@@ -297,7 +298,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_busiest_stage_is_named_first() {
+    fn slowest_stage_is_listed_first() {
         let shares = [("network", 22), ("digest", 9), ("decode", 71), ("untar", 22)]
             .map(|(stage, percent)| StageShare { stage: stage.to_owned(), percent });
         let figures = ImageTransferFigures { bytes: 387_000_000, seconds: 3.4, shares: shares.to_vec() };
@@ -307,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn the_table_has_a_sum() {
+    fn table_of_stage_times_ends_with_the_total() {
         let timings = [("storage.wipe", 1.25), ("image.burn", 27.41)]
             .map(|(stage, seconds)| StageTime { stage: stage.to_owned(), seconds });
         let expected = "storage.wipe      1.2 s\nimage.burn       27.4 s\ntotal            28.7 s\n";

@@ -30,8 +30,8 @@ pub use opaque::{OpaqueKind, OpaqueObject};
 pub use spanning_component::{ComponentRole, SpanningComponent, XFS_LOG, XFS_REALTIME};
 pub use unique_disk_identifiers::{ComparableDiskIndex, UniqueIdentifiers};
 pub use volume_group::{
-    FreeSpace, GroupAllocation, HAS_SNAPSHOT, LvmLogicalVolume, LvmPhysicalVolume, LvmVolumeGroup, SHARED_GROUP,
-    VolumeHealth,
+    FreeSpace, GroupAllocation, HAS_SNAPSHOT, LvmHiddenVolume, LvmLogicalVolume, LvmPhysicalVolume, LvmVolumeGroup,
+    SHARED_GROUP, VolumeHealth, VolumeRange, is_raid1_part,
 };
 
 use crate::device_name::by_path::is_same_by_path;
@@ -48,7 +48,7 @@ pub struct Inventory {
     pub cpus: Vec<Cpu>,
     pub memory_bytes: u64,
     pub nics: Vec<Nic>,
-    /// Whole disks. The hardware areas of an eMMC, which the kernel shows as disks, are omitted when an inventory is read.
+    /// Whole disks, without the hardware areas of an eMMC, which the kernel also shows as disks.
     #[serde(deserialize_with = "read_disks")]
     pub disks: Vec<InventoryDisk>,
     /// Running block devices on top of other block devices, such as arrays and logical volumes.
@@ -67,8 +67,8 @@ pub struct Inventory {
     /// reports are not listed here.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub parts: Vec<SpanningComponent>,
-    /// Filesystems whose contents were inspected: those that were already mounted, and those that the agent mounted read-only for the
-    /// inspection.
+    /// Filesystems whose contents were inspected: those that were already mounted, and those that the agent mounted
+    /// read-only for the inspection.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub filesystems: Vec<FilesystemContents>,
     /// Failed attempts of the agent to start or mount an object for inspection. The list is empty if no attempt failed,
@@ -78,7 +78,7 @@ pub struct Inventory {
     /// Boot variables of UEFI firmware; `None` for BIOS, and in inventories of earlier versions.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub firmware_variables: Option<FirmwareVariables>,
-    /// Whether the agent assembled and mounted all objects that can be inspected without writing. If this is false, the
+    /// True if the agent assembled and mounted all objects that can be inspected without writing. If this is false, the
     /// inventory lacks the contents of inactive arrays, of inactive groups, and of unmounted filesystems.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub explored: bool,
@@ -96,7 +96,7 @@ pub const OVERLAY: &str = "drophammer-overlay-";
 /// Contents of a filesystem that was inspected.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FilesystemContents {
-    /// Device path, spelled as in the entry of the disk, partition or stacked device: `/dev/sda2`, `/dev/md127`, `/dev/mapper/vg00-varlib`.
+    /// Device path, spelled as in the entry of the disk, partition or stacked device: `/dev/sda2`, `/dev/md127`.
     pub device: DevicePath,
     pub size_bytes: u64,
     pub used_bytes: u64,
@@ -126,7 +126,7 @@ pub struct SparseFile {
 pub struct InventoryDisk {
     /// Kernel name: `sda`, `nvme0n1`.
     pub name: KernelName,
-    /// Path `/dev/NAME`.
+    /// Device path, `/dev/NAME`.
     pub device: DevicePath,
     pub size_bytes: u64,
     /// Logical sector size in bytes, 512 or 4096. Logical block addresses are counted in sectors of this size.
@@ -160,8 +160,8 @@ pub struct InventoryDisk {
     /// SCSI address, HOST:CHANNEL:TARGET:LUN; empty for disks other than SCSI and ATA.
     #[serde(default)]
     pub hctl: String,
-    /// Methods by which the whole disk can be erased, best first. [`EraseMethod::WriteZeroes`] and [`EraseMethod::Ends`] are omitted,
-    /// because every disk supports them.
+    /// Methods that can erase the whole disk, best first. [`EraseMethod::WriteZeroes`] and
+    /// [`EraseMethod::Ends`] are omitted, because every disk supports them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub erase: Vec<EraseMethod>,
     #[serde(default)]
@@ -181,7 +181,7 @@ pub struct InventoryDisk {
     /// treated as blank.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unreadable: Option<String>,
-    /// Whether the device is blank: no content was recognized on it, and samples from the whole device contain only
+    /// True if the device is blank: no content was recognized on it, and samples from the whole device contain only
     /// zeros.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub blank: bool,
@@ -201,14 +201,14 @@ pub struct DiskTable {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DiskPartition {
     pub number: u32,
-    /// Path such as `/dev/sda1`.
+    /// Device path, such as `/dev/sda1`.
     pub device: DevicePath,
     pub start_bytes: u64,
     pub size_bytes: u64,
     /// Partition type: a GUID in a GPT, or a number such as `0x83` in a DOS table.
     #[serde(default)]
     pub kind: String,
-    /// PARTUUID.
+    /// Unique partition GUID (PARTUUID).
     #[serde(default)]
     pub guid: Option<Uuid>,
     #[serde(default)]
@@ -217,7 +217,7 @@ pub struct DiskPartition {
     pub signatures: Vec<DeviceSignature>,
     #[serde(default)]
     pub uses: Vec<DeviceUse>,
-    /// Whether the partition is blank, as defined by [`InventoryDisk::blank`].
+    /// True if the partition is blank, as defined by [`InventoryDisk::blank`].
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub blank: bool,
 }
@@ -227,7 +227,7 @@ pub struct DiskPartition {
 pub struct StackedDevice {
     /// Kernel name: `md127`, `dm-0`.
     pub name: KernelName,
-    /// Path: `/dev/md127`, `/dev/mapper/vg00-varlib`.
+    /// Device path: `/dev/md127`, `/dev/mapper/vg00-varlib`.
     pub device: DevicePath,
     pub kind: StackedDeviceKind,
     /// Underlying devices: disks, partitions, other stacked devices.
@@ -239,10 +239,10 @@ pub struct StackedDevice {
     pub signatures: Vec<DeviceSignature>,
     #[serde(default)]
     pub uses: Vec<DeviceUse>,
-    /// Whether the agent assembled the device for inspection. If this is false, the device was already running.
+    /// True if the agent assembled the device for inspection. If this is false, the device was already running.
     #[serde(default)]
     pub assembled: bool,
-    /// Whether the device is blank, as defined by [`InventoryDisk::blank`].
+    /// True if the device is blank, as defined by [`InventoryDisk::blank`].
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub blank: bool,
 }
@@ -250,7 +250,8 @@ pub struct StackedDevice {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum StackedDeviceKind {
-    /// md array. Inactive arrays are included, because the kernel reserves their members too.
+    /// md array. Inactive arrays are included, because the kernel also reserves the members of inactive
+    /// arrays.
     Array,
     /// LVM logical volume, or a hidden subvolume of a logical volume.
     Volume,
@@ -299,10 +300,10 @@ pub struct DeviceSignature {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum DeviceUse {
-    /// Mounted at this mount point.
+    /// The device is mounted at this mount point.
     Mounted(String),
     Swap,
-    /// Held by another block device (`/sys/block/*/holders`): `md127`, `dm-0`.
+    /// The device is held by this other block device (`/sys/block/*/holders`), such as `md127` or `dm-0`.
     Holder(KernelName),
 }
 
@@ -342,8 +343,8 @@ impl Inventory {
         stacked.map_or_else(|| device.kernel_name(), |stacked| stacked.name.clone())
     }
 
-    /// Returns the partitions inside logical volumes, for example inside the disk of a virtual machine. Such partitions
-    /// have no device nodes, so no tool can read them. Their contents belong to the virtual machine.
+    /// Returns the partitions inside logical volumes, such as those of a virtual machine's disk. Such partitions do
+    /// not have device nodes, so no tool can read them. Their contents belong to the virtual machine.
     pub fn partitions_inside_volumes(&self) -> BTreeSet<&DevicePath> {
         use StackedDeviceKind::{Crypt, Other, Volume};
         let volumes = self.stacked.iter().filter(|stacked| matches!(stacked.kind, Volume | Crypt | Other));

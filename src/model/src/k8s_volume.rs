@@ -1,5 +1,5 @@
-//! Kubernetes volumes that are prepared on a machine. They are specified by MetalK8s' `Volume` resources and storage
-//! classes. This module does no I/O.
+//! Kubernetes volumes that are prepared on a machine. The volumes are specified by MetalK8s' `Volume` resources and
+//! storage classes. This module does no I/O.
 
 mod parser;
 mod persistent_volume;
@@ -19,25 +19,25 @@ use std::collections::BTreeMap;
 use std::fmt;
 use uuid::Uuid;
 
-/// Directory that contains the backing files of sparse volumes in the installed system. The name of each file is the UUID of its volume.
+/// Directory of the backing files of sparse volumes in the installed system. Each file is named by its volume's UUID.
 pub const SPARSE: &str = "/var/lib/metalk8s/storage/sparse";
 
 /// `Volume` resource of a node, combined with its storage class.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct K8sVolume {
     pub name: String,
-    /// `metadata.uid`. The prepared object has the same identifier, as the UUID of its filesystem or the GUID of its partition.
+    /// `metadata.uid`, which is also the UUID of the prepared filesystem or the GUID of the prepared partition.
     pub uid: Uuid,
-    /// `spec.nodeName`.
+    /// Name of the node (`spec.nodeName`).
     pub node: String,
     pub source: VolumeSource,
     pub content: VolumeContent,
     pub class: StorageClass,
     /// `spec.template`, from which the PersistentVolume is created; null if absent.
     pub template: Value,
-    /// Whether the resource is marked for deletion (`metadata.deletionTimestamp`).
+    /// True if the resource is marked for deletion (`metadata.deletionTimestamp`).
     pub deleted: bool,
-    /// Whether the resource was exported from a Kubernetes API server, according to its `apiVersion`. Such a resource
+    /// True if the resource was exported from a Kubernetes API server, according to its `apiVersion`. Such a resource
     /// is the owner of its PersistentVolume.
     pub is_exported: bool,
 }
@@ -47,7 +47,7 @@ pub struct K8sVolume {
 pub enum VolumeSource {
     /// `rawBlockDevice.devicePath`: a disk, or a partition, array or logical volume.
     Raw(LayoutPath),
-    /// `rawBlockDevice.discover`: any blank disk that matches these hints and that neither the layout nor another volume names.
+    /// `rawBlockDevice.discover`: any blank disk that matches these hints, unless the layout or another volume uses it.
     Discover(BTreeMap<String, String>),
     /// `lvmLogicalVolume`: a logical volume that is created in this group, and has the name of the resource.
     Logical { group: String, size_bytes: u64 },
@@ -59,7 +59,7 @@ pub enum VolumeSource {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum VolumeContent {
     Filesystem {
-        /// ext4 or xfs.
+        /// Format of the filesystem: ext4 or xfs.
         format: FilesystemFormat,
         /// Options of mkfs, one word per item.
         options: Vec<String>,

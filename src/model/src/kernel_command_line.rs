@@ -1,5 +1,5 @@
-//! Syntax of kernel command lines, as Linux parses it (`next_arg` in `lib/cmdline.c`): words are separated by blanks outside double quotes.
-//! There are no escapes: a backslash is an ordinary character.
+//! Syntax of kernel command lines, as Linux parses it (`next_arg` in `lib/cmdline.c`): words are separated by blanks
+//! outside double quotes. There are no escapes: a backslash is an ordinary character.
 
 /// Splits a command line into words. Their quotes are preserved.
 pub fn split_words(line: &str) -> impl Iterator<Item = &str> {
@@ -26,7 +26,7 @@ pub fn parameter_value(word: &str) -> Option<String> {
     unquote_word(word).split_once('=').map(|(_, value)| value.to_owned())
 }
 
-/// Returns name and value of a word as one text without the quotes that Linux removes.
+/// Returns name and value of a word as one string without the quotes that Linux removes.
 pub fn unquote_word(word: &str) -> String {
     let word = match word.strip_prefix('"') {
         Some(rest) => rest.strip_suffix('"').unwrap_or(rest),

@@ -5,8 +5,8 @@
 //! and settings that a control plane assigns to a machine. [`install_marker`] is the record of an installation on the
 //! disks, and [`install_report`] is the report to the control plane.
 //!
-//! All data that are read from a document, disk or network are checked once, in this crate, and are then represented by
-//! types. Start with [`layout`] and [`inventory`].
+//! All data from documents, disks or the network is checked once, in this crate, and is then represented by types.
+//! Start with [`layout`] and [`inventory`].
 
 pub mod allocation;
 pub mod bmc;

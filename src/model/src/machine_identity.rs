@@ -1,9 +1,9 @@
 //! Identity of machines. UUIDs, MAC addresses and serial numbers identify a machine for boot, registration, `machine
 //! add`, management controllers, fleet files, metal-stack and Ironic. This module does no I/O.
 //!
-//! An identifier proves nothing by itself: firmware is shipped with default values, NICs are moved between machines, and management
-//! controllers of some models expose the same MAC on all machines. A placeholder is treated as missing. `matching` contains the decision
-//! table.
+//! An identifier proves nothing by itself: firmware is shipped with default values, NICs are moved between machines,
+//! and management controllers of some models expose the same MAC on all machines. A placeholder is treated as missing.
+//! `matching` contains the decision table.
 
 mod matching;
 
@@ -14,16 +14,15 @@ pub use matching::{
 
 use uuid::Uuid;
 
-/// Default UUIDs of vendors that do not follow a pattern. The UUIDs are recognized in the byte orders of RFC 4122 and of SMBIOS.
+/// Default UUIDs of vendors that do not follow a pattern, recognized in both byte orders (RFC 4122 and SMBIOS).
 const DEFAULT_UUIDS: [Uuid; 2] = [
     Uuid::from_u128(0x12345678_1234_5678_90ab_cddeefaabbcc),
-    // LX2160A boards.
+    // Default UUID of LX2160A boards.
     Uuid::from_u128(0x8a95d198_7f46_11e5_bf8b_08002704d48e),
 ];
 
-/// Returns the UUID; `None` if the UUID does not identify a machine. A UUID does not identify a machine if it is "not
-/// present" or "not set" (SMBIOS 7.2.1), or if it is a default value that a vendor has shipped on all boards of a
-/// model.
+/// Returns the UUID; `None` if it does not identify a machine, because it is "not present" or "not set" (SMBIOS 7.2.1),
+/// or is a default value that a vendor has shipped on all boards of a model.
 pub fn usable_uuid(uuid: Uuid) -> Option<Uuid> {
     let is_default = |uuid: Uuid| {
         DEFAULT_UUIDS.contains(&uuid)
@@ -42,8 +41,8 @@ pub fn parse_usable_uuid(text: &str) -> Option<Uuid> {
     Uuid::try_parse(text).ok().filter(|_| text.len() == 36).and_then(usable_uuid)
 }
 
-/// Returns the UUID with the bytes of each of its first three fields reversed. SMBIOS before 2.6 and some management controllers report it
-/// in this byte order.
+/// Returns the UUID with the bytes of each of its first three fields reversed. SMBIOS before 2.6 and some management
+/// controllers report it in this byte order.
 pub(crate) fn swap_byte_order(uuid: Uuid) -> Uuid {
     Uuid::from_bytes_le(*uuid.as_bytes())
 }
@@ -58,8 +57,8 @@ pub fn is_same_uuid(one: Uuid, other: Uuid) -> bool {
     one == other || swap_byte_order(one) == other
 }
 
-/// Returns whether the bytes, 16-bit words or digits of the UUID are an arithmetic progression: all equal, ascending or descending.
-/// Examples are zeros, ones, 00010203-…, 00020003-0004-… and 00112233-….
+/// Returns whether the bytes, 16-bit words or digits of the UUID are an arithmetic progression: all equal, ascending or
+/// descending. Examples are zeros, ones, 00010203-…, 00020003-0004-… and 00112233-….
 fn is_progression(uuid: &Uuid) -> bool {
     let bytes = uuid.as_bytes();
     let step = |values: &[u32], modulus: u32| {
@@ -93,8 +92,8 @@ fn has_patterned_groups(uuid: &Uuid) -> bool {
     text.split('-').all(is_patterned)
 }
 
-/// Returns whether the UUID has Dell's format (`4c4c4544-00SS-SS10-80SS-SSc04fSSSSSS`), and its service tag `S` is one repeated character,
-/// or consists of blanks and NULs. Such a board is a replacement whose service tag was never set.
+/// Returns whether the UUID has Dell's format (`4c4c4544-00SS-SS10-80SS-SSc04fSSSSSS`), and its service tag `S` is one
+/// repeated character, or consists of blanks and NULs. Such a board is a replacement whose service tag was never set.
 fn is_blank_service_tag(uuid: &Uuid) -> bool {
     let [b'L', b'L', b'E', b'D', 0, a, b, 0x10, 0x80, c, d, 0xc0, 0x4f, e, f, g] = *uuid.as_bytes() else {
         return false;
@@ -127,8 +126,8 @@ pub fn usable_mac(text: &str) -> Option<String> {
     parse_mac(text.trim()).ok().filter(|mac| !is_group_mac(mac) && mac != "00:00:00:00:00:00")
 }
 
-/// Drivers of USB NICs. These are adapters and docks, which are moved between machines, and interfaces of management controllers, which on
-/// some models have the same MAC on all machines.
+/// Drivers of USB NICs. These are adapters and docks, which are moved between machines, and interfaces of management
+/// controllers, which on some models have the same MAC on all machines.
 const USB_DRIVERS: [&str; 27] = [
     "aqc111",
     "asix",
@@ -164,15 +163,16 @@ pub(crate) fn is_usb_driver(driver: &str) -> bool {
     USB_DRIVERS.contains(&driver)
 }
 
-/// Drivers of the network interfaces by which management controllers communicate with the host over USB.
+/// Drivers of the network interfaces through which management controllers communicate with the host over USB.
 const CONTROLLER_DRIVERS: [&str; 5] = ["cdc_eem", "cdc_ether", "cdc_ncm", "cdc_subset", "rndis_host"];
 
-/// Returns whether the driver belongs to a network interface through which a management controller communicates with the host.
+/// Returns whether the driver belongs to an interface through which a management controller communicates with the
+/// host.
 pub fn is_controller_driver(driver: &str) -> bool {
     CONTROLLER_DRIVERS.contains(&driver)
 }
 
-/// Serial numbers that firmware reports if the vendor has set none. They are in lower case, and reduced to letters and digits.
+/// Serial numbers that firmware reports if the vendor has set none, in lower case, reduced to letters and digits.
 const PLACEHOLDER_SERIALS: [&str; 24] = [
     "baseboardserialnumber",
     "chassisserialnumber",
@@ -200,8 +200,8 @@ const PLACEHOLDER_SERIALS: [&str; 24] = [
     "unspecified",
 ];
 
-/// Returns the serial number without surrounding blanks; `None` if it does not identify a machine, because it is a placeholder, one
-/// repeated character, or an ascending sequence of digits.
+/// Returns the serial number without surrounding blanks; `None` if it does not identify a machine, because it is a
+/// placeholder, one repeated character, or an ascending sequence of digits.
 pub fn usable_serial(text: &str) -> Option<&str> {
     let text = text.trim();
     let letters: String = text.chars().filter(char::is_ascii_alphanumeric).collect::<String>().to_lowercase();
@@ -210,7 +210,7 @@ pub fn usable_serial(text: &str) -> Option<&str> {
     const ROW: &str = "01234567890123456789";
     let is_row = letters.len() > 4 && (ROW.contains(&letters) || "0123456789abcdef".contains(&letters));
     let is_placeholder = is_repeated || is_row || PLACEHOLDER_SERIALS.contains(&letters.as_str());
-    // A text in another script is usable, because no placeholder in another script is known.
+    // A text in a script other than Latin is usable, because no placeholder in such a script is known.
     let has_others = text.chars().any(char::is_alphanumeric) && letters.is_empty();
     (has_others || !is_placeholder).then_some(text)
 }
@@ -224,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn defaults_and_patterns_are_not_usable() {
+    fn vendor_default_uuids_and_patterns_are_not_usable() {
         for default in [
             "00000000-0000-0000-0000-000000000000",
             "ffffffff-ffff-ffff-ffff-ffffffffffff",
@@ -260,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_vendor_has_set_is_usable() {
+    fn vendor_assigned_uuids_are_usable() {
         for good in [
             "4c4c4544-0051-3010-8031-b2c04f333633",
             "4c4c4544-0000-0000-0000-000000000001",
@@ -282,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn both_byte_orders_are_one_identity() {
+    fn both_byte_orders_identify_the_same_machine() {
         let (one, other) = (uuid("4c4c4544-0051-3010-8031-b2c04f333633"), uuid("44454c4c-5100-1030-8031-b2c04f333633"));
         assert_eq!((swap_byte_order(one), swap_byte_order(other)), (other, one));
         assert!(is_same_uuid(one, other) && is_same_uuid(other, one) && is_same_uuid(one, one));
@@ -290,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn macs_that_several_nics_may_have_are_not_usable() {
+    fn shared_or_invalid_macs_are_not_usable() {
         assert_eq!(usable_mac("52-54-00-AB-cd-01").as_deref(), Some("52:54:00:ab:cd:01"));
         assert_eq!(parse_mac("52-54-00-AB-cd-01"), Ok("52:54:00:ab:cd:01".to_owned()));
         for bad in [

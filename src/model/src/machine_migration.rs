@@ -1,6 +1,6 @@
-//! Messages about migrations, and the description of a migrated machine: its filesystems, and the ids by which the system refers to its
-//! partitions and arrays. The source machine reports this description, the control plane passes it to the target machine, and the plan of
-//! the target machine uses it.
+//! Messages about migrations, and the description of a migrated machine: its filesystems, and the ids that the system
+//! uses for partitions and arrays. The source machine reports the description, and the control plane passes it to the
+//! target machine, whose plan uses it.
 
 use crate::device_name::LayoutPath;
 use crate::install_marker::{InstallMarker, RecordedDisk};
@@ -17,9 +17,9 @@ pub struct MigrationOffer {
     /// Id of the migration order.
     pub order: String,
     pub part: MigrationSide,
-    /// Whether the target machine has passed its point of no return. Only then may data be transferred.
-    #[serde(default)]
-    pub begun: bool,
+    /// True if the target machine has passed its point of no return. Only then may data be transferred.
+    #[serde(default, rename = "begun")]
+    pub started: bool,
     /// True until both certificates are approved, by the operator or automatically with the secret in the ramdisks.
     /// Until then, the target machine must not erase its disks.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
@@ -48,7 +48,7 @@ pub enum MigrationSide {
 }
 
 /// Latest migration of a machine, and the state of this migration. A machine without a role in a migration detects the
-/// end of the migration by this status.
+/// end of the migration from this status.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(deny_unknown_fields))]
 pub struct MigrationStatus {
@@ -58,7 +58,7 @@ pub struct MigrationStatus {
     pub state: String,
 }
 
-/// State of a migration, from the point of view of a machine that waits in its ramdisk. It is derived from a response of the control plane.
+/// State of a migration for a machine that waits in its ramdisk, derived from a response of the control plane.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MigrationAnswer<'m> {
     /// The migration continues, and the machine has this role.
@@ -101,8 +101,8 @@ pub struct MigrationPeer {
     /// `HOST:PORT` on which the target machine listens; empty if this is the source machine.
     #[serde(default)]
     pub address: String,
-    /// Whether the operator has approved this certificate, or has ordered the migration without approvals. An agent without the secret
-    /// trusts only approved certificates.
+    /// True if the operator has approved this certificate, or has ordered the migration without approvals. An agent
+    /// without the secret trusts only approved certificates.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub approved: bool,
 }
@@ -137,13 +137,14 @@ pub struct MigrationReport {
     /// resolved.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub words: Option<String>,
-    /// Whether the ramdisk contains the secret that both machines share. The machine can then verify its peer without an approval of the
-    /// operator.
+    /// True if the ramdisk contains the secret that both machines share. The machine can then verify its peer without
+    /// an approval of the operator.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub has_secret: bool,
 }
 
-/// Description of a migrated machine: the data that belong to its layout, as found on the disks of the source machine.
+/// Description of a migrated machine: the data that belongs to its layout, as found on the disks of the source
+/// machine.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MigratedMachine {
     /// Install marker of the installed system.
@@ -219,7 +220,7 @@ mod tests {
         MigrationOffer {
             order,
             part: MigrationSide::Send,
-            begun: true,
+            started: true,
             awaits_approval: false,
             peer: None,
             carried: None,
@@ -233,7 +234,7 @@ mod tests {
 
     /// Responses of control planes with and without a migration status. A missing status does not end a migration.
     #[test]
-    fn only_a_word_is_an_end() {
+    fn only_a_final_status_ends_a_migration() {
         let (own, other) = (part("o1"), part("o2"));
         for (part, state, means) in [
             (Some(&own), "copying", MigrationAnswer::Role(&own)),

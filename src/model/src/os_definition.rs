@@ -1,6 +1,6 @@
-//! OS definitions in Ganeti's format. A definition is a directory with parameters, variants, and a program `verify` that rejects invalid
-//! parameters before anything is erased. `directory_parser` parses a definition, `parameters` resolves the values of its parameters, and
-//! `environment` builds the environment variables of its programs. Other crates read the files and run the programs.
+//! OS definitions in Ganeti's format. A definition is a directory with parameters, variants, and a program `verify`
+//! that rejects invalid parameters before anything is erased. `directory_parser` parses a definition, `parameters`
+//! resolves parameter values, and `environment` builds the environment of its programs. Other crates do the I/O.
 
 mod directory_parser;
 mod environment;
@@ -60,7 +60,7 @@ pub(crate) fn is_name(name: &str) -> bool {
     !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_".contains(&byte))
 }
 
-/// OS definition that is selected for an allocation, with everything that its programs need. The control plane sends it to the agent.
+/// OS definition that the control plane sends to the agent, with everything that the programs of the definition need.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(deny_unknown_fields))]
 pub struct SelectedDefinition {

@@ -1,4 +1,4 @@
-//! Disks of a machine in a pool: disks that earlier boots have recorded, and disks that were connected after the other disks were erased.
+//! Disks of a pool machine: disks that earlier boots have recorded, and disks that were connected after an erasure.
 //!
 //! A disk that is absent cannot be erased, and may contain an install marker. The absence of a recorded disk is
 //! therefore reported.
@@ -8,8 +8,8 @@ use crate::inventory::{Inventory, InventoryDisk};
 use common::format;
 use serde::{Deserialize, Serialize};
 
-/// Maximum number of recorded disks that are [written off](KnownDisk::written_off). If there are more, the others are
-/// not recorded.
+/// Maximum number of recorded disks that are [written off](KnownDisk::written_off). If there are more such disks, the
+/// remaining ones are not recorded.
 const MAXIMUM_WRITTEN_OFF: usize = 16;
 
 /// Maximum length of a recorded serial number or WWN, in bytes.
@@ -23,7 +23,7 @@ pub struct KnownDisk {
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub wwn: String,
     pub size_bytes: u64,
-    /// Whether the machine was erased while this disk was absent. The absence of the disk is then still reported, but
+    /// True if the machine was erased while this disk was absent. The absence of the disk is then still reported, but
     /// no longer prevents the use of the machine.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub written_off: bool,
@@ -53,9 +53,9 @@ impl std::fmt::Display for KnownDisk {
     }
 }
 
-/// Returns the known disks that are absent. A known disk is present if a disk with its identifiers and size is found. A
-/// disk of the same size that matches no known disk is treated as a replacement for an absent one, which is then not
-/// reported.
+/// Returns the known disks that are absent. A known disk is present if a disk with its identifiers and size is found.
+/// A disk that matches no known disk, but has the size of an absent one, is treated as the replacement of that disk,
+/// which is then not returned.
 pub fn find_missing(known: &[KnownDisk], disks: &[InventoryDisk]) -> Vec<KnownDisk> {
     let mut unmatched: Vec<&InventoryDisk> = disks.iter().collect();
     let mut take = |is_match: &dyn Fn(&InventoryDisk) -> bool| {
@@ -67,11 +67,12 @@ pub fn find_missing(known: &[KnownDisk], disks: &[InventoryDisk]) -> Vec<KnownDi
     missing.cloned().collect()
 }
 
-/// Returns the disks that are recorded for later boots: all present disks, and the missing ones.
+/// Returns the disks to record for later boots: all connected disks except removable ones, and the known
+/// disks that are absent (at most `MAXIMUM_WRITTEN_OFF` written-off ones).
 pub fn disks_to_record(disks: &[InventoryDisk], missing: &[KnownDisk]) -> Vec<KnownDisk> {
     let present = disks.iter().filter(|disk| !disk.removable).map(KnownDisk::from_disk);
     let (written_off, missed): (Vec<&KnownDisk>, Vec<_>) = missing.iter().partition(|disk| disk.written_off);
-    // Disks that are not written off come first, so that `find_missing` matches a replacement disk with one of them.
+    // `find_missing` matches replacements with the first missing disks, so disks that are not written off come first.
     let written_off = written_off.into_iter().take(MAXIMUM_WRITTEN_OFF);
     present.chain(missed.into_iter().chain(written_off).cloned()).collect()
 }
@@ -126,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn a_disk_is_missing_unless_it_or_a_replacement_of_its_size_is_there() {
+    fn equally_large_replacement_makes_a_disk_not_missing() {
         let two = [disk("sda", "A", 10), disk("sdb", "B", 20)];
         let same = [disk("sda", "0000", 10), disk("sdb", "0000", 10)];
         for (before, now, missing) in [
@@ -150,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn a_missing_disk_is_remembered_until_it_is_back() {
+    fn missing_disk_remains_recorded_until_it_returns() {
         let (one, both) = ([disk("sda", "A", 10)], [disk("sda", "A", 10), disk("sdb", "B", 20)]);
         let memory = disks_to_record(&both, &[]);
         assert_eq!(memory, [known("A", 10), known("B", 20)]);
@@ -165,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn a_replacement_takes_the_place_of_a_disk_that_is_still_waited_for() {
+    fn replacement_first_substitutes_a_missed_disk() {
         let (lost, missed) = (KnownDisk { written_off: true, ..known("L", 10) }, known("M", 10));
         let memory = disks_to_record(&[], &[lost.clone(), missed]);
         assert_eq!(find_missing(&memory, &[disk("sda", "new", 10)]), [lost]);
@@ -174,7 +175,7 @@ mod tests {
     /// The records are stored in a firmware variable, which must remain small even if a disk reports a long serial
     /// number.
     #[test]
-    fn the_memory_is_bounded() {
+    fn disk_records_are_limited_in_number_and_length() {
         let lost: Vec<KnownDisk> =
             (0..100).map(|number| KnownDisk { written_off: true, ..known("L", number) }).collect();
         assert_eq!(disks_to_record(&[], &lost).len(), MAXIMUM_WRITTEN_OFF);
@@ -184,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn a_disk_that_was_not_erased_is_a_newcomer() {
+    fn disk_that_was_not_erased_is_a_newcomer() {
         let erased = [ConnectedDisk::from(&disk("sda", "A", 10))];
         let again = InventoryDisk { diskseq: 8, ..disk("sda", "A", 10) };
         let stick = InventoryDisk { removable: true, ..disk("sdb", "B", 20) };

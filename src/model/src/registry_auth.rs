@@ -39,8 +39,8 @@ impl fmt::Debug for SecretText {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(deny_unknown_fields))]
 pub struct PullSecret {
-    /// Host of the registry as in the image's URL, with the port if the URL contains one: `registry.example.org:5000`. The credentials are
-    /// not sent to any other registry.
+    /// Host of the registry as in the image's URL, with the port if the URL contains one: `registry.example.org:5000`.
+    /// The credentials are not sent to any other registry.
     pub registry: String,
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub username: String,
@@ -95,7 +95,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_registry_is_known_by_its_host_and_port() {
+    fn registry_credentials_are_found_by_host_and_port() {
         let secrets = ["registry.example:5000", "docker.io", "[::1]:5000"]
             .map(|registry| PullSecret { registry: registry.to_owned(), ..PullSecret::default() });
         let found = |url: &str| find_for_url(&secrets, url).map(|secret| secret.registry.as_str());
@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn dockers_file_says_who_we_are_to_each_registry() {
+    fn docker_config_supplies_credentials_for_each_registry() {
         let config = DockerConfig::parse(
             r#"{"auths": {
                 "https://index.docker.io/v1/": {"auth": "aHViOm9uZTp0d28="},
@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn a_password_is_in_no_error_and_in_no_debug_output() {
+    fn password_is_absent_from_errors_and_debug_output() {
         for text in [
             r#"{"auths": {"r": {"auth": {"hunter2": 1}}}}"#,
             r#"{"auths": "hunter2"}"#,

@@ -1,4 +1,4 @@
-//! Network managers that installed systems use: their detection, units, and files.
+//! Network managers of installed systems: their detection, units, and files.
 
 use super::{NetworkConfig, RenderedFile, WRITTEN_BY};
 use model::inventory::Nic;
@@ -12,9 +12,9 @@ pub enum NetworkBackend {
     CloudInit,
 }
 
-/// Configuration files of the image that would configure NICs in addition to drophammer's files: all files in `folder`
-/// with names that start with one of `beginnings` and end with one of `endings`. Hidden files and `ifcfg-lo` are
-/// excluded.
+/// Configuration files of the image that would configure NICs in addition to drophammer's files. These are the files in
+/// `folder` whose names start with one of `beginnings` and end with one of `endings`, except hidden files and
+/// `ifcfg-lo`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DisplacedFiles {
     pub folder: &'static str,
@@ -31,14 +31,14 @@ impl DisplacedFiles {
     }
 }
 
-/// Configuration files of Red Hat's initscripts. NetworkManager also reads these files.
+/// Configuration files of Red Hat's initscripts, which NetworkManager also reads.
 const IFCFG: DisplacedFiles = DisplacedFiles {
     folder: "/etc/sysconfig/network-scripts",
     beginnings: &["ifcfg-", "route-", "route6-", "rule-", "rule6-"],
     endings: &[""],
 };
 
-/// Network managers that are not supported, with files that only their packages contain.
+/// Unsupported network managers, with files that exist only in their packages.
 const UNSUPPORTED: [(&str, &[&str]); 5] = [
     WICKED,
     INITSCRIPTS,
@@ -47,31 +47,31 @@ const UNSUPPORTED: [(&str, &[&str]); 5] = [
     ("netctl", &["/usr/bin/netctl"]),
 ];
 
-/// Network manager of SUSE. The `ifup` of this network manager does not read ifupdown's files.
+/// Network manager of SUSE. Its program `ifup` does not read the files of ifupdown.
 const WICKED: (&str, &[&str]) = ("wicked", &["/usr/sbin/wicked", "/usr/sbin/wickedd"]);
 
-/// Network scripts of Red Hat and Mageia. The `ifup` of these scripts does not read ifupdown's files.
+/// Network scripts of Red Hat and Mageia. Their program `ifup` does not read the files of ifupdown.
 const INITSCRIPTS: (&str, &[&str]) =
     ("initscripts", &["/etc/sysconfig/network-scripts/ifup-eth", "/etc/sysconfig/network-scripts/network-functions"]);
 
-/// Returns the name of the network manager in a tree, if the tree contains only unsupported network managers. `has`
-/// returns whether a path exists in the tree.
+/// Returns the name of an unsupported network manager if the tree contains only unsupported ones. `has` returns whether
+/// a path exists in the tree.
 pub fn find_unsupported(has: &dyn Fn(&str) -> bool) -> Option<&'static str> {
     let is_there = |(_, files): &&(&str, &[&str])| files.iter().any(|path| has(path));
     let found = || UNSUPPORTED.iter().find(is_there).map(|(name, _)| *name);
     NetworkBackend::detect(has).is_none().then(found).flatten()
 }
 
-/// Returns whether a network manager with this name is known, but not supported.
+/// Returns whether this is the name of an unsupported network manager.
 pub fn is_unsupported(name: &str) -> bool {
     UNSUPPORTED.iter().any(|(unsupported, _)| *unsupported == name)
 }
 
-/// Supported network managers, in the order in which they are detected. netplan is first because it controls
-/// NetworkManager and networkd. networkd follows NetworkManager and ifupdown, because nearly every image with systemd
-/// contains networkd, even an image that does not use it. cloud-init is last because it does not pass all settings to
-/// other network managers (22.4, Debian 12). For networkd, cloud-init writes neither bonds nor VLANs. For ifupdown, it
-/// writes only VLANs whose names contain the VLAN id. Only for netplan, it writes `on-link`.
+/// Supported network managers, in the order of their detection. netplan is first, because it controls NetworkManager
+/// and networkd. networkd follows NetworkManager and ifupdown, because nearly every image with systemd contains it,
+/// even if the image does not use it. cloud-init is last, because it does not pass all settings to other network
+/// managers (22.4, Debian 12): for networkd it writes neither bonds nor VLANs, for ifupdown only VLANs with the VLAN id
+/// in their names, and `on-link` only for netplan.
 const ALL: [NetworkBackend; 5] = [
     NetworkBackend::Netplan,
     NetworkBackend::NetworkManager,
@@ -82,19 +82,19 @@ const ALL: [NetworkBackend; 5] = [
 
 const CLOUD_INIT: &str = "/usr/bin/cloud-init";
 
-/// Directory of cloud-init's settings. If two files contain the same setting, the file whose name sorts last takes
+/// Directory of cloud-init's settings. If several files contain the same setting, the file whose name sorts last takes
 /// precedence.
 pub const CLOUD_FOLDER: &str = "/etc/cloud/cloud.cfg.d";
 
-/// Returns a name for a settings file that sorts after the names of all other settings files (`others`).
+/// Returns a file name that sorts after `others`, the names of all other settings files.
 fn choose_last_name(others: &[String]) -> String {
-    const USUAL: &str = "99-drophammer-network.cfg";
-    const OWN: &str = "drophammer-network.cfg";
+    const DEFAULT_FILE_NAME: &str = "99-drophammer-network.cfg";
+    const FILE_NAME_SUFFIX: &str = "drophammer-network.cfg";
     let last = others.iter().map(String::as_str).filter(|name| name.ends_with(".cfg")).max();
-    match last.filter(|name| *name > USUAL) {
-        Some(name) if name.ends_with(OWN) => name.to_owned(),
-        Some(name) => format!("{}_{OWN}", name.trim_end_matches(".cfg")),
-        None => USUAL.to_owned(),
+    match last.filter(|name| *name > DEFAULT_FILE_NAME) {
+        Some(name) if name.ends_with(FILE_NAME_SUFFIX) => name.to_owned(),
+        Some(name) => format!("{}_{FILE_NAME_SUFFIX}", name.trim_end_matches(".cfg")),
+        None => DEFAULT_FILE_NAME.to_owned(),
     }
 }
 
@@ -134,7 +134,7 @@ impl NetworkBackend {
         }
     }
 
-    /// Returns the systemd unit that must be enabled; `None` if another program's unit starts the network manager.
+    /// Returns the systemd unit that must be enabled; `None` if the unit of another program starts the network manager.
     pub fn unit_name(self) -> Option<&'static str> {
         match self {
             NetworkBackend::CloudInit | NetworkBackend::Netplan => None,
@@ -144,20 +144,20 @@ impl NetworkBackend {
         }
     }
 
-    /// Returns configuration files of other network managers, which would configure NICs as well.
+    /// Returns the configuration files of other network managers that would also configure NICs.
     pub fn displaced_files_of_others(self) -> impl Iterator<Item = DisplacedFiles> {
         let others = ALL.into_iter().filter(move |other| *other != self && *other != NetworkBackend::Netplan);
         others.flat_map(|other| other.displaced_files().iter().copied())
     }
 
-    /// Returns the configuration files of the image that must be moved aside.
+    /// Returns the configuration files of the image that must be moved aside for this network manager.
     pub fn displaced_files(self) -> &'static [DisplacedFiles] {
         match self {
             NetworkBackend::CloudInit => &[],
             NetworkBackend::Netplan => {
                 &[DisplacedFiles { folder: "/etc/netplan", beginnings: &[""], endings: &[".yaml"] }]
             }
-            // NetworkManager reads keyfiles of any name.
+            // NetworkManager reads keyfiles with any file name.
             NetworkBackend::NetworkManager => &[
                 DisplacedFiles { folder: "/etc/NetworkManager/system-connections", beginnings: &[""], endings: &[""] },
                 DisplacedFiles {
@@ -201,9 +201,9 @@ impl NetworkConfig {
         }
     }
 
-    /// Renders files in addition to [`NetworkConfig::render`]: `/etc/resolv.conf` if no daemon writes it, and a file
-    /// that disables network configuration by cloud-init if cloud-init is installed but another program configures the
-    /// network. `cloud_files` are the names in `/etc/cloud/cloud.cfg.d`.
+    /// Renders files that are needed in addition to those of [`NetworkConfig::render`]: `/etc/resolv.conf` if no daemon
+    /// writes it, and a file that prevents cloud-init from configuring the network if another program does so.
+    /// `cloud_files` are the file names in `/etc/cloud/cloud.cfg.d`.
     pub fn render_additional_files(
         &self,
         system: NetworkBackend,

@@ -7,7 +7,7 @@ pub(super) struct BondParameter {
     pub kernel: &'static str,
     pub networkd: &'static str,
     pub kind: ParameterType,
-    /// Bond modes that support the parameter; empty if all modes support the parameter.
+    /// Bond modes that support the parameter; empty if all modes support it.
     pub modes: &'static [&'static str],
 }
 
@@ -15,17 +15,17 @@ pub(super) enum ParameterType {
     OneOf(&'static [&'static str]),
     Milliseconds,
     Number,
-    /// IPv4 addresses.
+    /// List of IPv4 addresses.
     Targets,
 }
 
-/// Default interval of carrier monitoring (`mii-monitor-interval`) in milliseconds, as in NetworkManager. The value is
-/// always set, because the other network managers do not monitor the carrier by default, and the bond would not detect
-/// link failures.
+/// Default interval of carrier monitoring (`mii-monitor-interval`) in milliseconds, as in NetworkManager. It is always
+/// set, because the other network managers do not monitor the carrier by default, and the bond would not detect a lost
+/// link.
 pub(super) const MII_MILLISECONDS: &str = "100";
 pub(super) const DEFAULT_MODE: &str = "balance-rr";
 
-pub(super) const WITH_PRIMARY: &[&str] = &["active-backup", "balance-tlb", "balance-alb"];
+pub(super) const MODES_WITH_PRIMARY: &[&str] = &["active-backup", "balance-tlb", "balance-alb"];
 const LACP: &[&str] = &["802.3ad"];
 
 pub(super) const PARAMETERS: &[BondParameter] = &[
@@ -112,7 +112,7 @@ pub(super) const PARAMETERS: &[BondParameter] = &[
         kernel: "primary_reselect",
         networkd: "PrimaryReselectPolicy",
         kind: ParameterType::OneOf(&["always", "better", "failure"]),
-        modes: WITH_PRIMARY,
+        modes: MODES_WITH_PRIMARY,
     },
     BondParameter {
         netplan: "fail-over-mac-policy",
@@ -124,13 +124,13 @@ pub(super) const PARAMETERS: &[BondParameter] = &[
 ];
 
 impl super::BondConfig {
-    /// Returns the parameters of the bond that are set, in the order of [`PARAMETERS`].
+    /// Returns the parameters that the document sets for the bond, in the order of [`PARAMETERS`].
     pub(super) fn set_parameters(&self) -> impl Iterator<Item = (&'static BondParameter, &str)> {
         PARAMETERS.iter().filter_map(|parameter| Some((parameter, self.parameters.get(parameter.netplan)?.as_str())))
     }
 }
 
-/// Parses a duration such as `100`, `100ms` or `1s`, and returns the duration in milliseconds.
+/// Parses a duration such as `100`, `100ms` or `1s`. Returns the number of milliseconds.
 pub(super) fn parse_milliseconds(text: &str) -> Result<String, String> {
     let (number, factor) = match (text.strip_suffix("ms"), text.strip_suffix('s')) {
         (Some(number), _) => (number, 1),

@@ -28,7 +28,7 @@ fn address_bits(address: &IpAddr) -> u8 {
     if address.is_ipv4() { 32 } else { 128 }
 }
 
-/// Returns the address as a 128-bit number. An IPv4 address occupies the 32 most significant bits.
+/// Returns the address as a 128-bit number. An IPv4 address is in the 32 most significant bits.
 fn left_aligned_bits(address: &IpAddr) -> u128 {
     match address {
         IpAddr::V4(address) => u128::from(address.to_bits()) << 96,
@@ -36,7 +36,7 @@ fn left_aligned_bits(address: &IpAddr) -> u128 {
     }
 }
 
-/// Returns the network mask for a prefix length, aligned like the result of [`left_aligned_bits`].
+/// Returns the network mask of a prefix length, aligned like the result of [`left_aligned_bits`].
 fn prefix_mask(prefix: u8) -> u128 {
     match prefix {
         0 => 0,
@@ -89,7 +89,7 @@ pub(super) fn parse_ip(text: &str) -> Result<IpAddr, String> {
     text.parse().map_err(|_| format!("{text:?} is not an IP address such as 10.0.0.1 or 2001:db8::1"))
 }
 
-/// Parses an address or a network, followed by a slash and the prefix length.
+/// Parses an address or network, with a slash and a prefix length.
 pub(super) fn parse_cidr(text: &str) -> Result<Cidr, String> {
     let no = || format!("{text:?} is not an address with a prefix length, such as 10.0.0.7/24");
     let (address, length) = text.split_once('/').ok_or_else(no)?;
@@ -105,7 +105,7 @@ pub(super) fn parse_cidr(text: &str) -> Result<Cidr, String> {
     Ok(Cidr { address, prefix })
 }
 
-/// Parses an address with prefix length that can be assigned to a device.
+/// Parses an address with a prefix length that can be assigned to a device.
 pub(super) fn parse_own_address(text: &str) -> Result<Cidr, String> {
     let cidr = parse_cidr(text)?;
     let address = cidr.address;
@@ -132,7 +132,7 @@ pub(super) fn parse_own_address(text: &str) -> Result<Cidr, String> {
     Ok(cidr)
 }
 
-/// Parses the destination of a route. The destination `default` has the address family of the gateway `via`.
+/// Parses the destination of a route. `default` is the default route of the address family of the gateway `via`.
 pub(super) fn parse_destination(text: &str, via: &IpAddr) -> Result<Cidr, String> {
     let to = match text {
         "default" => Cidr::whole_family(via.is_ipv4()),
@@ -166,7 +166,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn addresses_of_a_host() {
+    fn host_addresses_are_parsed_or_refused() {
         for good in ["10.0.0.7/24", "10.0.0.0/31", "10.0.0.1/32", "2001:db8::7/64", "fe80::1/64", "2001:db8::/128"] {
             assert_eq!(parse_own_address(good).unwrap().to_string(), good);
         }
@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn destinations() {
+    fn destinations_are_parsed_or_refused() {
         let to = |text: &str, via: &str| parse_destination(text, &via.parse().unwrap()).map(|to| to.to_string());
         assert_eq!(to("default", "10.0.0.1").unwrap(), "0.0.0.0/0");
         assert_eq!(to("default", "fe80::1").unwrap(), "::/0");
@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_network_holds() {
+    fn network_contains_its_addresses() {
         let holds = |network: &str, address: &str| parse_cidr(network).unwrap().contains(&address.parse().unwrap());
         assert!(
             holds("10.0.0.7/24", "10.0.0.1")
@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn macs() {
+    fn macs_are_parsed_or_refused() {
         assert_eq!(parse_mac("52-54-00-AA-00-01").unwrap(), "52:54:00:aa:00:01");
         for bad in [
             "",

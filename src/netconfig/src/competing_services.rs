@@ -1,12 +1,11 @@
-//! Contents of an image that configure NICs in addition to the selected network manager: services that configure NICs
-//! at boot, and `.link` files.
+//! Contents of an image that affect NICs in addition to the selected network manager: services that configure NICs at
+//! boot, and `.link` files.
 
 use super::{NetworkBackend, NetworkConfig};
 use model::inventory::Nic;
 
-/// Network managers, each with the name prefixes of its services. The services are systemd units or OpenRC init
-/// scripts. The network manager `initscripts` is absent, because its service configures only the NICs in `ifcfg-*`
-/// files.
+/// Network managers and the prefixes of the names of their services, which are systemd units or OpenRC init scripts.
+/// The network manager `initscripts` is not listed, because its service configures only NICs with `ifcfg-*` files.
 const SERVICES: [(&str, &[&str]); 7] = [
     ("systemd-networkd", &["systemd-networkd"]),
     ("NetworkManager", &["NetworkManager", "networkmanager"]),
@@ -17,8 +16,8 @@ const SERVICES: [(&str, &[&str]); 7] = [
     ("netctl", &["netctl"]),
 ];
 
-/// Returns the name of the network manager that a service belongs to, such as `wicked` for `wickedd-nanny.service`. Returns `None` for
-/// services that do not configure NICs.
+/// Returns the name of the network manager to which a service belongs, such as `wicked` for `wickedd-nanny.service`;
+/// `None` for a service that does not configure NICs.
 pub fn find_service_manager(service: &str) -> Option<&'static str> {
     let belongs = |begin: &&str| {
         service.strip_prefix(*begin).is_some_and(|rest| rest.is_empty() || rest.starts_with(['.', '-', '@']))
@@ -27,9 +26,9 @@ pub fn find_service_manager(service: &str) -> Option<&'static str> {
 }
 
 impl NetworkBackend {
-    /// Returns the network manager whose services configure the NICs. netplan does not have a service: it writes the
-    /// files of its renderer, which is networkd unless one of the `vendor_files` specifies NetworkManager.
-    /// `vendor_files` contains the texts of netplan's files outside of `/etc`, ordered by file name.
+    /// Returns the network manager whose services configure the NICs. netplan has no service of its own: it writes the
+    /// files of its renderer, which is networkd, unless one of the `vendor_files` specifies NetworkManager.
+    /// `vendor_files` are the contents of netplan's files outside of `/etc`, ordered by file name.
     pub fn running_manager(self, vendor_files: &[String]) -> NetworkBackend {
         let lines = vendor_files.iter().flat_map(|text| text.lines());
         let last = lines.filter_map(|line| line.trim().strip_prefix("renderer:")).next_back();
@@ -40,17 +39,17 @@ impl NetworkBackend {
         }
     }
 
-    /// Returns whether udev applies the `.link` file `name` of the image to a NIC instead of a `.link` file of this
-    /// network manager. If several files match a NIC, udev applies only the file whose name sorts first.
-    pub fn yields_to_link_file(self, name: &str) -> bool {
+    /// Returns whether udev prefers the image's `.link` file `name` to the `.link` files of this network manager. If
+    /// several files match a NIC, udev applies only the one whose name sorts first.
+    pub fn is_overridden_by_link_file(self, name: &str) -> bool {
         let own = if self == NetworkBackend::Netplan { "10-netplan-" } else { "10-drophammer-" };
         name.ends_with(".link") && (name < own || name.starts_with(own))
     }
 }
 
 impl NetworkConfig {
-    /// Returns whether udev names NICs according to this network manager's `.link` files. cloud-init renames NICs
-    /// itself.
+    /// Returns whether this network manager has `.link` files, from which udev takes the names of NICs.
+    /// cloud-init renames NICs itself.
     pub fn has_link_files(&self, system: NetworkBackend, nics: &[Nic]) -> bool {
         match system {
             NetworkBackend::CloudInit => false,

@@ -1,7 +1,7 @@
-//! Names of the fields that drophammer supports, and of the fields that only netplan supports.
+//! Names of the fields that drophammer supports, and of those that only netplan supports.
 
-pub(super) const TOP: &[&str] = &["version", "ethernets", "bonds", "vlans"];
-pub(super) const TOP_UNREAD: &[&str] = &[
+pub(super) const SUPPORTED_TOP_FIELDS: &[&str] = &["version", "ethernets", "bonds", "vlans"];
+pub(super) const IGNORED_TOP_FIELDS: &[&str] = &[
     "renderer",
     "bridges",
     "dummy-devices",
@@ -13,11 +13,11 @@ pub(super) const TOP_UNREAD: &[&str] = &[
     "vrfs",
     "wifis",
 ];
-/// Supported fields that every type of device has.
+/// Fields that all types of devices support.
 pub(super) const SETTINGS: [&str; 10] =
     ["dhcp4", "dhcp6", "accept-ra", "addresses", "gateway4", "gateway6", "nameservers", "routes", "mtu", "optional"];
-/// Fields of devices that netplan supports but drophammer does not.
-pub(super) const UNREAD: &[&str] = &[
+/// Fields of devices that are supported by netplan, but not by drophammer.
+pub(super) const UNSUPPORTED_DEVICE_FIELDS: &[&str] = &[
     "activation-mode",
     "critical",
     "dhcp-identifier",
@@ -46,7 +46,7 @@ pub(super) const UNREAD: &[&str] = &[
     "transmit-checksum-offload",
     "wakeonlan",
 ];
-pub(super) const PARAMETERS_UNREAD: &[&str] = &[
+pub(super) const UNSUPPORTED_PARAMETERS: &[&str] = &[
     "all-slaves-active",
     "arp-all-targets",
     "arp-validate",
@@ -56,5 +56,5 @@ pub(super) const PARAMETERS_UNREAD: &[&str] = &[
     "resend-igmp",
 ];
 pub(super) const ROUTE: &[&str] = &["to", "via", "metric", "on-link"];
-pub(super) const ROUTE_UNREAD: &[&str] =
+pub(super) const UNSUPPORTED_ROUTE_FIELDS: &[&str] =
     &["advertised-mss", "advertised-receive-window", "congestion-window", "from", "mtu", "scope", "table", "type"];

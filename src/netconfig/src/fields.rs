@@ -1,4 +1,4 @@
-//! Field-by-field access to a JSON document. Problems are collected, each with its path.
+//! Access to the fields of a JSON document. Problems are collected, each with the path of its field.
 
 use common::diagnostic::{Diagnostic, child_path};
 use common::spelling::find_similar;
@@ -25,7 +25,7 @@ impl<'a> JsonFields<'a> {
     }
 }
 
-/// Reader that collects all problems of a document.
+/// Reader of a document, which collects all problems.
 #[derive(Default)]
 pub(super) struct NetworkReader {
     pub problems: Vec<Diagnostic>,
@@ -36,8 +36,8 @@ impl NetworkReader {
         self.problems.push(Diagnostic::new(place, message));
     }
 
-    /// Returns the fields of a mapping. Reports each field whose name is not in `known`. `unread` lists the fields that
-    /// netplan supports but drophammer does not; the message for such a field states this.
+    /// Returns the fields of a mapping. Reports each field that is not in `known`. The message about a field in
+    /// `unread` states that netplan supports it, but drophammer does not.
     pub(crate) fn read_fields<'a>(
         &mut self,
         field: &JsonField<'a>,
@@ -47,7 +47,7 @@ impl NetworkReader {
         let map = self.read_mapping(field)?;
         for name in map.keys().filter(|name| !known.contains(&name.as_str())) {
             let message = match unread.contains(&name.as_str()) {
-                true => format!("drophammer does not support netplan's field {name:?}: remove it"),
+                true => format!("drophammer does not support netplan's field {name:?}: remove this field"),
                 false => format!("unknown field {name:?}{}", suggest_nearest(name, known)),
             };
             self.report(&child_path(&field.place, name), message);
@@ -55,7 +55,7 @@ impl NetworkReader {
         Some(JsonFields { place: field.place.clone(), map })
     }
 
-    /// Returns the entries of a mapping whose keys are chosen by the user.
+    /// Returns the entries of a mapping whose keys the user chooses.
     pub(crate) fn read_entries<'a>(&mut self, field: &JsonField<'a>) -> Vec<(&'a str, JsonField<'a>)> {
         let map = self.read_mapping(field).into_iter().flatten();
         map.map(|(name, value)| (name.as_str(), JsonField { place: child_path(&field.place, name), value })).collect()
@@ -66,7 +66,7 @@ impl NetworkReader {
         if map.is_none() {
             self.report(
                 &field.place,
-                format!("this must be a mapping of fields, but is {actual}", actual = describe_type(field.value)),
+                format!("the value must be a mapping of fields, but is {actual}", actual = describe_type(field.value)),
             );
         }
         map
@@ -76,7 +76,7 @@ impl NetworkReader {
         let Some(items) = field.value.as_array() else {
             self.report(
                 &field.place,
-                format!("this must be a list, but is {actual}", actual = describe_type(field.value)),
+                format!("the value must be a list, but is {actual}", actual = describe_type(field.value)),
             );
             return Vec::new();
         };
@@ -84,19 +84,22 @@ impl NetworkReader {
         items.iter().enumerate().map(|(index, value)| JsonField { place: place(index), value }).collect()
     }
 
-    /// Returns a string or number as text. Reports a value of another type.
+    /// Returns a string or number as text. Reports values of other types.
     pub(crate) fn read_text(&mut self, field: &JsonField) -> Option<String> {
         match field.value {
             Value::String(text) => Some(text.clone()),
             Value::Number(number) => Some(number.to_string()),
             other => {
-                self.report(&field.place, format!("this must be text, but is {actual}", actual = describe_type(other)));
+                self.report(
+                    &field.place,
+                    format!("the value must be text, but is {actual}", actual = describe_type(other)),
+                );
                 None
             }
         }
     }
 
-    /// Parses a string or number with `parse`. Reports a value that cannot be parsed.
+    /// Parses a string or number with `parse`. Reports a value that `parse` rejects.
     pub(crate) fn parse_scalar<T>(
         &mut self,
         field: &JsonField,
@@ -106,8 +109,8 @@ impl NetworkReader {
         parse(&text).map_err(|why| self.report(&field.place, why)).ok()
     }
 
-    /// Parses the items of a list with `parse`, and returns each result with its path. Items that cannot be parsed are reported and
-    /// skipped.
+    /// Parses the items of a list with `parse`. Returns the results with their paths. Items that `parse` rejects are
+    /// reported and skipped.
     pub(crate) fn parse_items<T>(
         &mut self,
         field: Option<JsonField>,
@@ -117,7 +120,7 @@ impl NetworkReader {
         items.iter().filter_map(|item| Some((self.parse_scalar(item, &parse)?, item.place.clone()))).collect()
     }
 
-    /// Returns a boolean. The words that YAML 1.1 allows for booleans, such as `yes`, are accepted too.
+    /// Returns a boolean. Also accepts the words for booleans in YAML 1.1, such as `yes`.
     pub(crate) fn read_flag(&mut self, field: Option<JsonField>) -> Option<bool> {
         let field = field?;
         let word = field.value.as_str().map(str::to_lowercase);
@@ -126,7 +129,7 @@ impl NetworkReader {
             (_, Some("true" | "yes" | "on" | "y")) => Some(true),
             (_, Some("false" | "no" | "off" | "n")) => Some(false),
             _ => {
-                self.report(&field.place, "this must be true or false");
+                self.report(&field.place, "the value must be true or false");
                 None
             }
         }
@@ -157,7 +160,7 @@ fn describe_type(value: &Value) -> &'static str {
     }
 }
 
-/// Returns `; did you mean "x"?` for the known word that is most similar. If no known word is similar, returns the list of known words.
+/// Returns `; did you mean "x"?` with the most similar known word, or the list of known words if none is similar.
 pub(super) fn suggest_nearest(word: &str, known: &[&str]) -> String {
     match find_similar(word, known.iter().rev().copied()) {
         Some(name) => format!("; did you mean {name:?}?"),

@@ -1,6 +1,6 @@
-//! Structured fuzz tests of network configurations. The configurations contain NICs, bonds and VLANs with addresses,
-//! routes and name servers; some of them are invalid. Accepted configurations are rendered for every network manager.
-//! They are also rendered as a ramdisk script, which must contain only expected commands.
+//! Structured fuzz tests of network configurations with NICs, bonds and VLANs that have addresses, routes and name
+//! servers. Some configurations are invalid. The valid ones are rendered for each network manager, and as a script for
+//! the ramdisk, which may contain only expected commands.
 
 mod dhcp;
 
@@ -13,8 +13,8 @@ use std::sync::Mutex;
 use std::time::Duration;
 use testing::fuzzing::{Fuzz, folder};
 
-/// Number of generated documents for each verdict of the parser.
-static COUNTS: Mutex<BTreeMap<&'static str, u64>> = Mutex::new(BTreeMap::new());
+/// Number of generated documents for each result of the parser, such as a document that it accepts.
+static VERDICT_COUNTS: Mutex<BTreeMap<&'static str, u64>> = Mutex::new(BTreeMap::new());
 
 const SYSTEMS: [NetworkBackend; 5] = [
     NetworkBackend::CloudInit,
@@ -32,10 +32,10 @@ fn fuzz_network_descriptions() {
         hangs: Duration::from_secs(60),
         corpus: Vec::new(),
         mutated: |_, random| generate(random).to_string().into_bytes(),
-        judge,
+        check_input,
     };
     fuzz.run();
-    let counts = COUNTS.lock().unwrap();
+    let counts = VERDICT_COUNTS.lock().unwrap();
     counts.iter().for_each(|(verdict, count)| println!("{count:>8}  {verdict}"));
     let of = |verdict: &str| counts.get(verdict).copied().unwrap_or_default();
     for verdict in ["refused", "does not fit", "ethernets alone", "with a bond", "with a VLAN"] {
@@ -53,10 +53,10 @@ fn nics() -> Vec<Nic> {
     (0..3).map(nic).collect()
 }
 
-fn judge(input: &[u8], _: &mut Rng) -> bool {
+fn check_input(input: &[u8], _: &mut Rng) -> bool {
     let Ok(document) = serde_json::from_slice::<Value>(input) else { return false };
     let verdict = verdict(&document);
-    *COUNTS.lock().unwrap().entry(verdict).or_default() += 1;
+    *VERDICT_COUNTS.lock().unwrap().entry(verdict).or_default() += 1;
     !matches!(verdict, "refused" | "does not fit")
 }
 
@@ -87,7 +87,7 @@ fn verdict(document: &Value) -> &'static str {
     }
 }
 
-/// Asserts that a script contains only expected commands, and no shell metacharacters outside of quotes.
+/// Asserts that a script contains only expected commands, and no shell metacharacters except in quotes.
 fn assert_own_commands(script: &str) {
     const COMMANDS: [&str; 8] = ["modprobe", "echo", "ip", "carrier_of", "lease_of", "mkdir", "printf", "cat"];
     let script = script.replace(r"'\''", "");
@@ -115,7 +115,8 @@ const ADDRESSES: [&str; 10] = [
     "$(reboot)/24",
 ];
 const GATEWAYS: [&str; 6] = ["192.0.2.1", "198.51.100.8", "2001:db8::1", "192.0.2.300", "", "`reboot`"];
-const ODD: [&str; 10] = ["", "x y", "a'b", "$(reboot)", "`reboot`", "a;reboot", "a\nreboot", "../x", "-x", "\u{202e}x"];
+const SPECIAL_VALUES: [&str; 10] =
+    ["", "x y", "a'b", "$(reboot)", "`reboot`", "a;reboot", "a\nreboot", "../x", "-x", "\u{202e}x"];
 const NAMES: [&str; 6] = ["lan", "wan0", "bond0", "vlan10", "eth0", "storage"];
 
 fn one_in(random: &mut Rng, many: u8) -> bool {
@@ -165,7 +166,7 @@ fn ethernet(random: &mut Rng, number: usize) -> Value {
     let mac = if one_in(random, 12) { "52:54:00:bb:00:00".to_owned() } else { format!("52:54:00:aa:00:0{number}") };
     ethernet["match"] = json!({"macaddress": mac});
     if one_in(random, 4) {
-        ethernet["set-name"] = json!(if one_in(random, 4) { *random.choice(&ODD).unwrap() } else { "lan7" });
+        ethernet["set-name"] = json!(if one_in(random, 4) { *random.choice(&SPECIAL_VALUES).unwrap() } else { "lan7" });
     }
     ethernet
 }
@@ -185,7 +186,7 @@ fn settings(random: &mut Rng) -> Value {
         settings["dhcp4"] = json!(true);
     }
     if one_in(random, 4) {
-        let search = if one_in(random, 6) { *random.choice(&ODD).unwrap() } else { "example.org" };
+        let search = if one_in(random, 6) { *random.choice(&SPECIAL_VALUES).unwrap() } else { "example.org" };
         settings["nameservers"] = json!({"addresses": [pick(random, &GATEWAYS, 3)], "search": [search]});
     }
     if one_in(random, 6) {
@@ -196,7 +197,7 @@ fn settings(random: &mut Rng) -> Value {
 
 fn bond(random: &mut Rng, members: &[&str]) -> Value {
     let mut bond = settings(random);
-    let mode = if one_in(random, 8) { *random.choice(&ODD).unwrap() } else { "802.3ad" };
+    let mode = if one_in(random, 8) { *random.choice(&SPECIAL_VALUES).unwrap() } else { "802.3ad" };
     bond["interfaces"] = json!(members);
     bond["parameters"] = json!({"mode": mode, "mii-monitor-interval": 100});
     bond
@@ -204,7 +205,7 @@ fn bond(random: &mut Rng, members: &[&str]) -> Value {
 
 /// Replaces a value at a random position.
 fn corrupt(random: &mut Rng, value: &mut Value) {
-    let odd = *random.choice(&ODD).unwrap();
+    let odd = *random.choice(&SPECIAL_VALUES).unwrap();
     match value {
         Value::Object(fields) if !fields.is_empty() => {
             let key = fields.keys().nth(random.usize(..fields.len())).unwrap().clone();

@@ -1,6 +1,7 @@
-//! Configuration for ifupdown: `/etc/network/interfaces`, and the `.link` files by which udev names the NICs.
+//! Configuration for ifupdown: `/etc/network/interfaces`, and the `.link` files from which udev takes the
+//! names of the NICs.
 //!
-//! Bonds and VLANs are created by `ip` commands in the stanzas, so the image needs neither ifenslave nor the package vlan.
+//! `ip` commands in the stanzas create the bonds and VLANs, so the image needs neither ifenslave nor the package vlan.
 
 use super::bond_parameters::ParameterType;
 use super::{
@@ -20,7 +21,7 @@ impl NetworkConfig {
             if self.find_bond(id).is_some() {
                 continue;
             }
-            // A VLAN is marked `auto` and brought up at boot. Its underlying device must be up by then.
+            // VLANs are brought up at boot (`auto`), so their underlying devices must also be up by then.
             let comes_late = ethernet.settings.optional && self.vlans_on_device(id).next().is_none();
             text += &format_stanzas(&name, comes_late, Vec::new(), &ethernet.settings, Vec::new());
         }
@@ -38,18 +39,18 @@ impl NetworkConfig {
 
     fn bond_commands(&self, id: &str, bond: &BondConfig, nics: &[Nic]) -> Vec<String> {
         let given = bond.set_parameters().filter(|(parameter, value)| {
-            // A value of 0 is omitted: it is the kernel's default, and the kernel refuses an explicit 0 if the other
-            // type of link monitoring is configured.
+            // An interval of 0 is omitted. It is the kernel's default, and the kernel refuses an explicit 0 if the
+            // other type of link monitoring is configured.
             !(matches!(parameter.kind, ParameterType::Milliseconds) && *value == "0")
         });
         let parameters: Vec<String> = given.map(|(parameter, value)| format!("{} {value}", parameter.kernel)).collect();
-        // The bond may already exist, because loading the kernel module may create bond0.
+        // bond0 may already exist, because loading the kernel module can create it.
         let mut lines = vec![creation_command(id, &format!("name {id} type bond"))];
         lines.push(format!("pre-up ip link set dev {id} type bond {}", parameters.join(" ")));
         lines.extend(bond.mac.iter().map(|mac| format!("pre-up ip link set dev {id} address {mac}")));
         for member in &bond.members {
             let member = self.assigned_name(member, nics);
-            // A failure is ignored, so that the bond comes up even if one of its NICs is missing.
+            // A failure is ignored, so that the bond also comes up without a missing NIC.
             lines.push(format!("pre-up ip link set dev {member} down || true"));
             lines.push(format!("pre-up ip link set dev {member} master {id} || true"));
         }
@@ -67,9 +68,8 @@ fn removal_command(id: &str) -> Vec<String> {
     vec![format!("post-down ip link delete dev {id}")]
 }
 
-/// An `iface` stanza. An interface has one stanza for each address and for each dynamic method. The first stanza of an
-/// interface contains the commands that create the device, and the last stanza contains the commands that remove the
-/// device.
+/// An `iface` stanza. An interface has one stanza for each address and for each dynamic method. The first stanza
+/// contains the commands that create the device, and the last stanza the commands that remove it.
 struct InterfaceStanza {
     is_v4: bool,
     method: &'static str,
@@ -117,7 +117,7 @@ fn address_stanzas(name: &str, settings: &InterfaceSettings) -> Vec<InterfaceSta
     let mut ways = Vec::new();
     let mut push = |is_v4, method, options| ways.push(InterfaceStanza { is_v4, method, options });
     if settings.dhcp4 {
-        // The MTU is set after the lease was obtained, because dhclient would replace an earlier value.
+        // The MTU is set after the lease was obtained, because dhclient would otherwise overwrite it.
         let mtu = settings.mtu.map(|mtu| format!("up ip link set dev {name} mtu {mtu}"));
         push(true, "dhcp", [format!("metric {DHCP_METRIC}")].into_iter().chain(mtu).collect());
     }
@@ -129,7 +129,7 @@ fn address_stanzas(name: &str, settings: &InterfaceSettings) -> Vec<InterfaceSta
         (false, Some(true)) => push(false, "auto", Vec::new()),
         (false, _) => {}
     }
-    // Autoconfiguration is written explicitly, because ifup disables it by default for an interface with a static
+    // Autoconfiguration is enabled explicitly, because ifup disables it by default for an interface with a static
     // address.
     let autoconf = (settings.accept_ra != Some(false)).then(|| "autoconf 1".to_owned());
     for address in settings.addresses.iter().filter(|address| !address.is_v4()) {
@@ -138,8 +138,8 @@ fn address_stanzas(name: &str, settings: &InterfaceSettings) -> Vec<InterfaceSta
     ways
 }
 
-/// Returns the stanza options with name servers and search domains. If the image contains resolvconf, resolvconf
-/// processes these options.
+/// Returns the stanza options for name servers and search domains. They take effect only if the image contains
+/// resolvconf.
 fn dns_options(settings: &InterfaceSettings) -> Vec<String> {
     let servers: Vec<String> = settings.nameservers.iter().map(ToString::to_string).collect();
     let lines = [("dns-nameservers", &servers), ("dns-search", &settings.search)];

@@ -1,4 +1,4 @@
-//! Writer of INI files: units of systemd-networkd, keyfiles of NetworkManager, and udev's `.link` files.
+//! Writer of INI files for systemd-networkd, NetworkManager and udev's `.link` files.
 
 use super::{NetworkConfig, NicSelector, RenderedFile, WRITTEN_BY};
 use std::fmt::Display;
@@ -13,7 +13,7 @@ impl IniFile {
         self
     }
 
-    /// Adds a key with its value to the last section.
+    /// Adds a key with its value to the current section.
     pub(crate) fn set(&mut self, key: impl Display, value: impl Display) -> &mut IniFile {
         if let Some((_, lines)) = self.0.last_mut() {
             lines.push(format!("{key}={value}"));
@@ -21,7 +21,7 @@ impl IniFile {
         self
     }
 
-    /// Adds one line for each of the values. All lines have this key.
+    /// Adds a line with this key for each of the values.
     pub(crate) fn set_each(&mut self, key: &str, values: impl IntoIterator<Item = impl Display>) -> &mut IniFile {
         for value in values {
             self.set(key, value);
@@ -41,8 +41,8 @@ impl IniFile {
 }
 
 impl NetworkConfig {
-    /// Renders the `.link` file by which udev names the NIC. The file also contains the MTU. It replaces systemd's
-    /// default file, because udev applies only one `.link` file to a NIC.
+    /// Renders the `.link` file with which udev names the NIC and sets its MTU. Since udev applies only one
+    /// `.link` file to a NIC, this file replaces the default file of systemd.
     pub(super) fn render_link_file(&self, id: &str, name: &str) -> Option<RenderedFile> {
         let ethernet = self.ethernets.get(id)?;
         let mut ini = IniFile::default();

@@ -1,8 +1,8 @@
 //! Network configuration of the installed system, in version 2 of netplan's format.
 //!
-//! This crate does no I/O. It parses and validates a document ([`NetworkConfig::parse`]), compares it with the machine's NICs
-//! ([`NetworkConfig::check_nics`]) and renders it for the network manager of the image ([`NetworkConfig::render`]). Other crates write the
-//! files.
+//! The crate performs no I/O. It parses and validates a document ([`NetworkConfig::parse`]), compares it with the NICs
+//! of the machine ([`NetworkConfig::check_nics`]), and renders it for the image's network manager
+//! ([`NetworkConfig::render`]). Other crates write the files.
 
 mod backend;
 mod bond_parameters;
@@ -33,8 +33,8 @@ use serde::Serialize;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
-/// Parsed network configuration. Devices are keyed by their ids in the document; an id occurs in only one of the three
-/// maps.
+/// Parsed network configuration. The keys are the ids of the devices in the document. Each id occurs in only one of the
+/// three maps.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct NetworkConfig {
     pub ethernets: BTreeMap<String, EthernetConfig>,
@@ -45,13 +45,12 @@ pub struct NetworkConfig {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct EthernetConfig {
     pub card: NicSelector,
-    /// Interface name that the NIC gets in the installed system (netplan's `set-name`); `None` if the NIC is not
-    /// renamed.
+    /// Interface name of the NIC in the installed system (netplan's `set-name`); `None` if the NIC is not renamed.
     pub set_name: Option<String>,
     pub settings: InterfaceSettings,
 }
 
-/// Criterion by which a NIC is selected.
+/// Criterion that selects a NIC.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum NicSelector {
@@ -66,9 +65,9 @@ pub struct BondConfig {
     /// Ids of ethernets.
     pub members: Vec<String>,
     pub mac: Option<String>,
-    /// Id of the primary member, which carries the traffic whenever its link is up.
+    /// Id of the primary member, which carries the traffic as long as its link is up.
     pub primary: Option<String>,
-    /// Parameters, keyed by their names in netplan. Durations are in milliseconds. `mode` is always set.
+    /// Parameters by their names in netplan, with durations in milliseconds. `mode` is always set.
     pub parameters: BTreeMap<String, String>,
     pub settings: InterfaceSettings,
 }
@@ -86,15 +85,15 @@ pub struct VlanConfig {
 pub struct InterfaceSettings {
     pub dhcp4: bool,
     pub dhcp6: bool,
-    /// Whether router advertisements are accepted; `None` leaves the decision to the kernel.
+    /// Whether router advertisements are accepted; `None` if the kernel decides.
     pub accept_ra: Option<bool>,
     pub addresses: Vec<Cidr>,
-    /// Static routes, including the default routes that the document specifies as `gateway4` and `gateway6`.
+    /// Static routes, including the default routes from `gateway4` and `gateway6`.
     pub routes: Vec<StaticRoute>,
     pub nameservers: Vec<IpAddr>,
     pub search: Vec<String>,
     pub mtu: Option<u32>,
-    /// Whether the system boots without waiting for the device.
+    /// True if the system boots without waiting for the device.
     pub optional: bool,
 }
 
@@ -104,8 +103,7 @@ pub struct StaticRoute {
     pub to: Cidr,
     pub via: IpAddr,
     pub metric: Option<u32>,
-    /// True if the gateway is directly reachable on the link although no address of the device has a prefix that
-    /// contains the gateway.
+    /// True if the gateway is reachable on the link, even if it is not in the network of any address of the device.
     pub on_link: bool,
 }
 
@@ -119,9 +117,9 @@ pub struct RenderedFile {
 }
 
 impl RenderedFile {
-    /// Adapts the file to the version of systemd in the installed system. systemd before 245 ignores
-    /// `PermanentMACAddress=`, so a section with only this condition would match every NIC. If the version is unknown,
-    /// it is assumed to be older than 245, because every version supports `MACAddress=`.
+    /// Adapts the file to the version of systemd in the installed system; `None` if the version is unknown. systemd
+    /// before 245 ignores `PermanentMACAddress=`, so a section with only this condition would match every NIC. An
+    /// unknown version is treated like a version before 245, because every version supports `MACAddress=`.
     pub fn for_systemd(mut self, version: Option<u32>) -> RenderedFile {
         let is_systemd = self.path.starts_with("/etc/systemd/network/");
         if is_systemd && version.is_none_or(|version| version < 245) {
@@ -131,15 +129,16 @@ impl RenderedFile {
     }
 }
 
-/// Metric of routes from DHCP. This is the default of netplan, and NetworkManager's default for Ethernet; networkd and
-/// dhclient have other defaults.
+/// Metric of routes from DHCP, as in netplan, and for Ethernet in NetworkManager. The defaults of networkd and dhclient
+/// differ.
 const DHCP_METRIC: u32 = 100;
 
 /// Comment in the first line of each configuration file.
 const WRITTEN_BY: &str = "# Written by drophammer from the allocation's network.\n";
 
 impl InterfaceSettings {
-    /// Returns whether the device has no addresses, routes or name servers, and does not obtain them from DHCP or router advertisements.
+    /// Returns whether the device has no addresses, routes or name servers, and obtains none from DHCP or router
+    /// advertisements.
     pub(crate) fn is_empty(&self) -> bool {
         let by_itself = self.dhcp4 || self.dhcp6 || self.accept_ra == Some(true);
         !by_itself && self.addresses.is_empty() && self.routes.is_empty() && self.has_no_dns()
@@ -149,7 +148,7 @@ impl InterfaceSettings {
         self.nameservers.is_empty() && self.search.is_empty()
     }
 
-    /// Returns whether the device may have an address of this address family.
+    /// Returns whether the device may get an address of this address family.
     fn has_family(&self, is_v4: bool) -> bool {
         let dynamic = if is_v4 { self.dhcp4 } else { self.dhcp6 || self.accept_ra != Some(false) };
         dynamic || self.addresses.iter().any(|address| address.is_v4() == is_v4)
@@ -157,7 +156,7 @@ impl InterfaceSettings {
 }
 
 impl NetworkConfig {
-    /// Returns the settings of all devices with their ids: first ethernets, then bonds, then VLANs. Each VLAN follows its underlying
+    /// Returns the ids and settings of all devices: ethernets, then bonds, then VLANs. Each VLAN follows its underlying
     /// device.
     fn devices_in_order(&self) -> Vec<(&str, &InterfaceSettings)> {
         let ethernets = self.ethernets.iter().map(|(id, one)| (id.as_str(), &one.settings));
@@ -171,7 +170,7 @@ impl NetworkConfig {
         vlans.into_iter()
     }
 
-    /// Returns the nesting depth of a VLAN, 1 for a VLAN whose underlying device is not a VLAN.
+    /// Returns the nesting depth of a VLAN. It is 1 if the underlying device is not a VLAN.
     fn vlan_depth(&self, id: &str) -> usize {
         let mut beneath = self.vlans.get(id);
         let mut depth = 0;
@@ -181,7 +180,7 @@ impl NetworkConfig {
         depth
     }
 
-    /// Returns the id of the bond that the ethernet belongs to.
+    /// Returns the id of the bond to which the ethernet belongs.
     fn find_bond(&self, ethernet: &str) -> Option<&str> {
         let found = self.bonds.iter().find(|(_, bond)| bond.members.iter().any(|member| member == ethernet));
         found.map(|(id, _)| id.as_str())
@@ -192,7 +191,7 @@ impl NetworkConfig {
     }
 
     /// Renders `/etc/resolv.conf` with the name servers and search domains of all devices, for a system in which no
-    /// daemon writes this file. Returns `None` if no device has a name server or search domain.
+    /// daemon writes this file. Returns `None` if no device has any.
     fn render_resolv_conf(&self) -> Option<RenderedFile> {
         let (mut servers, mut domains) = (Vec::new(), Vec::new());
         for (_, settings) in self.devices_in_order() {

@@ -1,8 +1,8 @@
 //! Network configuration derived from metal-stack's `networks`, for an image without a routing daemon.
 //!
-//! In metal-stack a machine announces its addresses over BGP, and the switches then route packets for these addresses
-//! to the machine. `networks` contains no gateway. Without a routing daemon, each NIC with a link therefore uses DHCP,
-//! in particular to obtain a default route. The first NIC also gets the addresses of the machine.
+//! In metal-stack, a machine announces its addresses over BGP, and the switches route packets for these addresses to
+//! the machine. `networks` contains no gateway. Without a routing daemon, each NIC with a link therefore uses DHCP,
+//! mainly to obtain a default route. The first NIC also gets the addresses of the machine.
 
 use super::cidr::{parse_cidr, parse_ip};
 use super::fields::{JsonField, NetworkReader};
@@ -47,7 +47,7 @@ impl NetworkConfig {
         }
         let cards: Vec<Nic> = cards.into_iter().cloned().collect();
         let mut network = NetworkConfig::dhcp_on_all(&cards);
-        // The addresses belong to the first NIC in the order of the inventory, not of the map's keys.
+        // The first NIC is the first one in the inventory, not the first key of the map.
         let first = cards.iter().find(|nic| !nic.mac.is_empty()).map(|nic| nic.mac.to_lowercase().replace(':', ""));
         if let Some(first) = first.and_then(|mac| network.ethernets.get_mut(&format!("enx{mac}"))) {
             first.settings.addresses = addresses;
@@ -57,7 +57,7 @@ impl NetworkConfig {
     }
 }
 
-/// Returns the items of a list. The result is empty if the list is missing.
+/// Returns the items of a list, or no items if the list is missing.
 fn read_list<'a>(reader: &mut NetworkReader, name: &str, value: &'a Value) -> Vec<JsonField<'a>> {
     match value {
         Value::Null => Vec::new(),
@@ -65,8 +65,8 @@ fn read_list<'a>(reader: &mut NetworkReader, name: &str, value: &'a Value) -> Ve
     }
 }
 
-/// Returns the machine's addresses in a network, each with the length of the prefix that contains it. Addresses of an underlay network are
-/// skipped, because only the switches use them.
+/// Returns the machine's addresses in a network, each with the length of the prefix that contains it. The addresses of
+/// an underlay network are skipped, because only the switches use them.
 fn read_addresses(reader: &mut NetworkReader, network: &JsonField) -> Vec<Cidr> {
     let field = |name: &str| {
         let value = network.value.get(name).filter(|value| !value.is_null())?;

@@ -3,12 +3,12 @@
 use super::{NetworkConfig, NicSelector};
 use model::inventory::Nic;
 
-/// Maximum length of an interface name: IFNAMSIZ without the closing NUL.
+/// Maximum length of an interface name: IFNAMSIZ without the terminating NUL.
 const LONGEST_NAME: usize = 15;
-/// Maximum length of an id. Ids become parts of file names.
+/// Maximum length of an id, which becomes a part of file names.
 const LONGEST_ID: usize = 64;
 
-/// Validates the name of an interface by the rules of the kernel and systemd.
+/// Checks an interface name by the rules of the kernel and of systemd.
 pub(super) fn parse_interface_name(text: &str) -> Result<String, String> {
     parse_id(text)?;
     if text.len() > LONGEST_NAME {
@@ -24,8 +24,8 @@ pub(super) fn parse_interface_name(text: &str) -> Result<String, String> {
     Ok(text.to_owned())
 }
 
-/// Checks the length and the characters of an id. For an id that is also the name of an interface,
-/// [`parse_interface_name`] is used instead.
+/// Checks the length and the characters of an id. An id that is also an interface name is checked by
+/// [`parse_interface_name`].
 pub(super) fn parse_id(text: &str) -> Result<String, String> {
     let is_good = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
     let begins_well = text.bytes().next().is_some_and(|byte| byte.is_ascii_alphanumeric());
@@ -43,8 +43,8 @@ pub(super) fn parse_id(text: &str) -> Result<String, String> {
 }
 
 impl NetworkConfig {
-    /// Returns a configuration in which each NIC is selected by its current kernel name. This is required for systems
-    /// without udev, which cannot rename NICs.
+    /// Returns a configuration that selects each NIC by its current kernel name. Systems without udev require this,
+    /// because they cannot rename NICs.
     pub fn with_kernel_names(&self, nics: &[Nic]) -> NetworkConfig {
         let mut network = self.clone();
         for ethernet in network.ethernets.values_mut() {
@@ -56,8 +56,8 @@ impl NetworkConfig {
         network
     }
 
-    /// Returns the interface name that the device has in the installed system. Returns `None` if the document does not
-    /// specify a name; the kernel or udev then chooses the name.
+    /// Returns the name of the device's interface in the installed system; `None` if the document specifies none, and
+    /// the kernel or udev chooses the name.
     pub(super) fn interface_name<'a>(&'a self, id: &'a str) -> Option<&'a str> {
         let Some(ethernet) = self.ethernets.get(id) else { return Some(id) };
         match (&ethernet.set_name, &ethernet.card) {
@@ -66,8 +66,8 @@ impl NetworkConfig {
         }
     }
 
-    /// Returns an interface name for a network manager that requires one: the configured name, or else the id. If the
-    /// kernel may assign this name to another NIC, returns the name that systemd derives from the MAC address.
+    /// Returns an interface name for network managers that require one: the configured name, or else the id. If the
+    /// kernel may assign this id as a name to another NIC, returns the name that systemd derives from the MAC address.
     pub(super) fn assigned_name(&self, id: &str, nics: &[Nic]) -> String {
         if let Some(name) = self.interface_name(id) {
             return name.to_owned();

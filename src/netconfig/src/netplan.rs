@@ -1,4 +1,5 @@
-//! Configuration for netplan and cloud-init, in netplan's version 2. It uses only notations that old versions of both programs support.
+//! Configuration for netplan and cloud-init, in netplan's version 2. Only notations that old versions of both programs
+//! support are used.
 
 use super::bond_parameters::{MII_MILLISECONDS, ParameterType};
 use super::{
@@ -7,7 +8,7 @@ use super::{
 use model::inventory::Nic;
 use std::fmt::Display;
 
-/// YAML writer. It quotes all text, so that no parser interprets a MAC address as a number.
+/// YAML writer. All text is quoted, because some parsers would interpret a MAC address as a number.
 #[derive(Default)]
 struct YamlWriter {
     text: String,
@@ -36,7 +37,8 @@ impl YamlWriter {
     }
 }
 
-/// Quotes a text without escaping it: validated text contains no characters that need to be escaped.
+/// Quotes a string. Characters are not escaped, because validation has excluded all characters that would need an
+/// escape.
 fn quote(text: impl Display) -> String {
     format!("\"{text}\"")
 }
@@ -49,8 +51,8 @@ impl NetworkConfig {
         vec![RenderedFile { path: "/etc/netplan/50-drophammer.yaml".to_owned(), mode: 0o600, content: yaml.text }]
     }
 
-    /// Renders the file `network-config` of cloud-init's NoCloud seed. Every NIC gets a name, because the files that
-    /// cloud-init writes for network managers other than netplan refer to NICs by their ids.
+    /// Renders the file `network-config` of cloud-init's NoCloud seed. Each NIC gets a name, because cloud-init refers
+    /// to NICs by their ids in the files that it writes for network managers other than netplan.
     pub(super) fn render_cloud_init(&self, nics: &[Nic]) -> Vec<RenderedFile> {
         let mut yaml = YamlWriter { text: WRITTEN_BY.to_owned(), depth: 0, identifies_by_mac: false };
         let mut network = self.clone();
@@ -60,7 +62,8 @@ impl NetworkConfig {
         vec![RenderedFile { path, mode: 0o600, content: yaml.text }]
     }
 
-    /// Writes the configuration. `name` is called for each NIC to which the configuration does not assign a name; it returns the name to assign, or `None`.
+    /// Writes the configuration. `name` is called with the id of each NIC, and returns the name for a NIC without a
+    /// configured name, or `None`.
     fn write_yaml(&self, yaml: &mut YamlWriter, name: impl Fn(&str) -> Option<String>) {
         yaml.write_line("version: 2");
         if !self.ethernets.is_empty() {
@@ -94,8 +97,8 @@ impl NetworkConfig {
     }
 }
 
-/// Replaces ARP monitoring by carrier monitoring. ARP monitoring cannot be configured for both programs: netplan and
-/// cloud-init use different field names for the ARP targets, and each of them fails on the name that the other uses.
+/// Replaces ARP monitoring by carrier monitoring. netplan and cloud-init use different field names for the ARP targets,
+/// and each of these programs fails on the field name of the other program.
 fn replace_arp_monitoring(bond: &mut BondConfig) {
     let had = bond.parameters.remove("arp-interval").is_some() && bond.parameters.remove("arp-ip-targets").is_some();
     if had {
@@ -103,7 +106,7 @@ fn replace_arp_monitoring(bond: &mut BondConfig) {
     }
 }
 
-/// Writes the criterion that selects a NIC, and the name that the NIC gets: the configured name, or else `given`.
+/// Writes the criterion that selects a NIC, and the name of the NIC: the configured name, or else `given`.
 fn write_nic(yaml: &mut YamlWriter, id: &str, ethernet: &EthernetConfig, given: Option<String>) {
     let mut name = ethernet.set_name.clone();
     match &ethernet.card {

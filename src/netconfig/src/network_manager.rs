@@ -31,8 +31,8 @@ impl NetworkConfig {
             if self.find_bond(id).is_none() {
                 write_ip(&mut ini, &ethernet.settings);
             }
-            // If the document or the bond requires a name for a NIC, a `.link` file for udev is written, because
-            // NetworkManager does not rename NICs.
+            // NetworkManager does not rename NICs. If the document or a bond requires a name for a NIC, a `.link` file
+            // for udev is written.
             if ethernet.set_name.is_some() || matches!(ethernet.card, NicSelector::Mac(_)) {
                 files.extend(name.and_then(|name| self.render_link_file(id, &name)));
             }
@@ -45,7 +45,8 @@ impl NetworkConfig {
             let mut ini = start_connection(id, "vlan");
             ini.set("interface-name", id);
             ini.section("ethernet").set_each("mtu", vlan.settings.mtu);
-            // The parent is given by UUID, because a NIC that is matched by its MAC address may have any name.
+            // The parent is identified by its UUID, because a NIC that is selected by its MAC address may have any
+            // name.
             ini.section("vlan").set("id", vlan.id).set("parent", connection_uuid(&vlan.link));
             write_ip(&mut ini, &vlan.settings);
             files.push(ini.to_file(keyfile_path(id), MODE));
@@ -65,8 +66,8 @@ impl NetworkConfig {
         ini.set_each("mtu", bond.settings.mtu);
         ini.section("bond");
         for (parameter, value) in bond.set_parameters() {
-            // A value of 0 is omitted, because it is the default, and because an explicit 0 would conflict with
-            // arp_interval.
+            // If ARP monitoring is configured, an interval of 0 is omitted. It is the default, and an explicit 0 would
+            // conflict with arp_interval.
             let is_off = matches!(parameter.kind, ParameterType::Milliseconds) && value == "0";
             if !is_off || !bond.parameters.contains_key("arp-interval") {
                 ini.set(parameter.kernel, value);
@@ -88,8 +89,8 @@ fn start_connection(id: &str, kind: &str) -> IniFile {
     ini
 }
 
-/// Returns the UUID of the connection. The UUID is derived from the id, so that NetworkManager recognizes the
-/// connection after the keyfile was rewritten.
+/// Returns the UUID of the connection. It is derived from the id, so that NetworkManager recognizes the connection in a
+/// rewritten keyfile.
 fn connection_uuid(id: &str) -> Uuid {
     let digest = Sha256::digest(format!("drophammer network {id}"));
     let mut bytes = [0; 16];
@@ -119,8 +120,8 @@ fn write_family(ini: &mut IniFile, settings: &InterfaceSettings, is_v4: bool) {
     };
     ini.set("method", method);
     if !is_v4 && method != "ignore" {
-        // Servers need permanent addresses, so privacy extensions are disabled. Without this key, NetworkManager uses
-        // the setting of the image.
+        // Privacy extensions are disabled, because servers need permanent addresses. Without this key, the setting of
+        // the image would apply.
         ini.set("ip6-privacy", 0);
     }
     for (index, address) in addresses.iter().enumerate() {
@@ -129,7 +130,7 @@ fn write_family(ini: &mut IniFile, settings: &InterfaceSettings, is_v4: bool) {
     if !servers.is_empty() {
         ini.set("dns", servers.concat());
     }
-    // Search domains are written for only one of the address families, which must be enabled on the device.
+    // Search domains are written for only one address family, which must be enabled on the device.
     let carries_search = if is_v4 { method != "disabled" } else { !settings.has_family(true) && method != "ignore" };
     if carries_search && !settings.search.is_empty() {
         ini.set("dns-search", format!("{};", settings.search.join(";")));
@@ -143,7 +144,7 @@ fn write_family(ini: &mut IniFile, settings: &InterfaceSettings, is_v4: bool) {
     }
 }
 
-/// Returns NetworkManager's `method` for IPv6. If the document contains no IPv6 settings, the method is `ignore`, which
+/// Returns NetworkManager's `method` for IPv6. Without IPv6 settings in the document, the method is `ignore`, which
 /// leaves IPv6 to the kernel.
 fn ipv6_method(settings: &InterfaceSettings, has_addresses: bool, has_more: bool) -> &'static str {
     match (settings.dhcp6, settings.accept_ra) {

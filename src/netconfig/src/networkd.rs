@@ -1,11 +1,11 @@
-//! Configuration for systemd-networkd: a `.network` file per device, a `.netdev` file per virtual device, and a `.link` file per renamed
-//! NIC.
+//! Configuration for systemd-networkd: a `.network` file for each device, a `.netdev` file for each virtual device, and
+//! a `.link` file for each renamed NIC.
 
 use super::bond_parameters::ParameterType;
 use super::ini::IniFile;
 use super::{BondConfig, DHCP_METRIC, InterfaceSettings, NetworkConfig, NicSelector, RenderedFile, StaticRoute};
 
-/// Mode of the files. networkd runs unprivileged and must be able to read them.
+/// Mode of the files, which the unprivileged networkd must be able to read.
 const MODE: u32 = 0o644;
 
 impl NetworkConfig {
@@ -40,8 +40,8 @@ impl NetworkConfig {
         let mut ini = IniFile::default();
         ini.section("Match").set("Name", id);
         self.write_network_unit(&mut ini, id, settings);
-        // The name of this unit sorts before the names of the units of NICs, because the first matching unit applies.
-        // systemd before 245 would otherwise apply the unit of a NIC to a virtual device that has the MAC of this NIC.
+        // The name of this unit sorts before the names of NIC units, and networkd applies the first unit that
+        // matches. Otherwise, systemd before 245 would apply the unit of a NIC to a virtual device with the same MAC.
         ini.to_file(format!("/etc/systemd/network/05-drophammer-{id}.network"), MODE)
     }
 
@@ -49,7 +49,7 @@ impl NetworkConfig {
     fn write_network_unit(&self, ini: &mut IniFile, id: &str, settings: &InterfaceSettings) {
         ini.section("Link").set_each("MTUBytes", settings.mtu);
         let bond = self.find_bond(id);
-        // Members of a bond are not required for the boot, because the boot waits for the bond itself.
+        // The boot does not wait for the members of a bond, because it waits for the bond itself.
         if settings.optional || bond.is_some() {
             ini.set("RequiredForOnline", "no");
         }
@@ -78,12 +78,12 @@ impl NetworkConfig {
             ini.set("ConfigureWithoutCarrier", "yes");
         }
         if dhcp.is_some() {
-            // The section and the metric are the same as those that netplan writes. Every version of systemd reads this
-            // section, and applies the metric to routes from router advertisements too.
+            // The section `[DHCP]` and the metric are those that netplan writes. Every version of systemd reads this
+            // section, and also applies its metric to routes from router advertisements.
             ini.section("DHCP").set("RouteMetric", DHCP_METRIC);
             if settings.dhcp4 {
                 // The ramdisk sends the same client identifier, so a DHCP server that identifies clients by option 61
-                // assigns the same address.
+                // assigns the same address to the ramdisk and to the installed system.
                 ini.set("ClientIdentifier", "mac");
             }
             if settings.mtu.is_none() {

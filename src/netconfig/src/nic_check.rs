@@ -1,4 +1,4 @@
-//! Comparison of the configuration with the NICs of a machine.
+//! Comparison of a configuration with the NICs of a machine.
 
 use super::{EthernetConfig, InterfaceSettings, NetworkConfig, NicSelector};
 use common::diagnostic::Diagnostic;
@@ -7,8 +7,7 @@ use model::inventory::Nic;
 const MAC: &str = "match.macaddress";
 
 impl NetworkConfig {
-    /// Returns the reasons why the configuration does not fit a machine with these NICs. The list is empty if the
-    /// configuration fits.
+    /// Returns the reasons why the configuration does not fit a machine with these NICs; empty if it fits.
     pub fn check_nics(&self, nics: &[Nic]) -> Vec<Diagnostic> {
         let ethernets = self.ethernets.iter();
         let problem = |(id, ethernet): (&String, &EthernetConfig)| {
@@ -32,10 +31,10 @@ impl NetworkConfig {
     }
 }
 
-/// Returns the field that does not fit the NICs, and the reason.
+/// Returns the field that does not fit the NICs, with the reason.
 fn find_misfit(ethernet: &EthernetConfig, nics: &[Nic]) -> Option<(&'static str, String)> {
-    // NICs that are selected by their name are not checked: the names in the installed system are not known here,
-    // because the ramdisk has no udev.
+    // NICs that are selected by name are not checked. Their names in the installed system are unknown here, because the
+    // ramdisk has no udev.
     let NicSelector::Mac(mac) = &ethernet.card else { return None };
     let is_it = |nic: &&Nic| nic.mac.eq_ignore_ascii_case(mac);
     let name = |nic: &Nic| nic.name.clone();

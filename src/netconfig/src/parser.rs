@@ -1,10 +1,13 @@
-//! Parser for the document (netplan version 2). It reads all fields and reports all problems at once.
+//! Parser of a document in version 2 of netplan's format. It reads all fields, and reports all problems together.
 
 use super::bond_parameters::{
     BondParameter, DEFAULT_MODE, MII_MILLISECONDS, PARAMETERS, ParameterType, parse_milliseconds,
 };
 use super::cidr::{parse_destination, parse_ip, parse_mac, parse_own_address};
-use super::field_names::{PARAMETERS_UNREAD, ROUTE, ROUTE_UNREAD, SETTINGS, TOP, TOP_UNREAD, UNREAD};
+use super::field_names::{
+    IGNORED_TOP_FIELDS, ROUTE, SETTINGS, SUPPORTED_TOP_FIELDS, UNSUPPORTED_DEVICE_FIELDS, UNSUPPORTED_PARAMETERS,
+    UNSUPPORTED_ROUTE_FIELDS,
+};
 use super::fields::{JsonField, JsonFields, NetworkReader, suggest_nearest};
 use super::names::{parse_id, parse_interface_name};
 use super::{BondConfig, Cidr, EthernetConfig, InterfaceSettings, NetworkConfig, NicSelector, StaticRoute, VlanConfig};
@@ -13,26 +16,26 @@ use serde_json::Value;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
-/// Range of MTUs. IPv6 requires an MTU of at least 1280 (RFC 8200): networkd raises a smaller MTU to 1280, and with
+/// Permitted range of MTUs. IPv6 requires at least 1280 (RFC 8200): networkd raises a smaller MTU to 1280, and with
 /// other network managers a smaller MTU disables IPv6.
 const MTU: (u32, u32) = (1280, 65_535);
 /// Maximum metric of a route. netplan 0.106 writes larger metrics as negative numbers.
-const LARGEST_METRIC: u32 = i32::MAX as u32;
+const MAXIMUM_METRIC: u32 = i32::MAX as u32;
 
-/// Values of the document, each with its path.
+/// Values of the document with their paths.
 pub(super) type LocatedValues<T> = Vec<(T, String)>;
 
-/// Values that are compared across the whole document, including values of devices with other, invalid fields.
+/// Values that are compared across the whole document. They include values of devices whose other fields are invalid.
 #[derive(Default)]
 pub(super) struct DocumentValues {
     pub ids: LocatedValues<String>,
-    /// Pairs of interface name and device id.
+    /// Pairs of an interface name and the id of the device.
     pub names: LocatedValues<(String, String)>,
     pub macs: LocatedValues<String>,
     pub addresses: LocatedValues<IpAddr>,
     /// Address family (true for IPv4, false for IPv6) and metric of each default route.
     pub defaults: LocatedValues<(bool, Option<u32>)>,
-    /// Pairs of bond id and member id.
+    /// Pairs of a bond id and a member id.
     pub members: LocatedValues<(String, String)>,
 }
 
@@ -41,7 +44,7 @@ pub(super) struct NetworkParser {
     pub reader: NetworkReader,
     pub seen: DocumentValues,
     pub network: NetworkConfig,
-    /// Path of the configuration in the document: `network` in a complete netplan file, otherwise empty.
+    /// Path of the configuration in the document: `network` in a complete netplan file, and otherwise empty.
     pub root: String,
 }
 
@@ -63,7 +66,7 @@ impl NetworkParser {
         let wrapped = document.as_object().filter(|map| map.len() == 1).and_then(|map| map.get("network"));
         self.root = if wrapped.is_some() { "network".to_owned() } else { String::new() };
         let top = JsonField { place: self.root.clone(), value: wrapped.unwrap_or(document) };
-        let Some(fields) = self.reader.read_fields(&top, TOP, TOP_UNREAD) else { return };
+        let Some(fields) = self.reader.read_fields(&top, SUPPORTED_TOP_FIELDS, IGNORED_TOP_FIELDS) else { return };
         if let Some(version) = fields.get("version")
             && self.reader.read_text(&version).is_some_and(|version| version != "2")
         {
@@ -89,17 +92,17 @@ impl NetworkParser {
         }
     }
 
-    /// Reads the fields of a device. `own` lists the fields that only this type of device has; every type also has the
-    /// fields of [`SETTINGS`].
+    /// Reads the fields of a device. `own` lists the fields that exist only for this type of device, in addition to
+    /// [`SETTINGS`].
     fn read_device_fields<'a>(&mut self, device: &JsonField<'a>, own: &[&str]) -> Option<JsonFields<'a>> {
-        self.reader.read_fields(device, &[own, &SETTINGS].concat(), UNREAD)
+        self.reader.read_fields(device, &[own, &SETTINGS].concat(), UNSUPPORTED_DEVICE_FIELDS)
     }
 
     fn record_name(&mut self, id: &str, name: &str, place: &str) {
         self.seen.names.push(((name.to_owned(), id.to_owned()), place.to_owned()));
     }
 
-    /// Checks that the id of a device is a valid interface name, because the interface is named by the id.
+    /// Checks that the id of a device is a valid interface name, because it becomes the name of the interface.
     fn check_id_as_name(&mut self, id: &str, device: &JsonField) {
         match parse_interface_name(id) {
             Ok(name) => self.record_name(id, &name, &device.place),
@@ -151,7 +154,7 @@ impl NetworkParser {
                 None
             }
             (None, None) => {
-                self.reader.report(&matched.place, "this matches every NIC: add `macaddress`");
+                self.reader.report(&matched.place, "this `match` matches every NIC: add `macaddress`");
                 None
             }
         }
@@ -180,7 +183,9 @@ impl NetworkParser {
 
     fn read_parameters(&mut self, field: &JsonField) -> (BTreeMap<String, String>, Option<String>) {
         let names: Vec<&str> = PARAMETERS.iter().map(|parameter| parameter.netplan).chain(["primary"]).collect();
-        let Some(fields) = self.reader.read_fields(field, &names, PARAMETERS_UNREAD) else { return Default::default() };
+        let Some(fields) = self.reader.read_fields(field, &names, UNSUPPORTED_PARAMETERS) else {
+            return Default::default();
+        };
         let given = PARAMETERS.iter().filter_map(|parameter| {
             let value = self.read_parameter(&fields.get(parameter.netplan)?, parameter)?;
             Some((parameter.netplan.to_owned(), value))
@@ -271,8 +276,8 @@ impl NetworkParser {
         (strip_locations(addresses), strip_locations(search))
     }
 
-    /// Reports a name server if the device has no address of the same address family. Network managers with separate
-    /// settings for each address family do not support such a name server.
+    /// Reports a name server whose address family no address of the device has. Network managers with separate settings
+    /// for each address family do not support such a name server.
     fn check_name_servers(&mut self, fields: &JsonFields, settings: &InterfaceSettings, all_read: bool) {
         for is_v4 in [true, false] {
             let server = settings.nameservers.iter().find(|server| server.is_ipv4() == is_v4);
@@ -323,14 +328,14 @@ impl NetworkParser {
     }
 
     fn read_route(&mut self, item: &JsonField) -> Option<StaticRoute> {
-        let fields = self.reader.read_fields(item, ROUTE, ROUTE_UNREAD)?;
+        let fields = self.reader.read_fields(item, ROUTE, UNSUPPORTED_ROUTE_FIELDS)?;
         for name in ["to", "via"] {
             if fields.get(name).is_none() {
                 let message = format!("{name} is missing: a route requires a destination and a gateway");
                 self.reader.report(&item.place, message);
             }
         }
-        let metric = self.reader.read_number(fields.get("metric"), 0, LARGEST_METRIC, "a metric");
+        let metric = self.reader.read_number(fields.get("metric"), 0, MAXIMUM_METRIC, "a metric");
         let on_link = self.reader.read_flag(fields.get("on-link")).unwrap_or_default();
         let via = fields.get("via").and_then(|field| self.reader.parse_scalar(&field, parse_ip))?;
         let to = fields
@@ -348,8 +353,8 @@ pub(super) fn family_name(is_v4: bool) -> &'static str {
     if is_v4 { "IPv4" } else { "IPv6" }
 }
 
-/// Checks that the gateway of a route is directly reachable. If the device obtains networks from DHCP or router
-/// advertisements, any gateway is accepted, because these networks are not known when the document is parsed.
+/// Checks that the gateway of a route is reachable on the link. Any gateway is accepted if the device obtains networks
+/// from DHCP or router advertisements, because these networks are unknown here.
 fn check_gateway(route: &StaticRoute, settings: &InterfaceSettings) -> Result<(), String> {
     let via = route.via;
     if settings.addresses.iter().any(|own| own.address == via) {
@@ -367,10 +372,10 @@ fn check_gateway(route: &StaticRoute, settings: &InterfaceSettings) -> Result<()
     ))
 }
 
-/// Adds default values of the parameters that every bond must have.
+/// Adds the default values of parameters that each bond must have.
 fn add_default_parameters(mut parameters: BTreeMap<String, String>) -> BTreeMap<String, String> {
     parameters.entry("mode".to_owned()).or_insert_with(|| DEFAULT_MODE.to_owned());
-    // Carrier monitoring is needed if ARP monitoring is absent, or is disabled by an interval of 0.
+    // The bond needs carrier monitoring if it has no ARP monitoring, or if an interval of 0 disables ARP monitoring.
     if parameters.get("arp-interval").is_none_or(|interval| interval == "0") {
         parameters.entry("mii-monitor-interval".to_owned()).or_insert_with(|| MII_MILLISECONDS.to_owned());
     }

@@ -5,7 +5,7 @@ use model::inventory::Nic;
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
-/// Script that is being generated, with the interface names that the devices have in the ramdisk.
+/// Script that is being generated, and the interface names of the devices in the ramdisk.
 struct RamdiskScript<'a> {
     network: &'a NetworkConfig,
     names: BTreeMap<&'a str, &'a str>,
@@ -13,8 +13,8 @@ struct RamdiskScript<'a> {
 }
 
 impl NetworkConfig {
-    /// Returns a script for `sh -eu`. It calls `carrier_of` and `lease_of` of the ramdisk's `/usr/lib/network.sh`. NICs keep their kernel
-    /// names, because `set-name` applies only to the installed system.
+    /// Returns a script for `sh -eu`, which calls the functions `carrier_of` and `lease_of` in `/usr/lib/network.sh` of
+    /// the ramdisk. NICs keep their kernel names, because `set-name` applies only to the installed system.
     ///
     /// # Errors
     /// Fails if the machine lacks a NIC of the configuration. The message lists the NICs of the machine.
@@ -63,7 +63,7 @@ impl RamdiskScript<'_> {
 
     fn create_bonds(&mut self) {
         for (id, bond) in &self.network.bonds {
-            // Without max_bonds=0, the module creates an additional bond.
+            // Without max_bonds=0, the kernel module would create an additional bond when it is loaded.
             self.write_command(&["modprobe", "bonding", "max_bonds=0"]);
             self.write_file("/sys/class/net/bonding_masters", &format!("+{id}"));
             for (parameter, value) in bond.set_parameters() {
@@ -110,8 +110,8 @@ impl RamdiskScript<'_> {
         }
     }
 
-    /// Adds commands that bring up the devices and configure addresses, routes and DHCP leases. The underlying device of a VLAN is brought
-    /// up before the VLAN.
+    /// Adds commands that bring up the devices, and configure addresses, routes and DHCP. An underlying device is
+    /// brought up before its VLANs.
     fn configure_addresses(&mut self) {
         let network = self.network;
         let devices = || network.devices_in_order().into_iter().filter(|(id, _)| network.find_bond(id).is_none());
@@ -156,7 +156,7 @@ impl RamdiskScript<'_> {
     }
 
     /// Adds commands that write the name servers to a file in the directory of the DHCP leases. The scripts of the
-    /// ramdisk treat the network as up as soon as this directory contains a file.
+    /// ramdisk consider the network up as soon as this directory contains a file.
     fn write_name_servers(&mut self) {
         let content = self.network.render_resolv_conf().map(|file| file.content).unwrap_or_default();
         self.write_command(&["mkdir", "-p", "/run/leases"]);
@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn a_card_with_a_static_address() {
+    fn script_configures_a_nic_with_static_addresses() {
         let card = json!({"match": {"macaddress": "52:54:00:12:34:57"}, "set-name": "lan0", "mtu": 9000,
             "addresses": ["192.0.2.7/24", "2001:db8::7/64"], "routes": [{"to": "default", "via": "192.0.2.1"}],
             "nameservers": {"addresses": ["192.0.2.53"], "search": ["example.org"]}});
@@ -210,7 +210,7 @@ cat /run/leases/* > /etc/resolv.conf
     }
 
     #[test]
-    fn a_vlan_on_a_bond_of_two_cards_and_a_lease() {
+    fn script_configures_a_vlan_on_a_bond_with_dhcp() {
         let document = json!({
             "ethernets": {"left": {"match": {"macaddress": "52:54:00:12:34:56"}}, "right": {"match": {"macaddress": "52:54:00:12:34:57"}}},
             "bonds": {"bond0": {"interfaces": ["left", "right"], "parameters": {"mode": "active-backup", "primary": "right"}}},
@@ -239,7 +239,7 @@ cat /run/leases/* > /etc/resolv.conf
     }
 
     #[test]
-    fn a_card_that_is_not_there_is_named() {
+    fn missing_nic_is_named() {
         for (card, words) in [
             (
                 json!({"match": {"macaddress": "52:54:00:00:00:01"}}),
@@ -253,7 +253,7 @@ cat /run/leases/* > /etc/resolv.conf
     }
 
     #[test]
-    fn a_shell_takes_each_word_as_it_is() {
+    fn shell_words_are_quoted() {
         for (word, expected) in [("eth0", "eth0"), ("", "''"), ("$(reboot)", "'$(reboot)'"), ("a'b", r"'a'\''b'")] {
             assert_eq!(shell_quote(word), expected);
         }

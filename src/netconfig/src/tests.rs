@@ -21,7 +21,7 @@ fn folder() -> PathBuf {
     Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../..")).join("testdata/network")
 }
 
-/// NICs whose kernel names are not in the order of the MAC addresses.
+/// NICs whose kernel names have another order than their MAC addresses.
 fn nics() -> Vec<Nic> {
     let nic = |name: &str, mac: &str, link| Nic { name: name.into(), mac: mac.into(), link, ..Nic::default() };
     vec![
@@ -35,7 +35,7 @@ fn read(document: &Value) -> NetworkConfig {
     NetworkConfig::parse(document).unwrap_or_else(|problems| panic!("{}", common::diagnostic::join_problems(&problems)))
 }
 
-/// Returns the documents of the folder, by name.
+/// Returns the documents of the test directory by name.
 fn documents() -> Vec<(String, NetworkConfig)> {
     let mut found = Vec::new();
     for entry in fs::read_dir(folder()).unwrap() {
@@ -49,9 +49,10 @@ fn documents() -> Vec<(String, NetworkConfig)> {
     found
 }
 
-/// Compares the output with `testdata/network/DOCUMENT.SYSTEM`; rewrites that file if UPDATE_NETWORK is set in the environment.
+/// Compares the output with `testdata/network/DOCUMENT.SYSTEM`. If UPDATE_NETWORK is set in the environment, rewrites
+/// that file.
 #[test]
-fn what_is_rendered_is_what_is_on_file() {
+fn rendered_files_match_the_recorded_files() {
     for (name, network) in documents() {
         assert_eq!(network.check_nics(&nics()), Vec::new(), "{name}");
         for system in SYSTEMS {
@@ -68,11 +69,11 @@ fn what_is_rendered_is_what_is_on_file() {
     }
 }
 
-/// The configuration for netplan and cloud-init parses to the same network.
+/// The file that is rendered for netplan can be parsed, and contains the same configuration.
 #[test]
-fn what_is_written_for_netplan_reads_as_the_same() {
+fn rendered_netplan_parses_to_the_same_network() {
     for (name, network) in documents() {
-        // The identifier is a constant, and not a field of the description.
+        // The identifier is a constant that netplan's file contains, but not a field of the document.
         let text = network.render(NetworkBackend::Netplan, &[]).remove(0).content.replace("dhcp-identifier: mac", "");
         let again =
             common::yaml::read_document(&text, marked_yaml::LoaderOptions::default().prevent_coercion(true)).unwrap();
@@ -92,7 +93,7 @@ fn json_of(node: &marked_yaml::Node) -> Value {
 }
 
 #[test]
-fn no_two_files_have_one_path() {
+fn no_two_files_have_the_same_path() {
     for (name, network) in documents() {
         for system in SYSTEMS {
             let mut paths: Vec<String> = network.render(system, &nics()).into_iter().map(|file| file.path).collect();
@@ -105,7 +106,7 @@ fn no_two_files_have_one_path() {
 }
 
 #[test]
-fn what_dhcp_and_routers_say_is_not_known_and_not_refused() {
+fn gateways_outside_of_known_networks_are_accepted_with_dhcp() {
     for good in [
         json!({"dhcp4": true, "gateway4": "10.0.0.1"}),
         json!({"accept-ra": true, "gateway6": "2001:db8::1"}),
@@ -120,11 +121,11 @@ fn what_dhcp_and_routers_say_is_not_known_and_not_refused() {
 }
 
 #[test]
-fn a_description_is_for_the_cards_that_there_are() {
+fn description_must_match_the_nics_of_the_machine() {
     let lan =
         |mac: &str, name: &str| read(&json!({"ethernets": {"lan": {"match": {"macaddress": mac}, "set-name": name}}}));
     assert_eq!(lan("52:54:00:AA:00:01", "lan0").check_nics(&nics()), Vec::new());
-    // A name is not taken if the NIC itself has it.
+    // A NIC can be renamed to its own current name.
     assert_eq!(lan("52:54:00:aa:00:01", "eth1").check_nics(&nics()), Vec::new());
     let said = |network: NetworkConfig, nics: &[Nic]| common::diagnostic::join_problems(&network.check_nics(nics));
     assert_eq!(
@@ -139,12 +140,12 @@ fn a_description_is_for_the_cards_that_there_are() {
         said(lan("52:54:00:aa:00:01", "eth0"), &nics())
             .starts_with("ethernets.lan.set-name: the kernel uses the name eth0 for another NIC (")
     );
-    // NIC names of the installed system are not known in the ramdisk.
+    // In the ramdisk, the NIC names of the installed system are unknown.
     assert!(read(&json!({"ethernets": {"eno1": {"dhcp4": true}}})).check_nics(&nics()).is_empty());
 }
 
 #[test]
-fn a_bond_sees_a_lost_link_without_being_told_to() {
+fn bond_monitors_links_by_default() {
     let document = json!({"ethernets": {"a": {}}, "bonds": {"b": {"interfaces": ["a"]}}});
     let without_arp =
         json!({"ethernets": {"a": {}}, "bonds": {"b": {"interfaces": ["a"], "parameters": {"arp-interval": 0}}}});
@@ -158,7 +159,7 @@ fn a_bond_sees_a_lost_link_without_being_told_to() {
 }
 
 #[test]
-fn the_system_of_a_tree() {
+fn network_backend_is_detected_from_the_tree() {
     let found = |paths: &[&str]| NetworkBackend::detect(&|path| paths.contains(&path));
     let everything = [
         "/usr/sbin/netplan",
@@ -197,7 +198,7 @@ fn the_system_of_a_tree() {
 }
 
 #[test]
-fn what_a_tree_needs_besides() {
+fn additional_files_depend_on_the_tree() {
     let network = read(&json!({"ethernets": {"lan0": {"dhcp4": true, "nameservers": {"addresses": ["10.0.0.53"]}}}}));
     let paths = |system, paths: &[&str]| {
         let files = network.render_additional_files(system, &|path| paths.contains(&path), &[]);
@@ -211,7 +212,7 @@ fn what_a_tree_needs_besides() {
 }
 
 #[test]
-fn the_networks_of_metal_stack() {
+fn networks_of_metal_stack_are_converted() {
     let networks = json!([
         {"networkid": "internet", "ips": ["192.0.2.7"], "prefixes": ["192.0.2.0/27"], "private": false, "asn": 4_200_000_007_u64},
         {"networkid": "rack", "ips": ["10.0.16.2", "2001:db8::2"], "prefixes": ["10.0.16.0/22"], "private": true},
@@ -220,7 +221,7 @@ fn the_networks_of_metal_stack() {
     let dns = json!([{"ip": "10.0.0.53"}]);
     let network = NetworkConfig::from_metal_stack(&networks, &dns, &nics()).unwrap();
     let ids: Vec<&str> = network.ethernets.keys().map(String::as_str).collect();
-    assert_eq!(ids, ["enx525400aa0001", "enx525400aa0003"], "those with a link");
+    assert_eq!(ids, ["enx525400aa0001", "enx525400aa0003"], "the NICs with a link");
     let settings = &network.ethernets["enx525400aa0001"].settings;
     let addresses: Vec<String> = settings.addresses.iter().map(Cidr::to_string).collect();
     assert_eq!(addresses, ["192.0.2.7/27", "10.0.16.2/22", "2001:db8::2/128"]);

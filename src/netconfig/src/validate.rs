@@ -1,12 +1,13 @@
-//! Rules for the configuration as a whole: names and addresses are unique, links refer to existing devices, and bonds are valid.
+//! Rules for the whole configuration: names and addresses are unique, links refer to existing devices, and bonds are
+//! valid.
 
-use super::bond_parameters::{BondParameter, WITH_PRIMARY};
+use super::bond_parameters::{BondParameter, MODES_WITH_PRIMARY};
 use super::parser::{LocatedValues, NetworkParser, family_name};
 use super::{BondConfig, InterfaceSettings, VlanConfig};
 use common::diagnostic::{Diagnostic, child_path};
 
 /// Default MTU of Ethernet.
-const USUAL_MTU: u32 = 1500;
+const DEFAULT_MTU: u32 = 1500;
 
 impl NetworkParser {
     pub(super) fn check_rules(&mut self) {
@@ -41,7 +42,7 @@ impl NetworkParser {
             found,
             |mac| format!("two devices match the NIC {mac}"),
         );
-        // Link-local networks are not compared, because every link has the same link-local network.
+        // Link-local addresses are not compared, because they must be unique only on their link.
         let is_same = |one: &std::net::IpAddr, other: &std::net::IpAddr| {
             one == other && !matches!(one, std::net::IpAddr::V6(one) if one.is_unicast_link_local())
         };
@@ -92,8 +93,8 @@ impl NetworkParser {
         }
     }
 
-    /// Reports a device with DHCPv6 but without router advertisements. networkd, and therefore netplan, uses DHCPv6
-    /// only after a router has announced it.
+    /// Reports a device with DHCPv6 but without router advertisements. networkd, and therefore also netplan, uses
+    /// DHCPv6 only after a router has announced it.
     fn check_dhcp6(&self, found: &mut Vec<Diagnostic>) {
         for (id, settings) in self.network.devices_in_order() {
             if let Some((_, place)) = self.seen.ids.iter().find(|(known, _)| known == id)
@@ -110,7 +111,7 @@ impl NetworkParser {
         self.seen.ids.iter().any(|(_, place)| *place == self.device_path(kind, id))
     }
 
-    /// Returns a message part that lists the ids of all devices of this type.
+    /// Returns the part of a message that lists the ids of all such devices.
     fn list_devices(&self, kind: &str) -> String {
         let of_kind = |(id, place): &&(String, String)| *place == self.device_path(kind, id);
         let ids: Vec<&str> = self.seen.ids.iter().filter(of_kind).map(|(id, _)| id.as_str()).collect();
@@ -121,29 +122,7 @@ impl NetworkParser {
         let place = self.device_path("vlans", id);
         let network = &self.network;
         let mut problem = |name: &str, message: String| found.push(Diagnostic::new(child_path(&place, name), message));
-        if !self.seen.ids.iter().any(|(known, _)| *known == vlan.link) {
-            let ids: Vec<&str> = self.seen.ids.iter().map(|(id, _)| id.as_str()).collect();
-            problem(
-                "link",
-                format!(
-                    "device {link:?} does not exist; existing: {existing}",
-                    link = vlan.link,
-                    existing = ids.join(", ")
-                ),
-            );
-        }
-        if self.is_cyclic(id) {
-            problem(
-                "link",
-                format!(
-                    "{id} has the link {link}, which is itself on top of {id}; links must not form a cycle",
-                    link = vlan.link
-                ),
-            );
-        }
-        if let Some(bond) = network.find_bond(&vlan.link) {
-            problem("link", format!("{link} is a member of {bond}: set the link to {bond}", link = vlan.link));
-        }
+        self.explain_invalid_link(id, vlan).into_iter().for_each(|message| problem("link", message));
         let is_same = |other: &VlanConfig| (&other.link, other.id) == (&vlan.link, vlan.id);
         if let Some((first, _)) =
             network.vlans.iter().find(|(_, other)| is_same(other)).filter(|(first, _)| *first != id)
@@ -158,7 +137,7 @@ impl NetworkParser {
         if let Some(beneath) = beneath.filter(|beneath| vlan.settings.mtu.is_some_and(|mtu| mtu > *beneath)) {
             problem("mtu", format!("the MTU must not exceed the MTU of {link}, which is {beneath}", link = vlan.link));
         }
-        // ifupdown interprets a name such as `lan0.5` as VLAN 5 on lan0.
+        // ifupdown interprets a name such as `lan0.5` as VLAN 5 of the device lan0.
         if let Some((link, number)) = id.rsplit_once('.')
             && self.seen.ids.iter().any(|(known, _)| known == link)
             && (link, number) != (vlan.link.as_str(), vlan.id.to_string().as_str())
@@ -172,6 +151,24 @@ impl NetworkParser {
                 ),
             );
         }
+    }
+
+    /// Returns the reasons why the VLAN cannot be on top of the device in its `link`.
+    fn explain_invalid_link(&self, id: &str, vlan: &VlanConfig) -> Vec<String> {
+        let link = &vlan.link;
+        let mut problems = Vec::new();
+        if !self.seen.ids.iter().any(|(known, _)| known == link) {
+            let ids: Vec<&str> = self.seen.ids.iter().map(|(id, _)| id.as_str()).collect();
+            problems.push(format!("device {link:?} does not exist; existing: {existing}", existing = ids.join(", ")));
+        }
+        if self.is_cyclic(id) {
+            problems
+                .push(format!("{id} has the link {link}, which is itself on top of {id}; links must not form a cycle"));
+        }
+        if let Some(bond) = self.network.find_bond(link) {
+            problems.push(format!("{link} is a member of {bond}: set the link to {bond}"));
+        }
+        problems
     }
 
     fn is_cyclic(&self, id: &str) -> bool {
@@ -188,10 +185,10 @@ impl NetworkParser {
 }
 
 fn effective_mtu(settings: &InterfaceSettings) -> u32 {
-    settings.mtu.unwrap_or(USUAL_MTU)
+    settings.mtu.unwrap_or(DEFAULT_MTU)
 }
 
-/// Reports each value that has already occurred at an earlier path.
+/// Reports each value that also occurs at an earlier path.
 fn report_duplicates<T>(
     placed: &LocatedValues<T>,
     is_same: impl Fn(&T, &T) -> bool,
@@ -221,12 +218,12 @@ fn check_bond(bond: &BondConfig, place: &str, found: &mut Vec<Diagnostic>) {
         );
     }
     if let Some(primary) = &bond.primary {
-        if !WITH_PRIMARY.contains(&mode.as_str()) {
+        if !MODES_WITH_PRIMARY.contains(&mode.as_str()) {
             problem(
                 "primary",
                 format!(
                     "`primary` is not supported in bond mode {mode}; it requires one of the modes {modes}",
-                    modes = WITH_PRIMARY.join(", ")
+                    modes = MODES_WITH_PRIMARY.join(", ")
                 ),
             );
         }

@@ -4,6 +4,7 @@
 use super::{NewRoot, restricted_dev};
 use common::error::Result;
 use linux::process::{CommandError, ToolCommand, ToolOutput};
+use linux::storage::boot_loader_area::{self, BiosBootLoader};
 use linux::storage::busy_device_users;
 use linux::storage::mount::{self, MountStack};
 use model::device_name::DevicePath;
@@ -20,11 +21,20 @@ const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
 
 /// Runner of the target's programs. Tests replace the runner with a mock.
 pub(crate) trait TargetRunner {
-    /// Runs a program of the target.
+    /// Runs a program of the target system.
     ///
     /// # Errors
     /// Returns an error if the program is missing, fails, or exceeds its deadline.
     fn run_program(&self, program: &str, args: &[&str], deadline: Duration) -> Result<ToolOutput, CommandError>;
+
+    /// Writes a boot loader for BIOS to a disk. The target has no device node of a disk with preserved partitions, so
+    /// no program of the target is used.
+    ///
+    /// # Errors
+    /// Returns the errors of [`boot_loader_area::write_boot_loader`].
+    fn write_bios_boot_loader(&self, disk: &DevicePath, loader: BiosBootLoader) -> common::error::Result<()> {
+        boot_loader_area::write_boot_loader(disk, loader)
+    }
 }
 
 /// Target in which special filesystems are mounted until [`Chroot::close`].
@@ -106,8 +116,8 @@ fn mount_special(special: &mut MountStack, devices: &[DevicePath], say: &dyn Fn(
     if Path::new("/sys/firmware/efi/efivars").is_dir()
         && let Err(error) = special.mount_at("efivarfs", "/sys/firmware/efi/efivars", "efivarfs", none, "")
     {
-        // The error is only logged: firmware whose variables are not accessible still boots the fallback path of the
-        // ESP.
+        // A failure to mount efivarfs is only logged, because firmware still boots the fallback path of the ESP if its
+        // variables cannot be written.
         say(&format!("EFI variables are not available in the chroot: {error}"));
     }
     Ok(())
@@ -125,8 +135,8 @@ fn run_and_report_lines(command: ToolCommand, say: &(dyn Fn(&str) + Sync)) -> Re
             }
         });
         let ran = command.run_watched(move |line| {
-            // Sending fails only after this function has returned, for lines of processes that have outlived the
-            // program.
+            // An error is ignored: sending fails only after this function has returned, for lines of processes that
+            // have outlived the program.
             let _ = sender.send(Some(line.to_owned()));
         });
         let _ = end.send(None);
@@ -148,7 +158,7 @@ pub fn kill_processes(root: &Path, say: &dyn Fn(&str)) {
                 say(&format!("killing {process}, which was left running by a program from the image"));
                 said.push(process.id);
             }
-            // A process that has already exited is not an error.
+            // An error is ignored: killing fails if the process has already exited.
             let _ = kill(Pid::from_raw(process.id), Signal::SIGKILL);
         }
         thread::sleep(Duration::from_millis(20));

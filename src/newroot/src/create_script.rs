@@ -15,43 +15,44 @@ use std::time::Duration;
 use sys_mount::MountFlags;
 
 /// Deadline of the script, which may download a whole system.
-pub const DEADLINE: Duration = Duration::from_secs(60 * 60);
+pub const SCRIPT_TIMEOUT: Duration = Duration::from_secs(60 * 60);
 
 /// Mount point of the script's root.
-const PLACE: &str = "/run/drophammer/create";
+const SCRIPT_ROOT: &str = "/run/drophammer/create";
 
 /// Directory of the definition in the script's root.
-const FOLDER: &str = "/definition";
+const DEFINITION_DIRECTORY: &str = "/definition";
 
 /// Directories of the ramdisk that the script can read. In `var/cache`, Debian's `debootstrap` finds cached systems,
 /// which it would otherwise download.
-const SHOWN: [&str; 8] = ["bin", "sbin", "lib", "lib32", "lib64", "usr", "etc", "var/cache"];
+const READABLE_DIRECTORIES: [&str; 8] = ["bin", "sbin", "lib", "lib32", "lib64", "usr", "etc", "var/cache"];
 
 /// Runs the script, and waits until it ends.
 ///
 /// # Errors
 /// Returns an error if the script fails (the error includes the last lines of its output), or exceeds its deadline.
 pub fn run_create(create: &CreateSystem, deadline: Duration, say: &(dyn Fn(&str) + Sync)) -> Result<()> {
-    run_create_at(Path::new(PLACE), create, deadline, say)
+    run_create_at(Path::new(SCRIPT_ROOT), create, deadline, say)
 }
 
 fn run_create_at(place: &Path, create: &CreateSystem, deadline: Duration, say: &(dyn Fn(&str) + Sync)) -> Result<()> {
     let mut mounts = MountStack::new(place);
     mounts.mount_at("tmpfs", "/", "tmpfs", MountFlags::NOSUID, "mode=0755")?;
     let root = NewRoot::open(place)?;
-    SHOWN.iter().try_for_each(|folder| bind_read_only(&mut mounts, folder))?;
+    READABLE_DIRECTORIES.iter().try_for_each(|folder| bind_read_only(&mut mounts, folder))?;
     ["tmp", "var/tmp"].iter().try_for_each(|folder| create_scratch_directory(&place.join(folder)))?;
     for (path, file) in &create.chosen.files {
         let mode = if file.executable { 0o755 } else { 0o644 };
-        root.write_file(&format!("{FOLDER}/{path}"), mode, file.text.as_bytes())?;
+        root.write_file(&format!("{DEFINITION_DIRECTORY}/{path}"), mode, file.text.as_bytes())?;
     }
     let chroot = Chroot::open(&root, &create.disks, say)?.with_environment(&create.environment);
-    let program = format!("{FOLDER}/create");
-    let run = || chroot.run_with_environment(&program, FOLDER, deadline);
+    let program = format!("{DEFINITION_DIRECTORY}/create");
+    let run = || chroot.run_with_environment(&program, DEFINITION_DIRECTORY, deadline);
     let ran = restricted_dev::run_with_partition_nodes(&place.join("dev"), &create.disks, run);
     let left = chroot.close();
     drop(root);
-    // An error of the script is more informative than an error about a mount that the script left busy.
+    // If the script and the cleanup both fail, the error of the script is returned: it is more informative than an
+    // error about a mount that the script left busy.
     ran.context(Phase::Target, || format!("run `create` of {}", create.os))?;
     left?;
     mounts.unmount_all()

@@ -14,7 +14,7 @@ const KEYS: &str = "/etc/cryptsetup-keys.d";
 /// Paths of cryptsetup, with which Debian's scripts open LUKS containers.
 const OPENERS: [&str; 3] = ["/usr/sbin/cryptsetup", "/sbin/cryptsetup", "/usr/bin/cryptsetup"];
 /// Paths of systemd-cryptsetup, with which systemd opens LUKS containers.
-const OF_SYSTEMD: [&str; 3] =
+const SYSTEMD_CRYPTSETUP_PATHS: [&str; 3] =
     ["/usr/lib/systemd/systemd-cryptsetup", "/lib/systemd/systemd-cryptsetup", "/usr/bin/systemd-cryptsetup"];
 
 /// Libraries that systemd loads to access a TPM 2 (`dlopen_tpm2`). Only systemd can open containers whose key is sealed
@@ -27,7 +27,7 @@ const LIBRARY_FOLDERS: [&str; 3] = ["/usr/lib/x86_64-linux-gnu", "/usr/lib64", "
 fn find_missing_programs(root: &NewRoot, entries: &[CrypttabEntry]) -> Option<String> {
     let has = |one: &[&str]| one.iter().any(|path| root.path_exists(path));
     let by_tpm = entries.iter().any(CrypttabEntry::is_by_tpm);
-    if !has(&OF_SYSTEMD) && (by_tpm || !has(&OPENERS)) {
+    if !has(&SYSTEMD_CRYPTSETUP_PATHS) && (by_tpm || !has(&OPENERS)) {
         let other = if by_tpm { "" } else { "cryptsetup or " };
         return Some(format!("{other}systemd-cryptsetup (since Debian 13 in the package systemd-cryptsetup)"));
     }
@@ -42,7 +42,7 @@ fn find_missing_programs(root: &NewRoot, entries: &[CrypttabEntry]) -> Option<St
 
 /// Returns the programs of the target that open containers.
 pub(crate) fn find_openers(root: &NewRoot) -> impl Iterator<Item = &'static str> {
-    OPENERS.into_iter().chain(OF_SYSTEMD).filter(|opener| root.path_exists(opener))
+    OPENERS.into_iter().chain(SYSTEMD_CRYPTSETUP_PATHS).filter(|opener| root.path_exists(opener))
 }
 
 /// Appends the entries to the image's crypttab, and writes a key file readable only by root for each entry with a key.
@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_and_a_key_for_root_alone() {
+    fn crypttab_line_and_key_file_are_private() {
         let dir = tempfile::tempdir().unwrap();
         let at = |path: &str| dir.path().join(path);
         fs::create_dir_all(at("usr/sbin")).unwrap();
@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn a_passphrase_is_in_no_file() {
+    fn passphrase_is_not_written_to_any_file() {
         let dir = tempfile::tempdir().unwrap();
         fs::create_dir_all(dir.path().join("etc")).unwrap();
         fs::create_dir_all(dir.path().join("usr/sbin")).unwrap();
@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn an_image_that_cannot_open_it_is_refused_or_warned_of() {
+    fn image_without_cryptsetup_is_refused_or_warned_about() {
         let dir = tempfile::tempdir().unwrap();
         let root = NewRoot::open(dir.path()).unwrap();
         let refused = extend_crypttab(&root, &[entry(Some("/data"))], &|_| ()).unwrap_err().to_string();
@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_tpm_opens_gets_a_line_and_no_file() {
+    fn tpm_container_gets_a_crypttab_line_without_key() {
         let dir = tempfile::tempdir().unwrap();
         for path in ["usr/lib/systemd/systemd-cryptsetup"]
             .into_iter()
@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn an_image_that_cannot_ask_a_tpm_is_told_what_it_lacks() {
+    fn image_without_tpm_libraries_is_refused_with_their_names() {
         let dir = tempfile::tempdir().unwrap();
         let root = NewRoot::open(dir.path()).unwrap();
         let put = |path: &str| {

@@ -96,8 +96,8 @@ pub(crate) fn parse_fstab(text: &str) -> Vec<FstabLine> {
     fields.collect()
 }
 
-/// Octal escapes of getmntent(3), for the characters that end a field or a line, and for the backslash. The escape of
-/// the backslash must be decoded last.
+/// Octal escapes of fstab fields (getmntent(3)): for the characters that would end a field or a line, and for the
+/// backslash. The escape of the backslash must be decoded last.
 const ESCAPES: [(&str, char); 7] = [
     ("\\040", ' '),
     ("\\011", '\t'),
@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_are_aligned() {
+    fn columns_of_fstab_are_aligned() {
         let expected = "\
 # written by drophammer
 # source                                   mount point  type   options              dump  pass
@@ -158,7 +158,7 @@ tmpfs                                      /tmp         tmpfs  mode=1777,size=51
     }
 
     #[test]
-    fn a_reader_of_fstab_gets_the_fields_back() {
+    fn findmnt_parses_the_written_fstab() {
         let mut entries = entries();
         entries.push(entry("LABEL=a b", "/mnt/with blank\tand\\", FilesystemFormat::Ext4, &["x-comment=a b"], 2));
         let file = tempfile::NamedTempFile::new().unwrap();
@@ -179,7 +179,7 @@ tmpfs                                      /tmp         tmpfs  mode=1777,size=51
     }
 
     #[test]
-    fn everything_that_fstab_mounts_has_a_directory_to_be_mounted_on() {
+    fn every_mount_point_in_fstab_is_created() {
         use std::os::unix::fs::{PermissionsExt, symlink};
         let dir = tempfile::tempdir().unwrap();
         let root = NewRoot::open(dir.path()).unwrap();
@@ -203,7 +203,7 @@ tmpfs                                      /tmp         tmpfs  mode=1777,size=51
     }
 
     #[test]
-    fn the_images_own_lines_stay_and_those_of_the_layout_win() {
+    fn image_lines_are_kept_unless_the_layout_replaces_them() {
         let own = "# own\nUUID=1 / ext4 defaults 0 1\n/dev/sdb1  /srv ext4 noauto 0 2\nUUID=2 none swap sw 0 0";
         let srv = [
             entry("UUID=3", "/srv", FilesystemFormat::Ext4, &[], 2),
@@ -222,7 +222,7 @@ tmpfs                                      /tmp         tmpfs  mode=1777,size=51
 
     /// A layout or label cannot add a line or a field, and cannot change the meaning of its line.
     #[test]
-    fn nothing_in_a_field_becomes_a_line_or_another_field() {
+    fn field_cannot_inject_a_line_or_another_field() {
         let tries = [
             "a\n/dev/sda1 / ext4 suid 0 0",
             "a\n",
@@ -258,7 +258,7 @@ tmpfs                                      /tmp         tmpfs  mode=1777,size=51
     }
 
     #[test]
-    fn what_is_written_is_parsed_back() {
+    fn rendered_fstab_is_parsed_back() {
         let mut entries = entries();
         entries.push(entry("LABEL=a b", "/mnt/with blank\tand\\", FilesystemFormat::Ext4, &[], 2));
         let lines = parse_fstab(&render_fstab(&entries));

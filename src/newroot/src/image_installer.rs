@@ -6,7 +6,7 @@ use common::error::{Context, Phase, Result};
 use std::time::Duration;
 
 /// Deadline of the installer, which installs GRUB and builds an initramfs. Under emulation this takes minutes.
-pub const DEADLINE: Duration = Duration::from_secs(15 * 60);
+pub const INSTALLER_TIMEOUT: Duration = Duration::from_secs(15 * 60);
 
 /// Paths of the installer in metal-stack's images, in order of preference.
 pub(crate) const INSTALLERS: [&str; 2] = ["/install-go", "/install.sh"];
@@ -56,7 +56,7 @@ mod tests {
 
     #[test]
     #[ignore = "needs root and loop devices"]
-    fn loop_the_installer_runs_in_its_root_with_the_special_mounts_and_is_removed() {
+    fn loop_installer_runs_in_its_root_and_is_removed() {
         let script = "set -e\ntest -e /proc/self/mounts\ntest -c /dev/null\ntest -d /sys/class/block\n\
                       echo path=$PATH pwd=$(pwd)\ntouch /done\nls /";
         let (_dir, root) = target("install.sh", script);
@@ -70,7 +70,7 @@ mod tests {
 
     #[test]
     #[ignore = "needs root and loop devices"]
-    fn loop_install_go_goes_before_install_sh() {
+    fn loop_install_go_takes_precedence_over_install_sh() {
         let (_dir, root) = target("install-go", "echo go");
         fs::write(root.path().join("install.sh"), "#!/bin/sh\necho sh\n").unwrap();
         let (result, lines) = run_here(&root, MINUTE);
@@ -81,7 +81,7 @@ mod tests {
 
     #[test]
     #[ignore = "needs root and loop devices"]
-    fn loop_a_failing_installer_is_quoted() {
+    fn loop_output_of_a_failed_installer_is_quoted() {
         let (_dir, root) = target("install.sh", "seq 1 9\necho grub-install: no ESP >&2\nexit 7");
         let error = run_here(&root, MINUTE).0.unwrap_err().to_string();
         assert!(error.starts_with("run the image's installer /install.sh: `/install.sh` exited with 7: "), "{error}");
@@ -91,7 +91,7 @@ mod tests {
 
     #[test]
     #[ignore = "needs root and loop devices"]
-    fn loop_a_hanging_installer_is_ended_with_all_it_started() {
+    fn loop_hanging_installer_is_killed_with_its_children() {
         let (_dir, root) = target("install.sh", "echo started\nsleep 600 &\nsleep 600");
         let (result, lines) = run_here(&root, Duration::from_secs(3));
         let error = result.unwrap_err().to_string();
@@ -103,7 +103,7 @@ mod tests {
 
     #[test]
     #[ignore = "needs root and loop devices"]
-    fn loop_daemons_and_mounts_left_behind_do_not_keep_the_target_busy() {
+    fn loop_remaining_daemons_and_mounts_are_removed() {
         let script = "mount -t tmpfs none /mnt\n/bin/busybox setsid sleep 600 >/dev/null 2>&1 </dev/null &\nexit 0";
         let (_dir, root) = target("install.sh", script);
         let (result, _) = run_here(&root, MINUTE);

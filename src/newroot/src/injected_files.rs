@@ -51,7 +51,7 @@ mod tests {
     }
 
     #[test]
-    fn files_come_and_go_and_stay_inside() {
+    fn injected_files_change_only_the_root() {
         let dir = tempfile::tempdir().unwrap();
         let (inside, outside) = (dir.path().join("system"), dir.path().join("outside"));
         fs::create_dir_all(inside.join("etc")).unwrap();

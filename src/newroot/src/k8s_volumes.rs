@@ -32,7 +32,8 @@ ExecStop=/bin/sh -c '/sbin/losetup --noheadings --output NAME --associated /var/
 WantedBy=multi-user.target
 ";
 
-/// Writes all volumes of the allocation and returns them. Volumes that are marked for deletion get no PersistentVolume.
+/// Writes the sparse files, systemd units and PersistentVolume manifests for the Kubernetes volumes of the allocation,
+/// and returns the volumes. The manifests omit volumes that are marked for deletion.
 ///
 /// # Errors
 /// Returns an error if the backing file of a new volume already exists, the file of a preserved volume is missing, or a
@@ -77,11 +78,7 @@ fn write_sparse_file(root: &NewRoot, sparse: &SparseVolume) -> Result<()> {
             true => Ok(()),
             false => Err(Error::new(
                 Phase::Target,
-                format!(
-                    "{file} has {bytes} bytes, but must have {size_bytes} bytes",
-                    file = what(),
-                    bytes = found.len()
-                ),
+                format!("{file} is {bytes} bytes, but must be {size_bytes} bytes", file = what(), bytes = found.len()),
             )),
         };
     };

@@ -42,7 +42,7 @@ mod tests {
     use time::macros::datetime;
 
     #[test]
-    fn what_is_written_is_read_back_and_only_by_root() {
+    fn written_marker_is_readable_only_by_root() {
         let dir = tempfile::tempdir().unwrap();
         let root = NewRoot::open(dir.path()).unwrap();
         let disk =
@@ -64,7 +64,7 @@ mod tests {
     }
 
     #[test]
-    fn a_target_that_takes_no_marker_is_an_error() {
+    fn failed_marker_write_is_an_error() {
         let dir = tempfile::tempdir().unwrap();
         std::fs::write(dir.path().join("etc"), "a file").unwrap();
         let error = write_marker(

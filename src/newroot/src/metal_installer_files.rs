@@ -57,14 +57,14 @@ fn format_install_yaml(files: &MachineFiles, root_uuid: &str, password: &str, ti
         ("machineuuid", json!(files.machine)),
         ("sshpublickey", json!(allocation.ssh_pub_keys.join("\n"))),
         ("password", json!(password)),
-        // The field holds a single console, which images add to the kernel command line. The last console is used,
-        // because the kernel uses the last console as /dev/console.
+        // This file can contain only one console, which images add to the kernel command line. The last console is
+        // used, because the kernel uses the last console as /dev/console.
         ("console", json!(files.assigned.consoles.last().map(String::as_str).unwrap_or_default())),
         ("timestamp", json!(timestamp)),
         ("nics", json!(nics)),
         ("vpn", allocation.vpn.clone()),
         ("role", json!(allocation.role)),
-        // If this field is true, images include mdadm.conf and the drivers for arrays in their initrd.
+        // If `raidenabled` is true, images include mdadm.conf and the drivers for arrays in their initrd.
         ("raidenabled", json!(files.has_arrays)),
         ("root_uuid", json!(root_uuid)),
         ("firewall_rules", allocation.firewall_rules.clone()),
@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn install_yaml_is_yaml_with_the_keys_in_order() {
+    fn install_yaml_has_its_keys_in_order() {
         let (_dir, root) = written();
         let text = root.read_text("/etc/metal/install.yaml").unwrap();
         let keys: Vec<&str> = text.lines().map(|line| line.split(':').next().unwrap()).collect();
@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn the_files_are_secret() {
+    fn installer_files_are_readable_only_by_root() {
         let (_dir, root) = written();
         for file in ["install.yaml", "userdata", "disk.json"] {
             let mode = fs::metadata(root.path().join("etc/metal").join(file)).unwrap().permissions().mode();
@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn userdata_is_decoded_or_taken_as_it_is() {
+    fn userdata_is_decoded_or_used_unchanged() {
         let cases = [
             ("", ""),
             ("#!/bin/sh\necho hello\n", "#!/bin/sh\necho hello\n"),
@@ -224,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn disk_json_has_the_three_known_labels() {
+    fn disk_json_has_only_the_known_labels() {
         let expected = json!({"Device": "legacy", "Partitions": [
             {"Label": "efi", "Filesystem": "vfat", "Properties": {"UUID": "1A2B-3C4D"}},
             {"Label": "root", "Filesystem": "ext4", "Properties": {"UUID": "r-uuid"}},
@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn a_shell_reads_what_the_definition_was_told() {
+    fn shell_parses_the_parameters_of_the_definition() {
         let parameters = [("ns1", "it's $HOME `id`"), ("lines", "one\ntwo")];
         let parameters = parameters.map(|(name, value)| (name.to_owned(), value.to_owned())).into();
         let chosen = SelectedDefinition { name: "web".into(), api: 20, parameters, ..SelectedDefinition::default() };

@@ -55,7 +55,7 @@ pub(crate) fn mount_restricted_dev(special: &mut MountStack, devices: &[DevicePa
 }
 
 /// Interval at which partition nodes are updated.
-const LOOKS: Duration = Duration::from_millis(20);
+const UPDATE_INTERVAL: Duration = Duration::from_millis(20);
 
 /// Runs a function that may partition these devices, and keeps the partition nodes in `dev` up to date in the meantime,
 /// as udev would.
@@ -64,8 +64,9 @@ pub(crate) fn run_with_partition_nodes<T>(dev: &Path, devices: &[DevicePath], ru
     thread::scope(|scope| {
         scope.spawn(move || {
             let mut shown = BTreeSet::new();
-            while let Err(mpsc::RecvTimeoutError::Timeout) = ends.recv_timeout(LOOKS) {
-                // If a partition disappears during an update, the update fails, and the next update succeeds.
+            while let Err(mpsc::RecvTimeoutError::Timeout) = ends.recv_timeout(UPDATE_INTERVAL) {
+                // An error is only logged: an update fails if a partition disappears meanwhile, and the next update
+                // then succeeds.
                 if let Err(error) = update_partition_nodes(dev, devices, &mut shown) {
                     tracing::debug!("cannot update the device nodes in {folder}: {error}", folder = dev.display());
                 }
@@ -177,7 +178,7 @@ mod tests {
 
     #[test]
     #[ignore = "needs root and loop devices"]
-    fn root_only_allowed_nodes_and_links_to_them_are_copied() {
+    fn root_only_allowed_nodes_and_their_links_are_copied() {
         let disk = TestLoopDevice::new(16 << 20, 512);
         linux::storage::partition_table::write_partition_table(&disk.table(512, &[(1, 2048, 4095), (2, 4096, 8191)]))
             .unwrap();
@@ -206,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn nodes_count_nowhere_but_in_dev() {
+    fn device_nodes_are_restricted_to_dev() {
         let mounts = ["/t", "/t/proc", "/t/dev", "/t/dev/pts", "/t/device"].map(PathBuf::from).to_vec();
         assert_eq!(mounts_without_devices(mounts, Path::new("/t")), ["/t", "/t/proc", "/t/device"].map(PathBuf::from));
     }

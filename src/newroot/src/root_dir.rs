@@ -1,5 +1,5 @@
 //! File access within the target's root. The image may contain any symlink: `/etc/metal -> /dev`, for example, must
-//! lead to the target's `/dev`, and not to the `/dev` of the ramdisk.
+//! lead to the target's `/dev`, not to the `/dev` of the ramdisk.
 
 use crate::replaced_attributes::{LABEL, ReplacedAttributes};
 use common::error::{Context, Phase, Result};
@@ -168,9 +168,9 @@ impl NewRoot {
     /// # Errors
     /// Returns an error if the file does not exist or is not regular.
     pub(crate) fn open_file(&self, path: &str) -> io::Result<File> {
-        // A FIFO would block without O_NONBLOCK, which regular files ignore.
+        // Without O_NONBLOCK, opening a FIFO would block. For regular files, the flag has no effect.
         let file = File::from(self.open_resolved(path, OFlag::O_RDONLY | OFlag::O_NONBLOCK)?);
-        if file.metadata()?.is_file() { Ok(file) } else { Err(io::Error::other("the file is not a regular file")) }
+        if file.metadata()?.is_file() { Ok(file) } else { Err(io::Error::other("the path is not a regular file")) }
     }
 
     /// Reads the SELinux label of a directory; `None` if the directory has no label.
@@ -302,7 +302,7 @@ mod tests {
     }
 
     #[test]
-    fn files_are_made_with_their_directories_and_mode() {
+    fn files_are_created_with_directories_and_mode() {
         let (_dir, root, _) = target();
         root.write_file("/etc/metal/install.yaml", 0o600, b"one").unwrap();
         root.write_file("/etc/metal/install.yaml", 0o644, b"two").unwrap();
@@ -318,7 +318,7 @@ mod tests {
     }
 
     #[test]
-    fn symlinks_in_the_target_stay_in_the_target() {
+    fn symlinks_in_the_target_do_not_leave_the_target() {
         let (_dir, root, outside) = target();
         let inside = root.path().to_owned();
         let secret = outside.join("secret");
@@ -335,7 +335,7 @@ mod tests {
         symlink(&secret, inside.join("fstab")).unwrap();
         root.write_file("/fstab", 0o644, b"x").unwrap();
         assert_eq!(fs::read(inside.join("fstab")).unwrap(), b"x");
-        // Reading does not leave the target's root either.
+        // Reading also does not leave the target's root.
         symlink(&secret, inside.join("kernel")).unwrap();
         assert!(root.open_file("/kernel").is_err());
         symlink("/boot/vmlinuz-6.1", inside.join("vmlinuz")).unwrap();
@@ -347,7 +347,7 @@ mod tests {
     }
 
     #[test]
-    fn a_usable_link_to_a_directory_is_followed_within_the_target() {
+    fn link_to_a_directory_is_followed_within_the_target() {
         let (_dir, root, outside) = target();
         fs::create_dir_all(root.path().join("data/metal")).unwrap();
         fs::create_dir(root.path().join("etc")).unwrap();
@@ -358,7 +358,7 @@ mod tests {
     }
 
     #[test]
-    fn neither_a_fifo_nor_a_directory_is_read() {
+    fn fifos_and_directories_are_not_read() {
         let (_dir, root, _) = target();
         nix::unistd::mkfifo(&root.path().join("fifo"), Mode::S_IRWXU).unwrap();
         fs::create_dir(root.path().join("dir")).unwrap();
@@ -372,7 +372,7 @@ mod tests {
         assert_eq!(root.read_text("/fifo").unwrap(), "now a file");
     }
     #[test]
-    fn a_rewritten_file_keeps_its_mode() {
+    fn rewritten_file_keeps_its_mode() {
         let (_dir, root, _) = target();
         let mode = |path: &str| fs::metadata(root.path().join(path)).unwrap().permissions().mode() & 0o7777;
         root.rewrite_file("/shadow", 0o600, b"new").unwrap();

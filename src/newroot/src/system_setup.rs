@@ -3,6 +3,7 @@
 
 mod array_config;
 pub(crate) mod bls;
+pub mod boot_contents;
 mod boot_kernel;
 mod boot_loader;
 mod boot_setup;
@@ -23,7 +24,6 @@ mod log_sink;
 mod machine_boot_requirements;
 mod metal_user;
 mod migrated_system;
-pub mod migration_prerequisites;
 mod network_config;
 mod os_installer;
 mod os_installer_files;
@@ -61,7 +61,7 @@ pub enum Finisher {
     Installer(&'static str),
     /// `os-installer`, the installer of later metal-stack images.
     OsInstaller(&'static str),
-    /// drophammer.
+    /// Drophammer itself finishes the image.
     Builtin,
     /// The image is not changed.
     Disabled,
@@ -105,10 +105,10 @@ impl Finisher {
 /// Origin of the installed system's boot information.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum BootRecord {
-    /// Written by the image's installer.
+    /// The image's installer has written the boot information.
     Written,
-    /// Created here.
-    Made(BootSetup),
+    /// Drophammer has made the system bootable, and has created the boot information.
+    Created(BootSetup),
     Unknown,
 }
 
@@ -147,7 +147,7 @@ pub fn finish_tree(
             let tree = TargetProperties { distribution: &distribution, overrides: &overrides, root_uuid };
             array_config::expose_groups(root, &finishing.groups, say)?;
             let made = apply_settings(root, finishing, &tree, Some((&wants, bootable)), now, say)?;
-            Ok(made.map_or(BootRecord::Unknown, BootRecord::Made))
+            Ok(made.map_or(BootRecord::Unknown, BootRecord::Created))
         }
         Finisher::Disabled => {
             say("the image's files are not changed");
@@ -226,13 +226,13 @@ fn run_image_installer(
     let chroot = Chroot::open(root, &finishing.devices, say)?.with_environment(&finishing.environment);
     let ran = match who {
         Finisher::Installer(program) => os_installer::write_lvm_settings(root)
-            .and_then(|()| image_installer::run_installer(root, program, image_installer::DEADLINE, &chroot)),
+            .and_then(|()| image_installer::run_installer(root, program, image_installer::INSTALLER_TIMEOUT, &chroot)),
         Finisher::OsInstaller(program) => os_installer::run_os_installer(
             root,
             program,
             &finishing.files,
             root_uuid,
-            image_installer::DEADLINE,
+            image_installer::INSTALLER_TIMEOUT,
             &chroot,
         ),
         Finisher::Builtin | Finisher::Disabled => Ok(()),
@@ -280,9 +280,7 @@ fn apply_settings(
     let policy = selinux::find_policy(root).filter(|_| boots.is_some() || !selinux::is_relabeling_pending(root));
     let needs_programs = boots.is_some() || ignition.is_some() || needs_keys || script.is_some() || enabling.is_some();
     if !needs_programs && policy.as_deref().is_none_or(|policy| !selinux::has_setfiles(root, policy)) {
-        if policy.is_some() {
-            selinux::request_relabeling(root, selinux::NO_SETFILES, say)?;
-        }
+        policy.iter().try_for_each(|_| selinux::request_relabeling(root, selinux::SETFILES_MISSING, say))?;
         return Ok(None);
     }
     let chroot = Chroot::open(root, &finishing.devices, say)?;
@@ -294,13 +292,11 @@ fn apply_settings(
         boots.map(|(wants, found)| boot_setup::make_bootable(root, wants, found, &chroot, say)).transpose()
     };
     let made = if needs_keys { run_while_generating_keys(root, &chroot, run) } else { run() };
-    let run = || {
-        let booting = made?;
-        script.iter().try_for_each(|script| script.run_script(image_installer::DEADLINE, &chroot))?;
+    let ran = made.and_then(|booting| {
+        script.iter().try_for_each(|script| script.run_script(image_installer::INSTALLER_TIMEOUT, &chroot))?;
         policy.iter().try_for_each(|policy| selinux::label_files(root, policy, &finishing.new_mounts, &chroot, say))?;
         Ok(booting)
-    };
-    let ran = run();
+    });
     // If both the program and the cleanup fail, the error of the program is returned, because the error of the cleanup
     // (a busy mount) is only a consequence.
     let left = chroot.close();

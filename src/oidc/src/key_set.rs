@@ -25,7 +25,7 @@ struct KeyDocument {
 }
 
 impl ProviderKeys {
-    /// Parses a key set. Keys that this server does not support, or that do not serve signatures, are ignored.
+    /// Parses a key set. Ignores keys that this server does not support, and keys that are not for signatures.
     ///
     /// # Errors
     /// Returns a message if the document is not a key set, or contains too many keys.
@@ -38,8 +38,8 @@ impl ProviderKeys {
         Ok(ProviderKeys(keys.filter_map(|key| read_key(&key)).collect()))
     }
 
-    /// Returns the key that verifies a token with this algorithm and key id. Without a key id, returns the key only if no
-    /// other key supports the algorithm.
+    /// Returns the key for a token with this algorithm and key id. If the token has no key id, returns a key only if it
+    /// is the only one for this algorithm.
     pub(crate) fn find_key(&self, algorithm: Algorithm, id: Option<&str>) -> Option<&DecodingKey> {
         let mut suitable = self.0.iter().filter(|key| key.algorithms.contains(&algorithm));
         match id {
@@ -52,7 +52,7 @@ impl ProviderKeys {
 fn read_key(key: &Jwk) -> Option<ProviderKey> {
     let serves_signatures = key.common.public_key_use.as_ref().is_none_or(|named| *named == PublicKeyUse::Signature)
         && key.common.key_operations.as_ref().is_none_or(|all| all.contains(&KeyOperations::Verify));
-    // The algorithms follow from the type of the key: a public key never serves as the secret of HS256.
+    // The key's type determines its algorithms, so that a public key is never used as the secret of HS256.
     let of_type: &[Algorithm] = match &key.algorithm {
         AlgorithmParameters::RSA(_) => &[Algorithm::RS256, Algorithm::PS256],
         AlgorithmParameters::EllipticCurve(named) if named.curve == EllipticCurve::P256 => &[Algorithm::ES256],

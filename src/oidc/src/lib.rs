@@ -1,5 +1,5 @@
-//! Logins with OpenID Connect: the settings in `oidc.yaml`, the requests to the identity provider, and the verification of
-//! ID tokens.
+//! Logins with OpenID Connect: the settings in `oidc.yaml`, the requests to the identity provider, and the verification
+//! of ID tokens.
 //!
 //! * [`settings`] reads `oidc.yaml`, and [`role_mapping`] derives the role of a user from the groups of the user.
 //! * [`provider`] fetches and caches the provider's metadata and keys, and redeems authorization codes.

@@ -1,6 +1,6 @@
-//! Cookie that binds a login at the web page to the browser that has started the login. `state`, `nonce` and PKCE verifier
-//! are derived from the random number in the cookie, so any server of a database can complete the login, and the server
-//! stores nothing for logins that are not completed.
+//! Cookie that binds a login at the web page to the browser that has started it. `state`, `nonce` and the PKCE verifier
+//! are derived from the random number in the cookie. Therefore any server with the same database can complete the
+//! login, and the server stores nothing for logins that are not completed.
 
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
@@ -30,7 +30,7 @@ impl LoginCookie {
     pub fn parse_value(value: &str, now: u64) -> Option<LoginCookie> {
         let (expires, secret) = value.split_once('.')?;
         let (expires, secret) = (expires.parse().ok()?, decode_hex(secret)?.try_into().ok()?);
-        // The expiry is part of all derived values, so a browser cannot extend it.
+        // A browser cannot extend the expiry, because all derived values depend on it.
         (expires > now && expires <= now + SECONDS).then_some(LoginCookie { expires, secret })
     }
 
@@ -51,7 +51,7 @@ impl LoginCookie {
             .is_ok_and(|given| hmac::verify(&self.key(), self.message("state").as_bytes(), &given).is_ok())
     }
 
-    /// Returns the value that the ID token must contain.
+    /// Returns the nonce, which the ID token must contain.
     pub fn nonce(&self) -> String {
         self.derive("nonce")
     }
@@ -84,7 +84,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_cookie_is_read_as_it_was_written() {
+    fn written_cookie_is_read_back() {
         let cookie = LoginCookie::new(1000, [7; 32]);
         let read = LoginCookie::parse_value(&cookie.to_value(), 1001).unwrap();
         assert_eq!((read.state(), read.nonce()), (cookie.state(), cookie.nonce()));
@@ -95,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn a_foreign_or_expired_or_extended_cookie_is_refused() {
+    fn foreign_expired_and_extended_cookies_are_refused() {
         let cookie = LoginCookie::new(1000, [7; 32]);
         let value = cookie.to_value();
         assert!(LoginCookie::parse_value(&value, 1600).is_none(), "expired");

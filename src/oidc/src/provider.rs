@@ -1,5 +1,6 @@
-//! Requests to the identity provider, with deadlines. The provider's metadata and keys are fetched when a login needs them,
-//! and cached. A failed request is not repeated for a while, so an unavailable provider delays only logins.
+//! Requests to the identity provider, with deadlines. The provider's metadata and keys are fetched when a user logs
+//! in, and cached. After a failed request, no request is sent for a while, so an unavailable provider delays only
+//! logins.
 
 mod cache;
 
@@ -9,8 +10,9 @@ use crate::login_cookie::LoginCookie;
 use crate::settings::{OidcSettings, check_provider_url};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
-use cache::{FetchCache, PAUSE};
+use cache::{FetchCache, REQUEST_INTERVAL};
 use common::error::{Context, Phase, Result};
+use common::type_errors::locate_json_error;
 use linux::http;
 use model::registry_auth::SecretText;
 use reqwest::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE};
@@ -23,11 +25,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 /// Deadline of a request.
-const DEADLINE: Duration = Duration::from_secs(10);
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 /// Maximum size of a response, in bytes.
 const RESPONSE_BYTES: u64 = 512 << 10;
 /// Age at which metadata and keys are fetched again.
-const MOST_AGE: Duration = Duration::from_secs(3600);
+const MAXIMUM_METADATA_AGE: Duration = Duration::from_secs(3600);
 /// Maximum length of an error message of the provider, in characters.
 const REASON_CHARS: usize = 300;
 
@@ -75,7 +77,7 @@ struct ErrorResponse {
     error_description: Option<String>,
 }
 
-/// Parameters of a callback, with which the provider returns a browser to the web page.
+/// Parameters of the callback, the request with which the provider returns the browser to the web page.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 pub struct CallbackQuery {
@@ -96,22 +98,24 @@ pub struct OidcProvider {
 }
 
 impl OidcProvider {
-    /// Creates the client, without a request to the provider.
+    /// Creates the client. Sends no request to the provider.
     ///
     /// # Errors
     /// Returns an error if TLS cannot be set up.
     pub fn new(settings: OidcSettings) -> Result<OidcProvider> {
-        OidcProvider::with_pause(settings, PAUSE)
+        OidcProvider::with_pause(settings, REQUEST_INTERVAL)
     }
 
-    /// Creates the client with another pause after failed requests, and between requests that unknown keys cause.
+    /// Creates the client. `pause` is the minimum interval between a failed request and the next one, and between
+    /// refetches of the keys when tokens name unknown keys.
     ///
     /// # Errors
     /// Fails as [`OidcProvider::new`] does.
     pub fn with_pause(settings: OidcSettings, pause: Duration) -> Result<OidcProvider> {
         let client = http::new_async_login_client(settings.authorities.as_deref());
         let client = client.context(Phase::Serve, || "prepare logins with OpenID Connect")?;
-        let (metadata, keys) = (FetchCache::new(MOST_AGE, pause), FetchCache::new(MOST_AGE, pause));
+        let (metadata, keys) =
+            (FetchCache::new(MAXIMUM_METADATA_AGE, pause), FetchCache::new(MAXIMUM_METADATA_AGE, pause));
         Ok(OidcProvider { settings, client, metadata, keys })
     }
 
@@ -132,7 +136,7 @@ impl OidcProvider {
         let url = format!("{}/.well-known/openid-configuration", issuer.trim_end_matches('/'));
         let metadata: ProviderMetadata = self.get_json(&url).await?;
         if metadata.issuer != *issuer {
-            let why = "specify the issuer exactly as the provider does";
+            let why = "specify the issuer exactly as the provider reports it";
             return Err(format!(
                 "{url}: the issuer is {:?}, but oidc.yaml contains {issuer:?}; {why}",
                 metadata.issuer
@@ -194,7 +198,7 @@ impl OidcProvider {
         Ok(url.into())
     }
 
-    /// Completes the login that a browser has started: checks the callback, redeems its code, and verifies the ID token.
+    /// Completes a login that a browser has started: checks the callback, redeems its code, and verifies the ID token.
     ///
     /// # Errors
     /// Returns an error if the login is refused, or the provider does not respond.
@@ -209,7 +213,7 @@ impl OidcProvider {
             return refuse("the callback belongs to another login, or to another browser; log in again");
         }
         let metadata = self.fetch_metadata().await?;
-        // A response of another provider must not be redeemed at this one (RFC 9207).
+        // A code from the response of another provider must not be sent to this provider (RFC 9207).
         let is_required = metadata.authorization_response_iss_parameter_supported;
         if query.iss.as_ref().map_or(is_required, |issuer| *issuer != self.settings.issuer) {
             return refuse("the callback was sent by another identity provider");
@@ -252,7 +256,7 @@ impl OidcProvider {
         }
         let body = serde_urlencoded::to_string(&form).unwrap_or_default();
         let request = request.header(CONTENT_TYPE, "application/x-www-form-urlencoded").body(body);
-        let request = request.header(ACCEPT, "application/json").timeout(DEADLINE);
+        let request = request.header(ACCEPT, "application/json").timeout(REQUEST_TIMEOUT);
         let endpoint = &metadata.token_endpoint;
         let lost = |why: String| ProviderFault::Unavailable(format!("{endpoint}: {why}"));
         let response = request.send().await.map_err(|error| lost(describe_failure(error)))?;
@@ -277,11 +281,12 @@ impl OidcProvider {
 
     async fn get_json<T: DeserializeOwned>(&self, url: &str) -> Result<T, String> {
         let body = self.read_body(self.client.get(url), url).await?;
-        serde_json::from_slice(&body).map_err(|error| format!("{url}: cannot parse the response: {error}"))
+        serde_json::from_slice(&body)
+            .map_err(|error| format!("{url}: cannot parse the response: {}", locate_json_error(&error)))
     }
 
     async fn read_body(&self, request: RequestBuilder, url: &str) -> Result<Vec<u8>, String> {
-        let request = request.header(ACCEPT, "application/json").timeout(DEADLINE);
+        let request = request.header(ACCEPT, "application/json").timeout(REQUEST_TIMEOUT);
         let response = request.send().await.map_err(|error| format!("{url}: {}", describe_failure(error)))?;
         match response.status() {
             StatusCode::OK => {}
@@ -292,7 +297,7 @@ impl OidcProvider {
     }
 }
 
-/// Returns whether the token endpoint accepts the client's secret in a header, which is the default.
+/// Returns whether the token endpoint accepts the client's secret in the `Authorization` header, which is the default.
 fn accepts_basic(metadata: &ProviderMetadata) -> bool {
     let methods = metadata.token_endpoint_auth_methods_supported.as_ref();
     methods.is_none_or(|methods| methods.is_empty() || methods.iter().any(|method| method == "client_secret_basic"))
@@ -310,10 +315,10 @@ fn describe_refusal(error: &str, description: Option<&str>) -> String {
     text.chars().filter(|c| !c.is_control()).take(REASON_CHARS).collect()
 }
 
-/// Describes a failed request by its innermost cause.
+/// Describes a failed request by the innermost cause of the error.
 fn describe_failure(error: reqwest::Error) -> String {
     if error.is_timeout() {
-        return format!("no response within {} s", DEADLINE.as_secs());
+        return format!("no response within {} s", REQUEST_TIMEOUT.as_secs());
     }
     let clock = http::describe_clock(&error);
     let error = error.without_url();

@@ -1,5 +1,5 @@
-//! Signatures of ID tokens, verified with ring. `jsonwebtoken` supports other libraries only through a provider that is
-//! installed once per process.
+//! Verification of the signatures of ID tokens with ring. `jsonwebtoken` calls cryptographic libraries through a
+//! provider, which can be installed only once per process.
 
 use jsonwebtoken::crypto::{CryptoProvider, JwtVerifier, KeyUtils};
 use jsonwebtoken::errors::{Error, ErrorKind, Result};
@@ -15,9 +15,9 @@ static PROVIDER: CryptoProvider = CryptoProvider {
     key_utils: KeyUtils::new_unimplemented(),
 };
 
-/// Makes ring the library that verifies signatures.
+/// Installs ring as the library with which `jsonwebtoken` verifies signatures.
 pub(crate) fn install_provider() {
-    // Fails only if an earlier call has installed the provider.
+    // An error is ignored: it means that an earlier call has already installed the provider.
     let _ = PROVIDER.install_default();
 }
 
@@ -43,7 +43,7 @@ impl Verifier<Vec<u8>> for RingVerifier {
                     Algorithm::RS256 => &verification::RSA_PKCS1_2048_8192_SHA256,
                     _ => &verification::RSA_PSS_2048_8192_SHA256,
                 };
-                // Some providers encode the modulus with leading zeros, which ring rejects.
+                // Leading zeros of the modulus are removed: some providers encode them, and ring rejects them.
                 let [n, e] = [n, e].map(|number| {
                     let zeros = number.iter().take_while(|byte| **byte == 0).count();
                     &number[zeros..]

@@ -12,8 +12,8 @@ pub struct GroupRole {
     pub projects: Vec<String>,
 }
 
-/// Returns the highest role that one of the groups has, and the projects to which the user is restricted. If several
-/// groups have this role, the user may access the machines of all of them. Returns `None` if no group has a role.
+/// Returns the highest role of the groups, and the projects to which the user is restricted. If several groups have
+/// this role, the user may access the projects of all of them. Returns `None` if no group has a role.
 pub fn assign_role(rules: &[GroupRole], groups: &[String]) -> Option<(UserRole, Vec<String>)> {
     let matching: Vec<&GroupRole> = rules.iter().filter(|rule| groups.contains(&rule.group)).collect();
     let role = matching.iter().map(|rule| rule.role).max()?;
@@ -30,7 +30,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_highest_role_applies_with_the_projects_of_all_its_groups() {
+    fn highest_role_applies_with_projects_of_its_groups() {
         let rule = |group: &str, role, projects: &[&str]| GroupRole {
             group: group.to_owned(),
             role,

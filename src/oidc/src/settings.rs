@@ -18,8 +18,8 @@ use store::users::{UserRole, check_name};
 /// Name of the file in the server's directory.
 pub const FILE: &str = "oidc.yaml";
 /// Maximum validity of a login, in hours.
-pub const MOST_HOURS: u64 = 12;
-/// Claims that contain the name of a user, unless the file names another one.
+pub const MAXIMUM_LOGIN_HOURS: u64 = 12;
+/// Claims that are tried for the name of a user, unless the file names a claim.
 const USER_CLAIMS: [&str; 3] = ["preferred_username", "email", "sub"];
 const SCOPES: [&str; 3] = ["profile", "email", "groups"];
 
@@ -28,11 +28,11 @@ const SCOPES: [&str; 3] = ["profile", "email", "groups"];
 pub struct OidcSettings {
     /// Issuer, exactly as in the provider's tokens.
     pub issuer: String,
-    /// Client of the web page.
+    /// Client id of the web page at the identity provider.
     pub client_id: String,
     /// Secret of the web page's client; `None` for a public client.
     pub client_secret: Option<SecretText>,
-    /// Client of `drophammer login`, which is public.
+    /// Client id of `drophammer login`, which is a public client.
     pub cli_client_id: String,
     /// Name of the provider on the login page.
     pub label: String,
@@ -41,14 +41,14 @@ pub struct OidcSettings {
     pub groups_claim: String,
     /// Scopes that are requested in addition to `openid`.
     pub scopes: Vec<String>,
-    /// Certificates (PEM) of the authorities that are trusted for the provider, instead of those of the host.
+    /// Certificates (PEM) of the authorities that are trusted for the provider, instead of those that the host trusts.
     pub authorities: Option<Vec<u8>>,
     /// URL of the web page's callback; `None` if it is derived from the URL of the request.
     pub redirect_url: Option<String>,
     pub rules: Vec<GroupRole>,
     /// Validity of a login.
     pub validity: Duration,
-    /// Files with a secret that all users of the host can read.
+    /// Files that contain a secret, and that every user of the host can read.
     pub readable_secrets: Vec<PathBuf>,
 }
 
@@ -95,7 +95,7 @@ impl OidcSettings {
         }
     }
 
-    /// Parses the text of the file. Relative paths in it are relative to `dir`.
+    /// Parses the text of the file. Relative paths in the text are relative to `dir`.
     ///
     /// # Errors
     /// Returns a message that begins with the position of the error.
@@ -104,11 +104,11 @@ impl OidcSettings {
         check_identifiers(&raw)?;
         let secret = raw.client_secret_file.as_ref().map(|file| read_secret(file, dir)).transpose()?;
         let readable_secrets = secret.iter().map(|(path, _)| path.clone()).filter(|path| is_world_readable(path));
-        let hours = raw.session_hours.as_ref().map_or(MOST_HOURS, |hours| **hours);
-        if !(1..=MOST_HOURS).contains(&hours) {
+        let hours = raw.session_hours.as_ref().map_or(MAXIMUM_LOGIN_HOURS, |hours| **hours);
+        if !(1..=MAXIMUM_LOGIN_HOURS).contains(&hours) {
             let span =
                 raw.session_hours.as_ref().map(|hours| *hours.span()).unwrap_or_else(marked_yaml::Span::new_blank);
-            let why = format!("session_hours: {hours} is not supported; specify 1 to {MOST_HOURS}");
+            let why = format!("session_hours: {hours} is not supported; specify 1 to {MAXIMUM_LOGIN_HOURS}");
             return Err(format_at(&Spanned::new(span, String::new()), &why));
         }
         let text_or = |given: &Option<Spanned<String>>, default: &str| {
@@ -147,7 +147,7 @@ impl OidcSettings {
     }
 }
 
-/// Checks that a URL of the provider uses TLS. A provider on the loopback interface may do without.
+/// Checks that a URL of the provider uses TLS. TLS is not required for a provider on the loopback interface.
 ///
 /// # Errors
 /// Returns the reason why the URL is refused.
@@ -231,7 +231,7 @@ fn read_secret(file: &Spanned<String>, dir: &Path) -> std::result::Result<(PathB
     let path = dir.join(&**file);
     let why = match std::fs::read_to_string(&path) {
         Ok(text) if !text.trim().is_empty() => return Ok((path, SecretText::new(text.trim()))),
-        Ok(_) => "is empty; write the client secret of the provider to it".to_owned(),
+        Ok(_) => "is empty; write the provider's client secret to this file".to_owned(),
         Err(error) => format!("cannot be read: {error}"),
     };
     Err(format_at(file, &format!("client_secret_file: {} {why}", path.display())))

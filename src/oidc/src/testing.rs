@@ -1,5 +1,5 @@
-//! Identity provider for tests, on the loopback interface. It signs tokens with ring, and issues any token that a test
-//! requests, also invalid ones.
+//! Identity provider for tests, on the loopback interface. It signs tokens with ring, and issues any token that a
+//! test requests, including invalid tokens.
 
 #![allow(clippy::unwrap_used)]
 
@@ -18,7 +18,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 /// Client that the provider has registered.
 pub const CLIENT: &str = "drophammer";
 
-/// Response of the provider to the next polls of the device flow.
+/// Responses of the provider to the next polls of the device flow.
 pub type DevicePolls = Vec<Value>;
 
 /// Adjustable behavior of the provider.
@@ -26,19 +26,19 @@ pub type DevicePolls = Vec<Value>;
 pub struct ProviderBehavior {
     /// Claims that replace those of the provider's tokens; null removes a claim.
     pub claims: Value,
-    /// Fields that replace those of the header.
+    /// Fields that replace those in the header of the provider's tokens.
     pub header: Value,
-    /// Keys that the provider publishes and signs with; the first one signs.
+    /// Keys that the provider publishes. The first key signs the tokens.
     pub keys: Vec<SigningKey>,
-    /// Key that signs instead, although it is not published.
+    /// Unpublished key that signs tokens instead of the first published key.
     pub foreign_key: Option<SigningKey>,
-    /// Fields that replace those of the metadata.
+    /// Fields that replace those of the provider's metadata.
     pub metadata: Value,
-    /// Status of all responses, if the provider is to fail.
+    /// Status of all responses; set if all requests must fail.
     pub status: Option<u16>,
     /// Responses to polls of the device flow before the token is issued.
     pub polls: DevicePolls,
-    /// Complete ID token instead of a new one.
+    /// ID token that the provider returns instead of a new one.
     pub token: Option<String>,
     codes: HashMap<String, PendingCode>,
     issued: usize,
@@ -50,7 +50,7 @@ struct PendingCode {
     redirect: String,
 }
 
-/// The provider.
+/// Running identity provider for tests.
 pub struct TestProvider {
     server: Server,
     behavior: Arc<Mutex<ProviderBehavior>>,
@@ -87,7 +87,7 @@ impl TestProvider {
         self.behavior.lock().unwrap()
     }
 
-    /// Returns the requests with this path so far.
+    /// Returns the requests for this path that the provider has received so far.
     pub fn requests(&self, path: &str) -> Vec<Request> {
         self.server.requests().into_iter().filter(|request| request.path == path).collect()
     }
@@ -166,11 +166,11 @@ pub fn sign_token(header: &Value, claims: &Value, key: &SigningKey) -> String {
 fn respond(behavior: &Mutex<ProviderBehavior>, base: &str, request: &Request) -> Act {
     let mut behavior = behavior.lock().unwrap();
     if let Some(status) = behavior.status {
-        return Act::says(status, "down");
+        return Act::respond(status, "down");
     }
     let form: HashMap<String, String> = serde_urlencoded::from_str(&request.body).unwrap_or_default();
-    let good = |value: Value| Act::says(200, &value.to_string());
-    let refuse = |error: &str| Act::says(400, &json!({ "error": error }).to_string());
+    let good = |value: Value| Act::respond(200, &value.to_string());
+    let refuse = |error: &str| Act::respond(400, &json!({ "error": error }).to_string());
     match request.path.as_str() {
         "/.well-known/openid-configuration" => {
             let mut metadata = json!({
@@ -199,11 +199,11 @@ fn respond(behavior: &Mutex<ProviderBehavior>, base: &str, request: &Request) ->
         "/token" if form.get("device_code").is_some_and(|code| code == "device") => {
             if !behavior.polls.is_empty() {
                 let poll = behavior.polls.remove(0);
-                return Act::says(400, &poll.to_string());
+                return Act::respond(400, &poll.to_string());
             }
             good(json!({"token_type": "Bearer", "id_token": issue_token(&mut behavior, base, None)}))
         }
         "/token" => refuse("invalid_request"),
-        _ => Act::says(404, "no such page"),
+        _ => Act::respond(404, "no such page"),
     }
 }

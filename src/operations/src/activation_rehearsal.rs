@@ -1,18 +1,20 @@
-//! Trial activation of preserved objects.
+//! Rehearsal: activation of preserved objects for a test, without writing to their disks.
 
 use crate::effect::operations;
 use crate::operation_lines::operation_lines;
 use crate::operation_text::{DeviceSizes, OperationLine, OperationText, join_devices};
-use crate::{ActivateGroup, AssembleArray, CreateVolume, Effect, MountFilesystem, OpenContainer, PlannedOperation};
+use crate::{
+    ActivateGroup, AssembleArray, CreateVolume, Effect, MountFilesystem, OpenContainer, PlannedOperation, RemoveVolumes,
+};
 use model::device_name::DevicePath;
 use serde::Serialize;
 
-/// Activates all preserved objects once before anything is wiped, and then deactivates them. All changes are written to
-/// in-memory snapshots.
+/// Operation that activates all preserved objects once, and then deactivates them, before anything is wiped. All writes
+/// go to in-memory snapshots.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Rehearsal {
-    /// Disks and partitions with preserved objects, and devices to which mount options refer. During the rehearsal,
-    /// each of these devices is replaced by an in-memory snapshot.
+    /// Disks and partitions with preserved objects, and devices to which mount options refer. During the rehearsal, an
+    /// in-memory snapshot replaces each of these devices.
     pub over: Vec<DevicePath>,
     /// Operations that assemble the arrays, activate the volume groups and mount the filesystems, in this order. Each
     /// filesystem has its own mount point.
@@ -25,26 +27,29 @@ impl PlannedOperation for Rehearsal {
     }
 
     fn effect(&self) -> Effect<'_> {
-        // The rehearsal writes nothing, but later operations must assemble the same devices.
+        // The rehearsal does not write to any disk. Its devices are nevertheless declared as opened, so that the
+        // executor verifies their paths: later operations must assemble the same devices.
         Effect::opening(&self.over)
     }
 }
 
 fn describe_rehearsal(rehearsal: &Rehearsal, sizes: &DeviceSizes) -> OperationText {
     let first = OperationText::after(format!(
-        "on in-memory snapshots of {disks}, and deactivated again:",
+        "activated on in-memory snapshots of {disks}, and deactivated again:",
         disks = join_devices(&rehearsal.over)
     ));
     first.with(operation_lines(&rehearsal.operations, sizes))
 }
 
 operations! {
-    /// Operation that activates a preserved object or, in the rehearsal, adds a volume to a preserved group.
+    /// Operation that activates a preserved object or, in the rehearsal, removes volumes of a preserved group or adds a
+    /// volume to it.
     RestoreOp {
         AssembleArray(AssembleArray),
         ActivateGroup(ActivateGroup),
         OpenContainer(OpenContainer),
         Mount(MountFilesystem),
+        RemoveVolumes(RemoveVolumes),
         CreateVolume(CreateVolume),
     }
 }

@@ -5,11 +5,11 @@ use model::device_name::DevicePath;
 use serde::{Serialize, Serializer};
 use std::fmt;
 
-/// Slot of an array: a device, or an empty slot of a degraded array.
+/// Slot of an array: a device, or the empty slot of a degraded array.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ArraySlot {
     Device(DevicePath),
-    /// The device of this slot is absent, so the array is created degraded.
+    /// No device exists for this slot, so the array is created degraded.
     Missing,
 }
 
@@ -36,7 +36,7 @@ impl Serialize for ArraySlot {
 }
 
 impl CreateArray {
-    /// Returns the devices of the array that are present, including spares.
+    /// Returns the present devices of the array, including spares.
     pub fn present_devices(&self) -> impl Iterator<Item = &DevicePath> {
         self.devices.iter().filter_map(ArraySlot::device)
     }
@@ -49,7 +49,7 @@ impl CreateArray {
 
 #[cfg(any(test, feature = "testing"))]
 impl ArraySlot {
-    /// Parses arguments of mdadm.
+    /// Parses the slots of an array from arguments of mdadm.
     pub fn parse_list(words: impl IntoIterator<Item = impl AsRef<str>>) -> Vec<ArraySlot> {
         let member = |word: &str| if word == "missing" { ArraySlot::Missing } else { ArraySlot::Device(word.into()) };
         words.into_iter().map(|word| member(word.as_ref())).collect()

@@ -1,4 +1,4 @@
-//! Arrays of mdadm.
+//! Operations for mdadm arrays.
 
 use crate::operation_text::{DeviceSizes, OperationLine, describe_size, join_devices, strip_dev};
 use crate::{ArraySlot, Effect, PlannedOperation, UndoOperation};
@@ -7,7 +7,7 @@ use model::layout::RaidLevel;
 use serde::Serialize;
 use uuid::Uuid;
 
-/// Creates an array.
+/// Operation that creates an array.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct CreateArray {
     /// Path of the array, such as `/dev/md1` or `/dev/md/root`.
@@ -16,11 +16,11 @@ pub struct CreateArray {
     /// Version of the superblock: the one that the layout specifies, or else `1.2`.
     pub metadata: String,
     pub uuid: Uuid,
-    /// Members: first the slots of active members, then the spares.
+    /// Members of the array: first the slots of active members, then the spares.
     pub devices: Vec<ArraySlot>,
     /// Number of spares among `devices`.
     pub spares: u32,
-    /// Create options from the layout, except the metadata version.
+    /// Options for `mdadm --create` from the layout, except the metadata version.
     pub createoptions: Vec<String>,
 }
 
@@ -52,7 +52,7 @@ fn describe_array(array: &CreateArray) -> String {
     )
 }
 
-/// Assembles a preserved array for writing, under its name in the layout.
+/// Operation that assembles a preserved array for writing, under its name in the layout.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct AssembleArray {
     pub device: DevicePath,
@@ -74,7 +74,7 @@ fn undo_by_stopping(device: &DevicePath) -> UndoOperation {
     UndoOperation::StopArray(StopArray { device: device.clone() })
 }
 
-/// Stops an array, so that its superblocks are marked clean.
+/// Operation that stops an array, so that the kernel marks its superblocks as clean.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct StopArray {
     pub device: DevicePath,
@@ -90,8 +90,8 @@ impl PlannedOperation for StopArray {
     }
 }
 
-/// Creates the array from in-memory devices before anything is destroyed, to detect whether mdadm or the kernel refuses
-/// the array.
+/// Operation that creates the array from in-memory devices before anything is destroyed. If mdadm or the kernel refuses
+/// the array, the installation fails before it destroys data.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct TryArray {
     /// The array to create. Its name and UUID differ from those of the real array, so that the two arrays cannot be
@@ -99,8 +99,8 @@ pub struct TryArray {
     pub make: CreateArray,
     /// Size of each device of the array, in bytes.
     pub member_bytes: Vec<u64>,
-    /// Alternative sizes for devices whose size is unknown before they are created. The sizes are tried in order if
-    /// `member_bytes` is refused.
+    /// Alternative lists of sizes, for devices whose sizes are not known before they are created. If `member_bytes` is
+    /// refused, the alternatives are tried in order.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub or_member_bytes: Vec<Vec<u64>>,
     pub sector_bytes: u32,

@@ -1,4 +1,4 @@
-//! Properties of a machine that are needed to make the files of the image bootable on this machine.
+//! Inputs of the operations that make an image bootable on the machine.
 
 use crate::{ByteRange, FstabEntry, MachineFiles};
 use model::allocation::FinisherChoice;
@@ -10,51 +10,55 @@ use serde::Serialize;
 use std::collections::BTreeMap;
 use uuid::Uuid;
 
-/// A disk from which a BIOS boots.
+/// A disk from which BIOS firmware boots.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct BootDisk {
     pub device: DevicePath,
-    /// Gap between the partition table and the first partition, for a boot loader. `None` if this plan does not write
-    /// the partition table of the disk, or if a BIOS cannot boot from disks with the sector size of this disk.
+    /// Gap between the partition table and the first partition, into which a boot loader can be written. `None` if this
+    /// plan does not write the partition table, or if a BIOS cannot boot from disks with this sector size.
     pub gap: Option<ByteRange>,
+    /// True if partitions of the disk are preserved. Programs of the image must then not access the disk.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub partly_kept: bool,
 }
 
-/// All data required to make the image bootable on this machine, and to allow the owner of the machine to log in.
+/// All data required to make the image bootable on this machine, and to let the machine's owner log in.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct FinishInputs {
     pub way: FinisherChoice,
-    /// Devices that programs of the image may access; the partitions of these devices are included.
+    /// Devices that programs of the image may access, together with all partitions of these devices.
     pub devices: Vec<DevicePath>,
     pub firmware: FirmwareType,
     pub root: RootFilesystem,
-    /// The filesystem mounted at `/boot`; `None` if `/boot` is on the root filesystem.
+    /// Filesystem that is mounted at `/boot`; `None` if `/boot` is a directory of the root filesystem.
     pub boot: Option<BootFilesystem>,
-    /// Arrays of the layout, created or preserved.
+    /// Arrays of the layout, both created and preserved.
     pub arrays: Vec<FinishedArray>,
     /// Names of the volume groups of the layout.
     pub groups: Vec<String>,
-    /// EFI system partitions, in which an EFI firmware finds a boot loader.
+    /// EFI system partitions, in which EFI firmware looks for a boot loader.
     pub esps: Vec<Esp>,
-    /// Disks that contain `/boot` (or `/`, if `/boot` is not separate). A BIOS finds the boot loader on these disks.
+    /// Disks that contain `/boot`, or `/` if `/boot` is not a separate filesystem. BIOS firmware finds the boot loader
+    /// on these disks.
     pub boot_disks: Vec<BootDisk>,
     pub fstab: Vec<FstabEntry>,
-    /// Mount points, except `/`, of the mounted filesystems that are not preserved and store extended attributes.
+    /// Mount points, except `/`, of mounted filesystems that are not preserved and that store extended attributes.
     #[serde(skip)]
     pub new_mounts: Vec<String>,
-    /// Filesystem for the cloud-init seed; if `None`, the seed is written to the root filesystem.
+    /// Filesystem to which the cloud-init seed is written; `None` if the seed is written to the root filesystem.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub seed: Option<SeedFilesystem>,
     pub network: RequestedNetwork,
-    /// Environment of the image's installer: the parameters of the OS definition, and properties of the machine in
-    /// variables with the names that OS definitions use.
+    /// Environment of the image's installer: the parameters of the OS definition, and properties of the machine. The
+    /// variables have the names that OS definitions use.
     #[serde(skip)]
     pub environment: BTreeMap<String, String>,
-    /// The allocation with its passwords and keys, and other data for files of the installed system.
+    /// The allocation, including passwords and keys, and other data for files of the installed system.
     #[serde(skip)]
     pub files: Box<MachineFiles>,
 }
 
-/// The filesystem for the cloud-init seed.
+/// Filesystem to which the cloud-init seed is written.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct SeedFilesystem {
     pub device: DevicePath,
@@ -67,23 +71,23 @@ pub struct SeedFilesystem {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum RequestedNetwork {
-    /// No network configuration was requested.
+    /// The allocation contains no network configuration.
     #[default]
     Unsaid,
-    /// Configuration from `network` of the allocation.
+    /// Configuration from the field `network` of the allocation.
     Described(NetworkConfig),
-    /// Configuration derived from metal-stack's `networks`, which are intended for a routing daemon that announces the
-    /// addresses.
+    /// Configuration that was derived from metal-stack's field `networks`. This field is meant for a routing daemon,
+    /// which announces the addresses.
     Announced(NetworkConfig),
 }
 
 /// The root filesystem.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct RootFilesystem {
-    /// UUID; empty if the filesystem is part of a raw image.
+    /// UUID of the filesystem; empty if the filesystem is part of a raw image.
     pub uuid: String,
     pub format: Option<FilesystemFormat>,
-    /// UUIDs of the arrays below the filesystem.
+    /// UUIDs of the arrays that contain the filesystem.
     pub arrays: Vec<Uuid>,
     /// The logical volume that contains the filesystem; `None` if the filesystem is not on a logical volume.
     pub volume: Option<RootVolume>,
@@ -104,7 +108,7 @@ pub struct RootVolume {
     pub kind: LvmType,
 }
 
-/// An array of the layout, with the properties by which the installed system identifies the array.
+/// An array of the layout, with the properties that identify the array in the installed system.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct FinishedArray {
     pub device: DevicePath,
@@ -113,8 +117,8 @@ pub struct FinishedArray {
     pub metadata: String,
 }
 
-/// An EFI system partition, which has the type ef00 and a vfat filesystem. The partition may be a member of a mirror,
-/// if the firmware can read a member like a plain partition.
+/// An EFI system partition: a partition of type ef00 with a vfat filesystem. It may be a member of a mirror if the
+/// firmware can read this member like a plain partition.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct Esp {
     /// Device path of the partition, such as `/dev/sda1`.
@@ -130,7 +134,7 @@ pub struct Esp {
     /// Mount point in the target: the mount point of the partition, or of the mirror that contains the partition.
     #[serde(with = "common::serde_empty")]
     pub path: Option<String>,
-    /// The mirror that contains the partition. Writes to the mirror reach all of its members.
+    /// Mirror that contains the partition. Each write to the mirror reaches all of its members.
     #[serde(with = "common::serde_empty")]
     pub array: Option<DevicePath>,
 }

@@ -1,4 +1,4 @@
-//! Announcements and reports to the control plane.
+//! Operations that send announcements and reports to the control plane.
 
 use crate::operation_text::{DeviceSizes, OperationLine, join_devices};
 use crate::{Effect, PlannedOperation, StageExtents};
@@ -6,16 +6,17 @@ use model::device_name::DevicePath;
 use model::install_marker::{InstallMarker, RecordedDisk};
 use serde::Serialize;
 
-/// Informs the control plane that the run is about to destroy data, and asks whether the run may continue.
+/// Operation that announces to the control plane that the installation is about to destroy data, and asks for
+/// permission to continue.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct TellPointOfNoReturn {
+pub struct AnnouncePointOfNoReturn {
     /// Id of the allocation.
     pub allocation: String,
     #[serde(with = "common::serde_empty")]
     pub order: Option<String>,
-    /// Records of the disks, each with its name in the layout.
+    /// Records of the disks, with the names of the disks in the layout.
     pub disks: Vec<RecordedDisk>,
-    /// Extents that the remaining stages may write; empty if nothing is written after this operation.
+    /// Extents that the remaining stages may write; empty if no stage writes after this operation.
     #[serde(skip)]
     pub extents: Vec<StageExtents>,
     /// Hash of the approved plan that matches this plan; `None` if the operator has not approved a plan.
@@ -26,12 +27,17 @@ pub struct TellPointOfNoReturn {
     pub secret_digest: Option<String>,
 }
 
-impl PlannedOperation for TellPointOfNoReturn {
+impl PlannedOperation for AnnouncePointOfNoReturn {
     fn describe(&self, _: &DeviceSizes) -> OperationLine<'_> {
-        // If the extents are empty, nothing is written after this operation.
+        // If `extents` is empty, no stage writes after this operation: the machine is the target of a migration, and
+        // has received all data.
         match self.extents.is_empty() {
-            true => "the control plane confirms the run, and records that this machine has received all data".into(),
-            false => "the control plane confirms the run, and records that disks are about to change".into(),
+            true => "the control plane permits the machine to continue, and records that this machine has received \
+                all data"
+                .into(),
+            false => {
+                "the control plane permits the machine to continue, and records that disks are about to change".into()
+            }
         }
     }
 
@@ -40,8 +46,8 @@ impl PlannedOperation for TellPointOfNoReturn {
     }
 }
 
-/// Sends the final report of a successful run to the control plane. The report contains the results of the stages, and
-/// the fields of this type.
+/// Operation that sends the final report of a successful installation to the control plane. The report contains the
+/// results of the stages and the fields of this type.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct FinalReport {
     /// Id of the allocation.
@@ -49,10 +55,10 @@ pub struct FinalReport {
     #[serde(with = "common::serde_empty")]
     pub order: Option<String>,
     pub message: String,
-    /// Marker of an installation that was already on the disks.
+    /// Marker of an installation that already existed on the disks.
     pub already: Option<InstallMarker>,
-    /// Disks that are made unbootable if the control plane denies the migration, by wiping their first and last
-    /// sectors. The allocation then still belongs to the source machine, which may run the same system.
+    /// Disks that this operation makes unbootable if the control plane denies the migration, by wiping both ends of
+    /// each disk. The allocation then still belongs to the source machine, which may run the same system.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub taken_back: Vec<DevicePath>,
 }

@@ -1,4 +1,4 @@
-//! Lines of crypttab.
+//! The file `/etc/crypttab` of the target.
 
 use crate::operation_text::{DeviceSizes, OperationLine};
 use crate::{Effect, PlannedOperation};
@@ -6,7 +6,7 @@ use model::registry_auth::SecretText;
 use serde::Serialize;
 use uuid::Uuid;
 
-/// Writes `/etc/crypttab` and the key files.
+/// Operation that writes `/etc/crypttab` and the key files.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct WriteCrypttab(pub Vec<CrypttabEntry>);
 
@@ -20,23 +20,23 @@ impl PlannedOperation for WriteCrypttab {
     }
 }
 
-/// A line of crypttab, with the content of the key file to which the line refers.
+/// Line of crypttab, with the content of its key file.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct CrypttabEntry {
     pub uuid: Uuid,
-    /// Options of crypttab: `luks`, [`CrypttabEntry::BY_TPM`] if the key is in the TPM, and `nofail` or `noauto` if the system starts
-    /// without the container.
+    /// Options of the line: `luks`, [`CrypttabEntry::BY_TPM`] if the TPM holds the key, and `nofail` or `noauto` if the
+    /// system can start without the container.
     pub options: Vec<String>,
-    /// Mount point that requires the container; `None` if the system starts without the container.
+    /// Mount point for which the container is required at boot; `None` if the system can start without the container.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub needed_at: Option<String>,
-    /// Content of the key file. If the content is empty, the passphrase is requested at boot.
+    /// Content of the key file. If it is empty, the system asks for the passphrase at boot.
     #[serde(skip)]
     pub key: SecretText,
 }
 
 impl CrypttabEntry {
-    /// Option of crypttab that makes systemd unlock the container with the machine's TPM.
+    /// Option of crypttab with which systemd unlocks the container through the machine's TPM.
     pub const BY_TPM: &'static str = "tpm2-device=auto";
 
     pub fn is_by_tpm(&self) -> bool {

@@ -1,4 +1,4 @@
-//! Disks: their identity, and their protection against writes.
+//! Operations that check the identity of disks, and protect disks against writes.
 
 use crate::operation_text::{DeviceSizes, OperationLine, join_devices};
 use crate::{ByteRange, Effect, PlannedOperation, UndoOperation};
@@ -8,8 +8,7 @@ use model::inventory::InventoryDisk;
 use serde::{Serialize, Serializer};
 use std::num::NonZeroU64;
 
-/// Properties that distinguish a disk from other disks of the same model. Properties with unknown values are not
-/// compared.
+/// Properties that distinguish a disk from other disks of the same model. Unknown properties are not compared.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct DiskIdentity {
     pub device: DevicePath,
@@ -39,8 +38,8 @@ impl DiskIdentity {
     }
 }
 
-/// Checks that the device is still the disk for which the plan was made, because device names can change. Keeps the
-/// device open.
+/// Operation that checks that the device is still the disk for which the plan was made, because device names can
+/// change. Keeps the device open.
 impl PlannedOperation for DiskIdentity {
     fn describe(&self, _: &DeviceSizes) -> OperationLine<'_> {
         OperationLine::on_device("", self.device.as_str(), ": size, serial and WWN as planned")
@@ -51,13 +50,13 @@ impl PlannedOperation for DiskIdentity {
     }
 }
 
-/// Sets the disk read-only at the block layer. The disk stays read-only until `UnlockDisk` or `FlushDisks` makes it
-/// writable again.
+/// Operation that makes the disk read-only at the block layer. The disk stays read-only until `UnlockDisk` or
+/// `FlushDisks` makes it writable again.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct LockDisk {
     pub device: DevicePath,
-    /// Ranges that must not be written while the plan runs. This operation reads the ranges, and `ProveKept` compares
-    /// their content at the end of the run.
+    /// Ranges that must not be written while the plan runs. This operation reads their content, and `ProveKept`
+    /// compares the content after all other stages.
     pub untouched: Vec<ByteRange>,
 }
 
@@ -71,7 +70,7 @@ impl PlannedOperation for LockDisk {
     }
 }
 
-/// Makes a preserved disk writable again. This operation runs after the last destructive operation.
+/// Operation that makes a preserved disk writable again, after the last destructive operation.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct UnlockDisk {
     pub device: DevicePath,
@@ -98,7 +97,7 @@ fn describe_unlock(others: &[u32]) -> String {
     }
 }
 
-/// Flushes the write caches of the disks, and makes every locked disk writable again.
+/// Operation that flushes the write caches of the disks, and makes all locked disks writable again.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct FlushDisks {
     pub disks: Vec<DevicePath>,

@@ -1,11 +1,11 @@
 //! Effect of an operation: the devices that it opens and writes, and how the operation is undone.
 
 use crate::operation_text::{DeviceSizes, OperationLine};
-use crate::{CloseContainer, DeactivateGroup, StopArray};
+use crate::{ClearRanges, CloseContainer, DeactivateGroup, StopArray};
 use model::device_name::DevicePath;
 
-/// Properties of an operation. Each operation implements this trait in the file that defines its data; the enums of
-/// operations delegate to these implementations.
+/// Methods that each operation implements, in the file that defines its data. The enums of operations delegate to these
+/// implementations.
 pub trait PlannedOperation {
     /// Returns the text of the operation in the printed plan.
     fn describe(&self, sizes: &DeviceSizes) -> OperationLine<'_>;
@@ -16,21 +16,21 @@ pub trait PlannedOperation {
 /// Effect of an operation: the devices that it opens and writes, and how the operation is undone.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Effect<'a> {
-    /// Devices that a tool or the kernel opens by path. Device names can change, so the executor verifies immediately
-    /// before the operation that each path still leads to a disk of the plan. Operations that open a disk themselves
-    /// are not included: they verify the open descriptor.
+    /// Devices that a tool or the kernel opens by path. Device names can change, so immediately before the operation
+    /// the executor verifies that each path still leads to a disk of the plan. An operation that opens a disk itself
+    /// verifies the open descriptor, and does not list the disk here.
     pub opened: Vec<&'a DevicePath>,
-    /// Devices that may be written by this operation and by all later ones. Devices on recreated disks are omitted,
-    /// because recreated disks are entirely writable.
+    /// Devices that this operation and all later operations may write. Devices on recreated disks are omitted, because
+    /// these disks may be written completely.
     pub written: Vec<DevicePath>,
-    /// Undo operations; the last one is executed first. They are recorded before the operation is executed, because an
-    /// operation that was only partially executed must be undone too.
+    /// Undo operations, executed in reverse order. The executor records them before the operation, because a partially
+    /// executed operation must also be undone.
     pub undo: Vec<UndoOperation>,
 }
 
 impl<'a> Effect<'a> {
-    /// Returns the effect of an operation that does not open a device by path, does not write a preserved device, and
-    /// need not be undone.
+    /// Returns the effect of an operation that opens no device by path, writes no preserved device, and need not be
+    /// undone.
     pub(crate) fn none() -> Effect<'a> {
         Effect { opened: Vec::new(), written: Vec::new(), undo: Vec::new() }
     }
@@ -48,19 +48,22 @@ impl<'a> Effect<'a> {
     }
 }
 
-/// Action that undoes an operation. `Wiping`, `Wiped` and `Made` are performed only after failures that leave the
-/// system incomplete.
+/// Action that undoes an operation. A session is one execution of a plan. `WipeUnfinishedDisk`, `WipeBootCode`,
+/// `Clearing` and `WipeDeviceEnds` are performed only after failures that leave the system incomplete.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum UndoOperation {
     /// Makes all disks that the session has locked writable again.
     Unlock,
     /// Wipes both ends of a disk whose wipe has not completed, so that the disk is not mistaken for an unchanged disk.
-    Wiping(DevicePath),
-    /// Wipes the boot code of a disk that this session has wiped completely. A partition table on the disk, if any, was
-    /// written by this session.
-    Wiped(DevicePath),
+    WipeUnfinishedDisk(DevicePath),
+    /// Wipes the boot code of a disk that this session has wiped completely. If the disk contains a partition table,
+    /// this session has written it.
+    WipeBootCode(DevicePath),
+    /// Zeroes the boot areas of removed partitions, if the clearing of their disk has not completed. Everything else on
+    /// the disk stays unchanged, because it contains preserved partitions.
+    Clearing(Box<ClearRanges>),
     /// Wipes both ends of a device to which this session has written a filesystem or a raw image.
-    Made(DevicePath),
+    WipeDeviceEnds(DevicePath),
     /// Stops an array that the session has started.
     StopArray(StopArray),
     /// Deactivates a volume group that the session has activated.
@@ -69,20 +72,20 @@ pub enum UndoOperation {
     CloseContainer(CloseContainer),
     /// Unmounts all mounts of the session.
     Unmount,
-    /// Terminates processes that programs of the image may have left running.
+    /// Terminates processes that were started by programs of the image and are still running.
     EndProcesses,
     UnloadKernel,
 }
 
-/// Defines an enum of operations. Variants delegate to their data; a variant without data delegates to the unit type
-/// with the variant's name.
+/// Defines an enum of operations. A variant with data delegates to its data. A variant without data delegates to the
+/// unit type with the name of the variant.
 macro_rules! operations {
-    ($(#[$attribute:meta])* $name:ident { $($variant:ident($data:ty),)* } $({ $($unit:ident,)* })?) => {
+    ($(#[$attribute:meta])* $name:ident { $($(#[$rename:meta])* $variant:ident($data:ty),)* } $({ $($unit:ident,)* })?) => {
         $(#[$attribute])*
         #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
         #[serde(rename_all = "snake_case")]
         pub enum $name {
-            $($variant($data),)*
+            $($(#[$rename])* $variant($data),)*
             $($($unit,)*)?
         }
 
@@ -131,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mount_opens_its_devices_and_writes_those_of_its_options_unless_read_only() {
+    fn mount_writes_its_devices_unless_read_only() {
         let both = ["/dev/sda1", "/dev/sdb"].map(str::to_owned).to_vec();
         let writable = mount(FilesystemFormat::Xfs, &["logdev=/dev/sdc1"]);
         let written = ["/dev/sda1", "/dev/sdc1", "/dev/sdb"].map(str::to_owned).to_vec();
@@ -155,12 +158,12 @@ mod tests {
             uuid: String::new(),
             createoptions: vec![],
         };
-        assert_eq!(make(FilesystemFormat::Ext4).effect().undo, [UndoOperation::Made("/dev/sda1".into())]);
+        assert_eq!(make(FilesystemFormat::Ext4).effect().undo, [UndoOperation::WipeDeviceEnds("/dev/sda1".into())]);
         assert_eq!(make(FilesystemFormat::None).effect().undo, []);
     }
 
     #[test]
-    fn a_container_that_is_opened_read_only_is_not_written_and_is_closed_again() {
+    fn read_only_container_is_closed_but_not_written() {
         let container =
             LuksContainer::new("/dev/sda1".into(), Uuid::nil(), 512, KeySource::Server, SecretText::default());
         for (read_only, written) in [(true, vec![]), (false, vec!["/dev/sda1".to_owned()])] {

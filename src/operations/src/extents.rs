@@ -11,17 +11,18 @@ pub struct ByteRange {
     pub length: u64,
 }
 
-/// Consecutive stages that may write the same extents, together with these extents.
+/// Consecutive stages, and the extents that these stages may write.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StageExtents {
-    /// Names of the stages. The JSON field is called `steps`, because texts for operators call stages steps.
+    /// Names of the stages. The JSON field is named `steps`, because messages to operators use the word step for a
+    /// stage.
     #[serde(rename = "steps")]
     pub stages: Vec<StageName>,
     /// Writable ranges by disk; empty if the stages write nothing.
     pub disks: Vec<DiskExtents>,
 }
 
-/// Byte ranges of a disk, which are sorted and do not overlap.
+/// Byte ranges of a disk, sorted and without overlaps.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DiskExtents {
     /// Device path, such as `/dev/sda`.

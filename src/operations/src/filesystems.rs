@@ -1,4 +1,4 @@
-//! Operations that create a filesystem, or try out its creation in memory.
+//! Operations that create a filesystem, or create it for a test in memory.
 
 use crate::operation_text::{DeviceSizes, OperationLine, describe_size, strip_dev};
 use crate::{Effect, PlannedOperation, UndoOperation};
@@ -6,14 +6,13 @@ use model::device_name::DevicePath;
 use model::layout::FilesystemFormat;
 use serde::Serialize;
 
-/// Creates a filesystem.
+/// Operation that creates a filesystem.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct MakeFilesystem {
     pub device: DevicePath,
     pub format: FilesystemFormat,
     pub label: Option<String>,
-    /// UUID in the notation of blkid and fstab. For vfat, it has the form `1A2B-3C4D`; for other formats, it is in the
-    /// notation of RFC 4122.
+    /// UUID in the notation of blkid and fstab: `1A2B-3C4D` for vfat, and the notation of RFC 4122 for other formats.
     pub uuid: String,
     pub createoptions: Vec<String>,
 }
@@ -27,7 +26,7 @@ impl PlannedOperation for MakeFilesystem {
         // With `format: none`, no filesystem is created.
         let (opened, undo) = match self.format {
             FilesystemFormat::None => (None, None),
-            _ => (Some(&self.device), Some(UndoOperation::Made(self.device.clone()))),
+            _ => (Some(&self.device), Some(UndoOperation::WipeDeviceEnds(self.device.clone()))),
         };
         Effect::opening(opened).writing([self.device.clone()]).undone_by(undo)
     }
@@ -38,28 +37,28 @@ fn describe_filesystem(make: &MakeFilesystem) -> String {
     format!("{}: {}{label}", strip_dev(&make.device), make.format)
 }
 
-/// Creates a filesystem in memory and mounts the filesystem before anything is destroyed, to detect whether mkfs or the
-/// kernel refuses the filesystem.
+/// Operation that creates the filesystem in memory and mounts it, before anything is destroyed. If mkfs or the kernel
+/// refuses the filesystem, the installation fails before it destroys data.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct TryFilesystem {
-    /// The filesystem to create. Its UUID differs from the UUID of the real filesystem, because the kernel confuses two
-    /// filesystems with the same UUID, or refuses to mount both of them.
+    /// The filesystem to create. It has another UUID than the real filesystem, because the kernel confuses two
+    /// filesystems with the same UUID, or refuses to mount both.
     pub make: MakeFilesystem,
     pub size_bytes: u64,
-    /// Alternative sizes for a filesystem whose size is unknown before it is created. The sizes are tried in order if
-    /// `size_bytes` is refused.
+    /// Alternative sizes, for a device whose size is not known before it is created. If `size_bytes` is refused, the
+    /// alternatives are tried in order.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub or_size_bytes: Vec<u64>,
     pub sector_bytes: u32,
-    /// Mount options; `None` if the filesystem is not mounted.
+    /// Mount options; `None` if the filesystem will not be mounted.
     pub mount: Option<Vec<String>>,
-    /// The image's kernel, which must be able to mount the filesystem; `None` if the image's manifest does not list a
+    /// Kernel of the image, which must be able to mount the filesystem; `None` if the manifest of the image lists no
     /// kernel.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mounted_by: Option<MountingKernel>,
 }
 
-/// Kernel that mounts a filesystem.
+/// Kernel of the image that will mount a filesystem.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct MountingKernel {
     /// Version of the kernel, such as `5.14.0-427.el9.x86_64`.
@@ -78,7 +77,7 @@ impl PlannedOperation for TryFilesystem {
     }
 }
 
-/// Describes a trial of a filesystem: `try to create ext4 -m 0 for sda2 in memory, mounted with noatime`.
+/// Describes the test of a filesystem: `try to create ext4 -m 0 for sda2 in memory, mounted with noatime`.
 fn describe_filesystem_trial(trial: &TryFilesystem) -> String {
     let MakeFilesystem { device, format, createoptions, .. } = &trial.make;
     let format = std::iter::once(format.name()).chain(createoptions.iter().map(String::as_str));

@@ -1,4 +1,4 @@
-//! Boot variables of a UEFI firmware.
+//! Operations on the boot variables of UEFI firmware.
 
 use crate::operation_text::{DeviceSizes, OperationLine, strip_dev};
 use crate::{Effect, Esp, PlannedOperation};
@@ -6,19 +6,20 @@ use model::allocation::BootOrder;
 use serde::Serialize;
 use uuid::Uuid;
 
-/// Prefix of the descriptions of drophammer's boot entries.
+/// Prefix of the descriptions of all boot entries that drophammer registers.
 pub const OWN_PREFIX: &str = "drophammer: ";
 
-/// Registers boot entries for the installed system with the firmware, through efivarfs.
+/// Operation that registers boot entries for the installed system with the firmware, through efivarfs.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct BootEntries {
     /// Description of the entries, such as `drophammer: web-1`.
     pub label: String,
-    /// EFI system partitions that may contain a boot loader. The component that makes the image bootable refers to a
+    /// EFI system partitions that may contain a boot loader. The code that makes the image bootable identifies a
     /// partition by its index in this list.
     pub esps: Vec<Esp>,
     pub order: BootOrder,
-    /// If true, entries are registered only if the image has no installer, because an installer registers its own entries.
+    /// True if entries are registered only for an image without an installer. An installer in the image registers its
+    /// own entries.
     pub unless_installer: bool,
 }
 
@@ -40,16 +41,16 @@ fn describe_boot_entries(BootEntries { label, esps, order, unless_installer }: &
         BootOrder::Disk => "first in the boot order",
         BootOrder::Keep => "boot order unchanged",
     };
-    let unless = if *unless_installer { "; not if the image has an installer" } else { "" };
+    let unless = if *unless_installer { "; not written if the image has an installer" } else { "" };
     format!("EFI entries \"{label}\" for {esps}; {order}{unless}", esps = esps.join(", "))
 }
 
-/// Removes boot variables of earlier systems. A variable whose value has changed since the plan was made is not
-/// removed. The numbers of removed entries are also removed from the boot order.
+/// Operation that removes the boot variables of earlier systems, and their numbers from the boot order. A variable
+/// whose value has changed since the plan was made is not removed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct RemoveVariables {
     pub variables: Vec<VariableRemoval>,
-    /// Whether the run fails if a variable cannot be removed.
+    /// True if the installation fails when a variable cannot be removed.
     pub required: bool,
 }
 
@@ -74,13 +75,13 @@ fn describe_removal(removal: &RemoveVariables) -> String {
 pub struct VariableRemoval {
     pub name: String,
     pub vendor: Uuid,
-    /// SHA-256 of the planned value, in hexadecimal. A variable with a different value is not removed. If `None`, the
+    /// SHA-256 of the planned value, in hexadecimal. A variable with another value is not removed. `None` if the
     /// variable is removed regardless of its value.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub digest: Option<String>,
 }
 
-/// Looks for a boot loader on the mounted EFI system partition.
+/// Operation that looks for a boot loader on the mounted EFI system partition.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct FindLoader;
 
@@ -105,7 +106,7 @@ mod tests {
         for (order, unless_installer, words) in [
             (BootOrder::Pxe, false, "PXE stays first"),
             (BootOrder::Disk, false, "first in the boot order"),
-            (BootOrder::Keep, true, "boot order unchanged; not if the image has an installer"),
+            (BootOrder::Keep, true, "boot order unchanged; not written if the image has an installer"),
         ] {
             let (label, esps) = ("drophammer: web-1".to_owned(), vec![esp("/dev/sda1"), esp("/dev/sdb1")]);
             let operation =

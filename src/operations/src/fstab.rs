@@ -1,11 +1,11 @@
-//! Lines of fstab.
+//! The file `/etc/fstab` of the target.
 
 use crate::operation_text::{DeviceSizes, OperationLine};
 use crate::{Effect, PlannedOperation};
 use model::layout::FilesystemFormat;
 use serde::Serialize;
 
-/// A line of fstab.
+/// Line of fstab.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct FstabEntry {
     /// Source of the mount: `UUID=…` or `tmpfs`.
@@ -18,7 +18,7 @@ pub struct FstabEntry {
     pub pass: u8,
 }
 
-/// Writes `/etc/fstab`, in mount order.
+/// Operation that writes `/etc/fstab`, with the lines in mount order.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct WriteFstab(pub Vec<FstabEntry>);
 
@@ -32,7 +32,7 @@ impl PlannedOperation for WriteFstab {
     }
 }
 
-/// Appends lines to the fstab of the image.
+/// Operation that appends lines to the fstab of the image.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct ExtendFstab(pub Vec<FstabEntry>);
 

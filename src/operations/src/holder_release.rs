@@ -1,24 +1,24 @@
-//! Release of the holders of disks. Holders are stopped, removed or deactivated before a disk is wiped.
+//! Operations that release the holders of disks: before a disk is wiped, its holders are stopped, removed or
+//! deactivated.
 
 use crate::operation_text::{DeviceSizes, OperationLine, join_devices, strip_dev};
 use crate::{Effect, PlannedOperation};
 use model::device_name::DevicePath;
 use serde::Serialize;
 
-/// A holder that is released, because it is on disks that will be wiped, or because it was assembled only for
-/// inspection.
+/// Holder that must be released, because its disks will be wiped, or because it was assembled only for inspection.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Holder {
-    /// Released with swapoff(2).
+    /// Swap area, which is released with swapoff(2).
     Swap { device: DevicePath },
-    /// Released with `mdadm --stop`.
+    /// Array, which is released with `mdadm --stop`.
     Array { device: DevicePath },
-    /// Released with `dmsetup remove`: dm-crypt and other device-mapper targets.
+    /// dm-crypt mapping or other device-mapper target, which is released with `dmsetup remove`.
     Mapping { device: DevicePath },
-    /// A logical volume `GROUP/VOLUME`, also released with `dmsetup remove`.
+    /// Logical volume `GROUP/VOLUME`, which is also released with `dmsetup remove`.
     Volume { device: DevicePath, name: String },
-    /// Released through `/sys/block/NAME/bcache/stop`.
+    /// bcache device, which is released through `/sys/block/NAME/bcache/stop`.
     Bcache { device: DevicePath },
 }
 
@@ -33,7 +33,7 @@ impl PlannedOperation for Holder {
 }
 
 fn describe_release(holder: &Holder) -> String {
-    // One line for each holder, in order of release.
+    // The printed plan contains such a line for each holder, in the order of release.
     let verb = |verb: &str, device: &DevicePath| format!("{verb} {}", strip_dev(device));
     match holder {
         Holder::Swap { device } => verb("swap off", device),
@@ -44,7 +44,8 @@ fn describe_release(holder: &Holder) -> String {
     }
 }
 
-/// Checks immediately before the wipe that these disks and their partitions have no holders. Fails if a holder is left.
+/// Operation that checks immediately before the wipe that these disks and their partitions have no holders. It fails if
+/// a disk has a holder.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct AssertFree {
     pub disks: Vec<DevicePath>,
@@ -60,13 +61,13 @@ impl PlannedOperation for AssertFree {
     }
 }
 
-/// Stops the arrays and mappings that were assembled on these devices only for inspection.
+/// Operation that stops the arrays and mappings that were assembled on these devices only for inspection.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct TakeDown {
+pub struct StopInspectedDevices {
     pub devices: Vec<DevicePath>,
 }
 
-impl PlannedOperation for TakeDown {
+impl PlannedOperation for StopInspectedDevices {
     fn describe(&self, _: &DeviceSizes) -> OperationLine<'_> {
         let devices = join_devices(&self.devices);
         format!("stop the arrays and mappings on {devices} that were started for inspection").into()

@@ -1,23 +1,23 @@
-//! The image of the operating system.
+//! Operations that fetch the image of the operating system.
 
 use crate::operation_text::{DeviceSizes, OperationLine, OperationText};
 use crate::{BurnDisk, Effect, ImageNeeds, PlannedOperation};
 use model::allocation::AllocatedImage;
 use serde::Serialize;
 
-/// Requests the size and digest of the image from the server that stores the image.
+/// Operation that requests the size and the digest of the image from the image's server.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct ReachImage {
     pub name: String,
     /// URL without secrets, for display.
     pub url: String,
-    /// All download locations of the image, including secrets in their URLs.
+    /// Image with all of its download locations. Their URLs may contain secrets.
     #[serde(skip)]
     pub image: Box<AllocatedImage>,
-    /// The disk to which a raw image is written. This operation refuses an image that does not fit the disk.
+    /// Disk to which a raw image will be written. The operation refuses an image that does not fit on this disk.
     #[serde(skip)]
     pub onto: Option<BurnDisk>,
-    /// Requirements for a root tree. This operation refuses an image whose manifest does not meet them.
+    /// Requirements for a root tree. The operation refuses an image whose manifest does not meet them.
     #[serde(skip)]
     pub needs: Option<ImageNeeds>,
 }
@@ -32,17 +32,17 @@ impl PlannedOperation for ReachImage {
     }
 }
 
-/// Streams the image to the mounted root filesystem.
+/// Operation that extracts the image into the mounted root filesystem while it is downloaded.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct BurnImage {
     pub name: String,
-    /// Mount points of preserved filesystems that will hide files of the image.
+    /// Mount points of preserved filesystems. Files of the image below these mount points will be hidden.
     pub hidden: Vec<String>,
-    /// Mount points of preserved filesystems to which the image's files are added.
+    /// Mount points of preserved filesystems into which the files of the image are extracted.
     pub merged: Vec<String>,
-    /// Mount points of filesystems that this plan creates, except the root.
+    /// Mount points of filesystems that this plan creates, except `/`.
     pub fresh: Vec<String>,
-    /// Memory of the machine, in bytes. The kernel's writeback threshold is derived from this value.
+    /// Memory of the machine, in bytes, from which the writeback threshold of the kernel is computed.
     pub memory_bytes: u64,
 }
 

@@ -7,19 +7,30 @@ use model::device_name::DevicePath;
 use model::inventory::FirmwareType;
 use serde::Serialize;
 
-/// Makes a file-based image bootable: runs the image's installer in a chroot, or sets up the boot without an installer.
+/// Operation that makes a file-based image bootable, by the image's installer in a chroot or by the agent's own boot
+/// setup.
 impl PlannedOperation for FinishInputs {
     fn describe(&self, _: &DeviceSizes) -> OperationLine<'_> {
         describe_finisher(self).and(describe_seed(self)).into()
     }
 
     fn effect(&self) -> Effect<'_> {
-        Effect::opening(find_temporary_seed(self)).undone_by([UndoOperation::EndProcesses])
+        // The boot loader is written to these disks, so their paths are verified before.
+        let boot_disks = self.boot_disks.iter().filter(|disk| self.writes_boot_areas() && disk.gap.is_some());
+        let devices = boot_disks.map(|disk| &disk.device).chain(find_temporary_seed(self));
+        Effect::opening(devices).undone_by([UndoOperation::EndProcesses])
     }
 }
 
-/// Makes a raw image bootable. Such an image is not specific to a machine. If the image has no installer, the boot
-/// loader in the image is used, and `/etc/metal/boot-info.yaml` is derived from the configuration of this boot loader.
+impl FinishInputs {
+    /// Returns whether the built-in finisher may write a boot loader outside of partitions.
+    fn writes_boot_areas(&self) -> bool {
+        self.firmware == FirmwareType::Bios && matches!(self.way, FinisherChoice::Auto | FinisherChoice::Builtin)
+    }
+}
+
+/// Operation that makes a raw image, which is not specific to a machine, bootable on this machine. If the image has no
+/// installer, the boot loader in the image is used, and `/etc/metal/boot-info.yaml` is derived from its configuration.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct AdaptImage(pub Box<FinishInputs>);
 
@@ -33,8 +44,8 @@ impl PlannedOperation for AdaptImage {
     }
 }
 
-/// Returns the device of the cloud-init seed if the device must be mounted temporarily; `None` if the device is mounted
-/// in the target anyway.
+/// Returns the device for the cloud-init seed if it must be mounted only for this purpose; `None` if it is mounted in
+/// the target anyway.
 fn find_temporary_seed(finishing: &FinishInputs) -> Option<&DevicePath> {
     finishing.seed.as_ref().filter(|seed| seed.path.is_none()).map(|seed| &seed.device)
 }
@@ -52,7 +63,7 @@ fn describe_seed(finishing: &FinishInputs) -> Option<String> {
 fn describe_finisher(finishing: &FinishInputs) -> OperationText {
     match finishing.way {
         FinisherChoice::Auto => OperationText::after(
-            "/install-go or /install.sh of the image, in a chroot; if there is none, the built-in finisher",
+            "/install-go or /install.sh of the image, in a chroot; if the image has neither, the built-in finisher",
         ),
         FinisherChoice::Image => OperationText::after("/install-go or /install.sh of the image, in a chroot"),
         FinisherChoice::Builtin => OperationText::after("the built-in finisher").with(describe_built_in(finishing)),
@@ -63,15 +74,16 @@ fn describe_finisher(finishing: &FinishInputs) -> OperationText {
 fn describe_raw_finisher(way: FinisherChoice) -> &'static str {
     match way {
         FinisherChoice::Auto => {
-            "/install-go or /install.sh of the image, if it has one; boots the kernel that its boot loader selects"
+            "/install-go or /install.sh of the image, if the image has one of them; boots the kernel that the image's \
+            boot loader selects"
         }
         FinisherChoice::Image => {
-            "/install-go or /install.sh of the image; boots the kernel that its boot loader selects"
+            "/install-go or /install.sh of the image; boots the kernel that the image's boot loader selects"
         }
         FinisherChoice::Builtin => {
-            "built-in: hostname, owner and user data; boots the kernel that its boot loader selects"
+            "built-in: hostname, owner and user data; boots the kernel that the image's boot loader selects"
         }
-        FinisherChoice::None => "nothing: boots the kernel that its boot loader selects",
+        FinisherChoice::None => "nothing: boots the kernel that the image's boot loader selects",
     }
 }
 

@@ -1,6 +1,6 @@
-//! Requirements for an image on this machine, which are compared with the boot contents that the image's manifest
-//! lists. The planner checks the requirements if the control plane has recorded these contents. The executor checks
-//! them again, by the same rules, after it has received the manifest from the image's server.
+//! Requirements for an image on this machine. They are compared with the boot contents in the image's manifest. The
+//! planner makes this comparison if the control plane has recorded the boot contents. The executor repeats the
+//! comparison after it has received the manifest from the image's server.
 
 use common::diagnostic::Diagnostic;
 use common::error_code::ErrorCode;
@@ -8,20 +8,21 @@ use model::allocation::FinisherChoice;
 use model::image_boot_contents::BootContents;
 use model::inventory::FirmwareType;
 
-/// Requirements for a root tree on this machine.
+/// Requirements of this machine for a root tree.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ImageNeeds {
     pub finisher: FinisherChoice,
     pub firmware: FirmwareType,
-    /// Whether the kernel may be on a preserved filesystem.
-    pub keeps_kernels: bool,
+    /// True if the kernel may be on a preserved filesystem.
+    pub may_preserve_kernel: bool,
     pub has_user_data: bool,
     /// True if the allocation describes the network of the installed system.
     pub has_network: bool,
-    /// Mount point of an encrypted filesystem that the system requires at boot. `opens_by_tpm` is such a mount point
-    /// too, but of a filesystem with its key in the TPM.
+    /// Mount point of an encrypted filesystem that the system requires at boot; `None` if there is no such filesystem.
     pub opens: Option<String>,
-    pub opens_by_tpm: Option<String>,
+    /// Mount point of an encrypted filesystem whose key is in the TPM, and that the system requires at boot; `None` if
+    /// there is no such filesystem.
+    pub unlocked_by_tpm: Option<String>,
 }
 
 /// Deficiencies of an image.
@@ -32,11 +33,11 @@ pub struct ImageFindings {
     pub warnings: Vec<String>,
 }
 
-const PLACE: &str = "allocation.image";
+const IMAGE_FIELD: &str = "allocation.image";
 
 impl ImageNeeds {
     /// Returns the deficiencies of an image with these contents.
-    pub fn judge_contents(&self, contents: &BootContents) -> ImageFindings {
+    pub fn find_image_deficiencies(&self, contents: &BootContents) -> ImageFindings {
         let is_built_in = match self.finisher {
             FinisherChoice::Builtin => true,
             FinisherChoice::Auto => contents.installer.is_none(),
@@ -45,20 +46,20 @@ impl ImageNeeds {
         let mut judgement = ImageFindings::default();
         let mut refuse = |why: &str, what_to_do: &str| {
             judgement.refused.push(
-                Diagnostic::new(PLACE, format!("according to its manifest, the image has {why}; {what_to_do}"))
+                Diagnostic::new(IMAGE_FIELD, format!("according to its manifest, the image has {why}; {what_to_do}"))
                     .with_code(ErrorCode::ImageNotBootable),
             );
         };
         if self.finisher == FinisherChoice::Image && contents.installer.is_none() {
             refuse("no installer, which `finish: image` requires", "set `finish` to `builtin` or `auto`");
         }
-        if is_built_in && contents.kernels.is_empty() && !self.keeps_kernels {
+        if is_built_in && contents.kernels.is_empty() && !self.may_preserve_kernel {
             refuse(
                 "no kernel in /boot or /usr/lib/modules, so the system cannot boot",
                 "install a kernel into the directory tree of the image and pack the tree again",
             );
         }
-        if is_built_in && contents.init.is_none() && !self.keeps_kernels {
+        if is_built_in && contents.init.is_none() && !self.may_preserve_kernel {
             refuse(
                 "no init program such as /sbin/init, so the system cannot start",
                 "install systemd or another init program into the directory tree of the image and pack the tree again",
@@ -71,9 +72,9 @@ impl ImageNeeds {
             );
         }
         if is_built_in {
-            self.judge_network(contents, &mut refuse);
+            self.check_network_manager(contents, &mut refuse);
         }
-        self.judge_cryptsetup(contents, &mut refuse);
+        self.check_cryptsetup_programs(contents, &mut refuse);
         if is_built_in && self.has_user_data && contents.user_data.is_empty() {
             judgement.warnings.push(
                 "the allocation has user data, but according to its manifest the image has neither cloud-init nor Ignition: the data is \
@@ -85,7 +86,7 @@ impl ImageNeeds {
     }
 
     /// Refuses an image with an unsupported network manager if the allocation describes the network.
-    fn judge_network(&self, contents: &BootContents, refuse: &mut impl FnMut(&str, &str)) {
+    fn check_network_manager(&self, contents: &BootContents, refuse: &mut impl FnMut(&str, &str)) {
         if let (true, Some(name)) = (self.has_network, &contents.unsupported_network) {
             refuse(
                 &format!("only {name} to configure its network, but drophammer does not support {name}"),
@@ -95,7 +96,7 @@ impl ImageNeeds {
     }
 
     /// Refuses an image if it lacks the programs that open the encrypted filesystems of the layout.
-    fn judge_cryptsetup(&self, contents: &BootContents, refuse: &mut impl FnMut(&str, &str)) {
+    fn check_cryptsetup_programs(&self, contents: &BootContents, refuse: &mut impl FnMut(&str, &str)) {
         if let (Some(path), Some([])) = (&self.opens, contents.cryptsetup.as_deref()) {
             refuse(
                 &format!(
@@ -106,7 +107,7 @@ impl ImageNeeds {
             );
         }
         let has_systemds = |openers: &Vec<String>| openers.iter().any(|opener| opener.ends_with("systemd-cryptsetup"));
-        if let (Some(path), Some(openers)) = (&self.opens_by_tpm, &contents.cryptsetup)
+        if let (Some(path), Some(openers)) = (&self.unlocked_by_tpm, &contents.cryptsetup)
             && !openers.is_empty()
             && !has_systemds(openers)
         {

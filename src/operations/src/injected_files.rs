@@ -1,11 +1,11 @@
-//! Files that are written into an existing filesystem.
+//! Operation that writes files into an existing filesystem.
 
 use crate::operation_text::{DeviceSizes, OperationLine, OperationText};
 use crate::{Effect, PlannedOperation};
 use common::format;
 use serde::Serialize;
 
-/// Adds files to the mounted filesystem, or deletes them.
+/// Operation that adds files to the mounted filesystem, or deletes files from it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct InjectFiles(pub Vec<InjectedFile>);
 

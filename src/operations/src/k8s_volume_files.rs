@@ -9,8 +9,8 @@ use model::k8s_volume::K8sVolume;
 use serde::Serialize;
 use uuid::Uuid;
 
-/// Writes files of the target for Kubernetes volumes: sparse files, systemd units that attach the sparse files, and
-/// `/etc/metal/volumes.yaml`.
+/// Operation that writes files of the target for Kubernetes volumes: sparse files, systemd units that attach them to
+/// loop devices, and `/etc/metal/volumes.yaml`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct WritePersistent {
     pub sparse: Vec<SparseVolume>,
@@ -46,7 +46,7 @@ fn describe_volume_files(write: &WritePersistent) -> OperationText {
     first.with(write.sparse.iter().map(file).collect())
 }
 
-/// A Kubernetes volume in a file of the installed system.
+/// Kubernetes volume that is a file of the installed system.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct SparseVolume {
     pub name: String,
@@ -58,39 +58,38 @@ pub struct SparseVolume {
     pub make: Option<VolumeFilling>,
 }
 
-/// A Kubernetes volume as listed in `/etc/metal/volumes.yaml`.
+/// Kubernetes volume, as listed in `/etc/metal/volumes.yaml`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ManifestVolume {
     pub volume: K8sVolume,
-    /// Device name during the installation.
+    /// Name of the device during the installation.
     pub device: DevicePath,
-    /// Whether the volume is the partition that spans the device.
+    /// True if the volume is the partition that spans the device.
     pub is_part: bool,
     pub persistent: VolumePath,
     pub size_bytes: Option<u64>,
 }
 
 impl ManifestVolume {
-    /// Returns the size of the volume on a device of `device_bytes`.
+    /// Returns the size of the volume on a device of `device_bytes` bytes.
     pub fn size_on(&self, device_bytes: u64) -> u64 {
         if self.is_part { spanning_partition_bytes(device_bytes) } else { device_bytes }
     }
 }
 
-/// Path by which a Kubernetes volume is mounted.
+/// Device path from which Kubernetes mounts the volume.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum VolumePath {
     Known(String),
-    /// Logical volume that is created by the plan. The path of the volume is unknown until LVM has assigned a UUID to
-    /// the volume.
-    Made(CreateVolume),
+    /// Logical volume that this plan creates. Its path is unknown until LVM has assigned a UUID to it.
+    NewVolume(CreateVolume),
 }
 
 impl VolumePath {
     pub fn as_known(&self) -> Option<&str> {
         match self {
             VolumePath::Known(path) => Some(path),
-            VolumePath::Made(_) => None,
+            VolumePath::NewVolume(_) => None,
         }
     }
 }

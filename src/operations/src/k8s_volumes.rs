@@ -1,4 +1,4 @@
-//! Kubernetes volumes.
+//! Operation that creates a Kubernetes volume.
 
 use crate::operation_text::{DeviceSizes, MIB, OperationLine, join_devices, strip_dev};
 use crate::{CreateVolume, Effect, MakeFilesystem, PlannedOperation};
@@ -7,18 +7,19 @@ use model::inventory::format_array_uuid;
 use serde::Serialize;
 use uuid::Uuid;
 
-/// Creates a Kubernetes volume: on a blank disk, in the free space of a preserved group, or on a device that this plan creates.
+/// Operation that creates a Kubernetes volume on a blank disk, in the free space of a preserved group, or on a device
+/// that this plan creates.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct PreparePersistent {
     pub name: String,
     pub uid: Uuid,
     /// Device of the volume: a disk, array, partition or logical volume.
     pub device: DevicePath,
-    /// Logical volume that is created before its content; `None` if the device exists already.
+    /// Logical volume that is created first, and then gets the content; `None` if the device already exists.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub create: Option<CreateVolume>,
-    /// Whether the device must be blank, because the layout does not list it. Immediately before the write, samples
-    /// from the whole device are read again, and all of them must be zero.
+    /// True if the device must be blank, because the layout does not list it. Immediately before the write, samples
+    /// from the whole device are read again and must be zero.
     pub must_be_blank: bool,
     pub filling: VolumeFilling,
 }
@@ -39,7 +40,8 @@ impl PlannedOperation for PreparePersistent {
     }
 
     fn effect(&self) -> Effect<'_> {
-        // The creation of a volume is not undone: a volume is not bootable, and the next attempt finds it by its UUID.
+        // The creation is not undone, because a volume is not bootable, and because the next attempt finds the volume
+        // by its UUID.
         let written: Vec<DevicePath> = self.written_devices().into_iter().cloned().collect();
         Effect::opening(self.written_devices()).writing(written)
     }
@@ -56,7 +58,7 @@ fn describe_volume(volume: &PreparePersistent) -> String {
     format!("volume {name}: {}{place}, {}", strip_dev(device), describe_filling(filling))
 }
 
-/// Content that identifies a volume by a UUID.
+/// Content that contains the UUID of a volume.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum VolumeFilling {
@@ -65,8 +67,7 @@ pub enum VolumeFilling {
     Partition {
         guid: Uuid,
     },
-    /// No content is written: an LVM block volume is identified by its LVM UUID, so no UUID needs to be written to the
-    /// volume.
+    /// No content: an LVM block volume is identified by its LVM UUID.
     Nothing,
 }
 
@@ -78,21 +79,22 @@ pub(crate) fn describe_filling(filling: &VolumeFilling) -> String {
     }
 }
 
-/// Returns the size of the partition that spans a device of `bytes`: the size of the device in whole MiB, minus 1 MiB
-/// at each end for the partition tables.
+/// Returns the size of a partition that spans a device of `bytes` bytes: the size of the device, rounded down to
+/// whole MiB, minus 1 MiB at each end for the partition tables.
 pub fn spanning_partition_bytes(bytes: u64) -> u64 {
     (bytes / MIB).saturating_sub(2) * MIB
 }
 
-/// Returns the link that udev creates to a partition of an array. The link contains the UUID of the array, not the GUID
-/// of the partition. The udev rules of mdadm (63-md-raid-arrays.rules in versions 4.2 and 4.4) create a link by GUID
-/// only if the partition contains a filesystem. udev's own rules for disks (in versions 252 and 257) ignore arrays.
+/// Returns the link that udev creates for a partition of an array. The link contains the UUID of the array instead
+/// of the GUID of the partition: mdadm's udev rules (63-md-raid-arrays.rules in versions 4.2 and 4.4) create a link
+/// by GUID only for partitions with a filesystem, and udev's own rules for disks (in versions 252 and 257) ignore
+/// arrays.
 pub fn array_partition_link(array: Uuid, number: u32) -> String {
     format!("/dev/disk/by-id/md-uuid-{}-part{number}", format_array_uuid(array))
 }
 
-/// Returns the link that udev creates to a logical volume. The link is derived from the UUIDs of the volume and its
-/// group, as LVM prints them.
+/// Returns the link that udev creates for a logical volume. It is derived from the UUIDs of the group and the volume,
+/// in the notation of LVM.
 pub fn logical_volume_link(group: &str, volume: &str) -> String {
     format!("/dev/disk/by-id/dm-uuid-LVM-{}{}", group.replace('-', ""), volume.replace('-', ""))
 }

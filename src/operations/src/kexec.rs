@@ -1,10 +1,10 @@
-//! Start of the installed system with kexec.
+//! Operations that start the installed system with kexec.
 
 use crate::operation_text::{DeviceSizes, OperationLine};
 use crate::{Effect, PlannedOperation, UndoOperation};
 use serde::Serialize;
 
-/// Loads the kernel and initrd that are named in `/etc/metal/boot-info.yaml`, with `kexec_file_load`.
+/// Operation that loads the kernel and initrd that `/etc/metal/boot-info.yaml` names, with `kexec_file_load`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub(crate) struct LoadKernel;
 
@@ -18,7 +18,7 @@ impl PlannedOperation for LoadKernel {
     }
 }
 
-/// Starts the loaded kernel.
+/// Operation that starts the loaded kernel.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub(crate) struct Kexec;
 

@@ -1,12 +1,12 @@
-//! Operations: the actions of which a plan consists. The executor performs them one after the other.
+//! Operations: the actions of a plan. The executor performs them one after the other.
 //!
-//! All properties of an operation are defined in one place: its data, its text, the devices that it opens and writes,
-//! and how it is undone ([`PlannedOperation`]). An operation contains all of its inputs, so that the executor needs no
-//! lookups. A new operation is a data type that implements [`PlannedOperation`] and has a line in [`DeviceOp`] or
-//! [`SessionOp`]. The compiler then reports every place in which the executor does not handle the new operation yet.
+//! One type defines all properties of an operation: its data, its text, the devices that it opens and writes, and how
+//! it is undone ([`PlannedOperation`]). It contains all inputs of the operation, so the executor looks nothing up. A
+//! new operation is a data type that implements [`PlannedOperation`], and a line in [`DeviceOp`] or [`SessionOp`]. The
+//! compiler then reports each place in which the executor must handle it.
 //!
 //! The planner creates operations. The crates that execute operations do not depend on the planner. Start with
-//! [`Operation`] and [`StageName`], the stages of a run.
+//! [`Operation`], and with [`StageName`], the stages of a run.
 
 mod activation_rehearsal;
 mod array_slot;
@@ -53,7 +53,7 @@ pub use boot_setup_inputs::{
     BootDisk, BootFilesystem, Esp, FinishInputs, FinishedArray, RequestedNetwork, RootFilesystem, RootVolume,
     SeedFilesystem,
 };
-pub use control_plane_report::{FinalReport, TellPointOfNoReturn};
+pub use control_plane_report::{AnnouncePointOfNoReturn, FinalReport};
 pub use crypttab::{CrypttabEntry, WriteCrypttab};
 pub use disks::{DiskIdentity, FlushDisks, LockDisk, UnlockDisk};
 pub use effect::{Effect, PlannedOperation, UndoOperation};
@@ -61,7 +61,7 @@ pub use extents::{ByteRange, DiskExtents, StageExtents};
 pub use filesystems::{MakeFilesystem, MountingKernel, TryFilesystem};
 pub use firmware::{BootEntries, FindLoader, OWN_PREFIX, RemoveVariables, VariableRemoval};
 pub use fstab::{ExtendFstab, FstabEntry, WriteFstab};
-pub use holder_release::{AssertFree, Holder, TakeDown};
+pub use holder_release::{AssertFree, Holder, StopInspectedDevices};
 pub use image::{BurnImage, ReachImage};
 pub use image_boot_setup::AdaptImage;
 pub use image_bootability::{ImageFindings, ImageNeeds};
@@ -72,9 +72,11 @@ pub use k8s_volumes::{
 };
 pub(crate) use kexec::{Kexec, LoadKernel};
 pub use luks::{CheckContainers, CloseContainer, DATA_OFFSET_BYTES, LuksContainer, OpenContainer};
-pub use lvm::{ActivateGroup, CreateGroup, CreateVolume, DeactivateGroup};
+pub use lvm::{
+    ActivateGroup, CreateGroup, CreateVolume, DeactivateGroup, ExpectedVolume, PhysicalRange, RemoveVolumes,
+};
 pub use machine_files::{MachineFiles, PlanAssignment, WriteMachineFiles, WriteMarker};
-pub use migration::{AdaptMoved, MoveStands, ReceiveMigration, ReceivedDevice};
+pub use migration::{AdaptMoved, CheckMigrationCanceled, ReceiveMigration, ReceivedDevice};
 pub use mounts::{GrowFilesystem, MountFilesystem, MountReadOnly, Unmount};
 pub use operation::{DeviceOp, Operation, PlanStage, SessionOp};
 pub use operation_lines::operation_lines;

@@ -1,4 +1,4 @@
-//! LUKS containers. Operations that create, open and close them contain the key, which is never printed.
+//! Operations on LUKS containers. They contain the keys of the containers, which are never printed.
 
 use crate::operation_text::{DeviceSizes, MIB, OperationLine, strip_dev};
 use crate::{Effect, PlannedOperation, UndoOperation};
@@ -8,14 +8,14 @@ use model::registry_auth::SecretText;
 use serde::Serialize;
 use uuid::Uuid;
 
-/// Offset of the data of a container, in bytes. The data follows both headers and the key slots (LUKS2 On-Disk Format,
-/// 2.2; default of cryptsetup).
+/// Offset of the data in a container, in bytes. The two headers and the key slots precede the data (LUKS2 On-Disk
+/// Format, 2.2; default of cryptsetup).
 pub const DATA_OFFSET_BYTES: u64 = 16 * MIB;
 
-/// Creates a LUKS2 container on a whole device, and opens it.
+/// Operation that creates a LUKS2 container on a whole device, and opens it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct LuksContainer {
-    /// Disk, partition, array or logical volume, by its name during the installation.
+    /// Disk, partition, array or logical volume, by its device name during the installation.
     pub device: DevicePath,
     /// UUID in the header of the container.
     pub uuid: Uuid,
@@ -26,11 +26,11 @@ pub struct LuksContainer {
     /// Source of the key.
     #[serde(rename = "key")]
     pub source: KeySource,
-    /// Passphrase. If the key source is `tpm2`, this is the additional passphrase, which may be empty.
+    /// Passphrase. For the key source `tpm2`, this is an additional passphrase, which may be empty.
     #[serde(skip)]
     pub key: SecretText,
-    /// Whether a key exists but was not available when the plan was made. Either the plan was made offline, or the
-    /// machine had already passed the point of no return in this boot: the control plane then no longer sends the key.
+    /// True if a key exists, but was not available to the planner. Either the plan was made offline, or the machine had
+    /// already passed the point of no return in this boot, after which the control plane does not send the key again.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub withheld: bool,
 }
@@ -52,8 +52,8 @@ impl PlannedOperation for LuksContainer {
     }
 }
 
-/// Describes the creation of a container: `sda3: LUKS2, key: server, opened as luks-…`, `sda3: LUKS2, key: tpm2 and disk_key, opened as
-/// luks-…`.
+/// Describes a new container: `sda3: LUKS2, key: server, opened as luks-…`, `sda3: LUKS2, key: tpm2 and disk_key,
+/// opened as luks-…`.
 fn describe_creation(LuksContainer { device, mapping, source, key, withheld, .. }: &LuksContainer) -> String {
     let beside = match (source, key.is_empty() && !withheld) {
         (KeySource::Tpm2, true) => " only (no disk_key specified)",
@@ -67,11 +67,11 @@ fn describe_creation(LuksContainer { device, mapping, source, key, withheld, .. 
     )
 }
 
-/// Opens a preserved container.
+/// Operation that opens a preserved container.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct OpenContainer {
     pub container: LuksContainer,
-    /// Whether the new system must not write to the container.
+    /// True if the new system must not write to the container.
     pub read_only: bool,
 }
 
@@ -88,7 +88,8 @@ impl PlannedOperation for OpenContainer {
     }
 
     fn effect(&self) -> Effect<'_> {
-        // cryptsetup repairs a damaged header when it opens the container for writing.
+        // When cryptsetup opens a container for writing, it repairs damaged headers, so the device is declared as
+        // written.
         let written = (!self.read_only).then(|| self.container.device.clone());
         Effect::opening([&self.container.device]).writing(written).undone_by([undo_by_closing(&self.container)])
     }
@@ -98,7 +99,7 @@ fn undo_by_closing(container: &LuksContainer) -> UndoOperation {
     UndoOperation::CloseContainer(CloseContainer { mapping: container.mapping.clone() })
 }
 
-/// Closes the mapping of a container, so that no key remains in the kernel.
+/// Operation that closes the mapping of a container, so that the kernel no longer holds the key.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct CloseContainer {
     pub mapping: DevicePath,
@@ -114,7 +115,7 @@ impl PlannedOperation for CloseContainer {
     }
 }
 
-/// Checks that the program that opens these containers and the key of each container are available.
+/// Operation that checks that the key of each container, and the program that opens the containers, are available.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct CheckContainers(pub Vec<LuksContainer>);
 
@@ -128,8 +129,8 @@ impl PlannedOperation for CheckContainers {
     }
 }
 
-/// Describes a check for prerequisites: `cryptsetup and the keys of sda3 (server) are available`, `cryptsetup, a TPM 2 and the keys of sda3
-/// (tpm2) are available`.
+/// Describes the check: `cryptsetup and the keys of sda3 (server) are available`, `cryptsetup, a TPM 2 and the keys of
+/// sda3 (tpm2) are available`.
 fn describe_check(containers: &[LuksContainer]) -> String {
     let keys = containers.iter().map(|is| format!("{} ({})", strip_dev(&is.device), is.source));
     let by_tpm = containers.iter().any(|is| is.source == KeySource::Tpm2);

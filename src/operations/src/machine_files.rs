@@ -1,4 +1,4 @@
-//! Files of the target that describe the machine and its installation.
+//! Operations that write files of the target about the machine and its installation.
 
 use crate::operation_text::{DeviceSizes, OperationLine};
 use crate::{Effect, MakeFilesystem, PlannedOperation};
@@ -7,16 +7,16 @@ use model::install_marker::InstallMarker;
 use model::inventory::Nic;
 use serde::Serialize;
 
-/// Fields of the plan request that are written to files of the target and to the report. The fields may be empty in a
-/// plan that is made offline.
+/// Fields of the plan request that are copied to files of the installed system and to the report. If the plan is made
+/// offline, the fields may be empty.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct PlanAssignment {
     pub allocation: Allocation,
-    /// Values of `console=` on the kernel command line, in order.
+    /// Values of the kernel argument `console=`, in order.
     pub consoles: Vec<String>,
 }
 
-/// Writes `/etc/metal/install.yaml`, `userdata` and `disk.json`.
+/// Operation that writes `/etc/metal/install.yaml`, `userdata` and `disk.json`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct WriteMachineFiles {
     #[serde(skip)]
@@ -35,24 +35,24 @@ impl PlannedOperation for WriteMachineFiles {
     }
 }
 
-/// Content of `/etc/metal/install.yaml`, `userdata` and `disk.json`. The content includes passwords and keys, and is
-/// never printed.
+/// Content of `/etc/metal/install.yaml`, `userdata` and `disk.json`. It includes passwords and keys, and is never
+/// printed.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct MachineFiles {
     /// Id of the machine.
     pub machine: String,
     pub assigned: PlanAssignment,
     pub nics: Vec<Nic>,
-    /// Whether the system uses at least one array, created or preserved.
+    /// True if the system uses at least one array, created or preserved.
     pub has_arrays: bool,
-    /// Filesystems that this run formats.
+    /// Filesystems that this installation creates.
     pub made: Vec<MakeFilesystem>,
     /// UUID of the root filesystem; empty if the filesystem is part of a raw image.
     pub root_uuid: String,
 }
 
-/// Writes `/etc/metal/drophammer.json`. This is the last file that a run writes, so a system that contains this file is
-/// complete.
+/// Operation that writes `/etc/metal/drophammer.json`. An installation writes this file last, so a system that contains
+/// this file is complete.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct WriteMarker(#[serde(serialize_with = "serialize_without_secret")] pub InstallMarker);
 
@@ -66,7 +66,7 @@ impl PlannedOperation for WriteMarker {
     }
 }
 
-/// Serializes a marker for the printed plan. The secret of the attempt is omitted.
+/// Serializes a marker for the printed plan, without the secret of the attempt.
 fn serialize_without_secret<S: serde::Serializer>(marker: &InstallMarker, serializer: S) -> Result<S::Ok, S::Error> {
     InstallMarker { secret: None, ..marker.clone() }.serialize(serializer)
 }

@@ -1,4 +1,5 @@
-//! Data that is received from another machine instead of an image.
+//! Operations of a migration target, which receives its data from another machine and does not unpack an
+//! image.
 
 use crate::operation_text::{DeviceSizes, OperationLine, OperationText, strip_dev};
 use crate::{Effect, FinishInputs, PlannedOperation, UndoOperation};
@@ -8,12 +9,12 @@ use model::inventory::FirmwareType;
 use model::layout::FilesystemFormat;
 use serde::Serialize;
 
-/// Fills devices with data that another machine sends.
+/// Operation that fills devices with the data of another machine.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct ReceiveMigration {
     /// Id of the migration order.
     pub order: String,
-    /// Id of the source machine. The allocation belongs to this machine until the migration is complete.
+    /// Id of the source machine, to which the allocation belongs until the migration is complete.
     pub machine: String,
     pub devices: Vec<ReceivedDevice>,
 }
@@ -25,7 +26,7 @@ impl PlannedOperation for ReceiveMigration {
 
     fn effect(&self) -> Effect<'_> {
         let devices = self.devices.iter().map(|received| &received.device);
-        Effect::opening(devices.clone()).undone_by(devices.cloned().map(UndoOperation::Made))
+        Effect::opening(devices.clone()).undone_by(devices.cloned().map(UndoOperation::WipeDeviceEnds))
     }
 }
 
@@ -39,27 +40,27 @@ fn describe_migration(receive: &ReceiveMigration) -> OperationText {
     OperationText::after(format!("received from machine {}", receive.machine)).with(below.collect())
 }
 
-/// A device that receives the content of the corresponding device on the source machine.
+/// Device that receives the content of the device with the same name on the source machine.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct ReceivedDevice {
-    /// Name of the device in the layout. The name is the same for both machines.
+    /// Name of the device in the layout. Both machines use the same layout, so the name is the same on both.
     pub name: LayoutPath,
     pub device: DevicePath,
     pub format: FilesystemFormat,
     /// UUID of the filesystem in blkid's notation; empty if the filesystem has none.
     pub uuid: String,
-    /// Size in bytes of the device on the source machine. At most this many bytes are written.
+    /// Size of the device on the source machine, in bytes. At most this many bytes are written.
     pub size_bytes: u64,
 }
 
-/// Asks the control plane whether the migration was canceled. If the control plane does not respond, the run continues,
-/// and the response to the final report shows whether the migration was canceled.
+/// Operation that asks the control plane whether the migration was canceled. If the control plane does not respond, the
+/// migration continues, and the control plane can still deny the final report.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct MoveStands {
+pub struct CheckMigrationCanceled {
     pub order: String,
 }
 
-impl PlannedOperation for MoveStands {
+impl PlannedOperation for CheckMigrationCanceled {
     fn describe(&self, _: &DeviceSizes) -> OperationLine<'_> {
         "the control plane has not canceled the migration".into()
     }
@@ -69,7 +70,7 @@ impl PlannedOperation for MoveStands {
     }
 }
 
-/// Makes a system that was received from another machine bootable on this machine, without other changes.
+/// Operation that makes a system from another machine bootable on this machine, without other changes.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct AdaptMoved(pub Box<FinishInputs>);
 
@@ -83,7 +84,7 @@ impl PlannedOperation for AdaptMoved {
     }
 }
 
-/// Describes the finishing of a system that was received from another machine.
+/// Describes how a system from another machine is made bootable.
 fn describe_migrated(finishing: &FinishInputs) -> OperationText {
     let loader = match finishing.firmware {
         FirmwareType::Uefi => "keep the boot loader on its EFI system partition".to_owned(),

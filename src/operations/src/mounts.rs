@@ -1,4 +1,4 @@
-//! Mounted filesystems.
+//! Operations that mount and unmount filesystems.
 
 use crate::operation_text::{DeviceSizes, OperationLine, strip_dev};
 use crate::{Effect, PlannedOperation, UndoOperation};
@@ -6,16 +6,17 @@ use model::device_name::DevicePath;
 use model::layout::FilesystemFormat;
 use serde::Serialize;
 
-/// Mounts a filesystem.
+/// Operation that mounts a filesystem.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct MountFilesystem {
-    /// Device that is mounted. For a tmpfs, this is the word `tmpfs`, because mount(2) requires a source.
+    /// Device to mount. For a tmpfs, this is the word `tmpfs`, because mount(2) requires a source.
     pub device: DevicePath,
     /// Mount point in the target, such as `/` or `/boot/efi`.
     pub path: String,
     pub format: FilesystemFormat,
     pub options: Vec<String>,
-    /// Other devices of a preserved multi-device btrfs: disks and partitions, including those on disks that the layout does not list.
+    /// Other devices of a preserved btrfs with several devices: disks and partitions, even on disks that the layout
+    /// does not list.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub others: Vec<DevicePath>,
 }
@@ -25,8 +26,8 @@ impl MountFilesystem {
         self.options.iter().flat_map(|option| option.split(',')).map(str::trim)
     }
 
-    /// Returns all devices that the kernel writes when the filesystem is mounted: its main device, the devices in its
-    /// mount options, and its other members.
+    /// Returns all devices that the kernel writes when it mounts the filesystem: the main device, the devices in the
+    /// mount options, and the other devices of a btrfs.
     pub fn devices(&self) -> impl Iterator<Item = DevicePath> {
         let values = self.options().filter_map(|option| Some(option.split_once('=')?.1.trim()));
         let named = values.filter(|value| value.starts_with("/dev/")).map(DevicePath::from);
@@ -38,7 +39,7 @@ impl MountFilesystem {
         self.options().filter(|option| ["ro", "rw"].contains(option)).last() == Some("ro")
     }
 
-    /// Returns the devices of the filesystem itself. The other devices of a btrfs are included, because the kernel
+    /// Returns the devices of the filesystem itself. They include the other devices of a btrfs, because the kernel
     /// opens each of them by a path that it has recorded.
     fn own_devices(&self) -> Vec<&DevicePath> {
         match self.format {
@@ -65,7 +66,8 @@ fn describe_mount(mount: &MountFilesystem) -> String {
     format!("{} at {}{read_only}", strip_dev(&mount.device), mount.path)
 }
 
-/// Mounts a filesystem of an installed system that is booted unchanged. The mount is read-only, even if the mount options contain `rw`.
+/// Operation that mounts a filesystem of an installed system that is booted unchanged. The filesystem is mounted
+/// read-only, even if the mount options contain `rw`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct MountReadOnly(pub MountFilesystem);
 
@@ -79,7 +81,7 @@ impl PlannedOperation for MountReadOnly {
     }
 }
 
-/// Grows a mounted filesystem to the size of its partition.
+/// Operation that grows a mounted filesystem to the size of its partition.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct GrowFilesystem(pub MountFilesystem);
 
@@ -99,7 +101,7 @@ impl PlannedOperation for GrowFilesystem {
     }
 }
 
-/// Unmounts everything, and fails if anything stays mounted.
+/// Operation that unmounts all filesystems, and fails if a filesystem remains mounted.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Unmount;
 

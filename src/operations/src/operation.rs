@@ -1,25 +1,25 @@
-//! The enums of all operations.
+//! Enums of all operations.
 //!
-//! Matches on operations have no catch-all arm: a new operation does not compile until every match handles it.
+//! A `match` on operations has no catch-all arm, so a new operation does not compile until each `match` handles it.
 
 use crate::effect::operations;
 use crate::operation_text::{DeviceSizes, OperationLine};
 use crate::{
-    ActivateGroup, AdaptImage, AdaptMoved, AssembleArray, AssertFree, BootEntries, BurnDisk, BurnImage,
-    CheckContainers, ClearRanges, CloseContainer, CreateArray, CreateGroup, CreateSystem, CreateVolume,
-    DeactivateGroup, DiskIdentity, Effect, ExtendFstab, FinalReport, FindLoader, FindPrograms, FinishInputs,
-    FlushDisks, GrowFilesystem, Holder, InjectFiles, Kexec, LoadKernel, LockDisk, LuksContainer, MakeFilesystem,
-    MountFilesystem, MountReadOnly, MoveStands, OpenContainer, PartitionTable, PlannedOperation, PreparePersistent,
-    ProveKept, ProveZeros, ReachImage, ReceiveMigration, Rehearsal, RemoveVariables, RestoreOp, StageName, StopArray,
-    TableEdit, TakeDown, TellPointOfNoReturn, TryArray, TryFilesystem, UnlockDisk, Unmount, VerifyDefinition, WipeDisk,
-    WriteCrypttab, WriteFstab, WriteMachineFiles, WriteMarker, WritePersistent,
+    ActivateGroup, AdaptImage, AdaptMoved, AnnouncePointOfNoReturn, AssembleArray, AssertFree, BootEntries, BurnDisk,
+    BurnImage, CheckContainers, CheckMigrationCanceled, ClearRanges, CloseContainer, CreateArray, CreateGroup,
+    CreateSystem, CreateVolume, DeactivateGroup, DiskIdentity, Effect, ExtendFstab, FinalReport, FindLoader,
+    FindPrograms, FinishInputs, FlushDisks, GrowFilesystem, Holder, InjectFiles, Kexec, LoadKernel, LockDisk,
+    LuksContainer, MakeFilesystem, MountFilesystem, MountReadOnly, OpenContainer, PartitionTable, PlannedOperation,
+    PreparePersistent, ProveKept, ProveZeros, ReachImage, ReceiveMigration, Rehearsal, RemoveVariables, RemoveVolumes,
+    RestoreOp, StageName, StopArray, StopInspectedDevices, TableEdit, TryArray, TryFilesystem, UnlockDisk, Unmount,
+    VerifyDefinition, WipeDisk, WriteCrypttab, WriteFstab, WriteMachineFiles, WriteMarker, WritePersistent,
 };
 use serde::Serialize;
 
-/// A single operation of the executor.
+/// Single operation that the executor performs.
 #[allow(
     clippy::large_enum_variant,
-    reason = "a plan has at most a few dozen operations, so the size of the largest variant does not matter"
+    reason = "a plan contains only few values of this enum, so the size of its largest variant does not matter"
 )]
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(untagged)]
@@ -45,7 +45,8 @@ impl PlannedOperation for Operation {
 }
 
 operations! {
-    /// An operation that needs only devices, and no state that earlier operations left in the session.
+    /// Operation that requires only devices. It does not depend on other results of earlier operations, such as a
+    /// mounted target.
     DeviceOp {
         Release(Holder),
         AssertFree(AssertFree),
@@ -56,11 +57,13 @@ operations! {
         EditTable(TableEdit),
         CreateArray(CreateArray),
         CreateGroup(CreateGroup),
+        RemoveVolumes(RemoveVolumes),
         CreateVolume(CreateVolume),
         CreateContainer(LuksContainer),
         OpenContainer(OpenContainer),
         CloseContainer(CloseContainer),
-        TakeDown(TakeDown),
+        #[serde(rename = "take_down")]
+        StopInspectedDevices(StopInspectedDevices),
         AssembleArray(AssembleArray),
         ActivateGroup(ActivateGroup),
         TryArray(TryArray),
@@ -73,7 +76,8 @@ operations! {
 }
 
 operations! {
-    /// An operation that needs state of the session: the image, the mounted target, locks, the control plane.
+    /// Operation that requires state that belongs to the execution of the plan: the image, the mounted target, locks,
+    /// or the control plane.
     SessionOp {
         ReachImage(ReachImage),
         VerifyDefinition(VerifyDefinition),
@@ -83,8 +87,10 @@ operations! {
         LockDisk(LockDisk),
         UnlockDisk(UnlockDisk),
         Rehearse(Rehearsal),
-        TellPointOfNoReturn(TellPointOfNoReturn),
-        MoveStands(MoveStands),
+        #[serde(rename = "tell_point_of_no_return")]
+        AnnouncePointOfNoReturn(AnnouncePointOfNoReturn),
+        #[serde(rename = "move_stands")]
+        CheckMigrationCanceled(CheckMigrationCanceled),
         Mount(MountFilesystem),
         MountReadOnly(MountReadOnly),
         BurnDisk(BurnDisk),
@@ -122,12 +128,13 @@ impl From<RestoreOp> for Operation {
             RestoreOp::ActivateGroup(group) => Operation::Device(DeviceOp::ActivateGroup(group)),
             RestoreOp::OpenContainer(open) => Operation::Device(DeviceOp::OpenContainer(open)),
             RestoreOp::Mount(mount) => Operation::Run(SessionOp::Mount(mount)),
+            RestoreOp::RemoveVolumes(remove) => Operation::Device(DeviceOp::RemoveVolumes(remove)),
             RestoreOp::CreateVolume(volume) => Operation::Device(DeviceOp::CreateVolume(volume)),
         }
     }
 }
 
-/// A named stage of the run. The API and the console call it a step.
+/// A named stage of a plan. The API and the console call a stage a step.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct PlanStage {
     pub name: StageName,

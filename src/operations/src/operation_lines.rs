@@ -1,9 +1,10 @@
-//! Operations as text: one line for each operation. Operations that differ only in their device share a line.
+//! Text of several operations, one line each. Operations that differ only in their devices share a line.
 
 use crate::PlannedOperation;
 use crate::operation_text::{DeviceSizes, OperationLine, OperationText};
 
-/// Returns the lines for these operations. Operations with the same text on different devices are combined.
+/// Returns the lines for these operations. Operations with the same text on different devices are combined into one
+/// line.
 pub fn operation_lines<O: PlannedOperation>(operations: &[O], sizes: &DeviceSizes) -> Vec<String> {
     let mut lines: Vec<(Vec<&str>, OperationText)> = Vec::new();
     for operation in operations {

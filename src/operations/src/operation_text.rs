@@ -8,10 +8,10 @@ pub(crate) const MIB: u64 = 1 << 20;
 /// Known sizes of devices in bytes, by device path.
 pub(crate) type DeviceSizes = BTreeMap<DevicePath, u64>;
 
-/// Text of an operation.
+/// Text of an operation, and the device used to group operations.
 pub struct OperationLine<'a> {
-    /// Device of the operation. Operations with the same text share one line, which lists their devices. `None` if this
-    /// operation always has its own line.
+    /// Device of the operation. Operations with the same text share one line, which lists their devices. `None` if
+    /// the operation always has a separate line.
     pub device: Option<&'a str>,
     pub text: OperationText,
 }
@@ -42,7 +42,7 @@ impl From<&str> for OperationLine<'_> {
     }
 }
 
-/// Text of an operation: the parts before and after the names of its devices, and additional lines below.
+/// Text of an operation: the parts before and after the names of its devices, and further lines below.
 #[derive(PartialEq, Eq)]
 pub struct OperationText {
     before: String,
@@ -70,7 +70,7 @@ impl OperationText {
     }
 }
 
-/// Returns the device without `/dev/`.
+/// Returns the device path without the prefix `/dev/`.
 pub fn strip_dev<D: AsRef<str> + ?Sized>(device: &D) -> &str {
     let device = device.as_ref();
     device.strip_prefix("/dev/").unwrap_or(device)
@@ -80,8 +80,8 @@ pub(crate) fn join_devices(devices: &[DevicePath]) -> String {
     devices.iter().map(strip_dev).collect::<Vec<_>>().join(", ")
 }
 
-/// Returns the minimum size of a device, as printed after its name: `  19498 MiB`. UUIDs of new objects are not printed, because an offline
-/// plan cannot predict them.
+/// Returns the minimum size of a device, in the form `  19498 MiB` that follows its name. UUIDs of new objects are not
+/// printed, because an offline plan cannot predict them.
 pub(crate) fn describe_size(sizes: &DeviceSizes, device: &DevicePath) -> String {
     sizes.get(device).map(|bytes| format!("  {} MiB", bytes / MIB)).unwrap_or_default()
 }

@@ -1,4 +1,4 @@
-//! Programs of an OS definition.
+//! Operations that run the programs of an OS definition.
 
 use crate::operation_text::{DeviceSizes, OperationLine, OperationText, join_devices, strip_dev};
 use crate::raw_image::{describe_expected, describe_growth};
@@ -8,13 +8,13 @@ use model::os_definition::SelectedDefinition;
 use serde::Serialize;
 use std::collections::BTreeMap;
 
-/// Runs the `verify` program of the OS definition, which accepts or rejects the parameters. The program runs in a
-/// sandbox that has no access to disks or the network.
+/// Operation that runs the `verify` program of the OS definition, which accepts or rejects the parameters. The program
+/// runs in a sandbox without access to disks and the network.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct VerifyDefinition {
     /// Name of the OS definition, with its variant.
     pub os: String,
-    /// Names of the parameters that are set. The values of the parameters may be secret and are not included.
+    /// Names of the parameters that are set, without their values, which may be secret.
     pub parameters: Vec<String>,
     #[serde(skip)]
     pub chosen: Box<SelectedDefinition>,
@@ -38,7 +38,8 @@ fn describe_verify(os: &str, parameters: &[String]) -> String {
     }
 }
 
-/// Checks that the ramdisk contains the programs that the `create` program of the OS definition needs.
+/// Operation that checks that the ramdisk contains the programs that the `create` program of the OS definition
+/// requires.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct FindPrograms {
     /// Name of the OS definition, with its variant.
@@ -61,17 +62,17 @@ impl PlannedOperation for FindPrograms {
     }
 }
 
-/// Fills the system disk by running the `create` program of the OS definition, instead of writing a raw image to the
-/// disk. The disk is then adapted and checked as after [`BurnDisk`].
+/// Operation that runs the `create` program of the OS definition, which fills the system disk in place of a raw image.
+/// The disk is then adapted and checked as after [`BurnDisk`].
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct CreateSystem {
     /// Name of the OS definition, with its variant.
     pub os: String,
-    /// Disks that the program may write, in the order of the layout. These are the recreated disks; the program's
-    /// `/dev` does not contain any other disk.
+    /// Disks that the program may write, in the order of the layout. They are the recreated disks. The program's `/dev`
+    /// contains no other disks.
     pub disks: Vec<DevicePath>,
-    /// The system disk and the content that is expected on this disk after the program has run, in the same form as for
-    /// a raw image.
+    /// The system disk, and the content that must be on it after the program has run, in the same form as for a raw
+    /// image.
     pub onto: BurnDisk,
     /// Environment of the program.
     #[serde(skip)]
@@ -86,8 +87,9 @@ impl PlannedOperation for CreateSystem {
     }
 
     fn effect(&self) -> Effect<'_> {
-        // The program opens the disks by path. The undo erases partition tables too, since it is unknown which partitions are bootable.
-        Effect::opening(&self.disks).undone_by(self.disks.iter().cloned().map(UndoOperation::Made))
+        // The program opens the disks by path. Since it is unknown which partitions are bootable, the undo also erases
+        // the partition tables.
+        Effect::opening(&self.disks).undone_by(self.disks.iter().cloned().map(UndoOperation::WipeDeviceEnds))
     }
 }
 

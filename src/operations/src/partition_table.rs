@@ -1,4 +1,4 @@
-//! Partition tables.
+//! Operation that writes a partition table.
 
 use crate::operation_text::{DeviceSizes, MIB, OperationLine};
 use crate::{DiskIdentity, Effect, PlannedOperation, TableEdit};
@@ -6,7 +6,7 @@ use model::device_name::DevicePath;
 use serde::Serialize;
 use uuid::Uuid;
 
-/// Writes a GPT. The plan contains all sector numbers.
+/// Operation that writes a GPT. The plan contains all sector numbers.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct PartitionTable {
     pub device: DevicePath,
@@ -23,7 +23,7 @@ pub struct NewPartition {
     pub number: u32,
     /// Device name that the kernel will assign, such as `/dev/sda1`.
     pub device: DevicePath,
-    /// First and last sector, both included, in units of `sector_bytes`.
+    /// First and last sector, both inclusive, in sectors of `sector_bytes` bytes.
     pub first_lba: u64,
     pub last_lba: u64,
     pub kind: Uuid,

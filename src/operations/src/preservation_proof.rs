@@ -1,4 +1,4 @@
-//! Identities of preserved objects. An installation must not change these identities.
+//! Operation that proves that preserved objects are unchanged, by comparing their identities.
 
 use crate::operation_text::{DeviceSizes, OperationLine, OperationText};
 use crate::{Effect, PlannedOperation};
@@ -8,7 +8,8 @@ use std::collections::BTreeMap;
 use std::fmt;
 use uuid::Uuid;
 
-/// Reads the identities of preserved objects, and the protected ranges, again. Fails if one of them has changed.
+/// Operation that reads the identities of preserved objects and the content of the protected ranges a second time. It
+/// fails if any of them has changed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct ProveKept(pub Vec<PreservedObject>);
 
@@ -27,7 +28,7 @@ fn describe_proof(kept: &[PreservedObject]) -> OperationText {
     first.with(kept.iter().map(|kept| kept.object.to_string()).collect())
 }
 
-/// An object that a reinstall preserves, and its identity.
+/// Object that a reinstall preserves, with its identity.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct PreservedObject {
     pub object: ObjectLocator,
@@ -35,30 +36,30 @@ pub struct PreservedObject {
     pub identity: BTreeMap<String, String>,
 }
 
-/// A preserved object, identified by a property that is stable while the agent runs.
+/// Preserved object, identified by a property that does not change while the agent runs.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ObjectLocator {
-    /// A disk, identified by its kernel name. The name is stable while the agent runs.
+    /// Disk, identified by its kernel name, which does not change while the agent runs.
     Disk(KernelName),
-    /// A preserved partition of a disk whose other partitions are renewed, identified by its path.
+    /// Preserved partition, identified by its path. Other partitions of the same disk are recreated.
     Partition(DevicePath),
-    /// An array, identified by its UUID. `device` is for display only, because kernel names of arrays may change while
-    /// the agent runs.
+    /// Array, identified by its UUID. `device` is only for display, because the kernel name of an array may change
+    /// while the agent runs.
     Array {
         uuid: Uuid,
         #[serde(with = "common::serde_empty")]
         device: Option<DevicePath>,
     },
-    /// A volume group, identified by its LVM UUID; `name` is for display only. Volumes in `added` are created by this
-    /// plan and are not compared.
+    /// Volume group, identified by its LVM UUID. `name` is only for display. This plan creates the volumes in `added`,
+    /// so they are not compared.
     Group {
         uuid: String,
         name: String,
         #[serde(skip_serializing_if = "Vec::is_empty")]
         added: Vec<String>,
     },
-    /// A filesystem, identified by the device `on`. `device` and `path` are for display only.
+    /// Filesystem, identified by the device `on`. `device` and `path` are only for display.
     Filesystem {
         device: DevicePath,
         #[serde(with = "common::serde_empty")]
@@ -81,14 +82,14 @@ impl fmt::Display for ObjectLocator {
     }
 }
 
-/// A block device, identified by a property that is stable while the agent runs.
+/// Block device, identified by a property that does not change while the agent runs.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum StableDevice {
     /// A disk or partition, identified by its path.
     Device(DevicePath),
     Array(Uuid),
-    /// The open mapping of a LUKS container, identified by its path. The path contains the UUID of the container.
+    /// Open mapping of a LUKS container, identified by its path, which contains the UUID of the container.
     Mapping(DevicePath),
     /// A logical volume, identified by its name and the LVM UUID of its group.
     Volume {

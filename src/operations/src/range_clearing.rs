@@ -1,30 +1,32 @@
-//! Zeroing of ranges of a disk of which some partitions are preserved.
+//! Operation that zeroes ranges of a disk on which some partitions are preserved.
 
 use crate::operation_text::{DeviceSizes, OperationLine};
-use crate::{ByteRange, DiskIdentity, Effect, PlannedOperation};
+use crate::{ByteRange, DiskIdentity, Effect, PlannedOperation, UndoOperation};
 use common::format::format_bytes;
 use model::device_name::DevicePath;
 use serde::Serialize;
 
-/// Zeroes the signature areas of the removed and the new partitions of a disk. No byte of the preserved partitions is
-/// written.
+/// Operation that zeroes the signature areas of removed and new partitions of a disk. It does not write any byte of the
+/// preserved partitions.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct ClearRanges {
     pub device: DevicePath,
     /// Expected identity of the disk, verified on the open file descriptor before the first write.
     pub identity: DiskIdentity,
-    /// Extents of the preserved partitions. The operation fails before its first write if a range to zero overlaps one
-    /// of them.
+    /// Extents of the preserved partitions. If a range to zero overlaps one of them, the operation fails before its
+    /// first write.
     pub preserved: Vec<ByteRange>,
-    /// Ranges that are zeroed first, one after the other. Once they are zeroed, no firmware boots from the removed
-    /// partitions.
+    /// True if the boot code in the first sector is zeroed before all ranges, so that a BIOS does not boot the disk.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub boot_code: bool,
+    /// Ranges that are zeroed first, one after the other. Afterwards, no firmware boots from the removed partitions.
     pub first: Vec<ByteRange>,
     /// Ranges that are zeroed afterwards and read back.
     pub zero: Vec<ByteRange>,
 }
 
 impl ClearRanges {
-    /// Returns a range to zero that overlaps a preserved partition, together with the extent of that partition.
+    /// Returns the first range to zero that overlaps a preserved partition, and the extent of that partition.
     pub fn find_overlap(&self) -> Option<(ByteRange, ByteRange)> {
         let end = |range: &ByteRange| range.start.saturating_add(range.length);
         let zeroed = self.first.iter().chain(&self.zero);
@@ -46,8 +48,9 @@ impl PlannedOperation for ClearRanges {
     }
 
     fn effect(&self) -> Effect<'_> {
-        // As for the wipe of a whole disk: the paths of all disks are verified before the first write.
-        Effect::opening([&self.device])
+        // The disk is declared as opened, so that its path is verified before the first write, as for the wipe of a
+        // whole disk.
+        Effect::opening([&self.device]).undone_by([UndoOperation::Clearing(Box::new(self.clone()))])
     }
 }
 
@@ -56,12 +59,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ranges_that_touch_a_preserved_partition_only_at_its_ends_do_not_overlap_it() {
+    fn adjacent_ranges_do_not_overlap_a_preserved_partition() {
         let range = |start, length| ByteRange { start, length };
         let clear = |zero| ClearRanges {
             device: "/dev/sda".into(),
             identity: DiskIdentity::default(),
             preserved: vec![range(100, 50)],
+            boot_code: false,
             first: vec![],
             zero: vec![zero],
         };

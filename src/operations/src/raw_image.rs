@@ -1,4 +1,4 @@
-//! Raw images, which are written to a disk.
+//! Operation that writes a raw image to a disk.
 
 use crate::operation_text::{DeviceSizes, OperationLine, OperationText, strip_dev};
 use crate::{DiskIdentity, Effect, PlannedOperation, UndoOperation};
@@ -9,8 +9,8 @@ use serde::Serialize;
 use std::collections::BTreeMap;
 use uuid::Uuid;
 
-/// Writes a raw image to a disk, adapts the image's partition table to the disk, and checks for the filesystems that
-/// the layout expects.
+/// Operation that writes a raw image to a disk, adapts the image's partition table to the disk, and checks for the
+/// filesystems that the layout expects.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct BurnDisk {
     /// Name of the image.
@@ -18,13 +18,13 @@ pub struct BurnDisk {
     pub device: DevicePath,
     /// Expected identity of the disk, verified on the open file descriptor before the first write.
     pub identity: DiskIdentity,
-    /// Size of the disk. Before the first write, the executor checks that the image fits a disk of this size with
-    /// sectors of `sector_bytes`.
+    /// Size of the disk, in bytes. Before the first write, the executor checks that the image fits on a disk of this
+    /// size with sectors of `sector_bytes` bytes.
     pub size_bytes: u64,
     pub sector_bytes: u32,
     /// Number of the partition that is enlarged to the end of the disk.
     pub grow: Option<u32>,
-    /// Filesystems that the layout mounts, which the image must therefore contain.
+    /// Filesystems that the image must contain, because the layout mounts them.
     pub filesystems: Vec<ExpectedFilesystem>,
     /// UUIDs, in lower case, that the image must not contain, because devices on preserved disks have these UUIDs. Each
     /// UUID is mapped to the device that has it.
@@ -39,14 +39,14 @@ impl PlannedOperation for BurnDisk {
     }
 
     fn effect(&self) -> Effect<'_> {
-        // The undo erases partition tables too, since it is unknown which partitions are bootable.
-        Effect::none().undone_by([UndoOperation::Made(self.device.clone())])
+        // The undo also erases partition tables, because it is unknown which partitions are bootable.
+        Effect::none().undone_by([UndoOperation::WipeDeviceEnds(self.device.clone())])
     }
 }
 
 fn describe_raw_image(burn: &BurnDisk) -> OperationText {
     let held_back = "its first MiB is written last, after the digest is verified".to_owned();
-    // Images of Ironic and of a file have no name.
+    // Images that Ironic or a file specifies have no name.
     let name = if burn.name.is_empty() { "disk image" } else { &burn.name };
     OperationText::after(format!("{name} onto {}{}", strip_dev(&burn.device), describe_growth(burn)))
         .with(std::iter::once(held_back).chain(describe_expected(burn)).chain(describe_added(burn)).collect())
@@ -73,13 +73,13 @@ pub(crate) fn describe_expected(burn: &BurnDisk) -> impl Iterator<Item = String>
     })
 }
 
-/// A partition that is added at the end of a disk, after the partitions of a raw image, and the content of this
+/// Partition that is added at the end of a disk, after the partitions of a raw image, and the content of this
 /// partition.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct AddedPartition {
     pub name: String,
     pub guid: Uuid,
-    /// Image of the partition's filesystem. The image may contain confidential data of the machine.
+    /// Image of the partition's filesystem, which may contain confidential data of the machine.
     #[serde(skip)]
     pub content: Vec<u8>,
 }
@@ -93,6 +93,6 @@ pub struct ExpectedFilesystem {
     /// Mount point in the target.
     pub path: String,
     pub format: FilesystemFormat,
-    /// Expected label. Not compared if the layout does not specify a label.
+    /// Expected label; `None` if the layout specifies no label, which is then not compared.
     pub label: Option<String>,
 }

@@ -1,12 +1,12 @@
-//! Stages of a run in order, and their properties.
+//! Stages of a plan in the order of execution, and their properties.
 
 use serde::{Deserialize, Serialize};
 
-/// Defines the stages from one table, so that no stage is omitted, and each stage has exactly one name.
+/// Defines the stages in one table, so that each stage has all properties and exactly one name.
 macro_rules! stages {
     ($($stage:ident = $name:literal, $destructive:literal, $concurrent:literal, $leaves:ident;)*) => {
-        /// Name of a stage, such as `image.burn`: the subject, then the action. The stages are listed in the order of
-        /// the run, with one exception: a raw image is written before `storage.mount`.
+        /// Name of a stage, such as `image.burn`: the subject, then the action. The variants are in the order of
+        /// execution, except that a raw image is written before `storage.mount`.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
         pub enum StageName {
             $(#[serde(rename = $name)] $stage,)*
@@ -22,8 +22,8 @@ macro_rules! stages {
                 }
             }
 
-            /// Returns the stage with this name. Returns `None` for names that reports use for failures outside of all
-            /// stages, and for names that only other versions of the agent use.
+            /// Returns the stage with this name. Returns `None` for a name that reports use for failures outside of all
+            /// stages, and for a name that only other versions of the agent use.
             pub fn named(name: &str) -> Option<StageName> {
                 match name {
                     $($name => Some(StageName::$stage),)*
@@ -50,27 +50,28 @@ stages! {
     StorageRelease = "storage.release", false, false, Untouched;
     StorageRehearse = "storage.rehearse", false, false, Untouched;
     ReportBegin = "report.begin", false, false, Announced;
-    StorageWipe = "storage.wipe", true, true, HalfMade;
-    BootClean = "boot.clean", false, false, HalfMade;
-    StoragePartition = "storage.partition", true, true, HalfMade;
-    // An array or group may be on top of another array or group, so the operations of these stages do not run concurrently.
-    StorageRaid = "storage.raid", true, false, HalfMade;
-    StorageLvm = "storage.lvm", true, false, HalfMade;
-    StorageEncrypt = "storage.encrypt", true, true, HalfMade;
-    StorageFormat = "storage.format", true, true, HalfMade;
-    MoveCopy = "move.copy", false, false, HalfMade;
-    StorageMount = "storage.mount", false, false, HalfMade;
-    ImageBurn = "image.burn", false, false, HalfMade;
-    StorageMountKept = "storage.mount_kept", false, false, HalfMade;
-    StorageVolumes = "storage.volumes", false, false, HalfMade;
-    TargetFiles = "target.files", false, false, HalfMade;
-    TargetInstaller = "target.installer", false, false, HalfMade;
-    TargetFstab = "target.fstab", false, false, HalfMade;
-    BootEntries = "boot.entries", false, false, HalfMade;
-    BootLoad = "boot.load", false, false, HalfMade;
+    StorageWipe = "storage.wipe", true, true, Incomplete;
+    BootClean = "boot.clean", false, false, Incomplete;
+    StoragePartition = "storage.partition", true, true, Incomplete;
+    // An array can consist of arrays, and a group can be on another group, so the operations of these stages run in
+    // sequence.
+    StorageRaid = "storage.raid", true, false, Incomplete;
+    StorageLvm = "storage.lvm", true, false, Incomplete;
+    StorageEncrypt = "storage.encrypt", true, true, Incomplete;
+    StorageFormat = "storage.format", true, true, Incomplete;
+    MoveCopy = "move.copy", false, false, Incomplete;
+    StorageMount = "storage.mount", false, false, Incomplete;
+    ImageBurn = "image.burn", false, false, Incomplete;
+    StorageMountKept = "storage.mount_kept", false, false, Incomplete;
+    StorageVolumes = "storage.volumes", false, false, Incomplete;
+    TargetFiles = "target.files", false, false, Incomplete;
+    TargetInstaller = "target.installer", false, false, Incomplete;
+    TargetFstab = "target.fstab", false, false, Incomplete;
+    BootEntries = "boot.entries", false, false, Incomplete;
+    BootLoad = "boot.load", false, false, Incomplete;
     StorageProveKept = "storage.prove_kept", false, false, Changed;
-    TargetMarker = "target.marker", false, false, HalfMade;
-    StorageUnmount = "storage.unmount", false, false, HalfMade;
+    TargetMarker = "target.marker", false, false, Incomplete;
+    StorageUnmount = "storage.unmount", false, false, Incomplete;
     ReportFinal = "report.final", false, false, Unreported;
     BootKexec = "boot.kexec", false, false, Complete;
 }
@@ -78,15 +79,16 @@ stages! {
 /// State that a failure in a stage leaves behind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FailureState {
-    /// No disk was written.
+    /// No disk has been written.
     Untouched,
-    /// No disk was written, but the control plane may already have recorded the start of this attempt.
+    /// No disk has been written, but the control plane may have recorded the start of this attempt.
     Announced,
     /// The system is incomplete, and must not boot until another attempt has completed it.
-    HalfMade,
-    /// The system is incomplete, and preserved data may have changed. Another attempt would preserve the wrong data.
+    Incomplete,
+    /// The system is incomplete, and preserved data may have changed. A further attempt would preserve the changed
+    /// data.
     Changed,
-    /// The system is complete, but the control plane may not have received the report.
+    /// The system is complete, but the control plane might not have received the report.
     Unreported,
     /// The system is complete, and the control plane has acknowledged the report.
     Complete,
@@ -94,8 +96,8 @@ pub enum FailureState {
 
 impl FailureState {
     /// Returns whether the executor must make the installation unbootable after this failure.
-    pub fn is_half_made(self) -> bool {
-        matches!(self, FailureState::HalfMade | FailureState::Changed)
+    pub fn is_incomplete(self) -> bool {
+        matches!(self, FailureState::Incomplete | FailureState::Changed)
     }
 
     /// Returns whether the system was already complete when the stage failed. No disk is written after such a failure.
@@ -107,9 +109,9 @@ impl FailureState {
 /// Properties of a stage.
 #[derive(Debug, Clone, Copy)]
 struct StageProperties {
-    /// Whether the stage destroys existing data.
+    /// True if the stage destroys existing data.
     destructive: bool,
-    /// Whether the operations of the stage may run concurrently, because no two of them use the same device.
+    /// True if the operations of the stage may run concurrently; no two of them then use the same device.
     concurrent: bool,
     leaves: FailureState,
 }
@@ -139,7 +141,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_stage_is_found_by_its_name_and_stands_in_the_order_of_the_run() {
+    fn stages_are_parsed_by_name_and_sorted() {
         assert!(StageName::ALL.is_sorted());
         for stage in StageName::ALL.iter().copied() {
             assert_eq!(StageName::named(stage.as_str()), Some(stage));
@@ -149,12 +151,12 @@ mod tests {
     }
 
     #[test]
-    fn what_destroys_leaves_nothing_whole_and_what_comes_before_it_leaves_all() {
+    fn failures_before_destructive_stages_leave_disks_untouched() {
         let first = StageName::ALL.iter().position(|stage| stage.is_destructive()).unwrap();
         for (index, stage) in StageName::ALL.iter().copied().enumerate() {
             let untouched = matches!(stage.failure_state(), FailureState::Untouched | FailureState::Announced);
             assert_eq!(untouched, index < first, "{stage}");
-            assert!(!stage.is_destructive() || stage.failure_state().is_half_made(), "{stage}");
+            assert!(!stage.is_destructive() || stage.failure_state().is_incomplete(), "{stage}");
             assert!(!stage.runs_concurrently() || stage.is_destructive(), "{stage}");
         }
     }

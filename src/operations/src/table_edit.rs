@@ -1,13 +1,13 @@
-//! Changes of existing partition tables.
+//! Operation that changes an existing partition table.
 
-use crate::{DiskIdentity, NewPartition};
+use crate::{ByteRange, DiskIdentity, NewPartition};
 use model::device_name::DevicePath;
 use serde::Serialize;
 use uuid::Uuid;
 
-/// Changes entries of an existing GPT, and preserves its other entries byte for byte.
+/// Operation that changes entries of an existing GPT. Its other entries are preserved byte for byte.
 ///
-/// Each entry of the table must be preserved or removed. A number that is removed may be added again.
+/// Each entry of the table must be listed as preserved or removed. A removed number may be added again.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct TableEdit {
     pub device: DevicePath,
@@ -20,14 +20,16 @@ pub struct TableEdit {
     /// Numbers of the entries to remove.
     pub removed: Vec<u32>,
     pub added: Vec<NewPartition>,
+    /// Space for the boot loader of a BIOS machine, which must be outside the table; `None` if the disk needs none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub boot_gap: Option<ByteRange>,
 }
 
-/// Entry of a partition table as the plan expects it on the disk. The attributes of the entry are not compared, but
-/// they are preserved too.
+/// Entry that the plan expects in the partition table. The attributes of the entry are preserved, but not compared.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct ExpectedEntry {
     pub number: u32,
-    /// First and last sector, both included.
+    /// First and last sector, both inclusive.
     pub first_lba: u64,
     pub last_lba: u64,
     pub kind: Uuid,

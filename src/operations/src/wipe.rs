@@ -1,4 +1,4 @@
-//! Wiping of disks, and the proof that a preserved device is blank.
+//! Operations that wipe disks, or prove that a device is blank.
 
 use crate::operation_text::{DeviceSizes, OperationLine, strip_dev};
 use crate::{ByteRange, DiskIdentity, Effect, PlannedOperation, UndoOperation};
@@ -7,37 +7,36 @@ use model::device_name::DevicePath;
 use model::inventory::EraseMethod;
 use serde::Serialize;
 
-/// Offsets of the copies of Ceph's BlueStore label from the start of a device, in bytes (Ceph 19.2, BlueStore.cc:
-/// bdev_label_positions). Ceph uses a copy of the label that it finds at one of these offsets, even if the label at the
-/// start is missing.
+/// Offsets of Ceph's BlueStore label copies from the start of a device, in bytes (Ceph 19.2, BlueStore.cc:
+/// bdev_label_positions). Ceph uses such a copy even if the label at the start of the device is missing.
 const LABEL_COPY_OFFSETS: [u64; 4] = [1 << 30, 10 << 30, 100 << 30, 1000 << 30];
 /// Size of a BlueStore label, in bytes.
 const LABEL_COPY_BYTES: u64 = 4096;
 
-/// Returns the ranges within a device or partition that may contain copies of a BlueStore label.
+/// Returns the ranges of a device or partition that may contain copies of a BlueStore label.
 pub fn label_copy_ranges(area: ByteRange) -> impl Iterator<Item = ByteRange> {
     let inside = move |offset: &u64| offset + LABEL_COPY_BYTES <= area.length;
     let range = move |offset: u64| ByteRange { start: area.start.saturating_add(offset), length: LABEL_COPY_BYTES };
     LABEL_COPY_OFFSETS.into_iter().filter(inside).map(range)
 }
 
-/// Wipes a disk.
+/// Operation that wipes a disk.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct WipeDisk {
     pub device: DevicePath,
     /// Expected identity of the disk, verified on the open file descriptor before the first write.
     pub identity: DiskIdentity,
-    /// Erase methods, which are tried in order until one of them succeeds. The ranges in `zero` are zeroed afterwards,
-    /// whether or not a method has succeeded.
+    /// Erase methods, which are tried in order until one of them succeeds. Whether or not one succeeds, the ranges in
+    /// `zero` are zeroed afterwards.
     pub methods: Vec<EraseMethod>,
-    /// Whether the operation fails if none of `methods` succeeds.
+    /// True if the operation fails when none of `methods` succeeds.
     pub strict: bool,
-    /// Time limit for all erase methods of the disk together, in seconds.
+    /// Time limit for all erase methods together, in seconds.
     pub budget_seconds: u64,
     /// Ranges that are zeroed first, one after the other. Each range is flushed to the disk before the next one is
-    /// written. Once all of these ranges are zeroed, the disk is no longer bootable.
+    /// written. When all of them are zeroed, the disk is no longer bootable.
     pub first: Vec<ByteRange>,
-    /// Ranges that are zeroed and verified after the `methods` were tried, regardless of the result of the methods.
+    /// Ranges that are zeroed and verified after the `methods`, whatever the result of the methods.
     pub zero: Vec<ByteRange>,
 }
 
@@ -47,9 +46,9 @@ impl PlannedOperation for WipeDisk {
     }
 
     fn effect(&self) -> Effect<'_> {
-        // Each wipe verifies its open descriptor, but disks are wiped concurrently. Therefore all paths are verified
-        // before the first write: if one disk has changed, none is written.
-        Effect::opening([&self.device]).undone_by([UndoOperation::Wiping(self.device.clone())])
+        // Each wipe verifies its own open descriptor, but disks are wiped concurrently. Therefore the paths of all
+        // disks are verified before the first write: if one disk has been replaced, no disk is written.
+        Effect::opening([&self.device]).undone_by([UndoOperation::WipeUnfinishedDisk(self.device.clone())])
     }
 }
 
@@ -65,7 +64,7 @@ fn describe_erasure(disk: &WipeDisk) -> String {
         (true, _) => String::new(),
         (false, true) => {
             format!(
-                "{methods} (time limit {limit}; if the erase is impossible, the run fails); then ",
+                "{methods} (time limit {limit}; if the disk cannot be erased, the installation fails); then ",
                 methods = methods.join(" or "),
                 limit = format_seconds(disk.budget_seconds as f64)
             )
@@ -95,18 +94,18 @@ fn describe_method(method: EraseMethod) -> &'static str {
     }
 }
 
-/// Reads devices completely if all of their samples were zero, and fails if any byte is not zero.
+/// Operation that reads devices completely if all of their samples were zero. It fails if any byte is not zero.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct ProveZeros(pub Vec<ZeroProof>);
 
-/// Ranges of a device that are read completely and must be zero.
+/// Ranges of a device that are read completely, and in which every byte must be zero.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct ZeroProof {
-    /// Path that the device has before the run changes anything.
+    /// Path of the device before the first operation changes anything.
     pub device: DevicePath,
     pub ranges: Vec<ByteRange>,
-    /// Serial numbers of the disks below the device. The operator can pass these numbers with `--give-up` to discard
-    /// the data. Empty if one of the disks has no serial number.
+    /// Serial numbers of the disks that contain the device; empty if one of the disks has no serial number. The
+    /// operator can discard the data by passing these numbers to `--give-up`.
     pub give_up: Vec<String>,
 }
 
@@ -123,7 +122,8 @@ impl PlannedOperation for ProveZeros {
     }
 
     fn effect(&self) -> Effect<'_> {
-        // The devices are only read, but they must be the ones that are written later.
+        // The devices are only read. They are nevertheless declared as opened, because they must be the same devices
+        // that are written later.
         Effect::opening(self.0.iter().map(|proof| &proof.device))
     }
 }

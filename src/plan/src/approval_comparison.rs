@@ -8,13 +8,14 @@ use super::{InstallMode, MarkerWaiver, PlanRequest};
 use common::diagnostic::Diagnostic;
 use common::error_code::ErrorCode;
 use common::format::format_count;
+use common::type_errors::locate_json_error;
 use serde_json::Value;
 use std::collections::BTreeMap;
 
 /// Maximum number of differences that a refusal lists.
-const NAMED: usize = 20;
+const MAXIMUM_LISTED_DIFFERENCES: usize = 20;
 
-const PLACE: &str = "approved";
+const APPROVAL_FIELD: &str = "approved";
 
 /// Returns the differences between the plan and the approved one; empty if the request has no approval.
 pub(crate) fn compare_with_approval(request: &PlanRequest, found: &ApprovalSummary) -> Vec<Diagnostic> {
@@ -23,7 +24,7 @@ pub(crate) fn compare_with_approval(request: &PlanRequest, found: &ApprovalSumma
         Ok(verdicts) => verdicts,
         Err(why) => {
             return vec![
-                Diagnostic::new(PLACE, format!("{why}; approve this plan again"))
+                Diagnostic::new(APPROVAL_FIELD, format!("{why}; approve this plan again"))
                     .with_code(ErrorCode::ApprovalMismatch),
             ];
         }
@@ -32,7 +33,7 @@ pub(crate) fn compare_with_approval(request: &PlanRequest, found: &ApprovalSumma
     if differences.is_empty() {
         return Vec::new();
     }
-    let more = differences.len().saturating_sub(NAMED);
+    let more = differences.len().saturating_sub(MAXIMUM_LISTED_DIFFERENCES);
     let head = format!(
         "the plan differs from the approved plan ({}): revert the changes, or review the new plan and approve it \
          (`drophammer site plan DIR --approve`)",
@@ -40,9 +41,9 @@ pub(crate) fn compare_with_approval(request: &PlanRequest, found: &ApprovalSumma
     );
     let more = (more > 0).then(|| format!("and {}", format_count(more, "other difference", "other differences")));
     std::iter::once(head)
-        .chain(differences.into_iter().take(NAMED))
+        .chain(differences.into_iter().take(MAXIMUM_LISTED_DIFFERENCES))
         .chain(more)
-        .map(|line| Diagnostic::new(PLACE, line).with_code(ErrorCode::ApprovalMismatch))
+        .map(|line| Diagnostic::new(APPROVAL_FIELD, line).with_code(ErrorCode::ApprovalMismatch))
         .collect()
 }
 
@@ -56,8 +57,8 @@ pub fn parse_approval(verdicts: &Value, sha256: &str) -> Result<ApprovalSummary,
         let version = version.map_or_else(|| "no version".to_owned(), |version| format!("version {version}"));
         return Err(format!("the approval has {version}, but this drophammer requires version {VERSION}"));
     }
-    let read: ApprovalSummary =
-        serde_json::from_value(verdicts.clone()).map_err(|error| format!("cannot parse the approval: {error}"))?;
+    let read: ApprovalSummary = serde_json::from_value(verdicts.clone())
+        .map_err(|error| format!("cannot parse the approval: {}", locate_json_error(&error)))?;
     let digest = read.digest();
     match digest == sha256 {
         true => Ok(read),
@@ -67,7 +68,7 @@ pub fn parse_approval(verdicts: &Value, sha256: &str) -> Result<ApprovalSummary,
     }
 }
 
-/// Returns whether an earlier attempt with this approval passed the point of no return. If it did, the present attempt
+/// Returns whether an earlier attempt with this approval passed the point of no return. If so, the present attempt
 /// may find objects that the earlier attempt created.
 fn has_begun(request: &PlanRequest) -> bool {
     let claim = request.claim.as_ref();
@@ -96,19 +97,20 @@ fn find_differences(approved: &ApprovalSummary, found: &ApprovalSummary, has_beg
         lines.push(format!("layout {layout} has changed: approved {then}, found {now}", layout = found.layout));
     }
     lines.extend(disks::find_differences(&approved.disks, &found.disks, has_begun));
-    lines.extend(compare_torn(&approved.torn, &found.torn, has_begun));
+    lines.extend(compare_torn(&approved.dismantled, &found.dismantled, has_begun));
     lines.extend(compare_objects(&approved.things, &found.things, has_begun));
     lines
 }
 
-/// Returns the differences between the objects that lose members in the plan and those in the approval. If an earlier
-/// attempt was started, it may already have wiped members of an approved object, so the plan may not contain this
-/// object. This is not reported as a difference.
+/// Compares the objects that lose members in the plan with those in the approval. If an attempt was started, an
+/// approved object that is missing in the plan is not a difference, because the attempt may already have wiped
+/// members of that object.
 fn compare_torn(approved: &[String], found: &[String], has_begun: bool) -> Vec<String> {
-    let more = found.iter().filter(|torn| !approved.contains(torn));
-    let more = more.map(|torn| format!("only the present plan removes members from an object: {torn}"));
-    let less = approved.iter().filter(|torn| !has_begun && !found.contains(torn));
-    more.chain(less.map(|torn| format!("only the approved plan removes members from an object: {torn}"))).collect()
+    let more = found.iter().filter(|dismantled| !approved.contains(dismantled));
+    let more = more.map(|dismantled| format!("only the current plan removes members from an object: {dismantled}"));
+    let less = approved.iter().filter(|dismantled| !has_begun && !found.contains(dismantled));
+    more.chain(less.map(|dismantled| format!("only the approved plan removes members from an object: {dismantled}")))
+        .collect()
 }
 
 fn compare_objects(approved: &[ApprovedObject], found: &[ApprovedObject], has_begun: bool) -> Vec<String> {
@@ -136,7 +138,7 @@ fn compare_objects(approved: &[ApprovedObject], found: &[ApprovedObject], has_be
 
 type BothSides<'a, T> = (Vec<&'a T>, Vec<&'a T>);
 
-/// Groups the approved items and the items of the plan by key. Items with the same key keep their order.
+/// Groups the approved items and the items of the plan by key. Items with the same key stay in their original order.
 fn pair_by_key<'a, T, K: Ord>(
     approved: &'a [T],
     found: &'a [T],

@@ -1,9 +1,13 @@
 //! Effect of a plan on the data of a machine, in a canonical form: the server and the agent produce the same bytes for
-//! the same plan. The operator approves this effect, and the agent compares it with the effect of its own plan. Each
-//! disk is identified by the identifiers that are printed on it, and is listed with its current content. Other objects
-//! are identified by their names in the layout. Random ids of new objects and kernel names are not included.
+//! the same plan. The effect is a list of verdicts: for each disk and object, whether it is wiped, created or
+//! preserved. The operator approves this effect, and the agent compares it with the effect of its own plan.
 //!
-//! A table in docs/approval.md describes the format. A change of the format or of its texts requires a new [`VERSION`].
+//! Each disk is listed with its serial number, WWN and current content. Other objects are identified by their names
+//! in the layout. Random ids of new objects are omitted. Kernel names of disks are omitted if the disks have a unique
+//! identifier.
+//!
+//! A table in docs/approval-verdicts.md describes the format. A change of the format or of its wording requires a
+//! new [`VERSION`].
 
 mod disks;
 
@@ -48,13 +52,15 @@ pub(crate) fn summarize_plan(
     };
     let volumes = summarize_volumes(inventory, &identifiers, decided);
     let verdicts = head.build_summary(ObjectFates {
-        array: &|index, _| kind(matches!(decided.arrays.get(index), Some(ArrayFate::Kept { .. }))),
-        group: &|index, _| kind(matches!(decided.groups.get(index), Some(GroupFate::Kept { .. }))),
+        array: &|index, _| kind(matches!(decided.arrays.get(index), Some(ArrayFate::Preserved { .. }))),
+        group: &|index, _| kind(matches!(decided.groups.get(index), Some(GroupFate::Preserved { .. }))),
         volume: &|index, _| kind(!is_made(&layout.logicalvolumes[index])),
         filesystem: &|index, _| match decided.filesystems.get(index)? {
             FilesystemFate::Tmpfs => None,
-            FilesystemFate::Kept { .. } | FilesystemFate::Unformatted { is_kept: true, .. } => Some(ObjectFate::Kept),
-            FilesystemFate::Made(_)
+            FilesystemFate::Preserved { .. } | FilesystemFate::Unformatted { is_kept: true, .. } => {
+                Some(ObjectFate::Kept)
+            }
+            FilesystemFate::Created(_)
             | FilesystemFate::Filled(_)
             | FilesystemFate::InImage { .. }
             | FilesystemFate::Unformatted { is_kept: false, .. } => Some(ObjectFate::Made),
@@ -63,9 +69,9 @@ pub(crate) fn summarize_plan(
     let mut things = [verdicts.things, volumes].concat();
     things.sort();
     let names = DiskNames::new(&inventory.disks, &identifiers);
-    let mut torn: Vec<String> = decided.torn.iter().map(|torn| names.describe(torn)).collect();
-    torn.sort();
-    ApprovalSummary { things, torn, ..verdicts }
+    let mut dismantled: Vec<String> = decided.dismantled.iter().map(|dismantled| names.describe(dismantled)).collect();
+    dismantled.sort();
+    ApprovalSummary { things, dismantled, ..verdicts }
 }
 
 /// Returns the verdicts on Kubernetes volumes.
@@ -91,8 +97,8 @@ fn summarize_volumes(
 }
 
 /// Predicts the verdicts for a machine whose disks have changed since the inventory was read. The prediction assumes
-/// that no disk was exchanged, and that each disk has the content that the layout specifies. The agent compares its
-/// plan with the prediction, and refuses the run if the two differ.
+/// that the machine still has the same disks, and that they have the content that the layout specifies. The agent
+/// refuses to run a plan that differs from the prediction.
 ///
 /// # Errors
 /// Returns the problems that do not depend on the content of the disks.
@@ -105,7 +111,8 @@ pub(crate) fn predict_summary(
     let layout = &*meant;
     let mut problems = Vec::new();
     if !request.assigned.allocation.volumes.is_null() {
-        let why = "the verdicts on Kubernetes volumes are unknown until the disks are read again; boot the machine into the ramdisk";
+        let why = "it is unknown which Kubernetes volumes would be created or preserved, because the disks must be \
+            read again; boot the machine into the ramdisk";
         problems.push(Diagnostic::new("volumes", why).with_code(ErrorCode::KubernetesVolume));
     }
     let disks = predict_disks(layout, inventory, request, &mut problems);
@@ -127,7 +134,8 @@ pub(crate) fn predict_summary(
         Some(if is_kept { ObjectFate::Kept } else { ObjectFate::Made })
     };
     let array = |index: usize, on: &[&ApprovedDisk]| kind(Some(&layout.raid[index].arrayname), on);
-    // A group is preserved only as a whole, together with its devices.
+    // A group is preserved only together with all of its devices, so the fate of the first device is that of the
+    // group.
     let group = |index: usize, on: &[&ApprovedDisk]| kind(layout.volumegroups[index].devices.first(), on);
     let volume = |index: usize, on: &[&ApprovedDisk]| kind(Some(&layout.logicalvolumes[index].device_path()), on);
     let filesystem = |index: usize, on: &[&ApprovedDisk]| match layout.filesystems[index].format {
@@ -154,7 +162,7 @@ fn predict_disks(
         match disk_lookup::find_disk(listed, inventory) {
             Ok(disk) if seen.iter().any(|other| other.name == disk.name) => {
                 let why = format!(
-                    "{listed} is {device}, which the layout already lists",
+                    "{listed} refers to {device}, which the layout already lists",
                     listed = listed.device,
                     device = disk.device
                 );
@@ -164,7 +172,8 @@ fn predict_disks(
                 seen.push(disk);
                 let verdict = verdict_on_disk(request.mode, Some((&graph, listed)));
                 let verdict = ApprovedDisk::new(listed, disk, &identifiers, verdict);
-                // The content of the disks has changed since the inventory was read, and was not read again.
+                // The content of the disks has changed since the inventory was read, so the present content is
+                // unknown.
                 disks.push(Some(ApprovedDisk { contents: None, ..verdict }));
             }
             Err(why) => problems.push(Diagnostic::new(place, why).with_code(ErrorCode::DiskMissing)),
@@ -176,7 +185,7 @@ fn predict_disks(
 /// Returns the fate of the object with this index in the layout, derived from the disks below it. `None` for a tmpfs.
 type ObjectFateFn<'a> = &'a dyn Fn(usize, &[&ApprovedDisk]) -> Option<ObjectFate>;
 
-/// Functions that return the fate of an object: one function for each type of object.
+/// Functions that return the fate of an object of the layout, one for each type of object.
 struct ObjectFates<'a> {
     array: ObjectFateFn<'a>,
     group: ObjectFateFn<'a>,
@@ -208,7 +217,7 @@ impl SummaryInputs<'_> {
             machine: request.subject.machine.to_lowercase(),
             mode: request.mode,
             things,
-            torn: Vec::new(),
+            dismantled: Vec::new(),
             version: VERSION,
         }
     }
@@ -218,7 +227,7 @@ impl SummaryInputs<'_> {
         let graph = LayoutGraph::from_layout(layout);
         let mut things = Vec::new();
         let mut add = |fate: ObjectFateFn, index: usize, name: String, devices: &[LayoutPath]| {
-            // Nodes of disks come first, in the order of the layout.
+            // The graph numbers disks first, in the order of the layout, so a node number is also an index of `disks`.
             let bottoms = graph.find_bottoms(devices.iter().filter_map(|device| graph.find_device(device)));
             let on: Vec<&ApprovedDisk> =
                 bottoms.into_iter().filter_map(|node| self.disks.get(node)?.as_ref()).collect();

@@ -23,7 +23,7 @@ impl<'a> PlanDecider<'a> {
         for (index, raid) in self.layout.raid.iter().enumerate() {
             let place = format!("raid[{index}]");
             match self.common_fate(&place, raid.arrayname.as_str(), &raid.devices) {
-                Some(below) if below.fate == DeviceFate::Kept => self.keep_array(&place, raid, &below),
+                Some(below) if below.fate == DeviceFate::Preserved => self.preserve_array(&place, raid, &below),
                 Some(below) => self.make_array(&place, raid, &below),
                 None => {}
             }
@@ -72,7 +72,7 @@ impl<'a> PlanDecider<'a> {
         };
         let members: Vec<DeviceSize> = below.present().map(PlannedDevice::size).collect();
         self.decided.array_trials.extend(creation_trials::array_trial(&made, &members, below.sector_bytes()));
-        self.decided.arrays.push(ArrayFate::Made(made));
+        self.decided.arrays.push(ArrayFate::Created(made));
     }
 
     /// Adds a problem for every absent device of an array that cannot work without its absent devices.
@@ -83,11 +83,11 @@ impl<'a> PlanDecider<'a> {
         }
     }
 
-    fn keep_array(&mut self, place: &str, raid: &ArraySpec, below: &UnderlyingDevices) {
+    fn preserve_array(&mut self, place: &str, raid: &ArraySpec, below: &UnderlyingDevices) {
         let Some(array) = self.array_to_keep(place, raid, below) else { return };
         if let Some(why) = self.inventory.find_failure(&AttemptTarget::Array(array.uuid)) {
             let message = format!(
-                "{array} must be kept, but {members} cannot be assembled: {why}",
+                "{array} must be preserved, but {members} cannot be assembled: {why}",
                 array = raid.arrayname,
                 members = describe_array(array)
             );
@@ -102,7 +102,7 @@ impl<'a> PlanDecider<'a> {
         let device = PlannedDevice {
             path: raid.arrayname.as_device(),
             now: running.map_or_else(|| raid.arrayname.as_device(), |running| running.device.clone()),
-            fate: DeviceFate::Kept,
+            fate: DeviceFate::Preserved,
             absent: None,
             blank: running.is_some_and(|running| running.blank),
             size_bytes: running.map(|running| running.size_bytes),
@@ -117,10 +117,10 @@ impl<'a> PlanDecider<'a> {
         let members =
             below.present().filter(|device| !is_faulty(&device.now)).map(|device| device.path.clone()).collect();
         let (device, uuid) = (raid.arrayname.as_device(), array.uuid);
-        self.decided.arrays.push(ArrayFate::Kept { device, uuid, members });
+        self.decided.arrays.push(ArrayFate::Preserved { device, uuid, members });
     }
 
-    /// Returns the found array if it matches the layout; otherwise adds a problem and returns `None`.
+    /// Returns the array found on the disks if it matches the layout; otherwise adds a problem and returns `None`.
     fn array_to_keep(
         &mut self,
         place: &str,
@@ -154,14 +154,14 @@ impl<'a> PlanDecider<'a> {
         self.refuse(
             ErrorCode::PreservedMismatch,
             place,
-            format!("{array} must be kept as {wish}, but {there}", array = raid.arrayname),
+            format!("{array} must be preserved, and must be a {wish}, but {there}", array = raid.arrayname),
         );
         None
     }
 
-    /// Returns whether two arrays or groups claim the same member. Only signatures of array members and of physical
-    /// volumes are claims. If the metadata of an array is at the end of its members, the signature of a physical volume
-    /// on the array is also visible on the members; that signature is not a second claim.
+    /// Returns whether a member has signatures of more than one array or group. If the metadata of an array is at the
+    /// end of its members, the signature of a physical volume on the array is also visible on the members. Such a
+    /// signature does not count, because the member itself does not belong to the volume group.
     fn is_ambiguous(&self, below: &UnderlyingDevices, found: &[&inventory::MdArray]) -> bool {
         let contents: Vec<&DeviceSignature> = match found {
             [one] if AT_THE_END.contains(&one.metadata.as_str()) => {
@@ -200,7 +200,7 @@ impl<'a> PlanDecider<'a> {
         let name = raid.arrayname.as_device().kernel_name();
         let running = self.stack.find_stacked(&name).filter(|_| ours != Some(&name) && !self.released.contains(&name));
         if let Some(running) = running {
-            // An overlay of the agent has only a kernel name; the device below it is printed instead.
+            // An overlay of the agent has only a kernel name, so the device below it is printed instead.
             let member = |name: &KernelName| match self.stack.find_stacked(name).filter(|below| below.is_overlay()) {
                 Some(overlay) => overlay.below.join(", "),
                 None => name.to_string(),
@@ -230,7 +230,7 @@ fn explain_too_small(raid: &ArraySpec, metadata: &str, below: &UnderlyingDevices
 }
 
 /// Returns why a member is too large for metadata 0.90. Returns `None` if the create options affect the size of the
-/// array, because a trial in memory then checks this.
+/// array; in that case, a trial in memory performs this check.
 fn too_large_for_metadata(raid: &ArraySpec, metadata: &str, below: &UnderlyingDevices) -> Option<String> {
     if metadata != "0.90" || changes_size(raid) {
         return None;
@@ -275,7 +275,7 @@ fn slots_for_mdadm(raid: &ArraySpec, below: &UnderlyingDevices) -> (Vec<ArraySlo
     (devices, spares as u32)
 }
 
-/// Returns whether the found array is the array of the layout and still has all of its data.
+/// Returns whether the array on the disks is the array of the layout and still has all of its data.
 fn is_same_array(raid: &ArraySpec, array: &inventory::MdArray, members: &[DevicePath]) -> bool {
     is_listed_array(raid, array, members)
         && has_all_data(raid.level, array.raid_devices as usize, &missing_slots(array))
@@ -286,9 +286,9 @@ fn is_same_broken_array(raid: &ArraySpec, array: &inventory::MdArray, members: &
         && !has_all_data(raid.level, array.raid_devices as usize, &missing_slots(array))
 }
 
-/// Returns whether the found array is the array of the layout, and has exactly the members that are present in the
-/// machine. Roles of spares are not compared, because they change when a disk fails. An array with two members that
-/// claim the same slot does not match, because these members were written at different times.
+/// Returns whether the array on the disks is the array of the layout, and has exactly the members that are present in
+/// the machine. The slots of spares are not compared, because they change when a disk fails. If two members claim the
+/// same slot, they were written at different times, which is a mismatch.
 fn is_listed_array(raid: &ArraySpec, array: &inventory::MdArray, members: &[DevicePath]) -> bool {
     let mut found: Vec<&DevicePath> = array.members.iter().map(|member| &member.device).collect();
     found.sort();

@@ -1,4 +1,4 @@
-//! Devices that operations assemble from existing ones: arrays from their members, volumes from the devices of their group.
+//! Devices that operations assemble from existing ones: arrays from members, logical volumes from physical volumes.
 
 use model::device_name::DevicePath;
 use model::storage_graph::layer_graph::LayerGraph;

@@ -1,6 +1,6 @@
-//! Record of the objects that an attempt will create on preserved disks, sent to the control plane before the first
-//! write. An interrupted mkfs leaves unrecognized data, or a filesystem that cannot be mounted. The record allows the
-//! next attempt to recognize such an unfinished object, and to create it again.
+//! Record of the objects that an attempt will create on preserved disks. The record is sent to the control plane
+//! before the first write. An interrupted mkfs leaves unrecognized data, or a filesystem that cannot be mounted. With
+//! the record, the next attempt recognizes such an unfinished object, and creates it again.
 
 use super::earlier_attempt::{AttemptDevices, unique_id};
 use super::plan_decisions::{ArrayFate, GroupFate, PlanDecisions};
@@ -12,7 +12,7 @@ use model::install_marker::{PendingCreation, RecordedDisk};
 use model::inventory::{self, Inventory, UniqueIdentifiers};
 use model::storage_graph::{LayoutMatch, disk_lookup};
 
-/// Value of [`PendingCreation::on`] for a recreated disk, and for a filesystem on a whole disk.
+/// Value of [`PendingCreation::on`] if the whole disk is recreated, or a filesystem is created directly on the disk.
 pub(crate) const DISK: &str = "disk";
 
 /// Returns the disk records that are sent to the control plane immediately before the point of no return.
@@ -30,8 +30,8 @@ pub(crate) fn record_disks(
         let found = meant.matched_disk(index);
         let verdict = found.and_then(|found| decided.disks.iter().find(|is| is.name == found.name));
         let whole = verdict.filter(|is| is.verdict == DiskVerdict::Make).map(|_| {
-            // If this attempt is interrupted before it writes the disk, the disk still contains objects of the previous
-            // attempt.
+            // If this attempt is interrupted before it writes the disk, the objects of the previous attempt remain on
+            // the disk. Their ids are therefore recorded again.
             let left = found.and_then(|found| earlier.remade_disk(&disk.device.as_str().into(), found));
             let left = left.map(|making| making.contents.clone()).unwrap_or_default();
             let mut contents = list_new_ids(decided);
@@ -40,7 +40,7 @@ pub(crate) fn record_disks(
         });
         let lies_on =
             |(device, _): &&(LayoutPath, PendingCreation)| meant.graph.objects_below([device]).disks.contains(&index);
-        let parts = decided.filling.iter().filter(lies_on).map(|(_, making)| making.clone());
+        let parts = decided.new_filesystems.iter().filter(lies_on).map(|(_, making)| making.clone());
         RecordedDisk { making: whole.into_iter().chain(parts).collect(), ..disk.clone() }
     });
     recorded.collect()
@@ -50,7 +50,7 @@ pub(crate) fn record_disks(
 pub(crate) fn record_volume_disks(inventory: &Inventory, decided: &PlanDecisions) -> Vec<RecordedDisk> {
     let identifiers = UniqueIdentifiers::from_disks(&inventory.disks);
     let disk = |name: &KernelName| inventory.disks.iter().find(|disk| disk.name == *name);
-    let marked = decided.beginning.iter().filter_map(|(name, uid)| {
+    let marked = decided.prepared_disks.iter().filter_map(|(name, uid)| {
         let disk = disk(name)?;
         let making = vec![PendingCreation::for_filesystem(DISK.to_owned(), uid.to_string())];
         Some(RecordedDisk {
@@ -68,31 +68,31 @@ fn list_new_ids(decided: &PlanDecisions) -> Vec<String> {
     let tables = decided.tables.iter().map(|table| table.guid.to_string());
     let parts = decided.tables.iter().flat_map(|table| &table.partitions).map(|part| part.guid.to_string());
     let arrays = decided.arrays.iter().filter_map(|array| match array {
-        ArrayFate::Made(made) => Some(made.uuid.to_string()),
-        ArrayFate::Kept { .. } => None,
+        ArrayFate::Created(made) => Some(made.uuid.to_string()),
+        ArrayFate::Preserved { .. } => None,
     });
     let groups = decided.groups.iter().filter_map(|group| match group {
-        GroupFate::Made(made) => Some(made.name.clone()),
-        GroupFate::Kept { .. } => None,
+        GroupFate::Created(made) => Some(made.name.clone()),
+        GroupFate::Preserved { .. } => None,
     });
     let prepares = decided.persistent.prepares.iter();
     let created = decided.volumes.iter().chain(prepares.clone().filter_map(|prepare| prepare.create.as_ref()));
     let volumes = created.map(|volume| format!("{}/{}", volume.group, volume.name));
     let containers = decided.luks.iter().map(|luks| luks.container.uuid.to_string());
-    let filesystems = decided.filesystems.iter().filter_map(|is| is.as_made()).map(|new| new.uuid.clone());
+    let filesystems = decided.filesystems.iter().filter_map(|is| is.created_filesystem()).map(|new| new.uuid.clone());
     let persistent = prepares.map(|prepare| prepare.uid.to_string());
     let tables = tables.chain(parts);
     tables.chain(arrays).chain(groups).chain(volumes).chain(containers).chain(filesystems).chain(persistent).collect()
 }
 
 impl PlanDecider<'_> {
-    /// Returns whether the disk is recreated because an earlier attempt was interrupted while it recreated the disk.
+    /// Returns whether the disk is recreated because an earlier attempt was interrupted while recreating it.
     pub(crate) fn was_recreated(&self, listed: &LayoutPath, found: &inventory::InventoryDisk) -> bool {
         self.remade.contains(listed) && self.is_in_attempt(listed, found)
     }
 
     /// Returns whether an earlier attempt was recreating one of the disks below a device.
-    pub(crate) fn was_being_made(&self, device: &LayoutPath) -> bool {
+    pub(crate) fn was_being_recreated(&self, device: &LayoutPath) -> bool {
         let disks = self.graph.objects_below([device]).disks;
         let mut found = disks.into_iter().filter_map(|index| {
             let listed = &self.layout.disks[index];
@@ -105,7 +105,7 @@ impl PlanDecider<'_> {
         AttemptDevices::new(self.request, self.inventory).remade_disk(listed, found).is_some()
     }
 
-    /// Returns the record of a filesystem that is created on a preserved device without content.
+    /// Returns the record of a filesystem that the plan creates on a preserved device without content.
     pub(crate) fn record_filling(&self, device: &PlannedDevice, uuid: &str) -> Option<PendingCreation> {
         Some(PendingCreation::for_filesystem(unique_id(self.inventory, &device.now)?, uuid.to_owned()))
     }

@@ -1,11 +1,14 @@
-//! Second decision after an interrupted attempt: disks that the attempt was recreating are recreated again.
+//! Second decision after an interrupted attempt: the disks that the attempt was recreating are recreated again.
 //!
 //! | a problem of the first decision | result |
 //! |---|---|
-//! | concerns only disks that the attempt was recreating, and all objects on them were created by the attempt | those disks are recreated again |
-//! | concerns several disks (path `disks`) | all disks that the attempt was recreating are recreated again; the second decision is used only if it does not have the problem |
+//! | concerns only disks that the attempt was recreating, and all objects on them were created by the attempt | those
+//! disks are recreated again |
+//! | has the path `disks`, because it concerns several disks | all disks that the attempt was recreating are
+//! recreated again; the second decision is used only if it does not have the problem |
 //! | concerns any other disk, or does not concern a disk | the first decision is final |
-//! | concerns a disk with an object that is not in the record of the attempt | the disk is not recreated, and the first decision is final |
+//! | concerns a disk with an object that the attempt did not record | the disk is not recreated, and the first
+//! decision is final |
 
 use super::earlier_attempt::AttemptDevices;
 use super::plan_decisions::PlanDecisions;
@@ -21,8 +24,8 @@ use model::layout::graph::LayoutGraph;
 use model::storage_graph::{DeviceStack, LayoutMatch, all_units, disk_lookup};
 use std::collections::BTreeSet;
 
-/// Returns the listed disks that must be recreated again to solve these problems. Returns an empty list if this would
-/// not solve all of the problems.
+/// Returns the listed disks whose recreation may solve these problems. Returns an empty list if some of the problems
+/// cannot be solved in this way.
 pub(crate) fn disks_to_remake(
     layout: &Layout,
     inventory: &Inventory,
@@ -49,7 +52,7 @@ pub(crate) fn disks_to_remake(
     remade.into_iter().map(|index| layout.disks[index].device.clone()).collect()
 }
 
-/// Returns whether all disks except the recreated ones have the same verdict as in the first decision.
+/// Returns whether all disks except the recreated ones have the same verdict in both decisions.
 pub(crate) fn changes_only(
     meant: &LayoutMatch,
     remade: &BTreeSet<LayoutPath>,
@@ -63,8 +66,8 @@ pub(crate) fn changes_only(
     pairs.all(|(before, after)| before.verdict == after.verdict || is_remade(after))
 }
 
-/// Returns the indices in `Layout::disks` of the disks that a problem concerns. The path of the problem in the layout
-/// determines these disks. Returns `None` if the path does not determine them.
+/// Returns the indices in `Layout::disks` of the disks that a problem concerns, according to the path of the problem in
+/// the layout. Returns `None` for paths such as `disks`, which do not refer to particular disks.
 fn concerned_disks(graph: &LayoutGraph, request: &PlanRequest, place: &str) -> Option<BTreeSet<usize>> {
     let layout = graph.layout;
     if place == "disks" {
@@ -127,7 +130,7 @@ fn holds_only_recorded(inventory: &Inventory, disk: &InventoryDisk, making: &Pen
 }
 
 /// Returns whether the attempt created the object to which a signature belongs. Always true for members of arrays and
-/// groups, because the array or group itself is checked.
+/// groups, because the array or group is checked instead.
 fn is_recorded_content(signature: &DeviceSignature, is_recorded: &impl Fn(&str) -> bool) -> bool {
     match signature.kind.as_str() {
         "linux_raid_member" | "LVM2_member" => true,

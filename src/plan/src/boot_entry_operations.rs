@@ -4,16 +4,16 @@ use model::allocation::FinisherChoice;
 use model::inventory::FirmwareType;
 use operations::{BootEntries, FinishInputs, Operation, SessionOp};
 
-/// Returns the operation that writes the boot entries; `None` if the agent itself must not install the boot loader, or
-/// if the machine has no UEFI firmware or EFI system partition. With [`FinisherChoice::Auto`], the operation does not
-/// write entries if the image has an installer, because that installer writes its own entries.
+/// Returns the operation that writes the boot entries; `None` if the agent must not install the boot loader, or if
+/// the machine has no UEFI firmware or EFI system partition. With [`FinisherChoice::Auto`], the operation writes no
+/// entries if the image has an installer, because that installer writes its own entries.
 pub(crate) fn write_entries(finishing: &FinishInputs) -> Option<Operation> {
     let made_here = matches!(finishing.way, FinisherChoice::Auto | FinisherChoice::Builtin);
     if made_here { build_operation(finishing, finishing.way == FinisherChoice::Auto) } else { None }
 }
 
-/// Returns the operation that writes the boot entries of a system received from another machine. The firmware of this
-/// machine does not contain these entries yet, even if the image's installer wrote them on the source machine.
+/// Returns the operation that writes the boot entries of a system received from another machine. If the image's
+/// installer wrote entries, they are only in the firmware of the source machine.
 pub(crate) fn write_entries_of_migrated(finishing: &FinishInputs) -> Option<Operation> {
     build_operation(finishing, false)
 }
@@ -23,7 +23,7 @@ fn build_operation(finishing: &FinishInputs, unless_installer: bool) -> Option<O
         return None;
     }
     let allocation = &finishing.files.assigned.allocation;
-    // An offline plan may have no hostname.
+    // The machine id is used if the hostname is missing, as in an offline plan.
     let name = if allocation.hostname.is_empty() { &finishing.files.machine } else { &allocation.hostname };
     Some(Operation::Run(SessionOp::WriteBootEntries(BootEntries {
         label: format!("drophammer: {name}"),
@@ -40,7 +40,7 @@ mod tests {
     use operations::{Esp, MachineFiles, PlanAssignment};
 
     #[test]
-    fn the_firmware_is_told_where_it_boots_what_the_agent_makes() {
+    fn builtin_finisher_writes_boot_entries_only_for_uefi_esps() {
         let esp = Esp { device: "/dev/sda1".into(), ..Esp::default() };
         let of = |firmware, way, esps: &[Esp]| {
             let allocation =

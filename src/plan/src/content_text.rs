@@ -3,9 +3,9 @@
 use model::inventory::{self, DeviceSignature, DiskPartition};
 use operations::operation_text::strip_dev;
 
-/// Description of a device on which nothing is recognized, and which is not proven blank. It may contain data that no
-/// tool recognizes.
-pub(crate) const NO_KNOWN_KIND: &str = "data of no known kind";
+/// Description of a device without recognized content that is not proven blank: it may contain data of an unsupported
+/// format.
+pub(crate) const UNRECOGNIZED_DATA: &str = "data of no known kind";
 /// Description of a device that is proven blank.
 const BLANK: &str = "blank";
 
@@ -20,7 +20,7 @@ pub(crate) fn describe_contents(disk: &inventory::InventoryDisk) -> String {
         let nameless: Vec<&str> =
             table.partitions.iter().filter(|part| is_unrecognized(part)).map(|part| strip_dev(&part.device)).collect();
         if !nameless.is_empty() {
-            parts.push(format!("{NO_KNOWN_KIND} on {}", nameless.join(", ")));
+            parts.push(format!("{UNRECOGNIZED_DATA} on {}", nameless.join(", ")));
         }
     }
     parts.extend(disk.signatures.iter().map(describe_signature));
@@ -30,7 +30,7 @@ pub(crate) fn describe_contents(disk: &inventory::InventoryDisk) -> String {
 
 /// Describes a device on which nothing is recognized. The text contains "blank" only if the device is proven blank.
 pub(crate) fn describe_unrecognized(is_blank: bool) -> &'static str {
-    if is_blank { BLANK } else { NO_KNOWN_KIND }
+    if is_blank { BLANK } else { UNRECOGNIZED_DATA }
 }
 
 /// Returns whether a partition is an extended MBR partition, which contains a partition table instead of a signature.

@@ -1,5 +1,5 @@
-//! Trials before the point of no return, for arrays and filesystems with options that only the tool or the kernel can
-//! check.
+//! Trials before the point of no return, for arrays and filesystems whose options can be checked only by the tool or
+//! the kernel.
 
 use super::filesystem_fate::{FilesystemFate, NewFilesystem, PlacedFilesystem, new_filesystem};
 use super::planned_devices::DeviceSize;
@@ -11,13 +11,13 @@ use operations::{
 };
 use uuid::Uuid;
 
-/// First estimate, in bytes, of a device size that is unknown until the device is created.
+/// First size that is tried, in bytes, if the size of a device is unknown until the device is created.
 const GUESS_BYTES: u64 = 4 << 30;
 
-/// Smallest further estimate.
-const LEAST_GUESS_BYTES: u64 = 64 << 20;
-/// Factor between one estimate and the next. In each range of sizes that a tool accepts or refuses, the largest size is
-/// greater than the smallest size by much more than this factor, so no range is skipped.
+/// Smallest size that is tried after [`GUESS_BYTES`], in bytes.
+const MINIMUM_ESTIMATE_BYTES: u64 = 64 << 20;
+/// Factor between one estimate and the next. A tool accepts or refuses options for whole ranges of sizes. Each range
+/// is much larger than this factor, so at least one estimate is in each range.
 const GUESS_STEP: u64 = 4;
 
 /// Returns the sizes to try for a device of this size, in order. If a tool accepts an option for the real size, it also
@@ -28,7 +28,7 @@ fn size_estimates(size: DeviceSize) -> (u64, Vec<u64>) {
         DeviceSize::AtMost(bytes) => bytes,
     };
     let first = GUESS_BYTES.min(most_bytes);
-    let steps = std::iter::successors(Some(LEAST_GUESS_BYTES), |bytes| bytes.checked_mul(GUESS_STEP));
+    let steps = std::iter::successors(Some(MINIMUM_ESTIMATE_BYTES), |bytes| bytes.checked_mul(GUESS_STEP));
     let steps = steps.take_while(|bytes| *bytes < most_bytes).chain([most_bytes]);
     let mut others: Vec<u64> = steps.filter(|bytes| *bytes != first).collect();
     others.reverse();
@@ -41,7 +41,7 @@ pub(crate) fn array_trial(made: &CreateArray, sizes: &[DeviceSize], sector_bytes
     if made.createoptions.is_empty() && ["1.0", "1.2"].contains(&made.metadata.as_str()) {
         return None;
     }
-    // The same estimate is used for all unknown sizes.
+    // One list of estimates is used for all devices of unknown size. It is made for the largest of these devices.
     let of_largest =
         sizes.iter().copied().filter(|size| matches!(size, DeviceSize::AtMost(_))).max_by_key(|size| size.max_bytes());
     let (first, others) = size_estimates(of_largest.unwrap_or(DeviceSize::Known(0)));
@@ -62,13 +62,13 @@ pub(crate) fn array_trial(made: &CreateArray, sizes: &[DeviceSize], sector_bytes
 }
 
 /// First version of Linux that supports all features that mkfs in the ramdisk enables by default.
-const WITH_DEFAULT_FEATURES: LinuxVersion = (5, 10);
+const FIRST_SUPPORTED_KERNEL: LinuxVersion = (5, 10);
 
 /// Returns the trials of filesystems. A filesystem is tried if it is created on a preserved device, if it has create
-/// options or mount options, or if the image that mounts it has an old kernel. Other filesystems are created with the
-/// defaults of the tool, and are not tried.
+/// options or mount options, or if the image that mounts it has an old kernel. All other filesystems are created with
+/// the tool's defaults, which need no trial.
 pub(crate) fn filesystem_trials(filesystems: &[PlacedFilesystem], kernel: Option<&str>) -> Vec<Operation> {
-    let is_old = kernel.and_then(parse_linux_version).is_some_and(|version| version < WITH_DEFAULT_FEATURES);
+    let is_old = kernel.and_then(parse_linux_version).is_some_and(|version| version < FIRST_SUPPORTED_KERNEL);
     let tried = filesystems.iter().filter(|(wanted, is)| {
         let mounted = mount_path(wanted).is_some() && wanted.mountoptions.iter().any(|option| option != "defaults");
         is.as_filled().is_some()
@@ -114,9 +114,9 @@ fn filesystem_trial((wanted, is): &PlacedFilesystem, kernel: Option<&str>) -> Op
     let in_memory =
         NewFilesystem { device: "tmpfs".into(), uuid: String::new(), size: DeviceSize::Known(0), sector_bytes: 512 };
     let new = match is {
-        FilesystemFate::Made(new) | FilesystemFate::Filled(new) => new,
+        FilesystemFate::Created(new) | FilesystemFate::Filled(new) => new,
         FilesystemFate::Tmpfs => &in_memory,
-        FilesystemFate::Kept { .. } | FilesystemFate::InImage { .. } | FilesystemFate::Unformatted { .. } => {
+        FilesystemFate::Preserved { .. } | FilesystemFate::InImage { .. } | FilesystemFate::Unformatted { .. } => {
             return None;
         }
     };

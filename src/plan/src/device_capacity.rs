@@ -28,11 +28,11 @@ pub(crate) fn array_bytes(raid: &ArraySpec, metadata: &str, sizes: &[Option<u64>
     if changes_size(raid) {
         return None;
     }
-    // A whole number of MiB is also a whole number of chunks.
+    // Sizes are rounded to 1 MiB, because a multiple of 1 MiB is also a multiple of the chunk size.
     let usable = |size_bytes: u64| member_bytes(size_bytes, metadata) / MIB * MIB;
     let member = usable(least);
     Some(match raid.level {
-        // The kernel stripes over the rest of larger members (drivers/md/raid0.c: create_strip_zones).
+        // RAID 0 uses larger members completely (drivers/md/raid0.c: create_strip_zones).
         RaidLevel::Raid0 if member > 0 => sizes.into_iter().map(usable).fold(0, u64::saturating_add),
         RaidLevel::Raid10 => member.saturating_mul(active_members(raid)) / 2,
         _ => member.saturating_mul(data_members(raid)),
@@ -44,9 +44,9 @@ pub(crate) fn max_array_bytes(raid: &ArraySpec, most_of_members: impl Iterator<I
     let members: Vec<u64> = most_of_members.collect();
     let least = members.iter().copied().min().unwrap_or_default();
     match raid.level {
-        // RAID 0 uses all space of members with different sizes.
+        // RAID 0 uses the whole space of all members, even if their sizes differ.
         RaidLevel::Raid0 => members.iter().fold(0, |sum, bytes| sum.saturating_add(*bytes)),
-        // The number of copies depends on the layout of the array.
+        // The number of copies depends on the RAID 10 layout of the array, so one copy is assumed for the upper bound.
         RaidLevel::Raid10 => least.saturating_mul(active_members(raid)),
         _ => least.saturating_mul(data_members(raid)),
     }
@@ -109,8 +109,8 @@ pub(crate) struct CapacityShortage {
     pub existing_mib: u64,
 }
 
-/// Returns the rounded size of a volume in a group whose size is unknown; `physical` is the number of physical volumes
-/// of the group. Returns `None` if the layout does not specify a size.
+/// Returns the rounded size of a volume, for a group of unknown size. `physical` is the number of physical volumes of
+/// the group. Returns `None` if the volume takes the remaining space of the group.
 pub(crate) fn requested_bytes(kind: LvmType, size: RequestedSize, physical: usize) -> Option<u64> {
     let unit = match kind {
         LvmType::Linear | LvmType::Raid1 => EXTENT_BYTES,
@@ -119,18 +119,30 @@ pub(crate) fn requested_bytes(kind: LvmType, size: RequestedSize, physical: usiz
     size.as_mib().map(|mib| mib.saturating_mul(MIB).div_ceil(unit.max(1)).saturating_mul(unit))
 }
 
-/// Takes the extents of a volume from `free`, the number of free extents of each physical volume. Returns the size of
-/// the volume in bytes.
+/// Takes the extents of a volume from `free`, the number of free extents of each physical volume. `extent_bytes` is the
+/// size of an extent. Returns the size of the volume in bytes.
 ///
 /// # Errors
 /// Fails if there are not enough free extents, or if they are not distributed as the type requires.
-pub(crate) fn allocate_extents(kind: LvmType, size: RequestedSize, free: &mut [u64]) -> Result<u64, CapacityShortage> {
-    let wanted = size.as_mib().map(|mib| mib.div_ceil(EXTENT_BYTES / MIB));
+pub(crate) fn allocate_extents(
+    kind: LvmType,
+    size: RequestedSize,
+    extent_bytes: u64,
+    free: &mut [u64],
+) -> Result<u64, CapacityShortage> {
+    let extent_bytes = extent_bytes.max(1);
+    let wanted = size.as_mib().map(|mib| mib.saturating_mul(MIB).div_ceil(extent_bytes));
+    let to_mib = |extents: u64| extents.saturating_mul(extent_bytes) / MIB;
+    let check_enough = |required: u64, existing: u64| match required <= existing {
+        true => Ok(()),
+        false => Err(CapacityShortage { required_mib: to_mib(required), existing_mib: to_mib(existing) }),
+    };
     match kind {
         LvmType::Linear => {
             let extents = wanted.unwrap_or_else(|| free.iter().sum());
-            take_linear(extents.max(1), free)?;
-            Ok(extents * EXTENT_BYTES)
+            check_enough(extents.max(1), free.iter().sum())?;
+            take_linear(extents.max(1), free);
+            Ok(extents * extent_bytes)
         }
         LvmType::Striped => {
             let stripes = free.len() as u64;
@@ -138,45 +150,35 @@ pub(crate) fn allocate_extents(kind: LvmType, size: RequestedSize, free: &mut [u
             let each = wanted.map_or(room.max(1), |wanted| wanted.div_ceil(stripes.max(1)));
             check_enough(each.saturating_mul(stripes), room.saturating_mul(stripes))?;
             free.iter_mut().for_each(|free| *free -= each);
-            Ok(each * stripes * EXTENT_BYTES)
+            Ok(each * stripes * extent_bytes)
         }
         LvmType::Raid1 => {
             let mut order = most_free_first(free);
             order.truncate(2);
             let room = if order.len() < 2 { 0 } else { order.iter().map(|&at| free[at]).min().unwrap_or_default() };
-            // One extent of each leg is metadata.
+            // Each of the two mirror legs needs one additional extent for metadata.
             let leg = wanted.map_or(room.max(2), |wanted| wanted.saturating_add(1));
             check_enough(leg.saturating_mul(2), room.saturating_mul(2))?;
             order.iter().for_each(|&at| free[at] -= leg);
-            Ok((leg - 1) * EXTENT_BYTES)
+            Ok((leg - 1) * extent_bytes)
         }
     }
 }
 
 /// Takes extents from the largest free areas first, as LVM does.
-fn take_linear(extents: u64, free: &mut [u64]) -> Result<(), CapacityShortage> {
-    check_enough(extents, free.iter().sum())?;
+fn take_linear(extents: u64, free: &mut [u64]) {
     let mut left = extents;
     for at in most_free_first(free) {
         let taken = left.min(free[at]);
         free[at] -= taken;
         left -= taken;
     }
-    Ok(())
 }
 
 fn most_free_first(free: &[u64]) -> Vec<usize> {
     let mut order: Vec<usize> = (0..free.len()).collect();
     order.sort_by_key(|&at| std::cmp::Reverse(free[at]));
     order
-}
-
-fn check_enough(required: u64, existing: u64) -> Result<(), CapacityShortage> {
-    let mib = |extents: u64| extents.saturating_mul(EXTENT_BYTES / MIB);
-    if required <= existing {
-        return Ok(());
-    }
-    Err(CapacityShortage { required_mib: mib(required), existing_mib: mib(existing) })
 }
 
 /// Returns the minimum size of the filesystem in MiB, and the reason for this minimum; `None` if there is no minimum.
@@ -186,14 +188,14 @@ pub(crate) fn min_filesystem_mib(filesystem: &FilesystemSpec, sector_bytes: u32)
         FilesystemFormat::Ext3 => {
             Some((MIN_EXT3_MIB, "a smaller ext3 filesystem lacks a journal and cannot be mounted"))
         }
-        // Other profiles and mixed block groups need less.
+        // The minimum applies only without create options, because these may select another profile or mixed block
+        // groups, which need less space.
         FilesystemFormat::Btrfs if filesystem.createoptions.is_empty() => {
             Some((MIN_BTRFS_MIB, "mkfs.btrfs refuses smaller devices"))
         }
-        FilesystemFormat::Vfat if is_fat32(filesystem) && sector_bytes == 4096 => Some((
-            FAT32_4K_MIB,
-            "firmware does not boot from a smaller FAT32 filesystem if the sectors have 4096 bytes",
-        )),
+        FilesystemFormat::Vfat if is_fat32(filesystem) && sector_bytes == 4096 => {
+            Some((FAT32_4K_MIB, "firmware does not boot from a smaller FAT32 filesystem if the sectors are 4096 bytes"))
+        }
         FilesystemFormat::Vfat if is_fat32(filesystem) => {
             // A cluster is at least one sector, and has a four-byte entry in each of the two tables.
             let bytes = FAT32_CLUSTERS * (u64::from(sector_bytes) + 2 * 4);
@@ -226,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn redundant_arrays_are_as_large_as_their_smallest_member_allows_and_raid_0_uses_all_members() {
+    fn smallest_member_limits_redundant_arrays_but_not_raid_0() {
         let cases = [
             (RaidLevel::Raid0, 2, 0, "1.2", Some(1021 + 2044)),
             (RaidLevel::Raid0, 3, 0, "1.2", Some(1021 + 2 * 2044)),
@@ -252,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn create_options_that_change_the_size_leave_it_open() {
+    fn size_changing_create_options_leave_array_size_unknown() {
         let cases = [
             (&["--size=5G"][..], false),
             (&["-z", "5G"], false),
@@ -270,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn no_option_makes_an_array_larger_than_this() {
+    fn maximum_array_size_ignores_create_options() {
         for (level, spares, expected) in [
             (RaidLevel::Raid0, 0, 7),
             (RaidLevel::Raid1, 0, 1),
@@ -287,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn a_volume_has_the_size_that_it_asks_for_in_whole_extents() {
+    fn volume_size_is_rounded_up_to_whole_extents() {
         for (kind, size_mib, expected_mib) in [
             (LvmType::Linear, 0, None),
             (LvmType::Linear, 401, Some(404)),
@@ -303,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn physical_volumes_lose_their_metadata_and_the_rest_of_an_extent() {
+    fn physical_volume_extents_exclude_metadata_and_remainder() {
         let cases = [(GIB, 0, 255), (MIB, 0, 0), (5 * MIB, 0, 1), (5 * MIB - 1, 0, 0), (8 * MIB, 4 * MIB, 1)];
         for (size, stripe, expected) in cases {
             assert_eq!(physical_volume_extents(size, stripe), expected, "{size}");
@@ -313,7 +315,7 @@ mod tests {
     type Case = (LvmType, u64, &'static [u64], Result<u64, CapacityShortage>, &'static [u64]);
 
     #[test]
-    fn volumes_take_their_extents_where_their_type_needs_them() {
+    fn allocates_extents_according_to_volume_type() {
         let no_room = |required_mib, existing_mib| Err(CapacityShortage { required_mib, existing_mib });
         let cases: [Case; 14] = [
             (LvmType::Linear, 9, &[10, 20], Ok(12), &[10, 17]),
@@ -333,13 +335,14 @@ mod tests {
         ];
         for (kind, size_mib, free, expected, left) in cases {
             let mut extents = free.to_vec();
-            let found = allocate_extents(kind, RequestedSize::from(size_mib), &mut extents).map(|bytes| bytes / MIB);
+            let size = RequestedSize::from(size_mib);
+            let found = allocate_extents(kind, size, EXTENT_BYTES, &mut extents).map(|bytes| bytes / MIB);
             assert_eq!((found, extents.as_slice()), (expected, left), "{kind} {size_mib} {free:?}");
         }
     }
 
     #[test]
-    fn filesystems_have_a_least_size() {
+    fn minimum_filesystem_size_depends_on_format_options_and_sector() {
         let cases = [
             (FilesystemFormat::Xfs, &[][..], 512, Some(300)),
             (FilesystemFormat::Btrfs, &[], 512, Some(109)),

@@ -8,7 +8,8 @@ use model::layout::Layout;
 use model::storage_graph::disk_lookup;
 
 /// Returns a problem for each disk of the layout that the machine does not have, or that is too small for its
-/// partitions and both partition tables. The planner refuses an installation on such a disk with the same message.
+/// partitions and both copies of the partition table. The planner refuses an installation on such a disk with the
+/// same message.
 pub fn find_capacity_problems(layout: &Layout, inventory: &Inventory) -> Vec<Diagnostic> {
     let mut problems = Vec::new();
     for (index, listed) in layout.disks.iter().enumerate() {

@@ -1,5 +1,5 @@
-//! Disks and their partitions. They are matched with the layout, and are then either recreated or compared with the
-//! layout.
+//! Disks and their partitions: disks of the layout are matched with disks of the machine, and are then either
+//! recreated or compared with the layout.
 
 use super::disk_descriptions::describe_record;
 use super::partition_placement::{self, SectorExtent};
@@ -25,7 +25,7 @@ impl<'a> PlanDecider<'a> {
             match disk_lookup::find_disk(disk, self.inventory) {
                 Ok(found) if self.verdicts.contains_key(&found.name) => {
                     let message = format!(
-                        "{listed} is {device}, which the layout already lists",
+                        "{listed} refers to {device}, which the layout already lists",
                         listed = disk.device,
                         device = found.device
                     );
@@ -49,7 +49,7 @@ impl<'a> PlanDecider<'a> {
                         format!("; at installation, this device was {former}", former = describe_record(record))
                     });
                     self.absent.insert(index, MissingDisk::new(message + &was.unwrap_or_default()));
-                    self.note_absent(index, disk);
+                    self.register_absent_disk(index, disk);
                 }
                 Err(message) => self.refuse(ErrorCode::DiskMissing, format!("{place}.device"), message),
             }
@@ -61,6 +61,7 @@ impl<'a> PlanDecider<'a> {
             );
             self.refuse(ErrorCode::NotReinstallable, "disks", message);
         }
+        self.note_renewed_volumes();
     }
 
     fn decide_disk(&mut self, place: &str, disk: &layout::DiskSpec, found: &'a inventory::InventoryDisk) {
@@ -84,20 +85,20 @@ impl<'a> PlanDecider<'a> {
                         "an interrupted attempt had started to recreate its contents; the contents will be recreated again"
                     }
                 };
-                self.warn(format!("{device} must be kept, but {said}", device = found.device));
+                self.warn(format!("{device} must be preserved, but {said}", device = found.device));
                 self.make_disk(place, disk, found, DeviceFate::Blank);
             }
             DiskVerdict::PartlyKept => self.renew_disk(place, disk, found),
             DiskVerdict::Keep | DiskVerdict::NotOurs | DiskVerdict::Volumes => {
                 self.decided.problems.extend(keep_disk(place, disk, found, &|_| true));
-                self.note_kept(disk, found);
+                self.register_preserved_disk(disk, found);
             }
         }
     }
 
     /// Returns whether the disk is empty although the layout specifies content for it. A disk with partitions for
-    /// arrays or groups is also empty if all of its partitions are blank: an attempt that was interrupted while it
-    /// recreated the disk may leave this state.
+    /// arrays or groups also counts as empty if all of its partitions are blank: an attempt that was interrupted
+    /// while it recreated the disk may leave it in this state.
     fn is_empty(&self, disk: &layout::DiskSpec, found: &inventory::InventoryDisk) -> bool {
         let mut partitions = disk.partitions.iter().map(|partition| disk.device.partition_path(partition.number));
         let formatted = |device: &LayoutPath| {
@@ -150,9 +151,9 @@ impl<'a> PlanDecider<'a> {
             self.devices.insert(disk.device.partition_path(partition.number), device);
         }
         if disk.image {
-            self.note_image(disk, found);
+            self.register_image_partitions(disk, found);
         }
-        // Nothing has to be erased on a blank disk.
+        // A blank disk is not erased, because it does not contain any data.
         let erase = if fate == DeviceFate::Blank { EraseMode::None } else { self.request.steps.erase_mode() };
         self.decided.wipes.push(erased_ranges::wipe_disk(erase, found, &extents));
         if !disk.partitions.is_empty() {
@@ -168,7 +169,7 @@ impl<'a> PlanDecider<'a> {
 
     /// Registers the partitions that the layout expects in the image. The partitions are verified after the image was
     /// written.
-    fn note_image(&mut self, disk: &layout::DiskSpec, found: &'a inventory::InventoryDisk) {
+    fn register_image_partitions(&mut self, disk: &layout::DiskSpec, found: &'a inventory::InventoryDisk) {
         self.decided.image_disk = Some(found.clone());
         for device in self.layout.filesystems.iter().map(|filesystem| &filesystem.device) {
             if let Some(number) = disk.image_partition_number(device) {
@@ -198,14 +199,14 @@ impl<'a> PlanDecider<'a> {
         }
     }
 
-    fn note_kept(&mut self, disk: &layout::DiskSpec, found: &'a inventory::InventoryDisk) {
+    fn register_preserved_disk(&mut self, disk: &layout::DiskSpec, found: &'a inventory::InventoryDisk) {
         let mut whole = kept_device(found, &found.device, found.size_bytes, found.blank, &found.signatures);
         if found.table.is_some() && found.signatures.is_empty() {
             whole.content = Err(format!("there is {}", content_text::describe_contents(found)));
         }
         self.devices.insert(disk.device.clone(), whole);
         for partition in &disk.partitions {
-            // A missing partition was refused together with its disk.
+            // A missing partition is skipped, because a problem of its disk was already reported.
             if let Some(is) = gpt_partitions(found).iter().find(|is| is.number == partition.number) {
                 self.devices.insert(disk.device.partition_path(partition.number), kept_partition(found, is));
             }
@@ -213,7 +214,7 @@ impl<'a> PlanDecider<'a> {
     }
 }
 
-/// Returns a device that is preserved, with its content.
+/// Returns the state of a preserved disk or partition, which includes its content.
 fn kept_device<'a>(
     disk: &inventory::InventoryDisk,
     path: &DevicePath,
@@ -224,7 +225,7 @@ fn kept_device<'a>(
     PlannedDevice {
         path: path.clone(),
         now: path.clone(),
-        fate: DeviceFate::Kept,
+        fate: DeviceFate::Preserved,
         absent: None,
         blank,
         size_bytes: Some(size_bytes),
@@ -242,7 +243,7 @@ pub(crate) fn kept_partition<'a>(
     kept_device(disk, &part.device, part.size_bytes, part.blank, &part.signatures)
 }
 
-/// Returns the problem of a disk that cannot be written.
+/// Returns a problem if the disk is read-only.
 pub(crate) fn explain_read_only(place: &str, found: &inventory::InventoryDisk) -> Option<Diagnostic> {
     let message = || {
         format!(
@@ -279,7 +280,7 @@ pub(crate) fn gpt_partitions(disk: &inventory::InventoryDisk) -> &[inventory::Di
     table.map(|table| table.partitions.as_slice()).unwrap_or_default()
 }
 
-/// Compares the preserved partitions of a disk with the layout. The content of the partitions is compared elsewhere.
+/// Compares number, size and type of a disk's preserved partitions with the layout. Does not compare their content.
 pub(crate) fn keep_disk(
     place: &str,
     disk: &layout::DiskSpec,
@@ -287,13 +288,14 @@ pub(crate) fn keep_disk(
     is_kept: &dyn Fn(&layout::PartitionSpec) -> bool,
 ) -> Vec<Diagnostic> {
     if let Some(why) = &found.unreadable {
-        let message = format!("{device} must be kept, but its content cannot be read: {why}", device = found.device);
+        let message =
+            format!("{device} must be preserved, but its content cannot be read: {why}", device = found.device);
         return vec![Diagnostic::new(format!("{place}.device"), message).with_code(ErrorCode::PreservedUnusable)];
     }
     let has_gpt = found.table.as_ref().is_some_and(|table| table.kind == "gpt");
     if !disk.partitions.is_empty() && !has_gpt {
         let message = format!(
-            "{device} must be kept with {count} partitions, but lacks a GPT: found {actual}",
+            "{device} must be preserved, but lacks a GPT with the partitions to preserve ({count}): found {actual}",
             device = found.device,
             count = disk.partitions.iter().filter(|part| is_kept(part)).count(),
             actual = content_text::describe_contents(found)
@@ -302,7 +304,7 @@ pub(crate) fn keep_disk(
     }
     if found.table.is_some() && !found.signatures.is_empty() && !is_member_with_table(disk, found) {
         let message = format!(
-            "{device} must be kept, but has both a partition table and signatures: {contents}",
+            "{device} must be preserved, but has both a partition table and signatures: {contents}",
             device = found.device,
             contents = content_text::describe_contents(found)
         );
@@ -310,7 +312,7 @@ pub(crate) fn keep_disk(
     }
     let differs = |(index, wanted): (usize, &layout::PartitionSpec)| {
         let is = gpt_partitions(found).iter().find(|partition| partition.number == wanted.number);
-        let message = keep_partition(found, wanted, is)?;
+        let message = preserve_partition(found, wanted, is)?;
         Some(Diagnostic::new(format!("{place}.partitions[{index}]"), message).with_code(ErrorCode::PreservedMismatch))
     };
     disk.partitions.iter().enumerate().filter(|(_, part)| is_kept(part)).filter_map(differs).collect()
@@ -322,7 +324,7 @@ fn is_member_with_table(disk: &layout::DiskSpec, found: &inventory::InventoryDis
     disk.partitions.is_empty() && found.signatures.iter().all(|is| is.usage == "raid" && is.kind != "LVM2_member")
 }
 
-fn keep_partition(
+fn preserve_partition(
     disk: &inventory::InventoryDisk,
     wanted: &layout::PartitionSpec,
     found: Option<&inventory::DiskPartition>,
@@ -330,20 +332,20 @@ fn keep_partition(
     let device = disk.device.partition_path(wanted.number);
     let Some(found) = found else {
         return Some(format!(
-            "{device} must be kept, but {disk} lacks partition {number}",
+            "{device} must be preserved, but {disk} lacks partition {number}",
             disk = disk.device,
             number = wanted.number
         ));
     };
     let found_mib = found.size_bytes / partition_placement::MIB;
     if let Some(mib) = wanted.size.as_mib().filter(|mib| *mib != found_mib) {
-        return Some(format!("{device} must be kept with {mib} MiB, but has {found_mib} MiB"));
+        return Some(format!("{device} must be preserved with a size of {mib} MiB, but its size is {found_mib} MiB"));
     }
     let kind = wanted.kind?;
     let is_kind = found.kind.eq_ignore_ascii_case(&kind.guid().to_string());
     (!is_kind).then(|| {
         format!(
-            "{device} must be kept as type {type_code} ({type_guid}), but has type {actual}",
+            "{device} must be preserved with type {type_code} ({type_guid}), but has type {actual}",
             type_code = kind.code(),
             type_guid = kind.guid(),
             actual = found.kind

@@ -70,7 +70,7 @@ impl fmt::Display for PlanRefusal {
         }
         let remedy = match self.mode {
             InstallMode::Install => "Correct the layout, or the disks, and try again.",
-            // Editing the layout file alone does not change the stored layout.
+            // The remedy does not mention the layout file, because editing it does not change the stored layout.
             InstallMode::Reinstall => {
                 "A reinstall uses the layout that was stored when the machine was installed. Repair the disks and order the \
                  reinstall again, or correct the layout file and order the reinstall with --change-promise."

@@ -1,11 +1,11 @@
-//! Preserved devices with a UUID that another device also has, for example because a disk was copied with `dd` and the
-//! copy is still attached. A lookup by UUID may find either device, so the installed system could write to the wrong
-//! one.
+//! Preserved devices whose UUID another device also has, for example because a disk was copied with `dd` and the copy
+//! is still attached. A lookup by UUID may find either device, so the installed system could write to the wrong one.
 //!
 //! | if one device is on a preserved disk, and the other device | the plan is |
 //! |---|---|
 //! | is on a preserved disk or on an unlisted disk | refused: it is undefined which of the two will be used |
-//! | is on a disk that will be wiped | refused, unless the operator discards that disk: it is unknown which of the two has the current data |
+//! | is on a disk that will be wiped | refused, unless the operator discards that disk: it is unknown which of the
+//! two has the current data |
 //! | is inside a volume, like the disk of a virtual machine | allowed: a lookup by UUID does not find it there |
 
 use super::planner_state::PlanDecider;
@@ -20,8 +20,8 @@ use std::collections::{BTreeMap, BTreeSet};
 /// Maximum number of pairs of devices with the same UUID that are compared. If there are more pairs, the plan is
 /// refused without a comparison.
 const MAXIMUM_COMPARED: usize = 1 << 20;
-/// Maximum number of pairs of devices with the same UUID that are listed for the machine. If there are more pairs, the
-/// plan is refused.
+/// Maximum number of pairs of devices with the same UUID that are reported as copies. If there are more, the plan is
+/// refused.
 const MAXIMUM_COPIES: usize = 1000;
 
 /// A device and a signature on it.
@@ -40,8 +40,8 @@ impl<'a> PlanDecider<'a> {
         members.into_iter().for_each(|message| self.refuse(ErrorCode::DuplicateObject, "disks", message));
     }
 
-    /// Returns pairs of devices whose contents have the same UUID. The first device of each pair is preserved. Contents
-    /// are filesystems, swap areas, physical volumes and LUKS containers.
+    /// Returns pairs of devices whose filesystems, swap areas, physical volumes or LUKS containers have the same UUID.
+    /// The first device of each pair is preserved.
     fn find_copied_contents(&mut self) -> Vec<(SignatureOnDevice<'a>, SignatureOnDevice<'a>)> {
         let mut by_uuid: BTreeMap<String, Vec<SignatureOnDevice>> = BTreeMap::new();
         let (inside, members) = (self.inventory.partitions_inside_volumes(), self.raid_members());
@@ -103,7 +103,7 @@ impl<'a> PlanDecider<'a> {
 
     fn decide_copy(&mut self, (kept, signature): SignatureOnDevice, (copy, other): SignatureOnDevice) {
         let said = format!(
-            "{first} ({first_content}) and {second} ({second_content}) have the same UUID, {uuid}, and {kept} must be kept",
+            "{first} ({first_content}) and {second} ({second_content}) have the same UUID, {uuid}, and {kept} must be preserved",
             first = self.describe_with_disks(kept),
             first_content = content_text::describe_signature(signature),
             second = self.describe_with_disks(copy),
@@ -154,13 +154,13 @@ impl<'a> PlanDecider<'a> {
             let is_kept = |copy: &&&ArrayMember| self.is_kept(&member.device) || self.is_kept(&copy.device);
             if let Some(copy) = copy.filter(is_kept) {
                 messages.push(format!(
-                    "{first} and {second} both claim to be member {place} of the array {uuid} \"{name}\", which must be kept: one of them is a copy, and it is undefined which one will be used; disconnect or erase the copy", first = self.describe_with_disks(&member.device), second = self.describe_with_disks(&copy.device), uuid = array.uuid, name = array.name));
+                    "{first} and {second} both claim to be member {place} of the array {uuid} \"{name}\", which must be preserved: one of them is a copy, and it is undefined which one will be used; disconnect or erase the copy", first = self.describe_with_disks(&member.device), second = self.describe_with_disks(&copy.device), uuid = array.uuid, name = array.name));
             }
         }
         messages
     }
 
-    /// Returns whether one of two devices is on top of the other one, or an object is on top of both of them.
+    /// Returns whether one of two devices is on top of the other, or a third device is on top of both.
     pub(crate) fn is_one_object(&self, device: &DevicePath, other: &DevicePath) -> bool {
         self.stack.is_one_object(&self.stack.kernel_name(device), &self.stack.kernel_name(other))
     }

@@ -23,7 +23,7 @@ impl<'a> AttemptDevices<'a> {
         AttemptDevices { inventory, records }
     }
 
-    /// Returns the record of a listed disk that the attempt was completely recreating, if an identifier proves that
+    /// Returns the record of a listed disk if the attempt was recreating the whole disk, and an identifier proves that
     /// `found` is that disk.
     pub(crate) fn remade_disk(&self, listed: &LayoutPath, found: &InventoryDisk) -> Option<&'a PendingCreation> {
         let record = self.records.iter().find(|record| record.device == *listed && self.is_same_disk(record, found))?;
@@ -31,10 +31,10 @@ impl<'a> AttemptDevices<'a> {
         record.making.iter().find(is_whole)
     }
 
-    /// Returns the UUID of the filesystem that the attempt was creating on this device, if the device contains nothing
-    /// else. Unrecognized content is considered an unfinished filesystem only if the record proves that the device was
-    /// empty when the attempt started. A filesystem with that UUID is considered unfinished only if it cannot be
-    /// mounted.
+    /// Returns the UUID of the filesystem that the attempt was creating on this device, if the device contains
+    /// nothing else. Unrecognized content counts as an unfinished filesystem only if the record proves that the
+    /// device was empty when the attempt started. A filesystem with that UUID counts as unfinished only if it cannot
+    /// be mounted.
     pub(crate) fn unfinished_filesystem(
         &self,
         stack: &DeviceStack,
@@ -54,8 +54,8 @@ impl<'a> AttemptDevices<'a> {
         is_unfinished.then(|| uuid.clone())
     }
 
-    /// Finds the record of this device by the unique id of the device. Returns `None` if the disks below the device
-    /// contradict the record.
+    /// Returns the record of the filesystem that the attempt was creating on this device. Records of disks that
+    /// contradict the present disks below the device are ignored.
     fn recorded_filling(&self, stack: &DeviceStack, device: &DevicePath) -> Option<&'a PendingCreation> {
         let on = unique_id(self.inventory, device)?;
         let disks = self.disks_below(stack, device);
@@ -67,8 +67,8 @@ impl<'a> AttemptDevices<'a> {
         makings.filter(|making| making.on == on).find(|making| making.uuid.is_some())
     }
 
-    /// Returns the disks below a device. For a logical volume, returns all disks of its group, although the record may
-    /// contain only some of them.
+    /// Returns the disks below a device. For a logical volume, returns the disks of the whole group, because the record
+    /// may belong to any of these disks.
     fn disks_below(&self, stack: &DeviceStack, device: &DevicePath) -> Vec<&'a InventoryDisk> {
         let running = Some(stack.kernel_name(device));
         let mut groups = self.inventory.groups.iter();
@@ -79,16 +79,16 @@ impl<'a> AttemptDevices<'a> {
         self.inventory.disks.iter().filter(|disk| names.contains(&disk.name)).collect()
     }
 
-    /// Returns whether nothing is recognized on the device: it has no signature, partition table or current use, and
-    /// was read without errors.
+    /// Returns whether the device was read without errors and has neither signature nor partition table nor current
+    /// use.
     fn is_unrecognized(&self, device: &DevicePath) -> bool {
         let Some((_, unit)) = all_units(self.inventory).find(|(found, _)| *found == device) else { return false };
         let is_readable = !matches!(unit, StackUnit::Disk(disk) if disk.unreadable.is_some());
         is_readable && unit.table().is_none() && unit.signatures().is_empty() && unit.uses().is_empty()
     }
 
-    /// Returns whether the disk is the recorded one. The disk may lack a partition table, or have the table from before
-    /// the attempt, or the table that the attempt writes. An identifier must match, because a different disk that only
+    /// Returns whether the disk is the recorded one. The disk may have no partition table, the table from before the
+    /// attempt, or the table that the attempt writes. An identifier must match, because a different disk that only
     /// looks the same may have been inserted.
     fn is_same_disk(&self, record: &RecordedDisk, disk: &InventoryDisk) -> bool {
         let guids = table_guids(record);
@@ -105,8 +105,8 @@ fn table_guids(record: &RecordedDisk) -> Vec<&str> {
     [&record.guid, &record.guid_before].into_iter().flatten().map(String::as_str).collect()
 }
 
-/// Identifies a block device by the GUID of a partition, or the UUID of an array or group. Returns `None` if several
-/// devices have the same GUID or UUID.
+/// Returns the value of [`PendingCreation::on`] for a block device: `disk`, or text with the GUID of the partition or
+/// the UUID of the array or group. Returns `None` if the device is unknown, or if the GUID or UUID is not unique.
 pub(crate) fn unique_id(inventory: &Inventory, device: &DevicePath) -> Option<String> {
     if inventory.disks.iter().any(|disk| disk.device == *device) {
         return Some(DISK.to_owned());

@@ -1,13 +1,18 @@
-//! Encrypted volume groups: each physical volume is in a separate LUKS container. The container is created or preserved
-//! together with the device that contains it.
+//! Encrypted volume groups: each physical volume is in a separate LUKS container. The container is created or
+//! preserved together with the device that contains it.
 //!
 //! | preserved devices of a group that is `encrypted` in the layout | result |
 //! |---|---|
-//! | have containers that open with the key | the group in the containers is compared and preserved like any other group |
-//! | have a container that does not open, and the new system mounts a volume of the group without `nofail` or `noauto`, or swaps to it | refused, with the reason |
-//! | have a container that does not open, and the new system does not require the group | all containers stay locked, with a warning |
-//! | have a container that does not open, and an earlier attempt was recreating one of their disks | the disk is recreated if this solves all problems, otherwise refused |
-//! | have a container that does not open, and a device of the group is missing | refused: the content of that device is unknown |
+//! | have containers that open with the key | the group in the containers is compared and preserved like any other
+//! group |
+//! | have a container that does not open, and the new system mounts a volume of the group without `nofail` or
+//! `noauto`, or swaps to it | refused, with the reason |
+//! | have a container that does not open, and the new system does not require the group | all containers stay locked,
+//! with a warning |
+//! | have a container that does not open, and an earlier attempt was recreating one of their disks | the disk is
+//! recreated if this solves all problems, otherwise refused |
+//! | have a container that does not open, and a device of the group is missing | refused: the content of that device
+//! is unknown |
 //! | have any other content | refused, with the expected and the found content |
 
 use super::plan_decisions::GroupFate;
@@ -30,8 +35,8 @@ use operations::LuksContainer;
 use uuid::Uuid;
 
 impl<'a> PlanDecider<'a> {
-    /// Returns the mappings of the containers on these devices. The group uses the mappings instead of the devices.
-    /// Returns `None` if a container was refused or not inspected.
+    /// Returns the mappings of the containers on these devices. The physical volumes of the group are these mappings,
+    /// and not the devices. Returns `None` if a container was refused or not inspected.
     pub(crate) fn open_containers(
         &mut self,
         place: &str,
@@ -41,7 +46,7 @@ impl<'a> PlanDecider<'a> {
     ) -> Option<UnderlyingDevices<'a>> {
         let devices = match below.fate {
             DeviceFate::Wiped | DeviceFate::Blank => self.create_containers(place, group, encrypted, below)?,
-            DeviceFate::Kept => self.keep_containers(place, group, encrypted, below)?,
+            DeviceFate::Preserved => self.preserve_containers(place, group, encrypted, below)?,
         };
         Some(UnderlyingDevices { devices, fate: below.fate })
     }
@@ -64,13 +69,13 @@ impl<'a> PlanDecider<'a> {
                 return None;
             }
             let uuid = (self.ids)();
-            let container = self.add_group_container(group, encrypted, device, uuid, LuksFate::Made);
+            let container = self.add_group_container(group, encrypted, device, uuid, LuksFate::Created);
             inside.push(luks::mapping_on(device, container.mapping));
         }
         Some(inside)
     }
 
-    fn keep_containers(
+    fn preserve_containers(
         &mut self,
         place: &str,
         group: &'a VolumeGroupSpec,
@@ -83,7 +88,7 @@ impl<'a> PlanDecider<'a> {
                 Ok(uuid) => uuids.push(uuid),
                 Err(why) => {
                     let message = format!(
-                        "vg:{group} must be kept on {device} in LUKS, but {why}",
+                        "vg:{group} must be preserved on {device} in LUKS, but {why}",
                         group = group.name,
                         device = device.now
                     );
@@ -111,8 +116,8 @@ impl<'a> PlanDecider<'a> {
         below: &UnderlyingDevices<'a>,
         uuids: &[Uuid],
     ) {
-        // As long as the containers are not opened, it is unknown whether the group works without the absent disk, and
-        // which disks belong to the group.
+        // While a container is locked, it is unknown which disks belong to the group, and whether the group works
+        // without the absent disk.
         if below.absent().next().is_some() {
             return self.refuse_without_physical(group, below);
         }
@@ -120,33 +125,33 @@ impl<'a> PlanDecider<'a> {
             |device: &&PlannedDevice| self.inventory.find_failure(&AttemptTarget::Container(device.now.clone()));
         let failed = below.present().find_map(|device| Some((device.now.clone(), failure(&device)?)));
         let Some((device, why)) = failed else {
-            return self.keep_untried_group(group, encrypted, below, uuids);
+            return self.preserve_untried_group(group, encrypted, below, uuids);
         };
         if let Some(needed) = self.find_requirement(group) {
             let message = format!(
-                "vg:{} must be kept in LUKS, and the new system {needed}, but {device} cannot be opened: {why}. \
+                "vg:{} must be preserved in LUKS, and the new system {needed}, but {device} cannot be opened: {why}. \
                  Provide the key of the group, or add nofail to the mountoptions of the filesystem to leave the group locked",
                 group.name
             );
             return self.refuse(ErrorCode::EncryptionLocked, place, message);
         }
-        if group.devices.iter().any(|device| self.was_being_made(device)) {
+        if group.devices.iter().any(|device| self.was_being_recreated(device)) {
             return self.refuse(
                 ErrorCode::EncryptionLocked,
                 place,
-                luks::describe_half_made(&format!("vg:{}", group.name), why),
+                luks::describe_incomplete_container(&format!("vg:{}", group.name), why),
             );
         }
         self.warn(format!(
             "vg:{group} stays LOCKED and unchanged; no lines for this volume group are written to /etc/crypttab and /etc/fstab, because {device} cannot be opened: {why}", group = group.name));
         self.add_group_containers(group, encrypted, below, uuids, LuksFate::Locked);
         let name = group.name.clone();
-        self.decided.groups.push(GroupFate::Kept { name, devices: Vec::new(), volumes: Vec::new() });
-        self.hidden.insert(&group.name, UnopenedReason::Locked);
+        self.decided.groups.push(GroupFate::Preserved { name, devices: Vec::new(), volumes: Vec::new() });
+        self.unopened_groups.insert(&group.name, UnopenedReason::Locked);
     }
 
-    /// Keeps a group whose key was not tried for this plan.
-    fn keep_untried_group(
+    /// Preserves a group without inspection, because no key was tried for this plan.
+    fn preserve_untried_group(
         &mut self,
         group: &'a VolumeGroupSpec,
         encrypted: EncryptionSpec,
@@ -158,11 +163,11 @@ impl<'a> PlanDecider<'a> {
         let devices = self.add_group_containers(group, encrypted, below, uuids, LuksFate::Opened);
         let volumes = self.layout.logicalvolumes.iter().filter(|volume| volume.volumegroup == group.name);
         let volumes = volumes.map(|volume| volume.name.clone()).collect();
-        self.decided.groups.push(GroupFate::Kept { name: group.name.clone(), devices, volumes });
-        self.hidden.insert(&group.name, UnopenedReason::Unopened);
+        self.decided.groups.push(GroupFate::Preserved { name: group.name.clone(), devices, volumes });
+        self.unopened_groups.insert(&group.name, UnopenedReason::Unopened);
     }
 
-    /// Returns a text that explains why the new system requires the group.
+    /// Returns the reason why the new system requires the group.
     fn find_requirement(&self, group: &VolumeGroupSpec) -> Option<String> {
         let needed = self.filesystems_in(group).find(|is| !luks::is_optional(is) && is_in_fstab(is))?;
         Some(mount_path(needed).map_or_else(
@@ -207,35 +212,35 @@ impl<'a> PlanDecider<'a> {
         let needed = self.filesystems_in(group).filter(|is| !luks::is_optional(is)).find_map(mount_path);
         self.decided.luks.push(LuksDecision::for_group(container.clone(), fate, &group.name, needed));
         if fate == LuksFate::Opened {
-            self.note_foreign_tpm(device);
+            self.mark_foreign_tpm(device);
         }
         container
     }
 
     /// Returns why the content of a device is unknown, if the device is in an encrypted group that was not opened.
     pub(crate) fn unopened_reason(&self, device: &LayoutPath) -> Option<UnopenedReason> {
-        self.hidden.get(self.layout.find_encrypted_group(device)?.name.as_str()).copied()
+        self.unopened_groups.get(self.layout.find_encrypted_group(device)?.name.as_str()).copied()
     }
 
-    /// Decides on a filesystem on a volume of unknown content.
+    /// Decides on a filesystem whose volume has unknown content, because the group was not opened.
     pub(crate) fn decide_hidden(&mut self, filesystem: &FilesystemSpec, hidden: UnopenedReason) {
         let device = filesystem.device.as_device();
         self.decided.filesystems.push(match hidden {
             UnopenedReason::Unopened if filesystem.format != FilesystemFormat::None => {
-                FilesystemFate::Kept { device, uuid: None }
+                FilesystemFate::Preserved { device, uuid: None }
             }
             UnopenedReason::Unopened | UnopenedReason::Locked => FilesystemFate::Unformatted { device, is_kept: true },
         });
     }
 
-    /// Refuses a Kubernetes volume in a group of unknown content.
+    /// Refuses a Kubernetes volume in a group whose content is unknown, because the group was not opened.
     pub(crate) fn refuse_hidden(&self, volume: &K8sVolume) -> Result<(), k8s_volumes::VolumeRefusal> {
         let group = match &volume.source {
             VolumeSource::Logical { group, .. } => Some(group.as_str()),
             VolumeSource::Raw(path) => self.layout.find_encrypted_group(path).map(|group| group.name.as_str()),
             VolumeSource::Discover(_) | VolumeSource::Sparse { .. } => None,
         };
-        match group.filter(|group| self.hidden.contains_key(group)) {
+        match group.filter(|group| self.unopened_groups.contains_key(group)) {
             Some(group) => {
                 Err(Some(format!("is in vg:{group}, which is encrypted and was not opened; provide its key")))
             }

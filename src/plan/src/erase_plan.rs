@@ -44,14 +44,14 @@ pub fn plan_erasure(
     Ok(arrange_erasure(&layout, inventory, request, decided)?.select_steps(&["deploy.apply_layout"]))
 }
 
-/// Decides on the disks of a layout that lists only disks without partitions.
+/// Decides on the disks of a layout that lists whole disks only, without partitions.
 pub(super) fn decide_erasure(
     layout: &Layout,
     inventory: &Inventory,
     request: &PlanRequest,
     skipped: &[KernelName],
 ) -> PlanDecisions {
-    // The UUID generator is not used, because the plan does not create objects.
+    // Any UUIDs can be supplied for new objects, because the plan does not create objects.
     let mut decided = planner::decide_plan(layout, inventory, request, &Default::default(), &mut Uuid::new_v4);
     let is_listed =
         |disk: &&InventoryDisk| layout.disks.iter().any(|listed| *listed.device.as_str() == *disk.device.as_str());
@@ -62,13 +62,14 @@ pub(super) fn decide_erasure(
     let missing = |problem: &Diagnostic| !decided.problems.contains(problem);
     let read_only: Vec<Diagnostic> = read_only.filter(missing).collect();
     decided.problems.extend(read_only);
-    let torn = decided.torn.iter().filter(|torn| torn.stays_on.iter().any(|disk| skipped.contains(disk)));
-    let torn = torn.map(|TornObject { name, wiped, stays_on, .. }| {
+    let dismantled =
+        decided.dismantled.iter().filter(|dismantled| dismantled.stays_on.iter().any(|disk| skipped.contains(disk)));
+    let dismantled = dismantled.map(|TornObject { name, wiped, stays_on, .. }| {
         let (wiped, stays_on) = (wiped.join(", "), stays_on.join(", "));
         Diagnostic::new("disks", format!("{name} spans {wiped}, which will be erased, and {stays_on}, which is skipped; skip either all disks of {name} or none")).with_code(ErrorCode::PoolErasure)
     });
-    let torn: Vec<Diagnostic> = torn.collect();
-    decided.problems.extend(torn);
+    let dismantled: Vec<Diagnostic> = dismantled.collect();
+    decided.problems.extend(dismantled);
     decided
 }
 
@@ -84,7 +85,7 @@ pub(super) fn arrange_erasure(
         let opaque = opaque_objects::listed_objects(inventory);
         return Err(Box::new(PlanRefusal { mode, subject, layout: layout.id.clone(), disks, opaque, problems }));
     }
-    // All other warnings concern a system that would boot from the disks.
+    // The other warnings of a plan concern the boot of an installed system, and no such system remains.
     let mut warnings = decided.warnings.clone();
     let plan = stages::arrange_stages(layout, inventory, request, decided);
     warnings.extend(plan.firmware.iter().flat_map(FirmwarePlan::warnings));
@@ -117,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn every_disk_is_wiped_and_nothing_is_made() {
+    fn erase_plan_wipes_every_disk_and_creates_nothing() {
         for name in ["raid-lvm", "five-sata", "nvme-sata", "installed-default", "twin-groups"] {
             for how in [EraseMode::None, EraseMode::Secure] {
                 let inventory = machine(name);
@@ -143,16 +144,16 @@ mod tests {
         }
     }
 
-    /// Also one below an array with a disk that is to be erased: taking the one would damage the other.
+    /// Skipped disks are not erased. The plan is refused if an array spans a skipped disk and an erased disk.
     #[test]
-    fn what_is_to_be_left_alone_is_not_touched() {
+    fn erase_plan_leaves_skipped_disks_untouched() {
         let inventory = machine("five-sata");
         let skipped = [inventory.disks[0].name.clone(), inventory.disks[3].name.clone()];
         let plan = plan_erasure(&inventory, EraseMode::Secure, &skipped, PlanSubject::default()).unwrap();
         let wiped = plan.disks.iter().filter(|disk| disk.verdict == DiskVerdict::Wipe);
         assert!(wiped.clone().count() == 3 && wiped.clone().all(|disk| !skipped.contains(&disk.name)));
         let all: Vec<KernelName> = inventory.disks.iter().map(|disk| disk.name.clone()).collect();
-        // All disks are locked, and nothing else happens.
+        // If all disks are skipped, the plan only locks them.
         let plan = plan_erasure(&inventory, EraseMode::None, &all, PlanSubject::default()).unwrap();
         assert!(plan.stages.iter().all(|stage| stage.name == StageName::StorageLock), "{plan}");
         let inventory = machine("raid-lvm");
@@ -162,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_erased_is_refused_and_what_is_plugged_in_is_left() {
+    fn refuses_read_only_disks_and_ignores_removable_disks() {
         let mut inventory = machine("five-sata");
         inventory.disks[0].removable = true;
         let plan = plan_erasure(&inventory, EraseMode::None, &[], PlanSubject::default()).unwrap();

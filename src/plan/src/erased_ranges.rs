@@ -1,13 +1,13 @@
 //! Erasure of a disk, and the ranges that are zeroed with every erase method.
 //!
-//! Both ends of the disk and of every partition, old and new, are zeroed: an old superblock at the offset of a new
-//! partition would be detected again (LP #1718699). Old data at other positions would be detected only if a new device
-//! started or ended there. Therefore both ends of a new array are zeroed when it is created, lvcreate wipes signatures
-//! on new volumes, and both ends of a device are zeroed before mkfs runs. The same operations also zero the copies of
-//! BlueStore labels, which are at fixed offsets from the start of a device.
+//! Both ends of the disk and of every partition, old and new, are zeroed, because an old superblock at the offset of
+//! a new partition would be detected again (LP #1718699). Old data at any other offset would be detected only if a
+//! new device started or ended there. Therefore both ends of a new array are zeroed when it is created, lvcreate
+//! wipes signatures on new volumes, and both ends of a device are zeroed before mkfs runs. The same operations also
+//! zero the copies of BlueStore labels, which are at fixed offsets from the start of a device.
 //!
-//! A disk may reorder writes between two flushes. After a power failure, no system may boot with missing files, so the
-//! disk is made unbootable before anything else is erased.
+//! A disk may reorder writes between two flushes. A system with missing files must never boot after a power failure,
+//! so the disk is made unbootable before anything else is erased.
 
 use super::device_capacity::LVM_METADATA_BYTES;
 use super::partition_placement::{self, MIB, SectorExtent};
@@ -44,8 +44,8 @@ pub(crate) fn wipe_disk(erase: EraseMode, disk: &InventoryDisk, extents: &[Secto
 /// GUIDs of the types of partitions from which firmware boots: EFI system partition and BIOS boot partition.
 const BOOT_TYPES: [&str; 2] = ["c12a7328-f81f-11d2-ba4b-00a0c93ec93b", "21686148-6449-6e6f-744e-656564454649"];
 
-/// Returns the ranges to zero on a disk of which some partitions are preserved: the ranges that are zeroed first, and
-/// all others. They are strictly outside the preserved partitions and the partition table.
+/// Returns the ranges to zero on a partly kept disk: first the ranges that must be zeroed before all others, and then
+/// the remaining ranges. All ranges are strictly outside the preserved partitions and the partition table.
 pub(crate) fn cleared_ranges(
     disk: &InventoryDisk,
     removed: &[&DiskPartition],
@@ -125,15 +125,15 @@ mod tests {
     }
 
     #[test]
-    fn a_disk_forgets_how_to_boot_before_it_forgets_anything_else() {
+    fn erases_partition_table_sector_before_other_ranges() {
         let sector = (0, 512);
         for (partitions, expected) in [
             (vec![], vec![sector]),
             (vec![(MIB, 98 * MIB)], vec![sector, (512, MIB), (99 * MIB, 100 * MIB)]),
-            // An old MBR whose last partition extends to the end of the disk.
+            // The last partition of an old MBR extends to the end of the disk.
             (vec![(63 * 512, 100 * MIB - 63 * 512)], vec![sector, (512, 63 * 512)]),
             (vec![(30 * MIB, MIB), (20 * MIB, MIB)], vec![sector, (512, MIB), (99 * MIB, 100 * MIB)]),
-            // Partitions should not start at the first sector, but there are such tables.
+            // Partitions should not start at the first sector, but some tables contain such a partition.
             (vec![(0, 100 * MIB)], vec![sector]),
         ] {
             assert_eq!(first_of(512, &partitions), expected, "{partitions:?}");
@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn copies_of_bluestore_labels_are_zeroed_whatever_the_method_is() {
+    fn zeroes_bluestore_label_copies_with_every_erase_method() {
         const GIB: u64 = 1 << 30;
         let partitions = [(MIB, 5 * GIB), (6 * GIB, 20 * GIB)];
         let partitions = partitions.map(|(start_bytes, size_bytes)| DiskPartition {
@@ -153,7 +153,8 @@ mod tests {
         let table = Some(DiskTable { partitions: partitions.into(), ..DiskTable::default() });
         let disk = InventoryDisk { size_bytes: 500 * GIB, sector_bytes: 512, table, ..InventoryDisk::default() };
         let new = SectorExtent { first_lba: 16384, last_lba: 12 * GIB / 512 };
-        // The disk, both old partitions and the new one, and 1 MiB after each start.
+        // Starts of the disk, of both old partitions, and of the new partition, and the offset 1 MiB after each of
+        // them.
         let short = [0, MIB, 2 * MIB, 8 * MIB, 9 * MIB, 6 * GIB, 6 * GIB + MIB].map(|start| start + GIB);
         let long = [0, MIB, 8 * MIB, 9 * MIB, 6 * GIB, 6 * GIB + MIB].map(|start| start + 10 * GIB);
         let longest = [0, MIB].map(|start| start + 100 * GIB);

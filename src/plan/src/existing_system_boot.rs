@@ -27,13 +27,13 @@ use std::collections::BTreeSet;
 /// |---|---|---|
 /// | install | any marker, and the control plane reports the allocation as installed | booted: the machine has booted over PXE by accident |
 /// | install | from the started attempt | booted: power failed after the marker was written and before the report was sent |
-/// | install by migration | from the started attempt, and was written by this machine; if the source machine is running, it has not rebooted since it sent the data | booted: power failed after the marker was written and before the report was sent |
+/// | install by migration | from the started attempt, and written by this machine; if the source machine is in its ramdisk, it has not booted since it sent the data | booted: power failed after the marker was written and before the report was sent |
 /// | install | any other marker | not booted, and the plan is refused (`identity`): a previous owner of the disk may have written the marker |
-/// | reinstall | from this order and from the started attempt | booted: power failed after the marker was written and before the report was sent |
+/// | reinstall | of this order, and from the started attempt | booted: power failed after the marker was written and before the report was sent |
 /// | reinstall | any other marker | not booted, and the order is executed: the marker belongs to the previous installation, or was forged by root in that installation |
 ///
-/// A marker is from the started attempt under three conditions: the control plane has a record of that attempt; the
-/// record's secret, image and new partition tables agree with the marker; and these tables are on the disks.
+/// A marker is *from the started attempt* if the control plane has a record of that attempt, the marker has the secret,
+/// the image and the new partition tables of that record, and these tables are on the disks.
 pub(crate) fn find_installation<'a>(
     layout: &Layout,
     inventory: &'a Inventory,
@@ -45,13 +45,13 @@ pub(crate) fn find_installation<'a>(
         (InstallMode::Install, None) => claim.is_installed() || is_from_started_attempt(inventory, claim, marker),
         (InstallMode::Reinstall, _) => is_carried_out(inventory, claim, marker),
     };
-    find_latest(layout, inventory, |marker| claim.is_ours(marker) && is_believed(marker))
+    find_best_marker(layout, inventory, |marker| claim.is_ours(marker) && is_believed(marker))
 }
 
-/// Returns one of the matching markers: preferably the marker on the root filesystem of the layout, otherwise the
-/// newest marker. If no marker is proven to be the newest, returns the first one found. The decision is the same for
-/// all matching markers; the choice only determines which system is booted.
-pub(crate) fn find_latest<'a>(
+/// Returns the installation of one matching marker, preferably of a marker on the root filesystem of the layout. If
+/// there are several such markers, returns the newest one, or the first one if none is proven to be the newest. The
+/// choice only determines which system is booted.
+pub(crate) fn find_best_marker<'a>(
     layout: &Layout,
     inventory: &'a Inventory,
     is_it: impl Fn(&InstallMarker) -> bool,
@@ -81,7 +81,7 @@ pub(crate) fn find_latest<'a>(
 
 /// An installation that is already on the disks, found by its marker.
 pub(crate) struct ExistingInstallation<'a> {
-    /// Current path of the filesystem with the marker.
+    /// Current device path of the filesystem that contains the marker.
     pub device: &'a DevicePath,
     pub marker: &'a InstallMarker,
 }
@@ -94,15 +94,15 @@ fn is_from_started_attempt(inventory: &Inventory, claim: &InstallClaim, marker: 
     marker.check_attempt(attempt, &claim.begun_on).is_ok() && disks_with_new_tables(&claim.begun_on).all(is_on_a_disk)
 }
 
-/// Returns whether the reinstall order was executed, and this marker was written by the attempt that executed it.
+/// Returns whether this marker proves that the started attempt has executed the reinstall order.
 pub fn is_carried_out(inventory: &Inventory, claim: &InstallClaim, marker: &InstallMarker) -> bool {
     let is_of_order = claim.order.is_some() && claim.order == marker.order;
     is_of_order && claim.is_ours(marker) && is_from_started_attempt(inventory, claim, marker)
 }
 
-/// Returns whether this machine wrote the marker after it had received all data of the migration. A received root
-/// filesystem also contains the marker of the source machine, which is ignored. Returns false if the source machine has
-/// booted after it sent the data: its system may have written data that is missing on this machine.
+/// Returns whether this machine wrote the marker after it had received all data of the migration. The received marker
+/// of the source machine is ignored. If the source machine is in its ramdisk, it must not have booted since it sent the
+/// data: during such a boot, the system of the source machine may have written data that this machine lacks.
 fn is_received(inventory: &Inventory, claim: &InstallClaim, moving: &MigrationOffer, marker: &InstallMarker) -> bool {
     let is_present = moving.peer.as_ref().is_none_or(|peer| marker.received_from == Some(peer.digest()));
     claim.machine == marker.machine && is_from_started_attempt(inventory, claim, marker) && is_present
@@ -161,9 +161,9 @@ pub(crate) fn plan_boot(
     }
 }
 
-/// For a received installation, announces the start of the attempt again, with the partition tables and the digest of
-/// the attempt that received the installation. The control plane accepts a report of success only from a boot that has
-/// announced the attempt, because the source machine may have started its own system again since it sent the data.
+/// Announces a received installation again, with the partition tables and the digest of the attempt that received it.
+/// The control plane accepts a report of success only from a boot that has sent an announcement, because the source
+/// machine may have started its own system again since it sent the data.
 fn announce_received(request: &PlanRequest) -> Option<SessionOp> {
     let (begun_on, attempt) = request.claim.as_ref().map(|claim| (claim.begun_on.clone(), claim.attempt.clone()))?;
     let secret_digest = attempt.map(|attempt| attempt.secret_digest);
@@ -192,8 +192,8 @@ fn read_only_mounts(
 }
 
 /// Explains why the installed system cannot be booted. If the control plane records the allocation as installed, the
-/// remedy is a reinstall. Erasing the disk would not help in this case, because the first installation of an allocation
-/// that is recorded as installed is refused.
+/// remedy is a reinstall. Erasing the disk would not help, because the control plane then refuses a first
+/// installation.
 fn explain_unbootable(request: &PlanRequest, why: &str) -> String {
     let is_known = request.claim.as_ref().is_some_and(InstallClaim::is_installed);
     let anew = match request.mode {
@@ -206,7 +206,7 @@ fn explain_unbootable(request: &PlanRequest, why: &str) -> String {
     )
 }
 
-/// Returns a mount that neither writes nor replays a journal, and the UUID of the filesystem.
+/// Returns a read-only mount that does not replay the journal, and the UUID of the filesystem.
 ///
 /// # Errors
 /// Returns the reason if the device cannot be mounted in this way.

@@ -25,10 +25,10 @@ use model::storage_graph::{self, device_references};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Maximum number of filesystems with a missing device that are listed.
-const MAXIMUM_NAMED: usize = 16;
+const MAXIMUM_LISTED_OPTIONS: usize = 16;
 
 /// Mount options with a device as their value, to which the filesystem writes.
-const WRITTEN: [&str; 6] = ["device", "jdev", "journal_dev", "journal_path", "logdev", "rtdev"];
+const WRITTEN_DEVICE_OPTIONS: [&str; 6] = ["device", "jdev", "journal_dev", "journal_path", "logdev", "rtdev"];
 
 impl<'a> PlanDecider<'a> {
     /// Refuses a preserved filesystem if another device that it needs is wiped, unlisted or unknown.
@@ -51,7 +51,7 @@ impl<'a> PlanDecider<'a> {
     /// Returns why a mount option of a preserved filesystem is refused.
     fn refuse_option(&self, filesystem: &FilesystemSpec, option: &str) -> Option<String> {
         let (key, value) = option.split_once('=')?;
-        let is_device = WRITTEN.contains(&key.trim()) && mount_path(filesystem).is_some();
+        let is_device = WRITTEN_DEVICE_OPTIONS.contains(&key.trim()) && mount_path(filesystem).is_some();
         let devices = self.find_named_devices(value);
         let on = |is: &dyn Fn(DiskVerdict) -> bool| {
             devices.iter().find_map(|device| {
@@ -61,13 +61,13 @@ impl<'a> PlanDecider<'a> {
         };
         if let Some((device, disk)) = on(&DiskVerdict::is_written) {
             return Some(format!(
-                "its mount option {option} refers to {device}, but a reinstall wipes {disk}: preserve that disk too (wipeonreinstall: false), or remove the option if the filesystem no longer needs the device",
+                "the mount option {option} refers to {device}, but a reinstall wipes {disk}: also preserve that disk (wipeonreinstall: false), or remove the option if the filesystem no longer needs the device",
                 disk = disk.device_path()
             ));
         }
         if let Some(made) = self.find_new_device(value) {
             return Some(format!(
-                "its mount option {option} refers to {made}, which a reinstall recreates: specify a device that is \
+                "the mount option {option} refers to {made}, which a reinstall recreates: specify a device that is \
                     preserved, or remove the option if the filesystem no longer needs the device"
             ));
         }
@@ -76,12 +76,13 @@ impl<'a> PlanDecider<'a> {
         }
         if devices.is_empty() {
             return Some(format!(
-                "its mount option {option} refers to a device that was not found and may be on a disk that will be wiped: correct the option, or attach the device"
+                "the mount option {option} refers to a device that was not found and may be on a disk that will be \
+                wiped: correct the option, or attach the device"
             ));
         }
         let (device, disk) = on(&|verdict| matches!(verdict, DiskVerdict::NotOurs | DiskVerdict::Volumes))
             .filter(|_| !filesystem.is_read_only())?;
-        Some(format!("its mount option {option} refers to {device}, {disk}", disk = describe_unlisted(&disk)))
+        Some(format!("the mount option {option} refers to {device}, {disk}", disk = describe_unlisted(&disk)))
     }
 
     /// Returns the devices of the machine that match the value of a mount option.
@@ -141,8 +142,8 @@ impl<'a> PlanDecider<'a> {
     /// Refuses to wipe unrecognized data while the log or realtime device of a preserved xfs is missing. Such a device
     /// does not have a signature, so the unrecognized data may be its content.
     pub(crate) fn refuse_unrecognized_companions(&mut self) {
-        let begun = self.request.claim.as_ref().and_then(|claim| claim.waiver) == Some(MarkerWaiver::Begun);
-        if self.request.mode == InstallMode::Install || begun {
+        let started = self.request.claim.as_ref().and_then(|claim| claim.waiver) == Some(MarkerWaiver::Begun);
+        if self.request.mode == InstallMode::Install || started {
             return;
         }
         let inventory = self.inventory;
@@ -154,8 +155,9 @@ impl<'a> PlanDecider<'a> {
             return;
         }
         let nameless = self.unrecognized_devices();
-        // All of them have the same remedy, so a few messages are enough for the operator.
-        for (part, option) in missed.into_iter().take(MAXIMUM_NAMED) {
+        // Only a few of the filesystems with a missing device are reported, because the remedy is the same for all of
+        // them.
+        for (part, option) in missed.into_iter().take(MAXIMUM_LISTED_OPTIONS) {
             for disk in inventory.disks.iter().filter(|disk| self.verdict(&disk.name).loses_data()).collect::<Vec<_>>()
             {
                 if let Some(devices) = nameless.get(&disk.name) {
@@ -168,16 +170,16 @@ impl<'a> PlanDecider<'a> {
     fn decide_unrecognized(&mut self, part: &SpanningComponent, option: &str, disk: &InventoryDisk, nameless: &str) {
         let SpanningComponent { device, kind, whole, .. } = part;
         let said = format!(
-            "{kind} on {device} must be kept, but one of its devices is missing ({whole}). The {} on {nameless} may be \
+            "{kind} on {device} must be preserved, but one of its devices is missing ({whole}). The {} on {nameless} may be \
                 the content of the missing device, but {} will be wiped",
-            content_text::NO_KNOWN_KIND,
+            content_text::UNRECOGNIZED_DATA,
             disk.device
         );
         if self.is_discarded(&disk.name) {
             return self.warn(format!("{said}: that data will be discarded, as requested by the operator"));
         }
         let remedy = match disk.serial.as_str() {
-            "" => format!("erase {nameless} by hand if its data are not needed"),
+            "" => format!("erase {nameless} by hand if you do not need its data"),
             serial => format!("discard the disk with --give-up {serial}"),
         };
         self.refuse(
@@ -187,8 +189,8 @@ impl<'a> PlanDecider<'a> {
         );
     }
 
-    /// Returns a component of a preserved xfs whose log or realtime device was not found, and the mount option that
-    /// would specify this device.
+    /// If the component is a preserved xfs whose log or realtime device was neither found nor specified by a mount
+    /// option, returns the component and that option.
     fn find_missing_companion(
         &self,
         part: &'a SpanningComponent,
@@ -204,7 +206,7 @@ impl<'a> PlanDecider<'a> {
             self.devices.find_paths(&filesystem.device).is_some_and(|(now, _)| *now == part.device)
         };
         let mut filesystems = self.layout.filesystems.iter().filter(is_on_it);
-        // A device that the option names is checked together with its filesystem.
+        // A device that a mount option specifies is not checked here, because `refuse_companions` checks it.
         let is_named = filesystems.any(|filesystem| filesystem.mount_options().any(|is| is.starts_with(option)));
         let is_missed = part.role == ComponentRole::NeedsAnother && is_kept && !is_named;
         (is_missed && !served.contains(&whole_key(part))).then_some((part, option))
@@ -229,7 +231,7 @@ impl<'a> PlanDecider<'a> {
     }
 }
 
-/// Key that all components of one filesystem have in common.
+/// Returns the key that all components of one filesystem have in common.
 fn whole_key(part: &SpanningComponent) -> (&str, &str) {
     (&part.whole, &part.id)
 }

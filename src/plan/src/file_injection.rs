@@ -22,7 +22,7 @@ const NAME: &str = "files for an existing filesystem";
 
 /// The filesystem to which the files are written.
 struct InjectionTarget {
-    /// Path after activation.
+    /// Path of the filesystem's device after the device was activated.
     device: DevicePath,
     format: FilesystemFormat,
     lift: DeviceActivation,
@@ -85,7 +85,7 @@ fn find_target(inventory: &Inventory, wanted: &DevicePath) -> Result<InjectionTa
     let (there, device) =
         write_activation::find_device(inventory, wanted).unwrap_or_else(|| (wanted.clone(), wanted.clone()));
     let unit = all_units(inventory).find(|(path, _)| **path == there).map(|(_, unit)| unit);
-    // A partition within an array or a volume cannot be activated.
+    // Partitions inside arrays or volumes are not supported, because they cannot be activated for writing.
     let unit = unit.filter(|unit| !matches!(unit, StackUnit::Partition(_)) || is_disk_partition(inventory, &there));
     let Some(unit) = unit else {
         return Err(format!("{wanted} is not a disk, disk partition, array or logical volume of this machine"));
@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn files_go_into_one_filesystem_and_every_other_disk_is_locked() {
+    fn mounts_one_filesystem_and_locks_every_other_disk() {
         let inventory = machine("installed-default");
         let device = DevicePath::from("/dev/sda2");
         let plan = plan_injection(&inventory, &device, &[], vec![file()], PlanSubject::default()).unwrap();
@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn what_lies_on_an_array_is_started_for_it_and_taken_down_again() {
+    fn starts_underlying_array_and_stops_it_afterwards() {
         let mut inventory = machine("raid-lvm");
         let third = InventoryDisk { name: "sdc".into(), device: "/dev/sdc".into(), ..InventoryDisk::default() };
         inventory.disks.push(third);
@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_mounted_is_refused() {
+    fn refuses_devices_that_cannot_be_mounted() {
         let mut inventory = machine("installed-default");
         let refused = |inventory: &Inventory, device: &str| {
             plan_injection(inventory, &device.into(), &[], vec![file()], PlanSubject::default())

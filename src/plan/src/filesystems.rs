@@ -1,5 +1,5 @@
-//! Decisions on filesystems. A filesystem is created on a new device; a preserved filesystem is compared with the
-//! layout.
+//! Decisions on filesystems. On a new device, a filesystem is created. On a preserved device, the existing filesystem
+//! is compared with the layout.
 
 use super::MarkerWaiver;
 use super::device_capacity::min_filesystem_mib;
@@ -31,9 +31,9 @@ impl<'a> PlanDecider<'a> {
         }
     }
 
-    /// Decides on the filesystem on this device. For an encrypted filesystem, the device is the mapping of its container.
+    /// Decides on the filesystem on this device, which is the mapping of the container if the filesystem is encrypted.
     pub(crate) fn decide_plain(&mut self, place: &str, filesystem: &FilesystemSpec, device: &PlannedDevice<'a>) {
-        // The module `missing_disks` decides on absent disks.
+        // Filesystems on absent disks are skipped, because the module `missing_disks` decides on absent disks.
         if device.absent.is_some() {
             return;
         }
@@ -42,16 +42,17 @@ impl<'a> PlanDecider<'a> {
             let device = device.path.clone();
             return self.decided.filesystems.push(FilesystemFate::InImage { device, number });
         }
-        let keep = device.fate == DeviceFate::Kept;
+        let keep = device.fate == DeviceFate::Preserved;
         let is_filled = keep && filesystem.format != FilesystemFormat::None;
         let cut_off = if is_filled { self.find_unfinished(device) } else { None };
         let is_cut_off = cut_off.is_some();
         let fill = is_filled && (device.blank || is_cut_off);
-        // The root filesystem is not created on a blank disk that the layout preserves, because later reinstalls would preserve it.
+        // A root filesystem is not created on a disk that the layout preserves, because later reinstalls would
+        // also preserve it.
         let refused = device.fate != DeviceFate::Wiped && is_root(filesystem);
         let is_kept_as_found = refused || keep && !fill;
         let fate = if is_kept_as_found {
-            keep_filesystem(filesystem, device)
+            preserve_filesystem(filesystem, device)
         } else {
             check_size(filesystem, device)
                 .map_or_else(|| Ok(self.new_filesystem(filesystem, device, cut_off, fill)), Err)
@@ -63,11 +64,11 @@ impl<'a> PlanDecider<'a> {
                         self.warn_filled(filesystem, device, &new.uuid, is_cut_off);
                         self.check_mountable(place, filesystem, device, true);
                     }
-                    FilesystemFate::Kept { .. } => {
+                    FilesystemFate::Preserved { .. } => {
                         self.check_mountable(place, filesystem, device, false);
                         self.refuse_companions(place, filesystem, device);
                     }
-                    FilesystemFate::Made(_)
+                    FilesystemFate::Created(_)
                     | FilesystemFate::InImage { .. }
                     | FilesystemFate::Tmpfs
                     | FilesystemFate::Unformatted { .. } => {}
@@ -88,14 +89,15 @@ impl<'a> PlanDecider<'a> {
         cut_off: Option<String>,
         fill: bool,
     ) -> FilesystemFate {
-        // The UUID of an interrupted attempt is reused, so that the filesystem is recognized if it is interrupted again.
+        // The UUID of an interrupted attempt is reused, so that the next attempt recognizes the filesystem if this
+        // attempt is also interrupted.
         let uuid = cut_off.or_else(|| self.migrated_filesystem_uuid(&filesystem.device));
         let uuid = uuid.or_else(|| filesystem_uuid(filesystem.format, (self.ids)()));
         let (device, size, sector_bytes) = (device.path.clone(), device.size(), device.sector_bytes);
         match uuid {
             None => FilesystemFate::Unformatted { device, is_kept: false },
             Some(uuid) if fill => FilesystemFate::Filled(NewFilesystem { device, uuid, size, sector_bytes }),
-            Some(uuid) => FilesystemFate::Made(NewFilesystem { device, uuid, size, sector_bytes }),
+            Some(uuid) => FilesystemFate::Created(NewFilesystem { device, uuid, size, sector_bytes }),
         }
     }
 
@@ -112,17 +114,17 @@ impl<'a> PlanDecider<'a> {
         };
         self.warn(format!("{}, but {said}", describe_wish(filesystem, device)));
         let making = self.record_filling(device, uuid).map(|making| (filesystem.device.clone(), making));
-        self.decided.filling.extend(making);
+        self.decided.new_filesystems.extend(making);
     }
 }
 
 impl PlanDecider<'_> {
-    /// Refuses preserved filesystems that could not be mounted after the installation. The refusal comes before the old
-    /// system is erased.
+    /// Refuses preserved filesystems that could not be mounted after the installation, before the old system is erased.
     ///
     /// | condition of a preserved filesystem that the layout mounts | result |
     /// |---|---|
-    /// | the installation must write to its disk (to mount the filesystem for writing, or to create it because its device is blank), but the disk is write-protected | refused |
+    /// | the installation must write to its disk (to mount the filesystem for writing, or to create it because its
+    /// device is blank), but the disk is write-protected | refused |
     /// | the agent cannot mount it, not even read-only | refused, except in the following two cases |
     /// | the agent cannot mount it, but the mount options of the layout may help | warning |
     /// | the agent cannot mount it, but an earlier attempt has already wiped the old system | warning |
@@ -155,8 +157,8 @@ impl PlanDecider<'_> {
     }
 }
 
-/// Returns whether the option specifies additional devices of a filesystem, or permits their absence. For inspection,
-/// the agent mounts filesystems without such options, so the mount may have failed because the option was missing.
+/// Returns whether a mount option specifies further devices of a filesystem, or permits their absence. The agent
+/// tests filesystems without these options, so the test mount may have failed only for this reason.
 fn names_further_devices(option: &str) -> bool {
     let starts = ["device=", "logdev=", "rtdev=", "journal_dev=", "journal_path=", "sb=", "rescue="];
     option == "degraded" || starts.iter().any(|start| option.starts_with(start))
@@ -172,7 +174,11 @@ pub(crate) fn is_in_fstab(filesystem: &FilesystemSpec) -> bool {
 
 pub(crate) fn describe_wish(wanted: &FilesystemSpec, device: &PlannedDevice) -> String {
     let label = wanted.label.as_deref().map(|label| format!(" \"{label}\"")).unwrap_or_default();
-    format!("{device} must be kept with {format}{label}", device = device.path, format = wanted.format)
+    format!(
+        "{device} must be preserved, and must contain {format}{label}",
+        device = device.path,
+        format = wanted.format
+    )
 }
 
 /// Returns why a filesystem cannot be created on a device of this size.
@@ -187,14 +193,14 @@ fn check_size(filesystem: &FilesystemSpec, device: &PlannedDevice) -> Option<Str
             ))
         }
         (_, Some((most, why))) if size_bytes > most => {
-            Some(format!("device:{name} has {size_bytes} bytes, but {format} supports at most {most} bytes: {why}"))
+            Some(format!("device:{name} is {size_bytes} bytes, but {format} supports at most {most} bytes: {why}"))
         }
         _ => None,
     }
 }
 
 /// Preserves the existing filesystem if it matches the layout.
-fn keep_filesystem(wanted: &FilesystemSpec, device: &PlannedDevice) -> Result<FilesystemFate, String> {
+fn preserve_filesystem(wanted: &FilesystemSpec, device: &PlannedDevice) -> Result<FilesystemFate, String> {
     if is_root(wanted) {
         let message = "contains /, which the new image replaces, so this filesystem cannot be kept; set wipeonreinstall: true for its disks";
         return Err(format!("{} {message}", device.path));
@@ -219,7 +225,7 @@ fn keep_filesystem(wanted: &FilesystemSpec, device: &PlannedDevice) -> Result<Fi
         )),
         [one] => {
             let uuid = (!one.uuid.is_empty()).then(|| one.uuid.clone());
-            Ok(FilesystemFate::Kept { device: device.path.clone(), uuid })
+            Ok(FilesystemFate::Preserved { device: device.path.clone(), uuid })
         }
         several => {
             let there: Vec<String> = several.iter().map(content_text::describe_signature).collect();

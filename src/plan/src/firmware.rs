@@ -28,7 +28,7 @@ use operations::{OWN_PREFIX, Operation, RemoveVariables, SessionOp, VariableRemo
 use partitions::{BootPartitions, PartitionFate};
 use sha2::{Digest, Sha256};
 
-/// Set of variables that a plan removes.
+/// Selection of the boot variables that a plan removes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum RemovalPolicy {
     KeepAll,
@@ -44,8 +44,8 @@ impl RemovalPolicy {
     }
 }
 
-/// Returns a problem if the layout requests the removal of foreign variables, but some variables of the firmware are
-/// unknown.
+/// Returns a problem if the layout requests the removal of foreign variables, but not all variables of the firmware
+/// are known.
 pub(crate) fn refuse_cleaning(layout: &Layout, inventory: &Inventory) -> Option<Diagnostic> {
     if !layout.cleanfirmware || inventory.system.firmware != FirmwareType::Uefi {
         return None;
@@ -56,7 +56,8 @@ pub(crate) fn refuse_cleaning(layout: &Layout, inventory: &Inventory) -> Option<
             format!("{reason}; mount efivarfs and boot without the kernel argument efi=noruntime, or set cleanfirmware: false")
         }
         Some(FirmwareVariables { omitted, .. }) if *omitted > 0 => {
-            format!("the firmware has {omitted} boot variables more than are supported; reset the boot entries in the firmware setup")
+            format!("the firmware has {omitted} more boot variables than are supported; reset the boot entries in the \
+                firmware setup")
         }
         Some(_) => return None,
     };
@@ -66,18 +67,19 @@ pub(crate) fn refuse_cleaning(layout: &Layout, inventory: &Inventory) -> Option<
     )
 }
 
-/// Returns the boot variables with their fate; `None` if the inventory contains no boot variables.
+/// Returns the boot variables, each with the decision whether it is removed; `None` if the inventory contains no boot
+/// variables.
 pub(crate) fn plan_variables(
     inventory: &Inventory,
     decided: Option<&PlanDecisions>,
     policy: RemovalPolicy,
 ) -> Option<FirmwarePlan> {
     let found = inventory.firmware_variables.as_ref()?;
-    let judge = VariableClassifier { found, policy, partitions: BootPartitions::new(inventory, decided) };
+    let check_input = VariableClassifier { found, policy, partitions: BootPartitions::new(inventory, decided) };
     let mut variables: Vec<PlannedVariable> =
-        found.load_options.iter().map(|option| judge.classify_load_option(option)).collect();
-    variables.extend(judge.classify_boot_next(&variables));
-    variables.extend(found.others.iter().map(|other| judge.classify_other(other)));
+        found.load_options.iter().map(|option| check_input.classify_load_option(option)).collect();
+    variables.extend(check_input.classify_boot_next(&variables));
+    variables.extend(found.others.iter().map(|other| check_input.classify_other(other)));
     Some(FirmwarePlan {
         unreadable: found.unreadable.clone(),
         boot_current: found.boot_current,
@@ -147,7 +149,7 @@ impl VariableClassifier<'_> {
             LoadOptionClass::Boot => (origin, reason),
             LoadOptionClass::PlatformRecovery => (Firmware, "only the firmware can write this variable".to_owned()),
             LoadOptionClass::OsRecovery => (Foreign, "the running system cannot remove this variable".to_owned()),
-            // No known firmware creates them.
+            // No known firmware creates `Driver####` or `SysPrep####` variables itself.
             LoadOptionClass::Driver | LoadOptionClass::SysPrep if origin == Firmware => {
                 (Foreign, format!("runs before every boot entry; {reason}"))
             }

@@ -1,7 +1,7 @@
 //! Placement of new partitions between preserved ones.
 //!
 //! A partition that exists with the same number and size stays where it is, unless it overlaps a preserved partition.
-//! The other partitions are placed in the order of their numbers, each in the first gap that is large enough. The
+//! All other partitions are placed in the order of their numbers, each in the first gap that is large enough. The
 //! partition that takes the remaining space gets the largest gap.
 
 use super::partition_placement::{MIB, SectorExtent, usable_end_mib};
@@ -41,12 +41,12 @@ impl FreeSpace {
         let gaps = std::mem::take(&mut self.0).into_iter();
         let rest = gaps.flat_map(|(from, to)| [(from, to.min(start)), (from.max(end), to)]);
         self.0 = rest.filter(|(from, to)| from < to).collect();
-        // A gap that the range does not touch appears twice.
+        // A gap that the occupied range does not touch is now twice in the list, so duplicates are removed.
         self.0.dedup();
     }
 
     fn largest(&self) -> Option<(u64, u64)> {
-        // Of gaps of the same size, the first one is used.
+        // If several gaps are equally large, the first one is used.
         self.0.iter().rev().max_by_key(|(from, to)| to - from).copied()
     }
 
@@ -58,11 +58,11 @@ impl FreeSpace {
     }
 }
 
-/// Places `wanted` on a disk of which the partitions `preserved` are not moved. `existing` are all partitions of the
-/// disk. The result is in the order of `wanted`.
+/// Places the partitions `wanted` around the partitions `preserved`, which keep their positions. `existing` contains
+/// all present partitions of the disk. The result is in the order of `wanted`.
 ///
 /// # Errors
-/// Fails for the first partition that fits into no gap.
+/// Returns the first partition that does not fit into any gap.
 pub(crate) fn place_between(
     wanted: &[&PartitionSpec],
     preserved: &[&DiskPartition],
@@ -138,12 +138,12 @@ mod tests {
     fn new_partitions_are_placed_around_preserved_ones() {
         let existing = [part(1, 1, 100), part(2, 101, 300), part(3, 401, 400)];
         for (wanted, preserved, expected) in [
-            // Same numbers and sizes: the partitions stay.
+            // Partitions with the same numbers and sizes keep their positions.
             (&[(1, 100), (2, 300)][..], &[3][..], &[(1, 101), (101, 401)][..]),
-            // The root may grow up to the preserved partition.
+            // The root partition may grow up to the start of the preserved partition.
             (&[(1, 50), (2, 350)], &[3], &[(1, 51), (51, 401)]),
             (&[(1, 50), (2, 0)], &[3], &[(1, 51), (51, 401)]),
-            // The space behind the preserved partition is used.
+            // The space after the preserved partition is also used.
             (&[(1, 100), (3, 500)], &[2], &[(1, 101), (401, 901)]),
             (&[(1, 100), (3, 0)], &[2], &[(1, 101), (401, 999)]),
             (&[(4, 150)], &[1, 2, 3], &[(801, 951)]),
@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn a_partition_that_would_grow_into_a_preserved_one_is_refused_with_the_numbers() {
+    fn refuses_partition_that_would_overlap_a_preserved_one() {
         let existing = [part(1, 1, 100), part(2, 101, 300), part(3, 401, 598)];
         for (wanted, preserved, number, required_mib, largest_mib) in [
             (&[(1, 100), (2, 301)][..], &[3][..], 2, 301, 300),
@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn a_partition_that_is_not_aligned_is_not_touched() {
+    fn unaligned_preserved_partition_is_not_moved() {
         let existing = [DiskPartition { start_bytes: 63 * 512, size_bytes: 100 * MIB, ..part(1, 0, 0) }];
         assert_eq!(place(&[(2, 0)], &[1], &existing).unwrap(), [(101, 999)]);
     }

@@ -16,7 +16,8 @@ impl PlanDecider<'_> {
         claim.give_up.iter().any(|given| self.identifiers.is_named_by(disk, given))
     }
 
-    /// Returns the identifier by which an operator can discard the disk; `None` if no identifier of the disk is unique.
+    /// Returns an identifier with which the operator can discard the disk; `None` if no identifier of the disk is
+    /// unique.
     pub(crate) fn discard_name<'d>(&self, disk: &'d InventoryDisk) -> Option<&'d str> {
         let known = [disk.serial.as_str(), disk.wwn.as_str(), disk.by_path.as_str()];
         known.into_iter().find(|given| self.identifiers.is_named_by(disk, given))

@@ -1,5 +1,6 @@
-//! Ranges of disks that must not change during the run: partition tables, and both ends of disks and partitions, where
-//! superblocks are located. The ranges are small, so they can be read before and after the run and compared.
+//! Ranges of disks that must not change during an installation: partition tables, and both ends of disks and
+//! partitions, where superblocks are located. The ranges are small, so that they can be read and compared before and
+//! after the installation.
 
 use super::partition_placement::MIB;
 use super::{DiskPlan, DiskVerdict};
@@ -10,8 +11,8 @@ use operations::ByteRange;
 /// Size of the backup GPT (entries and header) at the end of a disk, in sectors.
 const BACKUP_GPT_SECTORS: u64 = 33;
 
-/// Returns the ranges of a disk that is preserved, or that the layout does not list. On a preserved disk, partitions
-/// that the installation mounts are not included, because mounting writes to them.
+/// Returns the ranges that must not change on a disk that is preserved or unlisted. Partitions of a preserved disk that
+/// the installation mounts are omitted, because mounting writes to them.
 pub(crate) fn guarded_ranges(meant: &LayoutMatch, plan: &DiskPlan) -> Vec<ByteRange> {
     let Some(disk) = meant.inventory.find_disk(plan.device.as_str()) else { return Vec::new() };
     let foreign = matches!(plan.verdict, DiskVerdict::NotOurs | DiskVerdict::Volumes);
@@ -83,7 +84,7 @@ mod tests {
     }
 
     #[test]
-    fn of_a_disk_that_stays_the_ends_are_compared_and_of_what_is_mounted_nothing() {
+    fn guards_ends_of_preserved_disks_but_not_mounted_filesystems() {
         let layout = model::layout::read_yaml(
             "{id: x, filesystems: [{path: /, device: /dev/sda1, format: ext4}], \
              disks: [{device: /dev/sda, partitions: [{number: 1, size: 0}]}], constraints: {sizes: [], images: {}}}",

@@ -25,7 +25,7 @@ use uuid::Uuid;
 
 /// Returns the reasons why the image cannot be made bootable on this machine.
 pub(crate) fn refuse_finishing(layout: &Layout, inventory: &Inventory, request: &PlanRequest) -> Vec<Diagnostic> {
-    // A received system was already finished on the source machine.
+    // A migrated system is already bootable, because it was installed on the source machine.
     if request.receiving().is_some() {
         return Vec::new();
     }
@@ -37,18 +37,17 @@ pub(crate) fn refuse_finishing(layout: &Layout, inventory: &Inventory, request: 
     let writes = matches!(allocation.finisher(), FinisherChoice::Auto | FinisherChoice::Builtin);
     let words = if writes { check_injected_values(allocation) } else { Vec::new() };
     let network = requested_network(allocation, &inventory.nics).err().unwrap_or_default();
-    let contents = image_bootability::judge_image(layout, inventory, request).refused;
+    let contents = image_bootability::check_image_contents(layout, inventory, request).refused;
     let definition = os_definition::refuse_definition(layout, request);
-    // A machine that is reinstalled has already booted from its disks.
+    // For a reinstall, this check is omitted, because the machine has already booted from its disks.
     let is_new = request.mode == InstallMode::Install;
     let sectors = find_unbootable_sectors(layout, inventory).filter(|_| writes && is_new);
     let esp = esp.map(|problem| problem.with_default_code(ErrorCode::ImageNotBootable));
     esp.into_iter().chain(sectors).chain(words).chain(network).chain(contents).chain(definition).collect()
 }
 
-/// Returns the network configuration. An invalid `network` is refused. Invalid `networks` are refused only if the agent
-/// itself makes the image bootable, because an installer of the image may support configurations that drophammer does
-/// not.
+/// Returns the network configuration of the allocation. Any invalid `network` is refused. An invalid `networks` is
+/// refused only if the agent must make the image bootable itself; otherwise the image's installer may support it.
 fn requested_network(allocation: &Allocation, nics: &[Nic]) -> Result<RequestedNetwork, Vec<Diagnostic>> {
     if !allocation.network.is_null() {
         let network = NetworkConfig::parse(&allocation.network).map_err(place_in_allocation)?;
@@ -79,7 +78,7 @@ fn place_in_allocation(problems: Vec<Diagnostic>) -> Vec<Diagnostic> {
         .collect()
 }
 
-/// Returns a warning if the firmware may not be able to boot the system, because the ESP is missing, or because a BIOS
+/// Returns a warning if the firmware might be unable to boot the system, because the ESP is missing, or because a BIOS
 /// does not support the sector size of the disks. The plan is not refused, because an installer of the image may make
 /// the system bootable in another way, and a reinstalled machine has already booted from its disks.
 pub(crate) fn warn_firmware(layout: &Layout, inventory: &Inventory, finishing: &FinishInputs) -> Option<String> {
@@ -90,7 +89,7 @@ pub(crate) fn warn_firmware(layout: &Layout, inventory: &Inventory, finishing: &
     }
 }
 
-/// Refuses values that would inject syntax into a configuration file, or that the system could not use.
+/// Returns problems of values that would add syntax to a configuration file, or that the system could not use.
 fn check_injected_values(allocation: &Allocation) -> Vec<Diagnostic> {
     let Allocation { hostname, ssh_pub_keys, kernel_arguments, .. } = allocation;
     let hostname = Some(hostname).filter(|name| !name.is_empty()).and_then(|name| find_hostname_error(name));
@@ -120,6 +119,16 @@ fn find_list_errors(
         .collect()
 }
 
+/// Returns the finisher. On a BIOS machine with a partly kept disk, an installer of the image cannot install the boot
+/// loader, because programs of the image have no access to such a disk.
+fn finisher_of(allocation: &Allocation, inventory: &Inventory, decided: &PlanDecisions) -> FinisherChoice {
+    let is_restricted = inventory.system.firmware == FirmwareType::Bios && !decided.partly_kept.is_empty();
+    match allocation.finisher() {
+        FinisherChoice::Auto if is_restricted => FinisherChoice::Builtin,
+        chosen => chosen,
+    }
+}
+
 pub(crate) fn finish_inputs(
     meant: &LayoutMatch,
     decided: &PlanDecisions,
@@ -132,7 +141,7 @@ pub(crate) fn finish_inputs(
     let root = mounted("/");
     let boot = mounted("/boot");
     Box::new(FinishInputs {
-        way: files.assigned.allocation.finisher(),
+        way: finisher_of(&files.assigned.allocation, inventory, decided),
         devices: writable_devices(decided),
         firmware: inventory.system.firmware,
         root: root.map(|root| root_filesystem(meant, decided, root)).unwrap_or_default(),
@@ -149,7 +158,7 @@ pub(crate) fn finish_inputs(
         fstab: fstab.to_vec(),
         new_mounts: filesystems.iter().filter_map(new_mount_point).collect(),
         seed: seed_filesystem(filesystems),
-        // An invalid network was refused before.
+        // An invalid network configuration is ignored, because the plan was already refused.
         network: requested_network(&files.assigned.allocation, &files.nics).unwrap_or_default(),
         environment: os_definition::installer_environment(meant, decided, &files),
         files,
@@ -169,7 +178,7 @@ fn seed_filesystem(filesystems: &[PlacedFilesystem]) -> Option<SeedFilesystem> {
     let seeds = filesystems.iter().filter(|(wanted, _)| wanted.is_for_seed());
     let mut places = seeds.filter_map(|(wanted, is)| {
         let path = mount_path(wanted).map(str::to_owned);
-        let device = is.device().filter(|_| path.is_some() || !is.is_restored())?;
+        let device = is.device().filter(|_| path.is_some() || !is.is_on_preserved_device())?;
         Some(SeedFilesystem { device: device.clone(), path })
     });
     places.next()
@@ -192,8 +201,8 @@ fn root_filesystem(meant: &LayoutMatch, decided: &PlanDecisions, (wanted, is): &
 
 fn array_uuid(fate: &ArrayFate) -> Uuid {
     match fate {
-        ArrayFate::Made(array) => array.uuid,
-        ArrayFate::Kept { uuid, .. } => *uuid,
+        ArrayFate::Created(array) => array.uuid,
+        ArrayFate::Preserved { uuid, .. } => *uuid,
     }
 }
 
@@ -204,8 +213,8 @@ fn finished_array(
     fate: &ArrayFate,
 ) -> FinishedArray {
     let (device, metadata) = match fate {
-        ArrayFate::Made(array) => (array.device.clone(), array.metadata.clone()),
-        ArrayFate::Kept { device, uuid, .. } => {
+        ArrayFate::Created(array) => (array.device.clone(), array.metadata.clone()),
+        ArrayFate::Preserved { device, uuid, .. } => {
             let found = inventory.arrays.iter().find(|array| array.uuid == *uuid);
             (device.clone(), found.map_or_else(|| layout.effective_metadata(raid), |array| array.metadata.clone()))
         }
@@ -214,13 +223,13 @@ fn finished_array(
 }
 
 /// First sector after a GPT with 128 entries. Each GPT that drophammer writes has 128 entries.
-const BEHIND_TABLE: u64 = 2 + 128 * 128 / BIOS_SECTOR;
+const FIRST_SECTOR_AFTER_GPT: u64 = 2 + 128 * 128 / BIOS_SECTOR;
 
 /// Sector size of the disks from which a BIOS boots, in bytes. A BIOS does not boot from disks with other sector sizes.
 const BIOS_SECTOR: u64 = 512;
 
-/// Returns the reason why the machine's BIOS cannot boot the system, which is the case if none of the disks below
-/// `/boot` (or below `/`, if there is no `/boot`) has sectors of 512 bytes.
+/// Returns a problem if the machine has a BIOS, and no disk that holds `/boot` has sectors of 512 bytes. If the layout
+/// has no `/boot`, the disks that hold `/` are checked.
 fn find_unbootable_sectors(layout: &Layout, inventory: &Inventory) -> Option<Diagnostic> {
     if inventory.system.firmware != FirmwareType::Bios {
         return None;
@@ -233,7 +242,8 @@ fn find_unbootable_sectors(layout: &Layout, inventory: &Inventory) -> Option<Dia
     let boots = |disk: &&inventory::InventoryDisk| u64::from(disk.sector_bytes) == BIOS_SECTOR;
     (!disks.iter().any(boots)).then(|| {
         let message = format!(
-            "a BIOS cannot boot from {}, whose sectors have {} bytes: set the firmware to UEFI and add an EFI system partition, or put \
+            "a BIOS cannot boot from {}, which has {}-byte sectors: set the firmware to UEFI and add an EFI system \
+             partition, or put \
              /boot on a disk with sectors of 512 bytes",
             first.device, first.sector_bytes
         );
@@ -244,12 +254,24 @@ fn find_unbootable_sectors(layout: &Layout, inventory: &Inventory) -> Option<Dia
 fn boot_disks(meant: &LayoutMatch, decided: &PlanDecisions, device: &LayoutPath) -> Vec<BootDisk> {
     let disks = meant.graph.objects_below([device]).disks.into_iter().filter_map(|index| meant.matched_disk(index));
     let gap = |disk: &inventory::InventoryDisk| {
+        if let Some(edit) = decided.edits.iter().find(|edit| edit.device == disk.device) {
+            return edit.boot_gap;
+        }
         let table = decided.tables.iter().find(|table| table.device == disk.device)?;
-        let first = table.partitions.iter().map(|part| part.first_lba).min()?;
-        let sectors = first.checked_sub(BEHIND_TABLE).filter(|_| u64::from(table.sector_bytes) == BIOS_SECTOR)?;
-        Some(ByteRange { start: BEHIND_TABLE * BIOS_SECTOR, length: sectors * BIOS_SECTOR })
+        gap_before(table.partitions.iter().map(|part| part.first_lba).min()?, table.sector_bytes)
     };
-    disks.map(|disk| BootDisk { device: disk.device.clone(), gap: gap(disk) }).collect()
+    let is_partly_kept =
+        |disk: &inventory::InventoryDisk| decided.partly_kept.iter().any(|kept| kept.name == disk.name);
+    disks
+        .map(|disk| BootDisk { device: disk.device.clone(), gap: gap(disk), partly_kept: is_partly_kept(disk) })
+        .collect()
+}
+
+/// Returns the gap between a GPT with 128 entries and the first partition; `None` if a BIOS does not boot from disks
+/// with this sector size.
+pub(crate) fn gap_before(first_lba: u64, sector_bytes: u32) -> Option<ByteRange> {
+    let sectors = first_lba.checked_sub(FIRST_SECTOR_AFTER_GPT).filter(|_| u64::from(sector_bytes) == BIOS_SECTOR)?;
+    Some(ByteRange { start: FIRST_SECTOR_AFTER_GPT * BIOS_SECTOR, length: sectors * BIOS_SECTOR })
 }
 
 /// Returns the EFI system partitions in the order of the layout's disks.
@@ -282,8 +304,8 @@ fn efi_partitions(meant: &LayoutMatch, decided: &PlanDecisions) -> Vec<Esp> {
     esps.collect()
 }
 
-/// Returns the filesystem of the layout that the firmware reads from this partition, and the mirror that contains the
-/// partition.
+/// Returns the vfat filesystem that the firmware reads from this partition. If the partition is a member of a mirror
+/// with this filesystem, also returns the path of the mirror.
 fn efi_filesystem_on<'a>(
     layout: &'a Layout,
     disk: &DiskSpec,
@@ -302,13 +324,14 @@ fn efi_filesystem_on<'a>(
     mirrors.find_map(|raid| Some((vfat(&raid.arrayname)?, Some(raid.arrayname.as_device()))))
 }
 
-/// Returns the partition as it will be created.
+/// Returns the partition of the disk with this number if the plan creates it.
 fn new_partition(decided: &PlanDecisions, disk: &inventory::InventoryDisk, number: u32) -> Option<NewPartition> {
-    let table = decided.tables.iter().find(|table| table.device == disk.device)?;
-    table.partitions.iter().find(|part| part.number == number).cloned()
+    let tables = decided.tables.iter().filter(|table| table.device == disk.device).flat_map(|table| &table.partitions);
+    let edits = decided.edits.iter().filter(|edit| edit.device == disk.device).flat_map(|edit| &edit.added);
+    tables.chain(edits).find(|part| part.number == number).cloned()
 }
 
-/// Returns the partition as it is now.
+/// Returns the existing partition of the disk with this number, in the same form as a partition that is created.
 fn present_partition(disk: &inventory::InventoryDisk, number: u32) -> Option<NewPartition> {
     let part = disk.table.iter().flat_map(|table| &table.partitions).find(|part| part.number == number)?;
     let sector_bytes = u64::from(disk.sector_bytes.max(1));

@@ -10,7 +10,7 @@ use model::layout::{KeySource, Layout};
 use operations::{ImageFindings, ImageNeeds};
 
 /// Mount points that may contain kernels and the init program, in addition to `/`.
-const OF_THE_SYSTEM: [&str; 4] = ["/boot", "/usr", "/usr/lib", "/lib"];
+const SYSTEM_MOUNT_POINTS: [&str; 4] = ["/boot", "/usr", "/usr/lib", "/lib"];
 
 /// Returns the requirements for an image that is a root tree. Returns `None` for a raw image, because a raw image must
 /// be bootable without changes.
@@ -29,19 +29,19 @@ pub fn determine_needs(layout: &Layout, inventory: &Inventory, request: &PlanReq
     Some(ImageNeeds {
         finisher: allocation.finisher(),
         firmware: inventory.system.firmware,
-        keeps_kernels: request.mode == InstallMode::Reinstall
-            && paths.into_iter().any(|path| OF_THE_SYSTEM.contains(&path)),
+        may_preserve_kernel: request.mode == InstallMode::Reinstall
+            && paths.into_iter().any(|path| SYSTEM_MOUNT_POINTS.contains(&path)),
         has_user_data: allocation.has_user_data(),
         has_network: !allocation.network.is_null(),
         opens: opened.first().map(|(path, _)| path.clone()),
-        opens_by_tpm: opened.into_iter().find(|(_, key)| *key == KeySource::Tpm2).map(|(path, _)| path),
+        unlocked_by_tpm: opened.into_iter().find(|(_, key)| *key == KeySource::Tpm2).map(|(path, _)| path),
     })
 }
 
 /// Checks the boot contents that the control plane has recorded for the image.
-pub(crate) fn judge_image(layout: &Layout, inventory: &Inventory, request: &PlanRequest) -> ImageFindings {
+pub(crate) fn check_image_contents(layout: &Layout, inventory: &Inventory, request: &PlanRequest) -> ImageFindings {
     let contents = request.assigned.allocation.image.contents.as_ref();
-    let judged =
-        contents.and_then(|contents| Some(determine_needs(layout, inventory, request)?.judge_contents(contents)));
+    let judged = contents
+        .and_then(|contents| Some(determine_needs(layout, inventory, request)?.find_image_deficiencies(contents)));
     judged.unwrap_or_default()
 }

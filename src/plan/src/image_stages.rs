@@ -44,7 +44,7 @@ impl SystemSource for ImageSource<'_> {
 
     fn build_stages(&self, inputs: &SourceInputs, finishing: Box<FinishInputs>) -> SystemStages {
         let (request, inventory) = (self.0, inputs.meant.inventory);
-        let mut warnings = image_bootability::judge_image(inputs.layout, inventory, request).warnings;
+        let mut warnings = image_bootability::check_image_contents(inputs.layout, inventory, request).warnings;
         warnings.extend(image_boot_setup::warn_firmware(inputs.layout, inventory, &finishing));
         let needs = image_bootability::determine_needs(inputs.layout, inventory, request);
         let ImagePlacement { first, second, installer, fstab, entries } = self.place_image(inputs, finishing);
@@ -115,7 +115,7 @@ impl ImageSource<'_> {
             ),
             second: (StageName::StorageMount, mounts.collect()),
             installer: Operation::Run(SessionOp::AdaptImage(AdaptImage(finishing))),
-            // A raw image boots as it was built.
+            // A raw image contains its own boot loader, so no boot entries are written.
             entries: None,
             fstab: if fstab.is_empty() {
                 Vec::new()

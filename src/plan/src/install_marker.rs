@@ -20,7 +20,7 @@ pub(crate) fn build_marker(
     let layout = meant.graph.layout;
     let claim = request.claim.as_ref()?;
     let identifiers = UniqueIdentifiers::from_disks(&meant.inventory.disks);
-    // The record of an absent disk is preserved, because the disk may be attached again.
+    // An absent disk may be attached again later, so its earlier record is copied to the new marker.
     let known = claim.begun_on.iter().chain(claim.installed.iter().flat_map(|marker| &marker.disks));
     let preserved_objects = PreservedObjects::from_graph(&meant.graph);
     let disks = layout.disks.iter().enumerate().filter_map(|(index, listed)| {
@@ -56,6 +56,7 @@ pub(crate) fn build_marker(
         time: String::new(),
         disks: disks.collect(),
         received_from: None,
+        preserved: preserved_objects.names_on_renewed_disks(),
         supersedes: superseded_digests(meant.inventory, request, claim),
         volumes: Some(decided.persistent.records.clone()),
         definition: installed_definition(request),
@@ -80,8 +81,8 @@ fn superseded_digests(inventory: &Inventory, request: &PlanRequest, claim: &Inst
     lineage::collect_superseded(carried.into_iter().chain(found).chain(&claim.installed))
 }
 
-/// Returns the disk records that the control plane stores when an attempt starts. Each record contains the partition table of the disk as
-/// it is before the attempt changes it.
+/// Returns the disk records that the control plane stores when an attempt starts. Each record contains the partition
+/// table of the disk as it is before the attempt changes it.
 pub(crate) fn started_records(meant: &LayoutMatch, marker: Option<&InstallMarker>) -> Vec<RecordedDisk> {
     let disks = marker.into_iter().flat_map(|marker| &marker.disks);
     let before = |device: &str| {
@@ -91,9 +92,9 @@ pub(crate) fn started_records(meant: &LayoutMatch, marker: Option<&InstallMarker
     disks.map(|disk| RecordedDisk { guid_before: before(&disk.device), ..disk.clone() }).collect()
 }
 
-/// Returns all properties that distinguish the disk from other disks, except its partition table. A value that two
-/// disks of the machine share is omitted, because it identifies neither of them, even if one of them is removed later.
-/// A placeholder is omitted, because it does not identify any disk.
+/// Returns the properties that distinguish the disk from other disks, except its partition table. An identifier that
+/// two disks of the machine share is omitted, because it identifies neither of them, not even after one disk was
+/// removed. Placeholders are also omitted.
 pub(crate) fn unique_record(disk: &inventory::InventoryDisk, identifiers: &UniqueIdentifiers) -> RecordedDisk {
     let named = full_record(disk);
     RecordedDisk {

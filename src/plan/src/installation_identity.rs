@@ -27,13 +27,13 @@ impl<'a> PlanDecider<'a> {
         }
     }
 
-    /// Checks a first installation, which erases data: the allocation must never have been installed, and the disks must not belong to
-    /// another installation. If an earlier attempt was started, the disks must match the disks of that attempt.
+    /// Checks a first installation: the allocation must never have been installed, and the disks must not belong to
+    /// another installation. If an earlier attempt was started, the disks must be the disks of that attempt.
     fn check_first_install(&mut self) {
         let request = self.request;
         let Some(claim) = &request.claim else { return };
         let marked = self.marked_filesystems();
-        // An installation with a trusted marker is not checked here: `existing_system_boot` boots it.
+        // An installation with a trusted marker was already handled by `existing_system_boot`, which boots it.
         if claim.is_installed() {
             self.refuse_installed(claim, &marked);
         }
@@ -95,8 +95,8 @@ impl<'a> PlanDecider<'a> {
         self.refuse(ErrorCode::InstallationUnconfirmed, "disks", message);
     }
 
-    /// Refuses the plan, because the control plane requests a first installation, although its own records show that
-    /// the allocation was already installed.
+    /// Refuses the plan, because the control plane requests a first installation although its records show that the
+    /// allocation is already installed.
     fn refuse_installed(&mut self, claim: &InstallClaim, marked: &[MarkedFilesystem]) {
         let message = format!(
             "allocation {allocation} is installed on this machine according to the control plane, but no filesystem has its marker ({marker_file}): {found}. An installation would wipe every listed disk, including those that a reinstall keeps. Attach the disk with the installation; or order a reinstall, with --without-marker if that disk was replaced; or, to discard all data of the machine, assign a new id to the allocation",
@@ -155,7 +155,7 @@ impl<'a> PlanDecider<'a> {
         marked.collect()
     }
 
-    /// Returns the disks below `/` according to the layout.
+    /// Returns the disks that hold `/`, according to the layout.
     fn root_disks(&self) -> BTreeSet<KernelName> {
         let below = self.graph.objects_below_root().disks;
         below.iter().filter_map(|index| self.found.get(index)).map(|disk| disk.name.clone()).collect()
@@ -165,11 +165,11 @@ impl<'a> PlanDecider<'a> {
     pub(crate) fn latest_record(&self, device: &LayoutPath) -> Option<&'a RecordedDisk> {
         let request = self.request;
         let claim = request.claim.as_ref();
-        let begun = claim.into_iter().flat_map(|claim| &claim.begun_on);
+        let started = claim.into_iter().flat_map(|claim| &claim.begun_on);
         let remembered = claim.and_then(|claim| claim.installed.as_ref()).into_iter();
         let found = self.inventory.filesystems.iter().filter_map(|filesystem| filesystem.marker.as_ref());
         let found = found.filter(|marker| self.is_ours(marker));
-        let mut all = begun.chain(found.chain(remembered).flat_map(|marker| &marker.disks));
+        let mut all = started.chain(found.chain(remembered).flat_map(|marker| &marker.disks));
         all.find(|record| record.device == *device)
     }
 
@@ -179,13 +179,14 @@ impl<'a> PlanDecider<'a> {
         self.request.claim.as_ref().is_none_or(|claim| claim.is_ours(marker))
     }
 
-    /// Refuses a plan that would wipe or keep disks of another installation.
+    /// Refuses a plan that would wipe or preserve disks of another installation.
     ///
     /// | the marker belongs to | on a disk | installation | reinstall |
     /// |---|---|---|---|
     /// | another machine | that will be wiped | refused | refused, unless the operator discards the disk |
-    /// | another machine | that will be kept | not applicable | refused |
-    /// | another allocation of this machine | that will be wiped | wiped, because that allocation has ended | as for another machine |
+    /// | another machine | that will be preserved | not applicable | refused |
+    /// | another allocation of this machine | that will be wiped | wiped, because that allocation has ended | as for
+    /// another machine |
     fn refuse_others(&mut self, marked: &[MarkedFilesystem]) {
         let request = self.request;
         let Some(claim) = &request.claim else { return };
@@ -209,7 +210,8 @@ impl<'a> PlanDecider<'a> {
             let holds = |disks: &[KernelName], fate: &str| {
                 let disks = disks.join(", ");
                 format!(
-                    "{device} on {disks}, which will be {fate}, contains the installation of {theirs}, but this run is the {mode} of {ours}",
+                    "{device} on {disks}, which will be {fate}, contains the installation of {theirs}, but this plan \
+                    is for the {mode} of {ours}",
                     device = found.device
                 )
             };
@@ -226,7 +228,7 @@ impl<'a> PlanDecider<'a> {
                 self.refuse(
                     ErrorCode::ForeignDisks,
                     "disks",
-                    format!("{said}: attach the disk of this machine, or erase this disk if its data are not needed"),
+                    format!("{said}: attach the disk of this machine, or erase this disk if you do not need its data"),
                 );
             }
         }
@@ -237,7 +239,7 @@ impl<'a> PlanDecider<'a> {
         let root = if root.is_empty() { "absent disks" } else { &root };
         let claim = self.request.claim.as_ref();
         match claim.map(|claim| claim.waiver) {
-            None | Some(Some(MarkerWaiver::Unseen)) if self.inventory.filesystems.is_empty() => {
+            None | Some(Some(MarkerWaiver::OfflinePlan)) if self.inventory.filesystems.is_empty() => {
                 let message = "the inventory does not contain install markers: the agent will refuse the reinstall unless it finds a marker of this installation on";
                 return self.warn(format!("{message} {root}"));
             }
@@ -249,7 +251,7 @@ impl<'a> PlanDecider<'a> {
                 let message = "found no marker of this installation on";
                 return self.warn(format!("{message} {root}; an earlier attempt has started to wipe the disks"));
             }
-            None | Some(None | Some(MarkerWaiver::Unseen)) => {}
+            None | Some(None | Some(MarkerWaiver::OfflinePlan)) => {}
         }
         let wanted = match claim {
             Some(claim) => format!("the marker of {}", describe_owner(&claim.machine, &claim.allocation)),
@@ -279,14 +281,14 @@ impl<'a> PlanDecider<'a> {
 }
 
 /// Returns whether this machine may have a newer installation than the received one. That is the case if the received
-/// marker does not list the marker found on this machine as replaced, and no attempt was started. An attempt that was
-/// started is either recognized by its partition tables (`existing_system_boot`), or repeated from the beginning.
+/// marker does not list the marker on this machine as replaced, and no attempt was started. A started attempt is
+/// either recognized by its partition tables (`existing_system_boot`), or repeated from the beginning.
 fn is_finished(claim: &InstallClaim, found: &MarkedFilesystem, carried: &MigratedMachine) -> bool {
     let is_replaced = carried.marker.has_superseded(found.marker);
     claim.begun_on.is_empty() && found.marker.machine == claim.machine && !is_replaced
 }
 
-/// Returns the remedy for a disk that would be wiped although it contains the installation of another machine or allocation.
+/// Returns the remedy for a wiped disk that contains the installation of another machine or allocation.
 fn suggest_remedy(mode: InstallMode, claim: &InstallClaim, marker: &InstallMarker) -> &'static str {
     match mode {
         InstallMode::Reinstall => "attach the disks of this machine; if that installation is not needed, erase it",
@@ -303,7 +305,7 @@ fn join_disks(disks: &BTreeSet<KernelName>) -> String {
     disks.iter().map(KernelName::as_str).collect::<Vec<_>>().join(", ")
 }
 
-/// Returns a text that lists the markers found, each with its device.
+/// Returns a description of the markers found, each with its device.
 fn describe_markers(marked: &[MarkedFilesystem]) -> String {
     let found = marked.iter().map(|found| {
         let whose = describe_owner(&found.marker.machine, &found.marker.allocation);

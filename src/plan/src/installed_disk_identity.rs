@@ -22,7 +22,7 @@ pub(crate) struct DiskRecords<'a> {
     /// Disks that contain the marker of the installation.
     proven: BTreeSet<KernelName>,
     shared: SharedIdentifiers,
-    /// Indices of the disks of the machine, and of [`DiskRecords::disks`], by identifier.
+    /// Two indexes by identifier: of the disks of the machine, and of the records in [`DiskRecords::disks`].
     candidates: (MatchCandidates, MatchCandidates),
 }
 
@@ -48,7 +48,8 @@ impl<'a> DiskRecords<'a> {
     }
 
     fn match_disk(&self, record: &RecordedDisk, disk: &inventory::InventoryDisk) -> DiskLikeness {
-        // An attempt may have been interrupted before or after it wrote its table, so both GUIDs are accepted.
+        // An attempt may have stopped either before or after it wrote its partition table, so the GUIDs of both
+        // tables are accepted.
         let finished = self.finished.iter().filter(|finished| finished.device == record.device);
         let finished = finished.map(|finished| &finished.guid);
         let guids = [&record.guid, &record.guid_before].into_iter().chain(finished).flatten();
@@ -68,7 +69,7 @@ impl PlanDecider<'_> {
     /// | the found disk | result |
     /// |---|---|
     /// | is the recorded one | accepted, regardless of its kernel name |
-    /// | is the recorded one, must be kept, and reads as blank | refused, unless the operator discards its data |
+    /// | is the recorded one, must be preserved, and reads as blank | refused, unless the operator discards its data |
     /// | is not proven to be the recorded one; it was recorded under another name, or the recorded disk has another name now | refused: names or hints no longer match the same disks |
     /// | is not proven to be the recorded one, and is kept | accepted if the rest of the plan accepts its content, with a warning if a property differs from the record |
     /// | is not proven to be the recorded one, and is blank or contains the marker | accepted as a replacement, with a warning if a property differs from the record |
@@ -144,16 +145,16 @@ impl PlanDecider<'_> {
             return;
         }
         let said = format!(
-            "{matched_disk}, which was recorded when the machine was installed; this disk must be kept, but reads as blank",
+            "{matched_disk}, which was recorded when the machine was installed; this disk must be preserved, but reads as blank",
             matched_disk = describe_match(listed, found)
         );
         if self.is_discarded(&found.name) {
             return self.warn(format!("{said}: its data will be discarded, as requested by the operator"));
         }
         let remedy = match self.discard_name(found) {
-            None => "if the data on the disk are lost, erase the whole disk".to_owned(),
+            None => "if the data on the disk is lost, erase the whole disk".to_owned(),
             Some(name) => {
-                format!("if the data on the disk are lost, order the reinstall again with --give-up {name}")
+                format!("if the data on the disk is lost, order the reinstall again with --give-up {name}")
             }
         };
         self.refuse(
@@ -193,8 +194,8 @@ impl PlanDecider<'_> {
         }
     }
 
-    /// Explains why names or hints no longer match the same disks as when the machine was installed. Either the
-    /// recorded disk now has another name, or this disk was recorded with another name.
+    /// Explains that names or hints no longer match the same disks as during the installation: the recorded disk has
+    /// another name now, or the found disk was recorded under another name. Returns `None` if neither is the case.
     fn find_elsewhere(
         &self,
         listed: &layout::DiskSpec,
@@ -206,10 +207,11 @@ impl PlanDecider<'_> {
         let (disks, records) = &known.candidates;
         let alike = disks.find_like_record(record).into_iter().filter_map(|index| self.inventory.disks.get(index));
         let mut others = alike.filter(|disk| !is_found(disk));
-        let now = others.find(|disk| recorded_disk_match::may_be(record, disk, &known.shared));
+        let now = others.find(|disk| recorded_disk_match::may_be_recorded_disk(record, disk, &known.shared));
         let then = found.and_then(|found| {
             let alike = records.find_like_disk(found).into_iter().filter_map(|index| known.disks().get(index));
-            let mut others = alike.filter(|record| recorded_disk_match::may_be(record, found, &known.shared));
+            let mut others =
+                alike.filter(|record| recorded_disk_match::may_be_recorded_disk(record, found, &known.shared));
             others.find(|other| !self.is_harmless_copy(other, found, known))
         });
         if now.is_none() && then.is_none() {
@@ -238,19 +240,21 @@ impl PlanDecider<'_> {
         ))
     }
 
-    /// Returns whether two disks match the same record only because the partition table with its GUID was copied when a
-    /// mirror was repaired. It is unknown which of the two disks has the copy. No data is lost if the layout still
-    /// selects the recorded disk, and either the found disk is not wiped or both disks are wiped.
+    /// Returns whether two disks match the same record only because the partition table and its GUID were copied when
+    /// a mirror was repaired. In that case, it is unknown which disk has the copy. No data is lost if the layout
+    /// still selects the recorded disk, and either the found disk is not wiped or both disks are wiped.
     fn is_harmless_copy(&self, record: &RecordedDisk, found: &inventory::InventoryDisk, known: &DiskRecords) -> bool {
         let mut listed = self.layout.disks.iter().enumerate().filter(|(_, listed)| listed.device == record.device);
         listed.any(|(index, listed)| {
-            let is_in_place =
-                self.found.get(&index).is_some_and(|is| recorded_disk_match::may_be(record, is, &known.shared));
+            let is_in_place = self
+                .found
+                .get(&index)
+                .is_some_and(|is| recorded_disk_match::may_be_recorded_disk(record, is, &known.shared));
             is_in_place && (listed.wipeonreinstall || !self.verdict(&found.name).loses_data())
         })
     }
 
-    /// Decides on a disk that is not the recorded disk, or that cannot be identified.
+    /// Decides on a disk that is not proven to be the recorded disk.
     fn decide_unproven(
         &mut self,
         place: String,
@@ -260,7 +264,7 @@ impl PlanDecider<'_> {
         (likeness, known): (DiskLikeness, &DiskRecords),
     ) {
         let other = describe_difference(listed, record, found, likeness);
-        // A preserved disk was compared with the layout, and is not written.
+        // A preserved disk is not wiped, and its content is compared with the layout.
         let has_nothing_to_lose =
             !self.verdict(&found.name).loses_data() || found.blank || known.proven.contains(&found.name);
         if has_nothing_to_lose {
@@ -308,13 +312,13 @@ impl DiskRecords<'_> {
         match self.match_disk(record, disk) {
             DiskLikeness::Equal => true,
             DiskLikeness::Contradicting => false,
-            DiskLikeness::TooLittle => recorded_disk_match::looks_like(record, disk),
+            DiskLikeness::Inconclusive => recorded_disk_match::looks_like(record, disk),
         }
     }
 }
 
-/// Describes how the disk differs from its record: `/dev/sda is the disk with serial Z9, but when the machine was installed it was the disk
-/// with serial A0, which is now absent`. A virtual disk may have been enlarged since.
+/// Describes how the disk differs from its record: `/dev/sda is the disk with serial Z9, but when the machine was
+/// installed it was the disk with serial A0, which is now absent`. A virtual disk may have been enlarged since.
 fn describe_difference(
     listed: &layout::DiskSpec,
     record: &RecordedDisk,
@@ -323,7 +327,7 @@ fn describe_difference(
 ) -> String {
     let (is, was) = (describe_match(listed, found), describe_record(record));
     match likeness {
-        DiskLikeness::TooLittle => {
+        DiskLikeness::Inconclusive => {
             format!(
                 "{is}, and was {was} when the machine was installed: no identifier is known for both disks, so it \
                 is unknown whether they are the same disk"

@@ -1,11 +1,13 @@
 //! Checks whether an old installation is still complete after a failed attempt to replace it. Each attempt announces
-//! that it will destroy data, and waits for the response before it writes. An attempt that did not receive the response
-//! has not written anything.
+//! its start to the control plane, and writes only after it has received the response. Therefore an announced attempt
+//! need not have written anything.
 
 use super::InstallClaim;
 use super::recorded_disk::table_guid;
 use model::install_marker::InstallMarker;
 use model::inventory::{self, Inventory};
+use model::layout::graph::LayoutGraph;
+use model::layout::preserved_objects::PreservedObjects;
 use model::layout::{self, Layout};
 use model::storage_graph::{DeviceStack, LayoutMatch};
 
@@ -13,22 +15,26 @@ use model::storage_graph::{DeviceStack, LayoutMatch};
 ///
 /// | found | the old installation is |
 /// |---|---|
-/// | the marker of this installation is on the disks of `/`, and each disk that will be wiped still has the partition table that the layout specifies and the marker records | complete |
+/// | the marker of this installation is on the disks of `/`, and each disk that will be wiped has the partitions of the layout and the table GUID of the marker | complete |
 /// | any other state, or the state of a disk is unknown | possibly incomplete |
 ///
 /// A wipe first destroys the start of a disk, and all disks are wiped before anything new is written to one of them.
 /// Therefore, if the start of every disk is as expected, no wipe was started. The marker alone does not prove this: a
-/// new mirror on the same partitions shows the content of the old mirror, with its marker, although the partition table
-/// has changed. A marker of the reinstall order that is being executed belongs to the new installation, not to the old
-/// one.
+/// new mirror on the same partitions still contains the data of the old mirror, including its marker, although the
+/// partition table has changed. A marker of the current reinstall order is ignored: it belongs to the new installation.
+///
+/// Nothing is proven if one of these disks is only partly wiped: the partition table of such a disk retains its GUID,
+/// and may even remain unchanged, although the contents of the partitions that are not preserved are destroyed.
 pub(crate) fn is_intact(layout: &Layout, inventory: &Inventory, claim: &InstallClaim) -> bool {
     let meant = LayoutMatch::new(layout, inventory);
     let Some(marker) = find_own_marker(&meant, inventory, claim) else { return false };
+    let graph = LayoutGraph::from_layout(layout);
+    let preserved = PreservedObjects::from_graph(&graph);
     let mut wiped = layout.disks.iter().enumerate().filter(|(_, listed)| listed.wipeonreinstall);
     wiped.all(|(index, listed)| {
-        meant
-            .matched_disk(index)
-            .is_some_and(|found| starts_as_listed(listed, found) && has_its_table(listed, found, marker))
+        let is_whole = !preserved.includes_part_of(listed);
+        let found = meant.matched_disk(index).filter(|_| is_whole);
+        found.is_some_and(|found| starts_as_listed(listed, found) && has_its_table(listed, found, marker))
     })
 }
 

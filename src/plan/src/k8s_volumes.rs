@@ -8,19 +8,19 @@
 //! | is on a blank disk that the layout does not list | created: nothing else is written to that disk |
 //! | is on a device that this plan creates | created; refused on a disk that this reinstall wipes |
 //! | needs free space of a preserved group, or a new file in a preserved filesystem | added |
-//! | was prepared before, and its data were not found | refused: the data may be on a disk that is absent or unreadable ([`second_preparation`]) |
+//! | was prepared before, and its data were not found | refused: the data may be on a disk that is absent or unreadable ([`repeated_preparation_check`]) |
 //! | is marked for deletion | kept if it exists, otherwise not created |
 //! | meets none of these conditions | refused; the message contains the name of the volume |
 
 mod block_devices;
+mod devices_by_volume_uuid;
 mod group_space;
 mod install_marker_records;
 mod logical_volumes;
-mod second_preparation;
+mod repeated_preparation_check;
 mod sparse_file_space;
 mod sparse_files;
 mod terminating_volumes;
-mod volume_devices;
 
 use super::partition_placement::MIB;
 use super::planned_devices::{DeviceFate, DeviceSize, PlannedDevice};
@@ -38,7 +38,7 @@ use operations::{
 use std::collections::BTreeSet;
 
 /// Minimum size of a volume, in bytes. A partition table and a partition fit into this size.
-const LEAST_BYTES: u64 = 4 * MIB;
+const MINIMUM_VOLUME_BYTES: u64 = 4 * MIB;
 
 /// Decision on one Kubernetes volume.
 struct VolumeDecision {
@@ -90,7 +90,7 @@ impl<'a> PlanDecider<'a> {
         }
         decisions.sort_by_key(|(index, _)| *index);
         for (index, decision) in decisions {
-            self.note_decision(&volumes[index], decision);
+            self.record_decision(&volumes[index], decision);
         }
         self.record_volumes();
         self.refuse_full_carrier();
@@ -120,7 +120,7 @@ impl<'a> PlanDecider<'a> {
         }
     }
 
-    fn note_decision(&mut self, volume: &K8sVolume, decision: VolumeDecision) {
+    fn record_decision(&mut self, volume: &K8sVolume, decision: VolumeDecision) {
         let VolumeDecision { device, disks, verdict, size, sector_bytes, prepare, persistent } = decision;
         if verdict == PersistentVerdict::Leave {
             let (name, uid, kind) = (volume.name.clone(), volume.uid, volume.describe_kind());
@@ -215,7 +215,7 @@ fn as_preserved<'a>(device: &DevicePath, signatures: &'a [DeviceSignature], size
     PlannedDevice {
         path: device.clone(),
         now: device.clone(),
-        fate: DeviceFate::Kept,
+        fate: DeviceFate::Preserved,
         absent: None,
         blank: false,
         size_bytes: Some(size_bytes),
@@ -246,7 +246,7 @@ fn describe_on_wiped(device: &DevicePath) -> String {
 fn check_min_size(volume: &K8sVolume, decision: &VolumeDecision) -> Option<String> {
     let required = match volume.content {
         VolumeContent::Filesystem { format: FilesystemFormat::Xfs, .. } => MIN_XFS_MIB * MIB,
-        VolumeContent::Filesystem { .. } | VolumeContent::Block => LEAST_BYTES,
+        VolumeContent::Filesystem { .. } | VolumeContent::Block => MINIMUM_VOLUME_BYTES,
     };
     let existing = match decision.size {
         DeviceSize::Known(bytes) if bytes < required => bytes,
@@ -260,7 +260,7 @@ fn check_min_size(volume: &K8sVolume, decision: &VolumeDecision) -> Option<Strin
     ))
 }
 
-/// Returns a text that lists the disks of the machine, for a message.
+/// Returns a list of the disks of the machine, for a message.
 fn list_disks(inventory: &Inventory) -> String {
     let disks: Vec<&str> = inventory.disks.iter().map(|disk| disk.device.as_str()).collect();
     if disks.is_empty() { "no disks were found".to_owned() } else { format!("its disks are {}", disks.join(", ")) }

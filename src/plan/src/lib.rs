@@ -1,4 +1,5 @@
-//! The planner: a pure function of layout, inventory and mode, without I/O, clock or randomness.
+//! The planner: a pure function of layout, inventory and request, without I/O, clock or randomness. docs/glossary.md
+//! explains the terms.
 
 pub mod approval_comparison;
 pub mod approval_summary;
@@ -6,6 +7,7 @@ mod arrays;
 mod assembly_graph;
 mod attempt_record;
 mod attempt_retry;
+mod bios_boot_gap;
 mod boot_entry_operations;
 mod content_text;
 mod creation_trials;
@@ -25,9 +27,11 @@ mod file_injection;
 mod filesystem_fate;
 mod filesystems;
 pub(crate) mod firmware;
+mod first_install_protection;
 mod free_space;
 mod given_up_disks;
 mod guard_ranges;
+mod hibernation_images;
 mod image_boot_setup;
 pub mod image_bootability;
 mod image_stages;
@@ -63,6 +67,7 @@ mod read_only_plans;
 mod recorded_disk;
 mod recorded_disk_match;
 mod recorded_wipe_policy;
+mod renewed_volumes;
 pub mod request_from_allocation;
 mod spanning_objects;
 mod stages;
@@ -81,6 +86,7 @@ pub use erase_plan::plan_erasure;
 pub use existing_system_boot::is_carried_out;
 pub use file_injection::plan_injection;
 use filesystem_fate::FilesystemFate;
+pub use first_install_protection::{EndangeredData, find_endangered_data, has_contents};
 pub(crate) use intact_installation::is_intact;
 pub use migration_source::check_migration;
 pub use pool_machine_erasure::{PoolAllocation, is_installed, plan_emptying};
@@ -96,8 +102,8 @@ use model::layout::Layout;
 use model::storage_graph::LayoutMatch;
 use uuid::Uuid;
 
-/// Decides the fate of every disk of the machine. `ids` supplies the UUIDs of new objects, so that the plan contains them before the
-/// objects exist.
+/// Decides the fate of every disk of the machine. `ids` supplies the UUIDs of new objects, so that the plan contains
+/// them before the objects exist.
 ///
 /// The layout must be valid ([`model::layout::validate_layout`]).
 ///
@@ -115,7 +121,7 @@ pub fn make_plan(
         return existing_system_boot::plan_boot(layout, inventory, request, &marked);
     }
     let mut decided = planner::decide_plan(layout, inventory, &request, &Default::default(), ids);
-    // Objects that an interrupted attempt completed are preserved; only incomplete ones are recreated.
+    // Objects that an interrupted attempt has completed are preserved. Only incomplete objects are recreated.
     let remade = attempt_retry::disks_to_remake(layout, inventory, &request, &decided.problems);
     if !remade.is_empty() {
         let again = planner::decide_plan(layout, inventory, &request, &remade, ids);
@@ -127,11 +133,11 @@ pub fn make_plan(
     decided.problems.extend(request.source().find_problems(layout, inventory, &decided));
     decided.problems.extend(firmware::refuse_cleaning(layout, inventory));
     decided.problems.extend(nonblank_disk_protection::refuse_wiping(&request, inventory, &decided.disks));
-    decided.problems.extend(partly_kept_disks::refuse_execution(&decided.partly_kept));
+    decided.problems.extend(first_install_protection::refuse_erasing_data(layout, inventory, &request));
     decided.secret = Some(AttemptSecret::generate(ids));
     let verdicts =
         decided.problems.is_empty().then(|| approval_summary::summarize_plan(layout, inventory, &request, &decided));
-    // If the plan is refused for other reasons, there are no verdicts to compare.
+    // If the plan is refused for other reasons, the comparison with the approval is omitted.
     decided
         .problems
         .extend(verdicts.iter().flat_map(|verdicts| approval_comparison::compare_with_approval(&request, verdicts)));

@@ -34,10 +34,10 @@ use operations::{ByteRange, CrypttabEntry, DATA_OFFSET_BYTES, DeviceOp, LuksCont
 use uuid::Uuid;
 
 /// Signature type of a container in libblkid, for both versions of LUKS.
-pub const KIND: &str = "crypto_LUKS";
+pub const LUKS_SIGNATURE_TYPE: &str = "crypto_LUKS";
 
-/// Returns the key that the allocation contains for a container with this key source; empty if the allocation does not
-/// contain such a key. For a TPM, `disk_key` is the additional passphrase.
+/// Returns the key for a container with this key source; empty if the allocation does not contain this key. For a
+/// TPM, `disk_key` is the additional passphrase.
 pub(crate) fn find_key(allocation: &Allocation, source: KeySource) -> SecretText {
     match source {
         KeySource::Server | KeySource::Tpm2 => allocation.disk_key.clone(),
@@ -71,14 +71,16 @@ pub fn containers_to_open(layout: &Layout, inventory: &Inventory, allocation: &A
     alone.chain(groups).collect()
 }
 
-/// Returns the UUID of the container on a preserved device, or the reason why there is none.
+/// Returns the UUID of the LUKS container on a preserved device. Fails with the reason if there is no such container.
 pub(crate) fn container_uuid_on(device: &PlannedDevice) -> Result<Uuid, String> {
     device.content.as_deref().map_err(String::clone).and_then(container_uuid)
 }
 
 fn container_uuid(found: &[DeviceSignature]) -> Result<Uuid, String> {
     match found {
-        [one] if one.kind == KIND => one.uuid.parse().map_err(|_| "the container's UUID cannot be read".to_owned()),
+        [one] if one.kind == LUKS_SIGNATURE_TYPE => {
+            one.uuid.parse().map_err(|_| "the container's UUID cannot be read".to_owned())
+        }
         [one] => Err(format!("there is {}", content_text::describe_signature(one))),
         [] => Err("found no signature".to_owned()),
         several => {
@@ -96,13 +98,13 @@ impl<'a> PlanDecider<'a> {
         encrypted: EncryptionSpec,
         device: &PlannedDevice<'a>,
     ) {
-        // The module `missing_disks` decides on absent disks.
+        // Containers on absent disks are skipped, because the module `missing_disks` decides on absent disks.
         if device.absent.is_some() {
             return;
         }
         match device.fate {
             DeviceFate::Wiped | DeviceFate::Blank => self.make_encrypted(place, filesystem, encrypted, device),
-            DeviceFate::Kept => self.keep_encrypted(place, filesystem, encrypted, device),
+            DeviceFate::Preserved => self.preserve_encrypted(place, filesystem, encrypted, device),
         }
     }
 
@@ -117,12 +119,12 @@ impl<'a> PlanDecider<'a> {
             return self.refuse(ErrorCode::TooSmall, place, message);
         }
         let uuid = (self.ids)();
-        let container = self.add_filesystem_container(filesystem, encrypted, device, uuid, LuksFate::Made);
+        let container = self.add_filesystem_container(filesystem, encrypted, device, uuid, LuksFate::Created);
         let device = mapping_on(device, container.mapping);
         self.decide_plain(place, filesystem, &device);
     }
 
-    fn keep_encrypted(
+    fn preserve_encrypted(
         &mut self,
         place: &str,
         filesystem: &FilesystemSpec,
@@ -133,7 +135,7 @@ impl<'a> PlanDecider<'a> {
             Ok(uuid) => uuid,
             Err(why) => {
                 let message = format!(
-                    "{device} must be kept with {format} in LUKS, but {why}",
+                    "{device} must be preserved, and must contain {format} in LUKS, but {why}",
                     device = device.path,
                     format = filesystem.format
                 );
@@ -142,10 +144,10 @@ impl<'a> PlanDecider<'a> {
         };
         if let Some(inside) = self.find_opened(device, uuid) {
             self.add_filesystem_container(filesystem, encrypted, device, uuid, LuksFate::Opened);
-            self.note_foreign_tpm(device);
+            self.mark_foreign_tpm(device);
             if inside.blank && filesystem.format != FilesystemFormat::None {
                 let message = format!(
-                    "{} must be kept with {} in LUKS, but the container holds only zeros; create the filesystem in the container, or erase the disk \
+                    "{} must be preserved, and must contain {} in LUKS, but the container holds only zeros; create the filesystem in the container, or erase the disk \
                      to have the container recreated",
                     device.path, filesystem.format
                 );
@@ -153,11 +155,11 @@ impl<'a> PlanDecider<'a> {
             }
             return self.decide_plain(place, filesystem, &inside);
         }
-        self.keep_unopened(place, filesystem, encrypted, device, uuid);
+        self.preserve_unopened(place, filesystem, encrypted, device, uuid);
     }
 
     /// Decides on a preserved container that is not open.
-    fn keep_unopened(
+    fn preserve_unopened(
         &mut self,
         place: &str,
         filesystem: &FilesystemSpec,
@@ -169,14 +171,18 @@ impl<'a> PlanDecider<'a> {
         match (self.inventory.find_failure(&AttemptTarget::Container(device.now.clone())), needed) {
             (Some(why), Some(path)) => {
                 let message = format!(
-                    "{} must be kept with {} in LUKS, and the new system mounts it at {path}, but the container cannot be opened: {why}. \
+                    "{} must be preserved, and must contain {} in LUKS, which the new system mounts at {path}, but the container cannot be opened: {why}. \
                      Provide the key of the container, or add nofail to the mountoptions of the filesystem to leave the container locked",
                     device.path, filesystem.format
                 );
                 self.refuse(ErrorCode::EncryptionLocked, place, message);
             }
-            (Some(why), None) if self.was_being_made(&filesystem.device) => {
-                self.refuse(ErrorCode::EncryptionLocked, place, describe_half_made(device.path.as_str(), why));
+            (Some(why), None) if self.was_being_recreated(&filesystem.device) => {
+                self.refuse(
+                    ErrorCode::EncryptionLocked,
+                    place,
+                    describe_incomplete_container(device.path.as_str(), why),
+                );
             }
             (Some(why), None) => {
                 self.warn(format!(
@@ -185,7 +191,7 @@ impl<'a> PlanDecider<'a> {
                 let device = device.path.clone();
                 self.decided.filesystems.push(FilesystemFate::Unformatted { device, is_kept: true });
             }
-            // An offline plan has neither the key nor the disks.
+            // No key was tried, because an offline plan has access neither to the key nor to the disks.
             (None, _) => {
                 self.warn(format!(
                     "{}: the container was not opened for this plan; the machine will open it with its key and \
@@ -193,17 +199,17 @@ impl<'a> PlanDecider<'a> {
                     device.path
                 ));
                 let container = self.add_filesystem_container(filesystem, encrypted, device, uuid, LuksFate::Opened);
-                self.decided.filesystems.push(FilesystemFate::Kept { device: container.mapping, uuid: None });
+                self.decided.filesystems.push(FilesystemFate::Preserved { device: container.mapping, uuid: None });
             }
         }
     }
 
     /// Marks the most recently added container as sealed to another machine's TPM, if this machine's TPM did not unlock
     /// it. The headers of a preserved container are not written, so the container stays sealed to that TPM.
-    pub(crate) fn note_foreign_tpm(&mut self, device: &PlannedDevice) {
+    pub(crate) fn mark_foreign_tpm(&mut self, device: &PlannedDevice) {
         let Some(why) = self.inventory.find_failure(&AttemptTarget::Sealed(device.now.clone())) else { return };
         if let Some(luks) = self.decided.luks.last_mut() {
-            luks.strange_tpm = true;
+            luks.sealed_to_other_tpm = true;
         }
         self.warn(format!(
             "{} can only be opened with disk_key, which the new system does not have: the new system asks for the passphrase at its console until the TPM of \
@@ -212,9 +218,9 @@ impl<'a> PlanDecider<'a> {
         ));
     }
 
-    /// Returns the mapping of a preserved device if its container was opened with the given key.
+    /// Returns the mapping of a preserved device if its container was opened with the configured key.
     pub(crate) fn find_opened(&self, device: &PlannedDevice<'a>, uuid: Uuid) -> Option<PlannedDevice<'a>> {
-        // Another process may have opened it.
+        // If the key did not open the container, an existing mapping was opened without this key, and is not used.
         if self.inventory.find_failure(&AttemptTarget::Container(device.now.clone())).is_some() {
             return None;
         }
@@ -250,17 +256,18 @@ impl<'a> PlanDecider<'a> {
             nofail: says("nofail"),
             noauto: says("noauto"),
             read_only: filesystem.is_read_only(),
-            strange_tpm: false,
+            sealed_to_other_tpm: false,
         });
         container
     }
 }
 
-/// Returns the message for a container that cannot be opened and must not stay locked. Because of this problem, the
-/// module `attempt_retry` decides again, and recreates the disk of the container if that solves all problems.
-pub(crate) fn describe_half_made(what: &str, why: &str) -> String {
+/// Returns the message for a container that cannot be opened and must not stay locked. If an attempt was recreating
+/// the container's disk, this problem makes `attempt_retry` decide again. The disk is then recreated if that solves
+/// all problems.
+pub(crate) fn describe_incomplete_container(what: &str, why: &str) -> String {
     format!(
-        "{what} must be kept in LUKS, but an interrupted attempt was creating the container, and the container cannot be opened: {why}. \
+        "{what} must be preserved in LUKS, but an interrupted attempt was creating the container, and the container cannot be opened: {why}. \
          Provide the key of the container, or erase the container to have it recreated"
     )
 }
@@ -287,8 +294,8 @@ pub(crate) fn is_optional(filesystem: &FilesystemSpec) -> bool {
 }
 
 impl LuksDecision {
-    /// Returns the decision about the container around a physical volume of a group. If the new system mounts a volume
-    /// of this group, `needed` is the mount point.
+    /// Returns the decision on the container that contains a physical volume of a group. `needed` is the mount point of
+    /// a volume of this group, if the new system mounts one.
     pub(crate) fn for_group(
         container: LuksContainer,
         fate: LuksFate,
@@ -296,11 +303,20 @@ impl LuksDecision {
         needed: Option<&str>,
     ) -> LuksDecision {
         let (group, path, nofail) = (Some(group.to_owned()), needed.map(str::to_owned), needed.is_none());
-        LuksDecision { container, fate, group, path, nofail, noauto: false, read_only: false, strange_tpm: false }
+        LuksDecision {
+            container,
+            fate,
+            group,
+            path,
+            nofail,
+            noauto: false,
+            read_only: false,
+            sealed_to_other_tpm: false,
+        }
     }
 
     pub(crate) fn is_kept(&self) -> bool {
-        self.fate != LuksFate::Made
+        self.fate != LuksFate::Created
     }
 
     /// Returns whether the container must be opened for writing, because the new system mounts its content for writing.
@@ -314,7 +330,7 @@ impl LuksDecision {
         let needed_at = self.path.clone().filter(|_| !self.nofail && !self.noauto);
         let (key, more) = match self.container.source {
             KeySource::Tpm2 => (SecretText::default(), Some(CrypttabEntry::BY_TPM.to_owned())),
-            // The operator is asked again when the installed system starts.
+            // The installed system asks for the passphrase at each boot, so no key is stored in it.
             KeySource::Prompt => (SecretText::default(), None),
             KeySource::Server | KeySource::File => (self.container.key.clone(), None),
         };
@@ -330,7 +346,7 @@ fn opened_containers(decided: &PlanDecisions) -> impl Iterator<Item = &LuksDecis
 /// Returns the operation that checks, before the first write, that cryptsetup and every required key or TPM are
 /// available.
 pub(crate) fn check_containers(decided: &PlanDecisions) -> Option<Operation> {
-    let asked = opened_containers(decided).filter(|luks| !luks.strange_tpm);
+    let asked = opened_containers(decided).filter(|luks| !luks.sealed_to_other_tpm);
     let containers: Vec<LuksContainer> = asked.map(|luks| luks.container.clone()).collect();
     (!containers.is_empty()).then_some(Operation::Run(SessionOp::CheckContainers(CheckContainers(containers))))
 }
@@ -343,15 +359,15 @@ pub fn needs_passphrase(plan: &Plan) -> bool {
     )
 }
 
-/// Returns the operations that create the containers around physical volumes (`of_groups`) or around filesystems.
-/// Containers around physical volumes must be created before the groups.
+/// Returns the operations that create the containers of physical volumes (if `of_groups` is true) or of filesystems.
+/// The containers of physical volumes must be created before the groups.
 pub(crate) fn create_containers(decided: &PlanDecisions, of_groups: bool) -> Vec<Operation> {
-    let made = decided.luks.iter().filter(|luks| luks.fate == LuksFate::Made && luks.group.is_some() == of_groups);
+    let made = decided.luks.iter().filter(|luks| luks.fate == LuksFate::Created && luks.group.is_some() == of_groups);
     made.map(|luks| Operation::Device(DeviceOp::CreateContainer(luks.container.clone()))).collect()
 }
 
-/// Returns the operations that close the containers around physical volumes (`of_groups`) or around filesystems.
-/// Containers around physical volumes can be closed only after the groups are deactivated.
+/// Returns the operations that close the containers of physical volumes (if `of_groups` is true) or of filesystems. The
+/// containers of physical volumes can be closed only after the groups are deactivated.
 pub(crate) fn close_containers(decided: &PlanDecisions, of_groups: bool) -> impl Iterator<Item = Operation> {
     let close =
         |luks: &LuksDecision| DeviceOp::CloseContainer(CloseContainer { mapping: luks.container.mapping.clone() });

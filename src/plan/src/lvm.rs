@@ -1,5 +1,5 @@
-//! Decisions on volume groups and logical volumes. Groups and volumes are created on new devices; preserved groups and
-//! volumes are compared with the layout.
+//! Decisions on volume groups and logical volumes. On new devices, they are created. On preserved devices, they are
+//! compared with the layout.
 
 use super::DiskVerdict;
 use super::device_capacity::{self, CapacityShortage, EXTENT_BYTES};
@@ -9,9 +9,11 @@ use super::planned_devices::{DeviceFate, PlannedDevice, UnderlyingDevices};
 use super::planner_state::PlanDecider;
 use crate::content_text;
 use crate::planner_state::PlannedGroup;
+use crate::renewed_volumes;
 use common::error_code::ErrorCode;
 use model::device_name::DevicePath;
 use model::inventory::{self, VolumeHealth};
+use model::layout::preserved_objects::PreservedObjects;
 use model::layout::{LogicalVolumeSpec, LvmType, RequestedSize, VolumeGroupSpec};
 use model::storage_graph::find_groups_on;
 use operations::{CreateGroup, CreateVolume};
@@ -26,11 +28,11 @@ impl<'a> PlanDecider<'a> {
                 Some(encrypted) => self.open_containers(&place, group, encrypted, &below),
                 None => Some(below),
             };
-            // The group was refused, or stays locked.
+            // There are no devices if the group was refused, or if its containers stay locked.
             let Some(below) = below else { continue };
             self.refuse_same_name(&place, group, &below);
-            if below.fate == DeviceFate::Kept {
-                self.keep_group(&place, group, &below);
+            if below.fate == DeviceFate::Preserved {
+                self.preserve_group(&place, group, &below);
             } else {
                 self.make_group(&place, group, &below);
             }
@@ -40,9 +42,9 @@ impl<'a> PlanDecider<'a> {
     /// Refuses the name of a group if another group on unwiped disks has the same name, because the installed system
     /// identifies groups by name.
     fn refuse_same_name(&mut self, place: &str, group: &VolumeGroupSpec, below: &UnderlyingDevices) {
-        let ours = if below.fate == DeviceFate::Kept { below.present_paths() } else { Vec::new() };
+        let ours = if below.fate == DeviceFate::Preserved { below.present_paths() } else { Vec::new() };
         for twin in self.inventory.groups.iter().filter(|twin| twin.name == group.name) {
-            // A disk that is recreated after an interruption loses the group of the previous attempt.
+            // If a disk is recreated after an interruption, the group that the previous attempt created on it is lost.
             let is_lost = |verdict: &DiskVerdict| matches!(verdict, DiskVerdict::Wipe | DiskVerdict::Make);
             let stays = |device: &&DevicePath| {
                 let verdicts = self.verdicts_on(device);
@@ -94,13 +96,15 @@ impl<'a> PlanDecider<'a> {
         }
         let (physical, free) = (below.install_paths(), free.into_iter().collect());
         let (name, devices, tags) = (group.name.clone(), physical.clone(), group.tags.clone());
-        self.decided.groups.push(GroupFate::Made(CreateGroup { name, devices, tags }));
+        self.decided.groups.push(GroupFate::Created(CreateGroup { name, devices, tags }));
         let most_bytes = below.devices.iter().fold(0, |sum: u64, device| sum.saturating_add(device.size().max_bytes()));
         let (sector_bytes, fate) = (below.sector_bytes(), below.fate);
-        self.groups.insert(&group.name, PlannedGroup { physical, free, most_bytes, sector_bytes, fate, kept: None });
+        let (kept, extent_bytes, renewed) = (None, EXTENT_BYTES, Vec::new());
+        let planned = PlannedGroup { physical, free, most_bytes, sector_bytes, fate, kept, extent_bytes, renewed };
+        self.groups.insert(&group.name, planned);
     }
 
-    fn keep_group(&mut self, place: &str, group: &'a VolumeGroupSpec, below: &UnderlyingDevices) {
+    fn preserve_group(&mut self, place: &str, group: &'a VolumeGroupSpec, below: &UnderlyingDevices) {
         let wanted = below.present_paths();
         let found = find_groups_on(self.inventory, &wanted);
         let kept = match found.as_slice() {
@@ -114,46 +118,61 @@ impl<'a> PlanDecider<'a> {
                 };
                 let remedy = suggest_after_extension(group, &wanted, several).unwrap_or_default();
                 let message = format!(
-                    "vg:{group} must be kept on {devices}, but {there}{remedy}",
+                    "vg:{group} must be preserved on {devices}, but {there}{remedy}",
                     group = group.name,
                     devices = wanted.join(", ")
                 );
                 return self.refuse(ErrorCode::PreservedMismatch, place, message);
             }
         };
+        if !self.is_usable(place, group, below, kept) || !self.is_complete(place, group, below, kept) {
+            return;
+        }
+        let physical = below.install_paths();
+        let volumes = self.layout.logicalvolumes.iter().filter(|volume| volume.volumegroup == group.name);
+        let Some(renewal) = self.renew_volumes(place, group, below, kept) else { return };
+        let volumes = volumes.filter(|volume| !renewal.renewed.contains(&volume.name.as_str()));
+        let volumes = volumes.map(|volume| volume.name.clone()).collect();
+        self.decided.groups.push(GroupFate::Preserved { name: group.name.clone(), devices: physical.clone(), volumes });
+        let (sector_bytes, fate, extent_bytes) = (below.sector_bytes(), below.fate, kept.extent_bytes);
+        let most_bytes = kept.physical.iter().fold(0, |sum: u64, physical| sum.saturating_add(physical.size_bytes));
+        let (free, renewed) = (renewal.free, renewal.renewed);
+        let kept = Some(kept);
+        let planned = PlannedGroup { physical, free, most_bytes, sector_bytes, fate, kept, extent_bytes, renewed };
+        self.groups.insert(&group.name, planned);
+    }
+
+    /// Returns whether the group can be activated on this machine.
+    fn is_usable(
+        &mut self,
+        place: &str,
+        group: &VolumeGroupSpec,
+        below: &UnderlyingDevices,
+        kept: &inventory::LvmVolumeGroup,
+    ) -> bool {
         if let Some(device) = below.present().find(|device| device.content.as_ref().is_ok_and(|found| found.len() > 1))
         {
             let there: Vec<String> =
                 device.content.iter().copied().flatten().map(content_text::describe_signature).collect();
             let message = format!(
-                "vg:{group} must be kept on {device}, but there are several signatures: {signatures}",
+                "vg:{group} must be preserved on {device}, but there are several signatures: {signatures}",
                 group = group.name,
                 device = device.now,
                 signatures = there.join(" and ")
             );
-            return self.refuse(ErrorCode::PreservedMismatch, place, message);
+            self.refuse(ErrorCode::PreservedMismatch, place, message);
+            return false;
         }
         if let Some(why) = &kept.closed {
-            return self.refuse(
-                ErrorCode::PreservedUnusable,
-                place,
-                format!("vg:{group} must be kept, but {why}", group = group.name),
-            );
+            let message = format!("vg:{group} must be preserved, but {why}", group = group.name);
+            self.refuse(ErrorCode::PreservedUnusable, place, message);
+            return false;
         }
-        if !self.is_complete(place, group, below, kept) {
-            return;
-        }
-        let physical = below.install_paths();
-        let volumes = self.layout.logicalvolumes.iter().filter(|volume| volume.volumegroup == group.name);
-        let volumes = volumes.map(|volume| volume.name.clone()).collect();
-        self.decided.groups.push(GroupFate::Kept { name: group.name.clone(), devices: physical.clone(), volumes });
-        let sector_bytes = below.sector_bytes();
-        let fate = below.fate;
-        let group_of_ours = PlannedGroup { physical, free: None, most_bytes: 0, sector_bytes, fate, kept: Some(kept) };
-        self.groups.insert(&group.name, group_of_ours);
+        true
     }
 
-    /// Returns whether all data of the group are available, including data of volumes that the layout does not list.
+    /// Returns whether all data of the group is available, including data of volumes that the layout does not list.
+    /// The data of renewed volumes is not needed.
     fn is_complete(
         &mut self,
         place: &str,
@@ -161,15 +180,17 @@ impl<'a> PlanDecider<'a> {
         below: &UnderlyingDevices,
         kept: &inventory::LvmVolumeGroup,
     ) -> bool {
+        let renewed = PreservedObjects::from_graph(self.graph).renewed_volumes(group);
         let of = |health: VolumeHealth| -> String {
-            let volumes = kept.volumes.iter().filter(|volume| volume.health == health);
+            let preserved = kept.volumes.iter().filter(|volume| !renewed_volumes::is_removed(volume, &renewed));
+            let volumes = preserved.filter(|volume| volume.health == health);
             volumes.map(|volume| volume.name.as_str()).collect::<Vec<_>>().join(", ")
         };
         let (lost, degraded) = (of(VolumeHealth::Lost), of(VolumeHealth::Degraded));
         if !lost.is_empty() {
             let there = describe_group(kept);
             let message = format!(
-                "vg:{group} must be kept, but data of the volumes {lost} are missing: {there}",
+                "vg:{group} must be preserved, but data of the volumes {lost} is missing: {there}",
                 group = group.name
             );
             self.refuse(ErrorCode::IncompleteObject, place, message);
@@ -203,10 +224,10 @@ impl<'a> PlanDecider<'a> {
         for index in order {
             let volume = &self.layout.logicalvolumes[index];
             let place = format!("logicalvolumes[{index}]");
-            // A missing group was refused.
+            // If the group is not in the plan, it was refused, and the refusal is already reported.
             let Some(mut group) = self.groups.remove(volume.volumegroup.as_str()) else { continue };
-            match group.kept {
-                Some(kept) => self.keep_volume(&place, volume, &group, kept),
+            match group.kept.filter(|_| !group.renewed.contains(&volume.name.as_str())) {
+                Some(kept) => self.preserve_volume(&place, volume, &group, kept),
                 None => self.make_volume(&place, volume, &mut group),
             }
             self.groups.insert(&volume.volumegroup, group);
@@ -215,18 +236,24 @@ impl<'a> PlanDecider<'a> {
 
     fn make_volume(&mut self, place: &str, volume: &LogicalVolumeSpec, group: &mut PlannedGroup<'a>) {
         let LogicalVolumeSpec { name, volumegroup, size, lvmtype, .. } = volume;
-        let allocate = |free: &mut Vec<u64>| device_capacity::allocate_extents(*lvmtype, *size, free);
+        let extent_bytes = group.extent_bytes;
+        let allocate = |free: &mut Vec<u64>| device_capacity::allocate_extents(*lvmtype, *size, extent_bytes, free);
         let size_bytes = match group.free.as_mut().map(allocate).transpose() {
             Ok(Some(size_bytes)) => Some(size_bytes),
             Ok(None) => device_capacity::requested_bytes(*lvmtype, *size, group.physical.len()),
             Err(CapacityShortage { required_mib, existing_mib }) => {
                 let extents = match lvmtype {
-                    LvmType::Linear => "in extents of 4 MiB",
-                    LvmType::Striped => "an equal share on each physical volume, in extents of 4 MiB",
-                    LvmType::Raid1 => "two physical volumes, each with a copy and one metadata extent of 4 MiB",
+                    LvmType::Linear => "in extents of",
+                    LvmType::Striped => "an equal share on each physical volume, in extents of",
+                    LvmType::Raid1 => "two physical volumes, each with a copy and one metadata extent of",
+                };
+                let preserved = match group.kept {
+                    Some(_) => "; preserved volumes are neither shrunk nor moved",
+                    None => "",
                 };
                 let message = format!(
-                    "vg:{volumegroup} is not big enough for lv:{name} required:{required_mib}MiB, existing:{existing_mib}MiB ({lvmtype}: {extents})"
+                    "vg:{volumegroup} is not big enough for lv:{name} required:{required_mib}MiB, existing:{existing_mib}MiB ({lvmtype}: {extents} {extent}{preserved})",
+                    extent = describe_extent(extent_bytes)
                 );
                 return self.refuse(ErrorCode::TooSmall, format!("{place}.size"), message);
             }
@@ -235,7 +262,8 @@ impl<'a> PlanDecider<'a> {
         let device = PlannedDevice {
             path: path.as_device(),
             now: path.as_device(),
-            fate: group.fate,
+            // A volume that is renewed in a preserved group counts as new, because its content is new.
+            fate: if group.fate == DeviceFate::Preserved { DeviceFate::Wiped } else { group.fate },
             absent: None,
             blank: false,
             size_bytes,
@@ -255,7 +283,7 @@ impl<'a> PlanDecider<'a> {
         });
     }
 
-    fn keep_volume(
+    fn preserve_volume(
         &mut self,
         place: &str,
         volume: &LogicalVolumeSpec,
@@ -275,16 +303,19 @@ impl<'a> PlanDecider<'a> {
             return self.refuse(
                 ErrorCode::PreservedMismatch,
                 place,
-                format!("{path} must be kept as {type_name}{size}, but {there}", type_name = volume.lvmtype),
+                format!(
+                    "{path} must be preserved, and must be {type_name}{size}, but {there}",
+                    type_name = volume.lvmtype
+                ),
             );
         };
         if size == Ordering::Greater {
             let (is, layout) = (found.size_bytes / MIB, volume.size.as_mib().unwrap_or_default());
-            self.warn(format!("{path} has {is} MiB instead of {layout} MiB, and is preserved with this size"));
+            self.warn(format!("{path} is {is} MiB instead of {layout} MiB, and is preserved with this size"));
         }
         if let Some(how) = &found.entangled {
             let message = format!(
-                "{path} must be kept, but the volume {how}; remove the snapshot, or complete the merge or move, in the installed system"
+                "{path} must be preserved, but the volume {how}; remove the snapshot, or complete the merge or move, in the installed system"
             );
             return self.refuse(ErrorCode::PreservedUnusable, place, message);
         }
@@ -293,7 +324,7 @@ impl<'a> PlanDecider<'a> {
         let device = PlannedDevice {
             path: path.as_device(),
             now: running.map_or_else(|| path.as_device(), |running| running.device.clone()),
-            fate: DeviceFate::Kept,
+            fate: DeviceFate::Preserved,
             absent: None,
             blank: running.is_some_and(|running| running.blank),
             size_bytes: Some(found.size_bytes),
@@ -303,6 +334,13 @@ impl<'a> PlanDecider<'a> {
             content: running.map(|running| running.signatures.as_slice()).ok_or_else(not_running),
         };
         self.devices.insert(path, device);
+    }
+}
+
+fn describe_extent(bytes: u64) -> String {
+    match bytes.is_multiple_of(MIB) {
+        true => format!("{} MiB", bytes / MIB),
+        false => format!("{bytes} bytes"),
     }
 }
 

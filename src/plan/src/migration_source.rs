@@ -1,5 +1,5 @@
-//! Source of a machine migration: determines the data of the installed machine that are migrated, or the reasons why
-//! they cannot be migrated. Nothing is written.
+//! Source of a machine migration: determines which data of the installed machine is migrated, or the reasons why it
+//! cannot be migrated. Nothing is written.
 //!
 //! | object on the disks of the layout | result |
 //! |---|---|
@@ -28,7 +28,7 @@ const LUKS: &str = "crypto_LUKS";
 
 const ENCRYPTED: &str = "is encrypted (LUKS), and its key is not migrated; decrypt the device first";
 
-/// Returns the description of the migrated data, and the devices from which these data are read.
+/// Returns the description of the migrated data, and the devices from which this data is read.
 ///
 /// # Errors
 /// Returns all reasons why the machine cannot be migrated.
@@ -37,7 +37,7 @@ pub fn check_migration(
     inventory: &Inventory,
     claim: &InstallClaim,
 ) -> Result<(MigratedMachine, Vec<SourceDevice>), Vec<Diagnostic>> {
-    let found = existing_system_boot::find_latest(layout, inventory, |marker| claim.is_ours(marker));
+    let found = existing_system_boot::find_best_marker(layout, inventory, |marker| claim.is_ours(marker));
     let marker = found.as_ref().map(|found| found.marker.clone()).unwrap_or_default();
     let meant =
         existing_system_boot::match_by_marker(layout, inventory, &ComparableDiskIndex::new(&inventory.disks), &marker);
@@ -53,7 +53,7 @@ pub fn check_migration(
         from: Vec::new(),
     };
     carrying.compare_marker(claim, found.as_ref());
-    carrying.note_disks();
+    carrying.record_source_disks();
     layout.raid.iter().enumerate().for_each(|(index, raid)| carrying.check_array(&format!("raid[{index}]"), raid));
     for (index, group) in layout.volumegroups.iter().enumerate() {
         carrying.check_group(&format!("volumegroups[{index}]"), group);
@@ -112,7 +112,7 @@ impl MigrationCheck<'_> {
         }
     }
 
-    fn note_disks(&mut self) {
+    fn record_source_disks(&mut self) {
         let layout = self.meant.graph.layout;
         for (index, listed) in layout.disks.iter().enumerate() {
             if listed.image {
@@ -186,7 +186,7 @@ impl MigrationCheck<'_> {
         };
         for volume in found.volumes.iter().filter(|volume| !is_listed(volume)) {
             let message = format!(
-                "logical volume {group}/{volume} ({kind}, {size}) is not in the layout and would not be migrated. If its data are needed, copy the data elsewhere; then remove the logical volume",
+                "logical volume {group}/{volume} ({kind}, {size}) is not in the layout and would not be migrated. If you need its data, copy it elsewhere; then remove the logical volume",
                 group = group.name,
                 volume = volume.name,
                 kind = volume.kind,
@@ -196,13 +196,14 @@ impl MigrationCheck<'_> {
         }
     }
 
-    /// Refuses migrated objects with members that the layout does not list.
+    /// Refuses a migrated object if it also has members that the layout does not list.
     fn refuse_others<'b>(&mut self, place: &str, what: &str, others: impl Iterator<Item = &'b DevicePath>) {
         let others: Vec<&str> = others.map(DevicePath::as_str).collect();
         if !others.is_empty() {
             let others = others.join(", ");
             let message = format!(
-                "{what} also uses {others}, which the layout does not list for it; remove {others} from {what} first"
+                "{what} also uses {others}, which the layout does not list as its devices; remove {others} from \
+                {what} first"
             );
             self.refuse(place, message);
         }
@@ -258,7 +259,7 @@ impl MigrationCheck<'_> {
         for (index, listed) in layout.disks.iter().enumerate().filter(|(_, listed)| !listed.image) {
             let place = format!("disks[{index}]");
             let Some(disk) = self.meant.matched_disk(index) else { continue };
-            // A member shows the partition table inside its array.
+            // The partition table of an array may also be visible on its members, so the table of a member is ignored.
             let is_member = self.meant.graph.is_member(&listed.device);
             if listed.partitions.is_empty() {
                 self.refuse_data(&place, &listed.device, StackUnit::Disk(disk));
@@ -269,7 +270,7 @@ impl MigrationCheck<'_> {
                     true => self.refuse_data(&place, &name, StackUnit::Partition(part)),
                     false => {
                         let message = format!(
-                            "partition {partition} ({size}, {content}) is not in the layout and would not be migrated. If its data are needed, copy the data elsewhere; then remove the partition",
+                            "partition {partition} ({size}, {content}) is not in the layout and would not be migrated. If you need its data, copy it elsewhere; then remove the partition",
                             partition = part.device,
                             size = format_bytes(part.size_bytes),
                             content = describe_content(StackUnit::Partition(part))
@@ -308,7 +309,7 @@ impl MigrationCheck<'_> {
         if let StackUnit::Disk(disk) = unit
             && disk.table.is_some()
         {
-            // Its partitions are reported individually.
+            // A disk with partitions is not reported here, because `refuse_unlisted` reports its partitions.
             return;
         }
         let message = format!(

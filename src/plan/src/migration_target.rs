@@ -13,7 +13,7 @@
 
 use super::plan_decisions::PlanDecisions;
 use common::error_code::ErrorCode;
-use operations::{AdaptMoved, GrowFilesystem, MoveStands};
+use operations::{AdaptMoved, CheckMigrationCanceled, GrowFilesystem};
 
 use super::planner_state::PlanDecider;
 
@@ -27,7 +27,7 @@ use common::format::format_bytes;
 use model::deploy_steps::StepList;
 use model::device_name::{DevicePath, LayoutPath};
 use model::install_marker::{InstallMarker, RecordedDisk};
-use model::inventory::{self, Inventory};
+use model::inventory::{Inventory, InventoryDisk};
 use model::layout::{self, FilesystemFormat, Layout, hints};
 use model::machine_migration::{MigratedFilesystem, MigratedMachine, MigrationOffer, MigrationSide};
 use operations::{DeviceOp, FinishInputs, Operation, ReceiveMigration, ReceivedDevice, SessionOp, StageName};
@@ -36,7 +36,7 @@ use std::collections::BTreeMap;
 use uuid::Uuid;
 
 impl PlanRequest {
-    /// Returns the migration by which this machine receives the system of another machine.
+    /// Returns the migration in which this machine receives the system of another machine.
     pub(crate) fn receiving(&self) -> Option<&MigrationOffer> {
         self.assigned.allocation.moving.as_ref().filter(|moving| moving.part == MigrationSide::Receive)
     }
@@ -84,18 +84,18 @@ impl SystemSource for MigrationSource<'_> {
             entries: boot_entry_operations::write_entries_of_migrated(&finishing),
             installer: Operation::Run(SessionOp::AdaptMoved(AdaptMoved(finishing))),
             fstab: Vec::new(),
-            before_marker: Some(SessionOp::MoveStands(MoveStands { order: order.clone() })),
+            before_marker: Some(SessionOp::CheckMigrationCanceled(CheckMigrationCanceled { order: order.clone() })),
             warnings: Vec::new(),
         }
     }
 }
 
-/// Returns the operations that mount the received filesystems, and grow those on devices that are larger than on the
+/// Returns the operations that mount the received filesystems, and grow those whose devices are larger than on the
 /// source machine.
 fn mount_and_grow(inputs: &SourceInputs) -> Vec<Operation> {
     let mounts = inputs.returning.before_the_image().into_iter().flat_map(|mount| {
         let grow = match &mount {
-            Operation::Run(SessionOp::Mount(mount)) if inputs.decided.larger.contains(&mount.device) => {
+            Operation::Run(SessionOp::Mount(mount)) if inputs.decided.grown_devices.contains(&mount.device) => {
                 Some(Operation::Run(SessionOp::GrowFilesystem(GrowFilesystem(mount.clone()))))
             }
             _ => None,
@@ -115,7 +115,7 @@ fn add_disk_hints(layout: &Layout, inventory: &Inventory, moving: &MigrationOffe
         let serial = record.comparable_serial().map(|_| &record.serial);
         let wwn = record.comparable_wwn().map(|_| &record.wwn);
         for (hint, value) in [("serial", serial), ("wwn", wwn), ("by_path", Some(&record.by_path))] {
-            // The slot is only used if the other identifiers are ambiguous.
+            // The slot is used only if serial number and WWN do not select exactly one disk.
             let is_told =
                 hint == "by_path" && !hints.is_empty() && hints::find_candidates(&hints, &inventory.disks).len() < 2;
             if let Some(value) = value.filter(|value| !value.is_empty() && !is_told) {
@@ -187,7 +187,7 @@ impl PlanDecider<'_> {
                 self.refuse(ErrorCode::MigrationTarget, place, message);
                 continue;
             };
-            // Swap is recreated, as large as its device.
+            // Swap areas are not compared. They are not received, but created with the size of their device.
             if was.format != FilesystemFormat::Swap {
                 self.compare_size(&place, was, &device, before.get(index).copied().flatten());
                 self.decided.received.push(ReceivedDevice {
@@ -201,8 +201,7 @@ impl PlanDecider<'_> {
         }
     }
 
-    /// Checks that the disks of this machine are the disks that the control plane specifies, and that none of them
-    /// belongs to the source machine.
+    /// Checks that this machine's disks are the ones that the control plane specifies, not disks of the source machine.
     fn compare_migration_disks(&mut self, moving: &MigrationOffer, marker: &InstallMarker) {
         let layout = self.layout;
         for (index, listed) in layout.disks.iter().enumerate() {
@@ -212,53 +211,18 @@ impl PlanDecider<'_> {
                 self.refuse(ErrorCode::MigrationTarget, format!("disks[{index}]"), message);
             }
             let Some(found) = self.found.get(&index).copied() else { continue };
-            match disk_record(moving, listed) {
-                Some(record) if record.size_bytes != 0 && record.size_bytes != found.size_bytes => {
-                    let message = format!(
-                        "{listed} must be a disk of {required}, but {device} has {actual}; choose the disks of the migration again",
-                        listed = listed.device,
-                        required = format_bytes(record.size_bytes),
-                        device = found.device,
-                        actual = format_bytes(found.size_bytes)
-                    );
-                    self.refuse(ErrorCode::MigrationTarget, place.clone(), message);
-                }
-                None if !moving.disks.is_empty() => {
-                    let message = format!(
-                        "the migration does not specify which disk of this machine is {device}",
-                        device = listed.device
-                    );
-                    self.refuse(ErrorCode::MigrationTarget, place.clone(), message);
-                }
-                Some(_) | None => {}
+            if let Some(message) = explain_other_disk(moving, listed, found) {
+                self.refuse(ErrorCode::MigrationTarget, place.clone(), message);
             }
-            let guid = table_guid(found);
-            if guid.is_some() && marker.disks.iter().any(|disk| disk.guid == guid) {
-                let message = format!(
-                    "{disk} has the partition table of machine {machine}, whose system is migrated: this disk belongs to that machine, or is a copy of one of its disks. Return the disk to that machine, or erase the copy",
-                    disk = found.device,
-                    machine = marker.machine
-                );
-                self.refuse(ErrorCode::MigrationTarget, place, message);
-                continue;
-            }
-            // This also covers disks without a table, which are members of an array or group as a whole.
-            let here = full_record(found);
-            if let Some((there, by)) = marker.disks.iter().find_map(|disk| Some((disk, disk.explain_same_disk(&here)?)))
-            {
-                let message = format!(
-                    "{disk} has the same {by} as {source_disk} of machine {machine}, whose system is migrated: both machines have access to that disk, or the disk was moved to this machine. Return the disk to that machine, or choose another disk of this machine for the migration",
-                    disk = found.device,
-                    source_disk = there.device,
-                    machine = marker.machine
-                );
+            if let Some(message) = explain_source_disk(found, marker) {
                 self.refuse(ErrorCode::MigrationTarget, place, message);
             }
         }
     }
 
     fn compare_size(&mut self, place: &str, was: &MigratedFilesystem, device: &PlannedDevice, before: Option<u64>) {
-        // Only a lower bound is known for arrays, so it is compared with the same estimate for the source machine.
+        // The size of a new array is only known as a lower bound. It is compared with the bound that is computed in the
+        // same way for the source machine.
         let below = self.graph.objects_below([&was.device]);
         let before = before.filter(|_| !below.arrays.is_empty());
         let disks = below.disks.iter().filter_map(|index| self.found.get(index));
@@ -282,9 +246,9 @@ impl PlanDecider<'_> {
             );
             self.refuse(ErrorCode::MigrationTarget, place, message);
         } else if here > there && was.format.can_grow() {
-            self.decided.larger.push(device.path.clone());
+            self.decided.grown_devices.push(device.path.clone());
         }
-        // vfat and unknown content may contain sector numbers, and are then also unreadable on a device with smaller sectors.
+        // vfat and unknown content may contain sector numbers, so they require exactly the sector size of the source.
         let counts_in_sectors = matches!(was.format, FilesystemFormat::Vfat | FilesystemFormat::None);
         let there = was.sector_bytes;
         let differs = device.sector_bytes != there;
@@ -299,8 +263,47 @@ impl PlanDecider<'_> {
     }
 }
 
-/// Estimates the sizes of the layout's filesystems on the source machine in the same way as for this machine. Returns
-/// them in the order of the layout.
+/// Returns the reason why a disk of this machine is not the disk that the control plane specifies for `listed`.
+fn explain_other_disk(moving: &MigrationOffer, listed: &layout::DiskSpec, found: &InventoryDisk) -> Option<String> {
+    match disk_record(moving, listed) {
+        Some(record) if record.size_bytes != 0 && record.size_bytes != found.size_bytes => Some(format!(
+            "{listed} must be a disk of {required}, but {device} has {actual}; choose the disks of the migration again",
+            listed = listed.device,
+            required = format_bytes(record.size_bytes),
+            device = found.device,
+            actual = format_bytes(found.size_bytes)
+        )),
+        None if !moving.disks.is_empty() => Some(format!(
+            "the migration does not assign a disk of this machine to {device} of the layout",
+            device = listed.device
+        )),
+        Some(_) | None => None,
+    }
+}
+
+/// Returns the reason why a disk of this machine may be a disk of the source machine.
+fn explain_source_disk(found: &InventoryDisk, marker: &InstallMarker) -> Option<String> {
+    let guid = table_guid(found);
+    if guid.is_some() && marker.disks.iter().any(|disk| disk.guid == guid) {
+        return Some(format!(
+            "{disk} has the partition table of machine {machine}, whose system is migrated: this disk belongs to that machine, or is a copy of one of its disks. Return the disk to that machine, or erase the copy",
+            disk = found.device,
+            machine = marker.machine
+        ));
+    }
+    // This check also applies to disks without a partition table, such as whole disks that are members of arrays.
+    let here = full_record(found);
+    let (there, by) = marker.disks.iter().find_map(|disk| Some((disk, disk.explain_same_disk(&here)?)))?;
+    Some(format!(
+        "{disk} has the same {by} as {source_disk} of machine {machine}, whose system is migrated: both machines have access to that disk, or the disk was moved to this machine. Return the disk to that machine, or choose another disk of this machine for the migration",
+        disk = found.device,
+        source_disk = there.device,
+        machine = marker.machine
+    ))
+}
+
+/// Estimates the sizes of the filesystems on the source machine with the same rules as for this machine. The result is
+/// in the order of the layout, and is empty if the estimate fails.
 fn source_sizes(layout: &Layout, marker: &InstallMarker) -> Vec<Option<u64>> {
     let (mut layout, mut inventory) = (layout.clone(), Inventory::default());
     for (index, disk) in layout.disks.iter_mut().enumerate() {
@@ -308,12 +311,12 @@ fn source_sizes(layout: &Layout, marker: &InstallMarker) -> Vec<Option<u64>> {
         let name = format!("there{index}");
         let device = format!("/dev/{name}");
         disk.hints = [("name".to_owned(), device.clone())].into();
-        inventory.disks.push(inventory::InventoryDisk {
+        inventory.disks.push(InventoryDisk {
             name: name.into(),
             device: device.into(),
             size_bytes: record.size_bytes,
             sector_bytes: if record.sector_bytes == 0 { 512 } else { record.sector_bytes },
-            ..inventory::InventoryDisk::default()
+            ..InventoryDisk::default()
         });
     }
     let (steps, assigned) = (StepList::default(), Default::default());

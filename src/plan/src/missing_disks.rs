@@ -10,16 +10,16 @@ use model::layout::preserved_objects::PreservedObjects;
 use model::layout::{self, RaidLevel};
 
 impl PlanDecider<'_> {
-    /// Registers the devices that the layout has on the absent disk, so that the planner can decide on the objects that
-    /// use these devices. For example, an array may work without one of its devices.
-    pub fn note_absent(&mut self, index: usize, disk: &layout::DiskSpec) {
+    /// Registers the layout's devices on the absent disk, so that the planner can decide on the objects that use them:
+    /// an array, for example, may work without one of its devices.
+    pub fn register_absent_disk(&mut self, index: usize, disk: &layout::DiskSpec) {
         let preserved = PreservedObjects::from_graph(self.graph);
         for path in disk_devices(disk) {
             let is_kept = !disk.wipeonreinstall || preserved.includes_device(&path);
             let device = PlannedDevice {
                 now: path.as_device(),
                 path: path.as_device(),
-                fate: if is_kept { DeviceFate::Kept } else { DeviceFate::Wiped },
+                fate: if is_kept { DeviceFate::Preserved } else { DeviceFate::Wiped },
                 absent: Some(index),
                 blank: false,
                 size_bytes: None,
@@ -32,7 +32,7 @@ impl PlanDecider<'_> {
         }
     }
 
-    /// Adds a reason why the plan cannot proceed without the absent disk below the device.
+    /// Records why the plan cannot proceed without the absent disk below the device.
     pub(crate) fn refuse_absent(&mut self, device: &PlannedDevice, why: String) {
         if let Some(absent) = device.absent.and_then(|index| self.absent.get_mut(&index)) {
             absent.needed.push(why);
@@ -55,7 +55,7 @@ impl PlanDecider<'_> {
                     .problems
                     .push(Diagnostic::new(format!("disks[{index}].device"), message).with_code(ErrorCode::DiskMissing));
             } else {
-                self.warn(format!("{message}; arrays and volume groups on that disk continue WITHOUT it"));
+                self.warn(format!("{message}; arrays and volume groups on that disk continue WITHOUT this disk"));
             }
         }
     }
@@ -67,8 +67,8 @@ fn disk_devices(disk: &layout::DiskSpec) -> impl Iterator<Item = LayoutPath> {
     std::iter::once(disk.device.clone()).chain(partitions)
 }
 
-/// Returns whether an array still has all of its data if these active members are missing. RAID 10 stores the two
-/// copies of a chunk on adjacent members.
+/// Returns whether an array still has all of its data if these active members are missing. For RAID 10, any two
+/// adjacent members may be the only two copies of a chunk.
 pub(crate) fn has_all_data(level: RaidLevel, active: usize, missing: &[usize]) -> bool {
     match level {
         RaidLevel::Raid0 => missing.is_empty(),

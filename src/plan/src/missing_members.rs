@@ -1,5 +1,5 @@
-//! Objects on preserved or unlisted disks that lack a component. If a disk that will be wiped contains an object that
-//! could not be inspected, that object may be or contain the missing component.
+//! Objects on preserved or unlisted disks that lack a component. The missing component may be on a wiped disk:
+//! either as an object that could not be inspected, or inside such an object.
 
 use super::opaque_objects::OpaqueOnDisks;
 use super::planner_state::PlanDecider;
@@ -14,17 +14,17 @@ use std::collections::{BTreeMap, BTreeSet};
 impl<'a> PlanDecider<'a> {
     /// Refuses to wipe a disk that may contain the missing component of a preserved object.
     ///
-    /// | state of the disks that are not wiped (preserved or unlisted) | state of a disk that a reinstall wipes | the reinstall is |
+    /// | the preserved and unlisted disks contain | the disk that a reinstall would wipe contains | the reinstall is |
     /// |---|---|---|
-    /// | no object lacks a component | any state | allowed |
-    /// | an object lacks a component, or could not be inspected and may lack one | it contains an object that could not be inspected | refused |
-    /// | as in the previous row | as in the previous row, but the operator discards the disk | allowed, with a warning |
+    /// | only complete objects | anything | allowed |
+    /// | an object that lacks a component, or an uninspected object, which may lack one | an uninspected object, which may be the component | refused |
+    /// | an object that lacks a component, or an uninspected object | an uninspected object, but the operator discards the disk | allowed, with a warning |
     ///
-    /// After an attempt was started, nothing is refused, because the unfinished objects that it has left belong to this
+    /// After an attempt was started, nothing is refused, because unfinished objects of that attempt belong to this
     /// installation.
     pub(crate) fn refuse_missing(&mut self) {
-        let begun = self.request.claim.as_ref().and_then(|claim| claim.waiver) == Some(MarkerWaiver::Begun);
-        if self.request.mode == InstallMode::Install || begun {
+        let started = self.request.claim.as_ref().and_then(|claim| claim.waiver) == Some(MarkerWaiver::Begun);
+        if self.request.mode == InstallMode::Install || started {
             return;
         }
         let opaque = self.opaque_of_one_fate();
@@ -45,7 +45,10 @@ impl<'a> PlanDecider<'a> {
             let road = match self.discard_name(disk) {
                 Some(name) => format!("discard the disk with --give-up {name}"),
                 None => {
-                    format!("erase {device} by hand (wipefs -a), because it lacks an identifier for --give-up")
+                    format!(
+                        "erase {device} by hand (wipefs -a), because this device lacks an identifier that --give-up \
+                        accepts"
+                    )
                 }
             };
             self.refuse(ErrorCode::IncompleteObject,
@@ -55,9 +58,9 @@ impl<'a> PlanDecider<'a> {
         }
     }
 
-    /// Returns objects that may contain a missing component. An object is omitted if it is partly on wiped disks and
-    /// partly on other disks, or if this applies to the filesystem or pool to which it belongs. Another check refuses a
-    /// plan with such an object.
+    /// Returns the opaque objects that may contain a missing component. Omits objects that span wiped and unwiped
+    /// disks, and components of filesystems or pools that span such disks, because `check_spanning` already refuses
+    /// plans with these objects.
     fn opaque_of_one_fate(&self) -> Vec<OpaqueOnDisks> {
         let is_wiped = |it: &OpaqueOnDisks| {
             let verdicts: BTreeSet<DiskVerdict> = it.disks.iter().map(|disk| self.verdict(disk)).collect();
@@ -79,12 +82,12 @@ impl<'a> PlanDecider<'a> {
             is_wiped(it) == (true, true)
                 || whole.is_some_and(|whole| wiped.contains(&whole) && staying.contains(&whole))
         };
-        let torn: Vec<bool> = all.iter().map(is_torn).collect();
-        all.into_iter().zip(torn).filter(|(_, torn)| !torn).map(|(it, _)| it).collect()
+        let dismantled: Vec<bool> = all.iter().map(is_torn).collect();
+        all.into_iter().zip(dismantled).filter(|(_, dismantled)| !dismantled).map(|(it, _)| it).collect()
     }
 
-    /// Returns the id that all components of a filesystem or pool have in common, if the object is a component of a
-    /// filesystem or pool.
+    /// Returns the id of the filesystem or pool of which the object is a component; `None` if the object is not a
+    /// component of one.
     fn whole_id(&self, parts: &BTreeMap<&DevicePath, &SpanningComponent>, it: &OpaqueOnDisks) -> Option<String> {
         let [device] = it.object.devices.as_slice() else { return None };
         let part = parts.get(device);
@@ -93,7 +96,8 @@ impl<'a> PlanDecider<'a> {
         part.map(|part| part.id.clone()).or_else(|| spanning.map(|found| found.uuid.clone()))
     }
 
-    /// Describes the fate of the object on these devices, if at least one disk below the devices is not wiped.
+    /// Returns a message that the object on these devices must be preserved, or is on a disk that the layout does not
+    /// list; `None` if neither is the case.
     fn describe_fate<'b>(&self, devices: impl Iterator<Item = &'b DevicePath>) -> Option<&'static str> {
         let verdicts: BTreeSet<DiskVerdict> = devices.flat_map(|device| self.verdicts_on(device)).collect();
         self.describe_fate_of(&verdicts)
@@ -102,7 +106,7 @@ impl<'a> PlanDecider<'a> {
     fn describe_fate_of(&self, verdicts: &BTreeSet<DiskVerdict>) -> Option<&'static str> {
         let stays = |verdict: &&DiskVerdict| matches!(verdict, DiskVerdict::NotOurs | DiskVerdict::Volumes);
         match verdicts.contains(&DiskVerdict::Keep) {
-            true => Some("must be kept"),
+            true => Some("must be preserved"),
             false => verdicts.iter().find(stays).map(|_| "is on a disk that the layout does not list"),
         }
     }
@@ -120,7 +124,7 @@ impl<'a> PlanDecider<'a> {
             let is_short = group.physical.iter().any(|physical| physical.device.is_none());
             is_short.then(|| format!("{group} {fate} and lacks physical volumes", group = lvm::describe_group(group)))
         });
-        let mut wholes: BTreeMap<(&str, &str), PartGroup> = BTreeMap::new();
+        let mut wholes: BTreeMap<(&str, &str), ComponentGroup> = BTreeMap::new();
         for part in &self.inventory.parts {
             let whole = wholes.entry((&part.whole, &part.id)).or_default();
             whole.devices.push(self.stack.kernel_name(&part.device));
@@ -166,7 +170,7 @@ impl<'a> PlanDecider<'a> {
 
 /// All components of one filesystem or pool.
 #[derive(Default)]
-struct PartGroup {
+struct ComponentGroup {
     devices: Vec<KernelName>,
     is_served: bool,
     /// Number of distinct devices of the filesystem or pool. A component on an array may also be visible on the members
@@ -181,16 +185,16 @@ struct PartGroup {
 /// | requires another component, such as a journal | if no present component has the role [`ComponentRole::Serves`] |
 /// | is one of a known number of components | if fewer components are present |
 /// | is one of an unknown number of components | always assumed, because it cannot be determined |
-fn describe_missing(part: &SpanningComponent, whole: &PartGroup) -> Option<String> {
+fn describe_missing(part: &SpanningComponent, whole: &ComponentGroup) -> Option<String> {
     match part.role {
         ComponentRole::Serves => None,
         ComponentRole::NeedsAnother if whole.is_served => None,
-        ComponentRole::NeedsAnother => Some(format!("its other component is missing ({kind})", kind = part.whole)),
+        ComponentRole::NeedsAnother => Some(format!("the other component is missing ({kind})", kind = part.whole)),
         ComponentRole::Peer => {
-            Some(format!("the number of its components is unknown ({kind} {id})", kind = part.whole, id = part.id))
+            Some(format!("the number of components is unknown ({kind} {id})", kind = part.whole, id = part.id))
         }
         ComponentRole::OneOf(count) => ((whole.count as u64) < count).then(|| {
-            format!("only {present} of its {count} devices are present ({id})", present = whole.count, id = part.id)
+            format!("only {present} of {count} devices are present ({id})", present = whole.count, id = part.id)
         }),
     }
 }

@@ -1,4 +1,4 @@
-//! Protection of a machine whose machine file may describe a different machine: only blank disks are erased.
+//! Protection of a machine that may be another machine than the one in the machine file: only blank disks are erased.
 
 use super::{DiskPlan, MarkerWaiver, PlanRequest};
 use common::diagnostic::Diagnostic;
@@ -7,9 +7,8 @@ use model::inventory::{Inventory, InventoryDisk};
 
 /// Returns a problem for each disk that would be wiped and is not blank.
 ///
-/// The check is omitted in two cases: if the disks contain a marker of this machine, which proves that they belong to
-/// the machine, and if an attempt was started. Such an attempt has already passed this check, and
-/// [`super::installation_identity`] checks its disks.
+/// The check is omitted in two cases. A marker of this machine on the disks proves that they belong to the machine. If
+/// an attempt was started, that attempt has passed this check, and [`super::installation_identity`] checks its disks.
 pub(crate) fn refuse_wiping(request: &PlanRequest, inventory: &Inventory, disks: &[DiskPlan]) -> Vec<Diagnostic> {
     let Some(why) = &request.assigned.allocation.blank_only else { return Vec::new() };
     let claim = request.claim.as_ref();

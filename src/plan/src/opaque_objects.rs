@@ -39,8 +39,8 @@ impl PlanDecider<'_> {
     /// | disks that are not wiped | allowed: these disks are never written |
     /// | a disk that is wiped | refused |
     /// | a disk that is wiped and that the operator discards | allowed, with a warning |
-    /// | a disk that is wiped, and an attempt of this allocation was already started | allowed: the attempt has passed this check, and may have left the object unfinished |
-    /// | a disk that is wiped, and the agent has not yet tried to open the object | allowed, with a warning: the agent tries to open the object, and decides again |
+    /// | a disk that is wiped, after an attempt of this allocation was started | allowed: the attempt has passed this check, and may have left the object unfinished |
+    /// | a disk that is wiped, before the agent has tried to open the object | allowed, with a warning: the agent tries to open the object, and decides again |
     pub(crate) fn refuse_opaque(&mut self, claim: &InstallClaim) {
         if !claim.begun_on.is_empty() {
             return;
@@ -58,8 +58,8 @@ impl PlanDecider<'_> {
                     object.reason,
                     wiped.join(", ")
                 )),
-                // There is no warning about a filesystem that was not mounted yet, because mounting it will nearly
-                // always succeed.
+                // A filesystem that was not mounted yet does not trigger a warning, because the agent can nearly
+                // always mount it later.
                 (false, false, true) if !object.may_contain_devices() => {}
                 (false, false, true) => untried.push(object.to_string()),
                 (false, false, false) => {
@@ -81,7 +81,7 @@ impl PlanDecider<'_> {
         }
     }
 
-    /// Returns a text that describes how the operator can discard the content of these disks.
+    /// Returns a description of how the operator can discard the content of these disks.
     fn how_to_discard(&self, names: &[KernelName]) -> String {
         let names: BTreeSet<&KernelName> = names.iter().collect();
         let disks = self.inventory.disks.iter().filter(|disk| names.contains(&disk.name));

@@ -6,8 +6,8 @@ use model::device_name::DevicePath;
 use model::install_marker::{InstallMarker, RecordedDisk};
 use model::inventory::Inventory;
 use operations::{
-    BurnDisk, DeviceOp, FinalReport, ImageNeeds, MachineFiles, MakeFilesystem, Operation, PlanStage, ReachImage,
-    SessionOp, StageExtents, TellPointOfNoReturn,
+    AnnouncePointOfNoReturn, BurnDisk, DeviceOp, FinalReport, ImageNeeds, MachineFiles, MakeFilesystem, Operation,
+    PlanStage, ReachImage, SessionOp, StageExtents,
 };
 
 /// Returns the operation that queries the image at its download locations. For a raw image, the operation contains the
@@ -34,7 +34,7 @@ pub(crate) fn announce_start(
     let allocation = &request.assigned.allocation;
     let (order, allocation) = (allocation.order_id().map(str::to_owned), allocation.id.clone());
     let approved = request.assigned.allocation.approved.as_ref().map(|approved| approved.sha256.clone());
-    SessionOp::TellPointOfNoReturn(TellPointOfNoReturn {
+    SessionOp::AnnouncePointOfNoReturn(AnnouncePointOfNoReturn {
         allocation,
         order,
         disks,
@@ -44,10 +44,10 @@ pub(crate) fn announce_start(
     })
 }
 
-/// Copies the extents of the plan into the announcement of the point of no return. Called when all stages are known.
+/// Copies the plan's extents into the announcement of the point of no return. Called when all stages are known.
 pub(crate) fn insert_extents(stages: &mut [PlanStage], all: &[StageExtents]) {
     for operation in stages.iter_mut().flat_map(|stage| &mut stage.operations) {
-        if let Operation::Run(SessionOp::TellPointOfNoReturn(TellPointOfNoReturn { extents, .. })) = operation {
+        if let Operation::Run(SessionOp::AnnouncePointOfNoReturn(AnnouncePointOfNoReturn { extents, .. })) = operation {
             *extents = all.to_vec();
         }
     }

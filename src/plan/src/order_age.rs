@@ -1,5 +1,5 @@
-//! Age of a reinstall order. The database of the control plane may describe an earlier state than the disks, for
-//! example because the database was restored from a backup. The control plane may then repeat an order that was already
+//! Age of a reinstall order. The disks may contain a newer state than the database of the control plane, for example
+//! because the database was restored from a backup. The control plane may then repeat an order that was already
 //! executed, and that a newer order has superseded. An order and a marker are compared by their fencing tokens, which
 //! are called *numbers* here.
 //!
@@ -8,13 +8,14 @@
 //! | none: the control plane does not issue numbers | any number or none | accepted |
 //! | of database D | smaller, of D | accepted |
 //! | of database D | equal or larger, of D | refused: the installation is not older |
-//! | of database D | of another database | refused, unless the operator has placed or confirmed the order since the last restore, or the control plane has a record of that installation |
+//! | of database D | of another database | refused, unless the operator has placed or confirmed the order since the
+//! last restore, or the control plane has a record of that installation |
 //! | of database D | none: installed by an older version | as in the previous row |
 //! | of database D | impossible: no server issues it | refused |
 //! | impossible: no server issues it | any number or none | refused |
 //!
-//! If the installation was made by the same order, it is recognized before this check, and booted (`existing_system_boot`).
-//! With `--replace-newer`, the operator permits every row except the last one.
+//! If the installation was made by the same order, it is recognized and booted before this check
+//! (`existing_system_boot`). With `--replace-newer`, the operator permits every row except the last one.
 
 use super::InstallClaim;
 use super::planner_state::PlanDecider;
@@ -22,7 +23,7 @@ use common::error_code::ErrorCode;
 use model::install_marker::{self, InstallMarker};
 use std::cmp::Ordering;
 
-/// Result of comparing the age of a reinstall order with the age of an installation on the disks.
+/// Result of comparing the ages of a reinstall order and an installation on the disks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum OrderAge {
     /// The reinstall order is newer than the installation, or is accepted without a comparison.
@@ -37,7 +38,7 @@ enum OrderAge {
     ImpossibleOrder,
 }
 
-/// Compares the age of the reinstall order with the age of an installation of the same allocation.
+/// Compares the ages of the reinstall order and an installation of the same allocation.
 fn compare_age(claim: &InstallClaim, found: &InstallMarker) -> OrderAge {
     let Some(order) = &claim.fencing else { return OrderAge::Newer };
     if !order.is_plausible() {
@@ -57,8 +58,8 @@ fn compare_age(claim: &InstallClaim, found: &InstallMarker) -> OrderAge {
 }
 
 impl PlanDecider<'_> {
-    /// Refuses a reinstall unless its order is proven to be newer than every installation of this allocation on the
-    /// disks.
+    /// Applies the table of this module to every installation of this allocation on the disks. Refuses the reinstall if
+    /// one of these installations may be newer than the order.
     pub(crate) fn refuse_outdated_order(&mut self) {
         let (request, inventory) = (self.request, self.inventory);
         let Some(claim) = &request.claim else { return };

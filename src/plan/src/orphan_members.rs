@@ -7,21 +7,20 @@ use common::error_code::ErrorCode;
 use model::device_name::DevicePath;
 
 impl PlanDecider<'_> {
-    /// Refuses a reinstall if one of its disks has a member of an unknown array or group, because the member may belong
-    /// to a preserved object. A first installation is not refused, because it wipes its disks. If an attempt of the
-    /// reinstall was already started, such members on wiped disks are accepted, because they belong to unfinished
-    /// objects of that attempt. Members of other unknown objects would have caused a refusal before the attempt was
-    /// started.
+    /// Refuses a reinstall if one of its disks has a member of an unknown array or group, because the member may
+    /// belong to a preserved object. A first installation is not refused, because it wipes its disks. If an attempt
+    /// of the reinstall was started, members on wiped disks are accepted: any other member would have been refused
+    /// before that attempt, so these members belong to unfinished objects of the attempt.
     pub(crate) fn refuse_orphans(&mut self) {
         if self.request.mode == InstallMode::Install {
             return;
         }
-        let begun = self.request.claim.as_ref().and_then(|claim| claim.waiver) == Some(MarkerWaiver::Begun);
+        let started = self.request.claim.as_ref().and_then(|claim| claim.waiver) == Some(MarkerWaiver::Begun);
         for unknown in &self.inventory.unknown {
             let is_ours = |device: &&DevicePath| {
                 let verdicts = self.verdicts_on(device);
                 verdicts.contains(&DiskVerdict::Keep)
-                    || (!begun && verdicts.iter().any(|is| *is != DiskVerdict::NotOurs))
+                    || (!started && verdicts.iter().any(|is| *is != DiskVerdict::NotOurs))
             };
             let ours: Vec<&str> = unknown.devices.iter().filter(is_ours).map(DevicePath::as_str).collect();
             if ours.is_empty() {

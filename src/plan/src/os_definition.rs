@@ -13,10 +13,10 @@ use std::collections::BTreeMap;
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 
-/// Value of `HYPERVISOR` for Ganeti's OS definitions, which means that the machine does not run on a hypervisor.
+/// Value of `HYPERVISOR` for Ganeti's OS definitions, because the machine does not run on a hypervisor.
 const HYPERVISOR: &str = "none";
-/// NIC mode for Ganeti's OS definitions, which means that a NIC of the machine is not a bridge port.
-const CARD: &str = "routed";
+/// NIC mode for Ganeti's OS definitions: `routed`, because the NIC of a machine is not a bridge port.
+const ROUTED_NIC_MODE: &str = "routed";
 
 /// Returns the reasons why the definition is invalid, or why its `create` program cannot create a system on the disks
 /// of the layout.
@@ -55,7 +55,7 @@ pub(crate) fn has_image(request: &PlanRequest) -> bool {
 /// does not have a `create` program.
 pub(crate) fn find_programs(request: &PlanRequest) -> Option<SessionOp> {
     let chosen = creating_definition(request)?;
-    // Invalid definitions were refused before.
+    // An invalid definition is ignored, because the plan was already refused.
     Some(SessionOp::FindPrograms(FindPrograms {
         os: chosen.selector().to_string(),
         programs: chosen.required_programs().unwrap_or_default(),
@@ -148,5 +148,12 @@ fn instance_disks(meant: &LayoutMatch, decided: &PlanDecisions) -> Vec<GanetiDis
 
 fn instance_nic(nic: &Nic) -> GanetiNic {
     let name = Some(nic.name.clone()).filter(|name| !name.is_empty());
-    GanetiNic { mac: nic.mac.clone(), uuid: String::new(), name, ip: None, mode: CARD.to_owned(), link: None }
+    GanetiNic {
+        mac: nic.mac.clone(),
+        uuid: String::new(),
+        name,
+        ip: None,
+        mode: ROUTED_NIC_MODE.to_owned(),
+        link: None,
+    }
 }

@@ -6,12 +6,13 @@ use operations::{ByteRange, label_copy_ranges};
 
 pub(crate) const MIB: u64 = 1 << 20;
 
-/// Size of the range that is zeroed at the start of an area, in bytes. The signatures with the largest offsets that
-/// libblkid recognizes near the start are the second header of LUKS2 at 4 MiB, and VMFS at 1 and 2 MiB.
+/// Size of the range that is zeroed at the start of an area, in bytes. The most distant signatures near the start
+/// that libblkid recognizes are the second header of LUKS2 at 4 MiB, and VMFS at 1 and 2 MiB.
 const HEAD_BYTES: u64 = 5 * MIB;
 
-/// Size of the range that is zeroed at the end of an area, in bytes. md 0.90 and 1.0, ZFS and the backup GPT are in the
-/// last MiB; the firmware RAID that libblkid recognizes farthest from the end starts 3087 sectors before the end.
+/// Size of the range that is zeroed at the end of an area, in bytes. md 0.90 and 1.0, ZFS and the backup GPT are in
+/// the last MiB. The metadata of the firmware RAIDs that libblkid recognizes starts at most 3087 sectors before the
+/// end.
 const TAIL_BYTES: u64 = 2 * MIB;
 
 /// Size of the partition entries of a GPT: 128 entries of 128 bytes (UEFI specification 5.3.2). The entries follow the
@@ -66,7 +67,7 @@ pub(crate) fn place_partitions(
     let too_small = || {
         let wanted = partitions.iter().map(|partition| partition.size.as_mib().unwrap_or(1));
         let sum = wanted.fold(0u64, |sum, mib| sum.saturating_add(mib));
-        // 1 MiB at the start is for the primary table, and 1 MiB at the end is for the backup table.
+        // Of the required size, 1 MiB at the start is for the primary table, and 1 MiB at the end for the backup table.
         DiskTooSmall { required_mib: sum.saturating_add(2), existing_mib: size_bytes / MIB }
     };
 
@@ -126,23 +127,23 @@ mod tests {
     }
 
     #[test]
-    fn partitions_follow_each_other_in_number_order() {
+    fn partitions_are_placed_in_number_order() {
         let partitions = [partition(15, 0), partition(1, 500), partition(2, 100)];
         let extents = place_partitions(&partitions, 1000 * MIB, 512).unwrap();
         assert_eq!(extents[1], SectorExtent { first_lba: 2048, last_lba: 501 * 2048 - 1 });
         assert_eq!(extents[2], SectorExtent { first_lba: 501 * 2048, last_lba: 601 * 2048 - 1 });
-        // The last MiB holds the backup table.
+        // The last MiB is reserved for the backup table.
         assert_eq!(extents[0], SectorExtent { first_lba: 601 * 2048, last_lba: 999 * 2048 - 1 });
     }
 
     #[test]
-    fn lbas_count_sectors_of_the_disk() {
+    fn lbas_are_counted_in_sectors_of_the_disk() {
         let extents = place_partitions(&[partition(1, 1)], 100 * MIB, 4096).unwrap();
         assert_eq!(extents, [SectorExtent { first_lba: 256, last_lba: 511 }]);
     }
 
     #[test]
-    fn what_does_not_fit_is_refused() {
+    fn refuses_partitions_that_exceed_the_disk() {
         let cases: [(&[layout::PartitionSpec], u64, Option<DiskTooSmall>); 6] = [
             (&[partition(1, 98)], 100, None),
             (&[partition(1, 99)], 100, Some(DiskTooSmall { required_mib: 101, existing_mib: 100 })),
@@ -161,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn ends_merge_and_stay_on_the_disk() {
+    fn signature_ranges_merge_and_do_not_exceed_the_disk() {
         let range = |start, length| ByteRange { start, length };
         let whole = range(0, 100 * MIB);
         assert_eq!(signature_ranges([whole], 100 * MIB), [range(0, 5 * MIB), range(98 * MIB, 2 * MIB)]);
@@ -174,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn copies_of_bluestore_labels_are_zeroed_in_each_area_that_is_large_enough() {
+    fn zeroes_bluestore_label_copies_in_every_large_area() {
         const GIB: u64 = 1 << 30;
         let size = 4000 * GIB;
         let copies = |areas: &[(u64, u64)]| {
@@ -188,8 +189,7 @@ mod tests {
         assert_eq!(copies(&[part]), [MIB + GIB, MIB + 10 * GIB]);
         let both = [GIB, MIB + GIB, 10 * GIB, MIB + 10 * GIB, 100 * GIB, 1000 * GIB];
         assert_eq!(copies(&[(0, size), part]), both);
-        // A copy at the very end is in the range that is zeroed at the end. An area that is too small for a copy has
-        // none.
+        // A label copy near the end is covered by the range at the end. An area that is too small has no label copy.
         assert_eq!(copies(&[(0, GIB + 4096)]), none);
         assert_eq!(signature_ranges([ByteRange { start: 0, length: GIB + 4096 }], size).len(), 2);
         assert_eq!(copies(&[(0, GIB + 4 * MIB)]), [GIB]);

@@ -1,11 +1,11 @@
-//! Disks that a reinstall renews except for the partitions with `preserve: true`.
+//! Disks that a reinstall wipes except for the partitions with `preserve: true`.
 //!
 //! | partition | in the layout | result |
 //! |---|---|---|
 //! | exists | preserved | its entry, GUID and bytes do not change |
 //! | missing, or of another size or type | preserved | the plan is refused |
 //! | exists | not preserved, or not listed | removed: its signature areas are zeroed |
-//! | | not preserved | created in the space outside the preserved partitions |
+//! | missing, or removed | not preserved | created in the space outside the preserved partitions |
 
 use super::DiskVerdict;
 use super::disks::{explain_read_only, gpt_partitions, keep_disk, kept_partition, new_device};
@@ -16,16 +16,17 @@ use super::planner_state::PlanDecider;
 use super::{erased_ranges, plan_decisions::PartlyKeptDisk};
 use common::diagnostic::Diagnostic;
 use common::error_code::ErrorCode;
+use model::allocation::FinisherChoice;
 use model::deploy_steps::EraseMode;
 use model::device_name::KernelName;
-use model::inventory::{DiskPartition, FirmwareType, InventoryDisk};
+use model::inventory::{DiskPartition, InventoryDisk};
 use model::layout::preserved_objects::PreservedObjects;
 use model::layout::{DiskSpec, PartitionSpec};
 use operations::{ByteRange, ClearRanges, DiskIdentity, ExpectedEntry, NewPartition, TableEdit};
 use uuid::Uuid;
 
 impl<'a> PlanDecider<'a> {
-    /// Decides on the partitions of a disk of which only some are preserved.
+    /// Decides on the partitions of a partly kept disk.
     pub(crate) fn renew_disk(&mut self, place: &str, disk: &DiskSpec, found: &'a InventoryDisk) {
         let preserved = PreservedObjects::from_graph(self.graph);
         let is_kept = |part: &PartitionSpec| preserved.includes_device(&disk.device.partition_path(part.number));
@@ -63,14 +64,14 @@ impl<'a> PlanDecider<'a> {
         }
     }
 
-    /// Returns the problem of a request that can only be fulfilled by writing the disk as a whole.
+    /// Returns a problem if the request can be fulfilled only by writing the whole disk.
     fn explain_unsupported_renewal(&self, place: &str, found: &InventoryDisk) -> Option<Diagnostic> {
         let why = if self.request.steps.erase_mode() == EraseMode::Secure {
             "the erase mode `secure` erases whole disks; use the erase mode `quick`"
         } else if self.request.assigned.allocation.definition.is_some() {
             "OS definitions write whole disks; install an image instead"
-        } else if self.inventory.system.firmware == FirmwareType::Bios {
-            "the boot loader of a BIOS machine is written outside partitions, which is not supported on such a disk; boot the machine with UEFI"
+        } else if self.is_bios() && !matches!(self.finisher(), FinisherChoice::Auto | FinisherChoice::Builtin) {
+            "on a BIOS machine, only the built-in finisher installs the boot loader without access to the whole disk; set `finish: builtin`"
         } else {
             return None;
         };
@@ -104,10 +105,12 @@ impl<'a> PlanDecider<'a> {
         let extents: Vec<SectorExtent> = new.iter().map(|(_, extent)| *extent).collect();
         let (first, zero) = erased_ranges::cleared_ranges(found, &removed, &extents, &ranges);
         let (device, identity) = (found.device.clone(), DiskIdentity::from_disk(found));
+        let boot_gap = self.boot_gap(&disk.device, found, &ranges, &extents);
         self.decided.clears.push(ClearRanges {
             device: device.clone(),
             identity: identity.clone(),
             preserved: ranges,
+            boot_code: self.is_bios(),
             first,
             zero,
         });
@@ -123,6 +126,7 @@ impl<'a> PlanDecider<'a> {
             preserved,
             removed: removed.iter().map(|part| part.number).collect(),
             added,
+            boot_gap,
         });
     }
 
@@ -140,25 +144,13 @@ impl<'a> PlanDecider<'a> {
             let device = new_device(found, DeviceFate::Wiped, path, extent.length_bytes(found.sector_bytes));
             self.devices.insert(disk.device.partition_path(wanted.number), device);
             let mut partition = self.new_partition(&disk.device, wanted, found, *extent);
-            // An entry that would differ only in its GUID is not changed.
+            // If a new partition would differ from the removed one only in its GUID, the old GUID is reused.
             let same = removed.iter().find(|part| is_same_entry(part, &partition, found.sector_bytes));
             partition.guid = same.and_then(|part| part.guid).unwrap_or(partition.guid);
             added.push(partition);
         }
         added
     }
-}
-
-/// Refuses plans with partly kept disks, because their execution is not supported yet.
-pub(crate) fn refuse_execution(disks: &[PartlyKeptDisk]) -> Vec<Diagnostic> {
-    let refuse = |disk: &PartlyKeptDisk| {
-        let message = format!(
-            "{name} cannot be renewed around its preserved partitions: this version does not support `preserve: true` on a disk with wipeonreinstall: true; move the data to a separate disk",
-            name = disk.name
-        );
-        Diagnostic::new("disks", message).with_code(ErrorCode::NotReinstallable)
-    };
-    disks.iter().map(refuse).collect()
 }
 
 fn extent_of(part: &DiskPartition) -> ByteRange {
@@ -208,7 +200,8 @@ pub(crate) fn ranges_outside(preserved: &[ByteRange], size_bytes: u64) -> Vec<By
     outside
 }
 
-/// Removes these areas from the ranges. What remains is shrunk to whole blocks, because the page cache writes blocks.
+/// Removes these areas from the ranges. Shrinks the remaining ranges to whole blocks, because the page cache writes
+/// blocks.
 pub(crate) fn subtract_areas(ranges: Vec<ByteRange>, areas: &[ByteRange]) -> Vec<ByteRange> {
     let end = |range: &ByteRange| range.start.saturating_add(range.length);
     let mut left = ranges;
@@ -250,7 +243,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ranges_never_overlap_what_was_subtracted_and_contain_whole_blocks() {
+    fn remaining_ranges_exclude_subtracted_areas_and_contain_whole_blocks() {
         let range = |start, length| ByteRange { start, length };
         let subtract = |ranges: &[ByteRange], areas: &[ByteRange]| subtract_areas(ranges.to_vec(), areas);
         assert_eq!(subtract(&[range(0, 40960)], &[range(8192, 8192)]), [range(0, 8192), range(16384, 24576)]);
@@ -261,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn the_outside_is_everything_but_the_preserved_partitions() {
+    fn ranges_outside_cover_everything_except_preserved_partitions() {
         let range = |start, length| ByteRange { start, length };
         assert_eq!(ranges_outside(&[], 100), [range(0, 100)]);
         assert_eq!(ranges_outside(&[range(50, 10), range(10, 20)], 100), [range(0, 10), range(30, 20), range(60, 40)]);

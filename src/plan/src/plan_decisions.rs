@@ -8,13 +8,13 @@ use model::install_marker::{AttemptSecret, PendingCreation, RecordedVolume};
 use model::inventory::{self};
 use operations::{
     ClearRanges, CreateArray, CreateGroup, CreateVolume, DiskIdentity, Holder, LuksContainer, ManifestVolume,
-    PartitionTable, PreparePersistent, ReceivedDevice, SparseVolume, TableEdit, TryArray, TryFilesystem, WipeDisk,
-    ZeroProof,
+    PartitionTable, PreparePersistent, ReceivedDevice, RemoveVolumes, SparseVolume, TableEdit, TryArray, TryFilesystem,
+    WipeDisk, ZeroProof,
 };
 use std::collections::{BTreeMap, BTreeSet};
 use uuid::Uuid;
 
-/// All decisions of a plan. The module `stages` arranges them in the order of the run.
+/// All decisions of a plan. The module `stages` arranges them in the order of execution.
 #[derive(Default)]
 pub(crate) struct PlanDecisions {
     /// Secret in the install marker of this attempt; `None` in plans that do not write a marker.
@@ -24,7 +24,7 @@ pub(crate) struct PlanDecisions {
     pub releases: Vec<Holder>,
     pub wipes: Vec<WipeDisk>,
     pub tables: Vec<PartitionTable>,
-    /// Disks of which some partitions are preserved.
+    /// Partly kept disks: some of their partitions are preserved.
     pub partly_kept: Vec<PartlyKeptDisk>,
     pub clears: Vec<ClearRanges>,
     pub edits: Vec<TableEdit>,
@@ -32,53 +32,55 @@ pub(crate) struct PlanDecisions {
     pub image_disk: Option<inventory::InventoryDisk>,
     /// Fates of the arrays, in the order of `Layout::raid`.
     pub arrays: Vec<ArrayFate>,
-    /// Devices that are read completely to prove that they are blank, because all of their samples are zero.
+    /// Devices that are read completely to prove that they are blank, because all samples read from them are zero.
     pub zero_proofs: Vec<ZeroProof>,
     /// Trials of the arrays for which the layout specifies create options.
     pub array_trials: Vec<TryArray>,
     /// Fates of the volume groups, in the order of `Layout::volumegroups`.
     pub groups: Vec<GroupFate>,
     pub volumes: Vec<CreateVolume>,
+    /// Removals of volumes from preserved groups. The volumes are created again.
+    pub renewals: Vec<RemoveVolumes>,
     /// Fates of the filesystems, in the order of `Layout::filesystems`.
     pub filesystems: Vec<FilesystemFate>,
     /// Containers of encrypted filesystems and groups.
     pub luks: Vec<LuksDecision>,
     /// Filesystems that are created on preserved devices. Each entry consists of the device in the layout and the
     /// record for the control plane.
-    pub filling: Vec<(LayoutPath, PendingCreation)>,
+    pub new_filesystems: Vec<(LayoutPath, PendingCreation)>,
     /// Filesystems whose content is received from another machine.
     pub received: Vec<ReceivedDevice>,
     /// Devices of received filesystems that are larger than on the source machine; their filesystems are grown.
-    pub larger: Vec<DevicePath>,
+    pub grown_devices: Vec<DevicePath>,
     /// Decisions on the Kubernetes volumes of the machine.
     pub persistent: VolumeDecisions,
     /// Disks that the layout does not list, each with the UUID of the Kubernetes volume that is prepared on the disk.
-    pub beginning: Vec<(KernelName, Uuid)>,
+    pub prepared_disks: Vec<(KernelName, Uuid)>,
     /// Conditions that an operator must not overlook.
     pub warnings: Vec<String>,
-    pub torn: Vec<TornObject>,
+    pub dismantled: Vec<TornObject>,
     /// Size in bytes by device path, including devices that will be created.
     pub sizes: BTreeMap<DevicePath, u64>,
     pub problems: Vec<Diagnostic>,
 }
 
-/// A disk that is renewed except for some of its partitions.
+/// A disk that is wiped except for some of its partitions, which are preserved.
 pub(crate) struct PartlyKeptDisk {
     pub name: KernelName,
     pub preserved: Vec<inventory::DiskPartition>,
 }
 
-/// Fate of an array.
+/// Decision whether an array is created or preserved.
 pub(crate) enum ArrayFate {
-    Made(CreateArray),
-    Kept { device: DevicePath, uuid: Uuid, members: Vec<DevicePath> },
+    Created(CreateArray),
+    Preserved { device: DevicePath, uuid: Uuid, members: Vec<DevicePath> },
 }
 
-/// Fate of a volume group.
+/// Decision whether a volume group is created or preserved.
 pub(crate) enum GroupFate {
-    Made(CreateGroup),
-    /// A preserved volume group. `volumes` contains the logical volumes that the layout lists.
-    Kept {
+    Created(CreateGroup),
+    /// A preserved volume group. `volumes` contains the preserved logical volumes that the layout lists.
+    Preserved {
         name: String,
         devices: Vec<DevicePath>,
         volumes: Vec<String>,
@@ -96,14 +98,14 @@ pub(crate) struct LuksDecision {
     pub nofail: bool,
     pub noauto: bool,
     pub read_only: bool,
-    /// Whether the container is preserved and was sealed to the TPM of another machine.
-    pub strange_tpm: bool,
+    /// True if the container is preserved and was sealed to the TPM of another machine.
+    pub sealed_to_other_tpm: bool,
 }
 
-/// Fate of a LUKS container.
+/// Decision whether a LUKS container is created or preserved. Also states whether a preserved container was opened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum LuksFate {
-    Made,
+    Created,
     /// The container is preserved and was opened: its content is preserved as well.
     Opened,
     /// The container is preserved and was not opened: its content is unknown.

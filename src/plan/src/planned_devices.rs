@@ -6,7 +6,8 @@ use model::device_name::{DevicePath, LayoutPath};
 use model::inventory::DeviceSignature;
 use std::collections::BTreeMap;
 
-/// Treatment of a device, derived from the disks below it.
+/// Decision whether a device is created on wiped disks, created on blank disks, or preserved. It follows from the disks
+/// below the device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum DeviceFate {
     /// The device is created on disks that are wiped.
@@ -14,20 +15,21 @@ pub(crate) enum DeviceFate {
     /// The device is created on blank disks that the layout preserves.
     Blank,
     /// The device is preserved with its content.
-    Kept,
+    Preserved,
 }
 
 /// A block device of the layout: a disk, partition, array or volume.
 #[derive(Debug, Clone)]
 pub(crate) struct PlannedDevice<'a> {
-    /// Path during the installation.
+    /// Path of the device during the installation.
     pub path: DevicePath,
-    /// Present path. It differs from `path` if the device is a preserved array that is active under another name.
+    /// Path of the device when the plan is made. It differs from `path` if the device is a preserved array that is
+    /// active under another name.
     pub now: DevicePath,
     pub fate: DeviceFate,
     /// Index in `Layout::disks` of the absent disk that is below the device; `None` if all of its disks are present.
     pub absent: Option<usize>,
-    /// Whether the device is preserved, and all samples read from it are zero.
+    /// True if the device is preserved, and all samples read from it are zero.
     pub blank: bool,
     /// Minimum size in bytes; `None` if unknown.
     pub size_bytes: Option<u64>,

@@ -19,7 +19,7 @@ use uuid::Uuid;
 
 use super::plan_decisions::PlanDecisions;
 use super::planner_state::PlanDecider;
-const TOO_ENTANGLED: &str = "the devices of this machine are stacked in more combinations than can be examined, so \
+const TOO_MANY_COMBINATIONS: &str = "the devices of this machine are stacked in more combinations than can be examined, so \
     the plan was not completed; remove arrays, volumes or mappings that are not needed";
 
 pub(crate) fn decide_plan(
@@ -47,7 +47,7 @@ pub(crate) fn decide_plan(
         absent: BTreeMap::new(),
         devices: DeviceTable::default(),
         groups: BTreeMap::new(),
-        hidden: BTreeMap::new(),
+        unopened_groups: BTreeMap::new(),
         released: BTreeSet::new(),
         layout_names: BTreeSet::new(),
         added: BTreeMap::new(),
@@ -70,19 +70,21 @@ pub(crate) fn decide_plan(
     deciding.refuse_unusual_disks();
     deciding.refuse_unrecorded();
     deciding.decide_persistent();
+    deciding.refuse_hibernated();
     deciding.finish_decisions()
 }
 
 impl PlanDecider<'_> {
     /// Decides which holders are released: holders on disks that will be wiped, and devices that were assembled for
-    /// inspection and are not entirely on preserved disks. Refuses the plan if a device on a preserved disk is mounted
-    /// or otherwise in use, because the device could not be stopped at the end of the run.
+    /// inspection, unless they are entirely on preserved disks. Refuses the plan if a device on a preserved disk is
+    /// mounted or otherwise in use, because the device could not be stopped at the end of the installation.
     fn decide_releases(&mut self) {
         let (mut release, mut kept) = (HolderTeardown::new(self.stack), HolderTeardown::new(self.stack));
         let mut problems = Vec::new();
         for (index, disk) in &self.found {
             let refused = match self.verdict(&disk.name) {
-                // A preserved array on a partly kept disk is stopped too, and assembled again after the table was changed.
+                // A preserved array on a partly kept disk is also released: it stays stopped until the partition table
+                // was changed.
                 DiskVerdict::Wipe | DiskVerdict::Make | DiskVerdict::PartlyKept => release.release_disk(disk),
                 DiskVerdict::Keep => kept.release_disk(disk),
                 DiskVerdict::NotOurs | DiskVerdict::Volumes => Vec::new(),
@@ -95,7 +97,7 @@ impl PlanDecider<'_> {
         }
         for holder in &kept.holders {
             if let Holder::Swap { device } = holder {
-                let message = format!("{device} must be kept but is in use (active swap); run swapoff first");
+                let message = format!("{device} must be preserved but is in use (active swap); run swapoff first");
                 problems.push(Diagnostic::new("disks", message).with_code(ErrorCode::InUse));
             }
         }
@@ -115,14 +117,14 @@ impl PlanDecider<'_> {
     }
 
     fn finish_decisions(mut self) -> PlanDecisions {
-        // In a valid layout, unknown devices are consequences of other problems, so they are reported only if there are
-        // no other problems.
+        // In a valid layout, a device is unknown only because of another problem, so unknown devices are reported
+        // only if there are no other problems.
         if self.decided.problems.is_empty() {
             self.decided.problems = std::mem::take(&mut self.devices.unknown);
         }
         // A decision that is based on incomplete results must not be executed.
         if self.stack.steps().is_exhausted() {
-            self.refuse(ErrorCode::TooManyObjects, "disks", TOO_ENTANGLED);
+            self.refuse(ErrorCode::TooManyObjects, "disks", TOO_MANY_COMBINATIONS);
         }
         let running = display::RunningTrees::new(self.inventory, self.stack).draw_trees();
         let plans = self.inventory.disks.iter().zip(running).map(|(disk, running)| self.disk_plan(disk, running));

@@ -30,7 +30,7 @@ pub(crate) struct PlanDecider<'a> {
     pub identifiers: UniqueIdentifiers,
     /// Verdicts on the listed disks; only `set_verdict` changes them.
     pub verdicts: BTreeMap<KernelName, DiskVerdict>,
-    /// Verdicts on the partitions of partly kept disks.
+    /// Verdicts on the partitions of partly kept disks, and on volumes that are removed from preserved groups.
     pub parts: BTreeMap<KernelName, DiskVerdict>,
     /// Verdicts on the disks below each device, as a bit set with one bit for each verdict. All bit sets are discarded
     /// when a verdict changes.
@@ -45,7 +45,7 @@ pub(crate) struct PlanDecider<'a> {
     pub devices: DeviceTable<'a>,
     pub groups: BTreeMap<&'a str, PlannedGroup<'a>>,
     /// Encrypted groups that were not opened.
-    pub hidden: BTreeMap<&'a str, UnopenedReason>,
+    pub unopened_groups: BTreeMap<&'a str, UnopenedReason>,
     /// Disks and assembled devices that are released together with everything on them.
     pub released: BTreeSet<KernelName>,
     /// Devices of the layout that Kubernetes volumes use.
@@ -67,6 +67,9 @@ pub(crate) struct PlannedGroup<'a> {
     pub fate: DeviceFate,
     /// The existing volume group; `None` if the group is not preserved.
     pub kept: Option<&'a inventory::LvmVolumeGroup>,
+    pub extent_bytes: u64,
+    /// Names of the volumes that are renewed in a preserved group.
+    pub renewed: Vec<&'a str>,
 }
 
 /// A disk of the layout that is absent.
@@ -152,7 +155,7 @@ impl<'a> PlanDecider<'a> {
     }
 
     /// Returns the devices below an object and their common fate: the object is created if all of its devices are
-    /// created, and preserved if all of them are preserved. A mixture of created and preserved devices is refused.
+    /// created, and preserved if all of them are preserved. If some are created and some preserved, adds a problem.
     /// Returns `None` if a problem was added.
     pub(crate) fn common_fate(
         &mut self,
@@ -174,7 +177,7 @@ impl<'a> PlanDecider<'a> {
         let (some, others) = (named(true), named(false));
         let message = match fate {
             DeviceFate::Blank => format!(
-                "{what} must be kept and spans {others} and {some}, but {some} is blank. Attach the old disk; or boot the installed system and add the new disk to {what}; or, if {what} works without the new disk, remove the new disk"
+                "{what} must be preserved and spans {others} and {some}, but {some} is blank. Attach the old disk; or boot the installed system and add the new disk to {what}; or, if {what} works without the new disk, remove the new disk"
             ),
             _ => format!(
                 "a reinstall wipes {some} and keeps {others}, but {what} spans both; set the same wipeonreinstall for all of its disks"

@@ -21,7 +21,7 @@ use model::deploy_steps::EraseMode;
 use model::install_marker::InstallMarker;
 use model::inventory::Inventory;
 use model::recorded_disks::KnownDisk;
-use operations::{Operation, SessionOp, TellPointOfNoReturn};
+use operations::{AnnouncePointOfNoReturn, Operation, SessionOp};
 
 /// Owner of a pool machine, according to the control plane.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -36,8 +36,8 @@ pub enum PoolAllocation<'a> {
     },
 }
 
-/// Returns the plan that erases every disk and verifies the erasure. Returns `None` if nothing needs to be erased. Removable disks are not
-/// erased.
+/// Returns the plan that erases every disk and verifies the erasure. Returns `None` if nothing needs to be erased.
+/// Removable disks are not erased.
 ///
 /// `missing` contains the disks that earlier boots have recorded and that are now absent.
 ///
@@ -62,11 +62,9 @@ pub fn plan_emptying(
         refuse_foreign(inventory, &subject.machine).chain(refuse_installed(owner)).chain(unseen).collect();
     match erase_plan::plan_erasure(inventory, EraseMode::Secure, &[], subject) {
         Ok(mut plan) if against.is_empty() => {
-            plan.warnings.extend(
-                missing.iter().map(|disk| {
-                    format!("{disk} was present during an earlier boot but is absent now: it is not erased")
-                }),
-            );
+            plan.warnings.extend(missing.iter().map(|disk| {
+                format!("{disk} was present during an earlier boot but is absent now, so this plan does not erase it")
+            }));
             Ok(Some(announce_allocation(plan, owner)))
         }
         Ok(Plan { mode, subject, layout, disks, opaque, .. }) => {
@@ -80,11 +78,13 @@ pub fn plan_emptying(
 }
 
 /// Adds the allocation to the announcement that is sent before the first write, so that the control plane can reject
-/// the run if the owner of the machine has changed.
+/// the erasure if the owner of the machine has changed.
 fn announce_allocation(mut plan: Plan, owner: PoolAllocation) -> Plan {
     let PoolAllocation::Allocated { allocation: id, .. } = owner else { return plan };
     for operation in plan.stages.iter_mut().flat_map(|stage| &mut stage.operations) {
-        if let Operation::Run(SessionOp::TellPointOfNoReturn(TellPointOfNoReturn { allocation, .. })) = operation {
+        if let Operation::Run(SessionOp::AnnouncePointOfNoReturn(AnnouncePointOfNoReturn { allocation, .. })) =
+            operation
+        {
             id.clone_into(allocation);
         }
     }
@@ -119,13 +119,13 @@ fn refuse_foreign<'a>(inventory: &'a Inventory, machine: &'a str) -> impl Iterat
 fn refuse_installed(owner: PoolAllocation) -> Option<Diagnostic> {
     let PoolAllocation::Allocated { allocation, installed: true, .. } = owner else { return None };
     let message = "is installed according to the control plane, but no disk has its marker: another agent has installed it, or the disk with the \
-                   marker is absent. Therefore no disk is erased. Boot the machine from its disk; or, if its data are not needed, free the machine";
+                   marker is absent. Therefore no disk is erased. Boot the machine from its disk; or, if you do not need its data, free the machine";
     Some(Diagnostic::new(format!("allocation {allocation}"), message).with_code(ErrorCode::PoolErasure))
 }
 
 /// Returns a problem for each missing disk of an allocated machine, because it may contain the marker of the owner's
-/// installation. A disk that is marked as written off is ignored, because the other disks were erased after it had
-/// disappeared.
+/// installation. A disk that is marked as written off is ignored: the other disks were erased after it had
+/// disappeared, so it does not contain the marker of the present owner.
 fn refuse_unseen(owner: PoolAllocation, missing: &[KnownDisk]) -> Vec<Diagnostic> {
     let PoolAllocation::Allocated { allocation, .. } = owner else { return Vec::new() };
     let missing = missing.iter().filter(|disk| !disk.written_off).map(|disk| {
@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn the_table_holds() {
+    fn erasure_depends_on_allocation_and_markers() {
         let inventory = machine("five-sata");
         let upper = ME.to_uppercase();
         for (owner, markers, erases) in [
@@ -229,9 +229,9 @@ mod tests {
         }
     }
 
-    /// By metal-hammer, say, which leaves no marker.
+    /// Another agent, such as metal-hammer, installs machines without a marker.
     #[test]
-    fn what_another_agent_has_installed_is_not_erased() {
+    fn refuses_to_erase_installation_of_another_agent() {
         for markers in [vec![], vec![(ME, "a-0")], vec![(ME, "")]] {
             let refusal = plan_emptying(&marked(&machine("five-sata"), &markers), INSTALLED, &[], subject())
                 .unwrap_err()
@@ -248,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn every_disk_is_erased_with_proof_and_nothing_else_is_done() {
+    fn emptying_plan_only_wipes_every_disk() {
         for name in ["raid-lvm", "five-sata", "nvme-sata", "installed-default", "twin-groups"] {
             let inventory = machine(name);
             let plan = plan_emptying(&inventory, PoolAllocation::Unallocated, &[], subject()).unwrap().unwrap();
@@ -261,11 +261,11 @@ mod tests {
     }
 
     #[test]
-    fn the_owner_is_asked_for_right_before_the_first_write() {
+    fn queries_allocation_immediately_before_the_first_write() {
         for (owner, asked) in [(PoolAllocation::Unallocated, ""), (INSTALL, "a-1")] {
             let plan = plan_emptying(&machine("five-sata"), owner, &[], subject()).unwrap().unwrap();
             let before = &plan.stages[plan.point_of_no_return - 1];
-            let [Operation::Run(SessionOp::TellPointOfNoReturn(TellPointOfNoReturn { allocation, .. }))] =
+            let [Operation::Run(SessionOp::AnnouncePointOfNoReturn(AnnouncePointOfNoReturn { allocation, .. }))] =
                 &before.operations[..]
             else {
                 panic!("{plan}");
@@ -274,9 +274,9 @@ mod tests {
         }
     }
 
-    /// The root disk may be behind a slow controller.
+    /// The missing disk may be the root disk, detected late because of a slow controller.
     #[test]
-    fn an_allocated_machine_is_not_erased_while_a_disk_of_an_earlier_boot_is_missing() {
+    fn allocated_machine_with_missing_disk_is_not_erased() {
         let lost = KnownDisk { serial: "S9".into(), size_bytes: 4 << 40, ..KnownDisk::default() };
         let written_off = KnownDisk { written_off: true, ..lost.clone() };
         let (inventory, none) = (machine("five-sata"), Inventory::default());
@@ -305,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn all_that_speaks_against_it_is_told_at_once() {
+    fn reports_every_reason_against_erasure() {
         let mut inventory = marked(&machine("five-sata"), &[("other", "a-9")]);
         inventory.disks[1].read_only = true;
         let refusal = plan_emptying(&inventory, PoolAllocation::Unallocated, &[], subject()).unwrap_err().to_string();
@@ -314,7 +314,7 @@ mod tests {
     }
 
     #[test]
-    fn a_machine_without_disks_has_nothing_to_erase() {
+    fn machine_without_disks_needs_no_erasure() {
         let stick = InventoryDisk { removable: true, ..machine("five-sata").disks[0].clone() };
         for disks in [vec![], vec![stick]] {
             let inventory = Inventory { disks, ..Inventory::default() };
@@ -323,9 +323,9 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever else is on the disks.
+        /// A machine with the marker of its allocation is never erased, even if its disks contain other markers.
         #[test]
-        fn what_is_installed_is_never_erased(
+        fn installed_machine_is_never_erased(
             others in prop::collection::vec((prop::sample::select(vec![ME, "other", ""]), prop::sample::select(vec!["a-0", "a-1", ""])), 0..4),
             at in 0_usize..5,
         ) {
@@ -334,7 +334,7 @@ mod tests {
             let inventory = marked(&machine("five-sata"), &markers);
             prop_assert_eq!(plan_emptying(&inventory, INSTALL, &[], subject()).unwrap(), None);
             prop_assert_eq!(plan_emptying(&inventory, INSTALLED, &[], subject()).unwrap(), None);
-            // Whatever the markers are, a machine that is installed according to the control plane is never erased.
+            // A machine that is installed according to the control plane is also never erased.
             prop_assert!(!matches!(plan_emptying(&marked(&machine("five-sata"), &others), INSTALLED, &[], subject()), Ok(Some(_))));
         }
     }

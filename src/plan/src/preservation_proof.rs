@@ -1,5 +1,5 @@
 //! Objects that a reinstall preserves, and their identities. The identities are read when the plan is made, and again
-//! before the install marker is written. The same function reads them each time, so that the results differ only if the
+//! before the install marker is written. Both times, the same function reads them, so the results differ only if the
 //! machine has changed.
 
 use super::filesystem_fate::FilesystemFate;
@@ -21,7 +21,7 @@ pub(crate) fn list_preserved(layout: &Layout, inventory: &Inventory, decided: &P
     let disks = keeping.disks().map(|disk| ObjectLocator::Disk(disk.name.clone()));
     let arrays = keeping.arrays().map(|array| {
         let named = keeping.decided.arrays.iter().find_map(|fate| match fate {
-            ArrayFate::Kept { device, uuid, .. } if *uuid == array.uuid => Some(device.clone()),
+            ArrayFate::Preserved { device, uuid, .. } if *uuid == array.uuid => Some(device.clone()),
             _ => None,
         });
         let device = named.or_else(|| array.running.as_ref().map(KernelName::device_path));
@@ -152,7 +152,10 @@ fn group_identity(group: &inventory::LvmVolumeGroup, added: &[String]) -> Object
     let volumes = group.volumes.iter().filter(|is| !added.contains(&is.name));
     let volumes =
         volumes.map(|is| (format!("volume {}", is.name), format!("{}, {} bytes, {}", is.uuid, is.size_bytes, is.kind)));
-    own.into_iter().chain(volumes).collect()
+    let hidden = group.hidden.iter();
+    let hidden =
+        hidden.map(|is| (format!("hidden volume {}", is.name), format!("{}, {} bytes", is.uuid, is.size_bytes)));
+    own.into_iter().chain(volumes).chain(hidden).collect()
 }
 
 fn filesystem_identity(found: &[DeviceSignature]) -> ObjectIdentity {
@@ -198,7 +201,8 @@ pub(crate) fn find_content<'a>(
     Some((&stacked.device, &stacked.signatures))
 }
 
-/// Returns whether the disk is preserved: according to the layout, or because it already contains a Kubernetes volume.
+/// Returns whether the disk is preserved, either according to the layout or because it already contains a Kubernetes
+/// volume.
 fn is_preserved(decided: &PlanDecisions, disk: &super::DiskPlan) -> bool {
     match disk.verdict {
         DiskVerdict::Keep => true,
@@ -212,15 +216,16 @@ pub(crate) struct PreservedObjects<'a> {
     inventory: &'a Inventory,
     decided: &'a PlanDecisions,
     pub stack: DeviceStack<'a>,
-    /// Flags of each device: [`KEPT`] if a disk below the device is preserved, and [`OTHER`] if a disk below the device
-    /// is not preserved.
+    /// Flags of each device: [`PRESERVED_DISK_FLAG`] if the device is on a preserved disk or partition, [`OTHER_DISK_FLAG`] if it is on another
+    /// one. A device may have both flags.
     below: CombinedValues,
     kept: BTreeSet<&'a KernelName>,
 }
 
-/// Flag in [`PreservedObjects::below`] for a preserved disk. [`OTHER`] is the flag for any other disk.
-const KEPT: u8 = 1;
-const OTHER: u8 = 2;
+/// Flag that [`PreservedObjects::below`] contains for a preserved disk or partition. All other disks and partitions
+/// have [`OTHER_DISK_FLAG`].
+const PRESERVED_DISK_FLAG: u8 = 1;
+const OTHER_DISK_FLAG: u8 = 2;
 
 impl<'a> PreservedObjects<'a> {
     pub(crate) fn new(inventory: &'a Inventory, decided: &'a PlanDecisions) -> PreservedObjects<'a> {
@@ -228,8 +233,8 @@ impl<'a> PreservedObjects<'a> {
         let kept: BTreeSet<&KernelName> =
             decided.disks.iter().filter(|disk| is_preserved(decided, disk)).map(|disk| &disk.name).collect();
         let parts: BTreeSet<KernelName> = preserved_parts(decided).map(|part| part.device.kernel_name()).collect();
-        let disk = |name: &KernelName| if kept.contains(name) { KEPT } else { OTHER };
-        let below = stack.combine_values_from(disk, |part| parts.contains(part).then_some(KEPT));
+        let disk = |name: &KernelName| if kept.contains(name) { PRESERVED_DISK_FLAG } else { OTHER_DISK_FLAG };
+        let below = stack.combine_values_from(disk, |part| parts.contains(part).then_some(PRESERVED_DISK_FLAG));
         PreservedObjects { inventory, decided, stack, below, kept }
     }
 
@@ -237,20 +242,23 @@ impl<'a> PreservedObjects<'a> {
         self.kept.contains(disk)
     }
 
-    /// Returns the volumes that this plan creates in a preserved group.
+    /// Returns the volumes that this plan creates in a preserved group, including those that it removes before.
     fn added_volumes(&self, group: &inventory::LvmVolumeGroup) -> Vec<String> {
+        let renewed = self.decided.volumes.iter().filter(|volume| volume.group == group.name);
+        let renewed = renewed.map(|volume| volume.name.clone());
         let made = self.decided.persistent.prepares.iter().filter_map(|prepare| prepare.create.as_ref());
         let made = made.filter(|create| create.group == group.name);
-        made.map(|create| create.name.clone()).filter(|name| group.volumes.iter().all(|is| is.name != *name)).collect()
+        let made = made.map(|create| create.name.clone());
+        renewed.chain(made.filter(|name| group.volumes.iter().all(|is| is.name != *name))).collect()
     }
 
-    fn lie_on_kept<'b>(&self, devices: impl Iterator<Item = &'b DevicePath>) -> bool {
+    fn are_on_preserved_disks<'b>(&self, devices: impl Iterator<Item = &'b DevicePath>) -> bool {
         let values = devices.map(|device| {
             let name = self.stack.kernel_name(device);
-            let unknown = if self.is_kept(&name) { KEPT } else { OTHER };
+            let unknown = if self.is_kept(&name) { PRESERVED_DISK_FLAG } else { OTHER_DISK_FLAG };
             self.stack.combined_value(&self.below, &name).unwrap_or(unknown)
         });
-        values.fold(0, |all, value| all | value) == KEPT
+        values.fold(0, |all, value| all | value) == PRESERVED_DISK_FLAG
     }
 
     fn disks(&self) -> impl Iterator<Item = &'a inventory::InventoryDisk> {
@@ -259,28 +267,28 @@ impl<'a> PreservedObjects<'a> {
 
     fn arrays(&self) -> impl Iterator<Item = &'a inventory::MdArray> {
         let arrays = self.inventory.arrays.iter();
-        arrays.filter(|array| self.lie_on_kept(array.members.iter().map(|member| &member.device)))
+        arrays.filter(|array| self.are_on_preserved_disks(array.members.iter().map(|member| &member.device)))
     }
 
     fn groups(&self) -> impl Iterator<Item = &'a inventory::LvmVolumeGroup> {
         let groups = self.inventory.groups.iter();
-        groups.filter(|group| self.lie_on_kept(group.present_devices()))
+        groups.filter(|group| self.are_on_preserved_disks(group.present_devices()))
     }
 
     /// Identifies the device at a path in the plan by a property that is independent of kernel names.
     pub(crate) fn locate_device(&self, device: &DevicePath) -> StableDevice {
         let array = self.decided.arrays.iter().find_map(|fate| match fate {
-            ArrayFate::Kept { device: named, uuid, .. } if named == device => Some(StableDevice::Array(*uuid)),
+            ArrayFate::Preserved { device: named, uuid, .. } if named == device => Some(StableDevice::Array(*uuid)),
             _ => None,
         });
         let volume = || {
             let kept = self.decided.groups.iter().find_map(|fate| match fate {
-                GroupFate::Kept { name, .. } => {
+                GroupFate::Preserved { name, .. } => {
                     let volume =
                         device.as_str().strip_prefix("/dev/")?.strip_prefix(name.as_str())?.strip_prefix('/')?;
                     Some((name, volume))
                 }
-                GroupFate::Made(_) => None,
+                GroupFate::Created(_) => None,
             });
             let (name, volume) = kept?;
             let group = self.groups().find(|group| group.name == *name)?;
@@ -290,7 +298,7 @@ impl<'a> PreservedObjects<'a> {
         array.or_else(volume).or_else(mapping).unwrap_or_else(|| StableDevice::Device(device.clone()))
     }
 
-    /// Returns the preserved filesystems of the layout, the filesystems in partitions that the layout does not list, and LUKS containers.
+    /// Returns preserved filesystems of the layout, filesystems in unlisted partitions, and preserved LUKS containers.
     fn filesystems(&self, layout: &Layout) -> Vec<ObjectLocator> {
         let ours = layout.filesystems.iter().zip(&self.decided.filesystems).filter(|(_, is)| is.is_kept());
         let ours = ours.filter_map(|(wanted, is)| {

@@ -1,5 +1,5 @@
 //! Plan that adds a boot entry for an unmodified raw image. The plan is made after the image was written, because the
-//! partition with the boot loader is unknown until then. All disks are locked, and none is written.
+//! partition with the boot loader is unknown before. All disks are locked, and none is written.
 
 use super::{
     DiskPlan, DiskVerdict, InstallMode, Plan, PlanRefusal, PlanSubject, opaque_objects, read_only_plans::ReadOnlyPlan,
@@ -56,7 +56,7 @@ fn entry_stages(inventory: &Inventory, disk: &InventoryDisk, esp: Esp, subject: 
     let (device, path) = (esp.device.clone(), "/".to_owned());
     let mount =
         MountFilesystem { device, path, format: FilesystemFormat::Vfat, options: Vec::new(), others: Vec::new() };
-    // A node may have no name.
+    // An Ironic node may have no name. In this case, the boot entry is labeled with the id of the node.
     let name = if subject.name.is_empty() { &subject.machine } else { &subject.name };
     let entries = BootEntries {
         label: format!("drophammer: {name}"),
@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn the_partition_that_is_there_is_named_and_every_disk_is_locked() {
+    fn names_existing_esp_and_locks_every_disk() {
         let inventory = machine();
         let subject = PlanSubject { machine: "n-1".into(), ..PlanSubject::default() };
         let plan = plan_boot_entry(&inventory, &inventory.disks[0], subject).unwrap().unwrap();
@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn an_image_that_this_firmware_cannot_start_is_refused() {
+    fn refuses_image_that_the_firmware_cannot_start() {
         let mut inventory = machine();
         let refused = |inventory: &Inventory| {
             plan_boot_entry(inventory, &inventory.disks[0], PlanSubject::default()).unwrap_err().to_string()

@@ -1,4 +1,4 @@
-//! Plan that writes an unmodified image to a disk without inspecting the image. Ironic's agent does this in its step
+//! Plan that writes an unmodified image to a disk without inspecting the image, as Ironic's agent does in its step
 //! `write_image`.
 
 use super::{Plan, PlanRefusal, PlanRequest, erase_plan};
@@ -58,7 +58,7 @@ mod tests {
     }
 
     #[test]
-    fn one_disk_is_written_and_nothing_looks_into_it() {
+    fn writes_image_to_one_disk_without_inspecting_its_content() {
         let inventory = machine("five-sata");
         let added = AddedPartition { name: "config-2".into(), guid: uuid::Uuid::nil(), content: vec![1; 4096] };
         let plan = plan_raw_image(&inventory, &inventory.disks[1], &[], request(), Some(added.clone())).unwrap();
@@ -89,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_written_or_is_one_with_a_disk_that_is_left_alone_is_refused() {
+    fn refuses_read_only_disk_and_arrays_with_skipped_disks() {
         let mut inventory = machine("five-sata");
         inventory.disks[0].read_only = true;
         let refusal = plan_raw_image(&inventory, &inventory.disks[0], &[], request(), None).unwrap_err().to_string();

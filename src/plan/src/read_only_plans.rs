@@ -35,7 +35,7 @@ impl ReadOnlyPlan {
             root_uuid: self.root_uuid,
             already: self.already,
             warnings: Vec::new(),
-            torn: Vec::new(),
+            dismantled: Vec::new(),
             opaque: opaque_objects::listed_objects(inventory),
             sizes: BTreeMap::new(),
             extents: Vec::new(),

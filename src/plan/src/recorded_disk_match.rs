@@ -9,12 +9,12 @@ use std::collections::{BTreeMap, BTreeSet};
 /// Result of the comparison of a record with a disk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum DiskLikeness {
-    /// Record and disk have an identifier in common, and no property differs.
+    /// Record and disk have a unique identifier in common, and no property differs.
     Equal,
     /// A property differs: either the disk is not the recorded disk, or the disk has changed since it was recorded.
     Contradicting,
     /// Record and disk have no unique identifier in common, and no property differs.
-    TooLittle,
+    Inconclusive,
 }
 
 /// Identifiers that are not unique, because two present disks or two recorded disks share them.
@@ -46,7 +46,7 @@ impl SharedIdentifiers {
     }
 }
 
-/// Index of disks or records by identifier. The index finds the candidates for [`may_be`] without a comparison of all
+/// Index of disks or records by identifier. The index finds the candidates for [`may_be_recorded_disk`] without a comparison of all
 /// disks with all records.
 #[derive(Debug, Default)]
 pub(crate) struct MatchCandidates {
@@ -105,9 +105,9 @@ fn repeated_values<T: Ord + Clone>(all: impl Iterator<Item = T>) -> BTreeSet<T> 
 /// Compares a record with a disk. `guids` contains all GUIDs that the partition table of the recorded disk may have:
 /// the GUID from the completed installation, and the GUIDs from an interrupted attempt.
 ///
-/// A missing partition table is not a contradiction, because the disk may have been wiped. A different slot is not a
-/// contradiction either, because operators move disks. Only the common prefix of the model is compared, because some
-/// kernels truncate the model more than others.
+/// A missing partition table is not a contradiction, because the disk may have been wiped. A different slot is also
+/// not a contradiction, because operators move disks. Only the common prefix of the models is compared, because
+/// kernels truncate models to different lengths.
 pub(crate) fn compare_disk(
     record: &RecordedDisk,
     guids: &[&str],
@@ -126,14 +126,14 @@ pub(crate) fn compare_disk(
     }
     match identifiers.iter().any(|(same, is_shared)| *same == Some(true) && !is_shared) {
         true => DiskLikeness::Equal,
-        false => DiskLikeness::TooLittle,
+        false => DiskLikeness::Inconclusive,
     }
 }
 
 /// Returns whether the disk may be the recorded one. Serial number and WWN must not differ, and one of them or the GUID
 /// of the partition table must be the same. Other differences are ignored, because this function searches for a disk
 /// that was moved.
-pub(crate) fn may_be(record: &RecordedDisk, disk: &InventoryDisk, shared: &SharedIdentifiers) -> bool {
+pub(crate) fn may_be_recorded_disk(record: &RecordedDisk, disk: &InventoryDisk, shared: &SharedIdentifiers) -> bool {
     let pairs = [
         (is_same_serial(&record.serial, &disk.serial), shared.has_serial(disk)),
         (is_same_wwn(&record.wwn, &disk.wwn), shared.has_wwn(disk)),

@@ -3,13 +3,13 @@
 
 use super::planner_state::PlanDecider;
 use common::error_code::ErrorCode;
-use model::install_marker::{InstallMarker, WipePolicy};
+use model::install_marker::InstallMarker;
 use model::layout;
 use model::layout::preserved_objects::PreservedObjects;
 
 impl PlanDecider<'_> {
-    /// Refuses a layout with a wipe policy that differs from the policy in the install marker. Such a layout is not the
-    /// one with which the machine was installed, for example because a file was edited or a database was lost.
+    /// Refuses a layout whose wipe policy differs from the policy in the install marker. The machine was installed
+    /// with another layout; since then, for example, a file was edited or a database was lost.
     pub(crate) fn check_wipe_policy(&mut self, finished: Option<&InstallMarker>) {
         let Some(marker) = finished else { return };
         let layout = self.layout;
@@ -18,29 +18,25 @@ impl PlanDecider<'_> {
         let now = describe_layout(&layout.id, Some(&digest));
         let may_change = self.request.claim.as_ref().is_some_and(|claim| claim.change_promise);
         let mut changes = false;
-        let preserved = PreservedObjects::from_graph(self.graph);
         for (index, listed) in layout.disks.iter().enumerate() {
             let record = marker.disks.iter().find(|record| record.device == listed.device);
             let Some(record) = record else { continue };
             let wanted = listed.wipe_policy();
-            let numbers = preserved.numbers_on(listed);
-            let given_away =
-                record.preserved.iter().filter(|number| listed.wipeonreinstall && !numbers.contains(number));
-            let parts = given_away.map(|number| {
-                let part = listed.device.partition_path(*number);
-                (format!("disks[{index}].partitions"), part, WipePolicy::Wiped, WipePolicy::Kept)
-            });
-            let disk = record
-                .promise
-                .filter(|promised| *promised != wanted)
-                .map(|promised| (format!("disks[{index}].wipeonreinstall"), listed.device.clone(), wanted, promised));
-            for (place, device, wanted, promised) in disk.into_iter().chain(parts).collect::<Vec<_>>() {
+            if let Some(promised) = record.promise.filter(|promised| *promised != wanted) {
                 changes = true;
                 let message = format!(
-                    "{device} would be {wanted} according to the {now}, but must be {promised} according to the {then}, with which the machine was installed"
+                    "{device} would be {wanted} according to the {now}, but must be {promised} according to the {then}, with which the machine was installed",
+                    device = listed.device
                 );
-                self.report_policy_change(place, message, may_change);
+                self.report_policy_change(format!("disks[{index}].wipeonreinstall"), message, may_change);
             }
+        }
+        for object in PreservedObjects::from_graph(self.graph).find_given_up(marker) {
+            changes = true;
+            let message = format!(
+                "{object} would be renewed according to the {now}, but must be preserved according to the {then}, with which the machine was installed"
+            );
+            self.report_policy_change("layout".to_owned(), message, may_change);
         }
         if !changes && marker.layout_digest.as_ref().is_some_and(|then| *then != digest) {
             self.warn(format!("the {now} differs from the layout with which the machine was installed, {then}"));

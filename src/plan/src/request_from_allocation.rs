@@ -56,7 +56,7 @@ fn select_steps(allocation: &Allocation) -> StepList {
 /// installation.
 fn started_disks(allocation: &Allocation) -> Vec<RecordedDisk> {
     match &allocation.order {
-        Some(order) if order.begun => order.disks.clone(),
+        Some(order) if order.started => order.disks.clone(),
         Some(_) => Vec::new(),
         None => allocation.begun_on.clone(),
     }
@@ -65,7 +65,7 @@ fn started_disks(allocation: &Allocation) -> Vec<RecordedDisk> {
 /// Returns the record of the last attempt that passed the point of no return.
 fn started_attempt(allocation: &Allocation) -> Option<AttemptRecord> {
     match &allocation.order {
-        Some(order) if order.begun => order.attempt_record.clone(),
+        Some(order) if order.started => order.attempt_record.clone(),
         Some(_) => None,
         None => allocation.attempt_record.clone(),
     }
@@ -73,7 +73,7 @@ fn started_attempt(allocation: &Allocation) -> Option<AttemptRecord> {
 
 /// Returns the disks whose data the operator discards. For a reinstall, these are the disks in the reinstall order.
 /// `give_up` in the machine file applies only to first installations: the entry remains in the file, and would
-/// otherwise discard data in later reinstalls too.
+/// otherwise also discard data in later reinstalls.
 fn discarded_disks(allocation: &Allocation) -> Vec<String> {
     match (&allocation.order, allocation.reinstall) {
         (Some(order), _) => order.give_up.clone(),
@@ -82,8 +82,8 @@ fn discarded_disks(allocation: &Allocation) -> Vec<String> {
     }
 }
 
-/// If the old installation is still complete, clears `begun` and returns true: an earlier attempt has announced its
-/// start, but did not receive the response, and therefore did not write anything.
+/// If the old installation is still complete, clears `started` in the order and returns true. In that case, an earlier
+/// attempt has announced its start, but has not received the response, and therefore has not written anything.
 pub fn clear_begun_if_intact(
     machine: &str,
     allocation: &mut Allocation,
@@ -93,29 +93,29 @@ pub fn clear_begun_if_intact(
     let (machine, id) = (machine.to_owned(), allocation.id.clone());
     let former_machines = allocation.former_machines.clone();
     let order_id = allocation.order_id().map(str::to_owned);
-    let Some(order) = allocation.order.as_mut().filter(|order| order.begun) else { return false };
+    let Some(order) = allocation.order.as_mut().filter(|order| order.started) else { return false };
     let claim = InstallClaim { machine, former_machines, allocation: id, order: order_id, ..InstallClaim::default() };
     let is_whole = crate::is_intact(layout, inventory, &claim);
-    order.begun &= !is_whole;
+    order.started &= !is_whole;
     is_whole
 }
 
 /// Returns the reason why the plan may proceed without the marker. A started attempt takes precedence over the
-/// operator's waiver, because the operator waived the marker before this attempt changed the disks.
+/// operator's waiver: the operator waived the marker before the attempt changed the disks.
 pub fn marker_waiver(order: &OrderedReinstall) -> Option<MarkerWaiver> {
     match order {
-        OrderedReinstall { begun: true, .. } => Some(MarkerWaiver::Begun),
+        OrderedReinstall { started: true, .. } => Some(MarkerWaiver::Begun),
         OrderedReinstall { without_marker: true, .. } => Some(MarkerWaiver::Operator),
         _ => None,
     }
 }
 
-/// Returns a marker of this allocation if no installation of the allocation was reported to the control plane. If there
-/// are several markers, returns the newest one, or the first one if none is proven to be the newest. Either the control
-/// plane has lost its record of the installation, or an earlier owner of the disk has forged the marker. Only an
-/// operator can decide which of the two is the case.
+/// Returns a marker of this allocation if no installation of the allocation was reported to the control plane. If
+/// there are several markers, returns the newest one, or the first one if none is proven to be the newest. Either the
+/// control plane has lost its record of the installation, or an earlier owner of the disk has forged the marker. Only
+/// the operator can decide which of the two is the case.
 pub fn find_untrusted_marker<'a>(request: &PlanRequest, inventory: &'a Inventory) -> Option<&'a InstallMarker> {
-    // A received system contains the marker of the source machine.
+    // A migration target is excluded, because the received system contains the marker of the source machine.
     let is_first = request.mode == InstallMode::Install && request.receiving().is_none();
     let claim = request.claim.as_ref().filter(|claim| is_first && !claim.is_installed())?;
     let markers = inventory.filesystems.iter().filter_map(|filesystem| filesystem.marker.as_ref());
@@ -129,7 +129,7 @@ mod tests {
     use model::inventory::FilesystemContents;
 
     #[test]
-    fn a_marker_that_is_not_believed_is_one_of_this_very_allocation() {
+    fn untrusted_marker_belongs_to_the_requested_allocation() {
         let marker = |machine: &str, allocation: &str, time: &str| FilesystemContents {
             marker: Some(InstallMarker {
                 machine: machine.into(),

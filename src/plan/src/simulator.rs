@@ -13,17 +13,21 @@ use model::layout::FilesystemFormat;
 use operations::{
     ActivateGroup, AssembleArray, AssertFree, BurnDisk, CreateArray, CreateGroup, CreateVolume, DeviceOp,
     GrowFilesystem, Holder, LuksContainer, MakeFilesystem, MountReadOnly, OpenContainer, Operation, PartitionTable,
-    PreparePersistent, ReceivedDevice, RemoveVariables, RestoreOp, SessionOp, VolumeFilling, WritePersistent,
+    PreparePersistent, ReceivedDevice, Rehearsal, RemoveVariables, RemoveVolumes, RestoreOp, SessionOp, VolumeFilling,
+    WritePersistent,
 };
 
 mod created_objects;
 mod devices;
 mod partly_kept_disks;
+mod volume_space;
+#[cfg(test)]
+pub(crate) use volume_space::add_thin_pool;
 
 const MIB: u64 = 1 << 20;
 
-/// Executes the plan until its filesystems are unmounted. Returns the inventory that the next run will read once that
-/// run has assembled all devices.
+/// Executes the plan until its filesystems are unmounted. Returns the inventory that the agent reads at its next start,
+/// after it has assembled all devices.
 ///
 /// # Panics
 /// Panics if an operation uses an object that does not exist yet, or destroys a device beneath another object.
@@ -33,7 +37,7 @@ pub fn after(plan: &Plan, before: Inventory) -> Inventory {
 
 /// Executes the plan like [`after`], but simulates a power failure after this number of operations.
 pub(crate) fn cut(plan: &Plan, before: Inventory, operations: usize) -> Inventory {
-    // Only such plans stop preserved arrays.
+    // Plans without partly kept disks do not stop preserved arrays.
     let is_partly_kept = plan.disks.iter().any(|disk| disk.verdict == DiskVerdict::PartlyKept);
     let stopped = is_partly_kept.then(|| before.clone());
     let mut machine = Machine(before, stopped);
@@ -69,24 +73,26 @@ struct Machine(Inventory, Option<Inventory>);
 impl Machine {
     fn run(&mut self, operation: &Operation) {
         match operation {
-            Operation::Device(operation) => self.on_device(operation),
-            Operation::Run(operation) => self.of_run(operation),
+            Operation::Device(operation) => self.run_device_operation(operation),
+            Operation::Run(operation) => self.run_session_operation(operation),
         }
     }
 
-    fn on_device(&mut self, operation: &DeviceOp) {
+    fn run_device_operation(&mut self, operation: &DeviceOp) {
         match operation {
             DeviceOp::Release(holder) => self.release(holder),
             DeviceOp::AssertFree(AssertFree { disks }) => disks.iter().for_each(|disk| self.assert_free(disk)),
             DeviceOp::WipeDisk(wipe) => self.wipe(&wipe.device),
             DeviceOp::WriteTable(table) => self.write_table(table),
-            DeviceOp::ClearRanges(clear) => self.clear(clear),
+            DeviceOp::ClearRanges(clear) => self.zero_ranges(clear),
             DeviceOp::EditTable(edit) => self.edit_table(edit),
             DeviceOp::CreateArray(array) => self.create_array(array),
             DeviceOp::CreateGroup(group) => self.create_group(group),
+            DeviceOp::RemoveVolumes(remove) => self.remove_volumes(remove),
             DeviceOp::CreateVolume(volume) => self.create_volume(volume),
             DeviceOp::CreateContainer(container) => self.create_container(container),
             DeviceOp::OpenContainer(OpenContainer { container, .. }) => {
+                self.assemble_again();
                 assert!(self.0.stacked.iter().any(|is| is.device == container.mapping), "{operation:?}");
             }
             DeviceOp::MakeFilesystem(make) => self.make_filesystem(make),
@@ -96,13 +102,14 @@ impl Machine {
                 assert!(self.0.arrays.iter().any(|array| array.uuid == *uuid), "{operation:?}");
             }
             DeviceOp::ActivateGroup(ActivateGroup { name, volumes, .. }) => {
+                self.assemble_again();
                 let found = self.0.groups.iter().find(|is| is.name == *name);
                 let found = found.unwrap_or_else(|| panic!("{operation:?}"));
                 let there = |name: &String| found.volumes.iter().any(|volume| volume.name == *name);
                 assert!(!volumes.is_empty() && volumes.iter().all(there), "{operation:?}");
             }
-            // Deactivation changes nothing here, because the next run assembles everything again.
-            DeviceOp::TakeDown(_)
+            // Deactivation is not simulated, because the agent assembles everything again at its next start.
+            DeviceOp::StopInspectedDevices(_)
             | DeviceOp::DeactivateGroup(_)
             | DeviceOp::StopArray(_)
             | DeviceOp::CloseContainer(_) => {}
@@ -110,22 +117,11 @@ impl Machine {
         }
     }
 
-    fn of_run(&mut self, operation: &SessionOp) {
+    fn run_session_operation(&mut self, operation: &SessionOp) {
         match operation {
             SessionOp::BurnDisk(burn) => self.burn_disk(burn),
             SessionOp::CreateSystem(create) => self.burn_disk(&create.onto),
-            SessionOp::Rehearse(rehearsal) => {
-                // The rehearsal assembles preserved arrays that were stopped on partly kept disks.
-                let mut trial = Machine(self.0.clone(), self.1.clone());
-                trial.assemble_again();
-                let before = trial.0.clone();
-                let (added, back): (Vec<RestoreOp>, Vec<RestoreOp>) =
-                    rehearsal.operations.iter().cloned().partition(|is| matches!(is, RestoreOp::CreateVolume(_)));
-                back.into_iter().map(Operation::from).for_each(|operation| trial.run(&operation));
-                assert_eq!(trial.0, before, "{rehearsal:?}");
-                let mut snapshots = Machine(before, self.1.clone());
-                added.into_iter().map(Operation::from).for_each(|operation| snapshots.run(&operation));
-            }
+            SessionOp::Rehearse(rehearsal) => self.rehearse(rehearsal),
             SessionOp::WritePersistent(write) => self.write_files(write),
             SessionOp::RemoveVariables(removal) => self.remove_variables(removal),
             SessionOp::Receive(receive) => receive.devices.iter().for_each(|received| self.receive(received)),
@@ -135,7 +131,7 @@ impl Machine {
                 let kinds: Vec<String> = self.signatures(&mount.device).iter().map(|is| is.kind.clone()).collect();
                 assert_eq!(kinds, [mount.format.name()], "{operation:?}");
             }
-            // These change nothing that an inventory shows.
+            // These operations change nothing that an inventory contains.
             SessionOp::ReachImage(_)
             | SessionOp::VerifyDefinition(_)
             | SessionOp::FindPrograms(_)
@@ -143,8 +139,8 @@ impl Machine {
             | SessionOp::CheckContainers(_)
             | SessionOp::LockDisk(_)
             | SessionOp::UnlockDisk(_)
-            | SessionOp::TellPointOfNoReturn(_)
-            | SessionOp::MoveStands(_)
+            | SessionOp::AnnouncePointOfNoReturn(_)
+            | SessionOp::CheckMigrationCanceled(_)
             | SessionOp::BurnImage(_)
             | SessionOp::WriteMachineFiles(_)
             | SessionOp::InjectFiles(_)
@@ -164,6 +160,23 @@ impl Machine {
             | SessionOp::Report(_)
             | SessionOp::Kexec => {}
         }
+    }
+
+    /// Carries out the operations of the rehearsal on a copy of the machine, and checks that they preserve its state.
+    fn rehearse(&self, rehearsal: &Rehearsal) {
+        // The rehearsal also assembles preserved arrays that the plan has stopped on partly kept disks.
+        let mut trial = Machine(self.0.clone(), self.1.clone());
+        trial.assemble_again();
+        let before = trial.0.clone();
+        let (added, back): (Vec<RestoreOp>, Vec<RestoreOp>) = rehearsal
+            .operations
+            .iter()
+            .cloned()
+            .partition(|is| matches!(is, RestoreOp::RemoveVolumes(_) | RestoreOp::CreateVolume(_)));
+        back.into_iter().map(Operation::from).for_each(|operation| trial.run(&operation));
+        assert_eq!(trial.0, before, "{rehearsal:?}");
+        let mut snapshots = Machine(before, self.1.clone());
+        added.into_iter().map(Operation::from).for_each(|operation| snapshots.run(&operation));
     }
 
     fn remove_variables(&mut self, removal: &RemoveVariables) {
@@ -274,7 +287,7 @@ impl Machine {
     fn burn_disk(&mut self, burn: &BurnDisk) {
         let disk = self.disk(&burn.device);
         assert!(disk.table.is_none() && disk.signatures.is_empty(), "{} was not wiped", burn.device);
-        // An image that does not fit would be refused.
+        // The simulated image always fits on the disk, because an image that is too large would be refused.
         let size_bytes = (100 * MIB).min((disk.size_bytes - 2 * MIB) / burn.filesystems.len() as u64);
         let partitions = burn.filesystems.iter().map(|is| DiskPartition {
             number: is.number,
@@ -308,7 +321,7 @@ impl Machine {
         let signatures = self.signatures(&make.device);
         assert!(signatures.is_empty(), "{} has {signatures:?}", make.device);
         signatures.push(signature);
-        self.written(&make.device);
+        self.mark_written(&make.device);
         self.show_on_members(&make.device);
     }
 
@@ -323,7 +336,7 @@ impl Machine {
         match &volume.filling {
             VolumeFilling::Filesystem(make) => self.make_filesystem(make),
             VolumeFilling::Partition { guid } => {
-                let device = self.now(&volume.device);
+                let device = self.current_path(&volume.device);
                 let size_bytes = self.size(&device);
                 let partition = DiskPartition {
                     number: 1,
@@ -340,13 +353,13 @@ impl Machine {
                     Some(stacked) => stacked.table = table,
                     None => self.disk(&device).table = table,
                 }
-                self.written(&device);
+                self.mark_written(&device);
             }
             VolumeFilling::Nothing => {}
         }
     }
 
-    /// Writes the files of sparse volumes to the one filesystem that the tests mount for them.
+    /// Writes the files of sparse volumes to the filesystem that the tests use for such files.
     fn write_files(&mut self, write: &WritePersistent) {
         for sparse in &write.sparse {
             let mut files = self.0.filesystems.iter().flat_map(|is| &is.sparse);

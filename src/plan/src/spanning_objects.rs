@@ -1,5 +1,5 @@
-//! Objects that span disks with different verdicts: arrays, groups, filesystems and all other objects that consist of
-//! several devices, whether or not they are active.
+//! Objects that span disks with different verdicts: arrays, groups, filesystems and all other objects on several
+//! devices, active or not.
 
 use super::planner_state::PlanDecider;
 use super::{DiskVerdict, InstallMode, TornObject, arrays, lvm};
@@ -9,7 +9,7 @@ use model::device_name::{DevicePath, KernelName};
 use model::inventory::{DeviceSignature, Inventory, SpanningComponent, StackedDeviceKind};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Filesystems that span several devices without a layer such as LVM below them. Each of their devices has the UUID of the filesystem.
+/// Filesystems that span devices without LVM or md. Every device of such a filesystem has the filesystem's UUID.
 pub(crate) const SPANNING: [&str; 3] = ["btrfs", "zfs_member", "bcachefs"];
 
 /// An object that consists of several devices of the machine.
@@ -40,19 +40,19 @@ impl PlanDecider<'_> {
                 continue;
             }
             match self.request.mode {
-                InstallMode::Install => self.warn_torn(&thing, &wiped, &staying),
+                InstallMode::Install => self.warn_incomplete_object(&thing, &wiped, &staying),
                 InstallMode::Reinstall => self.refuse_torn(&thing, &wiped, &staying),
             }
         }
     }
 
-    fn warn_torn(&mut self, thing: &SpanningObject, wiped: &[KernelName], staying: &[KernelName]) {
+    fn warn_incomplete_object(&mut self, thing: &SpanningObject, wiped: &[KernelName], staying: &[KernelName]) {
         let disks = self.stack.disks_below_all(staying);
         let stays_on: Vec<KernelName> = disks.into_iter().collect();
         self.warn(format!(
             "REMOVES {wiped} FROM {object}, whose other members on {disks} are not in the layout and stay unchanged: {members}", wiped = wiped.join(", "), object = thing.name, disks = stays_on.join(", "), members = thing.whole));
         let (name, whole) = (thing.name.clone(), thing.whole.clone());
-        self.decided.torn.push(TornObject { name, whole, wiped: wiped.to_vec(), stays_on });
+        self.decided.dismantled.push(TornObject { name, whole, wiped: wiped.to_vec(), stays_on });
     }
 
     fn refuse_torn(&mut self, thing: &SpanningObject, wiped: &[KernelName], staying: &[KernelName]) {
@@ -84,7 +84,8 @@ impl PlanDecider<'_> {
             whole: lvm::describe_group(group),
             members: names(&mut group.present_devices()),
         });
-        // Arrays and volumes that are not known from superblocks, and other stacked devices.
+        // Stacked devices other than the arrays and groups above. They include arrays and volumes that no superblock in
+        // the inventory describes.
         let told = |name: &KernelName| self.stack.find_array(name).is_some() || self.stack.find_volume(name).is_some();
         let others = self.inventory.stacked.iter().filter(|device| !told(&device.name)).map(|device| SpanningObject {
             name: device.name.to_string(),
@@ -94,9 +95,9 @@ impl PlanDecider<'_> {
         arrays.chain(groups).chain(others).chain(self.spanning_filesystems()).chain(self.spanning_parts()).collect()
     }
 
-    /// Returns filesystems on several devices. Only present devices are considered; absent devices are checked in
-    /// `missing_members`. Two devices with the same UUID are assumed to be members of one filesystem, because a
-    /// signature does not show whether one of them is a copy.
+    /// Returns filesystems with several present devices; `missing_members` checks absent devices. Two devices with
+    /// the same UUID are assumed to be members of one filesystem, because a signature does not show whether one of
+    /// them is a copy.
     fn spanning_filesystems(&self) -> impl Iterator<Item = SpanningObject> {
         let mut found: BTreeMap<(&str, &str), (&DeviceSignature, Vec<&DevicePath>)> = BTreeMap::new();
         for (device, signature) in all_signatures(self.inventory) {
@@ -120,11 +121,11 @@ pub(crate) fn all_signatures(inventory: &Inventory) -> impl Iterator<Item = (&De
 }
 
 impl PlanDecider<'_> {
-    /// Returns objects that libblkid does not identify by a UUID. They are identified by the id of the object in the
-    /// metadata of each component.
+    /// Returns objects for which libblkid does not report a UUID. The metadata of each component contains the id of
+    /// such an object.
     fn spanning_parts(&self) -> impl Iterator<Item = SpanningObject> {
         let mut found: BTreeMap<(&str, &str), Vec<&SpanningComponent>> = BTreeMap::new();
-        // Other formats are recognized by their signatures, which every inventory contains.
+        // Components of the formats in [`SPANNING`] are found by their signatures, in `spanning_filesystems`.
         for part in self.inventory.parts.iter().filter(|part| !SPANNING.contains(&part.kind.as_str())) {
             found.entry((&part.whole, &part.id)).or_default().push(part);
         }

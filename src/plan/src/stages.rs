@@ -1,4 +1,4 @@
-//! Arranges the decisions as stages in the order of the run.
+//! Arranges the decisions of the planner as stages, in the order of execution.
 
 use super::filesystem_fate::{FilesystemFate, PlacedFilesystem, new_filesystem};
 use super::firmware::{self, RemovalPolicy};
@@ -61,7 +61,7 @@ pub(crate) fn arrange_stages(
     let before_marker = system.before_marker.take();
     let stages = [
         checking_stages(&meant, &decided, &mut system, trials, returning.build_rehearsal()),
-        storage_stages(&decided, cleaning.before, formats),
+        storage_stages(&decided, returning, cleaning.before, formats),
         system_stages(&decided, system, returning, files, cleaning.after),
         closing_stages(&request, &decided, expected, before_marker, marker),
     ];
@@ -103,7 +103,7 @@ fn build_plan(
         root_uuid,
         already: None,
         warnings: decided.warnings.into_iter().chain(warnings).collect(),
-        torn: decided.torn,
+        dismantled: decided.dismantled,
         opaque: opaque_objects::listed_objects(inventory),
         sizes: decided.sizes,
         extents: Vec::new(),
@@ -149,7 +149,7 @@ fn clean_firmware(
     (firmware, FirmwareCleaning { before, after })
 }
 
-/// Returns the stages that do not write. They check everything that can be checked before the first write.
+/// Returns the stages that precede the first write. They check everything that can be checked without writing.
 fn checking_stages(
     meant: &LayoutMatch,
     decided: &PlanDecisions,
@@ -179,6 +179,7 @@ fn checking_stages(
 /// Returns the stages that destroy data, and create everything up to the filesystems.
 fn storage_stages(
     decided: &PlanDecisions,
+    returning: &RestorePlan,
     cleaning: Option<Operation>,
     formats: Vec<Operation>,
 ) -> Vec<StageOperations> {
@@ -186,7 +187,8 @@ fn storage_stages(
     let wipes = decided.wipes.iter().cloned().map(DeviceOp::WipeDisk).chain(clears).map(Operation::Device);
     let edits = decided.edits.iter().cloned().map(DeviceOp::EditTable);
     let tables = decided.tables.iter().cloned().map(DeviceOp::WriteTable).chain(edits).map(Operation::Device);
-    let groups = [luks::create_containers(decided, true), create_groups_and_volumes(decided)].concat();
+    let containers = luks::create_containers(decided, true);
+    let groups = [containers, returning.before_the_volumes(), create_groups_and_volumes(decided)].concat();
     vec![
         (StageName::StorageWipe, wipes.collect()),
         (StageName::BootClean, cleaning.into_iter().collect()),
@@ -229,7 +231,7 @@ fn closing_stages(
     marker: Option<InstallMarker>,
 ) -> Vec<StageOperations> {
     let marker = before_marker.into_iter().chain(marker.map(WriteMarker).map(SessionOp::WriteMarker));
-    let report = operation_args::final_report(request, None, devices_with_verdict(decided, DiskVerdict::is_written));
+    let report = operation_args::final_report(request, None, devices_with_verdict(decided, DiskVerdict::is_recreated));
     vec![
         (StageName::StorageProveKept, prove_preserved(expected)),
         (StageName::TargetMarker, marker.map(Operation::Run).collect()),
@@ -299,19 +301,20 @@ fn path_depth(path: &str) -> usize {
 }
 
 fn make_filesystem((filesystem, is): &PlacedFilesystem) -> Option<MakeFilesystem> {
-    is.as_made().map(|new| new_filesystem(filesystem, new))
+    is.created_filesystem().map(|new| new_filesystem(filesystem, new))
 }
 
 /// Returns the line for a filesystem in fstab; `None` for a filesystem of a raw image, because the image contains its
 /// own fstab.
 fn fstab_entry(layout: &Layout, (filesystem, is): &PlacedFilesystem) -> Option<FstabEntry> {
     let source = match is {
-        // The mapping is used as the source; its name contains the UUID of the container.
+        // The source of an encrypted filesystem is the mapping of its container. The name of the mapping contains the
+        // UUID of the container.
         _ if filesystem.encrypted.is_some() && mount_path(filesystem).is_some() => match is {
             FilesystemFate::Unformatted { .. } => return None,
             _ => is.device()?.to_string(),
         },
-        FilesystemFate::Made(_) | FilesystemFate::Filled(_) | FilesystemFate::Kept { .. } => {
+        FilesystemFate::Created(_) | FilesystemFate::Filled(_) | FilesystemFate::Preserved { .. } => {
             format!("UUID={}", is.uuid()?)
         }
         FilesystemFate::Tmpfs => "tmpfs".to_owned(),
@@ -322,13 +325,15 @@ fn fstab_entry(layout: &Layout, (filesystem, is): &PlacedFilesystem) -> Option<F
         _ => mount_path(filesystem)?,
     };
     let pass = match filesystem.format {
-        // The fsck of xfs and btrfs does nothing at boot (fsck.xfs(8), btrfs-check(8)).
+        // These filesystems are not checked at boot: the fsck programs of xfs and btrfs do nothing then (fsck.xfs(8),
+        // btrfs-check(8)).
         FilesystemFormat::Tmpfs | FilesystemFormat::Swap | FilesystemFormat::Xfs | FilesystemFormat::Btrfs => 0,
         _ if path == "/" => 1,
         _ => 2,
     };
     let mut options = filesystem.mountoptions.clone();
-    // systemd waits for a passphrase of a container, but not for volumes of a group in it (systemd.mount(5)).
+    // systemd's device timeout does not start before the passphrase of a container is entered, but it does for
+    // volumes of a group in the container (systemd.mount(5)).
     let within = layout.find_encrypted_group(&filesystem.device).and_then(|group| group.encrypted);
     if within.is_some_and(|encrypted| encrypted.key == KeySource::Prompt) {
         options.push("x-systemd.device-timeout=0".to_owned());

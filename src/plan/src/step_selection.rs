@@ -10,8 +10,8 @@ use operations::{PlanStage, StageExtents, StageName};
 /// recognized later.
 const NEEDED: [&str; 4] = ["deploy.apply_layout", "deploy.burn_image", "deploy.prepare_boot", "deploy.finish"];
 
-/// Returns the step to which a stage belongs. Returns `None` for the stages that end a run, because they do not belong
-/// to any step.
+/// Returns the step to which a stage belongs. Returns `None` for the last stages of a plan, which do not belong to any
+/// step.
 fn step_of(stage: StageName) -> Option<&'static str> {
     match stage {
         StageName::StorageIdentify
@@ -41,7 +41,7 @@ fn step_of(stage: StageName) -> Option<&'static str> {
     }
 }
 
-/// Returns whether the stage is part of the run. A stage of a disabled step is not part of the run.
+/// Returns whether the stage is executed. A stage of a disabled step is not executed.
 pub(crate) fn includes_stage(steps: &StepList, stage: StageName) -> bool {
     step_of(stage).is_none_or(|step| steps.includes_step(step))
 }
@@ -50,7 +50,9 @@ pub(crate) fn includes_stage(steps: &StepList, stage: StageName) -> bool {
 pub fn missing_steps(steps: &StepList) -> Vec<Diagnostic> {
     let missing = NEEDED.iter().filter(|step| !steps.includes_step(step));
     let problem = |step| {
-        let message = format!("{step} is disabled, but an installation requires it; enable it in the template");
+        let message = format!(
+            "the step {step} is disabled, but every installation requires this step; enable the step in the template"
+        );
         Diagnostic::new("steps", message).with_code(ErrorCode::StepDisabled)
     };
     let wrong = steps.problems().iter().map(|why| Diagnostic::new("steps", why).with_code(ErrorCode::StepDisabled));
@@ -61,8 +63,8 @@ impl Plan {
     /// Returns a plan with only the stages of these steps, for callers that request steps one at a time. Stages that
     /// are needed only for a kexec are omitted, because the machine boots through its firmware.
     ///
-    /// If the whole plan has a destructive stage and the selected stages do not include it, all selected stages are
-    /// treated as stages after the point of no return.
+    /// If the whole plan has a destructive stage that is not among the selected stages, the selected stages count as
+    /// stages after the point of no return.
     pub fn select_steps(&self, steps: &[&str]) -> Plan {
         let is_wanted =
             |stage: StageName| stage != StageName::BootLoad && step_of(stage).is_some_and(|step| steps.contains(&step));
@@ -86,7 +88,7 @@ impl Plan {
 mod tests {
     use super::*;
     use crate::{InstallMode, PlanRequest, PlanSubject};
-    use model::deploy_steps::{CATALOGUE, MAKE_THE_LAYOUT};
+    use model::deploy_steps::{CATALOGUE, LAYOUT_DEFINITION_STEPS};
     use model::inventory::Inventory;
     use model::layout;
 
@@ -100,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn the_parts_of_a_plan_are_its_stages_without_those_of_kexec() {
+    fn selected_steps_cover_all_stages_except_kexec() {
         let whole = whole();
         let core: Vec<&str> = model::deploy_steps::core_steps().collect();
         let parts: Vec<Plan> = core.iter().map(|step| whole.select_steps(&[step])).collect();
@@ -119,9 +121,9 @@ mod tests {
     }
 
     #[test]
-    fn every_step_has_stages_and_every_stage_a_step_of_the_catalogue() {
+    fn steps_and_stages_refer_to_each_other() {
         let named: Vec<&str> = StageName::ALL.iter().copied().filter_map(step_of).collect();
-        let is_staged = |name: &str, out_of_band: bool| !out_of_band && !MAKE_THE_LAYOUT.contains(&name);
+        let is_staged = |name: &str, out_of_band: bool| !out_of_band && !LAYOUT_DEFINITION_STEPS.contains(&name);
         for entry in CATALOGUE.iter().filter(|entry| is_staged(entry.name, entry.out_of_band)) {
             assert!(named.contains(&entry.name), "{}", entry.name);
         }

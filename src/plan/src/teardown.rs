@@ -7,7 +7,7 @@ use operations::Holder;
 use std::collections::BTreeSet;
 
 /// Maximum number of unknown holders of one device that are listed.
-const MAXIMUM_NAMED: usize = 16;
+const MAXIMUM_LISTED_HOLDERS: usize = 16;
 
 /// Collects the holders that must be released, in the order of release and without duplicates.
 pub(crate) struct HolderTeardown<'a> {
@@ -22,12 +22,12 @@ impl<'a> HolderTeardown<'a> {
         HolderTeardown { stack, seen: BTreeSet::new(), holders: Vec::new() }
     }
 
-    /// Releases everything on this disk. Returns the uses that cannot be released.
+    /// Adds the release of everything on this disk. Returns messages about uses that cannot be released.
     pub(crate) fn release_disk(&mut self, disk: &InventoryDisk) -> Vec<String> {
         self.take_down(&disk.name, &disk.device)
     }
 
-    /// Releases this device and everything on it.
+    /// Adds the release of this device and everything on it. Returns messages about uses that cannot be released.
     pub(crate) fn release_device(&mut self, device: &StackedDevice) -> Vec<String> {
         self.take_down(&device.name, &device.device)
     }
@@ -46,7 +46,7 @@ impl<'a> HolderTeardown<'a> {
     /// been added.
     fn release_unit(&mut self, name: &KernelName, bottom: &DevicePath) -> Vec<String> {
         let unit = self.stack.find_unit(name);
-        // The holder of an unknown device was checked before.
+        // A device that the inventory does not contain is reported as an unknown holder of the device below it.
         let Some(device) = unit.device() else { return Vec::new() };
         let mut refused = Vec::new();
         for usage in unit.uses() {
@@ -57,10 +57,13 @@ impl<'a> HolderTeardown<'a> {
             }
         }
         let unknown = self.stack.unknown_holders(name);
-        let named = unknown.iter().take(MAXIMUM_NAMED).map(|holder| (*holder).clone());
+        let named = unknown.iter().take(MAXIMUM_LISTED_HOLDERS).map(|holder| (*holder).clone());
         refused.extend(named.map(|holder| describe_use(device, bottom, &DeviceUse::Holder(holder))));
-        if unknown.len() > MAXIMUM_NAMED {
-            refused.push(format!("{device} is in use by {count} more devices", count = unknown.len() - MAXIMUM_NAMED));
+        if unknown.len() > MAXIMUM_LISTED_HOLDERS {
+            refused.push(format!(
+                "{device} is in use by {count} more devices",
+                count = unknown.len() - MAXIMUM_LISTED_HOLDERS
+            ));
         }
         self.holders.extend(self.stack.find_stacked(name).map(|stacked| self.holder_of(stacked)));
         refused

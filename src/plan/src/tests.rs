@@ -34,8 +34,10 @@ mod existing_installations;
 mod existing_system_boot;
 mod failed_mounts;
 mod firmware;
+mod first_install_protection;
 mod foreign_installations;
 mod generators;
+mod hibernation_images;
 mod holder_release;
 mod image_network;
 mod image_os_definition;
@@ -53,11 +55,15 @@ mod mutated_inventories;
 mod nonblank_disk_protection;
 mod operation_effects;
 mod order_age;
+mod partly_kept_bios;
 mod partly_kept_disks;
+mod partly_kept_interruptions;
 mod placeholder_serial_numbers;
 mod plan_approval;
 mod plan_preview;
 mod planning_cost;
+mod preserved_bad_input;
+mod preserved_esp;
 mod preserved_identities;
 mod properties;
 mod property_counts;
@@ -68,6 +74,8 @@ mod record_match;
 mod recorded_machines;
 mod recorded_wipe_policy;
 mod refusals;
+mod renewed_next_to_thin_pool;
+mod renewed_volumes;
 mod repeated_attempts;
 mod resized_objects;
 mod spanning_filesystems;
@@ -192,7 +200,8 @@ fn make(layout: &Layout, inventory: &Inventory, mode: InstallMode) -> Result<Pla
     )
 }
 
-/// Compares a text with `testdata/plans/NAME.txt`, or writes that file if UPDATE_PLANS is set in the environment.
+/// Compares a string with `testdata/plans/NAME.txt`, or writes that file if UPDATE_PLANS is set in the
+/// environment.
 fn assert_printed(name: &str, text: &impl ToString) {
     let path =
         std::path::Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../..")).join(format!("testdata/plans/{name}.txt"));

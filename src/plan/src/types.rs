@@ -1,7 +1,7 @@
-//! The plan as data. The plan contains all decisions, which the executor only executes.
+//! The plan as data. It contains all decisions; the executor only carries them out.
 
 mod approval;
-mod firmware;
+mod boot_variables;
 mod k8s_volumes;
 mod migration;
 mod refusal;
@@ -9,7 +9,7 @@ mod request;
 mod summary;
 
 pub use approval::{ApprovalSummary, ApprovedDisk, ApprovedObject, ObjectFate, VERSION};
-pub(crate) use firmware::{FirmwarePlan, PlannedVariable, VariableOrigin};
+pub(crate) use boot_variables::{FirmwarePlan, PlannedVariable, VariableOrigin};
 pub(crate) use k8s_volumes::{PersistentVerdict, PersistentVolume};
 pub use migration::SourceDevice;
 use operations::{ByteRange, FailureState, FstabEntry, PlanStage, StageExtents};
@@ -23,14 +23,14 @@ use model::inventory::OpaqueObject;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// A plan: the verdict on each disk, and the stages of the run in order.
+/// A plan: the verdict on each disk, and the stages in the order of execution.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Plan {
     pub mode: InstallMode,
     pub subject: PlanSubject,
     pub layout: String,
     pub disks: Vec<DiskPlan>,
-    /// Stages in order. The JSON field is named `steps`, as in texts for operators.
+    /// Stages in order. The JSON field is named `steps`, as in messages to operators.
     #[serde(rename = "steps")]
     pub stages: Vec<PlanStage>,
     /// Index in `stages` of the first destructive stage; `stages.len()` if no stage is destructive.
@@ -45,7 +45,8 @@ pub struct Plan {
     /// Conditions that an operator must not overlook, such as a degraded array or a replaced disk.
     pub warnings: Vec<String>,
     /// Objects that lose members and also have members on disks that are preserved.
-    pub torn: Vec<TornObject>,
+    #[serde(rename = "torn")]
+    pub dismantled: Vec<TornObject>,
     /// Objects whose content could not be inspected.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub opaque: Vec<OpaqueObject>,
@@ -66,11 +67,11 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// Returns the state that a failure of this stage leaves behind. Before the point of no return, no disk has
-    /// changed. In a plan without a point of no return, no disk changes at all.
+    /// Returns the state of the machine after a failure of this stage. Before the point of no return, or in a plan
+    /// without one, the disks are untouched.
     pub fn state_after_failure(&self, stage: usize) -> FailureState {
         match self.stages[stage].name.failure_state() {
-            FailureState::HalfMade | FailureState::Changed if stage < self.point_of_no_return => {
+            FailureState::Incomplete | FailureState::Changed if stage < self.point_of_no_return => {
                 FailureState::Untouched
             }
             leaves => leaves,
@@ -87,7 +88,7 @@ pub enum DiskVerdict {
     /// The layout preserves the disk, but the disk is blank, for example because it was replaced. The disk is
     /// recreated.
     Make,
-    /// A reinstall renews the disk, except for partitions that the layout preserves.
+    /// A reinstall wipes the disk, except for partitions that the layout preserves.
     PartlyKept,
     /// The layout does not list the disk. The disk is not written in any mode.
     #[default]

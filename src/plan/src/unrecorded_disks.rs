@@ -1,11 +1,11 @@
-//! Protection of disks if the control plane has no records of them: in a fleet without a server, or after the server
-//! has lost its database. Kernel names change if a disk fails or is added, so a name alone is not sufficient to permit
-//! a wipe.
+//! Protection of disks for which the control plane has lost its records or, in a fleet without a server, never had
+//! any. Kernel names change if a disk fails or is added, so a name alone does not justify a wipe.
 //!
-//! | the control plane does not have records, and a disk that would be wiped is not proven blank | the disk is |
+//! | a disk that would be wiped, is not proven blank, and is not recorded by the control plane | the disk is |
 //! |---|---|
 //! | its serial number or WWN is in the layout (a hint, or a link in `/dev/disk/by-id`) | wiped |
-//! | a marker of this machine contains a record of it | treated as usual (`installation_identity`, `installed_disk_identity`) |
+//! | a marker of this machine contains a record of it | treated as usual (`installation_identity`,
+//! `installed_disk_identity`) |
 //! | an earlier attempt of this installation was started on it | wiped: the installation continues |
 //! | the operator discards it | wiped, with a warning |
 //! | none of these conditions applies | refused |
@@ -20,7 +20,7 @@ use model::inventory::InventoryDisk;
 use model::layout::{self, hints};
 use std::collections::BTreeSet;
 
-const BY_ID: &str = "/dev/disk/by-id/";
+const BY_ID_DIRECTORY: &str = "/dev/disk/by-id/";
 
 impl PlanDecider<'_> {
     /// Refuses to wipe a disk that neither the layout nor a record on the disks identifies.
@@ -31,24 +31,25 @@ impl PlanDecider<'_> {
         };
         let markers = self.inventory.filesystems.iter().filter_map(|filesystem| filesystem.marker.as_ref());
         let own: Vec<&InstallMarker> = markers.filter(|marker| claim.is_of_this_machine(marker)).collect();
-        let begun = DiskRecords::new(self.inventory, &[], &claim.begun_on, BTreeSet::new());
+        let started = DiskRecords::new(self.inventory, &[], &claim.begun_on, BTreeSet::new());
         let own = own.into_iter().map(|marker| DiskRecords::new(self.inventory, &marker.disks, &[], BTreeSet::new()));
         let own: Vec<DiskRecords> = own.collect();
         let layout = self.layout;
         for (index, listed) in layout.disks.iter().enumerate() {
             let Some(found) = self.found.get(&index).copied() else { continue };
             let is_lost = self.verdict(&found.name).loses_data() && !found.blank;
-            let is_known = is_identified(listed, found) || is_recorded(listed, found, &own, &begun);
+            let is_known = is_identified(listed, found) || is_recorded(listed, found, &own, &started);
             if !is_lost || is_known {
                 continue;
             }
-            // A disk that contradicts its record was refused by `installed_disk_identity`.
+            // A disk that contradicts its record is already refused by `installed_disk_identity`.
             let place = format!("disks[{index}].device");
             if self.decided.problems.iter().any(|problem| problem.place == place) {
                 continue;
             }
             let said = format!(
-                "{disk} would be wiped and is not blank: it contains {contents}. The layout selects the disk only by its name, and no record of this machine contains the disk, so this may be another disk than intended",
+                "{disk} would be wiped and is not blank: it contains {contents}. The layout selects the disk only by \
+                its name, and no record about this machine lists the disk, so this may be another disk than intended",
                 disk = found.device,
                 contents = content_text::describe_contents(found)
             );
@@ -81,10 +82,10 @@ impl PlanDecider<'_> {
         };
         match self.discard_name(found) {
             Some(name) => {
-                format!("{hint}; or, if its data are not needed, add `give_up: [\"{name}\"]` to the allocation")
+                format!("{hint}; or, if you do not need its data, add `give_up: [\"{name}\"]` to the allocation")
             }
             None => format!(
-                "{hint}; if its data are not needed, overwrite it in the rescue shell: dd if=/dev/zero of={disk} bs=1M",
+                "{hint}; if you do not need its data, overwrite it in the rescue shell: dd if=/dev/zero of={disk} bs=1M",
                 disk = found.device
             ),
         }
@@ -93,8 +94,8 @@ impl PlanDecider<'_> {
 
 /// Returns whether a marker of this machine, or the record of the started attempt, contains the disk under its name in
 /// the layout.
-fn is_recorded(listed: &layout::DiskSpec, found: &InventoryDisk, own: &[DiskRecords], begun: &DiskRecords) -> bool {
-    let has_begun = begun.record_of(&listed.device).is_some_and(|record| begun.is_attempt_disk(record, found));
+fn is_recorded(listed: &layout::DiskSpec, found: &InventoryDisk, own: &[DiskRecords], started: &DiskRecords) -> bool {
+    let has_begun = started.record_of(&listed.device).is_some_and(|record| started.is_attempt_disk(record, found));
     has_begun
         || own
             .iter()
@@ -104,7 +105,7 @@ fn is_recorded(listed: &layout::DiskSpec, found: &InventoryDisk, own: &[DiskReco
 /// Returns whether the layout selects the disk by an identifier of its hardware.
 pub(crate) fn is_identified(listed: &layout::DiskSpec, found: &InventoryDisk) -> bool {
     match listed.hints.is_empty() {
-        true => listed.device.as_str().starts_with(BY_ID),
+        true => listed.device.as_str().starts_with(BY_ID_DIRECTORY),
         false => hints::identify_hardware(&listed.hints, found),
     }
 }

@@ -1,5 +1,4 @@
-//! Disks that must not be wiped if they are selected only by name, and disks that can be used neither for the layout
-//! nor for a Kubernetes volume.
+//! Disks that are not wiped if only their name selects them, and disks of unsupported types, which are never used.
 //!
 //! | a disk that would be wiped | result |
 //! |---|---|
@@ -82,7 +81,7 @@ impl PlanDecider<'_> {
 
 /// Returns why a disk cannot be used at all; `None` if it can be used.
 pub(crate) fn explain_unsupported(disk: &InventoryDisk) -> Option<String> {
-    // The size is 0 if the inventory does not contain it.
+    // A sector size of 0 means that the inventory does not contain the sector size.
     if disk.sector_bytes != 0 && !SECTOR_BYTES.contains(&disk.sector_bytes) {
         return Some(format!(
             "the disk has sectors of {} bytes; format it with sectors of 512 or 4096 bytes (sg_format --format \

@@ -1,4 +1,4 @@
-//! UUIDs on disks that are not wiped. A raw image has the same UUIDs on every disk to which it is written. If two disks
+//! UUIDs on disks that are not wiped. All disks to which a raw image is written have the same UUIDs. If two disks
 //! have the same UUIDs, it is undefined which of them the installed system uses.
 
 use super::{DiskPlan, DiskVerdict};
@@ -20,7 +20,7 @@ pub(crate) fn collect_uuids(inventory: &Inventory, disks: &[DiskPlan]) -> BTreeM
     let mut found = BTreeMap::new();
     for (name, device, table, signatures) in disks.chain(stacked) {
         if stack.combined_value(&below, name) == Some(0) {
-            note_signatures(&mut found, device, signatures);
+            record_signatures(&mut found, device, signatures);
             table.iter().for_each(|table| note_table(&mut found, device, table));
         }
     }
@@ -29,17 +29,17 @@ pub(crate) fn collect_uuids(inventory: &Inventory, disks: &[DiskPlan]) -> BTreeM
 
 fn note_table(found: &mut BTreeMap<String, DevicePath>, device: &DevicePath, table: &DiskTable) {
     let mut add = |guid: Option<Uuid>, device: &DevicePath| {
-        // The nil UUID means that there is none.
+        // A nil UUID in a table means that the UUID is not set.
         found.extend(guid.filter(|guid| !guid.is_nil()).map(|guid| (guid.to_string(), device.clone())));
     };
     add(table.guid, device);
     table.partitions.iter().for_each(|partition| add(partition.guid, &partition.device));
     for partition in &table.partitions {
-        note_signatures(found, &partition.device, &partition.signatures);
+        record_signatures(found, &partition.device, &partition.signatures);
     }
 }
 
-fn note_signatures(found: &mut BTreeMap<String, DevicePath>, device: &DevicePath, signatures: &[DeviceSignature]) {
+fn record_signatures(found: &mut BTreeMap<String, DevicePath>, device: &DevicePath, signatures: &[DeviceSignature]) {
     let uuids = signatures.iter().map(|signature| signature.uuid.to_lowercase()).filter(|uuid| !uuid.is_empty());
     found.extend(uuids.map(|uuid| (uuid, device.clone())));
 }

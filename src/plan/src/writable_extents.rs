@@ -7,6 +7,8 @@
 //! | partly kept disks | everything outside the preserved partitions, from the first destructive stage on |
 //! | members of a preserved array | from the stage that assembles the array |
 //! | physical volumes of a preserved group | from the stage that activates volumes of the group |
+//! | physical volumes of a group in which some volumes are renewed, except the preserved volumes | from the stage that
+//! removes the volumes |
 //! | devices below a preserved LUKS container | from the stage that opens the container for writing |
 //! | devices below a preserved filesystem, or below one that is created on a preserved device | from the stage that mounts the filesystem for writing, or creates it |
 //! | the blank disk of a Kubernetes volume, or the physical volumes of the volume's group | from the stage that creates or adds the volume |
@@ -16,8 +18,10 @@ use super::Plan;
 use super::assembly_graph::AssembledMembers;
 use super::partly_kept_disks::ranges_outside;
 use model::device_name::DevicePath;
-use model::inventory::Inventory;
-use operations::{ByteRange, DeviceOp, DiskExtents, Operation, PlanStage, PlannedOperation, StageExtents};
+use model::inventory::{Inventory, LvmVolumeGroup};
+use operations::{
+    ByteRange, DeviceOp, DiskExtents, Operation, PlanStage, PlannedOperation, RemoveVolumes, StageExtents,
+};
 use std::collections::BTreeMap;
 
 /// Returns the extents of all stages of the plan, in order. `inventory` is the inventory from which the plan was made.
@@ -75,11 +79,35 @@ impl ExtentBuilder<'_> {
     /// Adds the ranges of the devices that are written from this stage on. New devices are on disks that are already
     /// writable.
     fn open_preserved(&self, stage: &PlanStage, open: &mut WritableRanges) {
-        for device in stage.operations.iter().flat_map(|operation| operation.effect().written) {
-            for (disk, range) in self.locate_device(device) {
+        for operation in &stage.operations {
+            let written = operation.effect().written.into_iter().flat_map(|device| self.locate_device(device));
+            let removed = match operation {
+                Operation::Device(DeviceOp::RemoveVolumes(remove)) => self.locate_group_space(remove),
+                Operation::Device(_) | Operation::Run(_) => Vec::new(),
+            };
+            for (disk, range) in written.chain(removed) {
                 open.entry(disk).or_default().push(range);
             }
         }
+    }
+
+    /// Returns the ranges of the physical volumes outside the preserved logical volumes. If the location of a logical
+    /// volume is unknown, or a physical volume is an array, returns the whole physical volume.
+    fn locate_group_space(&self, remove: &RemoveVolumes) -> Vec<(DevicePath, ByteRange)> {
+        let mut groups = self.inventory.groups.iter();
+        let group = groups.find(|group| (&group.name, &group.uuid) == (&remove.group, &remove.uuid));
+        let is_known = group.is_some_and(LvmVolumeGroup::is_located_completely);
+        let space = |physical: &DevicePath| {
+            let Some((disk, whole)) = self.locate_bottom(physical) else {
+                return self.locate_device(physical.clone());
+            };
+            let ranges = remove.preserved.iter().chain(&remove.hidden).flat_map(|volume| &volume.ranges);
+            let preserved = ranges.filter(|range| is_known && range.physical == *physical).map(|range| range.range);
+            let outside = ranges_outside(&preserved.collect::<Vec<_>>(), whole.length);
+            let shift = |range: ByteRange| ByteRange { start: whole.start.saturating_add(range.start), ..range };
+            outside.into_iter().map(|range| (disk.clone(), shift(range))).collect()
+        };
+        remove.physical.iter().flat_map(space).collect()
     }
 
     /// Returns the location of an existing device: a disk, a partition, or a preserved object that a stage activates.

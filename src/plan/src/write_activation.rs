@@ -1,11 +1,13 @@
-//! Activates an existing array or logical volume for writing. The device was assembled for inspection; it is stopped,
-//! and activated again under its present name. Other volumes of the same volume group are not activated.
+//! Activation of an existing array or logical volume for writing. The device, which was assembled for inspection, is
+//! stopped and activated again under its present name. Other volumes of the same volume group are not activated.
 
 use super::preserved_activation::bottom_devices;
 use model::device_name::{DevicePath, KernelName};
 use model::inventory::{Inventory, LvmLogicalVolume, LvmVolumeGroup, MdArray, MemberRole, StackedDeviceKind};
 use model::storage_graph::{DeviceStack, StackUnit};
-use operations::{ActivateGroup, AssembleArray, DeactivateGroup, DeviceOp, Operation, RestoreOp, StopArray, TakeDown};
+use operations::{
+    ActivateGroup, AssembleArray, DeactivateGroup, DeviceOp, Operation, RestoreOp, StopArray, StopInspectedDevices,
+};
 
 /// Operations that activate a device, starting with the lowest device below it; empty for a disk or a partition of a
 /// disk.
@@ -73,7 +75,8 @@ impl DeviceActivation {
 
     pub(crate) fn activate(&self) -> Vec<Operation> {
         let devices: Vec<DevicePath> = bottom_devices(&self.0).into_iter().collect();
-        let down = (!devices.is_empty()).then_some(Operation::Device(DeviceOp::TakeDown(TakeDown { devices })));
+        let down = (!devices.is_empty())
+            .then_some(Operation::Device(DeviceOp::StopInspectedDevices(StopInspectedDevices { devices })));
         down.into_iter().chain(self.0.iter().cloned().map(Operation::from)).collect()
     }
 
@@ -83,14 +86,18 @@ impl DeviceActivation {
             RestoreOp::ActivateGroup(ActivateGroup { name, devices, .. }) => {
                 Some(DeviceOp::DeactivateGroup(DeactivateGroup { name: name.clone(), devices: devices.clone() }))
             }
-            RestoreOp::OpenContainer(_) | RestoreOp::Mount(_) | RestoreOp::CreateVolume(_) => None,
+            RestoreOp::OpenContainer(_)
+            | RestoreOp::Mount(_)
+            | RestoreOp::RemoveVolumes(_)
+            | RestoreOp::CreateVolume(_) => None,
         });
         down.map(Operation::Device).collect()
     }
 }
 
-/// Finds the device that the operator specified, either by its path or by the name of an array or volume. Such a name
-/// does not depend on kernel names. Returns the path of the device in the inventory, and its path after activation.
+/// Finds the device that the operator specified, either by its path, or by the name of an array or volume. Such a
+/// name does not depend on kernel names. Returns the path of the device in the inventory, and its path after
+/// activation.
 pub(crate) fn find_device(inventory: &Inventory, wanted: &DevicePath) -> Option<(DevicePath, DevicePath)> {
     let path = |name: &Option<KernelName>| {
         let running = inventory.stacked.iter().find(|stacked| Some(&stacked.name) == name.as_ref());
@@ -131,11 +138,11 @@ mod tests {
     }
 
     #[test]
-    fn a_volume_on_an_array_is_started_from_the_bottom_up_and_taken_down_again() {
+    fn activates_volume_on_array_bottom_up_and_deactivates_it() {
         let inventory = machine();
         let lift = lift(&inventory, "/dev/mapper/vg00-root").unwrap();
         let [
-            Operation::Device(DeviceOp::TakeDown(TakeDown { devices })),
+            Operation::Device(DeviceOp::StopInspectedDevices(StopInspectedDevices { devices })),
             Operation::Device(DeviceOp::AssembleArray(array)),
             Operation::Device(DeviceOp::ActivateGroup(group)),
         ] = &lift.activate()[..]
@@ -157,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn a_partition_needs_nothing_and_what_is_not_started_here_is_told() {
+    fn partition_needs_no_activation_and_unsupported_stacks_are_refused() {
         let mut inventory = machine();
         assert_eq!(lift(&inventory, "/dev/sda1").unwrap(), DeviceActivation::default());
         assert_eq!(
@@ -184,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn an_array_and_a_volume_are_meant_by_the_names_that_stay() {
+    fn finds_arrays_and_volumes_by_persistent_names() {
         let inventory = machine();
         for (wanted, there, started) in [
             ("/dev/md/efi", "/dev/md126", "/dev/md126"),

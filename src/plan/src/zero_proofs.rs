@@ -8,7 +8,7 @@
 //! | an unlisted disk that becomes a Kubernetes volume, in a reinstall | is read completely |
 //! | a preserved disk that is recreated | is read completely, except the ends with the partition table |
 //! | a preserved disk that is recreated, and that differs from the recorded disk | is not read: the recorded disk was replaced |
-//! | a device that an earlier attempt has read, and has then started to write | is not read: it may contain an unfinished object |
+//! | a device that an earlier attempt was writing, after it had read the device | is not read: it may contain an unfinished object |
 //! | a device whose disks the operator discards | is not read |
 //!
 //! Ranges that a device reports as unallocated, after a discard or because of thin provisioning, are read like all
@@ -37,8 +37,8 @@ impl<'a> PlanDecider<'a> {
     }
 
     /// Requires an unlisted disk to contain only zeros if a reinstall creates a Kubernetes volume on it. In a first
-    /// installation, samples are sufficient: reading the disk may take hours, and there is no reinstall order in which
-    /// an operator could discard the disk.
+    /// installation, samples are sufficient: reading the disk may take hours, and without a reinstall order, the
+    /// operator cannot discard the disk.
     pub(crate) fn require_zeros_of_unlisted(&mut self, disk: &InventoryDisk) {
         if self.request.mode == InstallMode::Reinstall {
             self.require_zeros(&disk.device, disk.size_bytes);
@@ -47,7 +47,7 @@ impl<'a> PlanDecider<'a> {
 
     /// Requires a preserved disk to contain only zeros, because it is recreated.
     pub fn require_zeros_of(&mut self, listed: &layout::DiskSpec, found: &InventoryDisk) {
-        if self.is_replaced(listed, found) || self.was_being_made(&listed.device) {
+        if self.is_replaced(listed, found) || self.was_being_recreated(&listed.device) {
             return;
         }
         let range = match &found.table {
@@ -69,8 +69,8 @@ impl<'a> PlanDecider<'a> {
         self.decided.zero_proofs.push(ZeroProof { device: device.clone(), ranges, give_up });
     }
 
-    /// Returns whether every record of the listed disk contradicts the disk that is present. If so, the recorded disk
-    /// was replaced.
+    /// Returns whether the recorded disk was replaced: the listed disk has records, and all of them contradict the
+    /// present disk.
     fn is_replaced(&self, listed: &layout::DiskSpec, found: &InventoryDisk) -> bool {
         let all = self.records.get_or_init(|| self.own_records()).iter();
         let records = all.flat_map(|(disks, shared)| {

@@ -1,28 +1,28 @@
-//! PXE options of the command line.
+//! Options for network boot on the command line.
 
 use std::net::Ipv4Addr;
 use std::path::PathBuf;
 use std::str::FromStr;
 
-/// PXE options of the command line.
+/// Options for network boot.
 #[derive(Debug, Clone)]
 pub struct PxeOptions {
     pub card: String,
-    /// Range of addresses to assign.
+    /// Range from which addresses are assigned; `None` if another DHCP server assigns them.
     pub range: Option<AddressRange>,
-    /// DHCP options for all clients.
+    /// DHCP options that are sent to all clients.
     pub dhcp_options: Vec<DhcpOption>,
-    /// Directory with iPXE's binaries. The default is the directory in which Debian installs these binaries.
+    /// Directory with iPXE's binaries; `None` for the directory in which Debian installs them.
     pub ipxe: Option<PathBuf>,
 }
 
 impl PxeOptions {
-    /// Returns whether clients get an address, but no DNS server.
+    /// Returns whether clients receive an address from this server, but no DNS server.
     pub fn assigns_without_dns(&self) -> bool {
         self.range.is_some() && !self.dhcp_options.iter().any(|option| option.is("6", "dns-server"))
     }
 
-    /// Returns the DNS servers that clients get with their address.
+    /// Returns the DNS servers that clients receive with their addresses.
     pub(super) fn dns_servers(&self) -> Vec<Ipv4Addr> {
         let options = self.dhcp_options.iter().filter(|option| self.range.is_some() && option.is("6", "dns-server"));
         options.flat_map(|option| option.value.split(',').filter_map(|address| address.parse().ok())).collect()
@@ -44,7 +44,11 @@ impl FromStr for AddressRange {
         let (first, last) = text.split_once(',').ok_or_else(form)?;
         let read = |address: &str| address.trim().parse().map_err(|_| form());
         let (first, last) = (read(first)?, read(last)?);
-        if first > last { Err(format!("{first} comes after {last}")) } else { Ok(AddressRange { first, last }) }
+        if first > last {
+            Err(format!("the first address {first} comes after the last address {last}"))
+        } else {
+            Ok(AddressRange { first, last })
+        }
     }
 }
 
@@ -62,15 +66,15 @@ impl DhcpOption {
         self.name == number || self.name == name
     }
 
-    /// Returns the line of dnsmasq's configuration.
+    /// Returns the line for dnsmasq's configuration.
     pub(super) fn config_line(&self) -> String {
         let kind = if self.name.bytes().all(|byte| byte.is_ascii_digit()) { "" } else { "option:" };
         format!("dhcp-option={kind}{},{}\n", self.name, self.value)
     }
 }
 
-/// DHCP options that `--pxe` sets itself and the operator must not set, by number and name.
-const OWN: [(&str, &str); 5] =
+/// DHCP options that `--pxe` sets itself, by number and name. The operator must not set them.
+const RESERVED_DHCP_OPTIONS: [(&str, &str); 5] =
     [("43", "vendor-encap"), ("60", "vendor-class"), ("66", "tftp-server"), ("67", "bootfile-name"), ("150", "")];
 
 impl FromStr for DhcpOption {
@@ -83,7 +87,7 @@ impl FromStr for DhcpOption {
             return Err("must be the name or number of an option and its value, such as ntp-server,10.0.0.5".to_owned());
         };
         let option = DhcpOption { name: name.to_owned(), value: value.to_owned() };
-        match OWN.iter().find(|(number, name)| option.is(number, name)) {
+        match RESERVED_DHCP_OPTIONS.iter().find(|(number, name)| option.is(number, name)) {
             Some(_) => Err(format!("DHCP option {name} cannot be specified, because --pxe sets this option")),
             None if !name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-') => {
                 Err(format!("{name:?} is not the name or number of an option"))
@@ -105,14 +109,14 @@ mod tests {
             ("10.0.0.100", "must be the first and the last address"),
             ("10.0.0.100,x", "must be the first and the last address"),
             ("10.0.0.100-10.0.0.200", "must be the first and the last address"),
-            ("10.0.0.2,10.0.0.1", "10.0.0.2 comes after 10.0.0.1"),
+            ("10.0.0.2,10.0.0.1", "the first address 10.0.0.2 comes after the last address 10.0.0.1"),
         ] {
             assert!(text.parse::<AddressRange>().unwrap_err().contains(expected), "{text}");
         }
     }
 
     #[test]
-    fn a_dhcp_option_is_a_line_of_dnsmasq() {
+    fn dhcp_options_become_dnsmasq_lines() {
         for (text, line) in [
             ("ntp-server,10.0.0.5", "dhcp-option=option:ntp-server,10.0.0.5\n"),
             ("dns-server,10.0.0.53,10.0.0.54", "dhcp-option=option:dns-server,10.0.0.53,10.0.0.54\n"),

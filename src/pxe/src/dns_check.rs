@@ -1,4 +1,4 @@
-//! Check that the DNS servers that machines get over DHCP resolve the host name in `--url`.
+//! Check that the DNS servers which machines receive over DHCP resolve the host name in `--url`.
 
 use common::url_host::is_address;
 use std::io;
@@ -6,10 +6,10 @@ use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
 use std::time::{Duration, Instant};
 
 const DNS_PORT: u16 = 53;
-/// Number of requests to each server, since packets may be lost.
+/// Number of requests to each server. More than one is sent, because packets may be lost.
 const REQUESTS: u32 = 2;
-/// Maximum time until a server responds to a request.
-const PATIENCE: Duration = Duration::from_secs(2);
+/// Time limit for the response to one request.
+const RESPONSE_TIMEOUT: Duration = Duration::from_secs(2);
 /// Length of the header of a DNS message (RFC 1035, section 4.1.1).
 const HEADER: usize = 12;
 /// Maximum length of a name and of a label in it (RFC 1035, section 2.3.4).
@@ -18,11 +18,11 @@ const LABEL: usize = 63;
 /// Response code for a name that does not exist.
 const NXDOMAIN: u8 = 3;
 
-/// Checks that at least one of the DNS servers returns an IPv4 address for the name. A server that does not respond, or
-/// responds with a failure, also passes the check, because it may respond to machines.
+/// Checks that at least one of the DNS servers returns an IPv4 address for the name. The check also succeeds if a
+/// server responds with a failure, or does not respond to this host, because it may respond to machines.
 ///
 /// # Errors
-/// Returns the reason if all servers respond that the name does not exist, or has no IPv4 address.
+/// Returns the reason if each server responds that the name does not exist or has no IPv4 address.
 pub(super) fn check_name(name: &str, servers: &[Ipv4Addr]) -> Result<(), String> {
     if servers.is_empty() || is_address(name) {
         return Ok(());
@@ -43,7 +43,7 @@ pub(super) fn check_name(name: &str, servers: &[Ipv4Addr]) -> Result<(), String>
 enum DnsAnswer {
     Known,
     Unknown,
-    /// The DNS server failed, or refuses queries of this host. It may answer queries of machines.
+    /// The DNS server has failed or refuses queries of this host, but may answer queries of machines.
     Undecided,
 }
 
@@ -52,7 +52,7 @@ fn ask_server(server: SocketAddr, query: &[u8]) -> io::Result<DnsAnswer> {
     socket.connect(server)?;
     for _ in 0..REQUESTS {
         socket.send(query)?;
-        let end = Instant::now() + PATIENCE;
+        let end = Instant::now() + RESPONSE_TIMEOUT;
         let mut packet = [0; 1500];
         while let Some(left) = end.checked_duration_since(Instant::now()).filter(|left| !left.is_zero()) {
             socket.set_read_timeout(Some(left))?;
@@ -68,7 +68,7 @@ fn ask_server(server: SocketAddr, query: &[u8]) -> io::Result<DnsAnswer> {
     Err(io::ErrorKind::TimedOut.into())
 }
 
-/// Builds a recursive query for the IPv4 addresses of the name; `None` if DNS cannot contain the name.
+/// Builds a recursive query for the IPv4 addresses of the name; `None` if the name is not valid in DNS.
 fn build_query(name: &str) -> Option<Vec<u8>> {
     let name = name.strip_suffix('.').unwrap_or(name);
     let mut query = fastrand::u16(..).to_be_bytes().to_vec();
@@ -81,7 +81,7 @@ fn build_query(name: &str) -> Option<Vec<u8>> {
     (name.len() <= NAME).then_some(query)
 }
 
-/// Parses the response to the query; `None` if the packet is not this response.
+/// Parses the response to the query; `None` if the packet is not a response to this query.
 fn parse_answer(packet: &[u8], query: &[u8]) -> Option<DnsAnswer> {
     let header = packet.get(..HEADER)?;
     let is_response = header[..2] == query[..2] && header[2] & 0x80 != 0;
@@ -102,7 +102,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_name_is_a_list_of_labels() {
+    fn dns_query_encodes_name_as_labels() {
         let query = build_query("install.rack.").unwrap();
         assert_eq!(&query[2..], b"\x01\x00\x00\x01\x00\x00\x00\x00\x00\x00\x07install\x04rack\x00\x00\x01\x00\x01");
         for name in ["", "a..b", &"a".repeat(64), &format!("{}a", "a.".repeat(127))] {

@@ -1,24 +1,25 @@
-//! Configuration of dnsmasq. Apart from the generated file, dnsmasq reads no configuration file.
+//! Configuration of dnsmasq, which reads no other configuration file.
 
 use super::command_line_options::{AddressRange, DhcpOption};
 use super::nic::PxeNic;
 use std::fmt::Write;
 use std::path::Path;
 
-/// iPXE binaries for BIOS and for UEFI. Both use the NIC driver of the firmware. Debian's `ipxe.efi`, which contains its own drivers, was
-/// observed to hang when it released the NIC, so that an installed machine did not boot its disk.
+/// iPXE binaries for BIOS and UEFI, which use the NIC driver of the firmware. Debian's `ipxe.efi` is not used. It
+/// contains its own drivers, and was observed to hang when it released the NIC; an installed machine then did not boot
+/// its disk.
 pub(crate) const BINARIES: [&str; 2] = [BIOS, UEFI];
 const BIOS: &str = "undionly.kpxe";
 pub(crate) const UEFI: &str = "snponly.efi";
 
-/// Maximum length of a file name in the DHCP header, in bytes. The header field has 128 bytes, including the
-/// terminating zero.
+/// Maximum length of a file name in the DHCP header, in bytes. The field is 128 bytes long, including the terminating
+/// zero.
 pub(crate) const NAME_BYTES: usize = 127;
 
-/// Parameters of the configuration.
+/// Parameters of dnsmasq's configuration.
 pub(crate) struct DnsmasqParameters<'a> {
     pub card: &'a PxeNic,
-    /// Range of addresses to assign; `None` if another DHCP server assigns addresses.
+    /// Range from which addresses are assigned; `None` if another DHCP server assigns them.
     pub range: Option<AddressRange>,
     /// Further DHCP options that are sent with addresses.
     pub dhcp_options: &'a [DhcpOption],
@@ -33,10 +34,10 @@ pub(crate) struct DnsmasqParameters<'a> {
     pub leases: &'a Path,
 }
 
-/// Returns the configuration in the format of dnsmasq(8). A client that sends option 175 or the user class iPXE is an
-/// instance of iPXE, and gets the boot script. Every other client is assumed to be firmware, and must load iPXE first.
-/// Firmware of unsupported architectures gets no response, because after a response without a boot file, such firmware
-/// would not try other servers of the network.
+/// Returns the configuration in the format of dnsmasq(8). A client that sends option 175 or the user class iPXE is
+/// iPXE, and receives the boot script. Any other client is treated as firmware, which loads iPXE first. Firmware of an
+/// unsupported architecture receives no response: after a response without a boot file, it would not try other servers
+/// of the network.
 pub(crate) fn dnsmasq_config(asked: &DnsmasqParameters) -> String {
     let DnsmasqParameters { card, script, ipxe, .. } = asked;
     let mut text = format!(
@@ -63,7 +64,7 @@ pub(crate) fn dnsmasq_config(asked: &DnsmasqParameters) -> String {
         card.name,
         asked.leases.display(),
         asked.tftp.display(),
-        // The server address is written explicitly, because dnsmasq as a proxy does not send it by default, and iPXE
+        // The server address is written explicitly, because a dnsmasq proxy does not send it by default, and iPXE
         // ignores a boot file without a server address.
         server = card.address,
     );
@@ -76,7 +77,7 @@ pub(crate) fn dnsmasq_config(asked: &DnsmasqParameters) -> String {
 }
 
 /// Returns the lines for a network in which another DHCP server assigns the addresses. Firmware that boots over HTTP
-/// identifies itself as HTTPClient, and accepts only a response with the same vendor class.
+/// sends the vendor class HTTPClient, and accepts only a response with the same vendor class.
 fn proxy_config(card: &PxeNic) -> String {
     let mut text =
         format!("dhcp-range={},proxy,{}\ndhcp-pxe-vendor=PXEClient,HTTPClient\n", card.network(), card.netmask);
@@ -86,13 +87,13 @@ fn proxy_config(card: &PxeNic) -> String {
     text
 }
 
-/// Returns the lines that assign one address to each NIC, by its MAC. Client identifiers are ignored: firmware, iPXE,
+/// Returns the lines that assign one address to each MAC. Client identifiers are ignored, because firmware, iPXE,
 /// ramdisk and installed system send different identifiers for the same NIC, and boards with the same SMBIOS UUID send
 /// the same identifier.
 fn address_config(AddressRange { first, last }: AddressRange, asked: &DnsmasqParameters) -> String {
     let DnsmasqParameters { card, dhcp_options, .. } = asked;
-    // If this host does not forward packets, the router option is set to an empty value. Otherwise dnsmasq would
-    // announce itself as the router.
+    // If this host does not forward packets, the router option is empty. If it were absent, dnsmasq would announce
+    // itself as the router.
     let own_router = if asked.forwards { format!(",{}", card.address) } else { String::new() };
     let is_router_given = dhcp_options.iter().any(|option| option.is("3", "router"));
     let router = if is_router_given { String::new() } else { format!("dhcp-option=option:router{own_router}\n") };
@@ -112,9 +113,10 @@ fn address_config(AddressRange { first, last }: AddressRange, asked: &DnsmasqPar
 mod tests {
     use super::*;
 
-    /// Any of several servers may answer a machine that boots: the same boot files are offered, and no addresses.
+    /// If several servers respond to a machine, any of them may serve it: they offer the same boot files, and no
+    /// addresses.
     #[test]
-    fn two_servers_without_a_range_differ_only_in_their_own_address() {
+    fn configurations_without_range_differ_only_by_server_address() {
         let address = |text: &str| text.parse().unwrap();
         let (tftp, leases) = (Path::new("/t"), Path::new("/l"));
         let config = |own: &str| {
@@ -136,9 +138,9 @@ mod tests {
         }
     }
 
-    /// Other tests check the responses of a running dnsmasq.
+    /// This test checks only the lines; other tests check the responses of a running dnsmasq.
     #[test]
-    fn each_kind_of_machine_has_its_line() {
+    fn each_firmware_type_has_a_dnsmasq_line() {
         let address = |text: &str| text.parse().unwrap();
         let (name, netmask) = ("eth1".to_owned(), address("255.255.255.0"));
         let card = PxeNic { name, index: 2, address: address("10.0.0.1"), netmask };

@@ -1,8 +1,8 @@
-//! Temporary directory with the files that dnsmasq reads and writes. The directory is removed when the server ends.
+//! Temporary directory with the files that dnsmasq reads and writes. It is removed when the server ends.
 
 use super::dnsmasq_config::BINARIES;
 use common::bounded_read::read_prefix;
-use linux::process::privilege_drop::NOBODY_ELSE;
+use linux::process::privilege_drop::SANDBOX_ID;
 use std::env;
 use std::fs::{self, OpenOptions, Permissions};
 use std::io::{ErrorKind, Result};
@@ -10,14 +10,14 @@ use std::os::unix::fs::{OpenOptionsExt, PermissionsExt, chown};
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
-/// Maximum size of the lease file, in bytes. The size of a lease is about a hundred bytes.
+/// Maximum size of the lease file, in bytes. A lease takes about a hundred bytes.
 const LEASES_BYTES: u64 = 8 << 20;
 
 pub(crate) struct DnsmasqDirectory {
     path: PathBuf,
-    /// File in the server's directory that preserves the leases between starts of the server.
+    /// Copy of the leases in the server's directory, which preserves them between runs of the server.
     kept: PathBuf,
-    /// Modification time of the lease file when it was last copied.
+    /// Modification time of the lease file at the time of the last copy.
     written: Option<SystemTime>,
 }
 
@@ -25,15 +25,15 @@ impl DnsmasqDirectory {
     /// Creates the directory, and copies iPXE's binaries and the leases of the previous run into it.
     ///
     /// # Errors
-    /// The directory cannot be created.
+    /// Returns an error if the directory cannot be created.
     pub(crate) fn create(ipxe: &Path, kept: PathBuf) -> Result<DnsmasqDirectory> {
         let parent = env::var_os("RUNTIME_DIRECTORY").map_or_else(env::temp_dir, PathBuf::from);
         let path = nix::unistd::mkdtemp(&parent.join("drophammer-pxe-XXXXXX"))?;
         let home = DnsmasqDirectory { path, kept, written: None };
         for folder in [home.path.clone(), home.tftp_directory(), home.writable_directory()] {
-            // The outermost directory already exists.
+            // The first of these directories already exists, and contains the others.
             fs::create_dir_all(&folder)?;
-            // All users can read the directory, because dnsmasq may run as another user. Its files are not secret.
+            // All users can read the directory, because dnsmasq may run as another user. The files contain no secrets.
             fs::set_permissions(&folder, Permissions::from_mode(0o755))?;
         }
         for name in BINARIES {
@@ -52,16 +52,16 @@ impl DnsmasqDirectory {
         Ok(home)
     }
 
-    /// Changes the owner of the path to the user that dnsmasq switches to when it is started by root.
+    /// Changes the owner of the path to the user to which dnsmasq switches after root has started it.
     fn change_owner(&self, path: &Path) -> Result<()> {
-        chown(path, Some(NOBODY_ELSE), Some(NOBODY_ELSE))
+        chown(path, Some(SANDBOX_ID), Some(SANDBOX_ID))
     }
 
     pub(crate) fn tftp_directory(&self) -> PathBuf {
         self.path.join("tftp")
     }
 
-    /// Returns the subdirectory in which dnsmasq may write.
+    /// Returns the subdirectory in which dnsmasq may write files.
     fn writable_directory(&self) -> PathBuf {
         self.path.join("own")
     }
@@ -78,16 +78,16 @@ impl DnsmasqDirectory {
         Ok(path)
     }
 
-    /// Copies the leases even if the modification time of the lease file is unchanged, because the resolution of file
-    /// times may be too coarse to show the last change.
-    pub(crate) fn keep_last_leases(&mut self) -> Result<()> {
+    /// Copies the leases to the server's directory, even if the modification time of the lease file has not changed:
+    /// the resolution of file times may be too coarse to show the last change.
+    pub(crate) fn save_final_leases(&mut self) -> Result<()> {
         self.written = None;
-        self.keep_leases()
+        self.save_leases()
     }
 
-    /// Copies the leases to the server's directory if the lease file has changed.
-    pub(crate) fn keep_leases(&mut self) -> Result<()> {
-        // Links are not followed, because a compromised dnsmasq might have replaced the file by a link.
+    /// Copies the leases to the server's directory if the lease file has changed since the last copy.
+    pub(crate) fn save_leases(&mut self) -> Result<()> {
+        // A symbolic link is not followed, because a compromised dnsmasq may have created it.
         let opened =
             OpenOptions::new().read(true).custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK).open(self.leases_file());
         let file = match opened {
@@ -119,7 +119,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn leases_outlive_it_and_nothing_else_does() {
+    fn only_leases_survive_the_dnsmasq_directory() {
         let dir = tempfile::tempdir().unwrap();
         for name in BINARIES {
             fs::write(dir.path().join(name), name).unwrap();
@@ -128,10 +128,10 @@ mod tests {
         let mut home = DnsmasqDirectory::create(dir.path(), kept.clone()).unwrap();
         let path = home.path.clone();
         assert_eq!(fs::read_to_string(home.tftp_directory().join("snponly.efi")).unwrap(), "snponly.efi");
-        home.keep_leases().unwrap();
+        home.save_leases().unwrap();
         assert!(!kept.exists());
         fs::write(home.leases_file(), "one").unwrap();
-        home.keep_leases().unwrap();
+        home.save_leases().unwrap();
         assert_eq!(fs::read_to_string(&kept).unwrap(), "one");
         drop(home);
         assert!(!path.exists());
@@ -140,7 +140,7 @@ mod tests {
         assert_eq!(fs::read_to_string(home.leases_file()).unwrap(), "one");
         fs::remove_file(home.leases_file()).unwrap();
         std::os::unix::fs::symlink(dir.path().join("snponly.efi"), home.leases_file()).unwrap();
-        assert!(home.keep_leases().is_err());
+        assert!(home.save_leases().is_err());
         assert_eq!(fs::read_to_string(&kept).unwrap(), "one");
     }
 }

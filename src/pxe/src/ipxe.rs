@@ -1,21 +1,21 @@
-//! iPXE scripts, and validation of all values in them that unauthenticated clients control.
+//! iPXE scripts, and validation of the values in them that unauthenticated clients control.
 
 use time::OffsetDateTime;
 
-/// Parameters of a ramdisk boot: addresses of the server, and identity of the machine.
+/// Parameters for booting the ramdisk: addresses of the server, and identity of the machine.
 pub struct RamdiskBoot<'a> {
     /// Base URL of the API, without a trailing slash.
     pub url: &'a str,
-    /// Base URL of kernel and ramdisk, which the firmware loads.
+    /// Base URL from which the firmware loads kernel and ramdisk.
     pub files: &'a str,
     pub token: &'a str,
     pub machine: &'a str,
     pub consoles: &'a [String],
-    /// Network configuration for networks without DHCP, encoded as the value of `drophammer.network=`.
+    /// Network configuration for a network without DHCP, encoded as the value of `drophammer.network=`.
     pub network: Option<&'a str>,
-    /// Additional kernel arguments of the operator.
+    /// Additional kernel arguments that the operator has specified.
     pub cmdline: &'a str,
-    /// True if the ramdisk must offer a shell at the console instead of starting the agent.
+    /// True if the ramdisk offers a shell at the console instead of starting the agent.
     pub stop: bool,
     /// File name of the ramdisk.
     pub initrd: &'a str,
@@ -30,7 +30,7 @@ impl RamdiskBoot<'_> {
         format!("{}/boot/{}", self.files, self.initrd)
     }
 
-    /// Returns the kernel's command line. iPXE and kexec use the same command line.
+    /// Returns the kernel command line, which is the same for iPXE and kexec.
     pub fn kernel_arguments(&self) -> String {
         let RamdiskBoot { url, token, machine, .. } = self;
         let mut arguments = vec![
@@ -47,12 +47,12 @@ impl RamdiskBoot<'_> {
     }
 }
 
-/// Maximum number of times that a script requests a file.
+/// Maximum number of attempts of a script to load a file.
 const DOWNLOADS: u32 = 4;
 
-/// Returns the commands that run after a failed download. They jump to the label `again`, until the download was tried
-/// [`DOWNLOADS`] times, and then to the label `stop`. In iPXE, a command that fails aborts the script, unless `||`
-/// follows the command.
+/// Returns the commands that follow a failed download. They jump to the label `again` until the download has failed
+/// [`DOWNLOADS`] times, and then to the label `stop`. iPXE aborts a script if a command fails, unless `||` follows the
+/// command.
 fn retry_download(what: &str) -> String {
     format!(
         "inc downloads\niseq ${{downloads}} {DOWNLOADS} && goto stop ||\n\
@@ -60,16 +60,16 @@ fn retry_download(what: &str) -> String {
     )
 }
 
-/// Returns a script that boots the ramdisk. `initrd=initrd` is for UEFI kernels, which request the file by that name;
-/// BIOS ignores it.
+/// Returns a script that boots the ramdisk. UEFI kernels request the ramdisk by the name in `initrd=initrd`; BIOS
+/// ignores this argument.
 ///
 /// If kernel or ramdisk cannot be loaded, the script exits, and the firmware boots the disk. If `keep_from_disk` is
-/// true, the system on the disk is incomplete or belongs to another machine. In this case, the script does not return
-/// to the firmware. It restarts the machine after half an hour, like the ramdisk after a failure.
+/// true, the system on the disk is incomplete or belongs to another machine. The script then never returns to the
+/// firmware, but restarts the machine after half an hour, like the ramdisk after a failure.
 pub fn ramdisk_script(boot: &RamdiskBoot, keep_from_disk: bool) -> String {
     let (kernel, initrd, arguments) = (boot.kernel_url(), boot.initrd_url(), boot.kernel_arguments());
     // The time is added here and not in [`RamdiskBoot::kernel_arguments`], because the digest of those arguments must
-    // be the same in each boot.
+    // be the same for each boot.
     let now = OffsetDateTime::now_utc().unix_timestamp();
     let retry = retry_download("the ramdisk");
     let end = match keep_from_disk {
@@ -88,8 +88,8 @@ pub fn ramdisk_script(boot: &RamdiskBoot, keep_from_disk: bool) -> String {
 }
 
 /// Returns a script that boots the installed system. On UEFI firmware, the script exits with an error, so that the
-/// firmware continues with its next boot entry. If the script exited without an error, the firmware would show its menu
-/// (UEFI 2.10, 3.1.1). A BIOS may stop in both cases, so the script for BIOS firmware boots the first disk explicitly.
+/// firmware tries its next boot entry. Without an error, the firmware would show its menu (UEFI 2.10, 3.1.1). A BIOS
+/// may stop in both cases, so on BIOS firmware the script boots the first disk itself.
 pub fn local_disk_script(machine: &str) -> String {
     format!(
         "#!ipxe\necho drophammer: {machine} is installed, starting its disk\niseq ${{platform}} pcbios || exit 1\n\
@@ -99,7 +99,7 @@ pub fn local_disk_script(machine: &str) -> String {
 }
 
 /// Returns a script that waits and repeats the request, until the operator has corrected the machine file or the
-/// migration has ended. The script never returns to the firmware, even on errors, because the firmware would then boot
+/// migration has ended. The script never returns to the firmware, even after an error, because the firmware would boot
 /// the disk.
 pub fn hold_script(url: &str, machine: &str) -> String {
     format!(
@@ -108,12 +108,11 @@ pub fn hold_script(url: &str, machine: &str) -> String {
     )
 }
 
-/// Returns the script for the TFTP server. `netX` is the NIC that iPXE opened last, and therefore the NIC that has
-/// loaded the script. `dhcp` without a NIC name would open other NICs, and continue on the first NIC that receives a
-/// response.
+/// Returns the script that TFTP serves. `netX` is the NIC that iPXE opened last, which is the NIC that has loaded this
+/// script. `dhcp` without a NIC would open other NICs, and continue with the first NIC that receives a response.
 ///
-/// With `--replace`, the boot script replaces this script. The commands after `--replace` run only if the download of
-/// the boot script has failed, and repeat the download. The server does not count a repeated request as another
+/// The boot script replaces this script, because of `--replace`. The commands after that line run only if the download
+/// of the boot script has failed, and repeat the download. The server does not count a repeated request as another
 /// attempt.
 pub fn start_script(url: &str) -> String {
     let retry = retry_download("the boot script");

@@ -1,12 +1,12 @@
 //! Network boot of machines on the network of one NIC (`drophammer serve --pxe NIC`). dnsmasq serves DHCP and TFTP; the
 //! server itself serves all other boot files over HTTP.
 //!
-//! [`check_pxe`] reports all problems before anything is started. [`PxeServer`] starts dnsmasq, supervises it, and stops
-//! it. The crate does not write to the log of the server: messages are passed to a [`PxeLog`].
+//! [`check_pxe`] reports all problems before anything is started. [`PxeServer`] starts, supervises and stops dnsmasq.
+//! The crate passes messages to a [`PxeLog`], and does not write to the server's log itself.
 //!
-//! `nic` inspects the NIC, `dnsmasq_config` generates the configuration of dnsmasq, `dnsmasq_directory` manages the
-//! directory of dnsmasq, `supervisor` supervises dnsmasq, `other_dhcp_servers` detects other DHCP servers, and `dns_check`
-//! checks the name in `--url`. [`ipxe`] generates the scripts that iPXE runs. Start with [`PxeServer::start_dnsmasq`].
+//! `nic` inspects the NIC, `dnsmasq_config` generates the configuration of dnsmasq, `dnsmasq_directory` manages its
+//! directory, `supervisor` supervises it, `other_dhcp_servers` detects other DHCP servers, and `dns_check` checks the
+//! name in `--url`. [`ipxe`] generates the scripts that iPXE runs. Start with [`PxeServer::start_dnsmasq`].
 
 pub mod command_line_options;
 mod dns_check;
@@ -31,8 +31,8 @@ use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
 use supervisor::{DnsmasqCommand, DnsmasqSupervisor};
 
-/// Capabilities that dnsmasq needs: it binds ports below 1024, pings through raw sockets, and writes entries of the
-/// neighbor table.
+/// Capabilities that dnsmasq requires: to bind ports below 1024, to ping through raw sockets, and to write entries of
+/// the neighbor table.
 const CAPABILITIES: &[Capability] = &[Capability::NetBindService, Capability::NetAdmin, Capability::NetRaw];
 
 /// Directory in which Debian installs iPXE.
@@ -43,25 +43,25 @@ const IPXE: &str = "/usr/lib/ipxe";
 pub struct BootServer {
     /// Address and port at which the server accepts connections.
     pub listen: SocketAddr,
-    /// URL at which machines reach the server. By default, it is built from the address of the NIC.
+    /// URL at which machines reach the server; `None` for a URL with the address of the NIC.
     pub url: Option<String>,
-    /// True if `url` is served over TLS. Boot files are served over plain HTTP in any case.
+    /// True if `url` is served over TLS. Boot files are always served over plain HTTP.
     pub tls: bool,
     /// File in which the leases are preserved across restarts.
     pub leases: PathBuf,
 }
 
-/// Message about the network boot, for the log of the server.
+/// Message about network boot for the server's log.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum PxeMessage {
-    /// Line that dnsmasq logs. Machines can cause any number of these lines.
+    /// Log line of dnsmasq. Machines can cause any number of such lines.
     Dnsmasq(String),
     Note(String),
     /// Problem that prevents machines from booting.
     Problem(String),
 }
 
-/// Receiver of the messages. It is called from several threads.
+/// Function that receives the messages, called from several threads.
 pub type PxeLog = Arc<dyn Fn(PxeMessage) + Send + Sync>;
 
 /// Running dnsmasq process, which is stopped when this value is dropped.
@@ -77,7 +77,7 @@ impl PxeServer {
     /// `permission` is false.
     ///
     /// # Errors
-    /// dnsmasq cannot be started, or exits immediately.
+    /// Returns an error if dnsmasq cannot be started, or exits immediately.
     pub fn start_dnsmasq(
         asked: &PxeOptions,
         server: &BootServer,
@@ -90,8 +90,8 @@ impl PxeServer {
         let (end, ended) = mpsc::channel();
         let (say, first) = mpsc::channel();
         let (keeper, log) = (DnsmasqSupervisor::new(dnsmasq, home, permission), log.clone());
-        // The thread that starts dnsmasq also supervises it, because the kernel terminates dnsmasq when this thread
-        // exits.
+        // The same thread starts and supervises dnsmasq, because the kernel terminates dnsmasq when the thread that has
+        // started it exits.
         let run = move || keeper.supervise(&log, &ended, &say);
         let started = std::thread::Builder::new().name("dnsmasq".to_owned()).spawn(run);
         let keeper = Some(started.context(Phase::Serve, || "start the thread that supervises dnsmasq")?);
@@ -152,7 +152,7 @@ pub fn check_pxe(asked: &PxeOptions, server: &BootServer) -> Result<()> {
     if wrong.is_empty() { Ok(()) } else { Err(pxe_error(wrong.join("\n--pxe: "))) }
 }
 
-/// Returns the NIC of `--pxe`, if the other options are consistent with it.
+/// Returns the NIC of `--pxe`, or an error if other options contradict it.
 fn check_nic(asked: &PxeOptions, server: &BootServer) -> std::result::Result<PxeNic, String> {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
     if asked.card.is_empty() || !asked.card.bytes().all(plain) {
@@ -192,7 +192,7 @@ fn check_nic(asked: &PxeOptions, server: &BootServer) -> std::result::Result<Pxe
     }
 }
 
-/// Returns the base URL of boot files. Boot files do not contain a token, and are served over plain HTTP.
+/// Returns the base URL of boot files. The files contain no token, and are served over plain HTTP.
 fn boot_base_url(server: &BootServer, card: &PxeNic, port: u16) -> String {
     match &server.url {
         Some(url) if !server.tls => url.trim_end_matches('/').to_owned(),
@@ -208,7 +208,7 @@ fn binary_url(server: &BootServer, card: &PxeNic, port: u16) -> String {
     format!("{}/ipxe/{}", boot_base_url(server, card, port), dnsmasq_config::UEFI)
 }
 
-/// Finds dnsmasq, even if the user's PATH does not contain `/usr/sbin` and `/sbin`.
+/// Finds dnsmasq, even if the user's PATH contains neither `/usr/sbin` nor `/sbin`.
 fn find_dnsmasq() -> Result<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     find_program(std::env::split_paths(&path).chain(["/usr/sbin", "/sbin"].map(PathBuf::from)))
@@ -226,7 +226,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn without_dnsmasq_it_is_said_where_it_comes_from() {
+    fn missing_dnsmasq_is_reported_with_its_package() {
         let nowhere = tempfile::tempdir().unwrap();
         let why = find_program([nowhere.path().to_owned()].into_iter()).unwrap_err().to_string();
         assert_eq!(why, "dnsmasq is not installed on this host: run `apt-get install dnsmasq-base`");

@@ -13,8 +13,8 @@ use std::os::fd::AsRawFd;
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Duration for which binding an occupied port is retried. A child process inherits the sockets of its parent until it
-/// executes its program, and may occupy a port for a moment.
+/// Maximum time for which binding an occupied port is retried. A child process of this program may keep the port
+/// occupied for a moment: it inherits all open sockets, which are closed only when it calls exec.
 const STARTING: Duration = Duration::from_secs(2);
 
 /// UDP port of TFTP.
@@ -24,7 +24,7 @@ pub(super) const TFTP_PORT: u16 = 69;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct PxeNic {
     pub name: String,
-    /// Interface index, which changes if the NIC is removed and added again.
+    /// Interface index. It changes if the NIC is removed and added again.
     pub index: u32,
     pub address: Ipv4Addr,
     pub netmask: Ipv4Addr,
@@ -34,7 +34,7 @@ impl PxeNic {
     /// Reads the current state of the NIC.
     ///
     /// # Errors
-    /// The NIC does not exist, is down, or does not have an address.
+    /// Returns an error if the NIC does not exist, is down, or does not have an address.
     pub(crate) fn read_state(name: &str) -> Result<PxeNic, String> {
         let all = getifaddrs().map_err(|error| format!("cannot list the NICs: {error}"))?;
         let all: Vec<_> = all.collect();
@@ -62,7 +62,7 @@ impl PxeNic {
     /// Reads the MAC of the NIC.
     ///
     /// # Errors
-    /// The NIC no longer exists, or does not have a MAC.
+    /// Returns an error if the NIC no longer exists, or does not have a MAC.
     pub(super) fn read_mac(&self) -> io::Result<[u8; 6]> {
         let own = getifaddrs()?.filter(|one| one.interface_name == self.name);
         let mac = own.filter_map(|one| one.address?.as_link_addr()?.addr()).next();
@@ -77,13 +77,13 @@ impl PxeNic {
         Ipv4Addr::from_bits(self.address.to_bits() | !self.netmask.to_bits())
     }
 
-    /// Checks that a UDP port of the NIC is free, by binding it briefly. dnsmasq does not detect a conflict: it would
-    /// share the port with another instance of dnsmasq, and each instance would receive only some of the packets. Like
-    /// dnsmasq, this function binds the TFTP port at the NIC's address only, and the other ports at all addresses,
-    /// because DHCP clients send broadcasts.
+    /// Checks that a UDP port of the NIC is free, by binding it briefly. dnsmasq itself would not detect a conflict:
+    /// two dnsmasq processes would share the port, and each would receive only some of the packets. As in dnsmasq, the
+    /// TFTP port is bound only at the NIC's address, and other ports at all addresses, because DHCP clients send
+    /// broadcasts.
     ///
     /// # Errors
-    /// Another process listens on the port.
+    /// Returns an error if another process listens on the port.
     pub(crate) fn check_port(&self, port: u16, what: &str) -> Result<(), String> {
         let open = || {
             let socket = socket(AddressFamily::Inet, SockType::Datagram, SockFlag::SOCK_CLOEXEC, None)?;
@@ -92,7 +92,7 @@ impl PxeNic {
             bind(socket.as_raw_fd(), &SockaddrIn::new(a, b, c, d, port))
         };
         let mut found = open();
-        // The check is retried, because a child process of this program may briefly hold the socket of a previous
+        // The attempt is repeated, because a child process of this program may briefly hold the socket of a previous
         // check.
         let until = Instant::now() + STARTING;
         while found == Err(Errno::EADDRINUSE) && Instant::now() < until {

@@ -1,4 +1,5 @@
-//! Detection of other DHCP servers on the network of `--pxe`: a DHCPDISCOVER of a PXE client is sent, and the offers are collected.
+//! Detection of other DHCP servers on the network of `--pxe`: it sends a DHCPDISCOVER like a PXE client, and collects
+//! the offers.
 
 use super::nic::PxeNic;
 use crate::{PxeLog, PxeMessage};
@@ -12,13 +13,13 @@ use std::os::fd::AsRawFd;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Number of requests that are sent. More than one request is needed, since packets may be lost.
+/// Number of requests. More than one is sent, because packets may be lost.
 const REQUESTS: u32 = 2;
-/// Duration for which offers are collected after each request. Many servers ping an address before they offer it, which
-/// takes up to 3 seconds.
-const PATIENCE: Duration = Duration::from_secs(4);
+/// Time for which offers are collected after each request. Many servers ping an address before they offer it, which can
+/// take 3 seconds.
+const OFFER_COLLECTION_TIME: Duration = Duration::from_secs(4);
 
-/// Time from the first search to the second. It is quadrupled for each further search, up to [`LONGEST_PAUSE`].
+/// Time between the first and the second search. It is quadrupled before each further search, up to [`LONGEST_PAUSE`].
 const FIRST_PAUSE: Duration = Duration::from_secs(15);
 const LONGEST_PAUSE: Duration = Duration::from_secs(3600);
 
@@ -32,19 +33,19 @@ const COOKIE: [u8; 4] = [0x63, 0x82, 0x53, 0x63];
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct DhcpOffer {
     server: Ipv4Addr,
-    /// Offered address; unspecified if the server only sends boot information.
+    /// Offered address; unspecified if the server sends only boot information.
     address: Ipv4Addr,
     boot_file: String,
 }
 
 /// Repeated search for other DHCP servers of the network.
 ///
-/// A single search is not reliable: an offer may be lost or late, and another server may start later, for example if
-/// both hosts were powered on together. The first searches are therefore repeated within minutes.
+/// A single search is not reliable. An offer may be lost or late, and another server may start later, for example if
+/// both hosts were powered on together. Therefore the first searches follow each other within minutes.
 pub(super) struct ServerSearch {
     due: Instant,
     pause: Duration,
-    /// Problem that the last search found. It is reported again only when it changes.
+    /// Problem that the last search has found. A search reports a problem only if it differs from this one.
     last: Arc<Mutex<Option<String>>>,
 }
 
@@ -55,8 +56,8 @@ impl Default for ServerSearch {
 }
 
 impl ServerSearch {
-    /// Starts a search if one is due. A separate thread waits for the offers, and reports them to `log`. `assigns` is
-    /// true if this server assigns addresses.
+    /// Starts a search if the next one is due. A separate thread waits for the offers, and reports them to `log`.
+    /// `assigns` is true if this server assigns addresses.
     pub(super) fn start_if_due(&mut self, card: &PxeNic, assigns: bool, log: &PxeLog) {
         if Instant::now() < self.due {
             return;
@@ -66,7 +67,7 @@ impl ServerSearch {
         let (card, log, last) = (card.clone(), log.clone(), self.last.clone());
         let search = move || match collect_offers(&card) {
             Ok(offers) => report_change(describe_offers(&card, &offers, assigns), &last, &log),
-            // A failed search is not a problem of the network: for example, the DHCP client of this host may occupy the
+            // A failed search is not a problem of the network. For example, the DHCP client of this host may occupy the
             // port.
             Err(error) => {
                 log(PxeMessage::Note(format!("cannot look for other DHCP servers on {nic}: {error}", nic = card.name)))
@@ -89,7 +90,7 @@ fn report_change(found: Option<String>, last: &Mutex<Option<String>>, log: &PxeL
 /// Collects the offers of all DHCP servers of the network.
 ///
 /// # Errors
-/// No request can be sent, for example because the DHCP client of this host occupies the port.
+/// Returns an error if no request can be sent, for example because the DHCP client of this host occupies the port.
 fn collect_offers(card: &PxeNic) -> io::Result<Vec<DhcpOffer>> {
     let socket = socket(AddressFamily::Inet, SockType::Datagram, SockFlag::SOCK_CLOEXEC, None)?;
     setsockopt(&socket, BindToDevice, &OsString::from(&card.name))?;
@@ -100,7 +101,7 @@ fn collect_offers(card: &PxeNic) -> io::Result<Vec<DhcpOffer>> {
     let mut offers = BTreeMap::new();
     for _ in 0..REQUESTS {
         socket.send_to(&build_discover(number, mac), (Ipv4Addr::BROADCAST, SERVER_PORT))?;
-        let end = Instant::now() + PATIENCE;
+        let end = Instant::now() + OFFER_COLLECTION_TIME;
         let mut packet = [0; 2048];
         while let Some(left) = end.checked_duration_since(Instant::now()).filter(|left| !left.is_zero()) {
             socket.set_read_timeout(Some(left))?;
@@ -112,7 +113,7 @@ fn collect_offers(card: &PxeNic) -> io::Result<Vec<DhcpOffer>> {
     Ok(offers.into_values().collect())
 }
 
-/// Builds the DHCPDISCOVER that UEFI firmware on x86-64 sends. It requests a broadcast response.
+/// Builds a DHCPDISCOVER like that of UEFI firmware on x86-64, which requests a broadcast response.
 fn build_discover(number: u32, mac: [u8; 6]) -> Vec<u8> {
     let mut packet = vec![0; HEADER];
     packet[..4].copy_from_slice(&[1, 1, 6, 0]);
@@ -131,7 +132,8 @@ fn build_discover(number: u32, mac: [u8; 6]) -> Vec<u8> {
     packet
 }
 
-/// Parses an offer for this request. The boot file name is shortened and sanitized for messages.
+/// Parses an offer in response to this request. The name of the boot file is truncated and sanitized, because it is
+/// part of messages.
 fn parse_offer(packet: &[u8], number: u32) -> Option<DhcpOffer> {
     let is_it =
         packet.first() == Some(&2) && packet.get(4..8)? == number.to_be_bytes() && packet.get(236..HEADER)? == COOKIE;
@@ -202,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn other_servers_are_named_where_they_disturb() {
+    fn conflicting_dhcp_servers_are_reported() {
         let (own, router, pxe) = (offer(1, 100, "snponly.efi"), offer(254, 17, ""), offer(9, 0, "grubx64.efi"));
         for (offers, assigns, expected) in [
             (vec![own.clone()], true, None),
@@ -244,7 +246,8 @@ mod tests {
             packet[at] = byte;
             parse_offer(&packet, 7)
         };
-        // Not parsed: a request, another cookie, an acknowledgement, and an option that is longer than the packet.
+        // Packets that are not parsed: a request, another cookie, an acknowledgement, and an option that is longer than
+        // the packet.
         assert_eq!([with(0, 1), with(236, 0), with(HEADER + 3, 5), with(HEADER + 5, 200)], [None, None, None, None]);
         for end in 0..HEADER + 4 {
             assert_eq!(parse_offer(&packet[..end], 7), None, "{end}");

@@ -1,5 +1,5 @@
-//! Supervision of dnsmasq: starts it, forwards its log, restarts it if it exits or the NIC changes, and stops it when
-//! the server ends.
+//! Supervision of dnsmasq: it is started, restarted if it exits or the NIC changes, and stopped when the server ends.
+//! Its log is forwarded.
 
 use super::command_line_options::{AddressRange, DhcpOption, PxeOptions};
 use super::dnsmasq_config::{self, DnsmasqParameters};
@@ -14,15 +14,15 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
-const LOOK_EVERY: Duration = Duration::from_secs(1);
+const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 /// Maximum time until dnsmasq reports that it has started.
 const START: Duration = Duration::from_secs(30);
-const END: Duration = Duration::from_secs(2);
+const TERMINATION_TIMEOUT: Duration = Duration::from_secs(2);
 /// Pause before the first restart. It is doubled before each further restart, up to [`LONGEST_PAUSE`].
-const PAUSE: Duration = Duration::from_secs(1);
+const FIRST_RESTART_DELAY: Duration = Duration::from_secs(1);
 const LONGEST_PAUSE: Duration = Duration::from_secs(60);
 
-/// Parameters with which dnsmasq is started.
+/// Command that starts dnsmasq, and the inputs of its configuration.
 pub(crate) struct DnsmasqCommand {
     program: PathBuf,
     card: String,
@@ -63,13 +63,13 @@ impl DnsmasqCommand {
         });
         let file =
             home.write_config(&text).map_err(|error| format!("cannot write dnsmasq's configuration: {error}"))?;
-        let (begun, has_begun) = mpsc::channel();
+        let (started, has_begun) = mpsc::channel();
         let log = self.log.clone();
         let command =
             ToolCommand::new(&self.program).arg("--keep-in-foreground").arg(format!("--conf-file={}", file.display()));
         let started = command.restrict_capabilities(CAPABILITIES).start_in_background(move |line| {
             if line.contains(": started, version") {
-                let _ = begun.send(());
+                let _ = started.send(());
             }
             if !line.contains("compile time options") {
                 log(PxeMessage::Dnsmasq(remove_pid(line)));
@@ -81,7 +81,8 @@ impl DnsmasqCommand {
             match has_begun.recv_timeout(Duration::from_millis(50)) {
                 Ok(()) => return Ok(running),
                 Err(RecvTimeoutError::Timeout) => {}
-                // dnsmasq has closed its output, so that its start can no longer be detected.
+                // dnsmasq has closed its output, which would report that it is ready, so its readiness can no longer be
+                // detected.
                 Err(RecvTimeoutError::Disconnected) => break,
             }
         }
@@ -90,7 +91,8 @@ impl DnsmasqCommand {
     }
 }
 
-/// Removes the process id from prefixes such as `dnsmasq-dhcp[123]: `, so that repeated messages are equal.
+/// Removes the process id from prefixes such as `dnsmasq-dhcp[123]: `, so that repeated messages can be recognized as
+/// equal.
 fn remove_pid(line: &str) -> String {
     match (line.find('['), line.find("]: ")) {
         (Some(from), Some(to)) if from < to => format!("{}{}", &line[..from], &line[to + 1..]),
@@ -105,8 +107,8 @@ pub(crate) struct DnsmasqSupervisor {
     /// Earliest time of the next restart of dnsmasq.
     due: Instant,
     pause: Duration,
-    /// Last reported problem, which is not reported again.
-    said: Option<String>,
+    /// Problem that was reported last. It is not reported again while it persists.
+    reported_problem: Option<String>,
     search: ServerSearch,
     /// True while this server may assign addresses.
     permission: Arc<AtomicBool>,
@@ -123,8 +125,8 @@ impl DnsmasqSupervisor {
             home,
             running: None,
             due: Instant::now(),
-            pause: PAUSE,
-            said: None,
+            pause: FIRST_RESTART_DELAY,
+            reported_problem: None,
             search: ServerSearch::default(),
             permission,
         }
@@ -140,18 +142,18 @@ impl DnsmasqSupervisor {
         let started = PxeNic::read_state(&self.dnsmasq.card).and_then(|card| self.start_process(card));
         let is_good = started.is_ok();
         let _ = first.send(started);
-        while is_good && ended.recv_timeout(LOOK_EVERY) == Err(RecvTimeoutError::Timeout) {
+        while is_good && ended.recv_timeout(CHECK_INTERVAL) == Err(RecvTimeoutError::Timeout) {
             self.check_state(log);
             if let Some((_, card)) = &self.running {
                 self.search.start_if_due(card, self.dnsmasq.range.is_some(), log);
             }
         }
         if let Some((running, _)) = self.running.take() {
-            running.terminate(END);
+            running.terminate(TERMINATION_TIMEOUT);
         }
-        // The saved leases preserve the assigned addresses across restarts. An error is ignored: even without the
-        // leases, most addresses stay the same, because dnsmasq derives addresses from MACs.
-        let _ = self.home.keep_last_leases();
+        // The copied leases preserve the assigned addresses across restarts. An error is ignored, because dnsmasq
+        // derives addresses from MACs, so most addresses stay the same even without the leases.
+        let _ = self.home.save_final_leases();
     }
 
     fn start_process(&mut self, card: PxeNic) -> Result<(), String> {
@@ -162,15 +164,15 @@ impl DnsmasqSupervisor {
 
     fn check_state(&mut self, log: &PxeLog) {
         if !self.permission.load(Ordering::SeqCst) {
-            return self.running.take().into_iter().for_each(|(running, _)| running.terminate(END));
+            return self.running.take().into_iter().for_each(|(running, _)| running.terminate(TERMINATION_TIMEOUT));
         }
-        if let Err(error) = self.home.keep_leases() {
+        if let Err(error) = self.home.save_leases() {
             self.report_once(log, format!("cannot save the leases of dnsmasq: {error}"));
         }
         let card = match PxeNic::read_state(&self.dnsmasq.card) {
             Ok(card) => card,
             Err(why) => {
-                self.running.take().into_iter().for_each(|(running, _)| running.terminate(END));
+                self.running.take().into_iter().for_each(|(running, _)| running.terminate(TERMINATION_TIMEOUT));
                 return self
                     .report_once(log, format!("{why}. Machines cannot boot over PXE until this problem is solved"));
             }
@@ -182,8 +184,8 @@ impl DnsmasqSupervisor {
                 self.schedule_restart(log, &end.to_string());
             }
             Some(_) => {
-                // dnsmasq does not follow changes of the NIC or its address, and must be restarted.
-                self.running.take().into_iter().for_each(|(running, _)| running.terminate(END));
+                // dnsmasq does not notice changes of the NIC or of its address, so it must be restarted.
+                self.running.take().into_iter().for_each(|(running, _)| running.terminate(TERMINATION_TIMEOUT));
                 self.restart(log, card);
             }
             None if Instant::now() >= self.due => self.restart(log, card),
@@ -194,7 +196,7 @@ impl DnsmasqSupervisor {
     fn restart(&mut self, log: &PxeLog, card: PxeNic) {
         match self.start_process(card) {
             Ok(()) => {
-                self.said = None;
+                self.reported_problem = None;
                 log(PxeMessage::Note(format!("dnsmasq serves on {nic} again", nic = self.dnsmasq.card)));
             }
             Err(why) => self.schedule_restart(log, &why),
@@ -202,9 +204,10 @@ impl DnsmasqSupervisor {
     }
 
     fn schedule_restart(&mut self, log: &PxeLog, why: &str) {
-        // If dnsmasq has run for a while since the last restart, the problem is a new one, and the pause is reset.
+        // If dnsmasq has run for some time since its last restart, its exit is a new problem, so the pause before the
+        // restart is reset.
         if self.due.elapsed() > LONGEST_PAUSE {
-            self.pause = PAUSE;
+            self.pause = FIRST_RESTART_DELAY;
         }
         let seconds = self.pause.as_secs();
         log(PxeMessage::Problem(format!("machines cannot boot over PXE: {why}; restarting dnsmasq in {seconds} s")));
@@ -214,9 +217,9 @@ impl DnsmasqSupervisor {
 
     /// Reports a problem, unless it equals the last reported problem.
     fn report_once(&mut self, log: &PxeLog, what: String) {
-        if self.said.as_ref() != Some(&what) {
+        if self.reported_problem.as_ref() != Some(&what) {
             log(PxeMessage::Problem(what.clone()));
-            self.said = Some(what);
+            self.reported_problem = Some(what);
         }
     }
 }

@@ -1,11 +1,11 @@
-//! Run with faults (`rack-bench faults`): simulated machines are installed and reinstalled by two servers that share one
-//! PostgreSQL, while servers are killed, paused and cut off, PostgreSQL crashes, and clocks are wrong.
+//! Run with faults (`rack-bench faults`). Two servers that share one PostgreSQL database install and reinstall
+//! simulated machines. Meanwhile servers are killed, paused and cut off, PostgreSQL crashes, and clocks are wrong.
 //!
 //! `fault_plan` determines the faults, and `fault_injector` injects them into the processes of `server_process` and
-//! `postgres_process`. Machines (`machine_life`) and operator (`order_desk`) reach the servers through `load_balancer`; links
-//! are cut with `link_switch`. `history` records what they observe, `history_checker` checks it, `takeover` measures how
-//! long machines waited, and `fault_tally` prints the result. `planted_bug` and `tampering` create the defects that the
-//! checker must find.
+//! `postgres_process`. The machines (`machine_life`) and the operator (`order_desk`) reach the servers through
+//! `load_balancer`, and `link_switch` cuts links. `history` records all observations, and `history_checker` checks
+//! them. `takeover` measures how long machines waited, and `fault_tally` prints the result. `planted_bug` and
+//! `tampering` create the defects that the checker must find.
 
 mod fault_injector;
 mod fault_plan;
@@ -43,7 +43,7 @@ use std::time::Duration;
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 
-/// Maximum takeover time in seconds.
+/// Maximum permitted takeover time, in seconds.
 const LONGEST_TAKEOVER: f64 = 5.0;
 
 #[derive(Debug, Parser)]
@@ -54,16 +54,16 @@ pub struct FaultOptions {
     machines: u32,
     #[arg(long, default_value_t = 200)]
     faults: usize,
-    /// Seed of the faults.
+    /// Seed of the random numbers that determine the faults.
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// Seconds of the first pause of a server. The other pauses last for 2 to 3.5 s.
+    /// Duration in seconds of the first fault that pauses a server. All other pauses last for 2 to 3.5 s.
     #[arg(long, default_value_t = 60)]
     pause: u64,
     /// Maximum number of machines that run at the same time.
     #[arg(long, default_value_t = 40)]
     at_once: usize,
-    /// Seconds between two machines.
+    /// Seconds between the starts of two machines.
     #[arg(long, default_value_t = 1.0)]
     interval: f64,
     /// Seconds after which no further fault is injected.
@@ -75,25 +75,26 @@ pub struct FaultOptions {
     /// Defect that the checker must find. The servers then use plain HTTP.
     #[arg(long, value_enum)]
     plant: Option<PlantedBug>,
-    /// Empty directory for the servers and PostgreSQL.
+    /// Empty directory for the files of the servers and of PostgreSQL.
     #[arg(long)]
     work: PathBuf,
-    /// Program with the command `serve`.
+    /// Path of the program that is run with the command `serve`.
     #[arg(long)]
     server: PathBuf,
-    /// Library of faketime.
+    /// Path of faketime's library, which shifts the clocks of the servers.
     #[arg(long)]
     clock_library: PathBuf,
     #[arg(long)]
     tls_cert: PathBuf,
     #[arg(long)]
     tls_key: PathBuf,
-    /// File for the figures, as JSON.
+    /// File to which the measured figures are written, as JSON.
     #[arg(long)]
     figures: PathBuf,
 }
 
-/// Runs the faults. Succeeds if no invariant is violated or, with a planted bug, if the checker has found it.
+/// Runs the machines and the faults. Succeeds if no invariant is violated. With a planted bug, succeeds if the
+/// checker has found the bug.
 pub fn run(options: &FaultOptions) -> ExitCode {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(4).enable_all().build();
     let result = runtime.context(Phase::Control, || "start the simulation");
@@ -140,11 +141,12 @@ async fn simulate(options: &FaultOptions) -> Result<()> {
     print_text(&report.to_text())?;
     let written = std::fs::write(&options.figures, to_json(&report)? + "\n");
     written.context(Phase::Control, || format!("write {}", options.figures.display()))?;
-    judge(options, &report)
+    check_invariants(options, &report)
 }
 
-/// Returns an error if an invariant is violated or, with a planted bug, if its invariant is not.
-fn judge(options: &FaultOptions, report: &FaultReport) -> Result<()> {
+/// Returns an error if an invariant is violated. With a planted bug, returns an error if the bug's invariant is not
+/// violated.
+fn check_invariants(options: &FaultOptions, report: &FaultReport) -> Result<()> {
     let failed = |why: String| Err(Error::new(Phase::Control, why));
     if let Some(bug) = options.plant {
         let invariant = bug.violated_invariant();
@@ -200,7 +202,7 @@ async fn prepare(options: &FaultOptions) -> Result<(FaultTarget, Arc<FaultRun>)>
     Ok((FaultTarget { servers, postgres, balancer }, Arc::new(run)))
 }
 
-/// Runs all machines and all faults. Returns the faults, and the failures of machines.
+/// Runs all machines and all faults. Returns the injected faults, and the failures of machines.
 async fn run_machines(
     options: &FaultOptions,
     target: &FaultTarget,
@@ -213,7 +215,7 @@ async fn run_machines(
         let powered_on = began + Duration::from_secs_f64(f64::from(number) * options.interval);
         machines.spawn(async move {
             tokio::time::sleep_until(powered_on).await;
-            // The semaphore is never closed.
+            // Waiting for a permit cannot fail, because the semaphore is never closed.
             let _place = places.acquire_owned().await;
             MachineLife::new(number, run).live().await
         });

@@ -1,4 +1,4 @@
-//! Durations of requests, and the report about a run.
+//! Durations of requests, and the report of a run.
 
 use common::sync::lock_mutex;
 use serde::Serialize;
@@ -7,22 +7,24 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// Maximum number of failures that the report contains.
-const SHOWN: usize = 10;
+/// Maximum number of failures that the report lists.
+const MAXIMUM_LISTED_FAILURES: usize = 10;
 
-/// Figures that are collected during a run.
+/// Figures collected during a run.
 #[derive(Default)]
 pub struct Figures {
     durations: Mutex<BTreeMap<&'static str, Vec<u32>>>,
-    /// Number of requests that were answered with `Retry-After` or failed temporarily, as far as they are visible.
+    /// Number of requests that were answered with `Retry-After` or failed temporarily. Requests that the client repeats
+    /// itself are not counted.
     pub delayed: AtomicU64,
     /// Number of events and parts of logs that were not delivered.
     pub undelivered: AtomicU64,
-    /// Number of machines that have received the allocation of another machine, or no allocation after they were woken.
+    /// Number of machines that have received the allocation of another machine, or no allocation although the server
+    /// has woken them.
     pub wrong: AtomicU64,
 }
 
-/// Distribution of the durations of one type of request, in milliseconds.
+/// Latency distribution of one request type, in milliseconds.
 #[derive(Debug, Serialize)]
 pub struct DurationSummary {
     pub requests: usize,
@@ -31,7 +33,7 @@ pub struct DurationSummary {
     pub max_ms: f64,
 }
 
-/// Result of a run.
+/// Result of a run that measures the server.
 #[derive(Debug, Serialize)]
 pub struct RackReport {
     pub machines: u32,
@@ -43,7 +45,7 @@ pub struct RackReport {
     pub delayed: u64,
     pub undelivered: u64,
     pub requests: BTreeMap<&'static str, DurationSummary>,
-    /// First failures.
+    /// The first failures of machines.
     pub failures: Vec<String>,
 }
 
@@ -68,7 +70,7 @@ impl Figures {
 
     pub fn report(&self, machines: u32, installed: u32, seconds: f64, mut failures: Vec<String>) -> RackReport {
         let mut durations = std::mem::take(&mut *lock_mutex(&self.durations));
-        failures.truncate(SHOWN);
+        failures.truncate(MAXIMUM_LISTED_FAILURES);
         RackReport {
             machines,
             installed,
@@ -113,7 +115,10 @@ mod tests {
         figures.measure("register", async {}).await;
         let failures = (0..30).map(|number| number.to_string()).collect();
         let report = figures.report(100, 70, 35.0, failures);
-        assert_eq!((report.lost, report.machines_per_second, report.failures.len()), (30, 2.0, SHOWN));
+        assert_eq!(
+            (report.lost, report.machines_per_second, report.failures.len()),
+            (30, 2.0, MAXIMUM_LISTED_FAILURES)
+        );
         assert_eq!(report.requests["register"].requests, 1);
     }
 }

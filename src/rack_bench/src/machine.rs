@@ -1,6 +1,6 @@
 //! Life of a simulated machine, with the requests of a real agent in their order: boot script, registration, wait,
-//! allocation, point of no return, events, progress, parts of the console log, and the final report. Kernel, ramdisk
-//! and image are not loaded.
+//! allocation, point of no return, events, progress, parts of the console log, and the final report. The machine loads
+//! no kernel, ramdisk or image.
 
 use crate::figures::Figures;
 use crate::operator::Operator;
@@ -18,24 +18,24 @@ use std::time::{Duration, Instant};
 
 /// Number of machines in a boot loop.
 pub const LOOPING: u32 = 1000;
-/// Duration of a cycle of a machine in a boot loop.
+/// Time between two boots of a machine in a boot loop.
 const LOOP_PAUSE: Duration = Duration::from_secs(5);
 /// Duration for which a machine is off after it has lost power. It exceeds the server's `--restart-timeout`.
 const POWER_OFF: Duration = Duration::from_secs(12);
-/// Time in which all machines return from a power failure.
+/// Time within which all machines are powered on again after a power failure.
 const RETURN_WITHIN: Duration = Duration::from_secs(1);
 /// Interval between progress events, as in the agent.
 const EVENT_PAUSE: Duration = Duration::from_millis(500);
 /// Interval between parts of the log, as in the agent.
 const LOG_PAUSE: Duration = Duration::from_secs(2);
-/// Duration of one poll for an allocation.
-const POLL: Duration = Duration::from_secs(60);
+/// Duration of one long poll for an allocation.
+const LONG_POLL_DURATION: Duration = Duration::from_secs(60);
 /// Interval between attempts of the firmware to load the boot script.
 const FIRMWARE_PAUSE: Duration = Duration::from_secs(5);
-/// Time after which a machine without a boot script counts as lost.
-const FIRMWARE_PATIENCE: Duration = Duration::from_secs(900);
+/// Time after which a machine counts as lost if it has received no boot script.
+const BOOT_SCRIPT_TIMEOUT: Duration = Duration::from_secs(900);
 
-/// Stages of an installation without the transfer of the image.
+/// Stages of an installation. In the stage `image.burn`, the machine reports the progress of a transfer.
 const STAGES: [&str; 9] = [
     "storage.wipe",
     "storage.partition",
@@ -58,7 +58,7 @@ pub struct MachineRun {
     pub figures: Arc<Figures>,
 }
 
-/// A machine that does not exist.
+/// A simulated machine.
 pub struct SimulatedMachine {
     number: u32,
     pub id: String,
@@ -68,7 +68,7 @@ pub struct SimulatedMachine {
 
 impl SimulatedMachine {
     pub fn new(number: u32, lacks_file: bool) -> SimulatedMachine {
-        // 127.0.0.0/16 remains for the server.
+        // The addresses 127.0.0.0/16 are reserved for the server.
         let address = IpAddr::V4(Ipv4Addr::from(0x7f01_0000 + number));
         SimulatedMachine { number, id: format!("4c4c4544-0051-3010-8052-{number:012}"), address, lacks_file }
     }
@@ -125,29 +125,30 @@ impl SimulatedMachine {
         Ok(())
     }
 
-    /// Boots and registers the machine again and again, until the task is aborted.
+    /// Boots and registers the machine in a loop, until the task is aborted.
     pub async fn boot_forever(&self, run: &MachineRun) {
         loop {
             if let Ok(client) = self.boot(run).await {
-                // The registration may wait for the end of the previous boot; the machine restarts nevertheless.
+                // If the registration waits for the end of the previous boot, it is aborted, and the machine restarts.
                 drop(tokio::time::timeout(LOOP_PAUSE, self.register(run, &client)).await);
             }
             tokio::time::sleep(LOOP_PAUSE.mul_f64(0.5 + fastrand::f64())).await;
         }
     }
 
-    /// Loads the boot script as firmware does, on a connection of its own, and starts the agent's client with the
-    /// arguments of the script.
+    /// Loads the boot script on a new connection, as firmware does, and creates the agent's client from the kernel
+    /// arguments in the script.
     async fn boot(&self, run: &MachineRun) -> Result<HttpMachineClient, String> {
         let url = format!("http://{}/boot.ipxe?uuid={}&mac={}", run.boot, self.id, self.mac());
         let began = Instant::now();
         let script = loop {
             let firmware = http::new_async_client(Some(self.address)).map_err(text)?;
-            let load =
-                async { firmware.get(&url).timeout(FIRMWARE_PATIENCE).send().await?.error_for_status()?.text().await };
+            let load = async {
+                firmware.get(&url).timeout(BOOT_SCRIPT_TIMEOUT).send().await?.error_for_status()?.text().await
+            };
             match run.figures.measure("boot script", load).await {
                 Ok(script) => break script,
-                Err(error) if began.elapsed() > FIRMWARE_PATIENCE => return Err(format!("boot script: {error}")),
+                Err(error) if began.elapsed() > BOOT_SCRIPT_TIMEOUT => return Err(format!("boot script: {error}")),
                 Err(_) => run.figures.delayed.fetch_add(1, Ordering::Relaxed),
             };
             tokio::time::sleep(FIRMWARE_PAUSE.mul_f64(0.5 + fastrand::f64())).await;
@@ -167,9 +168,9 @@ impl SimulatedMachine {
 
     async fn wait(&self, run: &MachineRun, operator: &Operator, client: &HttpMachineClient) -> Result<(), String> {
         let began = Instant::now();
-        while !client.wait_for_allocation(POLL).await.map_err(text)? {}
+        while !client.wait_for_allocation(LONG_POLL_DURATION).await.map_err(text)? {}
         match operator.take_time_since_request(&self.id) {
-            // This includes the creation of the machine file, so it is an upper bound.
+            // The measured time includes the creation of the machine file, so it is an upper bound.
             Some(passed) => run.figures.record_duration("wake-up", passed),
             None => run.figures.record("wait, allocated already", began),
         }

@@ -1,9 +1,9 @@
 //! Simulated machines that install themselves from a running server, to measure the server (`scripts/bench rack`).
 //!
-//! Each machine has its own address in 127.0.0.0/8, MAC and UUID, and runs the agent's client of the control plane:
-//! `machine` contains the life of a machine from the boot script to the final report, `operator` creates machine files
-//! and lists the machines meanwhile, and `figures` collects durations. The program connects only to the loopback
-//! interface, and ends after `--limit` seconds. `rack-bench faults` (`fault_run`) tests two servers instead.
+//! Each machine has its own UUID, MAC and address in 127.0.0.0/8, and runs the agent's control-plane client. `machine`
+//! contains the life of a machine from the boot script to the final report, `operator` creates machine files and lists
+//! the machines, and `figures` collects durations. The program connects only to the loopback interface, and ends after
+//! `--limit` seconds. `rack-bench faults` (`fault_run`) tests two servers instead.
 
 mod fault_run;
 mod figures;
@@ -22,18 +22,18 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::sync::Semaphore;
 
-/// Maximum number of machines that run at the same time; the others are powered on later. Each one needs up to two file
-/// descriptors for a moment.
-const AT_ONCE: usize = 17_000;
+/// Maximum number of machines that run at the same time. Each machine needs up to two file descriptors. Further
+/// machines are powered on later.
+const MAXIMUM_RUNNING_MACHINES: usize = 17_000;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Scenario {
     /// `--per-second` machines are powered on per second.
     Ramp,
     /// All machines are powered on within one second.
     Storm,
-    /// As `storm`; all machines lose power once during their installation, and return within one second.
+    /// Like `storm`, but all machines lose power once during their installation, and return within one second.
     PowerFailure,
-    /// As `ramp`, while a thousand other machines boot, register and restart in a loop.
+    /// Like `ramp`, while a thousand other machines boot, register and restart in a loop.
     BootLoop,
 }
 
@@ -55,8 +55,8 @@ struct Options {
     /// File with the operator's token.
     #[arg(long)]
     token: PathBuf,
-    /// Distance between two machines without a machine file; the operator creates these files. With 10, machine 9, 19 and
-    /// so on have none. 0: all machines have a file.
+    /// Distance between two machines without a machine file, for which the operator creates the files. With 10, these
+    /// are machine 9, 19 and so on. With 0, all machines have a file.
     #[arg(long, default_value_t = 0)]
     without_file_every: u32,
     /// Duration of the transfer of an image, in seconds.
@@ -108,7 +108,7 @@ async fn simulate(options: &Options) -> Result<RackReport> {
     let operator = operator::Operator::new(options.api, &options.token, figures.clone())?;
     let began = Instant::now();
     let background = start_background(options, &operator, &run);
-    let places = Arc::new(Semaphore::new(AT_ONCE));
+    let places = Arc::new(Semaphore::new(MAXIMUM_RUNNING_MACHINES));
     let interval = match options.scenario {
         Scenario::Ramp | Scenario::BootLoop => 1.0 / options.per_second.clamp(0.1, 1e6),
         Scenario::Storm | Scenario::PowerFailure => 1.0 / f64::from(options.machines),
@@ -122,7 +122,7 @@ async fn simulate(options: &Options) -> Result<RackReport> {
         let powered_on = tokio::time::Instant::from_std(began) + Duration::from_secs_f64(f64::from(number) * interval);
         tasks.spawn(async move {
             tokio::time::sleep_until(powered_on).await;
-            // The semaphore is never closed.
+            // Waiting for a permit cannot fail, because the semaphore is never closed.
             let _place = places.acquire_owned().await;
             machine.install(&run, &operator).await
         });
@@ -141,7 +141,7 @@ async fn simulate(options: &Options) -> Result<RackReport> {
     Ok(figures.report(options.machines, installed, seconds, failures))
 }
 
-/// Starts the operator's listing of machines, and the machines in a boot loop.
+/// Starts the operator's regular requests for lists, and the machines in a boot loop.
 fn start_background(
     options: &Options,
     operator: &operator::Operator,

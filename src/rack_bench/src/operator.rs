@@ -1,4 +1,4 @@
-//! The operator during a run: creates the files of machines that have registered without one, and lists the machines.
+//! Operator in a run: creates files for machines that have registered without a file, and lists the machines.
 
 use crate::figures::Figures;
 use common::error::{Context, Phase, Result};
@@ -13,20 +13,20 @@ use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-/// Interval between two listings of a page of machines.
-const LIST_EVERY: Duration = Duration::from_secs(1);
-/// Number of page listings between two listings of all machines.
+/// Interval between two requests for a page of machines.
+const LIST_INTERVAL: Duration = Duration::from_secs(1);
+/// Number of requests for a page between two requests for all machines.
 const PAGES_PER_LIST: u32 = 10;
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Operator of the server; cheap to clone.
+/// Operator of the server. Clones share the same state.
 #[derive(Clone)]
 pub struct Operator {
     client: Client,
     url: String,
     token: String,
     figures: Arc<Figures>,
-    /// For each machine, the time at which the creation of its file was requested.
+    /// Time at which the creation of a machine's file was requested, by machine.
     requested: Arc<Mutex<HashMap<String, Instant>>>,
     /// Machines whose file was created.
     created: Arc<Mutex<HashSet<String>>>,
@@ -55,8 +55,8 @@ impl Operator {
         lock_mutex(&self.created).contains(id)
     }
 
-    /// Returns the time since this operator has requested the creation of the machine's file, once per request. Returns
-    /// `None` if there was no such request.
+    /// Returns the time since the creation of the machine's file was requested. Returns `None` if there was no such
+    /// request, or if an earlier call has already returned the time for this machine.
     pub fn take_time_since_request(&self, id: &str) -> Option<Duration> {
         lock_mutex(&self.requested).remove(id).map(|requested| requested.elapsed())
     }
@@ -64,7 +64,7 @@ impl Operator {
     /// Lists machines until the task is aborted.
     pub async fn list_forever(&self) {
         for round in 1_u32.. {
-            tokio::time::sleep(LIST_EVERY).await;
+            tokio::time::sleep(LIST_INTERVAL).await;
             self.list_once("machine list, one page", "?limit=100").await;
             if round % PAGES_PER_LIST == 0 {
                 self.list_once("machine list, failed", "?phase=failed&limit=100").await;

@@ -1,5 +1,5 @@
-//! Registration of the range from which this server assigns addresses (`--range`), if several servers share a database.
-//! dnsmasq runs only while the registration is in force, so that no address is assigned by two servers.
+//! Registration of the address range of this server (`--range`) in a database that several servers share. dnsmasq runs
+//! only while the registration is in force, so two servers never assign the same address.
 
 use common::error::{Error, Phase, Result};
 use http_server::server_log::StatusLog;
@@ -12,13 +12,14 @@ use store::address_ranges::{RangeClaim, RegisteredRange};
 use store::server_leases::{LEASE, RENEWAL};
 use tokio::task::JoinHandle;
 
-/// Time limit of a renewal, after which it is repeated.
+/// Time limit of a renewal; a renewal that exceeds it is repeated.
 const ATTEMPT: Duration = Duration::from_secs(2);
 const REPETITION: Duration = Duration::from_millis(200);
-/// Time between the last renewal and the end of the permission. dnsmasq is stopped within the remaining time of the lease.
+/// Time after the last renewal at which the server may no longer assign addresses. The remaining time until the
+/// registration expires suffices to stop dnsmasq.
 const PERMITTED: Duration = Duration::from_secs(LEASE.as_secs() - 4);
 
-/// Registration that is renewed until this value is dropped.
+/// Registration of the range. A background task renews it until this value is dropped.
 pub(crate) struct RangeRegistration {
     /// True while this server may assign addresses.
     pub permission: Arc<AtomicBool>,
@@ -26,10 +27,11 @@ pub(crate) struct RangeRegistration {
 }
 
 impl RangeRegistration {
-    /// Registers the range. Does nothing if the server has no range, or does not share its database.
+    /// Registers the range, and starts its renewal. Does nothing if the server has no range, or does not share its
+    /// database.
     ///
     /// # Errors
-    /// Returns an error if another server assigns some of the addresses, or the database cannot be written.
+    /// Returns an error if another server assigns some of the addresses, or if the database cannot be written.
     pub(crate) async fn register_range(
         state: &ServerState,
         range: Option<AddressRange>,
@@ -77,7 +79,8 @@ fn refuse_overlap(range: AddressRange, other: &RegisteredRange) -> Error {
     Error::refusal(Phase::Serve, why)
 }
 
-/// Renews the registration, and withdraws the permission in time if it cannot be renewed.
+/// Renews the registration. If the renewal fails, withdraws the permission to assign addresses before the registration
+/// expires.
 async fn renew_range(
     state: ServerState,
     range: AddressRange,
@@ -93,7 +96,11 @@ async fn renew_range(
             Ok(Ok(RangeClaim::Registered(_))) => {
                 renewed = began;
                 if !permission.swap(true, Ordering::SeqCst) {
-                    watch.log_note("--range: this server assigns addresses again".to_owned());
+                    watch.log_note(
+                        "--range: the registration of the address range was renewed; this server assigns \
+                        addresses again"
+                            .to_owned(),
+                    );
                 }
                 continue;
             }

@@ -1,4 +1,5 @@
-//! Authorization and audit of requests, before their handlers run. The decision is made by [`api::access`].
+//! Authorization of requests before their handlers run, and the audit log. [`api::access`] decides whether a request is
+//! permitted.
 
 use api::AppState;
 use api::access::hidden_values::{hide_program_output, hide_secrets};
@@ -18,12 +19,12 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 
 /// Names of the path parameters that identify the object of a request.
-const OBJECTS: [&str; 2] = ["id", "name"];
+const OBJECTS: [&str; 3] = ["id", "name", "path"];
 
-/// Maximum size of a JSON response to a viewer, in which secrets are replaced.
+/// Maximum size of a JSON response to a viewer, in bytes. The response is buffered so that its secrets can be replaced.
 const RESPONSE_BYTES: usize = 256 << 20;
 
-/// Authorizes a request, passes it on, and records it in the audit log.
+/// Authorizes a request, passes it to its handler, and records it in the audit log.
 pub(crate) async fn authorize(State(app): State<Arc<AppState>>, request: Request, next: Next) -> Response {
     let Some(route) = request.extensions().get::<MatchedPath>().map(|path| path.as_str().to_owned()) else {
         return next.run(request).await;
@@ -48,7 +49,7 @@ pub(crate) async fn authorize(State(app): State<Arc<AppState>>, request: Request
             .is_some_and(|(_, _, access, _)| matches!(access, RouteAccess::Machine | RouteAccess::MachineOrUser(_)));
         if !is_agents {
             let outcome = audit_log::response_outcome(&response);
-            // The token of a refused login has no name.
+            // A refused login has a user name, but no token name.
             let actor = response.extensions().get::<RefusedLogin>().map(|refused| (refused.0.clone(), String::new()));
             let identity = response.extensions().get::<Identity>().cloned();
             record_unauthenticated(&app, &audited, has_credentials, outcome, (identity, actor)).await;
@@ -56,7 +57,7 @@ pub(crate) async fn authorize(State(app): State<Arc<AppState>>, request: Request
         return response;
     };
     parts.extensions.insert(identity.clone());
-    // The response about the user itself contains the name of its token, but not a secret.
+    // The response of `/v1/whoami` contains the name of the user's token, but no secret.
     let is_viewer = identity.role == UserRole::Viewer && audited.route != "/v1/whoami";
     let response = run_as_user(app, audited, identity, Request::from_parts(parts, body), next).await;
     if is_viewer { hide_in_response(response).await } else { response }
@@ -80,7 +81,7 @@ async fn describe_request(
     }
 }
 
-/// Runs the handler as this user. Every request that can change something gets an entry in the audit log before the
+/// Runs the handler on behalf of a user. A request that may change something is recorded in the audit log before the
 /// handler runs.
 async fn run_as_user(
     app: Arc<AppState>,
@@ -89,7 +90,7 @@ async fn run_as_user(
     request: Request,
     next: Next,
 ) -> Response {
-    let actor = RequestActor { identity: Some(identity.clone()), audit_entry: None };
+    let actor = RequestActor { identity: Some(identity.clone()), ..RequestActor::default() };
     if matches!(*request.method(), Method::GET | Method::HEAD) {
         return actor.run(next.run(request)).await;
     }
@@ -97,13 +98,16 @@ async fn run_as_user(
         Ok(entry) => entry,
         Err(error) => return ApiError::from(error).into_response(),
     };
-    // If the client disconnects, the handler ends early, and the entry remains incomplete.
+    // If the client disconnects while the handler runs, this future is dropped, and the entry in the audit log remains
+    // incomplete.
     let before = ObjectState::read(&app, &audited.route, &audited.object).await;
+    let object = actor.object.clone();
     let actor = RequestActor { audit_entry: Some(entry), ..actor };
     let response = actor.run(next.run(request)).await;
     let after = ObjectState::read(&app, &audited.route, &audited.object).await;
     let outcome = audit_log::response_outcome(&response);
-    audit_log::complete_entry(&app, entry, outcome, before.changes_until(&after)).await;
+    let object = object.get().cloned().unwrap_or_default();
+    audit_log::complete_entry(&app, (entry, object), outcome, before.changes_until(&after)).await;
     response
 }
 
@@ -123,8 +127,8 @@ async fn refuse(
     response
 }
 
-/// Records logins, refused logins, and refused requests of clients without a valid token. Reads without any credentials
-/// are not recorded.
+/// Records logins, refused logins, and refused requests of clients without a valid token. Read requests without
+/// credentials are not recorded.
 async fn record_unauthenticated(
     app: &AppState,
     audited: &AuditedRequest,
@@ -132,7 +136,7 @@ async fn record_unauthenticated(
     (status, reason): (u16, String),
     (identity, actor): (Option<Identity>, Option<(String, String)>),
 ) {
-    // The callback of an identity provider is a read that logs in a user.
+    // The callback of an identity provider is a GET request, but logs in a user, and is therefore recorded.
     let is_read = matches!(audited.method.as_str(), "GET" | "HEAD") && identity.is_none();
     if is_read && !(matches!(status, 401 | 403) && has_credentials) {
         return;
@@ -157,7 +161,8 @@ async fn hide_in_response(response: Response) -> Response {
     match hidden {
         Ok(mut document) => {
             hide_secrets(&mut document);
-            // Messages of refusals are those of this server, and may have several lines.
+            // Only successful responses contain messages of machines, whose program output must be hidden. Error
+            // messages are written by this server, and may have several lines.
             if parts.status.is_success() {
                 hide_program_output(&mut document);
             }

@@ -1,7 +1,8 @@
-//! Periodic check of the server itself: of the database, the free space, and the boot files.
+//! Periodic check of the database, the free disk space, and the boot files of the server.
 
 use super::start_checks::missing_boot_files;
 use api::AppState;
+use common::error::Error;
 use common::error_code::ErrorCode;
 use common::format::format_bytes;
 use http_server::server_health::{FailureKind, ServerFailure};
@@ -15,11 +16,12 @@ use std::time::Duration;
 pub(crate) const CHECK_INTERVAL: Duration = Duration::from_secs(5);
 /// Interval of the checks if other servers share the database.
 pub(crate) const SHARED_CHECK_INTERVAL: Duration = Duration::from_secs(1);
-/// Number of consecutive checks without a problem after which the problem counts as resolved. A value near its limit
-/// would otherwise be reported and resolved again and again.
+/// Number of consecutive checks without a problem after which the problem counts as resolved. Otherwise, a value
+/// close to its limit would be reported and resolved again and again.
 const GOOD_CHECKS: u32 = 2;
-/// Free space in bytes below which the server reports a problem. The reports of a rack fit into this space.
-const LEAST_FREE: u64 = 64 << 20;
+/// Free space in bytes below which the server reports a problem. The reports of all machines of a rack fit into this
+/// space.
+const MINIMUM_FREE_BYTES: u64 = 64 << 20;
 /// Function that returns the free space of the filesystem that contains a path, in bytes.
 pub(crate) type FreeSpace = Arc<dyn Fn(&Path) -> Option<u64> + Send + Sync>;
 
@@ -28,9 +30,9 @@ pub(crate) fn read_free_space(path: &Path) -> Option<u64> {
     statvfs(path).ok().map(|is| is.blocks_available().saturating_mul(is.fragment_size()))
 }
 
-/// Checks the server at regular intervals. Logs each problem when it begins, and a note when it has ended.
+/// Checks the server at regular intervals. Logs each problem when it begins and when it has ended.
 pub(crate) async fn watch_health(app: Arc<AppState>, interval: Duration, free_space: FreeSpace) {
-    // Files that are missing at the start were reported before this task was started.
+    // Files that were already missing at the start of the server have been reported before this task starts.
     let mut failures_tracker = ProblemTracker::new(|failure: &ServerFailure| failure.kind);
     let mut missing_tracker = ProblemTracker::new(String::clone);
     let missing = missing_tracker.update(missing_boot_files(&app.boot));
@@ -45,16 +47,24 @@ pub(crate) async fn watch_health(app: Arc<AppState>, interval: Duration, free_sp
         let now: BTreeSet<String> = failures.iter().map(|failure| &failure.message).chain(&missing).cloned().collect();
         let before: BTreeSet<String> = app.counters.health.replace_checked(failures, missing).into_iter().collect();
         now.difference(&before).for_each(|problem| app.log_rate_limited(problem.clone()));
-        before.difference(&now).for_each(|problem| app.alarms.log_note(format!("no longer a problem: {problem}")));
-        tokio::time::sleep(interval).await;
+        before
+            .difference(&now)
+            .for_each(|problem| app.rate_limited_log.log_note(format!("no longer a problem: {problem}")));
+        // A database that has become unavailable is reported at once, and checked at the usual interval afterwards.
+        let is_failing = !app.counters.health.readiness_failures().is_empty();
+        tokio::select! {
+            () = tokio::time::sleep(interval) => {}
+            () = app.state.wait_for_failure(), if !is_failing => {}
+        }
     }
 }
 
-/// Problems of the last checks. A problem is added at once, and removed after [`GOOD_CHECKS`] checks without it.
+/// Tracks the problems that recent checks have found. A problem is added immediately, and removed after
+/// [`GOOD_CHECKS`] checks in which it was not found.
 struct ProblemTracker<T, K> {
-    /// Returns the identity of a problem. A problem replaces an earlier one with the same identity.
+    /// Function that returns the identity of a problem. A problem replaces an earlier problem with the same identity.
     identify: fn(&T) -> K,
-    /// Problems, each with the number of checks since it was last found.
+    /// Problems, each with the number of checks that have not found it since it was last found.
     problems: Vec<(T, u32)>,
 }
 
@@ -77,20 +87,23 @@ impl<T: Clone, K: PartialEq> ProblemTracker<T, K> {
 /// Returns the problems that prevent the server from storing reports and orders.
 async fn find_failures(app: &AppState, free_space: &FreeSpace) -> Vec<ServerFailure> {
     let database = app.state.check_pulse().await.err();
-    let remedy = match app.state.is_shared() {
-        true => "machines wait until PostgreSQL is available again".to_owned(),
-        false => format!("free space, or repair the filesystem of {folder}", folder = app.dir.display()),
+    let remedy = |error: &Error| match (app.state.is_shared(), error.code()) {
+        (true, _) => "; machines wait until PostgreSQL is available again".to_owned(),
+        // The message of the database contains a remedy.
+        (false, ErrorCode::DatabaseUnavailable) => String::new(),
+        (false, _) => format!("; free space, or repair the filesystem of {folder}", folder = app.dir.display()),
     };
     let database = database.map(|error| ServerFailure {
         kind: FailureKind::DatabaseUnwritable,
-        message: format!("{error}: reports and orders cannot be stored; {remedy}"),
+        message: format!("reports and orders cannot be stored: {error}{remedy}", remedy = remedy(&error)),
     });
     let (read_space, dir) = (free_space.clone(), app.dir.clone());
-    // A network filesystem may respond slowly.
+    // A network filesystem may respond slowly, so the check runs on a blocking thread.
     let free = tokio::task::spawn_blocking(move || read_space(&dir)).await.ok().flatten();
-    let space = free.filter(|free| *free < LEAST_FREE).map(|free| {
-        // The exact number changes all the time, and each change would be a new line of the log.
-        let least = format_bytes(LEAST_FREE);
+    let space = free.filter(|free| *free < MINIMUM_FREE_BYTES).map(|free| {
+        // The message does not contain the exact number of bytes, because each change of the number would cause a new
+        // line in the log.
+        let least = format_bytes(MINIMUM_FREE_BYTES);
         let amount = if free == 0 { "no space".to_owned() } else { format!("less than {least}") };
         let message = format!(
             "{folder}: {amount} is free: reports and orders cannot be stored without free space; free at least {least}",

@@ -1,4 +1,4 @@
-//! Properties of the server's host and of its network. Tests replace these properties.
+//! Properties of the server's host and its network. Tests replace these properties.
 
 use super::health_check::{FreeSpace, read_free_space};
 use api::source_port_check::FIRST_UNPRIVILEGED_PORT;
@@ -7,12 +7,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 /// Interval at which the operator's directory is read.
-const LOOK_EVERY: Duration = Duration::from_secs(1);
+const SCAN_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Properties of the host and its network.
 pub(crate) struct HostEnvironment {
-    pub look_every: Duration,
-    /// See [`store::boot_activity::QUIET`].
+    pub scan_interval: Duration,
+    /// Time after which a boot that has sent no request counts as silent; see
+    /// [`store::boot_activity::ACTIVE_BOOT_TIMEOUT`].
     pub quiet: Duration,
     pub neighbours: MacLookup,
     pub free_space: FreeSpace,
@@ -23,8 +24,8 @@ pub(crate) struct HostEnvironment {
 impl Default for HostEnvironment {
     fn default() -> HostEnvironment {
         HostEnvironment {
-            look_every: LOOK_EVERY,
-            quiet: store::boot_activity::QUIET,
+            scan_interval: SCAN_INTERVAL,
+            quiet: store::boot_activity::ACTIVE_BOOT_TIMEOUT,
             neighbours: Arc::new(neighbor_table::look_up_macs),
             free_space: Arc::new(read_free_space),
             first_unprivileged_port: FIRST_UNPRIVILEGED_PORT,

@@ -13,6 +13,7 @@
 //! The tests start complete servers on the loopback interface.
 
 mod address_range_registration;
+mod app_state_setup;
 mod authorization_layer;
 mod health_check;
 mod host_environment;
@@ -20,6 +21,7 @@ mod limit_options;
 mod listeners;
 mod network_boot;
 mod new_site;
+mod opened_site;
 mod options;
 mod record_retention;
 mod request_guard;
@@ -85,7 +87,8 @@ pub(crate) fn run_server(options: ServerConfig) -> Result<()> {
         let ended = termination_signal().context(Phase::Serve, || "listen for signals")?;
         let server =
             ControlServer::bind_server(&options, watch.clone(), &HostEnvironment::default(), connections).await?;
-        // The parent process may read the first line for the address.
+        // The note is logged only now, so that the first line of the log remains the one from which a parent process
+        // may read the address.
         if nix::unistd::geteuid().is_root() {
             watch.log_note(AS_ROOT.to_owned());
         }
@@ -97,7 +100,7 @@ pub(crate) fn run_server(options: ServerConfig) -> Result<()> {
     result
 }
 
-/// Returns a future that resolves at SIGINT or SIGTERM.
+/// Returns a future that completes at SIGINT or SIGTERM.
 fn termination_signal() -> std::io::Result<impl Future<Output = ()>> {
     let (mut interrupt, mut terminate) = (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
     Ok(async move {

@@ -1,11 +1,11 @@
-//! Limits of the server that the operator can set. A request above a limit waits, or is answered with `Retry-After`; it never displaces
-//! another machine.
+//! Limits of the server that the operator can set. A request that exceeds a limit waits, or is refused with
+//! `Retry-After`. It never displaces the requests or records of other machines.
 
-use http_server::request_turns::OF_ONE_ADDRESS;
-use store::UNKNOWN_MACHINES;
+use http_server::request_permits::MAXIMUM_ADDRESS_REQUESTS;
+use store::DEFAULT_UNKNOWN_MACHINES_LIMIT;
 use store::retention::RetentionPolicy;
 
-/// Default of the retention of events and of logs.
+/// Default retention of events and logs.
 const RETAINED: RetentionPolicy = RetentionPolicy { max_age: time::Duration::days(90), max_bytes: 4 << 30 };
 
 /// Limits of clients and of stored records.
@@ -23,15 +23,15 @@ impl Default for LimitOptions {
     fn default() -> LimitOptions {
         LimitOptions {
             connections: None,
-            requests_per_address: OF_ONE_ADDRESS as u32,
-            unknown_machines: UNKNOWN_MACHINES as u32,
+            requests_per_address: MAXIMUM_ADDRESS_REQUESTS as u32,
+            unknown_machines: DEFAULT_UNKNOWN_MACHINES_LIMIT as u32,
             retain_events: RETAINED,
             retain_logs: RETAINED,
         }
     }
 }
 
-/// Parses an age, a size, or both: `30d`, `12h`, `500MiB`, `30d,1GiB`. A missing value has its default.
+/// Parses an age, a size, or both: `30d`, `12h`, `500MiB`, `30d,1GiB`. A value that is not specified keeps its default.
 pub(crate) fn parse_retention(text: &str) -> Result<RetentionPolicy, String> {
     let mut policy = RETAINED;
     for part in text.split(',') {
@@ -55,7 +55,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_retention_is_an_age_a_size_or_both() {
+    fn retention_is_parsed_from_age_and_size() {
         let parse = |text| parse_retention(text).map(|policy| (policy.max_age.whole_hours(), policy.max_bytes >> 20));
         for (text, expected) in [
             ("90d,4GiB", (2160, 4096)),
@@ -72,7 +72,7 @@ mod tests {
     }
 
     #[test]
-    fn the_defaults_of_the_command_line_are_those_of_the_program() {
+    fn command_line_defaults_match_the_limit_defaults() {
         #[derive(Debug, clap::Parser)]
         struct Parsed {
             #[command(flatten)]

@@ -1,5 +1,5 @@
-//! Listening sockets and their routes. With TLS, requests that carry a token are accepted over TLS only. Boot scripts, kernel and ramdisk
-//! remain available over plain HTTP, since most firmware does not support TLS.
+//! Listening sockets and their routes. If TLS is configured, requests with a token are accepted only over TLS. Boot
+//! scripts, kernel and ramdisk remain available over plain HTTP, because most firmware does not support TLS.
 
 use super::{ServerConfig, authorization_layer, request_guard};
 use api::metal_api::machines;
@@ -117,8 +117,8 @@ impl BoundListeners {
     }
 }
 
-/// Loads the certificate. Returns the certificate and the address to listen on. Also returns a warning if all users can
-/// read the private key.
+/// Loads the certificate. Returns the TLS configuration, the address to listen on, and a warning if all users can read
+/// the private key. Returns `None` if TLS is not configured.
 ///
 /// # Errors
 /// Returns an error if the files are invalid, or contradict other options.
@@ -135,7 +135,8 @@ pub(crate) fn load_tls(options: &ServerConfig) -> Result<Option<(ServerTls, Sock
                 );
             }
             Some(host) if !tls.covers_host(host) => {
-                let names = format!("{file} does not cover this host", file = asked.certificates.display());
+                let names =
+                    format!("the certificate in {file} does not cover this host", file = asked.certificates.display());
                 return refuse(&names);
             }
             Some(_) => {}
@@ -148,7 +149,7 @@ pub(crate) fn load_tls(options: &ServerConfig) -> Result<Option<(ServerTls, Sock
     Ok(Some((tls, asked.listen, problem)))
 }
 
-/// Binds a socket to an address, which the operator can change by the named option.
+/// Binds a socket to an address. `option` is the name of the option with this address, for error messages.
 async fn bind_socket(at: SocketAddr, option: &str) -> Result<(TcpListener, SocketAddr)> {
     let what = || format!("listen on {at}");
     let listener = TcpListener::bind(at).await.map_err(|error| match error.kind() {
@@ -160,6 +161,15 @@ async fn bind_socket(at: SocketAddr, option: &str) -> Result<(TcpListener, Socke
                 at.port()
             ),
         ).with_code(ErrorCode::AddressInUse),
+        ErrorKind::AddrNotAvailable => Error::new(
+            Phase::Serve,
+            format!(
+                "cannot listen on {at}: no network interface of this host has the address {0} (`ip address` lists the addresses); select \
+                 another address with {option}, or all addresses with {option} :{1}",
+                at.ip(),
+                at.port()
+            ),
+        ),
         _ => Error::with_source(Phase::Serve, format!("cannot listen on {at} ({option})"), error),
     })?;
     let address = listener.local_addr().context(Phase::Serve, what)?;
@@ -195,7 +205,7 @@ fn finish_router(router: Router<Arc<AppState>>, app: &Arc<AppState>) -> Router {
     guard_router(router, app)
 }
 
-/// Adds the authorization, and the check of request heads. They are layers, so that they also apply to unknown paths.
+/// Adds the authorization and the check of request heads as layers, so that they also apply to unknown paths.
 fn guard_router(router: Router<Arc<AppState>>, app: &Arc<AppState>) -> Router {
     router
         .layer(from_fn_with_state(app.clone(), authorization_layer::authorize))
@@ -203,8 +213,8 @@ fn guard_router(router: Router<Arc<AppState>>, app: &Arc<AppState>) -> Router {
         .with_state(app.clone())
 }
 
-/// Refuses a request that must use TLS, without reading the request. A token in the request was sent unencrypted, and
-/// may be compromised.
+/// Refuses a request that must use TLS, without reading its body. If the request contains a token, the token was sent
+/// unencrypted and may be compromised.
 async fn refuse_plain_http(State(app): State<Arc<AppState>>, peer: ClientAddress, headers: HeaderMap) -> ApiError {
     let port = app.https.as_ref().map(|https| https.port).unwrap_or_default();
     if headers.contains_key(header::AUTHORIZATION) {

@@ -1,4 +1,4 @@
-//! Start and end of dnsmasq, and of the registration of the range from which it assigns addresses.
+//! Start and end of dnsmasq, and of the registration of its address range.
 
 use super::address_range_registration::RangeRegistration;
 use super::options::ServerConfig;
@@ -13,8 +13,8 @@ use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 use store::ServerState;
 
-/// Time limit for the end of the registration when the server ends.
-const END_PATIENCE: Duration = Duration::from_millis(1500);
+/// Maximum time to release the registration of the address range in the database at shutdown.
+const REGISTRATION_END_TIMEOUT: Duration = Duration::from_millis(1500);
 
 /// Running dnsmasq, if the server has the option `--pxe`.
 pub(crate) struct NetworkBoot {
@@ -56,8 +56,8 @@ impl NetworkBoot {
         let _ = tokio::task::spawn_blocking(move || drop(pxe)).await;
         if range.is_registered() {
             drop(range);
-            // If the database is unavailable, the registration ends with its lease.
-            let _ = tokio::time::timeout(END_PATIENCE, state.release_address_range()).await;
+            // If the database is unavailable, the registration ends when its lease expires.
+            let _ = tokio::time::timeout(REGISTRATION_END_TIMEOUT, state.release_address_range()).await;
         }
     }
 }

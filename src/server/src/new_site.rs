@@ -13,8 +13,8 @@ use std::os::unix::fs::DirBuilderExt;
 use std::path::Path;
 
 /// Folders of a server's directory. They may contain secrets, so other users cannot read them.
-const FOLDERS: [&str; 5] = ["machines", "layouts", "images", "sizes", "boot"];
-const FOLDER_MODE: u32 = 0o750;
+const SITE_DIRECTORIES: [&str; 5] = ["machines", "layouts", "images", "sizes", "boot"];
+const DIRECTORY_MODE: u32 = 0o750;
 
 const SAMPLE_LAYOUT: &str = include_str!("../../../examples/site/layouts/one-disk.yaml");
 const SAMPLE_FILE: &str = "layouts/one-disk.yaml";
@@ -32,8 +32,8 @@ pub(crate) fn create_site(options: &ServerConfig) -> Result<CommandOutcome> {
 fn create_missing_files(dir: &Path) -> Result<Vec<String>> {
     let mut created = Vec::new();
     let mut builder = DirBuilder::new();
-    builder.mode(FOLDER_MODE);
-    for folder in FOLDERS {
+    builder.mode(DIRECTORY_MODE);
+    for folder in SITE_DIRECTORIES {
         let path = dir.join(folder);
         let what = || format!("create {}", path.display());
         fs::create_dir_all(dir).context(Phase::Serve, what)?;
@@ -74,7 +74,7 @@ fn describe_site(options: &ServerConfig, created: &[String]) -> String {
     format_columns(&rows.map(|(name, value)| [name.to_owned(), value]))
 }
 
-/// Returns the address of the web page, as far as it is known before the server starts.
+/// Returns the address of the web page according to the options.
 fn page_url(options: &ServerConfig) -> String {
     let (scheme, address) = match (&options.tls, options.operator_listen) {
         (None, address) => ("http", address.unwrap_or(options.listen)),
@@ -140,7 +140,7 @@ mod tests {
         fs::remove_dir(folder.path().join("boot")).unwrap();
         fs::write(folder.path().join("boot"), "a file").unwrap();
         assert!(create_missing_files(folder.path()).unwrap_err().to_string().contains("create "));
-        // A dangling link is not followed.
+        // A dangling symbolic link is not followed.
         fs::remove_file(folder.path().join("layouts/mine.yaml")).unwrap();
         fs::remove_file(folder.path().join("boot")).unwrap();
         std::os::unix::fs::symlink("/nowhere/x", folder.path().join("boot")).unwrap();

@@ -5,14 +5,14 @@ use crate::limit_options::{LimitOptions, parse_retention};
 use api::audit_log::AuditRetention;
 use clap::{Args, Subcommand};
 use http_server::listen_address::parse_listen_address;
-use http_server::request_turns::OF_ONE_ADDRESS;
+use http_server::request_permits::MAXIMUM_ADDRESS_REQUESTS;
 use pxe::BootServer;
 use pxe::command_line_options::{AddressRange, DhcpOption, PxeOptions};
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
-use store::UNKNOWN_MACHINES;
-use store::boot_activity::QUIET_AT_SAME_ADDRESS;
+use store::DEFAULT_UNKNOWN_MACHINES_LIMIT;
+use store::boot_activity::SAME_ADDRESS_BOOT_TIMEOUT;
 use store::retention::RetentionPolicy;
 
 #[derive(Debug, Args)]
@@ -72,8 +72,8 @@ pub struct ServeOptions {
     /// Create the folders of the directory, with a sample layout, without serving. Existing files are not changed.
     #[arg(long, conflicts_with = "check")]
     pub init: bool,
-    /// Keep the records in this PostgreSQL database, postgres://USER@HOST/DATABASE, instead of a SQLite file in the directory. A URL with a
-    /// password must be in --store-file or in the variable DROPHAMMER_STORE.
+    /// PostgreSQL database that contains the server's records, postgres://USER@HOST/DATABASE, instead of a SQLite file
+    /// in the directory. A URL with a password must be in --store-file or in the variable DROPHAMMER_STORE.
     // Not flattened: clap does not support groups within an optional group.
     #[arg(long, value_name = "URL", conflicts_with = "store_file")]
     pub store: Option<String>,
@@ -86,7 +86,8 @@ pub struct ServeOptions {
     /// Serve the operator's API at this address and port instead of at --listen.
     #[arg(long, value_name = "ADDRESS:PORT", value_parser = parse_listen_address)]
     pub operator_listen: Option<SocketAddr>,
-    /// Serve over TLS with this certificate chain (PEM). --listen then only serves boot files.
+    /// Serve over TLS with this certificate chain (PEM), at the address in --tls-listen. The address in --listen then
+    /// serves boot files only.
     #[arg(long, value_name = "FILE", requires = "tls_key")]
     pub tls_cert: Option<PathBuf>,
     /// Private key of the certificate (PEM, without a passphrase).
@@ -102,10 +103,11 @@ pub struct ServeOptions {
     /// machine's address can then register as that machine.
     #[arg(long)]
     pub any_source_port: bool,
-    /// If a machine's boot has sent no request for this number of seconds, the machine's next boot may register from
-    /// the same address. Agents send a request at least once a minute: a value below 60 only suits machines that
+    /// Seconds without a request after which a boot of a machine counts as ended. The machine's next boot may then
+    /// register from the same address. Until then, the next boot waits, because the earlier boot may still be
+    /// installing the machine. Agents send a request at least once a minute: a value below 60 only suits machines that
     /// restart within seconds, such as virtual ones.
-    #[arg(long, value_name = "SECONDS", default_value_t = QUIET_AT_SAME_ADDRESS.as_secs())]
+    #[arg(long, value_name = "SECONDS", default_value_t = SAME_ADDRESS_BOOT_TIMEOUT.as_secs())]
     pub restart_timeout: u64,
     /// Additional name of this server; can be specified several times. Requests that address the server by another name
     /// are rejected, to prevent DNS rebinding. IP addresses, localhost, the host's own names, and the names in --url
@@ -115,8 +117,9 @@ pub struct ServeOptions {
     /// URL at which machines reach this server [default: the URL to which a machine sends its request].
     #[arg(long, value_name = "URL")]
     pub url: Option<String>,
-    /// Let the machines on this NIC's network boot over PXE or HTTP from this server. The network's DHCP server still assigns the
-    /// addresses, unless --range is specified. Requires dnsmasq, and root or three capabilities.
+    /// Let the machines on this NIC's network boot over PXE or HTTP from this server. The network's DHCP server still
+    /// assigns the addresses, unless --range is specified. Requires dnsmasq, and root or the capabilities
+    /// net_bind_service, net_admin and net_raw.
     #[arg(long, value_name = "NIC")]
     pub pxe: Option<String>,
     /// Assign the addresses of machines from this range. Use it only on a network without another DHCP server.
@@ -153,11 +156,11 @@ pub struct ServeOptions {
     pub connections: Option<u32>,
     /// Maximum number of requests from one address that are handled at the same time. Further requests wait, and get status 429 with
     /// Retry-After after 20 seconds.
-    #[arg(long, value_name = "NUMBER", default_value_t = OF_ONE_ADDRESS as u32, value_parser = clap::value_parser!(u32).range(1..=4096))]
+    #[arg(long, value_name = "NUMBER", default_value_t = MAXIMUM_ADDRESS_REQUESTS as u32, value_parser = clap::value_parser!(u32).range(1..=4096))]
     pub requests_per_address: u32,
     /// Maximum number of machines that have registered, but have no machine file. Further machines get status 503 with Retry-After, and
     /// wait.
-    #[arg(long, value_name = "NUMBER", default_value_t = UNKNOWN_MACHINES as u32, value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    #[arg(long, value_name = "NUMBER", default_value_t = DEFAULT_UNKNOWN_MACHINES_LIMIT as u32, value_parser = clap::value_parser!(u32).range(1..=100_000))]
     pub unknown_machines: u32,
     /// Age and total size above which events are deleted, the oldest first.
     #[arg(long, value_name = "AGE,SIZE", default_value = "90d,4GiB", value_parser = parse_retention)]
@@ -170,7 +173,7 @@ pub struct ServeOptions {
     pub json: bool,
 }
 
-/// Default retention of the audit log.
+/// Retention of the audit log that applies by default.
 pub(crate) const AUDIT_RETENTION: AuditRetention = AuditRetention { days: 400, entries: 200_000 };
 
 /// TLS options of the command line.
@@ -196,7 +199,7 @@ pub struct ServerConfig {
     pub tls: Option<TlsOptions>,
     /// Addresses of reverse proxies whose `X-Forwarded-For` contains the client's address.
     pub proxies: Vec<IpAddr>,
-    /// Accept registrations from every source port.
+    /// True if registrations from every source port are accepted.
     pub any_source_port: bool,
     /// Time without a request from a boot after which the machine's next boot may register from the same address.
     pub restart_timeout: Duration,
@@ -217,12 +220,12 @@ pub struct ServerConfig {
     /// Limits above which entries of the audit log are deleted.
     pub audit_retention: AuditRetention,
     pub limits: LimitOptions,
-    /// Print one JSON object per line instead of text.
+    /// True if the log consists of one JSON object per line instead of text.
     pub json: bool,
 }
 
 impl ServerConfig {
-    /// Returns the part of the options that the network boot depends on.
+    /// Returns the options that the network boot requires.
     pub(crate) fn boot_server(&self) -> BootServer {
         let (listen, url, tls) = (self.listen, self.url.clone(), self.tls.is_some());
         BootServer { listen, url, tls, leases: self.dir.join("dhcp.leases") }
@@ -231,59 +234,42 @@ impl ServerConfig {
 
 impl From<ServeOptions> for ServerConfig {
     fn from(serve: ServeOptions) -> Self {
-        let ServeOptions {
-            dir,
-            store,
-            store_file,
-            listen,
-            operator_listen,
-            proxies,
-            any_source_port,
-            restart_timeout,
-            hosts,
-            url,
-            range,
-            dhcp_options,
-            ipxe,
-            boot,
-            cmdline,
-            json,
-            approved_only,
-            audit_log,
-            audit_days,
-            audit_entries,
-            connections,
-            requests_per_address,
-            unknown_machines,
-            retain_events,
-            retain_logs,
-            ..
-        } = serve;
-        let pxe = serve.pxe.map(|card| PxeOptions { card, range, dhcp_options, ipxe });
         let tls = serve.tls_cert.zip(serve.tls_key).map(|(certificates, key)| TlsOptions {
             certificates,
             key,
             listen: serve.tls_listen,
         });
+        let pxe = serve.pxe.map(|card| PxeOptions {
+            card,
+            range: serve.range,
+            dhcp_options: serve.dhcp_options,
+            ipxe: serve.ipxe,
+        });
         ServerConfig {
-            dir,
-            store: StoreOptions { store, store_file },
-            listen,
-            operator_listen,
+            dir: serve.dir,
+            store: StoreOptions { store: serve.store, store_file: serve.store_file },
+            listen: serve.listen,
+            operator_listen: serve.operator_listen,
             tls,
-            proxies,
-            hosts,
-            any_source_port,
-            restart_timeout: Duration::from_secs(restart_timeout),
-            url,
+            proxies: serve.proxies,
+            hosts: serve.hosts,
+            any_source_port: serve.any_source_port,
+            restart_timeout: Duration::from_secs(serve.restart_timeout),
+            url: serve.url,
             pxe,
-            boot,
-            cmdline,
-            approved_only,
-            audit_log,
-            audit_retention: AuditRetention { days: audit_days, entries: audit_entries },
-            limits: LimitOptions { connections, requests_per_address, unknown_machines, retain_events, retain_logs },
-            json,
+            boot: serve.boot,
+            cmdline: serve.cmdline,
+            approved_only: serve.approved_only,
+            audit_log: serve.audit_log,
+            audit_retention: AuditRetention { days: serve.audit_days, entries: serve.audit_entries },
+            limits: LimitOptions {
+                connections: serve.connections,
+                requests_per_address: serve.requests_per_address,
+                unknown_machines: serve.unknown_machines,
+                retain_events: serve.retain_events,
+                retain_logs: serve.retain_logs,
+            },
+            json: serve.json,
         }
     }
 }

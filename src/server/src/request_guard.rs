@@ -1,5 +1,6 @@
-//! Checks of request heads that apply to every path and precede all other processing: the addressed host, and the site
-//! from which a browser sends the request. This module also adds the response headers that prevent caching.
+//! Checks of request heads that apply to every path, before all other processing: the host that the request
+//! addresses, and whether a browser sends the request for another site. This module also adds the response headers
+//! that prevent caching.
 
 use api::AppState;
 use axum::extract::{Request, State};
@@ -13,20 +14,20 @@ use http_server::quotas::ConnectionInfo;
 use site::boot_value_validation;
 use std::sync::Arc;
 
-/// Paths for probes of load balancers and Kubernetes. Requests for these paths may use any name for the server, since
-/// the responses do not contain data about machines.
+/// Paths for the probes of load balancers and Kubernetes. These requests may use any host name, because the responses
+/// contain no data about machines.
 const PROBES: [&str; 2] = ["/livez", "/readyz"];
 
-/// Paths whose GET changes the state: a token is issued, and an attempt may be counted for an order.
+/// Paths at which a GET request changes state: the server issues a token, and may count an attempt for an order.
 const STATE_CHANGING: [&str; 2] = ["/boot.ipxe", "/boot.json"];
 
 /// Path prefixes of files that clients may cache. A client revalidates a cached file by its ETag.
 const FILES: [&str; 3] = ["/boot/", "/images/", "/ipxe/"];
 
-/// Maximum length of a host name in a message, in bytes. DNS names have at most 253 bytes.
+/// Maximum length of a host name in a message, in bytes. DNS names are at most 253 bytes long.
 const HOST_BYTES: usize = 253;
 
-/// Checks the head of a request, and passes the request on unless the head is rejected.
+/// Checks the head of a request. Passes the request to its handler, or rejects it.
 pub(crate) async fn guard_request(State(app): State<Arc<AppState>>, request: Request, next: Next) -> Response {
     let is_file = FILES.iter().any(|prefix| request.uri().path().starts_with(prefix));
     let mut response = match find_rejection(&app, &request) {
@@ -54,8 +55,8 @@ fn find_rejection(app: &AppState, request: &Request) -> Option<ApiError> {
 /// Returns an error if the host is not a name or an address of this server.
 fn check_host(app: &AppState, request: &Request) -> Result<(), ApiError> {
     let named = request.headers().get_all(header::HOST).iter().map(|host| host.to_str().unwrap_or_default());
-    // An absolute request target takes precedence over the Host header (RFC 9112, 3.2.2), so its host is checked as
-    // well.
+    // If the request target is an absolute URL, its host takes precedence over the Host header (RFC 9112, 3.2.2).
+    // Therefore both hosts are checked.
     let named: Vec<&str> = named.chain(request.uri().host()).collect();
     if named.is_empty() {
         let why = "the Host header is missing; send a Host header with a name or an address of this server";
@@ -87,8 +88,8 @@ fn reject_misdirected(app: &AppState, request: &Request, name: &str) -> ApiError
     ApiError::new(StatusCode::MISDIRECTED_REQUEST, why)
 }
 
-/// Returns the reason why a GET from a browser is rejected, or `None` if the GET is accepted. Requests with other
-/// methods are authorized by tokens: forms contain the form token of the session, and API requests contain the
+/// Returns the reason why a GET request of a browser is rejected, or `None` if it is accepted. Other methods need no
+/// check here, because they require a secret that other sites do not have: the form token of the session, or the
 /// operator's token.
 fn site_rejection(method: &Method, path: &str, headers: &HeaderMap) -> Option<&'static str> {
     if !matches!(*method, Method::GET | Method::HEAD) {
@@ -97,7 +98,8 @@ fn site_rejection(method: &Method, path: &str, headers: &HeaderMap) -> Option<&'
     let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
     let is_foreign = text("sec-fetch-site").is_some_and(|site| !matches!(site, "same-origin" | "none"));
     let changes_state = STATE_CHANGING.contains(&path);
-    // Over plain HTTP browsers send no Sec-Fetch headers, and other sites cannot change their User-Agent.
+    // Over plain HTTP, browsers do not send Sec-Fetch headers. Browsers are then recognized by the User-Agent, which
+    // other sites cannot change.
     if changes_state && (is_foreign || text("user-agent").is_some_and(|agent| agent.starts_with("Mozilla/"))) {
         return Some("boot scripts are served to firmware and agents, not to browsers; use `curl` to view them");
     }
@@ -121,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn another_site_changes_and_reads_nothing() {
+    fn requests_of_other_sites_are_rejected() {
         let cross = ("sec-fetch-site", "cross-site");
         let navigate = [("sec-fetch-mode", "navigate"), ("sec-fetch-dest", "document")];
         let browser = ("user-agent", "Mozilla/5.0 (X11; Linux x86_64) Firefox/140.0");
@@ -130,7 +132,7 @@ mod tests {
             ("/boot.json", vec![cross, ("sec-fetch-mode", "no-cors")]),
             ("/boot.ipxe", vec![cross, navigate[0], navigate[1]]),
             ("/boot.ipxe", vec![("sec-fetch-site", "same-site")]),
-            // Over plain HTTP.
+            // Requests over plain HTTP.
             ("/boot.ipxe", vec![browser]),
             ("/boot.json", vec![browser]),
             ("/v1/machines", vec![cross]),
@@ -163,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn answers_are_not_cached_unless_they_are_files() {
+    fn only_files_may_be_cached() {
         for (given, is_file, expected) in [
             (vec![], false, Some("no-store")),
             (vec![("cache-control", "max-age=60")], false, Some("max-age=60")),

@@ -1,14 +1,15 @@
-//! `drophammer serve --check`: reports all problems of a server's directory. The check uses the same code as the
-//! server, and a copy of the database. The check does not write to the directory, and a server may be running in it.
+//! `drophammer serve --check`: reports all problems of a server's directory. The check runs the code of the server on a
+//! copy of the database. It does not write to the directory, in which a server may be running.
 
 use super::start_checks::{check_at_start, check_options, refuse_lost_database};
 use super::{ServerConfig, listeners};
-use api::accepted_host_names::note_doubtful_name;
+use api::accepted_host_names::describe_unresolvable_host;
 use api::out_of_band;
 use common::error::{Context, Phase, Result};
 use common::error_code::ErrorCode;
 use common::exit_status::CommandOutcome;
 use common::format::metal_api_wording::reword_metal_phrases;
+use common::format::system_errors::without_os_error_numbers;
 use common::format::{format_columns, replace_hidden};
 use common::output::{print_text, to_json};
 use oidc::settings::OidcSettings;
@@ -28,7 +29,7 @@ use store::{DATABASE, ServerState, backup, database_file, database_id};
 /// Maximum number of management controllers that are checked at the same time.
 const CONTROLLERS: usize = 16;
 
-/// Result of the check.
+/// Result of checking a server's directory.
 #[derive(Debug, PartialEq, Eq, Serialize)]
 pub(crate) struct SiteCheckReport {
     pub directory: PathBuf,
@@ -50,7 +51,7 @@ pub(crate) struct SiteProblem {
     pub line: Option<u32>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub column: Option<u32>,
-    /// Problem, with its code at the end.
+    /// Description of the problem, with its error code at the end.
     pub message: String,
     /// Code of a problem; `None` for a note.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -58,14 +59,14 @@ pub(crate) struct SiteProblem {
 }
 
 impl SiteProblem {
-    /// Adds the code at the end of the message, or the general code if the message has none.
+    /// Appends the code to the message. A message without a code gets the general code for its file.
     fn with_code(self) -> SiteProblem {
         let general = match &self.file {
             Some(file) if file.starts_with("layouts/") => ErrorCode::Layout,
             Some(_) => ErrorCode::SiteFile,
             None => ErrorCode::Settings,
         };
-        let message = general.annotate_uncoded(self.message);
+        let message = general.annotate_uncoded(without_os_error_numbers(&self.message));
         let code = message.strip_suffix(')').and_then(|text| text.rsplit_once(" (")).map(|(_, code)| code.to_owned());
         SiteProblem { message, code, ..self }
     }
@@ -89,7 +90,7 @@ pub(crate) fn find_problems(options: &ServerConfig) -> Result<SiteCheckReport> {
     let mut all: Vec<String> = check_options(options).err().map(|error| error.to_coded_text()).into_iter().collect();
     let (mut seen, mut remarks) = (None, Vec::new());
     if dir.is_dir() {
-        remarks.extend(options.url.as_deref().and_then(note_doubtful_name));
+        remarks.extend(options.url.as_deref().and_then(describe_unresolvable_host));
         check_certificates(options, &mut all, &mut remarks);
         all.extend(OidcSettings::read_file(dir).err().map(|error| error.to_coded_text()));
         all.extend(
@@ -111,7 +112,7 @@ pub(crate) fn find_problems(options: &ServerConfig) -> Result<SiteCheckReport> {
             .and_then(|store| copy.open_copy(store.as_ref(), dir))
             .unwrap_or_else(|why| {
                 all.push(why);
-                // An empty database, as for a new directory.
+                // A new directory has no database, and is checked with an empty one.
                 copy.open_empty()
             });
         let mut scan = load_site(dir, state?, is_shared)?;
@@ -123,7 +124,7 @@ pub(crate) fn find_problems(options: &ServerConfig) -> Result<SiteCheckReport> {
     let problems: Vec<SiteProblem> = parse_problems(all, dir).into_iter().map(SiteProblem::with_code).collect();
     let notes = remarks.into_iter().chain(notes).chain(find_undecided_pairs(&directory)).collect();
     Ok(SiteCheckReport {
-        // JSON cannot contain bytes that are not UTF-8.
+        // A path that is not UTF-8 is approximated, because JSON cannot contain it.
         directory: dir.to_string_lossy().into_owned().into(),
         good: problems.is_empty(),
         machines: directory.machines().count(),
@@ -134,7 +135,7 @@ pub(crate) fn find_problems(options: &ServerConfig) -> Result<SiteCheckReport> {
     })
 }
 
-/// Adds a problem for each certificate that cannot be used, and a remark for each certificate that expires soon.
+/// Adds a problem for each unusable certificate, and a remark for each certificate that expires soon.
 fn check_certificates(options: &ServerConfig, problems: &mut Vec<String>, remarks: &mut Vec<String>) {
     match listeners::load_tls(options) {
         Ok(loaded) => {
@@ -148,8 +149,8 @@ fn check_certificates(options: &ServerConfig, problems: &mut Vec<String>, remark
     }
 }
 
-/// Returns a note for each pair of a size and an image that matches no layout, or matches more than one layout.
-/// Allocations with such a size and image must specify a layout.
+/// Returns a note for each pair of a size and an image that does not match exactly one layout. Allocations with such
+/// a pair must specify a layout.
 fn find_undecided_pairs(directory: &SiteSnapshot) -> Vec<String> {
     let known = &directory.known;
     let of_machines = directory.machines().filter_map(|machine| machine.size.as_deref());
@@ -158,8 +159,8 @@ fn find_undecided_pairs(directory: &SiteSnapshot) -> Vec<String> {
     undecided.into_iter().map(|why| format!("layouts/: {}", why.message)).collect()
 }
 
-/// Returns the snapshot that a server would publish once all `verify` programs have exited. The documents in the copy of a
-/// shared database replace the files of the directory.
+/// Returns the snapshot of the directory that a server would publish after all `verify` programs have exited. If
+/// servers share the database, the documents are read from the copy of the database instead of the directory.
 fn load_site(dir: &Path, state: ServerState, is_shared: bool) -> Result<SiteScan> {
     let documents = match is_shared {
         true => SiteDocuments::open_shared(dir, state.clone())?,
@@ -168,8 +169,8 @@ fn load_site(dir: &Path, state: ServerState, is_shared: bool) -> Result<SiteScan
     scan_completely(&documents, state).context(Phase::Serve, || "start the thread that runs verify programs")
 }
 
-/// Checks the Redfish services of the machines whose templates have steps over Redfish. A service that cannot be
-/// reached causes only a note, since the check may run on a host other than the server's.
+/// Checks the Redfish services of the machines whose templates have Redfish steps. A service that cannot be reached
+/// causes only a note, since the check may run on a host other than the server's.
 fn check_controllers(scan: &mut SiteScan) {
     let SiteScan { directory, problems, notes } = scan;
     let machines: Vec<&MachineSpec> = directory.machines().collect();
@@ -210,8 +211,8 @@ impl DatabaseCopy {
             error.to_string().replace(&self.0.display().to_string(), &dir.display().to_string())
         };
         if store.is_some() || !database_file::is_new_database(&database).map_err(told)? {
-            // The id file is copied first, because the server may commit transactions in between, and a database older
-            // than its id file would be refused.
+            // The id file is copied before the database: the server may commit transactions between the two copies, and
+            // a database that is older than its id file would be refused.
             let beside = database_id::id_path(&database);
             match fs::copy(&beside, database_id::id_path(&copy)) {
                 Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
@@ -221,11 +222,11 @@ impl DatabaseCopy {
             }
             backup::copy_store(store, dir, &copy).map_err(told)?;
         }
-        ServerState::open(&copy, store::boot_activity::QUIET).map(Ok).map_err(told)
+        ServerState::open(&copy, store::boot_activity::ACTIVE_BOOT_TIMEOUT).map(Ok).map_err(told)
     }
 
     fn open_empty(&self) -> Result<ServerState> {
-        ServerState::open(&self.0.join("fresh.sqlite"), store::boot_activity::QUIET)
+        ServerState::open(&self.0.join("fresh.sqlite"), store::boot_activity::ACTIVE_BOOT_TIMEOUT)
     }
 }
 
@@ -320,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_said_has_a_place() {
+    fn problems_are_parsed_into_file_and_position() {
         let dir = Path::new("/srv/d/");
         for (line, expected) in [
             (

@@ -14,13 +14,13 @@ pub(crate) fn boot_directory(options: &ServerConfig) -> PathBuf {
     options.boot.clone().unwrap_or_else(|| options.dir.join("boot"))
 }
 
-/// Returns problems of the boot directory and of file permissions. The permissions are checked only when the server
-/// starts.
+/// Returns problems of the boot directory and of file permissions. While the server runs, the permissions are not
+/// checked again.
 pub(crate) fn check_at_start(options: &ServerConfig) -> Vec<String> {
     let boot = missing_boot_files(&boot_directory(options)).into_iter();
     let secrets = ["machines", "images"].map(|name| yaml_folder::find_readable_secrets(&options.dir.join(name)));
     let registries = Some(options.dir.join("registries.json")).filter(|path| yaml_folder::is_world_readable(path));
-    // Invalid settings are reported separately.
+    // Errors in `oidc.yaml` are ignored here, because invalid settings are reported when the server reads them.
     let oidc = OidcSettings::read_file(&options.dir).ok().flatten().map(|settings| settings.readable_secrets);
     let what = "contains secrets and is readable by all users of this host";
     let secrets = secrets.into_iter().flatten().chain(registries).chain(oidc.unwrap_or_default());
@@ -35,14 +35,35 @@ pub(crate) fn missing_boot_files(boot: &Path) -> Vec<String> {
     missing.map(|message| ErrorCode::BootFilesMissing.annotate(message)).collect()
 }
 
+/// Checks that the server's directory exists.
+///
+/// # Errors
+/// Returns a message with the command that creates the directory.
+fn check_directory(dir: &Path) -> std::result::Result<(), String> {
+    let path = dir.display();
+    match () {
+        () if dir.is_dir() => Ok(()),
+        () if dir.exists() => Err(format!("{path} is not a directory; specify the directory of a server")),
+        () => Err(format!(
+            "{path} does not exist; create the server's directory with `drophammer serve --init {path}`, or specify a directory that contains machines/, layouts/ and images/"
+        )),
+    }
+}
+
+/// Returns a note if the server's directory contains neither documents nor a database.
+pub(crate) fn note_empty_directory(dir: &Path) -> Option<String> {
+    let is_empty = std::fs::read_dir(dir).is_ok_and(|mut entries| entries.next().is_none());
+    is_empty.then(|| {
+        format!(
+            "{path} is empty: `drophammer serve --init {path}` creates its folders, with a sample layout",
+            path = dir.display()
+        )
+    })
+}
+
 pub(crate) fn check_options(options: &ServerConfig) -> Result<()> {
     let refuse = |what: String| Err(Error::new(Phase::Serve, what));
-    if !options.dir.is_dir() {
-        return refuse(format!(
-            "{path} is not a directory; specify a directory that contains machines/, layouts/ and images/",
-            path = options.dir.display()
-        ));
-    }
+    check_directory(&options.dir).or_else(refuse)?;
     if let Some(url) = &options.url {
         let rest = url.strip_prefix("http://").or_else(|| url.strip_prefix("https://"));
         let host = rest.map(|rest| rest.split('/').next().unwrap_or_default());
@@ -56,9 +77,9 @@ pub(crate) fn check_options(options: &ServerConfig) -> Result<()> {
     boot_value_validation::validate_cmdline(&options.cmdline).or_else(|why| refuse(format!("--cmdline: {why}")))
 }
 
-/// Refuses to start if the database was lost. In the middle of a reinstall, a machine has no install marker, and only
-/// the database records that the machine is being reinstalled. Without this record, the server would treat the machine
-/// as a new one, and all of its disks would be wiped. The operator's token is created after the database, so a token
+/// Refuses to start if the database was lost. During a reinstall, a machine has no install marker, and only the
+/// database records that the machine is being reinstalled. Without this record, the server would treat the machine as
+/// a new one, and all of its disks would be wiped. The operator's token is created after the database, so a token
 /// without a database proves that the database was lost.
 pub(crate) fn refuse_lost_database(dir: &Path) -> Result<()> {
     let database = dir.join(store::DATABASE);

@@ -12,8 +12,8 @@ pub const STORE_VARIABLE: &str = "DROPHAMMER_STORE";
 /// Database that replaces the SQLite file in the server's directory.
 #[derive(Debug, Clone, Default, Args)]
 pub struct StoreOptions {
-    /// Keep the records in this PostgreSQL database, postgres://USER@HOST/DATABASE, instead of a SQLite file in the directory. A URL with a
-    /// password must be in --store-file or in the variable DROPHAMMER_STORE.
+    /// PostgreSQL database that contains the server's records, postgres://USER@HOST/DATABASE, instead of a SQLite file
+    /// in the directory. A URL with a password must be in --store-file or in the variable DROPHAMMER_STORE.
     #[arg(long, value_name = "URL", conflicts_with = "store_file")]
     pub store: Option<String>,
     /// Read the URL of the PostgreSQL database from this file.
@@ -78,7 +78,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_password_is_accepted_only_where_other_users_cannot_read_it() {
+    fn database_password_is_accepted_only_from_a_file() {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("url");
         let url = "postgres://me:geheim@db.example/desk";

@@ -1,6 +1,6 @@
-//! Messages to systemd (sd_notify): readiness, shutdown, and heartbeats. A heartbeat is sent only if all components
-//! that are checked respond in time. If the database or the planner is stuck, the heartbeats stop, and systemd restarts
-//! the server (`WatchdogSec=`).
+//! Messages to systemd (sd_notify): readiness, shutdown, and heartbeats. A heartbeat is sent only if all checked
+//! components respond in time. If the database or the planner hangs, no heartbeats are sent, and systemd restarts the
+//! server (`WatchdogSec=`).
 
 use api::planner_pool::PlannerPool;
 use common::error::{Context, Phase, Result};
@@ -18,9 +18,9 @@ const SOCKET: &str = "NOTIFY_SOCKET";
 /// Environment variable of units with `WatchdogSec=`, in microseconds, see sd_watchdog_enabled(3).
 const WATCHDOG: &str = "WATCHDOG_USEC";
 /// Number of heartbeats per watchdog timeout. All components must respond within the interval between two heartbeats.
-const BEATS: u32 = 3;
-/// Interval between two checks of a component that is stuck.
-const POLL: Duration = Duration::from_secs(1);
+const HEARTBEATS_PER_TIMEOUT: u32 = 3;
+/// Interval between two checks of a component that does not respond.
+const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Future that completes when the component has responded.
 pub(crate) type SignOfLife = Pin<Box<dyn Future<Output = ()> + Send>>;
@@ -28,12 +28,12 @@ pub(crate) type SignOfLife = Pin<Box<dyn Future<Output = ()> + Send>>;
 /// Component that must respond before a heartbeat is sent.
 pub(crate) struct HeartbeatSource {
     pub name: &'static str,
-    /// Requests a response from the component.
+    /// Function that requests a response from the component.
     pub ask: Box<dyn Fn() -> SignOfLife + Send + Sync>,
 }
 
 impl HeartbeatSource {
-    /// Returns a heartbeat source that checks the database: it reads and writes one value on the database's thread.
+    /// Returns a heartbeat source that checks the database: it writes and reads one value on the database's thread.
     pub(crate) fn for_database(state: &ServerState) -> HeartbeatSource {
         let state = state.clone();
         let ask = move || -> SignOfLife {
@@ -43,15 +43,15 @@ impl HeartbeatSource {
         HeartbeatSource { name: "the database", ask: Box::new(ask) }
     }
 
-    /// Returns the check of the planner, which succeeds if at least one of the planner's threads is idle or has started
-    /// its job recently.
+    /// Returns a heartbeat source that checks the planner: at least one planner thread must be idle, or must have
+    /// started its job recently.
     pub(crate) fn for_planner(planner: &PlannerPool) -> HeartbeatSource {
         let planner = planner.clone();
         let ask = move || -> SignOfLife {
             let planner = planner.clone();
             Box::pin(async move {
                 while !planner.is_responsive() {
-                    tokio::time::sleep(POLL).await;
+                    tokio::time::sleep(CHECK_INTERVAL).await;
                 }
             })
         };
@@ -88,7 +88,7 @@ impl ServiceManager {
         };
         let address = address.context(Phase::Serve, what)?;
         let socket = UnixDatagram::unbound().context(Phase::Serve, what)?;
-        // A service manager that does not read must not block the server.
+        // The socket is nonblocking, so that a service manager that does not read cannot block the server.
         socket.set_nonblocking(true).context(Phase::Serve, what)?;
         Ok(ServiceManager { socket: Some((socket, address)), watchdog })
     }
@@ -103,15 +103,15 @@ impl ServiceManager {
 
     fn send_state(&self, state: &str) {
         if let Some((socket, address)) = &self.socket {
-            // A failure is ignored: the next heartbeat is sent anyway.
+            // A failure is ignored, because the next heartbeat follows in any case.
             let _ = socket.send_to_addr(state.as_bytes(), address);
         }
     }
 
-    /// Sends a heartbeat in each interval in which all components respond in time. Never returns.
+    /// Sends a heartbeat in each interval in which all components have responded in time. Never returns.
     pub(crate) async fn send_heartbeats(&self, sources: &[HeartbeatSource], watch: &StatusLog) {
         let Some(watchdog) = self.watchdog else { return std::future::pending().await };
-        let interval = watchdog / BEATS;
+        let interval = watchdog / HEARTBEATS_PER_TIMEOUT;
         let mut stuck: Option<&'static str> = None;
         loop {
             let next = tokio::time::Instant::now() + interval;
@@ -189,7 +189,7 @@ mod tests {
         assert!(error.contains("NOTIFY_SOCKET xxx"), "{error}");
     }
 
-    /// Runs the heartbeat until the condition holds.
+    /// Sends heartbeats until the condition holds.
     async fn beat_until(
         manager: &ServiceManager,
         sources: &[HeartbeatSource],

@@ -12,12 +12,12 @@ mod database_checks;
 mod dhcp_config_examples;
 mod dns_rebinding;
 mod documents;
+mod failure_reasons;
 mod forged_success;
 mod freed_machines;
-mod image_orders;
 mod images;
 mod impersonation_by_processes;
-mod kept_allocation;
+mod inspected_inventories;
 mod kill_durability;
 mod large_inventory;
 mod layout_choice;
@@ -25,11 +25,11 @@ mod layout_commands;
 mod layout_refusals;
 mod layouts;
 mod lost_database;
+mod machine_adoption;
 mod machine_commands;
 mod machine_creation;
 mod machine_details;
 mod machine_endpoints;
-mod machine_failures;
 mod machine_identity;
 mod machine_list_cache;
 mod machine_lists;
@@ -48,13 +48,17 @@ mod out_of_band;
 mod past_attacks;
 mod plan_approval;
 mod plan_preview;
+mod postgres_limits;
 mod power_control;
+mod preserved_allocation;
 mod project_boundaries;
 mod pxe_with_dnsmasq;
 mod reinstall;
+mod reinstall_orders;
 mod rest_examples;
 mod restored_database;
 mod restored_migration;
+mod rollout_runs;
 mod rollouts;
 mod running_installation;
 mod saved_plans;
@@ -64,6 +68,7 @@ mod several_servers;
 mod site_check_report;
 mod sizes;
 mod started_first_installs;
+mod suspended_orders;
 mod templates;
 mod tls;
 mod unauthenticated_costs;
@@ -94,7 +99,7 @@ use tokio::task::JoinHandle;
 const ONE: &str = "4c4c4544-0051-3010-8052-b4c04f4d0001";
 const TWO: &str = "4c4c4544-0051-3010-8052-b4c04f4d0002";
 const STRANGER: &str = "4c4c4544-0051-3010-8052-b4c04f4dffff";
-/// Timeout, long enough for a busy host. Successful tests never wait this long.
+/// Timeout of tests, long enough for a busy host. Successful tests never wait this long.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Log of the server so far.
@@ -128,7 +133,7 @@ struct Running {
     heard: Heard,
     end: oneshot::Sender<()>,
     task: JoinHandle<Result<()>>,
-    turns: http_server::request_turns::RequestTurns,
+    request_permits: http_server::request_permits::RequestPermits,
     state: ServerState,
 }
 
@@ -211,7 +216,7 @@ fn options(dir: &Path) -> ServerConfig {
         tls: None,
         proxies: Vec::new(),
         any_source_port: false,
-        restart_timeout: store::boot_activity::QUIET_AT_SAME_ADDRESS,
+        restart_timeout: store::boot_activity::SAME_ADDRESS_BOOT_TIMEOUT,
         hosts: ["h", "d", "install.rack"].map(str::to_owned).to_vec(),
         url: None,
         pxe: None,
@@ -225,12 +230,12 @@ fn options(dir: &Path) -> ServerConfig {
     }
 }
 
-/// Environment in which boots count as silent immediately, so that each boot replaces the previous one, and in which
-/// all source ports count as privileged.
+/// Returns an environment in which each boot immediately counts as silent, so that the next boot can replace it, and in
+/// which all source ports count as privileged.
 fn silent() -> HostEnvironment {
-    let (look_every, quiet) = (Duration::from_millis(20), Duration::ZERO);
-    // The tests run unprivileged.
-    HostEnvironment { look_every, quiet, first_unprivileged_port: u16::MAX, ..HostEnvironment::default() }
+    let (scan_interval, quiet) = (Duration::from_millis(20), Duration::ZERO);
+    // All source ports count as privileged, because the tests run unprivileged.
+    HostEnvironment { scan_interval, quiet, first_unprivileged_port: u16::MAX, ..HostEnvironment::default() }
 }
 
 async fn bind(dir: &TempDir, heard: &Heard) -> Result<ControlServer> {
@@ -247,19 +252,25 @@ impl Running {
         Running::start_with(dir, &options, &silent(), 10_000).await
     }
 
-    async fn start_with(dir: TempDir, options: &ServerConfig, around: &HostEnvironment, at_once: usize) -> Running {
+    async fn start_with(
+        dir: TempDir,
+        options: &ServerConfig,
+        environment: &HostEnvironment,
+        at_once: usize,
+    ) -> Running {
         let heard = Heard::default();
-        let server =
-            ControlServer::bind_server(options, StatusLog::json_into(heard.clone()), around, at_once).await.unwrap();
+        let server = ControlServer::bind_server(options, StatusLog::json_into(heard.clone()), environment, at_once)
+            .await
+            .unwrap();
         let at = |front: &http_server::connections::RoutedListener| front.listener.local_addr().unwrap();
         let ServerFronts { machines, tls, operators } = &server.fronts;
         let (address, tls, operators) = (at(machines), tls.as_ref().map(at), operators.as_ref().map(at));
         let (end, ended) = oneshot::channel();
-        let (turns, state) = (server.peers.turns.clone(), server.state.clone());
+        let (request_permits, state) = (server.app.client_quotas.request_permits.clone(), server.app.state.clone());
         let manager = ServiceManager::default();
         let task =
             tokio::spawn(async move { server.serve_connections(async move { drop(ended.await) }, &manager).await });
-        Running { dir, address, operators, tls, heard, end, task, turns, state }
+        Running { dir, address, operators, tls, heard, end, task, request_permits, state }
     }
 
     /// Stops the server, and returns its directory.
@@ -328,8 +339,8 @@ impl Running {
         self.call(token, "POST", "/v1/machine/register", &registration(id)).await
     }
 
-    /// Waits until the machine is allocated, which takes a moment, since the digest of the image must be computed
-    /// first.
+    /// Waits until the machine is allocated. This takes a moment, because the server must first compute the digest of
+    /// the image.
     async fn allocated(&self, id: &str, token: &str) -> allocation::AssignedMachine {
         let answer = self.call(token, "GET", &format!("/v1/machine/{id}/wait?seconds=60"), &Value::Null).await;
         assert_eq!(answer.status, 200, "{}", answer.text());
@@ -356,7 +367,7 @@ impl Running {
         self.call(token, "POST", &format!("/v1/machine/{id}/point-of-no-return"), &begins).await.status
     }
 
-    /// Reports the end of a first installation. Before a success, also requests the point of no return.
+    /// Reports the end of a first installation. Before a report of success, requests the point of no return.
     async fn report(&self, id: &str, token: &str, allocation: &str, success: bool) {
         if success {
             self.begins_first(id, token, allocation).await;

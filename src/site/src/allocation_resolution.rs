@@ -1,53 +1,24 @@
 //! Resolution of an allocation to its image, layout and steps. Before the first installation, the machine file
-//! determines all three. Afterwards, the installed system or the reinstall order determines them.
+//! determines image, layout and steps. Afterwards, the installed system or the reinstall order does.
 
 mod installed_system_differences;
 
-pub(crate) use installed_system_differences::explain_broken_promise;
+pub(crate) use installed_system_differences::explain_layout_contradiction;
 pub use installed_system_differences::find_differences;
 
-use super::deploy_templates::DeployTemplates;
 use crate::approved_inputs::check_inputs;
 use crate::effective_allocation::{EffectiveAllocation, effective_allocation};
-use crate::image_states::ImageStates;
-use crate::operator_files::{AllocationSpec, ImageLocation, ImageSpec, MachineSpec, format_at, suggest_name};
+use crate::operator_files::{AllocationSpec, ImageLocation, ImageSpec, MachineSpec, format_at};
 use crate::os_definition_state::DefinitionState;
-use crate::plan_approvals::Approvals;
 use crate::requested_steps::{self, AllocationSteps, check_enabled_templates};
-use crate::sizes::MachineSize;
+use crate::site_objects::SiteObjects;
 use common::error_code::ErrorCode;
 use model::allocation::ApprovedPlan;
 use model::deploy_steps::{OutOfBandStep, TemplateStep};
 use model::layout::Layout;
-use model::layout::layout_set::LayoutSet;
 use model::os_definition::OsSelector;
 use serde_json::Value;
-use std::collections::BTreeMap;
-use store::{InstallState, restore_confirmation, wipe_policy_check};
-
-/// Objects that allocations can refer to.
-#[derive(Debug, Clone, Default)]
-pub struct SiteObjects {
-    /// Layouts by id.
-    pub layouts: BTreeMap<String, Layout>,
-    pub set: LayoutSet,
-    /// Images by id; `None` while the digest is not known.
-    pub images: BTreeMap<String, Option<ImageSpec>>,
-    pub templates: DeployTemplates,
-    /// Hidden and blacklisted images.
-    pub states: ImageStates,
-    pub approvals: Approvals,
-    /// Sizes by id.
-    pub sizes: BTreeMap<String, MachineSize>,
-}
-
-impl SiteObjects {
-    /// Returns the ids of the images that are neither hidden nor blacklisted. Only these images are shown.
-    pub fn listed_images(&self) -> impl Iterator<Item = &str> {
-        let is_listed = |id: &&str| !self.states.is_hidden(id) && !self.states.is_blacklisted(id);
-        self.images.keys().map(String::as_str).filter(is_listed)
-    }
-}
+use store::{InstallState, marker_layout_comparison, restore_confirmation};
 
 /// Allocation together with the image, layout, steps and approval that apply to it.
 #[derive(Debug, Clone)]
@@ -70,9 +41,8 @@ pub struct ResolvedAllocation {
 }
 
 /// Resolves the machine's allocation, and adds the approval of its plan. Templates that the machine's traits enable are
-/// checked even if the machine has no allocation. Returns `None` if the machine has no allocation or must wait. A machine
-/// waits if the digest of its image is not known yet, if its OS definition is not verified yet, or if its layout depends
-/// on an inventory that is not registered yet.
+/// checked even if the machine has no allocation. Returns `None` if the machine has no allocation, or must wait for the
+/// digest of its image, for the verification of its OS definition, or for the inventory on which its layout depends.
 ///
 /// # Errors
 /// Returns everything that prevents the resolution, one line each, with its position in the machine file.
@@ -108,9 +78,9 @@ pub fn resolve_before_approval(
     resolve_with_approval(machine, standing, known, |_| Ok(None))
 }
 
-/// Resolves the machine's allocation. `find_approval` is called with `true` if the allocation will be installed. The
-/// approval is checked before the objects that the allocation names, so that an invalid approval is reported even while
-/// the machine waits for one of these objects.
+/// Resolves the machine's allocation. `find_approval` is called with `true` if the allocation will be installed. It
+/// is called before image and layout are resolved. An invalid approval is therefore reported even while the machine
+/// waits for its image or layout.
 fn resolve_with_approval(
     machine: &MachineSpec,
     standing: &InstallState,
@@ -136,8 +106,8 @@ fn resolve_with_approval(
     Ok(Some(ResolvedAllocation { allocation, image, layout_id, layout, steps, out_of_band, installs, approved }))
 }
 
-/// Returns the reason why the allocation must not be used although all its references are valid, or `None` if it may be
-/// used. If the caller has already found a reason, it passes this reason as `problem`.
+/// Returns the reason why the allocation must not be used although all its references are valid, or `None` if it may
+/// be used. A reason that the caller has already found is passed as `problem`.
 fn explain_refusal(
     machine: &MachineSpec,
     allocation: &AllocationSpec,
@@ -185,12 +155,12 @@ fn resolve_parts(
         Err(why) => (AllocationSteps::default(), Some(why)),
     };
     // An installation that has started continues, even if its allocation has become invalid.
-    let is_started = standing.order.as_ref().map_or(standing.first.is_some(), |order| order.begun);
+    let is_started = standing.order.as_ref().map_or(standing.first.is_some(), |order| order.started);
     let enabled = match installs && !is_started {
         true => check_enabled_templates(machine, standing, known),
         false => Ok(()),
     };
-    // If the templates cannot be merged, it is unknown which layout applies.
+    // If the templates cannot be merged, the layout is not resolved, because a template may determine it.
     let layout = match unmerged.filter(|_| installs) {
         None => resolve_layout(machine, allocation, standing, known, &merged),
         Some(why) => Err(why),
@@ -208,8 +178,8 @@ fn resolve_parts(
     }
 }
 
-/// Returns the reason why this machine must not use the allocation: a migration has barred it from this machine, or it is installed under
-/// another machine id. Otherwise returns `None`.
+/// Returns the reason why this machine must not use the allocation, or `None` if it may: a migration may have barred
+/// the allocation from this machine, or the allocation may be installed under another machine id.
 fn explain_other_owner(machine: &MachineSpec, allocation: &AllocationSpec, standing: &InstallState) -> Option<String> {
     if standing.barred {
         let message = format!(
@@ -244,7 +214,7 @@ fn resolve_image(
         (true, Some(order), None) => known.images.get(&order.image).cloned().ok_or_else(|| {
             let gone = format!(
                 "a reinstall with image {image:?} is ordered, but images/ no longer contains it: the machine waits", image = order.image);
-            match order.begun {
+            match order.started {
                 true => format!("{gone}; put the image back, because the reinstall has already started"),
                 false => format!(
                     "{gone}; put the image back, or order another image with `drophammer machine reinstall {machine} --image IMAGE`", machine = machine.id),
@@ -252,16 +222,14 @@ fn resolve_image(
         }),
         (true, None, _) => Ok(Some(installed_image(standing, allocation))),
         (false, _, None) => known.images.get(allocation.image.as_str()).cloned().ok_or_else(|| {
-            let others = suggest_name(&allocation.image, known.listed_images());
-            let message = format_at(&allocation.image, &format!("image {image:?} not found in images/{others}", image = *allocation.image));
-            ErrorCode::UnknownReference.annotate(message)
+            known.explain_absent_image(&allocation.image).format_at(&allocation.image)
         }),
     }
 }
 
 /// Returns the layout that applies to the allocation, and the id of this layout. An installation that has started
-/// continues with its layout, since another layout might erase other disks. An installed machine keeps its layout, but
-/// a reinstall ordered with `--change-promise` applies the layout of the machine file.
+/// continues with its layout, since another layout might erase other disks. An installed machine keeps its layout,
+/// unless the reinstall is ordered with `--change-promise`, which applies the layout of the machine file.
 fn resolve_layout(
     machine: &MachineSpec,
     allocation: &AllocationSpec,
@@ -282,10 +250,10 @@ fn resolve_layout(
     let json = serde_json::to_value(&layout).map_err(|error| error.to_string())?;
     match (&standing.marker, &standing.order) {
         (Some(marker), Some(order)) if !order.change_promise => {
-            match wipe_policy_check::find_contradiction(marker, &json) {
+            match marker_layout_comparison::find_contradiction(marker, &json) {
                 Some(why) => Err(format_at(
                     &allocation.id,
-                    &format!("{why}: {}", wipe_policy_check::contradiction_remedy(&machine.id)),
+                    &format!("{why}: {}", marker_layout_comparison::contradiction_remedy(&machine.id)),
                 )),
                 None => Ok(Some((layout.id, json))),
             }
@@ -298,8 +266,8 @@ pub fn layout_id(layout: &Value) -> String {
     layout.get("id").and_then(Value::as_str).unwrap_or_default().to_owned()
 }
 
-/// Returns an image without a location, for a definition that creates the OS itself. The id of the image must be the name of the
-/// definition.
+/// Returns an image without a location, for a definition that creates the OS itself. The id of the image must be the
+/// name of the definition.
 ///
 /// # Errors
 /// Returns an error if the id is not the name of the definition.
@@ -307,8 +275,9 @@ pub fn resolve_created_image(allocation: &AllocationSpec, os: &OsSelector, id: &
     match os.to_string() == id {
         true => Ok(image_without_location(id.to_owned())),
         false => {
-            let why =
-                format!("{os} creates the system itself, without image {id}: order the reinstall with image {os}");
+            let why = format!(
+                "OS definition {os} creates the system itself and uses no image: specify {os} instead of {id} as the image"
+            );
             Err(format_at(&allocation.image, &why))
         }
     }
@@ -334,9 +303,9 @@ pub fn image_without_location(id: String) -> ImageSpec {
     }
 }
 
-/// Returns the layout that the machine file specifies. If the file does not specify a layout, returns the layout whose
-/// id is stored for an installed machine (databases of earlier versions store only the id). If no id is stored, returns
-/// the layout that the machine's size and image select.
+/// Returns the layout that the machine file specifies. If it specifies none, returns the layout whose id is stored for
+/// an installed machine, since databases of earlier versions store only the id. If no id is stored, returns the layout
+/// that the machine's size and image select.
 fn find_layout<'a>(
     machine: &MachineSpec,
     allocation: &AllocationSpec,
@@ -344,15 +313,16 @@ fn find_layout<'a>(
     known: &'a SiteObjects,
 ) -> Result<&'a Layout, String> {
     if let Some(id) = &allocation.filesystemlayout {
-        return known.layouts.get(id.as_str()).ok_or_else(|| {
-            let others = suggest_name(id, known.layouts.keys().map(String::as_str));
-            ErrorCode::UnknownReference
-                .annotate(format_at(id, &format!("layout {layout:?} not found in layouts/{others}", layout = **id)))
-        });
+        return known.layouts.get(id.as_str()).ok_or_else(|| known.explain_absent_layout(id).format_at(id));
     }
     if let Some(id) = standing.layout_id.as_ref().filter(|_| standing.succeeded) {
         return known.layouts.get(id).ok_or_else(|| {
-            let message = format!("this allocation is installed with layout {id:?}, which no longer exists");
+            let message = match known.unusable_layouts.problem(id) {
+                Some(problem) => {
+                    format!("this allocation is installed with layout {id:?}, which cannot be used ({problem})")
+                }
+                None => format!("this allocation is installed with layout {id:?}, which no longer exists"),
+            };
             format_at(
                 &allocation.id,
                 &format!("{message}: put the layout back, or specify another layout in `filesystemlayout`"),
@@ -363,10 +333,10 @@ fn find_layout<'a>(
         let message = "the allocation does not specify a filesystemlayout, and the machine has no size that could select a layout: specify a filesystemlayout or a size";
         return Err(ErrorCode::NoMatchingLayout.annotate(format_at(&allocation.id, message)));
     };
-    let chosen = known
-        .set
-        .select(size, &allocation.image)
-        .map_err(|why| ErrorCode::NoMatchingLayout.annotate(format_at(&allocation.image, &why.to_string())))?;
+    let chosen = known.set.select(size, &allocation.image).map_err(|why| {
+        let why = format!("{why}{problems}", problems = known.unusable_layouts.list_problems());
+        ErrorCode::NoMatchingLayout.annotate(format_at(&allocation.image, &why))
+    })?;
     known
         .layouts
         .get(&chosen.id)
@@ -379,7 +349,7 @@ mod tests {
     use crate::operator_files;
 
     #[test]
-    fn all_that_is_not_there_is_said_at_once() {
+    fn every_missing_object_is_reported() {
         let text = "id: 4c4c4544-0051-3010-8031-b2c04f333633\nallocation:\n  id: a\n  hostname: h\n  image: debian-12\n  \
                     filesystemlayout: default\n";
         let machine = operator_files::parse_machine(text).unwrap();

@@ -1,6 +1,6 @@
-//! Digests of those inputs of an installation that the verdicts of the plan do not cover: the content of the image, and
-//! the fields of the allocation. An approval that `machine reinstall --plan` writes contains these digests, so that the
-//! server withholds the allocation if an input changes between the approval and the boot.
+//! Digests of the inputs of an installation that the verdicts of the plan do not cover: the content of the image, and
+//! the fields of the allocation. An approval that `machine reinstall --plan` writes contains these digests. The
+//! server withholds the allocation if an input has changed since the approval.
 
 use crate::allocation_resolution::ResolvedAllocation;
 use crate::operator_files::{ImageLocation, ImageSpec};
@@ -15,7 +15,7 @@ use std::collections::{BTreeMap, BTreeSet};
 pub type InputDigests = BTreeMap<String, String>;
 
 /// Returns the digests of all fields that are set. The console password and the disk key are not included: both are
-/// secrets, and neither changes what is written.
+/// secrets, and neither changes what is written to the disks.
 pub fn digest_inputs(resolved: &ResolvedAllocation) -> InputDigests {
     let ResolvedAllocation { allocation, image, layout, steps, .. } = resolved;
     let definition = allocation.definition.for_machine(true);
@@ -39,7 +39,7 @@ pub fn digest_inputs(resolved: &ResolvedAllocation) -> InputDigests {
 fn to_fields(allocation: &Allocation) -> Map<String, Value> {
     match serde_json::to_value(allocation) {
         Ok(Value::Object(fields)) => fields,
-        // Serialization of an allocation always returns an object.
+        // This case does not occur, because an allocation is always serialized as an object.
         _ => Map::new(),
     }
 }
@@ -58,8 +58,8 @@ fn digest(value: &Value) -> String {
     format!("sha256:{:x}", Sha256::digest(value.to_string()))
 }
 
-/// Returns the names of the inputs that differ. If one side has no digests, because it was written by an earlier
-/// version, no difference is reported.
+/// Returns the names of the inputs that differ. If either side was written by an earlier version, and thus has no
+/// digests, no difference is reported.
 pub fn list_changed_inputs(approved: &InputDigests, present: &InputDigests) -> Vec<String> {
     if approved.is_empty() || present.is_empty() {
         return Vec::new();
@@ -68,7 +68,7 @@ pub fn list_changed_inputs(approved: &InputDigests, present: &InputDigests) -> V
     names.into_iter().filter(|name| approved.get(*name) != present.get(*name)).cloned().collect()
 }
 
-/// Describes a changed input, such as `hostname`.
+/// Describes a changed input for a message.
 pub fn describe_changed_input(name: &str, image: &str) -> String {
     match name {
         "filesystemlayout" => "the layout has changed".to_owned(),

@@ -47,8 +47,8 @@ pub fn validate_host(text: &str) -> Result<(), String> {
     if name_fits && port_fits { Ok(()) } else { Err(refuse()) }
 }
 
-/// Validates additional kernel arguments. iPXE interprets some characters and words, so arguments that contain such a
-/// character or word would not reach the kernel unchanged.
+/// Validates additional kernel arguments. iPXE interprets some characters and words; arguments that contain them would
+/// not reach the kernel unchanged.
 ///
 /// # Errors
 /// Returns an error if the text contains a character or word that iPXE would interpret.
@@ -72,7 +72,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_what_it_says_it_is_gets_through() {
+    fn only_valid_boot_values_are_accepted() {
         let id = "4C4C4544-0051-3010-8052-B4C04F4D3132";
         assert_eq!(parse_uuid(id), Ok(Some(id.to_lowercase())));
         assert_eq!(parse_uuid("00000000-0000-0000-0000-000000000000"), Ok(None));

@@ -73,7 +73,7 @@ mod tests {
     use uuid::Uuid;
 
     #[test]
-    fn of_two_templates_with_one_name_or_uuid_the_first_file_counts() {
+    fn first_file_wins_among_duplicate_templates() {
         let template = |name: &str, uuid: Option<&str>| DeployTemplate {
             name: name.to_owned(),
             uuid: uuid.map(str::to_owned),

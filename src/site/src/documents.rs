@@ -1,7 +1,7 @@
-//! Source of the operator's documents: the files of a directory, or the records of a database that several servers share.
+//! Source of the operator's documents: files of a directory, or records of a database that several servers share.
 //!
-//! A document has the path of its file in both cases, such as `DIR/machines/storage-7.yaml`, although no file exists at
-//! this path if the documents are in the database. Images, the ramdisk and tokens are always files.
+//! In both cases, a path such as `DIR/machines/storage-7.yaml` identifies a document. If the documents are in the
+//! database, no file exists at this path. Images, the ramdisk and tokens are always files.
 
 pub mod directory_import;
 mod document_paths;
@@ -44,7 +44,7 @@ impl DocumentSet {
     }
 }
 
-/// Source of the documents of one server. All copies share their state.
+/// Source of the documents of one server. All clones of this value share the same state.
 #[derive(Clone)]
 pub struct SiteDocuments(Arc<SharedSource>);
 
@@ -114,7 +114,7 @@ impl SiteDocuments {
         self.0.state.is_some()
     }
 
-    /// Returns the path of a document relative to the server's directory. The database uses this form of the path.
+    /// Returns the path of a document relative to the server's directory, as in the database.
     pub fn relative_path(&self, path: &Path) -> String {
         path.strip_prefix(&self.0.dir).unwrap_or(path).to_string_lossy().into_owned()
     }

@@ -1,4 +1,5 @@
-//! Ids and MAC addresses that occur in more than one machine file. A duplicate does not identify any of the machines.
+//! Ids that occur in more than one file, and MAC addresses that occur in more than one machine file. A duplicate of a
+//! machine does not identify any of the machines.
 
 use crate::operator_files::MachineSpec;
 use crate::snapshot::SharedMap;
@@ -6,7 +7,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 /// Returns the machines by id. Omits machines whose id occurs in more than one file: one of these files may be an
-/// unedited copy of another. The server cannot determine which file is the original, and must not serve the original's
+/// unedited copy of another. The server cannot determine which file is the original, and must not serve its
 /// allocation to another machine.
 pub(crate) fn remove_shared_ids(
     all: Vec<(PathBuf, MachineSpec)>,
@@ -21,7 +22,7 @@ pub(crate) fn remove_shared_ids(
         let first = files.first().map(|(path, _)| path.display().to_string()).unwrap_or_default();
         problems.extend(files.iter().skip(1).map(|(path, _)| {
             let path = path.display();
-            format!("{path}: {first} describes machine {id} too: both files are ignored; give each machine its own id")
+            format!("{path}: {first} also describes machine {id}: both files are ignored; give each machine its own id")
         }));
         if let (1, Some(file)) = (files.len(), files.pop()) {
             unshared.insert(id, file);
@@ -49,4 +50,26 @@ pub(crate) fn register_macs(
         ids.push(machine.id.clone());
         listed.insert_mut(mac.clone(), ids);
     }
+}
+
+/// Indexes values by id. If two files contain the same id, the file whose name sorts first takes precedence.
+pub(crate) fn index_by_id<T>(
+    kind: &str,
+    all: Vec<(PathBuf, T)>,
+    id: impl Fn(&T) -> &String,
+    problems: &mut Vec<String>,
+) -> BTreeMap<String, (PathBuf, T)> {
+    let mut by_id: BTreeMap<String, (PathBuf, T)> = BTreeMap::new();
+    for (path, value) in all {
+        match by_id.get(id(&value)) {
+            Some((first, _)) => problems.push(format!(
+                "{file}: {kind} {id} is already defined in {first_file}, which takes precedence",
+                file = path.display(),
+                id = id(&value),
+                first_file = first.display()
+            )),
+            None => drop(by_id.insert(id(&value).clone(), (path, value))),
+        }
+    }
+    by_id
 }

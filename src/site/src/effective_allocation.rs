@@ -1,14 +1,16 @@
 //! Allocation that applies to a machine. Before the first installation, the allocation of the machine file applies. A
-//! reinstall keeps the installed allocation except for the image. If the reinstall is ordered with
-//! `--apply-allocation`, the allocation of the machine file applies.
+//! reinstall preserves the installed allocation except for the image, unless it is ordered with `--apply-allocation`.
+//! In that case, the allocation of the machine file applies.
 //!
 //! | field | without `apply_allocation` |
 //! |---|---|
 //! | any field except the fields below | the installed value |
 //! | secrets (`user_data`, `console_password`, `vpn`, `os_parameters`) that were not set | not set |
 //! | `disk_key`, if it was not set | the key in the machine file: without this key, preserved filesystems stay locked |
-//! | secrets that were set, and `os` if it was set | the value in the machine file must be the installed value, otherwise the reinstall is refused |
-//! | `volumes` | the volumes in the machine file: volumes are resources of Kubernetes, and existing volumes are preserved |
+//! | secrets that were set, and `os` if it was set | the value in the machine file must be the installed value,
+//! otherwise the reinstall is refused |
+//! | `volumes` | the volumes in the machine file: volumes are resources of Kubernetes, and existing volumes are
+//! preserved |
 //! | `image`, `filesystemlayout`, `give_up` | see `allocation_resolution` |
 
 use crate::operator_files::recorded_allocation::{DISK_KEY, OS, OS_PARAMETERS, VOLUMES};
@@ -20,8 +22,8 @@ use std::collections::BTreeSet;
 use std::fmt;
 use store::{InstallState, InstalledAllocation};
 
-/// Stable error code: a reinstall is refused, because a value of the current installation is not on record.
-pub const NOT_KEEPABLE: &str = "allocation-not-keepable";
+/// Stable error code of a reinstall that is refused because a value of the installed allocation is not on record.
+pub const NOT_KEEPABLE_CODE: &str = "allocation-not-keepable";
 
 /// Maximum number of characters of a value in a message.
 const VALUE_CHARS: usize = 60;
@@ -30,7 +32,7 @@ const VALUE_CHARS: usize = 60;
 #[derive(Debug, Clone)]
 pub struct EffectiveAllocation {
     pub allocation: AllocationSpec,
-    /// Reason why a reinstall cannot keep the installed allocation. If set, nothing may be installed.
+    /// Reason why a reinstall cannot preserve the installed allocation. If set, nothing may be installed.
     pub problem: Option<String>,
 }
 
@@ -59,8 +61,8 @@ pub enum DifferenceEffect {
     Kept,
     /// The value in the machine file will be used.
     Applied,
-    /// The reinstall is refused: the server has not recorded the installed value, so the value can be kept only if the
-    /// machine file contains it.
+    /// The reinstall is refused. The server has not recorded the installed value, so the value can be preserved only
+    /// if the machine file contains it.
     Refused,
 }
 
@@ -73,13 +75,17 @@ pub fn with_effective_allocation(machine: &MachineSpec, standing: &InstallState)
 /// Returns the allocation that applies to the machine in this state.
 pub fn effective_allocation(file: &AllocationSpec, standing: &InstallState) -> EffectiveAllocation {
     let of_file = |problem| EffectiveAllocation { allocation: file.clone(), problem };
-    let Some(record) = standing.kept_allocation() else { return of_file(None) };
+    let Some(record) = standing.preserved_allocation() else { return of_file(None) };
     let mut allocation = match file.with_recorded_fields(record) {
         Ok(allocation) => allocation,
-        Err(why) => return of_file(Some(format!("the installed allocation cannot be kept: {why}; {REMEDY}"))),
+        Err(why) => {
+            return of_file(Some(format!(
+                "the fields recorded at the installation cannot be combined with the machine file: {why}; {REMEDY}"
+            )));
+        }
     };
-    // The stored layout applies. The name of a layout in the file is removed, since it would conflict with templates
-    // that generate a layout.
+    // The layout that was stored at the installation applies. The layout id in the file is removed, since it would
+    // conflict with templates that generate a layout.
     let changes_layout = standing.order.as_ref().is_some_and(|order| order.change_promise);
     if standing.layout.is_some() && !changes_layout {
         allocation.filesystemlayout = None;
@@ -100,12 +106,12 @@ fn explain_refused_differences(all: &[AllocationDifference]) -> Option<String> {
     ))
 }
 
-/// Returns all differences between the machine file and the installed allocation. The effects are those of the open
-/// reinstall order or, if no reinstall is ordered, of a reinstall without options. Returns an empty list if the
+/// Returns all differences between the machine file and the installed allocation. Their effects are those of the open
+/// reinstall order or, if no reinstall is ordered, those of a reinstall without options. Returns an empty list if the
 /// installed allocation is not recorded.
 pub fn find_allocation_differences(file: &AllocationSpec, standing: &InstallState) -> Vec<AllocationDifference> {
     let Some(record) = standing.installed_allocation.as_ref().filter(|_| standing.succeeded) else { return Vec::new() };
-    compare_fields(record, file, standing.kept_allocation().is_none())
+    compare_fields(record, file, standing.preserved_allocation().is_none())
 }
 
 /// Returns whether the fields of the installation are not recorded. A reinstall then uses the fields of the machine
@@ -150,7 +156,7 @@ pub const UNRECORDED: &str = "the installed allocation is not on record, because
     values of the machine file apply";
 
 impl AllocationDifference {
-    /// Returns whether the value of the machine file applies.
+    /// Returns whether the value of this field in the machine file applies, not the installed value.
     pub fn is_applied(&self) -> bool {
         self.effect == DifferenceEffect::Applied
     }

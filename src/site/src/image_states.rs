@@ -44,14 +44,14 @@ impl ImageStates {
         self.blacklisted.contains(image) || self.blacklisted.contains(os)
     }
 
-    /// Returns the reason why the blacklist forbids the next installation of the allocation, or `None` if the blacklist
-    /// permits the installation. An installation that has started continues even if its image is blacklisted, and a
+    /// Returns the reason why the blacklist forbids the next installation of the allocation, or `None` if the
+    /// blacklist permits it. An installation that has started continues even if its image is blacklisted, and a
     /// machine can be reinstalled with the image that it runs.
     pub fn installation_blocked(&self, allocation: &AllocationSpec, standing: &InstallState) -> Option<String> {
         match &standing.order {
             Some(order) if standing.is_installed() => {
                 let runs = standing.image.as_deref().unwrap_or(&allocation.image);
-                let bars = !order.begun && runs != order.image && self.is_blacklisted(&order.image);
+                let bars = !order.started && runs != order.image && self.is_blacklisted(&order.image);
                 bars.then(|| {
                     format!(
                         "a reinstall with image {image} is ordered, but the image has been blacklisted since then: the machine waits; cancel the order", image = order.image)
@@ -80,7 +80,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_are_read_and_a_definition_is_meant_with_its_variants() {
+    fn image_states_are_parsed_and_apply_to_definition_variants() {
         let states = ImageStates::parse("# a comment\nhidden: [debian-12]\nblacklisted: [debian-11, deb]\n").unwrap();
         assert!(states.is_hidden("debian-12") && !states.is_hidden("debian-11"));
         for (image, is) in

@@ -1,13 +1,14 @@
-//! The operator's directory: machines, layouts, images, sizes, deploy templates, OS definitions and approvals from YAML files.
+//! The operator's YAML files: machines, layouts, images, sizes, deploy templates, OS definitions and approvals.
 //!
-//! An invalid file is reported, and its last good version stays in force. A machine file whose image or layout does not
-//! exist is reported in the same way, and the last good version of the machine file stays in force. The crate does not
-//! handle requests: `api` publishes its snapshots, and `site plan` and `serve --check` read the same directory. Start
-//! with `loader`, which builds a `snapshot` of all files in force; `machine_refresh` updates single machines in it.
-//! `operator_files` parses and validates files, `effective_allocation` determines the allocation that applies,
-//! `allocation_resolution` follows the references of the allocation, and `requested_steps` merges the deploy templates
-//! that the allocation requests. `documents` is the source of the files: the directory, or the database of servers that
-//! share one.
+//! An invalid file is reported, and its last valid version stays in force. A machine file also counts as invalid if
+//! its image or layout does not exist. The crate does not handle requests: `api` publishes its snapshots, and `site
+//! plan` and `serve --check` read the same directory.
+//!
+//! Start with `loader`, which builds a `snapshot` of all files in force; `machine_refresh` updates single machines in
+//! a snapshot. `operator_files` parses and validates files, `effective_allocation` determines the allocation that
+//! applies, `allocation_resolution` resolves its references, and `requested_steps` merges the deploy templates that
+//! the allocation requests. `documents` is the source of the files: the directory, or the database that several
+//! servers share.
 
 pub mod allocation_resolution;
 pub mod approved_inputs;
@@ -26,8 +27,10 @@ pub mod os_definitions;
 pub mod plan_approvals;
 mod registry_credentials;
 pub mod requested_steps;
+pub mod site_objects;
 pub mod sizes;
 pub mod snapshot;
+pub mod unusable_files;
 pub mod watched_file;
 pub mod yaml_folder;
 

@@ -6,10 +6,10 @@ mod image_manifest;
 
 pub use complete_scan::scan_completely;
 
-use crate::allocation_resolution::{SiteObjects, explain_broken_promise, find_differences, resolve_allocation};
+use crate::allocation_resolution::{explain_layout_contradiction, find_differences, resolve_allocation};
 use crate::deploy_templates::{self, DeployTemplates};
 use crate::documents::SiteDocuments;
-use crate::duplicates;
+use crate::duplicates::{self, index_by_id};
 use crate::image_states::{self, ImageStates};
 use crate::migrated_allocations::AllocationOwners;
 use crate::operator_files::{self, ImageLocation, ImageSpec, MachineSpec};
@@ -17,12 +17,15 @@ use crate::os_definitions::{self, DefinitionChoice, OsDefinitions};
 use crate::plan_approvals::{self, Approval, Approvals};
 use crate::registry_credentials::RegistryCredentials;
 use crate::requested_steps;
+use crate::site_objects::SiteObjects;
 use crate::sizes::{self, MachineSize};
 use crate::snapshot::SiteSnapshot;
+use crate::unusable_files::UnusableFiles;
 use crate::watched_file::WatchedFile;
 use crate::yaml_folder::{YamlFolder, format_problem};
 use common::diagnostic;
 use common::error_code::ErrorCode;
+use common::format::system_errors::without_os_error_numbers;
 use image_manifest::{manifest_path, read_image_contents};
 use marked_yaml::Spanned;
 use model::deploy_steps::template::DeployTemplate;
@@ -42,7 +45,7 @@ fn read_template(text: &str) -> Result<DeployTemplate, String> {
     DeployTemplate::parse_file(text).map_err(|problems| diagnostic::join_problems(&problems))
 }
 
-/// Reader of the operator's directory. Keeps the last good version of each file in memory.
+/// Reader of the operator's directory. Stores the last valid version of each file in memory.
 pub struct SiteLoader {
     dir: PathBuf,
     documents: SiteDocuments,
@@ -64,7 +67,7 @@ pub struct SiteLoader {
     digests: ImageDigests,
     pub(crate) definitions: OsDefinitions,
     pub(crate) state: ServerState,
-    /// True if an input that is not a file has changed since the last scan, such as the database or a computed digest.
+    /// True if an input that is not a file, such as the database or a computed digest, has changed since the last scan.
     pub(crate) stale: bool,
     /// Number of complete scans.
     scans: u64,
@@ -137,7 +140,7 @@ impl SiteLoader {
     }
 
     /// Records that the database has changed, so that the next scan returns a new snapshot.
-    pub fn mark_stale(&mut self) {
+    pub fn require_new_snapshot(&mut self) {
         self.stale = true;
     }
 
@@ -167,7 +170,7 @@ impl SiteLoader {
             .images
             .entries
             .values()
-            .flat_map(|entry| entry.newest.as_ref().ok().into_iter().chain(&entry.in_force));
+            .flat_map(|entry| entry.newest.as_ref().ok().into_iter().chain(&entry.last_valid));
         images.filter_map(|image| self.local_file(image)).collect()
     }
 
@@ -180,7 +183,7 @@ impl SiteLoader {
 
     fn build_snapshot(&mut self) -> SiteScan {
         let mut problems: Vec<String> = self.unread.iter().cloned().collect();
-        let layouts = self.layouts.take_in_force(&mut problems);
+        let layouts = self.layouts.take_last_valid(&mut problems);
         let layouts = index_by_id("layout", layouts, |layout| &layout.id, &mut problems);
         let set = LayoutSet::new(layouts.values().map(|(path, layout)| (path.as_path(), layout)));
         problems.extend(
@@ -188,41 +191,64 @@ impl SiteLoader {
                 .iter()
                 .map(|collision| ErrorCode::AmbiguousLayout.annotate(format!("layouts/: {collision}"))),
         );
-        let images = self.images.take_in_force(&mut problems);
+        let images = self.images.take_last_valid(&mut problems);
         let images = index_by_id("image", images, |image| &image.id, &mut problems);
         problems.extend(self.registries.problem());
         problems.extend(self.states.describe_problem());
         self.scans += 1;
         let (mut directory, mut notes) = (self.empty_snapshot(), Vec::new());
         directory.images.clone_from(&images);
-        // Machines wait for an image whose digest is missing, because it is still being computed or the image is
-        // unreadable.
-        let mut ready = BTreeMap::new();
-        for (id, (path, mut image)) in images {
-            let usable = match self.local_file(&image) {
-                Some(file) => self.add_image_file(&mut directory, (&path, &mut image), file, &mut problems, &mut notes),
-                None => true,
-            };
-            problems
-                .extend(self.registries.add_credentials(&mut image).map(|why| format!("{}: {why}", path.display())));
-            ready.insert(id, usable.then_some(image));
-        }
+        directory.scanned_images = Arc::new(self.images.entries.keys().cloned().collect());
+        let images = self.complete_images(images, &mut directory, &mut problems, &mut notes);
         directory.layout_files = layouts.iter().map(|(id, (path, _))| (id.clone(), path.clone())).collect();
         let layouts = layouts.into_iter().map(|(id, (_, layout))| (id, layout)).collect();
-        let templates = DeployTemplates::new(self.templates.take_in_force(&mut problems), &mut problems);
+        let templates = DeployTemplates::new(self.templates.take_last_valid(&mut problems), &mut problems);
         notes.extend(requested_steps::find_unusable_templates(&templates));
         let approvals = Approvals::new(&self.approvals, self.approved_only, &mut problems);
-        let sizes = self.sizes.take_in_force(&mut problems);
+        let sizes = self.sizes.take_last_valid(&mut problems);
         let sizes = index_by_id("size", sizes, |size| &size.id, &mut problems);
         directory.size_files = sizes.iter().map(|(id, (path, _))| (id.clone(), path.clone())).collect();
         let sizes = sizes.into_iter().map(|(id, (_, size))| (id, size)).collect();
-        let states = self.states.in_force.clone();
-        directory.known = Arc::new(SiteObjects { layouts, set, images: ready, templates, states, approvals, sizes });
+        let states = self.states.last_valid.clone();
+        directory.known = Arc::new(SiteObjects {
+            layouts,
+            unusable_layouts: UnusableFiles::collect(&self.layouts, &self.dir),
+            set,
+            images,
+            unusable_images: UnusableFiles::collect(&self.images, &self.dir),
+            templates,
+            states,
+            approvals,
+            sizes,
+        });
         problems.extend(self.definitions.collect_problems());
         directory.os_definitions = self.definitions.catalog().clone();
         notes.extend(self.describe_ignored_files());
         self.add_machines(&mut directory, &mut problems, &mut notes);
-        SiteScan { directory, problems, notes }
+        let shown = |texts: Vec<String>| texts.iter().map(|text| without_os_error_numbers(text).into_owned()).collect();
+        SiteScan { directory, problems: shown(problems), notes: shown(notes) }
+    }
+
+    /// Completes the images with their files and registry credentials. A machine waits if the digest of its image is
+    /// missing, because the digest is still being computed or the image is unreadable.
+    fn complete_images(
+        &mut self,
+        images: BTreeMap<String, (PathBuf, ImageSpec)>,
+        directory: &mut SiteSnapshot,
+        problems: &mut Vec<String>,
+        notes: &mut Vec<String>,
+    ) -> BTreeMap<String, Option<ImageSpec>> {
+        let mut completed = BTreeMap::new();
+        for (id, (path, mut image)) in images {
+            let usable = match self.local_file(&image) {
+                Some(file) => self.add_image_file(directory, (&path, &mut image), file, problems, notes),
+                None => true,
+            };
+            problems
+                .extend(self.registries.add_credentials(&mut image).map(|why| format!("{}: {why}", path.display())));
+            completed.insert(id, usable.then_some(image));
+        }
+        completed
     }
 
     /// Adds the local file of an image to the snapshot, and sets the image's digest and contents. Returns whether the
@@ -267,10 +293,10 @@ impl SiteLoader {
             Vec::new()
         });
         let files = self.machines.entries.values();
-        let files = files.filter_map(|entry| entry.newest.as_ref().ok().or(entry.in_force.as_ref()).cloned());
+        let files = files.filter_map(|entry| entry.newest.as_ref().ok().or(entry.last_valid.as_ref()).cloned());
         let overlay = AllocationOwners::new(&moves, files);
         let mut settle = |machine: &MachineSpec| -> Result<SettledMachine, String> {
-            settle_machine(definitions, state, &known, &overlay.effective_machine(machine).0)
+            check_machine_allocation(definitions, state, &known, &overlay.effective_machine(machine).0)
         };
         self.machines.report_unread(problems);
         let mut all = Vec::new();
@@ -279,16 +305,16 @@ impl SiteLoader {
             problems.extend(hidden.map(|why| format_problem(path, &why, false)));
             let newest = entry.newest.as_ref().map_err(ToString::to_string).and_then(&mut settle);
             let machine = match newest {
-                Ok(SettledMachine { notes, broken, .. }) => {
-                    problems.extend(broken.map(|why| format_problem(path, &why, false)));
+                Ok(SettledMachine { notes, contradiction, .. }) => {
+                    problems.extend(contradiction.map(|why| format_problem(path, &why, false)));
                     said.extend(notes.iter().map(|note| format_problem(path, note, false)));
-                    entry.in_force = entry.newest.clone().ok();
-                    entry.in_force.clone()
+                    entry.last_valid = entry.newest.clone().ok();
+                    entry.last_valid.clone()
                 }
                 Err(why) => {
-                    let last = entry.in_force.clone().filter(|last| settle(last).is_ok());
+                    let last = entry.last_valid.clone().filter(|last| settle(last).is_ok());
                     problems.push(format_problem(path, &why, last.is_some()));
-                    last.or_else(|| entry.newest.clone().ok()).or_else(|| entry.in_force.clone())
+                    last.or_else(|| entry.newest.clone().ok()).or_else(|| entry.last_valid.clone())
                 }
             };
             all.extend(machine.map(|machine| (path.clone(), machine)));
@@ -310,12 +336,12 @@ pub(crate) struct SettledMachine {
     pub machine: MachineSpec,
     /// Remarks for the operator.
     pub notes: Vec<String>,
-    /// Message about a promise of the installed layout (disks to preserve) that the machine's new layout breaks.
-    pub broken: Option<String>,
+    /// Message about a disk that the installed layout preserves and the machine's new layout does not.
+    pub contradiction: Option<String>,
 }
 
 /// Checks that the allocation of the machine can be carried out.
-pub(crate) fn settle_machine(
+pub(crate) fn check_machine_allocation(
     definitions: &mut OsDefinitions,
     state: &ServerState,
     known: &SiteObjects,
@@ -325,8 +351,8 @@ pub(crate) fn settle_machine(
     let standing = read_standing_blocking(state, &machine, known)?;
     resolve_allocation(&machine, &standing, known)?;
     let notes = find_differences(&machine, &standing, known).into_iter().chain(note).collect();
-    let broken = explain_broken_promise(&machine, &standing, known);
-    Ok(SettledMachine { machine, notes, broken })
+    let contradiction = explain_layout_contradiction(&machine, &standing, known);
+    Ok(SettledMachine { machine, notes, contradiction })
 }
 
 /// Resolves the OS definition that the machine's allocation names in `os`. Returns the machine with this definition and
@@ -363,26 +389,4 @@ fn read_standing_blocking(
         None => known.approvals.find_in_force(&machine.id, &standing),
     };
     Ok(InstallState { approved, ..standing })
-}
-
-/// Indexes values by id. If two files contain the same id, the file whose name sorts first takes precedence.
-fn index_by_id<T>(
-    kind: &str,
-    all: Vec<(PathBuf, T)>,
-    id: impl Fn(&T) -> &String,
-    problems: &mut Vec<String>,
-) -> BTreeMap<String, (PathBuf, T)> {
-    let mut by_id: BTreeMap<String, (PathBuf, T)> = BTreeMap::new();
-    for (path, value) in all {
-        match by_id.get(id(&value)) {
-            Some((first, _)) => problems.push(format!(
-                "{file}: {kind} {id} is already defined in {first_file}, which takes precedence",
-                file = path.display(),
-                id = id(&value),
-                first_file = first.display()
-            )),
-            None => drop(by_id.insert(id(&value).clone(), (path, value))),
-        }
-    }
-    by_id
 }

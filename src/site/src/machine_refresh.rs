@@ -1,7 +1,7 @@
-//! Update of single machines in a snapshot, without a scan of the whole directory. A scan of ten thousand machine files
-//! takes a second. This delay would affect a machine that waits for a change of its file.
+//! Update of single machines in a snapshot, without a scan of the whole directory. With ten thousand machine files, a
+//! scan takes a second, which would delay a machine that waits for a change of its file.
 
-use crate::loader::{SettledMachine, SiteLoader, settle_machine};
+use crate::loader::{SettledMachine, SiteLoader, check_machine_allocation};
 use crate::snapshot::SiteSnapshot;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -15,8 +15,9 @@ pub struct ChangedMachine {
 }
 
 impl SiteLoader {
-    /// Returns a copy of the snapshot in which these machines are up to date. Returns `None` if only a scan can determine
-    /// their state: during migrations, and if one of the machines has a problem, or may share an id or a MAC.
+    /// Returns a copy of the snapshot in which these machines are up to date. Returns `None` if only a scan can
+    /// determine their state: during migrations, or if one of the machines has a problem, or may share an id or a MAC
+    /// with another machine.
     pub fn refresh_machines(&mut self, current: &SiteSnapshot, changed: &[ChangedMachine]) -> Option<SiteSnapshot> {
         if self.stale || !self.state.list_live_migrations_blocking().ok()?.is_empty() {
             return None;
@@ -43,16 +44,17 @@ impl SiteLoader {
                 return None;
             }
             let mut others = self.machines.entries.iter().filter(|(other, _)| **other != path);
-            if known.is_none() && others.any(|(_, entry)| entry.in_force.as_ref().is_some_and(|other| other.id == *id))
+            if known.is_none()
+                && others.any(|(_, entry)| entry.last_valid.as_ref().is_some_and(|other| other.id == *id))
             {
                 return None;
             }
             self.machines.rescan_file(path.clone());
             let entry = self.machines.entries.get_mut(&path)?;
             let machine = entry.newest.as_ref().ok().filter(|machine| machine.id == *id)?;
-            let settled = settle_machine(&mut self.definitions, &self.state, &snapshot.known, machine);
-            let SettledMachine { machine, broken: None, .. } = settled.ok()? else { return None };
-            entry.in_force = entry.newest.as_ref().ok().cloned();
+            let settled = check_machine_allocation(&mut self.definitions, &self.state, &snapshot.known, machine);
+            let SettledMachine { machine, contradiction: None, .. } = settled.ok()? else { return None };
+            entry.last_valid = entry.newest.as_ref().ok().cloned();
             for mac in &machine.macs {
                 match snapshot.macs.get(mac).map(Vec::as_slice) {
                     None | Some([]) => snapshot.macs.insert_mut(mac.clone(), vec![id.clone()]),
@@ -123,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn a_new_file_is_in_force_and_affects_only_its_machine() {
+    fn new_file_takes_effect_and_affects_only_its_machine() {
         let mut desk = Desk::new();
         let file = desk.write(7, "52:54:00:00:00:07", "");
         let new = desk.refresh(7, Some(file.clone())).unwrap();
@@ -133,24 +135,24 @@ mod tests {
         assert_ne!(new.machine_version(&id(7)), desk.snapshot.machine_version(&id(7)));
         assert_eq!(new.machine_version(&id(1)), desk.snapshot.machine_version(&id(1)));
         assert!(desk.loader.rescan().is_none(), "the file is not read again");
-        desk.loader.mark_stale();
+        desk.loader.require_new_snapshot();
         let scanned = desk.loader.rescan().unwrap().directory;
         assert_eq!(scanned.machines().count(), 4);
         assert_ne!(scanned.machine_version(&id(1)), new.machine_version(&id(1)));
     }
 
     #[test]
-    fn a_change_in_the_database_changes_the_version_of_its_machine() {
+    fn database_change_updates_the_version_of_its_machine() {
         let mut desk = Desk::new();
         let new = desk.refresh(1, None).unwrap();
         assert_ne!(new.machine_version(&id(1)), desk.snapshot.machine_version(&id(1)));
         assert_eq!(new.machine_version(&id(2)), desk.snapshot.machine_version(&id(2)));
-        // Machines without a file may have registered.
+        // Machines are also updated without a changed file, for example after a registration.
         assert!(desk.refresh(8, None).is_some());
     }
 
     #[test]
-    fn whatever_may_affect_other_machines_needs_a_scan() {
+    fn changes_that_may_affect_other_machines_need_a_scan() {
         let mut desk = Desk::new();
         let file = desk.write(7, "52:54:00:00:00:01", "");
         assert!(desk.refresh(7, Some(file)).is_none(), "the MAC of another machine");
@@ -169,7 +171,7 @@ mod tests {
         desk.write(1, "52:54:00:00:00:09", "");
         assert!(desk.refresh(1, None).is_none(), "other MACs");
         let mut desk = Desk::new();
-        desk.loader.mark_stale();
+        desk.loader.require_new_snapshot();
         assert!(desk.refresh(1, None).is_none(), "a scan is necessary anyway");
     }
 }

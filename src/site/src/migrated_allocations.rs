@@ -1,12 +1,12 @@
-//! Effective allocations of machines in a migration. The machine that owns the migrated allocation is determined from
-//! the database, even while the operator's files do not reflect the migration yet. The module performs no I/O.
+//! Effective allocations of machines in a migration. The database determines which machine owns the migrated
+//! allocation, even while the operator's files do not reflect the migration yet. The module performs no I/O.
 
 use crate::operator_files::{AllocationSpec, MachineSpec};
 use model::machine_migration::MigrationSide;
 use store::machine_migration::Migration;
 
-/// Effective allocations of machines that are part of an open migration, or whose files do not contain the result of a
-/// migration yet.
+/// Effective allocations of machines that are part of an open migration, or whose files do not reflect the result of
+/// a migration yet.
 pub struct AllocationOwners<'a> {
     moves: &'a [Migration],
     /// Machines as described in their files.

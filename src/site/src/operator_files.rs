@@ -33,7 +33,7 @@ use serde_json::Value;
 use uuid::Uuid;
 use yaml_node::{parse_document, to_json};
 
-/// Validated `machines/*.yaml`.
+/// Content of a machine file (`machines/*.yaml`), validated.
 #[derive(Debug, Clone, PartialEq)]
 pub struct MachineSpec {
     pub id: String,
@@ -106,7 +106,7 @@ pub struct AllocationSpec {
     pub console_password: String,
     /// Key of encrypted filesystems with `key: server`.
     pub disk_key: Option<Spanned<SecretText>>,
-    /// Field that ordered a reinstall in earlier versions. A file that contains this field is rejected.
+    /// Field with which earlier versions ordered a reinstall. A file that contains this field is rejected.
     #[serde(default)]
     reinstall: Option<Spanned<String>>,
     /// Method of erasing disks: `quick`, `secure` or `none`.
@@ -145,7 +145,7 @@ fn unnamed_image() -> Spanned<String> {
     Spanned::new(Span::new_blank(), String::new())
 }
 
-/// Validated `images/*.yaml`.
+/// Content of an image file (`images/*.yaml`), validated.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ImageSpec {
     pub id: String,
@@ -167,6 +167,14 @@ pub enum ImageLocation {
     Url(String),
     /// Path below `images/`, without components such as `..`.
     File(String),
+}
+
+/// Checks a file in `os/` with parameters of OS definitions, without checking whether the definitions exist.
+///
+/// # Errors
+/// Returns all problems, one per line, with line and column in front.
+pub fn check_os_parameters(text: &str) -> Result<(), String> {
+    os_parameters::parse_site_parameters(text).map(drop)
 }
 
 /// Converts a YAML document to JSON, without validating its fields.

@@ -16,8 +16,8 @@ pub enum DefinitionState {
 }
 
 impl DefinitionState {
-    /// Returns the definition as it is sent to the machine. If `with_secrets` is false, the values of the parameters
-    /// are empty, because they may be secret.
+    /// Returns the definition as it is sent to the machine. Unless `with_secrets` is true, the values of the
+    /// parameters are empty, because they may be secret.
     pub fn for_machine(&self, with_secrets: bool) -> Option<SelectedDefinition> {
         let DefinitionState::Usable(chosen) = self else { return None };
         let mut told = (**chosen).clone();

@@ -1,5 +1,5 @@
-//! The operator's OS definitions (`os/NAME/`), their parameters for all machines (`os/*.yaml`), and the resolution of the definition that
-//! an allocation names.
+//! The operator's OS definitions (`os/NAME/`), their parameters for all machines (`os/*.yaml`), and the resolution of
+//! the definition that an allocation names.
 
 mod catalog;
 mod definition_files;
@@ -21,6 +21,25 @@ use site_parameters::SiteParameters;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+
+/// Name of a file that every OS definition contains.
+const INTERFACE_FILE: &str = "ganeti_api_version";
+
+/// Returns whether a path is the folder of an OS definition.
+pub fn is_definition_folder(path: &Path) -> bool {
+    path.join(INTERFACE_FILE).is_file()
+}
+
+/// Checks the files of an OS definition. The `verify` program is not run.
+///
+/// # Errors
+/// Returns all problems, one per line.
+pub fn check_definition(folder: &Path) -> Result<(), String> {
+    let folder = std::path::absolute(folder).map_err(|error| error.to_string())?;
+    let name = folder.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+    let files = definition_files::read_files(&folder).map_err(|error| error.to_string())?;
+    OsDefinition::parse(&name, files).map(drop).map_err(|problems| problems.join("\n"))
+}
 
 /// Definition that an allocation names, and the image of the definition. If the definition creates the OS itself, the
 /// image has the name of the definition.
@@ -113,7 +132,7 @@ impl OsDefinitions {
             let why = definition.as_ref().err();
             problems.extend(why.map(|why| format_problem(&self.path.join(name), why, false)));
         }
-        self.catalog.site = SiteParameters::collect(self.files.take_in_force(&mut problems), &mut problems);
+        self.catalog.site = SiteParameters::collect(self.files.take_last_valid(&mut problems), &mut problems);
         // A definition that does not exist is not a problem, since it may be added later.
         let DefinitionCatalog { definitions, site, .. } = &self.catalog;
         for definition in definitions.values().filter_map(|definition| definition.as_ref().ok()) {

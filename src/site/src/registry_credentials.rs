@@ -1,5 +1,5 @@
-//! `DIR/registries.json`: registry credentials for images whose files do not contain their own. The format matches Docker's
-//! `config.json`.
+//! `DIR/registries.json`: registry credentials for images whose files do not contain their own. The format matches
+//! Docker's `config.json`.
 
 use crate::documents::SiteDocuments;
 use crate::operator_files::{ImageLocation, ImageSpec};
@@ -35,7 +35,7 @@ impl RegistryCredentials {
         let ImageLocation::Url(url) = &image.at else { return None };
         let mut problem = None;
         for url in std::iter::once(url).chain(&image.mirrors) {
-            match self.0.in_force.find_credentials(url) {
+            match self.0.last_valid.find_credentials(url) {
                 _ if find_for_url(&image.pull_secrets, url).is_some() => {}
                 Ok(found) => image.pull_secrets.extend(found),
                 Err(why) => problem = Some(format!("registries.json: {why}")),
@@ -52,7 +52,7 @@ mod tests {
     use std::fs;
 
     #[test]
-    fn images_get_what_opens_their_registries_and_no_other() {
+    fn images_get_only_the_credentials_of_their_registries() {
         let directory = tempfile::tempdir().unwrap();
         let mut registries = RegistryCredentials::new(directory.path());
         assert!(!registries.reload() && registries.problem().is_none());

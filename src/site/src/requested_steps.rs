@@ -1,5 +1,5 @@
-//! Steps of an allocation: the default steps, merged with the templates that the requested traits name. Conflicts
-//! between templates are reported before the machine boots.
+//! Steps of an allocation: the default steps, merged with the deploy templates that the requested traits name.
+//! Conflicts between templates are reported before the machine boots.
 
 mod enabled_templates;
 mod out_of_band;
@@ -8,13 +8,13 @@ pub use enabled_templates::check_enabled_templates;
 pub use out_of_band::{OutOfBandTemplate, find_out_of_band_templates};
 
 use super::deploy_templates::{DeployTemplates, StoredTemplate};
-use crate::allocation_resolution::SiteObjects;
 use crate::effective_allocation::with_effective_allocation;
 use crate::operator_files::{AllocationSpec, MachineSpec, format_at};
+use crate::site_objects::SiteObjects;
 use common::diagnostic::Diagnostic;
 use marked_yaml::Spanned;
 use model::deploy_steps::{
-    CATALOGUE, MAKE_THE_LAYOUT, OutOfBandStep, PlannedStep, StepList, TemplateStep, merge_templates,
+    CATALOGUE, LAYOUT_DEFINITION_STEPS, OutOfBandStep, PlannedStep, StepList, TemplateStep, merge_templates,
 };
 use model::inventory::Inventory;
 use model::ironic_raid::{self, RaidConfig};
@@ -27,17 +27,17 @@ use store::{InstallState, ServerState};
 pub(crate) struct AllocationSteps {
     /// Steps that the agent runs; empty if no template is requested.
     pub steps: Vec<TemplateStep>,
-    /// Arrays from which the layout is generated; `None` if no template requests arrays.
+    /// RAID arrays from which the layout is generated; `None` if no template requests arrays.
     pub arrays: Option<RequestedArrays>,
     /// Steps that the server runs, in this order, through the management controller before the installation.
     pub out_of_band: Vec<OutOfBandStep>,
 }
 
-/// Arrays that a template requests. The layout is generated from them.
+/// RAID arrays that a template requests. The layout is generated from these arrays.
 #[derive(Debug)]
 pub struct RequestedArrays {
     config: RaidConfig,
-    asked: RequestedTemplate,
+    template: RequestedTemplate,
     /// Path of the step's arguments within the template.
     place: String,
 }
@@ -67,14 +67,14 @@ impl RequestedArrays {
     /// # Errors
     /// Returns an error if the arrays are not possible on the machine's disks.
     pub fn generate_layout(&self, inventory: &Inventory) -> Result<Layout, String> {
-        let made = self.config.build_layout(&self.asked.stored.template.name, inventory);
+        let made = self.config.build_layout(&self.template.stored.template.name, inventory);
         made.map_err(|problems| {
             let said = problems.into_iter().map(|problem| {
                 let message = format!(
                     "the arrays cannot be created on the disks that the machine has registered: {reason}",
                     reason = problem.message
                 );
-                self.asked.format_problem(Diagnostic::new(format!("{}.{}", self.place, problem.place), message))
+                self.template.format_problem(Diagnostic::new(format!("{}.{}", self.place, problem.place), message))
             });
             said.collect::<Vec<_>>().join("\n")
         })
@@ -91,8 +91,9 @@ fn find_templates(allocation: &AllocationSpec, known: &SiteObjects) -> Vec<Reque
 
 /// Returns whether a requested template generates the layout from the machine's registered hardware.
 fn needs_inventory(allocation: &AllocationSpec, known: &SiteObjects) -> bool {
-    let named =
-        |wanted: &TemplateStep| MAKE_THE_LAYOUT.contains(&format!("{}.{}", wanted.interface, wanted.step).as_str());
+    let named = |wanted: &TemplateStep| {
+        LAYOUT_DEFINITION_STEPS.contains(&format!("{}.{}", wanted.interface, wanted.step).as_str())
+    };
     find_templates(allocation, known).iter().any(|asked| asked.stored.template.template_steps().iter().any(named))
 }
 
@@ -114,8 +115,8 @@ impl MachineArrays {
         (requested.is_some() || !enabled.is_empty()).then_some(MachineArrays { requested, enabled })
     }
 
-    /// Generates the layouts for a machine with this inventory. Adds the layout of the requested template, and the
-    /// problems of the enabled templates, to the state of the machine's allocation.
+    /// Generates the layouts for a machine with this inventory. Adds to the state of the allocation the layout of the
+    /// requested template, and the problems of the enabled templates.
     pub fn add_results(&self, inventory: &Inventory, standing: InstallState) -> InstallState {
         let generated = self.requested.as_ref().map(|arrays| arrays.generate_layout(inventory));
         let unsupported = self.enabled.iter().filter_map(|arrays| arrays.generate_layout(inventory).err());
@@ -179,7 +180,7 @@ pub(crate) fn merge_allocation_steps(
     let out_of_band = out_of_band::convert_steps(machine, &remote, &asked, &mut problems);
     let arrays = find_arrays(&steps, &asked, &mut problems);
     if let (Some(arrays), Some(layout)) = (&arrays, &allocation.filesystemlayout) {
-        let name = &arrays.asked.stored.template.name;
+        let name = &arrays.template.stored.template.name;
         problems.push(format_at(
             layout,
             &format!("the template {name} generates the layout: remove `filesystemlayout`, or do not request {name}"),
@@ -201,7 +202,7 @@ fn find_arrays(
     asked: &[RequestedTemplate],
     problems: &mut Vec<String>,
 ) -> Option<RequestedArrays> {
-    let mut all = steps.iter().filter(|step| MAKE_THE_LAYOUT.contains(&step.entry.name)).filter_map(|step| {
+    let mut all = steps.iter().filter(|step| LAYOUT_DEFINITION_STEPS.contains(&step.entry.name)).filter_map(|step| {
         let asked = asked.get(*step.from.first()?)?.clone();
         let wanted = step.as_template_step();
         let is_this = |other: &TemplateStep| other.interface == wanted.interface && other.step == wanted.step;
@@ -219,7 +220,7 @@ fn find_arrays(
     }
     let place = format!("steps[{index}].args");
     match ironic_raid::read_step_arrays(step.entry.name, &step.arguments) {
-        Ok(config) => Some(RequestedArrays { config, asked, place }),
+        Ok(config) => Some(RequestedArrays { config, template: asked, place }),
         Err(wrong) => {
             let within = |problem: Diagnostic| {
                 let message = format!("{}: {}", problem.place, problem.message);
@@ -231,8 +232,8 @@ fn find_arrays(
     }
 }
 
-/// Returns remarks on templates whose steps are invalid, with the positions of the steps. Nothing is installed on
-/// machines with traits that enable such a template. The templates are not rejected, since a conductor other than this
+/// Returns remarks on templates with invalid steps, with the positions of the steps. Nothing is installed on machines
+/// whose traits enable such a template. The templates themselves are accepted, since a conductor other than this
 /// server may support their steps.
 pub(crate) fn find_unusable_templates(templates: &DeployTemplates) -> Vec<String> {
     let mut said = Vec::new();

@@ -121,8 +121,8 @@ fn total_storage(hardware: &RegisteredHardware) -> u64 {
     hardware.disks.iter().fold(0, |sum, disk| sum.saturating_add(disk.size))
 }
 
-/// Returns the size of a machine. If a size is named, returns this size; otherwise returns the only size whose
-/// constraints match the hardware. Returns `None` if no size is named, and no sizes are defined.
+/// Returns the size of a machine. If a size is named, returns this size. Otherwise returns the only size whose
+/// constraints match the hardware, or `None` if no sizes are defined.
 ///
 /// # Errors
 /// Returns an error if the named size is not defined. If no size is named, returns an error if sizes are defined and
@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn a_machine_gets_the_size_that_takes_it() {
+    fn machine_gets_the_matching_size() {
         let small = "id: small\nname: Small\ndescription: d\nconstraints:\n  - {type: cores, min: 1, max: 4}\n  - {type: memory, min: 1000, max: 2000}\n";
         let large = "id: large\nconstraints: [{type: cores, min: 4, max: 64}, {type: storage, min: 100, max: 200}]\n";
         let sizes = sizes(&[small, large]);
@@ -199,9 +199,9 @@ mod tests {
     }
 
     #[test]
-    fn a_wrong_size_is_told_where_it_is() {
+    fn invalid_size_is_reported_with_its_location() {
         for (text, expected) in [
-            ("id: a\n", "missing field `constraints`"),
+            ("id: a\n", "constraints is missing"),
             ("id: a\nconstraints: []\n", "1:5: a size without constraints would match every machine"),
             ("id: ''\nconstraints: [{type: cores, max: 1}]\n", "1:5: the size's id is empty"),
             ("id: a\nconstraints: [{type: cores, min: 2, max: 1}]\n", "2:22: `min` (2) must not exceed `max` (1)"),

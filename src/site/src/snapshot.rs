@@ -1,19 +1,19 @@
 //! Snapshot of the versions of the operator's files that are in force.
 
-use crate::allocation_resolution::SiteObjects;
 use crate::operator_files::{ImageSpec, MachineSpec};
 use crate::os_definitions::DefinitionCatalog;
+use crate::site_objects::SiteObjects;
 use model::machine_identity::swap_id_byte_order;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::PathBuf;
 use std::sync::Arc;
 
 pub(crate) const MANIFEST: &str = ".manifest";
 
 /// Suffixes of the files that an agent requests together with an image, such as its manifest.
-const BESIDE: [&str; 4] = [MANIFEST, ".manifest.minisig", ".sha256", ".sha256.minisig"];
+const SIDECAR_SUFFIXES: [&str; 4] = [MANIFEST, ".manifest.minisig", ".sha256", ".sha256.minisig"];
 
-/// Map whose copies share their entries, so that copying the map, and changing one entry of a copy, is cheap.
+/// Map whose copies share their entries: copying the map, and changing one entry of the copy, is cheap.
 pub type SharedMap<V> = rpds::HashTrieMapSync<String, V>;
 
 /// Consistent snapshot of all files in force.
@@ -28,6 +28,8 @@ pub struct SiteSnapshot {
     pub(crate) files: HashMap<String, PathBuf>,
     /// Images as defined in their YAML files, with the path of the YAML file.
     pub images: BTreeMap<String, (PathBuf, ImageSpec)>,
+    /// Paths of all YAML files in `images/` at the scan, including invalid ones.
+    pub scanned_images: Arc<BTreeSet<PathBuf>>,
     /// Path of each machine file, by the machine's id.
     pub machine_files: SharedMap<PathBuf>,
     /// For each layout in force, the path of its file. The key is the id of the layout.
@@ -75,6 +77,7 @@ impl SiteSnapshot {
             machine_files,
             files: self.files.clone(),
             images: self.images.clone(),
+            scanned_images: self.scanned_images.clone(),
             layout_files: self.layout_files.clone(),
             size_files: self.size_files.clone(),
             os_definitions: self.os_definitions.clone(),
@@ -90,8 +93,8 @@ impl SiteSnapshot {
         self.machines.get(id).map(Arc::as_ref)
     }
 
-    /// Returns the version of the machine. If two snapshots return the same version, nothing that affects the machine has
-    /// changed between them.
+    /// Returns the version of the machine. If the version is equal in two snapshots, nothing that affects the machine
+    /// has changed between the snapshots.
     pub fn machine_version(&self, id: &str) -> MachineVersion {
         MachineVersion { scan: self.scan, updates: self.updates.get(id).copied().unwrap_or_default() }
     }
@@ -116,12 +119,12 @@ impl SiteSnapshot {
         self.machines.values()
     }
 
-    /// Returns the path of an image file, or of a file next to an image file (see [`BESIDE`]).
+    /// Returns the path of an image file, or of a file next to an image file (see [`SIDECAR_SUFFIXES`]).
     pub fn find_image_file(&self, served: &str) -> Option<PathBuf> {
         if let Some(file) = self.files.get(served) {
             return Some(file.clone());
         }
-        BESIDE.iter().find_map(|suffix| {
+        SIDECAR_SUFFIXES.iter().find_map(|suffix| {
             let mut file = self.files.get(served.strip_suffix(suffix)?)?.clone().into_os_string();
             file.push(suffix);
             Some(file.into())

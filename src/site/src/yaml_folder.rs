@@ -1,8 +1,9 @@
-//! YAML files in one of the operator's folders. If a file is invalid, or if the file or its folder is temporarily
-//! unreadable, the last good version of the file stays in force.
+//! YAML files in one of the operator's folders. If a file is invalid, or the file or its folder is temporarily
+//! unreadable, the last valid version of the file stays in force.
 
 use crate::documents::{DOCUMENT_BYTES, SiteDocuments};
 use common::error_code::ErrorCode;
+use common::format::system_errors::without_os_error_numbers;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io::ErrorKind;
@@ -16,9 +17,9 @@ use time::macros::format_description;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum FileFault {
     /// The file is invalid. The message contains line and column.
-    Wrong(String),
+    Invalid(String),
     /// The file cannot be read. Each scan tries to read it again.
-    Unread(ReadFault),
+    Unreadable(ReadFault),
 }
 
 /// Error of a file or folder that cannot be read, and the time of the first failure.
@@ -29,14 +30,14 @@ pub(crate) struct ReadFault {
 }
 
 impl ReadFault {
-    /// Creates a read error. If the previous scan failed too, even for another reason, the new error keeps the time of
-    /// the previous error.
+    /// Creates a read error. If the previous scan also failed, even for another reason, the new error gets the time of
+    /// the previous one.
     fn continue_fault(before: Option<&ReadFault>, why: String) -> ReadFault {
         let since = before.map(|before| before.since.clone()).unwrap_or_else(|| {
             let format = format_description!("[year]-[month]-[day] [hour]:[minute]:[second] UTC");
             OffsetDateTime::now_utc().format(format).unwrap_or_default()
         });
-        ReadFault { since, why }
+        ReadFault { since, why: without_os_error_numbers(&why).into_owned() }
     }
 }
 
@@ -49,8 +50,8 @@ impl std::fmt::Display for ReadFault {
 impl std::fmt::Display for FileFault {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            FileFault::Wrong(why) => f.write_str(why),
-            FileFault::Unread(unread) => unread.fmt(f),
+            FileFault::Invalid(why) => f.write_str(why),
+            FileFault::Unreadable(unread) => unread.fmt(f),
         }
     }
 }
@@ -60,7 +61,7 @@ pub(crate) struct VersionedFile<T> {
     stamp: Option<FileStamp>,
     pub newest: Result<T, FileFault>,
     /// Newest valid version of the file; `None` if no version was valid yet.
-    pub in_force: Option<T>,
+    pub last_valid: Option<T>,
 }
 
 /// Folder of YAML files of one type.
@@ -119,25 +120,37 @@ impl<T: Clone> YamlFolder<T> {
     pub(crate) fn rescan_file(&mut self, path: PathBuf) -> bool {
         let stamp = self.documents.stamp(&path);
         let known = self.entries.get(&path);
-        if let (Some(VersionedFile { newest: Ok(_) | Err(FileFault::Wrong(_)), stamp: Some(before), .. }), Ok(now)) =
+        if let (Some(VersionedFile { newest: Ok(_) | Err(FileFault::Invalid(_)), stamp: Some(before), .. }), Ok(now)) =
             (known, &stamp)
             && before == now
         {
             return false;
         }
         let before = known.and_then(|entry| match &entry.newest {
-            Err(FileFault::Unread(unread)) => Some(unread.clone()),
+            Err(FileFault::Unreadable(unread)) => Some(unread.clone()),
             _ => None,
         });
         let newest =
             match stamp.as_ref().map_err(|error| error.to_string()).and_then(|_| read_text(&self.documents, &path)) {
-                Ok(text) => text.and_then(|text| (self.read)(&text)).map_err(FileFault::Wrong),
-                Err(why) => Err(FileFault::Unread(ReadFault::continue_fault(before.as_ref(), why))),
+                Ok(text) => text.and_then(|text| (self.read)(&text)).map_err(FileFault::Invalid),
+                Err(why) => Err(FileFault::Unreadable(ReadFault::continue_fault(before.as_ref(), why))),
             };
-        let is_old_news = matches!((&newest, &before), (Err(FileFault::Unread(now)), Some(before)) if now == before);
-        let in_force = self.entries.remove(&path).and_then(|entry| entry.in_force);
-        self.entries.insert(path, VersionedFile { stamp: stamp.ok(), newest, in_force });
+        let is_old_news =
+            matches!((&newest, &before), (Err(FileFault::Unreadable(now)), Some(before)) if now == before);
+        let last_valid = self.entries.remove(&path).and_then(|entry| entry.last_valid);
+        self.entries.insert(path, VersionedFile { stamp: stamp.ok(), newest, last_valid });
         !is_old_news
+    }
+
+    /// Returns the files without a version in force, with the reasons.
+    pub(crate) fn unusable_files(&self) -> impl Iterator<Item = (&Path, String)> {
+        let unusable = self.entries.iter().filter(|(_, entry)| entry.last_valid.is_none());
+        unusable.filter_map(|(path, entry)| Some((path.as_path(), entry.newest.as_ref().err()?.to_string())))
+    }
+
+    /// Returns the text of a file; `None` if the file cannot be read.
+    pub(crate) fn read_file(&self, path: &Path) -> Option<String> {
+        read_text(&self.documents, path).ok()?.ok()
     }
 
     /// Adds a problem if the folder cannot be read.
@@ -149,15 +162,15 @@ impl<T: Clone> YamlFolder<T> {
     }
 
     /// Returns the newest usable version of every file, and reports files whose newest version cannot be used.
-    pub(crate) fn take_in_force(&mut self, problems: &mut Vec<String>) -> Vec<(PathBuf, T)> {
+    pub(crate) fn take_last_valid(&mut self, problems: &mut Vec<String>) -> Vec<(PathBuf, T)> {
         self.report_unread(problems);
         let mut all = Vec::new();
         for (path, entry) in &mut self.entries {
             match &entry.newest {
-                Ok(newest) => entry.in_force = Some(newest.clone()),
-                Err(why) => problems.push(format_problem(path, &why.to_string(), entry.in_force.is_some())),
+                Ok(newest) => entry.last_valid = Some(newest.clone()),
+                Err(why) => problems.push(format_problem(path, &why.to_string(), entry.last_valid.is_some())),
             }
-            all.extend(entry.in_force.clone().map(|value| (path.clone(), value)));
+            all.extend(entry.last_valid.clone().map(|value| (path.clone(), value)));
         }
         all
     }
@@ -186,7 +199,7 @@ pub fn has_machine_files(dir: &Path) -> bool {
 /// Fields that contain secrets.
 pub const SECRET_FIELDS: [&str; 6] = ["user_data:", "console_password:", "disk_key:", "vpn:", "pull_secret:", "bmc:"];
 
-/// Returns whether a text contains a field for secrets.
+/// Returns whether a file's contents include a field for secrets.
 pub(crate) fn has_secrets(text: &str) -> bool {
     text.lines().any(|line| SECRET_FIELDS.iter().any(|name| line.trim_start().starts_with(name)))
 }
@@ -210,8 +223,8 @@ pub fn format_problem(path: &Path, why: &str, has_good: bool) -> String {
     lines.join("\n") + consequence
 }
 
-/// Adds a code to each line of a problem that has none: the code of layouts to problems of files in `layouts/`, and otherwise
-/// the code of the operator's files.
+/// Adds an error code to each line of a problem that has none. Lines about files in `layouts/` get the code of
+/// layouts, and other lines the code of the operator's files.
 pub fn annotate_problem(problem: &str, dir: &Path) -> String {
     let layouts = format!("{}/", dir.join("layouts").display());
     let annotate = |line: &str| {
@@ -221,8 +234,8 @@ pub fn annotate_problem(problem: &str, dir: &Path) -> String {
     problem.lines().map(annotate).collect::<Vec<_>>().join("\n")
 }
 
-/// Inserts a space between the path and a message without a position: `FILE: why`. A message with a position follows the path directly:
-/// `FILE:LINE:COLUMN: why`.
+/// Inserts a space between the path and a message without a position: `FILE: why`. A message with a position follows
+/// the path directly: `FILE:LINE:COLUMN: why`.
 fn add_space(line: &str) -> String {
     if line.starts_with(|c: char| c.is_ascii_digit()) { line.to_owned() } else { format!(" {line}") }
 }
@@ -254,7 +267,7 @@ mod tests {
     fn all(folder: &mut YamlFolder<String>) -> (Vec<String>, Vec<String>) {
         folder.rescan();
         let mut problems = Vec::new();
-        let values = folder.take_in_force(&mut problems).into_iter().map(|(_, value)| value).collect();
+        let values = folder.take_last_valid(&mut problems).into_iter().map(|(_, value)| value).collect();
         (values, problems)
     }
 
@@ -276,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn secrets_that_everybody_may_read_are_found() {
+    fn world_readable_secrets_are_found() {
         let dir = tempfile::tempdir().unwrap();
         let write = |name: &str, text: &str, mode: u32| {
             let path = dir.path().join(name);
@@ -294,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn a_folder_of_later_versions_may_be_missing_until_it_was_there() {
+    fn optional_folder_may_be_missing_until_it_existed() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("deploy-templates");
         let mut folder: YamlFolder<String> = YamlFolder::optional(path.clone(), |text| Ok(text.to_owned()));
@@ -309,7 +322,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_read_keeps_what_it_said_and_since_when() {
+    fn unreadable_folder_keeps_its_last_values_with_a_timestamp() {
         let dir = tempfile::tempdir().unwrap();
         let (path, aside) = (dir.path().join("machines"), dir.path().join("aside"));
         let mut folder: YamlFolder<String> = YamlFolder::new(path.clone(), |text| Ok(text.to_owned()));
@@ -322,12 +335,12 @@ mod tests {
         let (values, problems) = all(&mut folder);
         assert_eq!(values, ["a"]);
         assert!(problems[0].contains("machines/: unreadable since 20"), "{problems:?}");
-        assert!(!folder.rescan() && all(&mut folder).1 == problems, "it is said once");
+        assert!(!folder.rescan() && all(&mut folder).1 == problems, "the problem is reported once");
         fs::rename(&aside, &path).unwrap();
         assert!(folder.rescan());
         assert_eq!(all(&mut folder), (vec!["a".to_owned()], vec![]));
 
-        // A directory in place of the file is also unreadable, but its stamp does not change.
+        // A folder at the path of the file also counts as unreadable, although its stamp does not change.
         fs::remove_file(path.join("a.yaml")).unwrap();
         fs::create_dir(path.join("a.yaml")).unwrap();
         let (values, problems) = all(&mut folder);

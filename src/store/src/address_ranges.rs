@@ -1,23 +1,23 @@
-//! Ranges from which servers assign addresses over DHCP (`serve --range`). Each address has one owner: a server registers
-//! its range before it assigns addresses, renews the registration, and is refused if the range overlaps that of another
-//! server. A registration ends by the clock of the database, 10 seconds after its last renewal.
+//! Ranges from which servers assign addresses over DHCP (`serve --range`). An address must be assigned by one server
+//! only. Therefore each server registers its range before it assigns addresses. A range that overlaps the range of
+//! another server is refused. A registration expires 10 seconds after its last renewal, by the clock of the database.
 //!
-//! A SQLite file belongs to one server, so that registrations of earlier processes have ended.
+//! A SQLite file belongs to one server, so registrations of earlier processes of this server are ignored.
 
 use crate::ServerState;
-use crate::server_leases::{ServerInstance, find_end, read_time};
+use crate::server_leases::{ServerInstance, compute_lease_end, read_time};
 use crate::sql::{self, Row, Transaction, params};
 use common::error::Result;
 use std::net::Ipv4Addr;
 
-/// Tables of this module.
+/// SQL statement that creates the table of address ranges.
 pub(crate) const TABLES: &str = "
     CREATE TABLE IF NOT EXISTS address_ranges (
         holder TEXT PRIMARY KEY, server TEXT NOT NULL, first INTEGER NOT NULL, last INTEGER NOT NULL,
         expires INTEGER NOT NULL) STRICT;
 ";
 
-/// Addresses from the first to the last one, with the name of the server that assigns them.
+/// Range of addresses, both ends included, with the name of the server that assigns them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RegisteredRange {
     pub server: String,
@@ -36,7 +36,7 @@ impl RegisteredRange {
     }
 }
 
-/// Result of a registration.
+/// Result of registering a range.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum RangeClaim {
     /// The range is registered. Contains the name of this server.
@@ -66,7 +66,7 @@ fn register_range(
     }
     let upsert = "INSERT INTO address_ranges (holder, server, first, last, expires) VALUES (?1, ?2, ?3, ?4, ?5)
          ON CONFLICT (holder) DO UPDATE SET server = ?2, first = ?3, last = ?4, expires = ?5";
-    transaction.execute(upsert, params![own.holder_id(), own.display_name(), first, last, find_end(time)])?;
+    transaction.execute(upsert, params![own.holder_id(), own.display_name(), first, last, compute_lease_end(time)])?;
     Ok(RangeClaim::Registered(own.display_name().to_owned()))
 }
 

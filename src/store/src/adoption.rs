@@ -2,21 +2,26 @@
 //! installed. The agent then boots the installed system that the install marker on the machine's disks describes, and
 //! reports this marker.
 //!
-//! If the machine reported a marker before the adoption, its report of success is valid only if it contains the same
-//! marker. The server cannot verify the content of the marker, and shows it as unverified until a reinstall has
+//! If the machine reported a marker before the adoption, its report of success is valid only if the report contains the
+//! same marker. The server cannot verify the content of the marker, and shows it as unverified until a reinstall has
 //! completed.
+//!
+//! `drophammer adopt` writes a marker to a machine that another installer has installed. Such a machine is adopted
+//! together with this marker, before the machine has reported it.
 
-use super::install_state::read_install_state;
+use super::install_state::{InstallState, read_install_state};
 use super::json_columns::to_json_column;
 use super::{ServerState, migration_records, now};
 use crate::sql::{self, Transaction, params};
 use common::error::Result;
 use model::install_marker::InstallMarker;
+use serde_json::Value;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum AdoptOutcome {
+    /// The adoption is recorded, or its record is removed.
     Adopted,
-    /// The adoption is rejected. Contains the reason.
+    /// The request is rejected. Contains the reason.
     Rejected(String),
 }
 
@@ -29,37 +34,106 @@ impl ServerState {
     pub async fn adopt_allocation(&self, machine: &str, allocation: &str) -> Result<AdoptOutcome> {
         let (machine, allocation) = (machine.to_owned(), allocation.to_owned());
         self.run_durably(move |transaction| {
-            let standing = read_install_state(transaction, &machine, &allocation)?;
+            if let Some(why) = explain_rejection(transaction, &machine, &allocation)? {
+                return Ok(AdoptOutcome::Rejected(why));
+            }
+            mark_adopted(transaction, &machine, &allocation)?;
+            Ok(AdoptOutcome::Adopted)
+        })
+        .await
+    }
+
+    /// Records the installation that the marker describes, with its layout. The contents of the marker are not
+    /// verified.
+    ///
+    /// # Errors
+    /// Returns an error if the database cannot be read or written.
+    pub async fn adopt_with_marker(&self, marker: &InstallMarker, layout: &Value) -> Result<AdoptOutcome> {
+        let (marker, layout) = (marker.clone(), layout.to_string());
+        self.run_durably(move |transaction| {
+            let (machine, allocation) = (&marker.machine, &marker.allocation);
+            if let Some(why) = explain_rejection(transaction, machine, allocation)? {
+                return Ok(AdoptOutcome::Rejected(why));
+            }
+            mark_adopted(transaction, machine, allocation)?;
+            transaction.execute(
+                "UPDATE allocations SET succeeded = 1, image = ?3, layout = ?4, marker = ?5, waits = NULL
+                 WHERE machine = ?1 AND id = ?2",
+                params![machine, allocation, marker.image, layout, to_json_column(&marker)?],
+            )?;
+            Ok(AdoptOutcome::Adopted)
+        })
+        .await
+    }
+
+    /// Removes the record of an adopted installation. An allocation without a record is not an error.
+    ///
+    /// # Errors
+    /// Returns an error if the database cannot be read or written.
+    pub async fn remove_adoption(&self, machine: &str, allocation: &str) -> Result<AdoptOutcome> {
+        let (machine, allocation) = (machine.to_owned(), allocation.to_owned());
+        self.run_durably(move |transaction| {
             if let Some(why) = migration_records::explain_block(transaction, &machine)? {
                 return Ok(AdoptOutcome::Rejected(why));
             }
-            if standing.barred {
-                let why = format!("allocation {allocation} was migrated, and no longer belongs to machine {machine}");
-                return Ok(AdoptOutcome::Rejected(why));
+            let standing = read_install_state(transaction, &machine, &allocation)?;
+            if let Some(why) = explain_lasting_adoption(&standing) {
+                return Ok(AdoptOutcome::Rejected(format!("allocation {allocation} of machine {machine}: {why}")));
             }
-            if standing.succeeded {
-                return Ok(AdoptOutcome::Rejected(format!(
-                    "allocation {allocation} of machine {machine} is already recorded as installed"
-                )));
+            for delete in [
+                "DELETE FROM layouts WHERE machine = ?1 AND allocation = ?2",
+                "DELETE FROM allocations WHERE machine = ?1 AND id = ?2",
+            ] {
+                transaction.execute(delete, params![machine, allocation])?;
             }
-            if let Some(other) = standing.elsewhere {
-                return Ok(AdoptOutcome::Rejected(format!(
-                    "allocation {allocation} is installed under machine {other}"
-                )));
-            }
-            transaction.execute(
-                "INSERT INTO allocations (machine, id, created, adopted) VALUES (?1, ?2, ?3, ?3)
-                 ON CONFLICT (machine, id) DO UPDATE SET adopted = ?3, adopted_marker = allocations.waits, failure = NULL",
-                params![machine, allocation, now()],
-            )?;
             Ok(AdoptOutcome::Adopted)
         })
         .await
     }
 }
 
-/// Withdraws the operator's adoption of the allocation. Called if the machine has reported an install marker other than
-/// the adopted one. The reported marker then waits for the operator's confirmation.
+/// Returns the reason why the record of an adopted installation must not be removed.
+pub fn explain_lasting_adoption(standing: &InstallState) -> Option<&'static str> {
+    let is_reported = standing.succeeded && !standing.is_claimed;
+    if standing.order.is_some() {
+        Some("a reinstall is ordered; cancel the reinstall first")
+    } else if is_reported || standing.first.is_some() {
+        Some("the machine was installed or reinstalled after its adoption; free the machine instead")
+    } else {
+        None
+    }
+}
+
+/// Returns the reason why the allocation cannot be recorded as installed on this machine.
+fn explain_rejection(transaction: &Transaction, machine: &str, allocation: &str) -> sql::Result<Option<String>> {
+    let standing = read_install_state(transaction, machine, allocation)?;
+    let blocked = migration_records::explain_block(transaction, machine)?;
+    let why = if standing.barred {
+        Some(format!("allocation {allocation} was migrated, and no longer belongs to machine {machine}"))
+    } else if standing.succeeded {
+        Some(format!("allocation {allocation} of machine {machine} is already recorded as installed"))
+    } else {
+        let installed_on = |other| format!("allocation {allocation} is installed under machine {other}");
+        standing.elsewhere.map(installed_on)
+    };
+    Ok(blocked.or(why))
+}
+
+/// Records the adoption, and discards the failure of an earlier attempt.
+fn mark_adopted(transaction: &Transaction, machine: &str, allocation: &str) -> sql::Result<()> {
+    let upsert = "INSERT INTO allocations (machine, id, created, adopted) VALUES (?1, ?2, ?3, ?3)
+         ON CONFLICT (machine, id) DO UPDATE SET adopted = ?3, adopted_marker = allocations.waits, failure = NULL";
+    transaction.execute(upsert, params![machine, allocation, now()]).map(drop)
+}
+
+/// Records the adopted allocation as installed, although the machine has not reported an install marker.
+pub(crate) fn claim_installation(transaction: &Transaction, machine: &str, allocation: &str) -> sql::Result<()> {
+    let update = "UPDATE allocations SET succeeded = 1, waits = NULL WHERE machine = ?1 AND id = ?2";
+    transaction.execute(update, params![machine, allocation]).map(drop)
+}
+
+/// Withdraws the operator's adoption of the allocation. Called if the machine has reported another install marker
+/// than the adopted one. The reported marker then waits for the operator's confirmation.
 pub(crate) fn withdraw_adoption(
     transaction: &Transaction,
     machine: &str,

@@ -1,5 +1,5 @@
-//! Reason why the last attempt to install an allocation has failed. The reason remains on record until an attempt
-//! succeeds, the operator adopts the installation, or a reinstall is ordered.
+//! Reason why the last attempt to install an allocation has failed. The reason is deleted when an attempt succeeds,
+//! the operator adopts the installation, or a reinstall is ordered.
 
 use common::error_code;
 use common::timestamp::now;
@@ -9,10 +9,11 @@ use serde::{Deserialize, Serialize};
 /// Failure of an attempt, as reported by the machine.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct AttemptFailure {
-    /// Failed stage of the plan, such as `storage.wipe`, or the failed phase if there was no plan yet.
+    /// Failed stage of the plan, such as `storage.wipe`. If the failure preceded the plan, the failed phase of the
+    /// agent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stage: Option<String>,
-    /// Code of the failure, such as `DH-310`; absent if the agent is older than the codes.
+    /// Code of the failure, such as `DH-310`; absent if the agent's version does not support codes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub code: Option<String>,
     /// Error message of the tool, without the name of the stage.

@@ -1,6 +1,7 @@
-//! Audit log: one entry for each request that changes something, and for refused requests. An entry is stored before its
-//! change, and completed afterwards. A transaction of the database that carries out the change marks the entry as
-//! committed. No function changes an entry after its completion; entries are deleted only by the retention.
+//! Audit log: one entry for each request that changes something, and for each refused request. An entry is stored when
+//! the request arrives, and is completed with the response. The entry is on disk before the change that the request
+//! makes, or together with it. The database transaction that makes the change marks the entry as committed. A completed
+//! entry is never changed; only the retention deletes entries.
 
 use crate::database_file::Durability;
 use crate::json_columns::{parse_column, to_json_column};
@@ -54,7 +55,7 @@ impl AuditOutcome {
     }
 }
 
-/// Value that a request has changed. Secrets are replaced.
+/// Field that a request has changed, with its value before and after the request. Secrets in the values are replaced.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct AuditChange {
     /// Object and field, such as `machines/one.yaml: /allocation/image`.
@@ -80,42 +81,62 @@ pub struct AuditEntry {
     /// Role of the user at the time of the request.
     pub role: String,
     pub address: String,
-    /// Id of the request, which the log of the server contains too.
+    /// Id of the request, which also identifies its lines in the server's log.
     pub request: String,
     pub method: String,
     pub path: String,
     /// Method and route, such as `POST /v1/machine/{id}/reinstall`.
     pub action: String,
-    /// Id of the machine, or name of another object; empty if the path contains none.
+    /// Id of the machine, or name of another object; ids of several machines are separated by `, `. Empty if the
+    /// request has no object, or if the object is in the body of a request that is still being handled.
     pub object: String,
     pub outcome: AuditOutcome,
     /// HTTP status of the response; absent while the request is being handled.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub status: Option<u16>,
-    /// True if a transaction of the request is in the database.
+    /// True if a transaction of the request was committed.
     pub committed: bool,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub changes: Vec<AuditChange>,
-    /// Reason of a refusal.
+    /// Reason why the request was refused; empty if it was not refused.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub reason: String,
+}
+
+impl AuditEntry {
+    /// Returns the ids or names of the objects.
+    pub fn objects(&self) -> impl Iterator<Item = &str> {
+        self.object.split(", ")
+    }
+}
+
+/// Requirement on when an entry must be on disk.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum AuditDurability {
+    /// The entry is on disk before the request changes something. Required for requests that write files, or send
+    /// requests to management controllers.
+    BeforeChange,
+    /// The entry is on disk as soon as a later durable transaction is on disk, because the log of the database is
+    /// sequential. A power failure may undo the entry only together with the change. Requires that the request changes
+    /// nothing outside of the database.
+    WithChange,
 }
 
 /// Filters of the audit log. Empty filters match every entry.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct AuditQuery {
-    /// User.
+    /// Name of the user.
     pub who: String,
-    /// Id of a machine, or name of another object.
+    /// Id of a machine, or name of another object. Also matches entries of several machines.
     pub machine: String,
-    /// Part of the action.
+    /// Text that the action must contain.
     pub action: String,
     /// Time of the earliest entry, as RFC 3339.
     pub since: String,
-    /// Only entries with a lower id.
+    /// Exclusive upper limit of the ids of the entries.
     pub before: Option<i64>,
-    /// Only entries with a higher id, the oldest first. Otherwise, the newest entry is first.
+    /// Exclusive lower limit of the ids. If set, the oldest entry is first; otherwise, the newest entry is first.
     pub after: Option<i64>,
     /// Maximum number of entries.
     pub limit: Option<u32>,
@@ -152,20 +173,24 @@ fn read_entry(row: &Row) -> sql::Result<AuditEntry> {
     })
 }
 
-/// Marks an entry as committed, in the transaction that carries out its change.
+/// Marks an entry as committed. Must be called in the transaction that makes the change.
 pub(crate) fn mark_committed(transaction: &Transaction, entry: i64) -> sql::Result<()> {
     transaction.execute("UPDATE audit SET committed = 1 WHERE id = ?1 AND outcome = 'started'", [entry])?;
     Ok(())
 }
 
+/// Escapes the wildcards of LIKE in a text that a pattern must match literally.
+fn escape_pattern(text: &str) -> String {
+    text.replace('\\', "\\\\").replace('%', "\\%").replace('_', "\\_")
+}
+
 impl ServerState {
-    /// Stores an entry, and returns its id. The entry is on disk when this function returns, unless it is complete
-    /// already. The field `id` is ignored.
+    /// Stores an entry, and returns its id. The field `id` is ignored.
     ///
     /// # Errors
     /// Returns an error if the database cannot be written.
-    pub async fn append_audit(&self, entry: AuditEntry) -> Result<i64> {
-        self.run_synced_uncounted(move |transaction| {
+    pub async fn append_audit(&self, entry: AuditEntry, durability: AuditDurability) -> Result<i64> {
+        let append = move |transaction: &Transaction| {
             let insert = "INSERT INTO audit (time, who, token, role, address, request, method, path, action, object,
                 outcome, status, committed, changes, reason)
                 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, 0, ?13, ?14) RETURNING id";
@@ -186,28 +211,40 @@ impl ServerState {
                 entry.reason,
             ];
             transaction.query_row(insert, values, |row| row.get(0))
-        })
-        .await
+        };
+        match durability {
+            AuditDurability::BeforeChange => self.run_synced_uncounted(append).await,
+            AuditDurability::WithChange => self.run_deferred(append).await,
+        }
     }
 
-    /// Completes an entry that was stored before its change. Returns the complete entry, or `None` if the entry is
-    /// complete already, or was deleted.
+    /// Syncs the entries that were stored with [`AuditDurability::WithChange`].
+    ///
+    /// # Errors
+    /// Returns an error if the database cannot be written.
+    pub async fn sync_audit(&self) -> Result<()> {
+        let update = "UPDATE identity SET transactions = transactions";
+        self.run_synced_uncounted(move |transaction| transaction.execute(update, []).map(drop)).await
+    }
+
+    /// Completes an entry that was stored before the audited change was made. An empty object leaves the object of the
+    /// entry unchanged. Returns the complete entry, or `None` if the entry was completed before, or was deleted.
     ///
     /// # Errors
     /// Returns an error if the database cannot be written.
     pub async fn complete_audit(
         &self,
-        id: i64,
+        (id, object): (i64, String),
         status: u16,
         changes: Vec<AuditChange>,
         reason: String,
     ) -> Result<Option<AuditEntry>> {
         self.run_as_durable_as_needed(move |transaction| {
-            let update = "UPDATE audit SET status = ?2, outcome = ?3, changes = ?4, reason = ?5
-                WHERE id = ?1 AND outcome = 'started'";
+            let update = "UPDATE audit SET status = ?2, outcome = ?3, changes = ?4, reason = ?5,
+                object = CASE WHEN ?6 = '' THEN object ELSE ?6 END WHERE id = ?1 AND outcome = 'started'";
             let outcome = AuditOutcome::from_status(status).as_str();
-            let count = transaction
-                .execute(update, params![id, i64::from(status), outcome, to_json_column(&changes)?, reason])?;
+            let values = params![id, i64::from(status), outcome, to_json_column(&changes)?, reason, object];
+            let count = transaction.execute(update, values)?;
             let select = format!("{COLUMNS} WHERE id = ?1");
             let entry = if count == 0 { None } else { Some(transaction.query_row(&select, [id], read_entry)?) };
             Ok((entry, Durability::Deferred))
@@ -223,8 +260,10 @@ impl ServerState {
         self.run_job(move |connection| {
             let order = if query.after.is_some() { "ASC" } else { "DESC" };
             let select = format!(
-                "{COLUMNS} WHERE (?1 = '' OR who = ?1) AND (?2 = '' OR object = ?2) AND (?3 = '' OR LOWER(action) LIKE LOWER(?4))
-                 AND time >= ?5 AND id < ?6 AND id > ?7 ORDER BY id {order} LIMIT ?8"
+                "{COLUMNS} WHERE (?1 = '' OR who = ?1)
+                 AND (?2 = '' OR object = ?2 OR (', ' || object || ', ') LIKE ?9 ESCAPE '\\')
+                 AND (?3 = '' OR LOWER(action) LIKE LOWER(?4)) AND time >= ?5 AND id < ?6 AND id > ?7
+                 ORDER BY id {order} LIMIT ?8"
             );
             let values = params![
                 query.who,
@@ -235,6 +274,7 @@ impl ServerState {
                 query.before.unwrap_or(i64::MAX),
                 query.after.unwrap_or_default(),
                 query.limit.unwrap_or(PAGE).min(PAGE),
+                format!("%, {}, %", escape_pattern(&query.machine)),
             ];
             connection.prepare_cached(&select)?.query_map(values, read_entry)?.collect()
         })

@@ -1,4 +1,4 @@
-//! Transactions of the audit log, and the mark of entries whose request has changed the database.
+//! Transactions that write the audit log, and transactions that mark the entry of the current request as committed.
 
 use crate::ServerState;
 use crate::audit;
@@ -18,8 +18,8 @@ impl ServerState {
 }
 
 impl DatabaseFile {
-    /// Runs one transaction that is on disk when this function returns, but is not counted as a durable one. A backup
-    /// without the result of such a transaction is not outdated.
+    /// Runs one transaction that is on disk when this function returns. It does not increment the number of durable
+    /// transactions, so a backup without this transaction does not count as outdated.
     ///
     /// # Errors
     /// Returns an error if the database cannot be read or written. If the file is missing, the server stops.
@@ -43,7 +43,7 @@ impl DatabaseFile {
     }
 }
 
-/// Does the work of a transaction. If the work changes the database, marks the entry of the audit log as committed.
+/// Runs `work` within the transaction. If it changes the database, marks the audit entry of the request as committed.
 pub(crate) fn mark_audited<T>(
     transaction: &Transaction,
     entry: Option<i64>,

@@ -1,5 +1,5 @@
-//! Backup and restore of the database: a consistent copy that can be made while the server runs, and a restore that detects outdated
-//! copies.
+//! Backup and restore of the database. A consistent copy can be made while the server runs. A restore refuses
+//! outdated copies, unless the operator permits them.
 
 use super::restore_review;
 use super::store_transfer::{self, run_outside_runtime};
@@ -20,14 +20,15 @@ use std::path::{Path, PathBuf};
 /// File that the server locks while it runs.
 const LOCK: &str = "drophammer.lock";
 
-/// Lock on a server's directory, held until this value is dropped. The lock is released explicitly: closing the file is
-/// not enough, since a forked child process shares the open file until its `execve`.
+/// Lock on a server's directory, held until this value is dropped. Closing the file is not sufficient for the
+/// release: a forked child process holds the open file, and thus the lock, until its `execve`. The lock is therefore
+/// released explicitly.
 #[derive(Debug)]
 pub struct DirectoryLock(File);
 
 impl Drop for DirectoryLock {
     fn drop(&mut self) {
-        // Closing the file does the same, a little later.
+        // If the unlock fails, the lock is released when the file is closed.
         let _ = self.0.unlock();
     }
 }
@@ -130,12 +131,12 @@ pub fn restore_store(store: Option<&PostgresAddress>, dir: &Path, from: &Path, o
         remove_if_present(&new)?;
         return Err(Error::refusal(Phase::Serve, why).with_code(ErrorCode::Backup));
     }
-    // A current backup contains everything that this directory has recorded. Any other backup may be older than the
-    // machines' disks.
+    // If the identities are equal, the backup contains everything that this directory has recorded. Otherwise, the
+    // backup may be older than the systems on the machines' disks.
     let is_complete = known.as_ref() == Some(&restored);
     let mut instructions = String::new();
     if !is_complete {
-        // The restored database must be newer than every earlier backup, including this one.
+        // The counter of the restored database must exceed the counters of all earlier backups, including this one.
         restored.transactions =
             restored.transactions.max(known.map_or(0, |known| known.transactions)).saturating_add(1);
         instructions = mark_unconfirmed(&new, &restored, dir)?;
@@ -205,7 +206,7 @@ pub fn copy_database(database: &Path, to: &Path) -> Result<DatabaseIdentity> {
     write_copy(to, |part| copy_into(database, part))
 }
 
-/// Writes a new file with `copy`, and syncs it before it gets its name.
+/// Writes a new file with `copy`. The file is synced before it gets its final name.
 fn write_copy(to: &Path, copy: impl FnOnce(&Path) -> Result<DatabaseIdentity>) -> Result<DatabaseIdentity> {
     let what = || format!("write {}", to.display());
     let part = to.with_extension("part");
@@ -227,7 +228,7 @@ fn copy_into(database: &Path, part: &Path) -> Result<DatabaseIdentity> {
     let connection = database_file::open_existing(database).context(Phase::Serve, what)?;
     connection.execute_batch("PRAGMA busy_timeout=5000").context(Phase::Serve, what)?;
     database_file::check_integrity(&connection, database)?;
-    // A single read transaction: the copy contains each concurrent write completely or not at all.
+    // `VACUUM INTO` reads in one transaction: the copy contains each concurrent write either completely or not at all.
     connection.execute("VACUUM INTO ?1", [part.to_string_lossy().as_ref()]).context(Phase::Serve, what)?;
     let copy = Connection::open(part).context(Phase::Serve, what)?;
     database_file::check_integrity(&copy, part)?;
@@ -244,8 +245,8 @@ fn copy_into(database: &Path, part: &Path) -> Result<DatabaseIdentity> {
     }
 }
 
-/// Moves the new database into place. Removes the write-ahead log of the old database first, since SQLite would apply
-/// that log to the new database.
+/// Replaces the old database with the new one. First removes the write-ahead log of the old database, because SQLite
+/// would apply this log to the new database.
 fn replace_database(new: &Path, database: &Path) -> Result<()> {
     for ending in ["-wal", "-shm"] {
         let mut log = database.as_os_str().to_owned();
@@ -265,7 +266,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_let_go_of_is_free_although_a_child_still_has_the_file() {
+    fn directory_lock_is_released_despite_inherited_descriptor() {
         let dir = tempfile::tempdir().unwrap();
         let held = lock_directory(dir.path()).unwrap().unwrap();
         let of_a_child = held.0.try_clone().unwrap();

@@ -1,7 +1,7 @@
 //! Times at which boots last contacted the server, and the decision whether a boot is still active.
 
 use crate::boot_token::RequestedBoot;
-use crate::shared_clock::ClockOffset;
+use crate::shared_clock::SharedClock;
 use crate::token::TokenHash;
 use common::sync::lock_mutex;
 use std::collections::{HashMap, HashSet};
@@ -13,19 +13,19 @@ use time::format_description::well_known::Rfc3339;
 
 /// Duration for which a boot is considered active after its last request. Machines send a request at least once per
 /// minute.
-pub const QUIET: Duration = Duration::from_secs(180);
-/// Shorter duration that applies if the next boot registers from the address of the previous boot. In this case, the
-/// machine has most likely restarted, so a single missed request suffices.
-pub const QUIET_AT_SAME_ADDRESS: Duration = Duration::from_secs(70);
+pub const ACTIVE_BOOT_TIMEOUT: Duration = Duration::from_secs(180);
+/// Shorter duration that applies if the next boot registers from the address of the previous boot. The machine has then
+/// most likely restarted, so the previous boot counts as ended as soon as it has omitted one request.
+pub const SAME_ADDRESS_BOOT_TIMEOUT: Duration = Duration::from_secs(70);
 
-/// Additional time for which a boot is considered active if several servers share the database. It exceeds the interval
-/// at which they exchange the times of calls.
+/// Duration that is added to [`ACTIVE_BOOT_TIMEOUT`] and [`SAME_ADDRESS_BOOT_TIMEOUT`] if several servers share the
+/// database. It exceeds the interval at which the servers exchange the times of requests.
 const EXCHANGE_MARGIN: Duration = Duration::from_secs(15);
 
 /// Duration after which a boot that has not started an installation expires. The machine must then boot again.
-const LASTS: time::Duration = time::Duration::hours(24);
+const IDLE_BOOT_LIFETIME: time::Duration = time::Duration::hours(24);
 
-/// Number of boots that are remembered without a cleanup.
+/// Number of stored boots up to which inactive boots are not removed.
 const CLEANUP_MINIMUM: usize = 16 << 10;
 
 /// Boot of a machine.
@@ -40,7 +40,7 @@ pub struct MachineBoot {
     pub address: Option<String>,
     /// True if the machine has passed the point of no return during this boot, after which the machine's disks may be
     /// erased.
-    pub begun: bool,
+    pub started: bool,
     /// True if the installation succeeded; `None` while the boot has not reported the end of its installation.
     pub over: Option<bool>,
 }
@@ -50,7 +50,7 @@ impl MachineBoot {
     pub fn from_request(hash: TokenHash, boot: RequestedBoot) -> MachineBoot {
         let created = boot.created.format(&Rfc3339).unwrap_or_default();
         let RequestedBoot { machine, while_active, .. } = boot;
-        MachineBoot { machine, hash, created, while_active, address: None, begun: false, over: None }
+        MachineBoot { machine, hash, created, while_active, address: None, started: false, over: None }
     }
 
     /// Returns whether this boot was requested after the time `other`, an RFC 3339 timestamp.
@@ -59,14 +59,15 @@ impl MachineBoot {
         time(&self.created) > time(other)
     }
 
-    /// Returns whether the boot has expired. A boot that has started an installation does not expire, because the
-    /// duration of an installation depends on the machine's disks.
-    pub fn is_expired(&self) -> bool {
-        !self.begun && is_older(&self.created, LASTS)
+    /// Returns whether the boot has expired at the time `now` of the shared clock. A boot that has started an
+    /// installation does not expire, because the duration of an installation depends on the machine's disks.
+    pub fn is_expired(&self, now: OffsetDateTime) -> bool {
+        let created = OffsetDateTime::parse(&self.created, &Rfc3339);
+        !self.started && created.map_or(true, |created| now - created > IDLE_BOOT_LIFETIME)
     }
 }
 
-/// Time of a boot's last request, for durations and for display.
+/// Time of a boot's last request: an instant for durations, and a time of day for display.
 #[derive(Clone, Copy)]
 struct LastCall {
     instant: Instant,
@@ -77,17 +78,18 @@ struct LastCall {
 #[derive(Clone)]
 pub struct BootActivity {
     at: Arc<Mutex<HashMap<TokenHash, LastCall>>>,
-    /// Number of boots at which the silent ones are removed.
+    /// Number of stored boots at which the inactive boots are removed.
     cleanup_at: Arc<AtomicUsize>,
     /// Time at which the server started. Requests before this time are unknown, so a boot without a known request is
     /// assumed to have sent its last request at this time.
     started: Instant,
     pub quiet: Duration,
-    /// True if other servers use the same database. They exchange the times with [`EXCHANGE_MARGIN`].
+    /// True if other servers use the same database, and exchange the times of requests with this server.
     pub(crate) is_shared: bool,
     unshared: Arc<Mutex<HashSet<TokenHash>>>,
-    pub(crate) clock: ClockOffset,
-    /// See [`QUIET_AT_SAME_ADDRESS`].
+    pub(crate) clock: SharedClock,
+    /// Duration without a request after which another boot may register from the same address; see
+    /// [`SAME_ADDRESS_BOOT_TIMEOUT`].
     pub quiet_at_same_address: Duration,
 }
 
@@ -100,8 +102,8 @@ impl BootActivity {
             quiet,
             is_shared: false,
             unshared: Arc::default(),
-            clock: ClockOffset::default(),
-            quiet_at_same_address: QUIET_AT_SAME_ADDRESS.min(quiet),
+            clock: SharedClock::default(),
+            quiet_at_same_address: SAME_ADDRESS_BOOT_TIMEOUT.min(quiet),
         }
     }
 
@@ -111,7 +113,7 @@ impl BootActivity {
         if self.is_shared {
             lock_mutex(&self.unshared).insert(*boot);
         }
-        // Each cleanup makes room for at least as many calls as it has visited entries.
+        // The next cleanup is due only when the number of entries has doubled, so that its cost per call is constant.
         if at.len() >= self.cleanup_at.load(Ordering::Relaxed) {
             at.retain(|_, heard| heard.instant.elapsed() < self.quiet);
             self.cleanup_at.store(at.len() * 2 + CLEANUP_MINIMUM, Ordering::Relaxed);
@@ -136,13 +138,13 @@ impl BootActivity {
     }
 
     /// Returns whether the boot has not ended, and was active recently. If the boot has not contacted this server
-    /// process, the start of the server counts as its last contact.
+    /// process, its last contact is assumed to be the start of the server.
     pub(crate) fn is_active(&self, boot: &MachineBoot) -> bool {
         self.is_active_within(boot, self.quiet)
     }
 
-    /// Returns whether this boot is still active, so that another boot of the machine cannot register from the given
-    /// address yet.
+    /// Returns whether this boot is still active, and thus prevents another boot of the machine from registering at
+    /// `address`.
     pub(crate) fn blocks_registration(&self, boot: &MachineBoot, address: &str) -> bool {
         let is_same = boot.address.as_deref() == Some(address);
         self.is_active_within(boot, if is_same { self.quiet_at_same_address } else { self.quiet })
@@ -153,14 +155,14 @@ impl BootActivity {
         boot.over.is_none() && self.time_since_call(&boot.hash) < patience + margin
     }
 
-    /// Returns the boots that have called since the last exchange, with the time since their last call.
+    /// Returns the boots that have sent requests since the last exchange, each with the time since its last request.
     pub(crate) fn take_unshared(&self) -> Vec<(TokenHash, Duration)> {
         let boots = std::mem::take(&mut *lock_mutex(&self.unshared));
         let at = lock_mutex(&self.at);
         boots.into_iter().filter_map(|boot| at.get(&boot).map(|heard| (boot, heard.instant.elapsed()))).collect()
     }
 
-    /// Records the calls that other servers have received, each with the time since then.
+    /// Records requests that other servers have received, each with the time since the request.
     pub(crate) fn record_shared(&self, calls: impl Iterator<Item = (TokenHash, Duration)>) {
         let mut at = lock_mutex(&self.at);
         for (boot, age) in calls {
@@ -170,10 +172,4 @@ impl BootActivity {
             }
         }
     }
-}
-
-/// Returns whether the age of the timestamp `text` exceeds the duration `than`. Also returns true for a timestamp that
-/// cannot be parsed.
-fn is_older(text: &str, than: time::Duration) -> bool {
-    OffsetDateTime::parse(text, &Rfc3339).map_or(true, |time| OffsetDateTime::now_utc() - time > than)
 }

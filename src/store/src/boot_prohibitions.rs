@@ -2,8 +2,8 @@
 
 use crate::sql::{self, Connection, Transaction, params};
 
-/// Bars the machine from booting this allocation, and all other allocations that are recorded for the machine, from its
-/// disks. Called when the machine's disks contain the system of this allocation, or a part of that system.
+/// Forbids the machine to boot this allocation, and all other allocations on record for the machine, from its disks.
+/// Called when the machine's disks contain the system of this allocation, or a part of that system.
 pub(crate) fn bar_allocations(transaction: &Transaction, machine: &str, allocation: &str, by: &str) -> sql::Result<()> {
     transaction.execute(
         "INSERT INTO barred (machine, allocation, move)
@@ -14,9 +14,9 @@ pub(crate) fn bar_allocations(transaction: &Transaction, machine: &str, allocati
     Ok(())
 }
 
-/// Lifts the bar for one allocation, or for all allocations if `allocation` is `None`. Called when the machine owns the
+/// Permits one allocation again, or all allocations if `allocation` is `None`. Called when the machine owns the
 /// allocation again, or has been reinstalled.
-pub fn lift_bar(transaction: &Transaction, machine: &str, allocation: Option<&str>) -> sql::Result<()> {
+pub fn remove_prohibition(transaction: &Transaction, machine: &str, allocation: Option<&str>) -> sql::Result<()> {
     let delete = "DELETE FROM barred WHERE machine = ?1 AND (?2 IS NULL OR allocation = ?2)";
     transaction.execute(delete, params![machine, allocation]).map(drop)
 }
@@ -28,6 +28,6 @@ pub fn is_barred(connection: &Connection, machine: &str, allocation: &str) -> sq
 }
 
 /// SQL query that returns a row if the machine has barred allocations, and all of its installed allocations are barred.
-pub(crate) const NOTHING_OF_ITS_OWN: &str = "SELECT 1 FROM barred WHERE machine = ?1 AND NOT EXISTS (
+pub(crate) const ALL_BARRED_QUERY: &str = "SELECT 1 FROM barred WHERE machine = ?1 AND NOT EXISTS (
      SELECT 1 FROM allocations a WHERE a.machine = ?1 AND a.succeeded = 1
          AND NOT EXISTS (SELECT 1 FROM barred b WHERE b.machine = a.machine AND b.allocation = a.id))";

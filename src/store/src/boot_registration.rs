@@ -6,7 +6,7 @@ use super::boot_target::{BootTarget, FileAllocation};
 use super::boots::{current_boot, is_revoked, replace_boot};
 use super::database_file::Durability;
 use super::migration_boot::migration_boot;
-use super::next_boot::{decide_boot, durability_since};
+use super::next_boot::{Requester, decide_boot, durability_since};
 use super::{ServerState, unknown_machines};
 use crate::sql::{self, Transaction, params};
 use common::error::Result;
@@ -25,18 +25,18 @@ pub struct Enrollment {
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[allow(
     clippy::large_enum_variant,
-    reason = "a registration has only one such value, so the size of the largest variant does not matter"
+    reason = "a registration contains only one value of this enum, so the size of its largest variant does not matter"
 )]
 pub enum EnrollOutcome {
     /// The boot is now the machine's current one. Contains the boot target if the target could not be decided when the
     /// boot was requested, because another boot was active then.
-    Yes(Option<BootTarget>),
+    Registered(Option<BootTarget>),
     /// The boot has registered again, from a new address. Contains the previous address.
-    Moved(String),
+    AddressChanged(String),
     /// Another boot of the machine is still active. Contains its address.
     Waits(String),
     /// The boot must wait, because there are too many unknown machines.
-    Crowded,
+    TooManyUnknown,
     /// The boot cannot register: after this boot was requested, the machine was freed or another boot registered.
     Rejected,
 }
@@ -60,7 +60,7 @@ impl ServerState {
             }
             let (machine, address) = (&boot.machine, Some(by.address.as_str()));
             if !by.has_file && !unknown_machines::admit_machine(transaction, machine, &heard, most_unknown, address)? {
-                return deferred(EnrollOutcome::Crowded);
+                return deferred(EnrollOutcome::TooManyUnknown);
             }
             if let Some(active) = current.filter(|current| heard.blocks_registration(current, &by.address)) {
                 return deferred(EnrollOutcome::Waits(active.address.unwrap_or_default()));
@@ -71,15 +71,16 @@ impl ServerState {
                     let files = FileAllocation::Allocated(allocation.clone());
                     Some(match migration_boot(transaction, &boot.machine, &files)? {
                         Some(next) => next,
-                        None => decide_boot(transaction, &boot.machine, &allocation, heard.quiet)?,
+                        None => decide_boot(transaction, &boot.machine, &allocation, Requester::Agent)?,
                     })
                 }
                 None => None,
             };
             let durability = durability_since(transaction, before);
-            transaction.execute("UPDATE orders SET handed = NULL WHERE machine = ?1", [&boot.machine])?;
+            transaction
+                .execute("UPDATE orders SET handed = NULL, unregistered = NULL WHERE machine = ?1", [&boot.machine])?;
             replace_boot(transaction, &boot, &by.address)?;
-            Ok((EnrollOutcome::Yes(next), durability))
+            Ok((EnrollOutcome::Registered(next), durability))
         })
         .await
     }
@@ -93,10 +94,10 @@ fn re_enroll(
     heard: &BootActivity,
 ) -> sql::Result<EnrollOutcome> {
     let before = boot.address.clone().filter(|before| before != address);
-    let Some(before) = before else { return Ok(EnrollOutcome::Yes(None)) };
+    let Some(before) = before else { return Ok(EnrollOutcome::Registered(None)) };
     if heard.is_active(boot) {
         return Ok(EnrollOutcome::Waits(before));
     }
     transaction.execute("UPDATE boots SET address = ?2 WHERE hash = ?1", params![boot.hash, address])?;
-    Ok(EnrollOutcome::Moved(before))
+    Ok(EnrollOutcome::AddressChanged(before))
 }

@@ -1,10 +1,10 @@
-//! Targets that a machine can boot, and the content of the operator's files about the machine.
+//! Targets that a machine can boot, and the allocation according to the operator's files.
 
 use super::machine_migration::MigrationState;
 use super::order_records::ReinstallOrder;
 use model::machine_migration::MigrationSide;
 
-/// Content of the operator's files about a machine.
+/// Allocation of a machine according to the operator's files.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum FileAllocation {
     /// The machine file contains this allocation.
@@ -12,37 +12,38 @@ pub enum FileAllocation {
     /// The machine file contains no allocation.
     Free,
     /// The machine does not have a usable machine file.
-    Nothing,
+    NoMachineFile,
 }
 
-/// Target that a machine boots, with the reason for this decision.
+/// Target that a machine boots, and the reason for this target.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum BootTarget {
     /// The ramdisk: the machine will be installed, or waits for its machine file or its allocation.
     Install,
     /// The ramdisk, which attempts to carry out this reinstall order.
     Attempt(ReinstallOrder),
-    /// The ramdisk, whose agent boots the installed system. The reinstall order needs the operator's confirmation,
-    /// because the database was restored.
+    /// The ramdisk, whose agent boots the installed system. The database was restored, so the reinstall order must
+    /// first be confirmed by the operator.
     Unconfirmed(ReinstallOrder),
     /// The disk: the machine is installed, and no reinstall is ordered.
     Disk,
-    /// The disk. The reinstall order is abandoned, since all of its attempts have ended before the point of no return.
-    Dropped(ReinstallOrder),
-    /// The disk. According to the database, the machine's allocation is installed under another machine id. Contains
-    /// that id.
-    Elsewhere(String),
+    /// The disk: the reinstall order is suspended, because its attempts are used up, and none of them has passed the
+    /// point of no return.
+    Suspended(ReinstallOrder),
+    /// The disk: the database records the allocation as installed under another machine id, which this variant
+    /// contains.
+    InstalledElsewhere(String),
     /// The disk: the machine is installed, but does not have a usable machine file.
     NoFile,
-    /// The ramdisk without the agent. The reinstall order was abandoned after its point of no return, and the operator
+    /// The ramdisk without the agent. The reinstall order was abandoned after its point of no return, so the operator
     /// must intervene.
-    Stop(ReinstallOrder),
+    AbandonedAfterErase(ReinstallOrder),
     /// The ramdisk, for the machine's role in a migration.
-    Moving(MigrationSide, MigrationState),
-    /// The ramdisk, in which the machine waits: its disks contain a system that belongs to another machine.
-    Released,
+    MigrationRamdisk(MigrationSide, MigrationState),
+    /// The ramdisk, in which the machine waits, because the system on its disks now belongs to another machine.
+    MigratedAway,
     /// No boot: the machine does not have a machine file, and the limit of unknown machines is reached.
-    Crowded,
+    TooManyUnknown,
 }
 
 impl BootTarget {
@@ -50,8 +51,8 @@ impl BootTarget {
     /// the case if the system is incomplete, or may run on another machine.
     pub fn excludes_disk(&self) -> bool {
         match self {
-            BootTarget::Attempt(order) => order.begun,
-            BootTarget::Stop(_) | BootTarget::Moving(..) | BootTarget::Released => true,
+            BootTarget::Attempt(order) => order.started,
+            BootTarget::AbandonedAfterErase(_) | BootTarget::MigrationRamdisk(..) | BootTarget::MigratedAway => true,
             _ => false,
         }
     }

@@ -1,5 +1,5 @@
-//! Tokens of requested boots. The server signs each token, and stores nothing until the boot registers. A boot request
-//! therefore costs no transaction, and cannot revoke the token of another client.
+//! Tokens of requested boots. The server signs each token, and stores nothing until the boot registers. Therefore a
+//! boot request requires no transaction, and cannot revoke the token of another boot.
 
 use super::token::{self, TokenHash};
 use common::encoding::{decode_hex, encode_hex};
@@ -9,14 +9,14 @@ use std::time::Duration;
 use time::OffsetDateTime;
 use uuid::Uuid;
 
-/// Duration within which a requested boot must register. A ramdisk registers within a few minutes, or never.
+/// Duration within which a requested boot must register. Ramdisks register within a few minutes.
 const REGISTERS_WITHIN: Duration = Duration::from_secs(60 * 60);
-/// Length of the signed data in bytes. The data consist of the machine id, the time of the request in nanoseconds since
-/// 1970, whether another boot was active, and random bytes.
+/// Length of the signed data in bytes: the machine id, the time of the request in nanoseconds since 1970, a flag that
+/// is set if another boot was active, and random bytes.
 const PAYLOAD_BYTES: usize = 16 + 8 + 1 + 16;
 const SIGNATURE_BYTES: usize = 32;
-/// Prefix of the signed data. The prefix distinguishes boot tokens from other data that are signed with the same key.
-const PURPOSE: &[u8] = b"drophammer boot token 1";
+/// Prefix of the signed data. The prefix distinguishes boot tokens from other data that is signed with the same key.
+const SIGNED_DATA_PREFIX: &[u8] = b"drophammer boot token 1";
 
 /// Boot that was requested and has not registered.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -32,8 +32,8 @@ pub struct RequestedBoot {
 pub struct BootTokenKey(hmac::Key);
 
 impl BootTokenKey {
-    /// Derives the key from the hash of the operator's token. The hash is as secret as the token, and does not change when the server
-    /// restarts.
+    /// Derives the key from the hash of the operator's token. The hash is as secret as the token, and remains the same
+    /// when the server restarts.
     pub fn of_operator(operator: &TokenHash) -> BootTokenKey {
         BootTokenKey(hmac::Key::new(hmac::HMAC_SHA256, operator))
     }
@@ -52,21 +52,21 @@ impl BootTokenKey {
         let random = token::random_bytes::<16>()?;
         let flag = [u8::from(boot.while_active)];
         let payload = [&machine.as_bytes()[..], &nanoseconds.to_be_bytes(), &flag, &random].concat();
-        let signature = hmac::sign(&self.0, &[PURPOSE, &payload].concat());
+        let signature = hmac::sign(&self.0, &[SIGNED_DATA_PREFIX, &payload].concat());
         Ok(encode_hex([&payload[..], signature.as_ref()].concat()))
     }
 
-    /// Returns the requested boot that a token describes, or `None` if this server has not issued the token within the
-    /// last [`REGISTERS_WITHIN`].
-    pub fn verify_token(&self, token: &str) -> Option<RequestedBoot> {
+    /// Returns the requested boot that a token describes, or `None` if this key has not signed the token within the last
+    /// [`REGISTERS_WITHIN`]. `now` is the time of the servers' shared clock.
+    pub fn verify_token(&self, token: &str, now: OffsetDateTime) -> Option<RequestedBoot> {
         let bytes = decode_hex(token).filter(|bytes| bytes.len() == PAYLOAD_BYTES + SIGNATURE_BYTES)?;
         let (payload, signature) = bytes.split_at_checked(PAYLOAD_BYTES)?;
-        hmac::verify(&self.0, &[PURPOSE, payload].concat(), signature).ok()?;
+        hmac::verify(&self.0, &[SIGNED_DATA_PREFIX, payload].concat(), signature).ok()?;
         let machine = Uuid::from_slice(payload.get(..16)?).ok()?.to_string();
         let nanoseconds = i64::from_be_bytes(payload.get(16..24)?.try_into().ok()?);
         let created = OffsetDateTime::from_unix_timestamp_nanos(nanoseconds.into()).ok()?;
         let boot = RequestedBoot { machine, created, while_active: payload.get(24) == Some(&1) };
-        (OffsetDateTime::now_utc() - created < REGISTERS_WITHIN).then_some(boot)
+        (now - created < REGISTERS_WITHIN).then_some(boot)
     }
 }
 
@@ -86,9 +86,9 @@ mod tests {
         let boot = requested(OffsetDateTime::now_utc());
         let (one, other) = (key.issue_token(&boot).unwrap(), key.issue_token(&boot).unwrap());
         assert_ne!(one, other);
-        assert_eq!(key.verify_token(&one), Some(boot.clone()));
+        assert_eq!(key.verify_token(&one, OffsetDateTime::now_utc()), Some(boot.clone()));
         // A restarted server derives the same key.
-        assert_eq!(BootTokenKey::of_operator(&[7; 32]).verify_token(&other), Some(boot));
+        assert_eq!(BootTokenKey::of_operator(&[7; 32]).verify_token(&other, OffsetDateTime::now_utc()), Some(boot));
         assert!(
             key.issue_token(&RequestedBoot { machine: "m".to_owned(), ..requested(OffsetDateTime::now_utc()) })
                 .is_err()
@@ -102,15 +102,15 @@ mod tests {
         for at in 0..token.len() {
             let digit = if &token[at..=at] == "0" { "1" } else { "0" };
             let altered = [&token[..at], digit, &token[at + 1..]].concat();
-            assert_eq!(key.verify_token(&altered), None, "{at}");
-            assert_eq!(key.verify_token(&token[..at]), None, "{at}");
+            assert_eq!(key.verify_token(&altered, OffsetDateTime::now_utc()), None, "{at}");
+            assert_eq!(key.verify_token(&token[..at], OffsetDateTime::now_utc()), None, "{at}");
         }
-        assert_eq!(key.verify_token(&format!("{token}00")), None);
-        assert_eq!(key.verify_token(&"é".repeat(token.len() / 2)), None);
-        assert_eq!(BootTokenKey::of_operator(&[8; 32]).verify_token(&token), None);
+        assert_eq!(key.verify_token(&format!("{token}00"), OffsetDateTime::now_utc()), None);
+        assert_eq!(key.verify_token(&"é".repeat(token.len() / 2), OffsetDateTime::now_utc()), None);
+        assert_eq!(BootTokenKey::of_operator(&[8; 32]).verify_token(&token, OffsetDateTime::now_utc()), None);
         let (old, recent) = (time::Duration::minutes(61), time::Duration::minutes(59));
         let of_age = |age| key.issue_token(&requested(OffsetDateTime::now_utc() - age)).unwrap();
-        assert_eq!(key.verify_token(&of_age(old)), None);
-        assert!(key.verify_token(&of_age(recent)).is_some());
+        assert_eq!(key.verify_token(&of_age(old), OffsetDateTime::now_utc()), None);
+        assert!(key.verify_token(&of_age(recent), OffsetDateTime::now_utc()).is_some());
     }
 }

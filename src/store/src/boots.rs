@@ -1,19 +1,21 @@
-//! Registered boots of machines, each with the address from which it registered. A boot that was requested but has not
-//! registered is described by its signed token, and is not stored here.
+//! Registered boots of machines, each with the address from which it registered. A boot that was requested but has
+//! not registered is not stored; its signed token contains its data.
 //!
-//! Every client on the boot network can request a boot, so a request does not affect any registered boot. A registered
-//! boot ends when it reports the end of its installation, or when it has become silent and another boot of the machine
-//! registers. A registered boot that has not started an installation also ends after a day. `boot_registration`
+//! Every client on the boot network can request a boot, so a request does not affect any registered boot. A
+//! registered boot ends when it reports the end of its installation, or when it has become inactive and another boot
+//! of the machine registers. It also ends after a day if it has not started an installation. `boot_registration`
 //! registers boots.
 
 use super::boot_activity::MachineBoot;
-use super::{ServerState, TokenHash, freed_machines, registrations};
+use super::{ServerState, TokenHash, freed_machines, out_of_band, registrations};
 use crate::sql::{self, Connection, OptionalExtension, Row, Transaction, params};
 use common::error::Result;
+use time::OffsetDateTime;
+use time::format_description::well_known::Rfc3339;
 
 impl ServerState {
-    /// Returns the registered boot with this token. If no boot has registered with the token, returns `requested`, or
-    /// `None` if the token of that boot is revoked.
+    /// Returns the registered boot with this token. If there is none, returns `requested`, or `None` if the token of
+    /// `requested` is revoked.
     ///
     /// # Errors
     /// Returns an error if the database cannot be read or written.
@@ -55,10 +57,28 @@ impl ServerState {
 /// Returns whether the token of a requested boot is revoked. That is the case if a boot that was requested later has
 /// registered, or if the machine was freed after the request.
 pub(crate) fn is_revoked(connection: &Connection, boot: &MachineBoot) -> sql::Result<bool> {
-    let current = current_boot(connection, &boot.machine)?;
-    let freed = freed_machines::last_freed(connection, &boot.machine)?;
-    let times = [current.map(|current| current.created), freed];
-    Ok(times.into_iter().flatten().any(|time| !boot.is_newer_than(&time)))
+    Ok(revocation_times(connection, &boot.machine)?.into_iter().flatten().any(|time| !boot.is_newer_than(&time)))
+}
+
+/// Returns the time of the request of the machine's registered boot, and the time at which the machine was last freed.
+fn revocation_times(connection: &Connection, machine: &str) -> sql::Result<[Option<String>; 2]> {
+    let current = current_boot(connection, machine)?.map(|current| current.created);
+    Ok([current, freed_machines::last_freed(connection, machine)?])
+}
+
+/// Returns the time that is recorded for a boot that the machine requests now: `now`, or the time just after the latest
+/// recorded event that a boot must follow. Without this rule, a registration that was recorded while a clock was ahead
+/// would prevent the machine from booting until the recorded time: each later boot would be considered older than the
+/// registered one.
+///
+/// # Errors
+/// Returns an error if the database cannot be read.
+pub(crate) fn request_time(connection: &Connection, machine: &str, now: OffsetDateTime) -> sql::Result<OffsetDateTime> {
+    let run = out_of_band::read_run(connection, machine)?;
+    let restarts = run.map(|run| [run.restarted, run.since]).into_iter().flatten();
+    let times = revocation_times(connection, machine)?.into_iter().flatten().chain(restarts);
+    let latest = times.filter_map(|time| OffsetDateTime::parse(&time, &Rfc3339).ok()).max();
+    Ok(latest.map_or(now, |latest| now.max(latest.saturating_add(time::Duration::MICROSECOND))))
 }
 
 /// Replaces the machine's registered boot with `boot`, which registers from `address`.
@@ -82,7 +102,7 @@ fn read_row(row: &Row) -> sql::Result<MachineBoot> {
         created: row.get(2)?,
         while_active: row.get(3)?,
         address: row.get(4)?,
-        begun: row.get(5)?,
+        started: row.get(5)?,
         over: row.get(6)?,
     })
 }
@@ -101,29 +121,29 @@ pub(crate) fn current_token(connection: &Connection, machine: &str) -> sql::Resu
 #[cfg(test)]
 mod tests {
     use super::*;
-    use time::OffsetDateTime;
-    use time::format_description::well_known::Rfc3339;
 
     #[test]
-    fn a_token_ends_after_a_day_unless_its_installation_has_begun() {
-        let at = |hours: i64| (OffsetDateTime::now_utc() - time::Duration::hours(hours)).format(&Rfc3339).unwrap();
-        let boot = |created: String, begun: bool| MachineBoot {
+    fn token_expires_after_a_day_unless_installation_started() {
+        // The shared clock differs from the clock of this server, which is irrelevant.
+        let now = OffsetDateTime::now_utc() + time::Duration::days(40);
+        let at = |hours: i64| (now - time::Duration::hours(hours)).format(&Rfc3339).unwrap();
+        let boot = |created: String, started: bool| MachineBoot {
             machine: "m".to_owned(),
             hash: [1; 32],
             created,
             while_active: false,
             address: None,
-            begun,
+            started,
             over: None,
         };
-        for (created, begun, is_expired) in [
+        for (created, started, is_expired) in [
             (at(0), false, false),
             (at(23), false, false),
             (at(25), false, true),
             (at(25), true, false),
             ("yesterday".to_owned(), false, true),
         ] {
-            assert_eq!(boot(created.clone(), begun).is_expired(), is_expired, "{created} {begun}");
+            assert_eq!(boot(created.clone(), started).is_expired(now), is_expired, "{created} {started}");
         }
     }
 }

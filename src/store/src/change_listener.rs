@@ -9,14 +9,15 @@ use tokio::runtime::Builder;
 use tokio::sync::watch;
 use tokio_postgres::AsyncMessage;
 
-/// Channel of `NOTIFY`.
+/// Name of the PostgreSQL channel (`NOTIFY`) through which servers notify each other.
 pub(crate) const CHANNEL: &str = "drophammer";
 /// Delay before the connection is opened again.
 const RETRY: Duration = Duration::from_secs(1);
 
-/// Starts the thread that listens. The number in the channel changes with each notification of another server, and with
-/// each connection, since notifications may have been missed before it. Notifications whose text is `own` are those of
-/// this server, which has already woken its own requests. The thread ends when all receivers are dropped.
+/// Starts the thread that receives notifications. The number in the channel changes with each notification of another
+/// server. The number also changes with each new connection, since notifications may have been missed before.
+/// Notifications whose text is `own` are ignored: this server has sent them, and has already woken its own requests.
+/// The thread ends when all receivers are dropped.
 ///
 /// # Errors
 /// Returns an error if the thread cannot be started.
@@ -49,7 +50,8 @@ async fn listen_forever(address: &PostgresAddress, own: &str, changes: &Arc<watc
             && client.batch_execute(&format!("LISTEN {CHANNEL}")).await.is_ok()
         {
             changes.send_modify(|number| *number += 1);
-            // A lost connection ends the task that reads it, and a silent one is detected by keepalives.
+            // If the connection is lost, the task that reads it ends, which closes the client. Keepalives detect a peer
+            // that no longer responds.
             while !client.is_closed() {
                 tokio::time::sleep(RETRY).await;
             }

@@ -5,17 +5,17 @@ use crate::sql::{self, Row, params};
 use crate::token::TokenHash;
 use common::error::Result;
 
-/// Maximum size of a machine's stored log, in bytes. The log of the last installation and the end of the previous
-/// installation's log fit into this size. Each chunk is counted as [`PART`] bytes longer than its text, so that the
-/// number of chunks is limited too.
-const KEPT: i64 = 256 << 10;
-/// Number of bytes that are added to the length of a chunk's text when the size of the log is computed.
-const PART: i64 = 128;
+/// Maximum size of a machine's stored log, in bytes. This is enough for the log of the last installation, and the end
+/// of the log before it. [`CHUNK_OVERHEAD_BYTES`] are added to the size of each chunk, so that the number of chunks is
+/// also limited.
+const MAXIMUM_LOG_BYTES: i64 = 256 << 10;
+/// Number of bytes that each chunk counts in addition to its size.
+const CHUNK_OVERHEAD_BYTES: i64 = 128;
 
 /// Chunk of a console log.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LogChunk {
-    /// Number of the chunk; a later chunk has a larger number. Ignored when the chunk is stored.
+    /// Number of the chunk, which increases from chunk to chunk. Ignored when the chunk is stored.
     pub number: i64,
     /// Hash of the token of the boot that sent the chunk.
     pub boot: TokenHash,
@@ -44,7 +44,7 @@ impl ServerState {
         let machine = machine.to_owned();
         self.run_deferred(move |transaction| {
             let LogChunk { boot, start, bytes, time, text, .. } = part;
-            // A replaced chunk gets a new number.
+            // A stored chunk with the same offset is deleted, so that the new chunk gets a new number.
             let replaced = "DELETE FROM log WHERE machine = ?1 AND boot = ?2 AND start = ?3";
             transaction.execute(replaced, params![machine, boot, to_signed(start)])?;
             transaction.execute(
@@ -56,7 +56,7 @@ impl ServerState {
                 "DELETE FROM log WHERE machine = ?1 AND id IN (SELECT id FROM (SELECT id,
                  sum(octet_length(text) + ?3) OVER (ORDER BY id DESC) AS newer FROM log WHERE machine = ?1) sizes
                  WHERE newer > ?2)",
-                params![machine, KEPT, PART],
+                params![machine, MAXIMUM_LOG_BYTES, CHUNK_OVERHEAD_BYTES],
             )?;
             Ok(())
         })
@@ -83,7 +83,8 @@ fn read_chunk(row: &Row) -> sql::Result<LogChunk> {
     Ok(LogChunk { boot: row.get(0)?, start, bytes, time: row.get(3)?, text: row.get(4)?, number: row.get(5)? })
 }
 
-/// Converts an unsigned number to SQLite's signed integers.
+/// Converts an unsigned number to the type of SQLite's integers, which are signed. A number that is too large becomes
+/// the maximum of this type.
 fn to_signed(number: u64) -> i64 {
     i64::try_from(number).unwrap_or(i64::MAX)
 }

@@ -1,10 +1,10 @@
 //! SQLite file with the server's database. The file is opened only if it is undamaged and belongs to the directory.
-//! Durable transactions are synced in groups (`group_commit`), before they are acknowledged. If the file is removed, the
-//! server stops.
+//! Durable transactions are synced together (group commit, `group_commit`), before they are acknowledged. If the file
+//! is removed, the server stops.
 //!
-//! The write-ahead log (WAL) makes it unnecessary to sync each of the frequent events of machines. Transactions that
-//! must not be lost are synced and then moved from the log into the database file, so that a copy of the database file
-//! contains all of these transactions.
+//! With the write-ahead log (WAL), the frequent events of machines need not be synced. Transactions that must not be
+//! lost are synced, and then copied from the log into the database file, so that a copy of this file contains all of
+//! them.
 
 use super::database_id::{self, DatabaseIdentity, check_identity};
 use super::moved_database::refuse_moved_database;
@@ -39,9 +39,9 @@ pub(crate) struct DatabaseFile {
     pub(crate) identity: DatabaseIdentity,
     /// True if a transaction that must be durable is not synced yet.
     pub(crate) unsynced: bool,
-    /// Text by which this server recognizes its own notifications; empty on SQLite.
+    /// Id of this server in notifications, used to ignore those that it has sent itself. Empty on SQLite.
     pub(crate) origin: String,
-    /// Second connection, with which other threads read.
+    /// Second connection, through which other threads read.
     pub(crate) reader: Option<ReadConnection>,
     /// Reason why the server must stop.
     pub(crate) gone: watch::Sender<Option<String>>,
@@ -51,7 +51,8 @@ impl DatabaseFile {
     /// Opens or creates the database. Only its owner can read the file, since reports contain passwords.
     ///
     /// # Errors
-    /// Returns an error if the file cannot be created, is not a database of this server, is damaged, or does not belong to the directory.
+    /// Returns an error if the file cannot be created, is not a database of this server, is damaged, or does not
+    /// belong to the directory.
     pub fn open(path: &Path, gone: watch::Sender<Option<String>>) -> Result<DatabaseFile> {
         let file = DatabaseFile::open_even_if_moved(path, gone)?;
         refuse_moved_database(&file.connection, path)?;
@@ -99,18 +100,19 @@ impl DatabaseFile {
         self.reader.iter().for_each(ReadConnection::close);
     }
 
-    /// Opens the database of a server for reading only, without creating or upgrading it. Each read is a short transaction, which does not
-    /// block the server.
+    /// Opens the database of a server for reading only. Does not create or upgrade it. Each read is a short
+    /// transaction, which does not block the server.
     ///
     /// # Errors
-    /// Returns an error if the database does not exist, is not a database of a server, or was written by an earlier version.
+    /// Returns an error if the database does not exist, is not that of a server, or was written by an earlier version.
     pub fn open_to_read(path: &Path, gone: watch::Sender<Option<String>>) -> Result<DatabaseFile> {
         let what = || format!("open the database {}", path.display());
         if is_new_database(path)? {
             let message = format!("{file} does not exist: no server has run in that directory", file = path.display());
             return Err(Error::refusal(Phase::Serve, message).with_code(ErrorCode::DatabaseMissing));
         }
-        // A write-ahead log can be read only together with its shared-memory file, which readers write.
+        // The file is opened for writing, because even a reader must write the shared-memory file of the write-ahead
+        // log.
         let connection = open_existing(path).context(Phase::Serve, what)?;
         let settings = "PRAGMA busy_timeout=5000; PRAGMA query_only=ON;";
         connection.execute_batch(settings).context(Phase::Serve, what)?;
@@ -136,8 +138,9 @@ impl DatabaseFile {
         })
     }
 
-    /// Runs one transaction, which is synced with its group if `work` returns [`Durability::Synced`]. Transactions that
-    /// any client can cause should be [`Durability::Deferred`], since a sync costs as much as hundreds of transactions.
+    /// Runs one transaction. If `work` returns [`Durability::Synced`], the next call of
+    /// [`DatabaseFile::sync_transactions`] syncs it together with all earlier transactions. Transactions that any
+    /// client can trigger should be [`Durability::Deferred`], since a sync costs as much as hundreds of transactions.
     ///
     /// # Errors
     /// Returns an error if the database cannot be read or written. If the file is missing, the server stops.
@@ -173,7 +176,7 @@ impl DatabaseFile {
         self.add_context(done)
     }
 
-    /// Reads in one transaction, which sees the same state throughout.
+    /// Runs `work` in one transaction that only reads, so that all its reads see the same state.
     ///
     /// # Errors
     /// Returns an error if the database cannot be read.
@@ -191,7 +194,7 @@ impl DatabaseFile {
         add_context(result, &self.gone)
     }
 
-    /// Runs one transaction, which is synced with its group. A transaction that changes nothing is not synced.
+    /// Runs one transaction, which is synced with its commit group. A transaction that changes nothing is not synced.
     ///
     /// # Errors
     /// Returns an error if the database cannot be read or written. If the file is missing, the server stops.
@@ -204,15 +207,16 @@ impl DatabaseFile {
         })
     }
 
-    /// Syncs all previous transactions: when this function returns, they are on disk. Adds one to the number of durable
-    /// transactions, if a transaction must be durable. On PostgreSQL, commits the group.
+    /// If a transaction since the last sync must be durable, syncs all transactions so far, and adds one to the number
+    /// of durable transactions. On SQLite, does nothing otherwise. On PostgreSQL, commits the open transaction group in
+    /// either case.
     ///
     /// For a SQLite file, an explicit sync is needed because `synchronous=NORMAL` with a WAL survives a crash of the
     /// server, but not a power failure.
     ///
     /// # Errors
-    /// Returns an error if the database cannot be synced. The transactions in a SQLite file are then visible, but may be
-    /// lost. If the file is missing, the server stops.
+    /// Returns an error if the database cannot be synced. The transactions in a SQLite file are then visible, but may
+    /// be lost. If the file is missing, the server stops.
     pub(crate) fn sync_transactions(&mut self) -> Result<()> {
         let is_counted = std::mem::take(&mut self.unsynced);
         if self.file.is_none() {
@@ -236,8 +240,8 @@ impl DatabaseFile {
         counted.map_err(|error| self.stop_server(error.to_string()))
     }
 
-    /// Adds one to the number of durable transactions, and returns the new number. The log is sequential, so that the
-    /// sync of this transaction also covers all earlier ones.
+    /// Adds one to the number of durable transactions, and returns the new number. The log is sequential, so the sync
+    /// of this transaction also covers all earlier ones.
     fn count_and_sync(&mut self) -> sql::Result<i64> {
         self.set_synchronous("FULL")?;
         let counted = (|| {
@@ -262,7 +266,7 @@ impl DatabaseFile {
         }
     }
 
-    /// Reads and writes one row, to check that the database works.
+    /// Writes and reads one row, to check that the database works.
     ///
     /// # Errors
     /// Returns an error if the database cannot be read or written.
@@ -279,10 +283,10 @@ impl DatabaseFile {
         let Some(opened) = self.file else { return Ok(()) };
         match read_inode(&self.path) {
             Ok(file) if file == opened => Ok(()),
-            Ok(_) => {
-                Err(self
-                    .stop_server(format!("{file} is no longer the file that was opened", file = self.path.display())))
-            }
+            Ok(_) => Err(self.stop_server(format!(
+                "{file} is no longer the file that the server opened: it was replaced",
+                file = self.path.display()
+            ))),
             Err(error) => Err(self.stop_server(format!("{} is missing: {error}", self.path.display()))),
         }
     }
@@ -298,9 +302,9 @@ fn count_transaction(transaction: &Transaction) -> sql::Result<i64> {
     transaction.query_row(count, [], |row| row.get(0))
 }
 
-/// Moves the content of the write-ahead log into the database file, and syncs the file. While a backup reads the
-/// database, the synced log remains until the next transaction. In this case, the result is durable in the log instead
-/// of the database file.
+/// Moves the content of the write-ahead log into the database file, and syncs the file. If a backup reads the
+/// database at this time, the synced log is not emptied before the next transaction, and the content is durable in
+/// the log instead.
 fn checkpoint_log(connection: &Connection) -> sql::Result<()> {
     match connection.as_sqlite() {
         Some(connection) => Ok(connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(()))?),
@@ -318,7 +322,7 @@ fn read_inode(path: &Path) -> std::io::Result<(u64, u64)> {
     fs::metadata(path).map(|is| (is.dev(), is.ino()))
 }
 
-/// Returns whether the file has never contained the state of a server: it does not exist, is empty, or lacks the server's tables.
+/// Returns whether the file has never contained a server's state: it is missing or empty, or lacks the server's tables.
 ///
 /// # Errors
 /// Returns an error if the file is not a database.
@@ -329,7 +333,7 @@ pub fn is_new_database(path: &Path) -> Result<bool> {
     let what = || format!("open the database {}", path.display());
     let connection = open_existing(path).context(Phase::Serve, what)?;
     match schema::has_table(&connection, "allocations") {
-        // The table of all tables is damaged.
+        // The table that lists all tables (`sqlite_master`) cannot be read, so the database is damaged.
         Err(sql::Error::Sqlite(error)) if error.sqlite_error_code() == Some(rusqlite::ErrorCode::DatabaseCorrupt) => {
             Err(damaged_error(path, &error.to_string()))
         }

@@ -1,5 +1,5 @@
-//! Handle on the database, and the thread that owns the connection. Also stores events and digests, which have no
-//! module of their own.
+//! Handle on the database, and the thread that owns the connection. Also stores events, which have no module of their
+//! own.
 
 use crate::audit_transactions::mark_audited;
 use crate::boot_activity::BootActivity;
@@ -11,20 +11,21 @@ use crate::read_connection::ReadConnection;
 use crate::server_leases::ServerInstance;
 use crate::sql::{self, Connection, OptionalExtension, Transaction, params};
 use crate::store_address::PostgresAddress;
-use crate::unknown_machines::UNKNOWN_MACHINES;
+use crate::unknown_machines::DEFAULT_UNKNOWN_MACHINES_LIMIT;
 use common::error::{Context, Error, Phase, Result};
+use common::error_code::ErrorCode;
 use common::timestamp::now;
 use model::install_report::ProgressEvent;
 use std::net::IpAddr;
 use std::path::Path;
 use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
-use tokio::sync::{oneshot, watch};
+use tokio::sync::{Notify, oneshot, watch};
 
 /// Maximum number of events stored per machine. One installation creates a few hundred events.
-const EVENTS_KEPT: u32 = 5000;
+const MAXIMUM_MACHINE_EVENTS: u32 = 5000;
 /// Number of newly stored events after which excess events are deleted.
-const TRIM_EVERY: i64 = 64;
+const EVENTS_PER_TRIM: i64 = 64;
 
 /// Name of the database file in the operator's directory.
 pub const DATABASE: &str = "drophammer.sqlite";
@@ -32,19 +33,26 @@ pub const DATABASE: &str = "drophammer.sqlite";
 /// Functions that the server provides, because the store cannot access the server's requests and metrics.
 #[derive(Clone)]
 pub struct StoreHooks {
-    /// Returns the client that sent the current request; `None` for jobs of the server itself. A job is added to the
-    /// queue of this client.
+    /// Returns the client that sent the current request; `None` for jobs of the server itself. Jobs are queued by
+    /// client.
     pub current_client: fn() -> Option<IpAddr>,
-    /// Returns the entry of the audit log for the current request. Each transaction of the request marks this entry as
-    /// committed.
+    /// Returns the id of the current request's entry in the audit log. Each transaction of the request marks this entry
+    /// as committed.
     pub current_audit_entry: fn() -> Option<i64>,
-    /// Callback that receives the duration of each job, including its time in the queue.
+    /// Returns the name of the user who sent the current request, or another name outside of requests of users.
+    pub current_user: fn() -> String,
+    /// Receives the duration of each job, including its time in the queue.
     pub observe_job: Arc<dyn Fn(Duration) + Send + Sync>,
 }
 
 impl Default for StoreHooks {
     fn default() -> StoreHooks {
-        StoreHooks { current_client: || None, current_audit_entry: || None, observe_job: Arc::new(|_| ()) }
+        StoreHooks {
+            current_client: || None,
+            current_audit_entry: || None,
+            current_user: String::new,
+            observe_job: Arc::new(|_| ()),
+        }
     }
 }
 
@@ -56,6 +64,8 @@ pub struct ServerState {
     pub heard: BootActivity,
     hooks: StoreHooks,
     gone: watch::Receiver<Option<String>>,
+    /// Notified when a job has failed because the database is unavailable.
+    failed: Arc<Notify>,
     /// Number that changes when another server may have changed the database.
     changes: watch::Receiver<u64>,
     pub(crate) reader: Option<ReadConnection>,
@@ -64,7 +74,7 @@ pub struct ServerState {
     pub(crate) instance: ServerInstance,
 }
 
-/// Stamp that identifies the content of a file at the time when its digest was computed.
+/// Path, size and modification time of a file when its digest was computed. They identify the content that was read.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct FileStamp {
     pub path: String,
@@ -148,22 +158,23 @@ impl ServerState {
             heard: BootActivity::new(quiet),
             hooks: StoreHooks::default(),
             gone,
+            failed: Arc::default(),
             changes,
             reader,
-            most_unknown: UNKNOWN_MACHINES,
+            most_unknown: DEFAULT_UNKNOWN_MACHINES_LIMIT,
             instance: ServerInstance::default(),
         })
     }
 
-    /// Sets how long a boot must be silent before another boot may register from the same address. A value above the
-    /// duration for other addresses is reduced to that duration.
-    pub fn with_quiet_at_same_address(mut self, quiet: Duration) -> ServerState {
+    /// Sets how long a boot must be inactive before another boot may register from the same address. If `quiet` is
+    /// longer than the timeout for boots from other addresses, that timeout is used.
+    pub fn with_same_address_timeout(mut self, quiet: Duration) -> ServerState {
         self.heard.quiet_at_same_address = quiet.min(self.heard.quiet);
         self
     }
 
     /// Sets the maximum number of machines that have no machine file.
-    pub fn with_most_unknown(self, most_unknown: usize) -> ServerState {
+    pub fn with_unknown_machines_limit(self, most_unknown: usize) -> ServerState {
         ServerState { most_unknown, ..self }
     }
 
@@ -172,23 +183,32 @@ impl ServerState {
         ServerState { hooks, ..self }
     }
 
+    pub(crate) fn current_user(&self) -> String {
+        (self.hooks.current_user)()
+    }
+
     /// Completes the waiting jobs, and closes the database file.
     pub async fn close(&self) {
         let (done, ended) = oneshot::channel();
         self.jobs.send_last(DatabaseJob::End(done));
-        // An error means that the thread has exited already.
+        // An error is ignored, because it only means that the thread has exited already.
         let _ = ended.await;
     }
 
-    /// Waits until the server must stop, and returns the reason.
+    /// Waits until the server must stop, because its database was lost or replaced, and returns the reason.
     pub async fn wait_until_gone(&self) -> String {
         let mut gone = self.gone.clone();
         let why = gone.wait_for(Option::is_some).await.ok().and_then(|why| why.clone());
         match why {
             Some(why) => why,
-            // The thread has exited normally: there will be no reason.
+            // The thread has exited normally, so no reason will arrive.
             None => std::future::pending().await,
         }
+    }
+
+    /// Waits until a job has failed because the database is unavailable.
+    pub async fn wait_for_failure(&self) {
+        self.failed.notified().await;
     }
 
     /// Returns whether other servers may use the same database.
@@ -209,7 +229,7 @@ impl ServerState {
         self.changes.clone()
     }
 
-    /// Checks that the database file still exists at its path. If it does not, [`ServerState::wait_until_gone`] returns.
+    /// Checks that the database file exists at its path. If it does not, [`ServerState::wait_until_gone`] returns.
     pub fn check_file(&self) {
         self.jobs.send(
             None,
@@ -226,16 +246,20 @@ impl ServerState {
     ) -> oneshot::Receiver<Result<T>> {
         let (answer, receiver) = oneshot::channel();
         // If the caller has disconnected, the receiver no longer exists. The work is done anyway.
-        let (began, observe) = (Instant::now(), self.hooks.observe_job.clone());
+        let (began, observe, failed) = (Instant::now(), self.hooks.observe_job.clone(), self.failed.clone());
         let work = move |store: &mut DatabaseFile| {
             let done = work(store);
             let acknowledge = move |synced: &Result<(), GroupFailure>| {
                 observe(began.elapsed());
-                drop(answer.send(combine_results(done, synced)));
+                let done = combine_results(done, synced);
+                if done.as_ref().is_err_and(|error| error.code() == ErrorCode::DatabaseUnavailable) {
+                    failed.notify_one();
+                }
+                drop(answer.send(done));
             };
             Box::new(acknowledge) as Acknowledgement
         };
-        // A job that cannot be sent drops `answer`, and the receiver gets an error.
+        // If the job cannot be sent, it is dropped together with `answer`, and the receiver gets an error.
         self.jobs.send((self.hooks.current_client)(), DatabaseJob::Work(Box::new(work)));
         receiver
     }
@@ -298,6 +322,7 @@ impl ServerState {
         let heard = self.heard.clone();
         let check = move |store: &mut DatabaseFile| {
             store.check_pulse()?;
+            store.check_space()?;
             store.exchange_calls(&heard)
         };
         flatten_answer(self.submit_job(check).await)
@@ -306,13 +331,17 @@ impl ServerState {
     /// Blocks the database's thread until the sender of the channel is dropped.
     #[cfg(any(test, feature = "testing"))]
     pub fn block_thread(&self, until: std::sync::mpsc::Receiver<()>) {
+        let (start, started) = std::sync::mpsc::channel();
         self.jobs.send(
             None,
             DatabaseJob::Work(Box::new(move |_| {
+                start.send(()).unwrap_or_default();
                 until.recv().unwrap_or_default();
                 Box::new(|_| ())
             })),
         );
+        // Afterwards, the queue contains only later jobs, which tests count.
+        started.recv().unwrap_or_default();
     }
 
     /// Returns the client of each job that the database has run, in the order of the jobs.
@@ -333,9 +362,9 @@ impl ServerState {
         self.jobs.count_waiting(None)
     }
 
-    /// Stores an event. For a machine that has no machine file, only the latest event is kept. If the server loses
-    /// power, an event may be lost, which is harmless. `is_late` is true for an event of a boot that has already
-    /// reported the end of its installation; such an event does not change the machine's phase.
+    /// Stores an event. For a machine that has no machine file, only the latest event is stored. The event may be lost
+    /// if the server loses power; this is harmless. `is_late` is true for an event of a boot that has already reported
+    /// the end of its installation; such an event does not change the machine's phase.
     ///
     /// # Errors
     /// Returns an error if the database cannot be read or written.
@@ -346,11 +375,11 @@ impl ServerState {
             let insert = "INSERT INTO events (machine, time, event) SELECT ?1, ?2, ?3
                  WHERE NOT EXISTS (SELECT 1 FROM machines WHERE id = ?1 AND stranger IS NOT NULL) RETURNING id";
             let stored = transaction.query_row(insert, params![machine, time, text], |row| row.get::<_, i64>(0));
-            if stored.optional()?.is_some_and(|number| number % TRIM_EVERY == 0) {
+            if stored.optional()?.is_some_and(|number| number % EVENTS_PER_TRIM == 0) {
                 transaction.execute(
                     "DELETE FROM events WHERE machine = ?1 AND id <= (SELECT id FROM events WHERE machine = ?1
                      ORDER BY id DESC LIMIT 1 OFFSET ?2)",
-                    params![machine, EVENTS_KEPT],
+                    params![machine, MAXIMUM_MACHINE_EVENTS],
                 )?;
             }
             let update = "INSERT INTO machines (id, last_seen, last_event) VALUES (?1, ?2, ?3)

@@ -1,5 +1,6 @@
 //! Id file next to the database. It contains the random id of the database and the number of its durable transactions.
-//! The id distinguishes the database from other databases, and the number distinguishes it from older copies of itself.
+//! The id distinguishes the database from other databases, and the number distinguishes the database from its older
+//! copies.
 
 use common::error::{Context, Error, Phase, Result};
 use linux::atomic_file::replace_file;
@@ -107,8 +108,7 @@ pub(crate) fn sync_folder(path: &Path) -> Result<()> {
 }
 
 /// Checks that the database belongs to the id file next to it, and returns its identity. A database without an identity
-/// gets a new identity.
-/// `name` describes the database in the error.
+/// gets a new one. `name` describes the database in the error.
 pub(crate) fn check_identity(
     database: &Path,
     name: &str,
@@ -128,7 +128,11 @@ pub(crate) fn check_identity(
         (Some(own), Some(beside)) => {
             format!("the database belongs to another directory: its id is {}, not {}", own.id, beside.id)
         }
-        (Some(own), None) => format!("the database has id {}, but {} next to it is missing", own.id, file.display()),
+        (Some(own), None) => format!(
+            "the database has the id {}, but the file {} next to the database is missing",
+            own.id,
+            file.display()
+        ),
         (None, Some(beside)) if beside.transactions > 0 => {
             format!(
                 "the database does not have an id, but {} has id {}: the database is older than that file, or belongs to another directory",
@@ -136,7 +140,8 @@ pub(crate) fn check_identity(
                 beside.id
             )
         }
-        // The first start was interrupted between writing the id file and the database.
+        // An earlier start of the server was interrupted after it wrote the id file, and before it wrote the id to the
+        // database.
         (None, Some(beside)) => return Ok(beside),
         (None, None) => {
             let fresh = DatabaseIdentity::generate();
@@ -155,7 +160,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_number_is_written_in_place_and_only_for_its_own_database() {
+    fn transaction_count_is_written_only_for_its_database() {
         let dir = tempfile::tempdir().unwrap();
         let path = id_path(&dir.path().join("drophammer.sqlite"));
         assert_eq!(read_id_file(&path).unwrap(), None);

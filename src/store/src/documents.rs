@@ -1,8 +1,8 @@
-//! Documents of the operator in the database: the texts of machine files, layouts, images and all other files that a server
-//! otherwise reads from its directory. They are used only if several servers can share the database, on PostgreSQL.
+//! Documents of the operator in the database: machine files, layouts, images and all other files that a server would
+//! otherwise read from its directory. They are used only on PostgreSQL, which several servers can share.
 //!
-//! Every change gets the next revision number, in a transaction that excludes all other changes. A change contains the
-//! text that it replaces, and is refused if the document has another text by then.
+//! Changes are stored one after the other, each with the next revision number. A change contains the text that it
+//! replaces, and is refused if the document has changed since.
 
 use crate::machine_removal::{ProtectedMachine, RemovedMachine, find_protected};
 use crate::sql::{self, Connection, OptionalExtension, Transaction, params};
@@ -53,7 +53,7 @@ pub struct DocumentChange {
     pub new: Option<String>,
 }
 
-/// Changes of many documents, all of which are stored or none.
+/// Changes of several documents. Either all of them are stored, or none.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DocumentBatch {
     /// Revision on which the changes are based; `None` if the database has never contained documents.
@@ -61,25 +61,25 @@ pub struct DocumentBatch {
     pub stored: Vec<(String, DocumentContent)>,
     /// Paths of documents that are removed.
     pub removed: Vec<String>,
-    /// Machines whose files are removed, or no longer describe them.
+    /// Machines that no machine file would describe after the batch.
     pub removed_machines: Vec<RemovedMachine>,
 }
 
-/// Result of a change.
+/// Result of changing a document.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum DocumentOutcome {
     /// The change is stored, with this revision.
     Stored(i64),
-    /// Another change was stored first; `None` if its author is unknown, because the document does not exist.
+    /// Another change was stored first. Contains its author, or `None` if the document does not exist.
     Conflict(Option<DocumentAuthorship>),
 }
 
-/// Result of a batch.
+/// Result of storing a batch of changes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum BatchOutcome {
     /// All changes are stored, with this revision.
     Stored(i64),
-    /// Another change was stored first.
+    /// Another change was stored first. Contains its author, if known.
     Conflict(Option<DocumentAuthorship>),
     /// The batch would remove machines that are in use.
     Protected(Vec<ProtectedMachine>),
@@ -93,7 +93,7 @@ fn read_update(connection: &Connection, known: Option<i64>) -> sql::Result<Optio
     let Some(revision) = read_revision(connection)?.filter(|now| Some(*now) != known) else { return Ok(None) };
     let paths = connection.prepare_cached("SELECT path FROM documents ORDER BY path")?;
     let paths = paths.query_map([], |row| row.get(0))?.collect::<sql::Result<_>>()?;
-    // A revision below the known one belongs to a restored database, of which everything is read.
+    // If the current revision is below the known one, the database was restored, so all documents are read.
     let after = known.filter(|known| *known < revision).unwrap_or(-1);
     let changed = "SELECT path, text, executable, revision FROM documents WHERE revision > ?1 ORDER BY path";
     let changed = connection.prepare_cached(changed)?.query_map([after], |row| {
@@ -165,7 +165,7 @@ fn store_batch(transaction: &Transaction, batch: &DocumentBatch, who: &str) -> s
     if read_revision(transaction)? != batch.base {
         return Ok(BatchOutcome::Conflict(find_author(transaction, None)?));
     }
-    // An order may have been placed since the server has checked the batch.
+    // The check is repeated, because an order may have been placed since the server checked the batch.
     let protected = find_protected(transaction, &batch.removed_machines)?;
     if !protected.is_empty() {
         return Ok(BatchOutcome::Protected(protected));
@@ -198,9 +198,9 @@ impl ServerState {
         self.run_durably(move |transaction| change_document(transaction, &change, &who)).await
     }
 
-    /// Stores all changes of a batch, unless the documents have changed since the revision on which the batch is based, or
-    /// the batch would remove machines that are in use.
-    /// From the first batch on, the database is the source of the documents.
+    /// Stores all changes of a batch. Stores nothing if the documents have changed since the revision on which the
+    /// batch is based, or if the batch would remove machines that are in use. From the first batch on, the documents in
+    /// the database replace the files of the directory.
     ///
     /// # Errors
     /// Returns an error if the database cannot be read or written.

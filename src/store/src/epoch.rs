@@ -1,17 +1,17 @@
 //! Epoch of the database, and the fencing tokens that the database issues.
 //!
 //! A database has the same epoch from its creation until it is restored from a backup. The restored database starts a
-//! new epoch, because its counter may be lower than the counter of the replaced database. Without a new epoch, the
-//! restored database could issue a number that the replaced database has already issued. Each reinstall order, first
-//! installation and migration receives a [`FencingToken`]: the id of the epoch and the next number. Tokens in the
-//! install markers on machines' disks never change the counter.
+//! new epoch, because its counter may be lower than that of the replaced database, and could repeat numbers that the
+//! replaced database has issued. Each reinstall order, first installation and migration receives a [`FencingToken`]:
+//! the id of the epoch and the next number. Tokens in the install markers on machines' disks never change the
+//! counter.
 
 use super::json_columns::{parse_column, to_json_column};
 use crate::sql::{self, Connection, OptionalExtension, Transaction, params};
 use model::install_marker::FencingToken;
 use uuid::Uuid;
 
-/// State of the epoch.
+/// Current epoch of the database.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Epoch {
     /// UUID of the epoch.
@@ -20,7 +20,7 @@ pub(crate) struct Epoch {
     pub restored: Option<String>,
 }
 
-/// Reads the epoch. A missing epoch is an error, so that a restored database cannot be mistaken for one that was not restored.
+/// Reads the epoch. Returns an error if it is missing, because the database may have been restored.
 pub(crate) fn read_epoch(connection: &Connection) -> sql::Result<Epoch> {
     let select = connection.prepare_cached("SELECT id, restored FROM epoch")?;
     select.query_row([], |row| Ok(Epoch { id: row.get(0)?, restored: row.get(1)? }))
@@ -60,7 +60,8 @@ pub(crate) fn start_restored_epoch(transaction: &Transaction, now: &str) -> sql:
     transaction.execute("DELETE FROM confirmed", []).map(drop)
 }
 
-/// Returns the fencing token of an allocation. If the allocation was never installed and has no token of this epoch, issues a new one.
+/// Returns the token of an allocation. If the allocation is not installed and has no token of the current epoch,
+/// issues a new one.
 pub(crate) fn find_or_issue_token(
     transaction: &Transaction,
     machine: &str,
@@ -92,14 +93,14 @@ mod tests {
     }
 
     #[test]
-    fn tokens_rise_within_an_epoch_and_a_restored_database_starts_another_one() {
+    fn fencing_tokens_increase_within_an_epoch() {
         let connection = database();
         let transaction = connection.transaction().unwrap();
         let [one, two] = [(); 2].map(|()| issue_token(&transaction).unwrap());
         assert_eq!((one.sequence, two.compare_age(&one)), (1, Some(Ordering::Greater)));
         assert_eq!(read_epoch(&transaction).unwrap(), Epoch { id: one.database.clone(), restored: None });
         complete_epoch(&transaction).unwrap();
-        assert_eq!(read_epoch(&transaction).unwrap().id, one.database, "a start does not begin another one");
+        assert_eq!(read_epoch(&transaction).unwrap().id, one.database, "a start does not begin another epoch");
         start_restored_epoch(&transaction, "2026-11-01T00:00:00Z").unwrap();
         let restored = issue_token(&transaction).unwrap();
         assert!(restored.is_plausible() && restored.compare_age(&two).is_none());
@@ -107,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_number_is_issued_once_and_then_it_is_an_error() {
+    fn last_fencing_token_is_issued_only_once() {
         let connection = database();
         let transaction = connection.transaction().unwrap();
         transaction.execute("UPDATE epoch SET sequence = ?1", [i64::MAX - 1]).unwrap();
@@ -117,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn a_database_without_an_epoch_is_an_error_and_never_passes_for_one_that_was_not_restored() {
+    fn database_without_epoch_is_an_error() {
         let connection = database();
         connection.execute("DELETE FROM epoch", []).unwrap();
         assert!(read_epoch(&connection).is_err());

@@ -10,7 +10,7 @@ use control::api_types::InstallReport;
 use serde::{Deserialize, Serialize};
 
 /// Maximum number of entries stored per machine.
-const ENTRIES_KEPT: u32 = 200;
+const MAXIMUM_MACHINE_ENTRIES: u32 = 200;
 
 /// Type of a history entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
@@ -45,13 +45,13 @@ pub struct HistoryEntry {
     /// Id of the reinstall order; absent for a first installation.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub order: Option<String>,
-    /// Failed stage.
+    /// Stage in which the installation failed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stage: Option<String>,
     /// Result as reported by the machine; empty for orders.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub message: String,
-    /// Duration of all stages together.
+    /// Duration of all stages together, in seconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub seconds: Option<f64>,
 }
@@ -85,7 +85,7 @@ pub(crate) fn insert_entry(transaction: &Transaction, machine: &str, entry: &His
     transaction.execute(
         "DELETE FROM history WHERE machine = ?1 AND id <= (SELECT id FROM history WHERE machine = ?1
          ORDER BY id DESC LIMIT 1 OFFSET ?2)",
-        params![machine, ENTRIES_KEPT],
+        params![machine, MAXIMUM_MACHINE_ENTRIES],
     )?;
     Ok(())
 }
@@ -108,8 +108,8 @@ impl ServerState {
         .await
     }
 
-    /// Returns the history of the machine, the oldest entry first. Entries of a newer version that this version does not
-    /// support are omitted.
+    /// Returns the history of the machine, the oldest entry first. Omits entries of a newer version that this version
+    /// does not support.
     ///
     /// # Errors
     /// Returns an error if the database cannot be read or written.

@@ -1,7 +1,6 @@
-//! Job queue of the database's thread. Each client address has its own queue, and the queues are served in turn. A
-//! client's next job therefore waits for at most one job of each other address, however many jobs the other addresses
-//! have queued. The jobs of the server itself alternate with those of the addresses: they keep the snapshots up to date
-//! for which thousands of machines may wait.
+//! Job queue of the database's thread. Each client address has its own queue, and the queues are served round-robin:
+//! before a client's next job, at most one job of each other address runs. Up to half of the jobs may be jobs of the
+//! server itself, because these jobs update the snapshots for which thousands of machines may wait.
 
 use common::sync::lock_mutex;
 use std::collections::{HashMap, VecDeque};
@@ -30,11 +29,11 @@ struct JobQueue<T> {
 
 struct WaitingJobs<T> {
     queues: HashMap<JobOrigin, VecDeque<T>>,
-    /// Origins with waiting jobs, in the order in which the origins are served. The server itself precedes all addresses;
-    /// between two of its jobs, one address is served.
-    turns: VecDeque<JobOrigin>,
-    /// True if the last job was one of the server itself.
-    is_own_turn_over: bool,
+    /// Origins with waiting jobs, in the order in which they are served. The server itself precedes all addresses,
+    /// but one job of an address is run between two jobs of the server.
+    queue_order: VecDeque<JobOrigin>,
+    /// True if the last job was a job of the server itself.
+    was_own_job: bool,
     /// Job that is run after all others. Once it is set, no further job is accepted.
     last: Option<T>,
     senders: usize,
@@ -48,8 +47,8 @@ impl<T> WaitingJobs<T> {
     fn new() -> WaitingJobs<T> {
         WaitingJobs {
             queues: HashMap::new(),
-            turns: VecDeque::new(),
-            is_own_turn_over: false,
+            queue_order: VecDeque::new(),
+            was_own_job: false,
             last: None,
             senders: 1,
             is_closed: false,
@@ -62,24 +61,24 @@ impl<T> WaitingJobs<T> {
         let queue = self.queues.entry(origin).or_default();
         match origin {
             _ if !queue.is_empty() => {}
-            Some(_) => self.turns.push_back(origin),
-            None if self.is_own_turn_over => self.turns.insert(self.turns.len().min(1), None),
-            None => self.turns.push_front(None),
+            Some(_) => self.queue_order.push_back(origin),
+            None if self.was_own_job => self.queue_order.insert(self.queue_order.len().min(1), None),
+            None => self.queue_order.push_front(None),
         }
         queue.push_back(job);
     }
 
     fn pop_job(&mut self) -> Option<T> {
-        let Some(origin) = self.turns.pop_front() else { return self.last.take() };
+        let Some(origin) = self.queue_order.pop_front() else { return self.last.take() };
         #[cfg(any(test, feature = "testing"))]
         self.taken.push(origin);
-        self.is_own_turn_over = origin.is_none();
+        self.was_own_job = origin.is_none();
         let queue = self.queues.get_mut(&origin)?;
         let job = queue.pop_front();
         match queue.is_empty() {
             true => drop(self.queues.remove(&origin)),
-            false if origin.is_none() => self.turns.insert(self.turns.len().min(1), None),
-            false => self.turns.push_back(origin),
+            false if origin.is_none() => self.queue_order.insert(self.queue_order.len().min(1), None),
+            false => self.queue_order.push_back(origin),
         }
         job
     }
@@ -156,7 +155,7 @@ impl<T> JobReceiver<T> {
 }
 
 impl<T> Drop for JobReceiver<T> {
-    /// Drops the waiting jobs, so that their callers get an error.
+    /// Drops the waiting jobs. Their callers then get an error.
     fn drop(&mut self) {
         let mut waiting = lock_mutex(&self.0.waiting);
         let left = std::mem::replace(&mut *waiting, WaitingJobs { is_closed: true, ..WaitingJobs::new() });
@@ -189,13 +188,13 @@ mod tests {
     }
 
     #[test]
-    fn jobs_of_the_server_itself_alternate_with_those_of_the_addresses() {
+    fn own_jobs_alternate_with_jobs_of_addresses() {
         let (sender, receiver) = create_queue();
         (2..6).for_each(|last| sender.send(address(last), (last, 0)));
         (0..3).for_each(|number| sender.send(None, (0, number)));
         let take = |count: usize| (0..count).map(|_| receiver.receive_waiting().unwrap()).collect::<Vec<_>>();
         assert_eq!(take(3), [(0, 0), (2, 0), (0, 1)]);
-        // A server that sends a job after each response delays the addresses no further.
+        // If the server sends a job after each response, it delays each job of an address by at most one job.
         sender.send(None, (0, 3));
         assert_eq!(take(3), [(3, 0), (0, 2), (4, 0)]);
         assert_eq!(take(2), [(0, 3), (5, 0)]);
@@ -208,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_job_comes_after_all_others_and_none_comes_after_it() {
+    fn last_job_is_received_after_waiting_jobs() {
         let (sender, receiver) = create_queue();
         sender.send(address(2), 1);
         sender.send_last(9);

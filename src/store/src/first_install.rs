@@ -1,7 +1,7 @@
 //! Start of a first installation. A first installation starts when a boot passes the point of no return, after which
-//! the boot may erase data. The installation may start if the record of the allocation still permits a first
-//! installation, and the boot is still the machine's current boot. Once the installation has started, it continues only
-//! on the same disks.
+//! the boot may erase data. The start is permitted if the record of the allocation still permits a first
+//! installation, and the boot is the machine's current boot. Once the installation has started, it can be continued
+//! only on the same disks.
 
 use super::boots::current_token;
 use super::install_attempt::{AttemptStart, StartedAttempt};
@@ -24,8 +24,8 @@ pub enum FirstStartOutcome {
 }
 
 impl ServerState {
-    /// Records that this boot passes the point of no return of a first installation. If the start of the installation
-    /// must be refused, records nothing, and returns the reason.
+    /// Records that this boot passes the point of no return of a first installation. If the start must be refused,
+    /// records nothing, and returns the reason.
     ///
     /// # Errors
     /// Returns an error if the database cannot be read or written.
@@ -55,10 +55,10 @@ impl ServerState {
             let only = standing.first.as_ref().is_none_or(|first| first.only && first.by == start.by);
             let image = served_image(transaction, &machine, &allocation)?;
             let StartedAttempt { by, record } = start.to_attempt(image);
-            let begun = to_json_column(&FirstInstall { disks: start.disks, by, only, heard: false, record })?;
+            let started = to_json_column(&FirstInstall { disks: start.disks, by, only, heard: false, record })?;
             transaction.execute(
                 "UPDATE allocations SET begun = ?3 WHERE machine = ?1 AND id = ?2",
-                params![machine, allocation, begun],
+                params![machine, allocation, started],
             )?;
             start_record(transaction, &machine, &allocation)?;
             Ok(FirstStartOutcome::Permitted(standing.first.is_none()))
@@ -91,7 +91,7 @@ fn explain_refusal(standing: &InstallState, machine: &str, allocation: &str) -> 
 }
 
 /// Records the failure of a first installation that has started. If the boot reports that it has written nothing, and
-/// no earlier boot has passed the point of no return, the installation is recorded as not started.
+/// no earlier boot has passed the point of no return, the installation counts as not started again.
 pub(crate) fn record_failure(
     transaction: &Transaction,
     machine: &str,
@@ -101,12 +101,12 @@ pub(crate) fn record_failure(
 ) -> sql::Result<()> {
     let token = current_token(transaction, machine)?;
     let Some(first) = first.filter(|first| token == Some(first.by)) else { return Ok(()) };
-    let begun = match report.untouched && first.only {
+    let started = match report.untouched && first.only {
         true => None,
         false => Some(to_json_column(&FirstInstall { heard: true, ..first })?),
     };
     let update = "UPDATE allocations SET begun = ?3 WHERE machine = ?1 AND id = ?2";
-    transaction.execute(update, params![machine, allocation, begun]).map(drop)
+    transaction.execute(update, params![machine, allocation, started]).map(drop)
 }
 
 /// Returns the id of the image that was specified when the allocation was last served to the machine.
@@ -116,9 +116,9 @@ pub(crate) fn served_image(transaction: &Transaction, machine: &str, allocation:
 }
 
 /// Compares the machine's disks with those on which the installation started. Describes the first different disk.
-fn explain_other_disk(begun: &[RecordedDisk], now: &[RecordedDisk]) -> Option<String> {
+fn explain_other_disk(started: &[RecordedDisk], now: &[RecordedDisk]) -> Option<String> {
     now.iter().find_map(|now| {
-        let then = begun.iter().find(|then| then.device == now.device)?;
+        let then = started.iter().find(|then| then.device == now.device)?;
         then.is_different_disk(now).then(|| {
             format!(
                 "the installation started on {} with {}, but this device is now the disk with {}: put the original disk back, or assign the machine a new \

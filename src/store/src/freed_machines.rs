@@ -5,16 +5,16 @@ use crate::sql::{self, Connection, OptionalExtension, Transaction, params};
 use common::error::Result;
 
 /// SQL query that returns a row if the system of a previous tenant may run: an allocation other than the one in the
-/// machine file is installed. Returns no row if the allocation in the machine file is installed, or its installation
-/// has started. Returns no row either if a boot of the machine has registered and has not ended.
-const NOT_CLEAN: &str = "SELECT 1 FROM allocations a WHERE a.machine = ?1 AND a.id IS DISTINCT FROM ?2
+/// machine file is installed. The query returns no row if the allocation in the machine file is installed or its
+/// installation has started, or if a registered boot of the machine has not ended.
+const PREVIOUS_SYSTEM_QUERY: &str = "SELECT 1 FROM allocations a WHERE a.machine = ?1 AND a.id IS DISTINCT FROM ?2
          AND (a.succeeded = 1 OR a.adopted IS NOT NULL)
          AND NOT EXISTS (SELECT 1 FROM allocations b WHERE b.machine = ?1 AND b.id = ?2
              AND (b.succeeded = 1 OR b.adopted IS NOT NULL OR b.begun IS NOT NULL))
          AND NOT EXISTS (SELECT 1 FROM boots WHERE machine = ?1 AND address IS NOT NULL AND over IS NULL)";
 
 impl ServerState {
-    /// Records that the operator frees the machine. Boots that were requested earlier can no longer register.
+    /// Records that the operator frees the machine. A boot that was requested before this can no longer register.
     ///
     /// # Errors
     /// Returns an error if the database cannot be read or written.
@@ -27,8 +27,8 @@ impl ServerState {
         .await
     }
 
-    /// Returns whether the system of a previous tenant may still run on the machine. `allocation` is the allocation in the
-    /// machine file.
+    /// Returns whether the system of a previous tenant may still run on the machine. `allocation` is the allocation in
+    /// the machine file.
     ///
     /// # Errors
     /// Returns an error if the database cannot be read or written.
@@ -38,14 +38,14 @@ impl ServerState {
     }
 }
 
-/// Returns whether the system of a previous tenant may still run on the machine. That is the case if the machine has not
-/// booted the ramdisk since it was freed. `allocation` is the allocation in the machine file.
+/// Returns whether the system of a previous tenant may still run on the machine, according to
+/// [`PREVIOUS_SYSTEM_QUERY`]. `allocation` is the allocation in the machine file.
 pub(crate) fn may_run_previous_system(
     connection: &Connection,
     machine: &str,
     allocation: Option<&str>,
 ) -> sql::Result<bool> {
-    connection.prepare_cached(NOT_CLEAN)?.exists(params![machine, allocation])
+    connection.prepare_cached(PREVIOUS_SYSTEM_QUERY)?.exists(params![machine, allocation])
 }
 
 fn record_freed(transaction: &Transaction, machine: &str, time: &str) -> sql::Result<()> {

@@ -1,9 +1,9 @@
-//! Thread of the database. It runs jobs one after the other, and syncs the durable transactions of several jobs together,
-//! since a sync takes as long as hundreds of transactions.
+//! Thread of the database. It runs jobs one after the other, and syncs the durable transactions of several jobs
+//! together, since a sync takes as long as hundreds of transactions.
 //!
-//! A group begins with the first durable transaction that is not synced yet; on PostgreSQL, with the first transaction that
-//! writes. Until the group is synced, no job of the group is acknowledged, including those that only read: their results may
-//! depend on a transaction that a power failure would undo, or that is not committed yet.
+//! A commit group begins with the first durable transaction that is not synced yet; on PostgreSQL, with the first
+//! transaction that writes. No job of the group is acknowledged before the group is synced. This includes jobs that
+//! only read: their results may depend on a transaction that a power failure would undo, or that is not committed yet.
 
 use crate::database_file::DatabaseFile;
 use crate::fair_queue::JobReceiver;
@@ -73,7 +73,7 @@ pub(crate) fn combine_results<T>(done: Result<T>, synced: &Result<(), GroupFailu
 pub(crate) fn run_jobs(mut store: DatabaseFile, queue: &JobReceiver<DatabaseJob>) {
     let mut group = Vec::new();
     loop {
-        // The group of a job that has panicked is empty, but must be synced too.
+        // A job that has panicked has no acknowledgement in the group, but the transactions before it must be synced.
         let is_open = !group.is_empty() || store.has_unsynced();
         let job = if is_open { queue.receive_waiting() } else { queue.receive() };
         match job {
@@ -99,7 +99,7 @@ fn run_job(
     work: Box<dyn FnOnce(&mut DatabaseFile) -> Acknowledgement + Send>,
     group: &mut Vec<Acknowledgement>,
 ) {
-    // A panic ends one call only: its transaction is rolled back, and its caller gets an error.
+    // A panic affects one job only: its transaction is rolled back, and its caller gets an error.
     let done = catch_unwind(AssertUnwindSafe(|| work(store)));
     match done {
         Ok(acknowledge) if group.is_empty() && !store.has_unsynced() => acknowledge(&Ok(())),
@@ -160,7 +160,7 @@ mod tests {
         count(state, "SELECT transactions FROM identity").await
     }
 
-    /// Sends a job, and waits until it is in the queue of the blocked thread.
+    /// Sends a job, and waits until it is in the queue of the database's thread, which is blocked.
     async fn send<T: Send + 'static>(
         state: &ServerState,
         work: impl Future<Output = Result<T>> + Send + 'static,
@@ -177,8 +177,8 @@ mod tests {
         state.free_machine(&machine).await
     }
 
-    /// Frees many machines at the same time, while the thread of the database is blocked. Runs `blocked` before it
-    /// continues. Returns the results.
+    /// Frees many machines at the same time, while the thread of the database is blocked. Calls `blocked` before the
+    /// thread continues. Returns the results.
     async fn free_together(state: &ServerState, blocked: impl FnOnce()) -> Vec<Result<()>> {
         let (until, blocks) = mpsc::channel();
         state.block_thread(blocks);
@@ -213,7 +213,7 @@ mod tests {
         if is_postgres("") {
             return;
         }
-        // All of them are in the database file, not only in its log.
+        // All transactions are in the database file, not only in its log.
         drop(state);
         let copy = tempfile::tempdir().unwrap();
         for name in ["drophammer.sqlite", "drophammer.id"] {
@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn nothing_is_acknowledged_if_its_group_cannot_be_synced() {
+    async fn failed_sync_fails_all_transactions_of_the_group() {
         let dir = tempfile::tempdir().unwrap();
         let state = open(&dir).await;
         let results = free_together(&state, || fs::remove_file(id_file(&dir)).unwrap()).await;
@@ -235,7 +235,7 @@ mod tests {
 
     /// The result of a read may depend on a transaction that is not synced yet.
     #[tokio::test]
-    async fn a_read_in_a_group_is_acknowledged_with_it() {
+    async fn read_fails_if_its_group_is_not_synced() {
         let dir = tempfile::tempdir().unwrap();
         let state = open(&dir).await;
         let (until, blocks) = mpsc::channel();
@@ -251,7 +251,7 @@ mod tests {
 
     /// Jobs that fail, panic or ignore an error change nothing, and the other jobs of their group are stored.
     #[tokio::test]
-    async fn a_failed_job_in_a_group_leaves_the_others() {
+    async fn failed_job_does_not_affect_others_in_its_group() {
         let dir = tempfile::tempdir().unwrap();
         let state = open(&dir).await;
         let before = count_transactions(&state).await;

@@ -66,7 +66,7 @@ pub struct ImageDigests {
 }
 
 impl ImageDigests {
-    /// Starts the thread. The thread calls `done` with the result for each file, which the caller must pass to
+    /// Starts the thread. For each file, the thread calls `done` with the result. The caller must pass the result to
     /// [`ImageDigests::store_result`].
     ///
     /// # Errors
@@ -97,7 +97,7 @@ impl ImageDigests {
         if let Some(known) = self.known.get(&file) {
             return known.clone().transpose();
         }
-        // If the digest cannot be stored, it is computed again, which is only slower.
+        // If the database cannot be read, the digest is computed again, which only takes longer.
         let cached = self.state.find_digest(&file).ok().flatten();
         if cached.is_none() {
             let _ = self.queue.send(file.clone());
@@ -106,8 +106,8 @@ impl ImageDigests {
         Ok(cached)
     }
 
-    /// Stores a result. If the file has changed while it was read, its stamp has changed too. The result is then cached
-    /// in memory for the old stamp only, and the digest of the new content will be requested later.
+    /// Stores a result. If the file has changed while it was read, the result is cached only in memory and for the
+    /// old stamp, so the digest of the new content will be computed later.
     pub fn store_result(&mut self, done: DigestResult) {
         let unchanged = file_stamp(Path::new(&done.file.path)).is_ok_and(|now| now == done.file);
         if let (true, Ok(digest)) = (unchanged, &done.digest) {
@@ -119,8 +119,8 @@ impl ImageDigests {
         self.known.insert(done.file, Some(done.digest));
     }
 
-    /// Discards failures to read files after some time, so that these files are read again: the causes may have been
-    /// temporary. Returns whether any failures were discarded.
+    /// Discards failed attempts to read files after [`TRY_AGAIN_AFTER`], so that these files are read again. Returns
+    /// whether any failures were discarded.
     pub fn discard_failures(&mut self) -> bool {
         let is_due = self.failed.take_if(|since| since.elapsed() >= TRY_AGAIN_AFTER).is_some();
         if is_due {

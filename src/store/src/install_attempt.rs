@@ -1,5 +1,5 @@
-//! Attempts of installations and migrations that pass their point of no return, after which the attempts may erase
-//! data: the announcement that the boot sends, and the record that the server keeps.
+//! Attempts of installations and migrations that pass their point of no return, after which they may erase data.
+//! Contains the announcement that the agent sends before that point, and the record that the server stores.
 
 use super::TokenHash;
 use model::install_marker::{AttemptRecord, RecordedDisk};
@@ -7,14 +7,18 @@ use serde::{Deserialize, Serialize};
 
 /// Maximum number of attempts of one reinstall order.
 pub const ATTEMPTS: u32 = 3;
+/// Maximum number of boots of one attempt that are served even if no agent registers. Boots within three minutes count
+/// as one. A ramdisk that does not start its agent is therefore served for about half an hour. If a server is slow or
+/// has failed, the requests that the firmware repeats do not end an order.
+pub const UNREGISTERED_BOOTS: u32 = 10;
 
 /// Attempt that has passed its point of no return, and may therefore have erased data.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StartedAttempt {
     /// Hash of the token of the boot that makes the attempt.
     pub by: TokenHash,
-    /// Record of the attempt's secret; `None` if the agent sent no digest of the secret. In that case, only the boot
-    /// that makes the attempt can report the success.
+    /// Digest of the attempt's secret, and id of the image; `None` if the agent sent no digest of the secret. In that
+    /// case, only the boot that makes the attempt can report the success.
     #[serde(default)]
     pub record: Option<AttemptRecord>,
 }
@@ -29,7 +33,8 @@ pub struct AttemptStart {
 }
 
 impl AttemptStart {
-    /// Converts the announcement to the server's record of the attempt, which installs the given image.
+    /// Converts the announced start of an attempt to the server's record. `image` is the id of the image that the
+    /// attempt installs.
     pub(crate) fn to_attempt(&self, image: Option<String>) -> StartedAttempt {
         let record = self.secret_digest.clone().map(|secret_digest| AttemptRecord { secret_digest, image });
         StartedAttempt { by: self.by, record }

@@ -25,21 +25,21 @@ pub struct InstallState {
     /// Time at which the allocation was first recorded; empty if the allocation is not on record.
     pub created: String,
     pub succeeded: bool,
-    /// True if the operator has reported the allocation as installed (adoption), and the machine has not reported the
-    /// installation yet.
+    /// True if the operator has adopted the allocation, that is, reported it as installed, and the machine has not
+    /// reported the installation yet.
     pub adopted: bool,
     /// Install marker that the operator was shown when the allocation was adopted.
     pub adopted_marker: Option<InstallMarker>,
-    /// True if the installation is known only from an adopted install marker. The image, disks and volumes of the
-    /// installation are then not verified.
+    /// True if the installation is known only from an adopted install marker. Its image, disks and volumes are then not
+    /// verified.
     pub is_claimed: bool,
     /// Id of the installed image; `None` in databases of earlier versions.
     pub image: Option<String>,
     /// Installed layout, as it was served to the machine; `None` in databases of earlier versions, which store only the
     /// id of the layout.
     pub layout: Option<Value>,
-    /// Fields with which the allocation was installed; `None` if an earlier version installed the allocation, or the
-    /// operator adopted it.
+    /// Fields with which the allocation was installed; `None` if an earlier version of the server recorded the
+    /// installation, or the operator adopted it.
     pub installed_allocation: Option<InstalledAllocation>,
     /// Id of the layout that was last served to the machine.
     pub layout_id: Option<String>,
@@ -61,8 +61,8 @@ pub struct InstallState {
     /// Id of another machine on which this allocation is installed. If set, this machine must not receive the
     /// allocation.
     pub elsewhere: Option<String>,
-    /// True if the machine must not boot this allocation from its disks, since a migration has transferred the
-    /// allocation to another machine, or has overwritten the allocation's system.
+    /// True if the machine must not boot this allocation from its disks: a migration has transferred the allocation to
+    /// another machine, or has overwritten the system of the allocation.
     pub barred: bool,
     /// True if the database was restored from a backup, and the record of the machine has not been confirmed since
     /// then.
@@ -72,9 +72,9 @@ pub struct InstallState {
     pub fencing: Option<FencingToken>,
     /// Ids that the machine had before it was renamed.
     pub former: Vec<String>,
-    /// True if the record of an installation on the machine may have been lost with an earlier database.
+    /// True if this database has replaced a lost one, which may have recorded an installation on the machine.
     pub unremembered: bool,
-    /// Layout that a template generates from the machine's registered hardware, or the reason why it cannot be generated.
+    /// Layout that a template generates from the machine's registered hardware, or the reason why it cannot do so.
     pub generated: Option<Result<Layout, String>>,
     /// Problems of deploy templates that the machine's traits enable, but that the machine's registered hardware does
     /// not support.
@@ -89,21 +89,37 @@ impl InstallState {
         self.succeeded || self.adopted
     }
 
-    /// Returns whether the next boot installs the machine: the allocation was never installed, or a reinstall is
-    /// ordered.
-    pub fn will_install(&self) -> bool {
-        !self.is_installed() || self.order.is_some()
+    /// Returns whether a reinstall can be ordered. An adopted installation whose machine has not reported a marker is
+    /// reinstalled only if the order permits this, because the machine might not have a marker: other installers do not
+    /// write markers.
+    pub fn can_be_reinstalled(&self, without_marker: bool) -> bool {
+        self.succeeded || (self.adopted && without_marker)
     }
 
-    /// Returns the fields that a reinstall keeps, or `None` if the fields of the machine file apply. The machine file
-    /// applies if the allocation is not installed, if its installed fields are not recorded, or if the reinstall order
-    /// requests the machine file.
-    pub fn kept_allocation(&self) -> Option<&InstalledAllocation> {
-        let applies_file = self.order.as_ref().is_some_and(|order| order.apply_allocation);
+    /// Returns the state in which the adopted installation is recorded as installed. Other states are returned
+    /// unchanged.
+    pub fn with_claimed_installation(self) -> InstallState {
+        match self.adopted {
+            true => InstallState { succeeded: true, adopted: false, is_claimed: true, ..self },
+            false => self,
+        }
+    }
+
+    /// Returns whether the next boot installs the machine: the allocation was never installed, or a reinstall is
+    /// ordered and not suspended.
+    pub fn will_install(&self) -> bool {
+        !self.is_installed() || self.order.as_ref().is_some_and(|order| !order.is_suspended())
+    }
+
+    /// Returns the fields that a reinstall preserves, or `None` if the fields of the machine file apply. The fields of
+    /// the machine file apply if the allocation is not installed, if its installed fields are not recorded, or if the
+    /// reinstall order requests the fields of the machine file.
+    pub fn preserved_allocation(&self) -> Option<&InstalledAllocation> {
+        let applies_file = self.order.as_ref().is_some_and(|order| order.apply_allocation && !order.is_suspended());
         self.installed_allocation.as_ref().filter(|_| self.succeeded && !applies_file)
     }
 
-    /// Returns an identifier of the last completed installation; empty if no installation has completed.
+    /// Returns an identifier that changes with each completed installation; empty if no installation has completed.
     pub fn last_installation(&self) -> String {
         match (&self.marker, self.succeeded) {
             (_, false) => String::new(),
@@ -112,25 +128,26 @@ impl InstallState {
         }
     }
 
-    /// Removes the reinstall order from the state of an installed machine that needs confirmation, so that the
-    /// installed system boots.
-    pub fn without_unconfirmed_order(self) -> InstallState {
-        match self.unconfirmed && self.is_installed() {
+    /// Removes the reinstall order if it is suspended, or if the machine is installed and needs confirmation. The
+    /// machine then boots its installed system.
+    pub fn without_withheld_order(self) -> InstallState {
+        let is_suspended = self.order.as_ref().is_some_and(ReinstallOrder::is_suspended);
+        match is_suspended || (self.unconfirmed && self.is_installed()) {
             true => InstallState { order: None, ..self },
             false => self,
         }
     }
 
-    /// Returns the layout with which an installation has started, or `None` if no installation has started. The
-    /// installation continues with this layout even if the operator's files contain another one: the installation may
-    /// be complete, and only its report may have been lost.
+    /// Returns the layout with which an installation has started, or `None` if no installation has started. Later
+    /// attempts continue with this layout even if the operator's files contain another one: the installation may be
+    /// complete, and only its report may have been lost.
     pub fn pinned_layout(&self) -> Option<&Value> {
         let given = self.handed_out.as_ref()?;
-        let begun = match &self.order {
-            Some(order) => order.begun && given.order == order.id,
+        let started = match &self.order {
+            Some(order) => order.started && given.order == order.id,
             None => !self.succeeded && self.first.as_ref().is_some_and(|first| !first.heard),
         };
-        begun.then_some(&given.layout)
+        started.then_some(&given.layout)
     }
 }
 
@@ -152,8 +169,8 @@ pub struct FirstInstall {
     pub only: bool,
     /// True if the agent has reported a failure during the boot that was the last to pass the point of no return.
     pub heard: bool,
-    /// Record of the secret of the boot that was the last to pass the point of no return. `None` if the agent did not
-    /// send a digest of the secret, and in databases of earlier versions.
+    /// Record of the attempt of the boot that was the last to pass the point of no return. `None` if the agent did not
+    /// send a digest of the attempt's secret, and in databases of earlier versions.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub record: Option<AttemptRecord>,
 }
@@ -174,7 +191,7 @@ pub struct ServedRecord {
     pub fencing: Option<FencingToken>,
 }
 
-/// Installation that the server sends to a machine.
+/// Data that the server records when it sends an installation to a machine.
 pub struct ServedInstall<'a> {
     pub layout_id: &'a str,
     pub layout: &'a Value,
@@ -230,8 +247,8 @@ impl ServerState {
         let (machine, allocation) = (machine.to_owned(), allocation.to_owned());
         let (id, document, image) = (what.layout_id.to_owned(), what.layout.to_string(), what.image.to_owned());
         let (order, fields) = (what.order.to_owned(), what.fields.clone());
-        // The report of success makes this the installed layout. The layout must be on disk by then, even if the server
-        // loses power in between.
+        // When success is reported, this layout becomes the installed layout. The layout must be on disk by then, even
+        // if the server loses power in the meantime.
         self.run_durably(move |transaction| {
             transaction.execute(
                 "INSERT INTO layouts (machine, allocation, layout, document, image, for_order, fields)
@@ -244,7 +261,7 @@ impl ServerState {
                 "INSERT INTO allocations (machine, id, created) VALUES (?1, ?2, ?3) ON CONFLICT DO NOTHING",
                 params![machine, allocation, now()],
             )?;
-            // The machine file may have been added while the machine waited.
+            // The machine is marked as known, because its machine file may have been added while the machine waited.
             unknown_machines::mark_known(transaction, &machine)?;
             let fencing = epoch::find_or_issue_token(transaction, &machine, &allocation)?;
             let select = "SELECT created FROM allocations WHERE machine = ?1 AND id = ?2";
@@ -255,9 +272,10 @@ impl ServerState {
     }
 }
 
-const ELSEWHERE: &str = "SELECT machine FROM allocations WHERE id = ?2 AND machine <> ?1 AND succeeded = 1 LIMIT 1";
+const OTHER_MACHINE_QUERY: &str =
+    "SELECT machine FROM allocations WHERE id = ?2 AND machine <> ?1 AND succeeded = 1 LIMIT 1";
 
-/// Reads the state of an allocation. The result is consistent if the caller reads it in a transaction.
+/// Reads the state of an allocation. The state is consistent only if the caller reads within a transaction.
 pub fn read_install_state(connection: &Connection, machine: &str, allocation: &str) -> sql::Result<InstallState> {
     let key = [machine, allocation];
     let select = "SELECT created, succeeded, a.image, a.layout, l.layout, marker, outcome, begun, document, for_order,
@@ -292,7 +310,8 @@ pub fn read_install_state(connection: &Connection, machine: &str, allocation: &s
     });
     let mut standing = standing.optional()?.unwrap_or_default();
     if !standing.succeeded {
-        standing.elsewhere = connection.prepare_cached(ELSEWHERE)?.query_row(key, |row| row.get(0)).optional()?;
+        standing.elsewhere =
+            connection.prepare_cached(OTHER_MACHINE_QUERY)?.query_row(key, |row| row.get(0)).optional()?;
     }
     standing.unremembered = lost_database::is_unremembered(connection, machine)?;
     standing.barred = boot_prohibitions::is_barred(connection, machine, allocation)?;
@@ -308,12 +327,12 @@ mod tests {
     use super::*;
     use crate::schema;
 
-    /// Of a rack of ten thousand it is asked ten thousand times.
+    /// The summary of ten thousand machines executes this query ten thousand times.
     #[test]
-    fn no_allocation_is_looked_for_in_the_whole_table() {
+    fn allocation_lookup_uses_the_index() {
         let connection = Connection::open_in_memory().unwrap();
         schema::upgrade_schema(&connection).unwrap();
-        let explain = format!("EXPLAIN QUERY PLAN {ELSEWHERE}");
+        let explain = format!("EXPLAIN QUERY PLAN {OTHER_MACHINE_QUERY}");
         let how: String = connection.query_row(&explain, ["m", "a"], |row| row.get(3)).unwrap();
         assert_eq!(how, "SEARCH allocations USING INDEX allocations_by_id (id=?)");
     }

@@ -1,9 +1,9 @@
-//! Record of an allocation as it was installed, so that a reinstall can keep its fields. Secrets are recorded as salted
-//! digests, which show whether a secret has changed without revealing its value. The database and its backups therefore
-//! contain no secrets.
+//! Record of an allocation as it was installed, so that a reinstall can preserve its fields. Secrets are recorded as
+//! salted digests, which show whether a secret has changed without revealing its value. Therefore the database and its
+//! backups contain no secrets.
 //!
-//! The record is stored with the layout when the allocation is served. At the point of no return, this record becomes
-//! the record of the attempt. When the success of the attempt is reported, the record becomes the record of the
+//! The record is stored with the layout when the allocation is served to the machine. At the point of no return, it
+//! becomes the record of the attempt. When the success of the attempt is reported, it becomes the record of the
 //! installation.
 
 use super::ServerState;
@@ -77,9 +77,9 @@ impl InstalledAllocation {
 }
 
 impl ServerState {
-    /// Updates the record of the current attempt with the secrets that are being sent to the machine, since the machine
-    /// file may have changed after the allocation was served. `has_begun` is true if the machine has passed the point
-    /// of no return during this boot.
+    /// Updates the record with the secrets that are being sent to the machine, because the machine file may have
+    /// changed since the allocation was served. If the machine has passed the point of no return during this boot
+    /// (`has_begun`), updates the attempt's record instead of the served allocation's record.
     ///
     /// # Errors
     /// Returns an error if the database cannot be read or written.
@@ -110,8 +110,8 @@ impl ServerState {
     }
 }
 
-/// Copies the record of the allocation that an attempt was served to the attempt, when it passes its point of no return.
-/// Changes nothing if there is no such record, as in databases of earlier versions.
+/// Copies the record of the served allocation to the attempt. Called when the attempt passes its point of no return.
+/// If the served allocation has no record, as in databases of earlier versions, removes the record of the attempt.
 pub(crate) fn start_record(transaction: &Transaction, machine: &str, allocation: &str) -> sql::Result<()> {
     let update = "UPDATE allocations SET started_fields =
              (SELECT fields FROM layouts WHERE layouts.machine = ?1 AND layouts.allocation = ?2)
@@ -119,7 +119,7 @@ pub(crate) fn start_record(transaction: &Transaction, machine: &str, allocation:
     transaction.execute(update, [machine, allocation]).map(drop)
 }
 
-/// Makes the record of the last attempt the record of the installation. The caller has verified that this attempt
+/// Makes the record of the last attempt the record of the installation. The caller must have verified that the attempt
 /// succeeded.
 pub(crate) fn complete_record(transaction: &Transaction, machine: &str, allocation: &str) -> sql::Result<()> {
     let update = "UPDATE allocations SET fields = started_fields, started_fields = NULL WHERE machine = ?1 AND id = ?2";
@@ -159,7 +159,7 @@ mod tests {
     fn equal_secrets_of_two_machines_have_different_digests() {
         let [one, other] = [record(&[("user_data", "x")]), record(&[("user_data", "x")])];
         assert_ne!(one.digests, other.digests);
-        // Two fields have different digests, even if the concatenations of their names and values are equal.
+        // The digests of two fields differ, even if the concatenations of field name and value are equal.
         let fields = record(&[("a", "bc"), ("ab", "c")]);
         assert_ne!(fields.digests["a"], fields.digests["ab"]);
     }

@@ -1,6 +1,5 @@
-//! Sanitizing of JSON from machines and operators as soon as it is received. The document is rewritten while it is
-//! parsed, and its values are counted. Only a document whose number of values is within the limit is later built as a
-//! tree in memory.
+//! Sanitizing of JSON from machines and operators immediately after it is received. The document is rewritten while
+//! it is parsed, and its values are counted. The caller builds a tree in memory only of the sanitized document.
 
 use common::format::untrusted_text_limits::TextKind;
 use common::format::{replace_hidden, truncate_bytes};
@@ -9,20 +8,20 @@ use std::fmt;
 
 /// Maximum number of values in a document, including objects and lists. The largest inventory contains several hundred
 /// thousand values.
-const MOST_VALUES: usize = 400_000;
-/// Maximum length of a text in an operator's document, in bytes.
+const MAXIMUM_VALUES: usize = 400_000;
+/// Maximum length of a string in an operator's document, in bytes.
 const OPERATOR_TEXT_BYTES: usize = 64 << 10;
 
-/// Author of a document. The limits depend on the author.
+/// Author of a document, which determines the limits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DocumentAuthor {
-    /// A machine. The limit of each text depends on its field.
+    /// A machine. The limit of each string depends on its field.
     Machine,
-    /// The operator, whose documents contain longer texts, such as layouts and user data.
+    /// The operator, whose documents contain longer strings, such as layouts and user data.
     Operator,
 }
 
-/// Returns the JSON document with its texts shortened and sanitized.
+/// Returns the JSON document with its strings shortened and sanitized.
 ///
 /// # Errors
 /// Returns an error if the input is not JSON, nests too deeply, or has too many values.
@@ -40,7 +39,7 @@ struct SanitizedOutput {
     values: usize,
 }
 
-/// Copies one value.
+/// Sanitizes one value, and writes it to the output.
 struct ValueCopy<'o> {
     output: &'o mut SanitizedOutput,
     kind: TextKind,
@@ -50,7 +49,7 @@ struct ValueCopy<'o> {
 fn text_kind(field: &str) -> TextKind {
     match field {
         "message" | "words" => TextKind::Message,
-        "plan" => TextKind::Document,
+        "plan" | "fstab" => TextKind::Document,
         "certificate" | "log" => TextKind::Log,
         "step" | "event" | "stage" | "kind" | "label" | "transport" | "vendor" | "model" => TextKind::Name,
         "id" | "uuid" | "serial" | "wwn" | "mac" | "machine" | "allocation" | "allocationuuid" | "order" | "digest"
@@ -74,8 +73,8 @@ impl SanitizedOutput {
 
     fn count_value<E: Error>(&mut self) -> Result<(), E> {
         self.values += 1;
-        match self.values > MOST_VALUES {
-            true => Err(E::custom(format_args!("the document has more than {MOST_VALUES} values"))),
+        match self.values > MAXIMUM_VALUES {
+            true => Err(E::custom(format_args!("the document has more than {MAXIMUM_VALUES} values"))),
             false => Ok(()),
         }
     }
@@ -167,13 +166,15 @@ mod tests {
     }
 
     #[test]
-    fn texts_of_machines_are_bounded_by_their_kind_and_steer_nothing() {
+    fn machine_texts_are_truncated_and_sanitized_by_type() {
         let long = "ä".repeat(100_000);
         let sent = json!({"message": "a\u{1b}[2J\nb", "plan": "x\n\u{202e}y", "disks": [{"serial": "s\nt", "size": 1}],
+            "fstab": "/dev/sda1 / ext4\n\u{1b}x",
             "certificate": "X: 1\n---\u{1b}\nMIIB\n", "step": long, "uuid": long, "tags": [long, ""], long.clone(): 1});
         let value = value(&sent, DocumentAuthor::Machine);
         assert_eq!(value["message"], "a [2J\nb");
         assert_eq!(value["plan"], "x\n y");
+        assert_eq!(value["fstab"], "/dev/sda1 / ext4\n x");
         assert_eq!(value["certificate"], "X: 1\n---\nMIIB\n");
         assert_eq!(value["disks"], json!([{"serial": "s t", "size": 1}]));
         let length = |value: &Value| value.as_str().unwrap().len();
@@ -183,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn everything_else_is_copied() {
+    fn other_json_values_are_copied_unchanged() {
         for author in [DocumentAuthor::Machine, DocumentAuthor::Operator] {
             let sent = json!({"a": [], "b": {}, "c": [[1, -2, 2.5, true, null], {"d": u64::MAX}], "e": "\"\\ä"});
             assert_eq!(value(&sent, author), sent);
@@ -194,7 +195,7 @@ mod tests {
 
     #[test]
     fn documents_that_would_fill_the_memory_are_refused() {
-        let many = format!("[0{}]", ",0".repeat(MOST_VALUES));
+        let many = format!("[0{}]", ",0".repeat(MAXIMUM_VALUES));
         let error = sanitize_json(many.as_bytes(), DocumentAuthor::Machine).unwrap_err().to_string();
         assert!(error.contains("more than 400000 values"), "{error}");
         for wrong in ["", "{", "[1,]", "1 2", "nul", &"[".repeat(100_000)] {

@@ -7,39 +7,38 @@
 //! The crate has three layers. Each layer uses only the layers above it in this list, and no two modules use each
 //! other:
 //!
-//! * **Database.** `sql` is the interface to both engines, and `store_address` the address of a PostgreSQL database.
+//! * **Database.** `sql` is the interface to both engines, and `store_address` is the address of a PostgreSQL database.
 //!   `postgres_database` opens such a database, `change_listener` receives the changes of other servers, and
-//!   `store_transfer`, `table_copy` and `moved_database` copy records between the engines. `database_handle` is the handle
-//!   on the database, and contains machines and digests. `group_commit` is the thread of the database, and `read_connection` a second
-//!   connection for lists. `database_file`
-//!   opens the file, `database_id` distinguishes the file from others, and `schema` defines its tables. `lost_database`
-//!   records that the database replaced a lost database, and `server_stop` stops the server after such a loss. `epoch` issues fencing tokens, `json_columns` reads and writes
+//!   `store_transfer`, `table_copy` and `moved_database` copy records between the engines. `database_handle` is the
+//!   handle on the database, and stores events. `group_commit` is the thread of the database, and `read_connection` is
+//!   a second connection for lists. `database_file` opens the file, `database_id` distinguishes the file from others,
+//!   and `schema` defines its tables. `lost_database` records that the database has replaced a lost one, and
+//!   `server_stop` stops the server after a loss. `epoch` issues fencing tokens, `json_columns` reads and writes
 //!   columns of JSON, and `token` and `boot_token` contain tokens.
-//! * **Records.** `event_history` stores the events and the history of machines, `console_log` stores their logs,
-//!   `retention` deletes old events and logs,
-//!   `registrations` stores their hardware, `machine_contact` reads when and from which address they were seen, and
-//!   `machine_identities` reads their UUIDs and MACs. `image_digest_cache` computes and caches
-//!   digests. `boots` stores registered boots. `unknown_machines` stores machines that have no machine file, and
-//!   `freed_machines` determines which machines may still run the system of a previous tenant. `install_attempt`
-//!   contains the records of attempts, `attempt_failure` contains the reasons why attempts have failed, and
-//!   `installed_allocation` contains the fields with which an allocation was installed.
+//! * **Records.** `event_history` stores the events and the history of machines, `console_log` stores their logs, and
+//!   `retention` deletes old events and logs. `registrations` stores the hardware of machines, `machine_contact` reads
+//!   when and from which address they were seen, and `machine_identities` reads their UUIDs and MACs.
+//!   `image_digest_cache` computes and caches digests. `boots` stores registered boots. `unknown_machines` stores
+//!   machines that have no machine file, and `freed_machines` determines which machines may still run the system of a
+//!   previous tenant. `install_attempt` contains the records of attempts, `attempt_failure` contains the reasons why
+//!   attempts have failed, and `installed_allocation` contains the fields with which an allocation was installed.
 //!   `order_records` stores orders for reinstalls. `machine_migration` defines the states of a migration, and
 //!   `migration_records` stores migrations. `boot_prohibitions` stores the allocations that a machine must no longer
-//!   boot after a migration. `plan_approval` defines the files with approved plans. `restore_confirmation` withholds the
-//!   installations and migrations of a restored database until its records are confirmed, and `install_state` combines
-//!   all records of an allocation. `documents` stores the operator's files of servers that share a PostgreSQL database.
-//!   `users` stores users with their roles, `oidc_users` logs in those of an identity
-//!   provider, `user_tokens` stores the hashes of their tokens, and `audit` stores the audit log. `audit_transactions`
-//!   marks the entries whose request has changed the database. `server_leases` stores which of several servers owns an
-//!   action on a management controller, and `shared_clock` is the clock of all servers.
+//!   boot after a migration. `plan_approval` defines the files with approved plans. `restore_confirmation` withholds
+//!   installations and migrations after a restore until the records are confirmed, and `install_state` combines all
+//!   records of an allocation. `documents` stores the operator's files of servers that share a PostgreSQL database.
+//!   `users` stores users with their roles, `oidc_users` logs in users of an identity provider, `user_tokens` stores
+//!   the hashes of users' tokens, and `audit` stores the audit log. `audit_transactions` marks the entries whose
+//!   request has changed the database. `server_leases` stores which server owns an action on a management controller,
+//!   and `shared_clock` is the clock of all servers.
 //! * **Decisions.** `success_proof` decides whether a reported success is valid. `first_install` handles the start of a
 //!   first installation, and `orders` handles reinstalls. `out_of_band` handles the steps that run through management
-//!   controllers before an installation, `migration_transactions` handles migrations, and `adoption` handles installations that the
-//!   operator reports. `next_boot` decides which `boot_target` a machine boots, and `migration_boot` determines how
-//!   migrations affect this decision. `boot_registration` decides which boot of the machine is the current one.
-//!   `machine_records` reads everything that the summary of a machine contains. `rollouts` stores rollouts, and decides
-//!   which of their members are reinstalled next. `machine_rename` transfers records to a new id. `backup` and
-//!   `restore_review` copy and restore the database.
+//!   controllers before an installation, `migration_transactions` handles migrations, and `adoption` handles
+//!   installations that the operator reports. `next_boot` decides which `boot_target` a machine boots, and
+//!   `migration_boot` determines how migrations affect this decision. `boot_registration` decides which boot of the
+//!   machine is the current one. `machine_records` reads everything that the summary of a machine contains. `rollouts`
+//!   stores rollouts, and decides which of their members are reinstalled next. `machine_rename` transfers records to a
+//!   new id. `backup` and `restore_review` copy and restore the database.
 
 pub mod address_ranges;
 mod adoption;
@@ -78,6 +77,7 @@ pub mod machine_migration;
 mod machine_records;
 pub mod machine_removal;
 mod machine_rename;
+pub mod marker_layout_comparison;
 mod migration_boot;
 mod migration_records;
 mod migration_transactions;
@@ -113,9 +113,8 @@ pub mod token;
 mod unknown_machines;
 pub mod user_tokens;
 pub mod users;
-pub mod wipe_policy_check;
 
-pub use adoption::AdoptOutcome;
+pub use adoption::{AdoptOutcome, explain_lasting_adoption};
 pub use attempt_failure::AttemptFailure;
 pub use boot_activity::{BootActivity, MachineBoot};
 pub use boot_registration::{EnrollOutcome, Enrollment};
@@ -132,7 +131,7 @@ pub use machine_contact::MachineContact;
 pub use machine_records::MachineRecords;
 pub use machine_rename::RenameOutcome;
 pub use migration_records::explain_migration_block;
-pub use migration_transactions::{MigrationPlacement, MigrationUpdate as MoveHeard};
+pub use migration_transactions::{MigrationPlacement, MigrationUpdate};
 pub use next_boot::BootDecision;
 pub use order_records::{ReinstallOrder, ReinstallOutcome, ReinstallOverrides};
 pub use orders::{CancelOutcome, OrderOutcome, OrderStart, ReportOutcome};
@@ -140,7 +139,7 @@ pub use out_of_band::{BootAdmission, OutOfBandRequest, OutOfBandRun, RunPhase};
 pub use registrations::StoredRegistration;
 pub use restore_confirmation::ConfirmOutcome;
 pub use success_proof::UnprovenReason;
-pub use unknown_machines::UNKNOWN_MACHINES;
+pub use unknown_machines::DEFAULT_UNKNOWN_MACHINES_LIMIT;
 
 use database_handle::to_json;
 use token::TokenHash;

@@ -1,5 +1,5 @@
-//! Installations whose records may have been lost, because this database replaced a lost database. A machine is
-//! affected until this database records a completed installation on the machine.
+//! Installations whose records may have been lost, because this database has replaced a lost one. A machine is
+//! affected until this database records a completed installation on it.
 
 use crate::sql::{self, Connection};
 use common::timestamp::now;
@@ -23,7 +23,7 @@ mod tests {
     use crate::schema;
 
     #[test]
-    fn a_machine_is_remembered_from_its_first_installation_on() {
+    fn machine_is_unremembered_after_loss_until_installed() {
         let connection = Connection::open_in_memory().unwrap();
         schema::upgrade_schema(&connection).unwrap();
         assert!(!is_unremembered(&connection, "m").unwrap(), "without an identity");
@@ -34,7 +34,7 @@ mod tests {
         let insert = "INSERT INTO allocations (machine, id, created, succeeded) VALUES (?1, 'a', '', ?2)";
         connection.execute(insert, crate::sql::params!["m", 0]).unwrap();
         connection.execute(insert, crate::sql::params!["n", 1]).unwrap();
-        assert!(is_unremembered(&connection, "m").unwrap(), "handed out, and not installed");
+        assert!(is_unremembered(&connection, "m").unwrap(), "served, but not installed");
         assert!(!is_unremembered(&connection, "n").unwrap());
     }
 }

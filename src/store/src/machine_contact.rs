@@ -31,7 +31,7 @@ impl ServerState {
         Ok(contact)
     }
 
-    /// Adds the time of the last request, since requests other than events are too frequent to be stored.
+    /// Adds the time of the last request, which is only in memory, since requests are too frequent to be stored.
     pub fn add_last_call(&self, contact: &mut MachineContact) {
         let called = contact.boot.as_ref().and_then(|boot| self.heard.last_call(&boot.hash));
         let called = called.and_then(|time| time.format(&Rfc3339).ok());

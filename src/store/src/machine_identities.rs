@@ -26,8 +26,8 @@ impl ServerState {
         self.run_job(move |connection| find_machines_with_mac(connection, mac)).await
     }
 
-    /// Returns the ids of all machines whose last registration lists a NIC with this MAC, including registrations that a
-    /// power failure may undo. Does not wait for the requests of machines.
+    /// Returns the ids of all machines whose last registration lists a NIC with this MAC. The result may include
+    /// registrations that a power failure may still undo. Does not wait for the requests of machines.
     ///
     /// # Errors
     /// Returns an error if the database cannot be read.
@@ -36,8 +36,8 @@ impl ServerState {
         self.read_committed(move |connection| find_machines_with_mac(connection, mac)).await
     }
 
-    /// Returns the ids of all machines that have registered. Each id is paired with the version of the machine's registration,
-    /// which changes with every registration.
+    /// Returns the ids of all machines that have registered, each with the version of the machine's registration. The
+    /// version changes with every registration.
     ///
     /// # Errors
     /// Returns an error if the database cannot be read or written.

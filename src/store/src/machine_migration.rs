@@ -1,11 +1,11 @@
 //! Migration of a machine to the hardware of another machine: the migration order and the states of the migration. The
 //! module performs no I/O.
 //!
-//! `transitions` applies events, `disk_mapping` selects the disks of the target machine, `certificate_approval` decides which certificates
-//! are trusted, and `certificate_checks` records which certificates the source machines have checked. `migration_records` stores migrations.
+//! `transitions` applies events, `disk_mapping` selects the target's disks, `certificate_approval` decides which
+//! certificates are trusted, `certificate_check_record` records their checks, and `migration_records` stores migrations.
 
 pub mod certificate_approval;
-pub mod certificate_checks;
+pub mod certificate_check_record;
 pub mod disk_mapping;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
@@ -80,7 +80,7 @@ impl fmt::Display for MigrationState {
     }
 }
 
-/// Machine that waits in its ramdisk for a migration.
+/// Source or target machine that waits in its ramdisk for the migration.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MigrationEndpoint {
     /// Certificate in PEM.
@@ -94,7 +94,7 @@ pub struct MigrationEndpoint {
     pub has_secret: bool,
 }
 
-/// Copy of the source machine's disks that the target machine has started to write.
+/// Copy of the source machine's disks, which has started: the target machine may have written to its disks.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StartedCopy {
     pub disks: Vec<RecordedDisk>,
@@ -129,17 +129,18 @@ pub struct Migration {
     pub state: MigrationState,
     /// Time at which the migration was ordered, RFC 3339 in UTC.
     pub created: String,
-    /// Fencing token of the target's installation; `None` before the migration is stored, and in databases of earlier versions.
+    /// Fencing token of the target's installation; `None` until the migration is stored, and in older databases.
     #[serde(default)]
     pub fencing: Option<FencingToken>,
-    /// Install marker of the source. If the migration is cancelled, this marker becomes the recorded marker again.
+    /// Install marker of the source. If the migration is cancelled, this marker is recorded again for the source.
     pub marker: Option<InstallMarker>,
     /// Disk of the target machine for each disk name in the layout.
     pub disks: Vec<RecordedDisk>,
     pub carried: Option<MigratedMachine>,
     pub sender: Option<MigrationEndpoint>,
     pub receiver: Option<MigrationEndpoint>,
-    pub begun: Option<StartedCopy>,
+    #[serde(rename = "begun")]
+    pub started_copy: Option<StartedCopy>,
     /// Number of boots of the target that passed the point of no return and failed.
     pub failures: u32,
     /// Hash of the token of the target's last boot that failed.
@@ -151,7 +152,7 @@ pub struct Migration {
     pub words_a: String,
     /// Last problem that the target reported.
     pub words_b: String,
-    /// True if the result of the migration is not yet applied to the operator's files.
+    /// True if the result of the migration must still be applied to the operator's files.
     pub files: bool,
     /// True if the operator ordered the migration without approvals. Every certificate is then sent to the peer.
     #[serde(default)]
@@ -160,7 +161,7 @@ pub struct Migration {
     pub approved: ApprovedCertificates,
 }
 
-/// Hashes of the tokens of both machines' current boots, if they have registered.
+/// Current boots of both machines, as hashes of their tokens; `None` for a machine without a registered boot.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct CurrentBoots {
     pub a: Option<TokenHash>,
@@ -170,10 +171,9 @@ pub struct CurrentBoots {
 /// Event of a migration.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum MigrationEvent {
-    /// Machine that waits in its ramdisk for the migration.
+    /// The machine waits in its ramdisk for the migration.
     Waiting(MigrationSide, MigrationEndpoint, Option<Box<MigratedMachine>>),
-    /// Problem that a machine reports, and that does not end the migration. The text is empty once the problem is
-    /// solved.
+    /// The machine reports a problem that does not end the migration, or an empty string once the problem is solved.
     ProblemReported(MigrationSide, TokenHash, String),
     /// The target requests permission to pass its point of no return, after which the target may erase its disks.
     StartRequested {
@@ -209,7 +209,7 @@ pub enum MigrationEvent {
     },
 }
 
-/// Target that a machine boots because of its migration.
+/// Effect of a migration on the boot of a machine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum MigrationBoot {
     Ramdisk,
@@ -230,7 +230,7 @@ pub enum MigrationRole {
 }
 
 impl Migration {
-    /// Returns whether the migration still has effects: it is open, or its result is not yet applied to the operator's files.
+    /// Returns whether the migration is open, or its result must still be applied to the operator's files.
     pub(crate) fn is_live(&self) -> bool {
         self.state.is_open() || self.files
     }
@@ -250,7 +250,7 @@ impl Migration {
         MigrationStatus { order: self.id.clone(), state: self.state.name().to_owned() }
     }
 
-    /// Returns the target that the machine boots because of the migration.
+    /// Returns the effect of the migration on the boot of this machine.
     pub(crate) fn boot_target(&self, machine: &str) -> MigrationBoot {
         match (self.role_of(machine), self.state) {
             (_, MigrationState::Ordered | MigrationState::Planned | MigrationState::Copying) => MigrationBoot::Ramdisk,
@@ -269,7 +269,8 @@ impl Migration {
                 MigrationRole::Sender
             }
             (MigrationSide::Send, MigrationState::Booting) => MigrationRole::Waiting,
-            // The source is present, and its contents are known.
+            // The target becomes the receiver once the source waits in its ramdisk, and the description of its data is
+            // known.
             (MigrationSide::Receive, MigrationState::Ordered)
                 if self.carried.is_some() && self.present_endpoint(MigrationSide::Send, now).is_some() =>
             {
@@ -284,7 +285,7 @@ impl Migration {
         }
     }
 
-    /// Returns the machine with this role if it waits for the migration in its current boot.
+    /// Returns the endpoint with this role, if its machine waits for the migration in its current boot.
     pub fn present_endpoint(&self, part: MigrationSide, now: CurrentBoots) -> Option<&MigrationEndpoint> {
         let (end, boot) = match part {
             MigrationSide::Send => (self.sender.as_ref()?, now.a?),

@@ -1,4 +1,4 @@
-//! All records of a machine that its summary needs, read at once. A list of machines reads many of them in one job.
+//! All records that the summary of a machine needs. A list reads the records of many machines in one job.
 
 use super::freed_machines::may_run_previous_system;
 use super::install_state::read_install_state;
@@ -10,8 +10,8 @@ use super::{InstallState, MachineContact, OutOfBandRun, ServerState};
 use crate::sql::{self, Connection, OptionalExtension};
 use common::error::Result;
 
-/// Maximum number of machines that are read in one job. Other jobs wait for the end of the job.
-const AT_ONCE: usize = 64;
+/// Maximum number of machines whose records are read in one job. Other jobs wait until this job ends.
+const MACHINES_PER_JOB: usize = 64;
 
 /// Records of one machine.
 #[derive(Debug, Clone)]
@@ -20,7 +20,7 @@ pub struct MachineRecords {
     pub contact: MachineContact,
     /// Open migration of the machine.
     pub migration: Option<Migration>,
-    /// Last run of steps over Redfish.
+    /// Last run of steps through the machine's management controller over Redfish.
     pub run: Option<OutOfBandRun>,
     /// True if the system of a previous tenant may still run on the machine.
     pub may_run_previous_system: bool,
@@ -54,8 +54,8 @@ impl ServerState {
         .await
     }
 
-    /// Returns whether the database has a record of the machine. A machine is recorded when it requests a boot, unless it is unknown and
-    /// the limit of unknown machines is reached.
+    /// Returns whether the database has a record of the machine. A machine is recorded when it requests a boot, unless
+    /// it is unknown and the limit of unknown machines is reached.
     ///
     /// # Errors
     /// Returns an error if the database cannot be read or written.
@@ -74,7 +74,7 @@ impl ServerState {
     /// Returns an error if the database cannot be read or written.
     pub async fn read_machine_records(&self, machines: Vec<(String, Option<String>)>) -> Result<Vec<MachineRecords>> {
         let mut all = Vec::with_capacity(machines.len());
-        for part in machines.chunks(AT_ONCE) {
+        for part in machines.chunks(MACHINES_PER_JOB) {
             let part = part.to_vec();
             let read = self.read_committed(move |connection| {
                 part.iter().map(|(id, allocation)| read_records(connection, id, allocation.as_deref())).collect()
@@ -91,7 +91,8 @@ impl ServerState {
 
 fn read_records(connection: &Connection, id: &str, allocation: Option<&str>) -> sql::Result<MachineRecords> {
     Ok(MachineRecords {
-        // Machines without an allocation may need confirmation too.
+        // The state is also read for machines without an allocation, because they may also need confirmation after a
+        // restore.
         standing: read_install_state(connection, id, allocation.unwrap_or_default())?,
         contact: read_contact(connection, id)?,
         migration: find_live(connection, id)?,

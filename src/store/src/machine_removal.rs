@@ -1,4 +1,4 @@
-//! Protection of machines whose files are removed: a machine that is in use must not become unknown to the server.
+//! Protection of machines whose files are removed: a machine in use must not become unknown to the server.
 
 use crate::ServerState;
 use crate::install_state::read_install_state;
@@ -21,7 +21,7 @@ pub struct ProtectedMachine {
     pub reason: &'static str,
 }
 
-/// Returns those of the machines that have an installed system, an installation in progress, an order or a migration.
+/// Returns the machines that have an installed system, an installation in progress, an order, or a migration.
 pub(crate) fn find_protected(
     connection: &Connection,
     machines: &[RemovedMachine],
@@ -49,7 +49,7 @@ fn find_reason(connection: &Connection, machine: &RemovedMachine) -> sql::Result
 }
 
 impl ServerState {
-    /// Returns those of the machines whose files must not be removed now.
+    /// Returns the machines whose files must not be removed now.
     ///
     /// # Errors
     /// Returns an error if the database cannot be read.

@@ -44,7 +44,7 @@ impl ServerState {
 }
 
 fn rename_rows(transaction: &Transaction, old: &str, new: &str) -> sql::Result<()> {
-    // Installations that were served to the new id have never started: they are dropped.
+    // The new id has only allocations that were served but never started, so they are deleted.
     for table in ["allocations", "layouts", "orders"] {
         transaction.execute(&format!("DELETE FROM {table} WHERE machine = ?1"), [new])?;
         transaction.execute(&format!("UPDATE {table} SET machine = ?2 WHERE machine = ?1"), [old, new])?;
@@ -63,12 +63,11 @@ fn rename_rows(transaction: &Transaction, old: &str, new: &str) -> sql::Result<(
          WHERE other.machine = ?1 AND other.boot = log.boot AND other.start = log.start)";
     transaction.execute(replaced, [old, new])?;
     transaction.execute("UPDATE log SET machine = ?2 WHERE machine = ?1", [old, new])?;
-    // Data that the machine has reported under its new id is newer, and preserved. A boot of the new id is preserved as
-    // well.
+    // The hardware and boots that the machine has reported under its new id are newer, so they are preserved.
     let rename = "UPDATE machines SET id = ?2 WHERE id = ?1 AND NOT EXISTS (SELECT 1 FROM machines WHERE id = ?2)";
     let moved = transaction.execute(rename, [old, new])?;
     if moved > 0 {
-        // The mainboard was replaced: the UUID of the old mainboard is no longer expected.
+        // The mainboard was replaced, so the UUID of the old mainboard is no longer expected, and is removed.
         transaction.execute("UPDATE machines SET smbios_uuid = '' WHERE id = ?1", [new])?;
     }
     transaction.execute("DELETE FROM machines WHERE id = ?1", [old])?;

@@ -1,7 +1,7 @@
 //! Boot targets of machines that take part in a migration.
 
 use super::ServerState;
-use super::boot_prohibitions::{NOTHING_OF_ITS_OWN, is_barred};
+use super::boot_prohibitions::{ALL_BARRED_QUERY, is_barred};
 use super::boot_target::{BootTarget, FileAllocation};
 use super::machine_migration::MigrationBoot;
 use super::migration_records::find_live;
@@ -10,13 +10,13 @@ use common::error::Result;
 
 /// SQL query that returns a row if the machine has barred allocations, and all of its installed allocations are barred.
 /// If the machine file contains an allocation, the query considers only this allocation.
-const HELD: &str = "SELECT 1 FROM barred WHERE machine = ?1 AND NOT EXISTS (
+const BARRED_MACHINE_QUERY: &str = "SELECT 1 FROM barred WHERE machine = ?1 AND NOT EXISTS (
      SELECT 1 FROM allocations a WHERE a.machine = ?1 AND a.succeeded = 1 AND (?2 IS NULL OR a.id = ?2)
          AND NOT EXISTS (SELECT 1 FROM barred b WHERE b.machine = a.machine AND b.allocation = a.id))";
 
 impl ServerState {
-    /// Returns whether the machine must not boot anything from its disks because of a migration. Any client can cause
-    /// this call, so nothing is counted or stored.
+    /// Returns whether the machine must not boot anything from its disks because of a migration. Writes nothing,
+    /// because any client can trigger this call.
     ///
     /// # Errors
     /// Returns an error if the database cannot be read or written.
@@ -31,16 +31,16 @@ impl ServerState {
             }
             let allocation = match files {
                 FileAllocation::Allocated(allocation) => Some(allocation),
-                FileAllocation::Free | FileAllocation::Nothing => None,
+                FileAllocation::Free | FileAllocation::NoMachineFile => None,
             };
-            connection.prepare_cached(HELD)?.exists(params![machine, allocation])
+            connection.prepare_cached(BARRED_MACHINE_QUERY)?.exists(params![machine, allocation])
         })
         .await
     }
 }
 
-/// Returns the content of the operator's files about a machine. If the files do not reflect the machine's migration
-/// yet, returns the content that the files will have once they are updated.
+/// Returns the allocation of a machine according to the operator's files. If the files do not reflect the machine's
+/// migration yet, returns the allocation that the updated files will contain.
 pub fn effective_files(connection: &Connection, machine: &str, files: FileAllocation) -> sql::Result<FileAllocation> {
     let ended = find_live(connection, machine)?
         .filter(|is| !is.state.is_open() && is.role_of(machine) == is.state.owner_role());
@@ -56,7 +56,7 @@ pub(crate) fn migration_boot(
 ) -> sql::Result<Option<BootTarget>> {
     if let Some(is) = find_live(connection, machine)? {
         match is.boot_target(machine) {
-            MigrationBoot::Ramdisk => return Ok(Some(BootTarget::Moving(is.role_of(machine), is.state))),
+            MigrationBoot::Ramdisk => return Ok(Some(BootTarget::MigrationRamdisk(is.role_of(machine), is.state))),
             MigrationBoot::Disk => return Ok(Some(BootTarget::Disk)),
             MigrationBoot::Unaffected => {}
         }
@@ -64,7 +64,7 @@ pub(crate) fn migration_boot(
     let is_barred = match files {
         FileAllocation::Allocated(allocation) => is_barred(connection, machine, allocation)?,
         FileAllocation::Free => false,
-        FileAllocation::Nothing => connection.prepare_cached(NOTHING_OF_ITS_OWN)?.exists([machine])?,
+        FileAllocation::NoMachineFile => connection.prepare_cached(ALL_BARRED_QUERY)?.exists([machine])?,
     };
-    Ok(is_barred.then_some(BootTarget::Released))
+    Ok(is_barred.then_some(BootTarget::MigratedAway))
 }

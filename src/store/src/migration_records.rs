@@ -1,4 +1,4 @@
-//! Stored migrations, one database row each. The module `migrations` decides how they change.
+//! Stored migrations, one database row each. `machine_migration` decides how they change.
 
 use super::ServerState;
 use super::boots::current_boot;
@@ -79,7 +79,7 @@ impl ServerState {
     }
 }
 
-/// Returns the message that nothing else can be ordered for the machine while it is part of this migration.
+/// Returns the message that refuses another order for the machine while it is part of this migration.
 pub fn explain_migration_block(machine: &str, is: &Migration) -> String {
     // The other machine is not named, because the operator of this machine may be unable to access it.
     let what = format!("machine {machine} is part of a migration ({state})", state = is.state);

@@ -1,11 +1,11 @@
-//! Orders and events of migrations, and their effects on allocations. `migration_records` stores the migrations.
+//! Orders and events of migrations, and their effects on allocations. `migration_records` stores migrations.
 //!
-//! Each change is one durable transaction. The transaction that records the target's success also transfers the
-//! allocation's rows to the target machine. The response is sent after this transaction.
+//! Each change is one durable transaction, and the response to the request is sent after the transaction. The
+//! transaction that records the target's success also transfers the allocation's rows to the target machine.
 
 pub mod install_reports;
 
-use super::boot_prohibitions::{bar_allocations, lift_bar};
+use super::boot_prohibitions::{bar_allocations, remove_prohibition};
 use super::install_attempt::AttemptStart;
 use super::json_columns::to_json_column;
 use super::machine_migration::{Migration, MigrationEvent, MigrationState};
@@ -22,7 +22,7 @@ pub enum MigrationPlacement {
     Rejected(String),
 }
 
-/// Migration after an event.
+/// State of a migration after an event.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MigrationUpdate {
     pub is: Migration,
@@ -112,7 +112,7 @@ pub fn insert_migration(transaction: &Transaction, new: &Migration) -> sql::Resu
     Ok(MigrationPlacement::Placed)
 }
 
-/// Applies an event to a migration, and stores the result with all its effects. The inner error is the reason why the event is rejected.
+/// Applies an event, and stores the result with all its effects. The inner error is the reason of a rejection.
 pub fn apply_event(
     transaction: &Transaction,
     is: &Migration,
@@ -127,15 +127,15 @@ pub fn apply_event(
         apply_transition(transaction, is, &after)?;
         store_migration(transaction, &after)?;
         if let (MigrationState::Copying, Some(sender)) = (after.state, &after.sender) {
-            // Like the boot of an installation that has started, the source's boot must not end after a day.
+            // As with a started installation, the source's boot must not expire after a day.
             transaction.execute("UPDATE boots SET begun = 1 WHERE hash = ?1", [sender.boot])?;
         }
     }
     Ok(Ok(MigrationUpdate { is: after, news }))
 }
 
-/// Applies the effects of a state change to the rows of the allocation, and to the bars that prevent machines from
-/// booting from their disks.
+/// Applies the effects of a state change to the rows of the allocation, and to the records of allocations that machines
+/// must not boot from their disks.
 fn apply_transition(transaction: &Transaction, before: &Migration, after: &Migration) -> sql::Result<()> {
     let Migration { id, a, b, allocation, .. } = after;
     match (before.state, after.state) {
@@ -143,7 +143,7 @@ fn apply_transition(transaction: &Transaction, before: &Migration, after: &Migra
         (_, MigrationState::Copying) => bar_allocations(transaction, b, allocation, id),
         (_, MigrationState::Booting) => {
             transfer_allocation(transaction, allocation, a, b)?;
-            lift_bar(transaction, b, Some(allocation))?;
+            remove_prohibition(transaction, b, Some(allocation))?;
             bar_allocations(transaction, a, allocation, id)
         }
         (MigrationState::Booting, MigrationState::Cancelled) => {
@@ -151,11 +151,11 @@ fn apply_transition(transaction: &Transaction, before: &Migration, after: &Migra
             let marker = after.marker.as_ref().map(to_json_column).transpose()?;
             let update = "UPDATE allocations SET marker = ?3 WHERE machine = ?1 AND id = ?2";
             transaction.execute(update, params![a, allocation, marker])?;
-            // Lift the bars of the source that this migration has set.
+            // Permits the source to boot what this migration has forbidden.
             transaction.execute("DELETE FROM barred WHERE machine = ?1 AND move = ?2", [a, id])?;
             bar_allocations(transaction, b, allocation, id)
         }
-        // Nothing was written to the target.
+        // Nothing was written to the target, so both machines may boot from their disks again.
         (_, MigrationState::Refused) => transaction.execute("DELETE FROM barred WHERE move = ?1", [id]).map(drop),
         _ => Ok(()),
     }

@@ -1,5 +1,5 @@
-//! Mark in a SQLite database whose content was moved to PostgreSQL. A server that started with the file would decide
-//! from an outdated state.
+//! Mark in a SQLite database whose content was moved to PostgreSQL. Without the mark, a server that is started with
+//! this file by mistake would act on outdated records.
 
 use crate::schema;
 use crate::sql::{self, Connection, OptionalExtension};
@@ -18,7 +18,7 @@ pub(crate) fn mark_moved(connection: &Connection, to: &str, now: &str) -> sql::R
     transaction.commit()
 }
 
-/// Removes the mark.
+/// Removes the mark from the SQLite database, which can then be used again.
 pub(crate) fn unmark_moved(connection: &Connection) -> sql::Result<()> {
     connection.execute("DELETE FROM moved_to", []).map(drop)
 }

@@ -1,19 +1,18 @@
-//! Decision about what a machine boots next. An installed machine is installed again only if a reinstall is ordered,
-//! and the number of attempts is limited.
+//! Decides what a machine boots next. An installed machine is installed again only if a reinstall is ordered, and the
+//! number of attempts is limited.
 
-use super::boot_activity::MachineBoot;
+use super::boot_activity::{BootActivity, MachineBoot};
 use super::boot_target::{BootTarget, FileAllocation};
 use super::boots::current_boot;
 use super::database_file::Durability;
 use super::event_history::{HistoryEntry, HistoryKind, insert_entry};
-use super::install_attempt::ATTEMPTS;
+use super::install_attempt::{ATTEMPTS, UNREGISTERED_BOOTS};
 use super::install_state::read_install_state;
 use super::migration_boot::{effective_files, migration_boot};
-use super::order_records::{ReinstallOrder, ReinstallOutcome, delete_order, store_order, store_outcome};
-use super::{ServerState, now, out_of_band, unknown_machines};
+use super::order_records::{ReinstallOrder, ReinstallOutcome, store_order, store_outcome};
+use super::{ServerState, boots, out_of_band, unknown_machines};
 use crate::sql::{self, OptionalExtension, Transaction};
 use common::error::Result;
-use std::time::Duration;
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 
@@ -23,6 +22,8 @@ pub struct BootDecision {
     pub next: BootTarget,
     /// Active boot of the machine, or `None`. The boot request does not affect the active boot.
     pub active: Option<MachineBoot>,
+    /// Time of the request for the token of the requested boot; see [`boots::request_time`].
+    pub requested: OffsetDateTime,
 }
 
 impl ServerState {
@@ -40,28 +41,29 @@ impl ServerState {
         let (machine, heard, most_unknown) = (machine.to_owned(), self.heard.clone(), self.most_unknown);
         self.run_as_durable_as_needed(move |transaction| {
             let active = current_boot(transaction, &machine)?.filter(|boot| heard.is_active(boot));
+            let requested = boots::request_time(transaction, &machine, heard.clock.now())?;
             let files = effective_files(transaction, &machine, files)?;
             let before = transaction.total_changes();
-            let next = choose_boot(transaction, &machine, &files, active.is_some(), heard.quiet)?;
+            let next = choose_boot(transaction, &machine, &files, active.is_some(), &heard)?;
             let durability = durability_since(transaction, before);
             match (&files, &next) {
-                (FileAllocation::Nothing, BootTarget::Install)
+                (FileAllocation::NoMachineFile, BootTarget::Install)
                     if !unknown_machines::admit_machine(transaction, &machine, &heard, most_unknown, None)? =>
                 {
-                    return Ok((BootDecision { next: BootTarget::Crowded, active }, durability));
+                    return Ok((BootDecision { next: BootTarget::TooManyUnknown, active, requested }, durability));
                 }
-                (FileAllocation::Nothing, _) => {}
+                (FileAllocation::NoMachineFile, _) => {}
                 _ => unknown_machines::mark_known(transaction, &machine)?,
             }
-            Ok((BootDecision { next, active }, durability))
+            Ok((BootDecision { next, active, requested }, durability))
         })
         .await
     }
 }
 
-/// Returns the durability of a decision about the next boot. A decision that has changed a reinstall order is synced:
-/// the number of database changes is then larger than `changes`, the number before the decision. Other decisions are
-/// not synced, since any client can cause them, and each sync is slow.
+/// Returns the durability of a decision about the next boot: synced if the decision has changed a reinstall order, that
+/// is, if the number of database changes exceeds `changes`, the number before the decision. Other decisions are not
+/// synced, since any client can trigger them, and each sync is slow.
 pub(crate) fn durability_since(transaction: &Transaction, changes: u64) -> Durability {
     match transaction.total_changes() > changes {
         true => Durability::Synced,
@@ -69,23 +71,25 @@ pub(crate) fn durability_since(transaction: &Transaction, changes: u64) -> Durab
     }
 }
 
-/// Returns the target that the machine boots. If `is_heard` is true, another boot of the machine is active, and no
+/// Returns the target that the machine boots. If `is_heard` is true, another boot of the machine is active, so no
 /// attempt is counted.
 pub fn choose_boot(
     transaction: &Transaction,
     machine: &str,
     files: &FileAllocation,
     is_heard: bool,
-    quiet: Duration,
+    heard: &BootActivity,
 ) -> sql::Result<BootTarget> {
     if let Some(next) = migration_boot(transaction, machine, files)? {
         return Ok(next);
     }
     match files {
         FileAllocation::Allocated(allocation) if is_heard => preview_boot(transaction, machine, allocation),
-        FileAllocation::Allocated(allocation) => decide_boot(transaction, machine, allocation, quiet),
+        FileAllocation::Allocated(allocation) => {
+            decide_boot(transaction, machine, allocation, Requester::Firmware(heard))
+        }
         FileAllocation::Free => Ok(BootTarget::Install),
-        FileAllocation::Nothing => decide_without_file(transaction, machine),
+        FileAllocation::NoMachineFile => decide_without_file(transaction, machine),
     }
 }
 
@@ -93,65 +97,103 @@ pub fn choose_boot(
 fn preview_boot(transaction: &Transaction, machine: &str, allocation: &str) -> sql::Result<BootTarget> {
     let standing = read_install_state(transaction, machine, allocation)?;
     Ok(match (standing.elsewhere, standing.succeeded, standing.order) {
-        (Some(other), _, _) => BootTarget::Elsewhere(other),
+        (Some(other), _, _) => BootTarget::InstalledElsewhere(other),
         (None, false, _) => BootTarget::Install,
+        (None, true, Some(order)) if order.is_suspended() => BootTarget::Suspended(order),
         (None, true, Some(order)) if standing.unconfirmed && !order.given_up => BootTarget::Unconfirmed(order),
         (None, true, Some(order)) => BootTarget::Attempt(order),
         (None, true, None) => BootTarget::Disk,
     })
 }
 
-/// Returns whether an attempt was counted recently, and the boot of this attempt has not registered yet. In that case,
-/// another boot request does not count as an attempt, since the request may come from any client.
-fn is_attempt_counted(order: &ReinstallOrder, quiet: Duration) -> bool {
-    let handed = order.handed.as_ref().and_then(|handed| OffsetDateTime::parse(handed, &Rfc3339).ok());
-    handed.is_some_and(|handed| (OffsetDateTime::now_utc() - handed).unsigned_abs() < quiet)
+/// Sender of the request for which a boot target is chosen.
+#[derive(Clone, Copy)]
+pub(crate) enum Requester<'a> {
+    /// The firmware, or another client on the boot network. Whether it receives the response is unknown.
+    Firmware(&'a BootActivity),
+    /// The agent, which registers its boot.
+    Agent,
 }
 
 pub(crate) fn decide_boot(
     transaction: &Transaction,
     machine: &str,
     allocation: &str,
-    quiet: Duration,
+    requester: Requester,
 ) -> sql::Result<BootTarget> {
     let standing = read_install_state(transaction, machine, allocation)?;
     if let Some(other) = standing.elsewhere {
-        return Ok(BootTarget::Elsewhere(other));
+        return Ok(BootTarget::InstalledElsewhere(other));
     }
     if !standing.succeeded {
         return Ok(BootTarget::Install);
     }
-    let Some(mut order) = standing.order else { return Ok(BootTarget::Disk) };
+    let Some(order) = standing.order else { return Ok(BootTarget::Disk) };
+    if order.is_suspended() {
+        return Ok(BootTarget::Suspended(order));
+    }
     if standing.unconfirmed && !order.given_up {
         return Ok(BootTarget::Unconfirmed(order));
-    }
-    if is_attempt_counted(&order, quiet) && !order.given_up {
-        return Ok(BootTarget::Attempt(order));
     }
     if !order.given_up && out_of_band::is_unfinished(transaction, machine, &order.id)? {
         return Ok(BootTarget::Attempt(order));
     }
-    if order.attempts < ATTEMPTS && !order.given_up {
-        order.attempts += 1;
-        order.handed = Some(now());
-        store_order(transaction, machine, allocation, &order)?;
-        return Ok(BootTarget::Attempt(order));
-    }
-    if order.begun {
-        // The last attempt may have succeeded although its report was lost in a power failure. One more boot can report
-        // the success.
-        let is_unheard = !std::mem::replace(&mut order.given_up, true);
-        if is_unheard {
-            store_order(transaction, machine, allocation, &order)?;
+    attempt_order(transaction, machine, allocation, order, requester)
+}
+
+/// Counts an attempt of the reinstall order, or another boot of the current attempt. Boots belong to the same attempt
+/// until one of them has registered, because the firmware repeats requests whose response it has not received.
+fn attempt_order(
+    transaction: &Transaction,
+    machine: &str,
+    allocation: &str,
+    mut order: ReinstallOrder,
+    requester: Requester,
+) -> sql::Result<BootTarget> {
+    match (&order.handed, requester) {
+        // The attempt was already counted when its ramdisk was served. It begins now, because its boot registers.
+        (Some(_), Requester::Agent) => return Ok(BootTarget::Attempt(order)),
+        // Any client can send boot requests, so requests that follow each other quickly are not counted.
+        (Some(handed), Requester::Firmware(heard)) if heard.clock.is_close_to(handed, heard.quiet) => {
+            return Ok(BootTarget::Attempt(order));
         }
-        return Ok(if is_unheard { BootTarget::Attempt(order) } else { BootTarget::Stop(order) });
+        (Some(_), _) if !order.given_up && order.unregistered < UNREGISTERED_BOOTS => order.unregistered += 1,
+        (None, _) if !order.given_up && order.attempts < ATTEMPTS => {
+            (order.attempts, order.unregistered) = (order.attempts + 1, 1);
+        }
+        _ if order.given_up => return Ok(BootTarget::AbandonedAfterErase(order)),
+        // The last attempt may have succeeded, and a power failure may have prevented its report. One more boot can
+        // report the success.
+        _ if order.started => order.given_up = true,
+        _ => return suspend_order(transaction, machine, allocation, order),
     }
-    delete_order(transaction, machine, allocation)?;
-    let message = format!("abandoned after {ATTEMPTS} attempts, none of which reached the point of no return");
+    order.handed = match requester {
+        Requester::Firmware(heard) => heard.clock.now().format(&Rfc3339).ok(),
+        Requester::Agent => None,
+    };
+    store_order(transaction, machine, allocation, &order)?;
+    Ok(BootTarget::Attempt(order))
+}
+
+/// Suspends a reinstall order whose attempts are used up before its point of no return. The order is not deleted,
+/// because the operator has received a response that the order is stored. Only the operator can remove it.
+fn suspend_order(
+    transaction: &Transaction,
+    machine: &str,
+    allocation: &str,
+    mut order: ReinstallOrder,
+) -> sql::Result<BootTarget> {
+    let reason = match order.handed.take() {
+        Some(_) => format!("no agent has registered after {UNREGISTERED_BOOTS} boots of the ramdisk"),
+        None => format!("none of {ATTEMPTS} attempts has reached the point of no return"),
+    };
+    (order.given_up, order.unregistered) = (true, 0);
+    store_order(transaction, machine, allocation, &order)?;
+    let message = format!("suspended: {reason}; remove the cause, then order the reinstall again, or cancel the order");
     let entry = HistoryEntry { message: message.clone(), ..HistoryEntry::from_order(HistoryKind::Failed, &order) };
     insert_entry(transaction, machine, &entry)?;
     store_outcome(transaction, machine, allocation, &ReinstallOutcome::from_order(&order, false, message))?;
-    Ok(BootTarget::Dropped(order))
+    Ok(BootTarget::Suspended(order))
 }
 
 /// Returns the boot target of a machine that has no machine file. An installed machine boots from its disk until its
@@ -162,7 +204,7 @@ fn decide_without_file(transaction: &Transaction, machine: &str) -> sql::Result<
          WHERE a.machine = ?1 AND a.succeeded = 1 ORDER BY coalesce(o.begun, 0) DESC LIMIT 1";
     let installed = transaction.query_row(select, [machine], |row| row.get::<_, Option<u32>>(0)).optional()?;
     Ok(match installed {
-        Some(begun) if begun.unwrap_or_default() == 0 => BootTarget::NoFile,
+        Some(started) if started.unwrap_or_default() == 0 => BootTarget::NoFile,
         Some(_) | None => BootTarget::Install,
     })
 }

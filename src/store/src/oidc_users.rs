@@ -1,5 +1,5 @@
-//! Users of an identity provider (OpenID Connect). Such a user is identified by issuer and subject, and gets role and
-//! projects at each login. A login creates a token that expires, for the web page or for the commands.
+//! Users of an identity provider (OpenID Connect). Such a user is identified by issuer and subject, and receives a role
+//! and projects at each login. A login creates a token that expires, for the web page or for the commands.
 
 use crate::json_columns::to_json_column;
 use crate::sql::{self, Connection, OptionalExtension, Transaction, params};
@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use std::time::Duration;
 use time::OffsetDateTime;
 
-/// Tables of the identities, and of the hashes of ID tokens that were used until they expire.
+/// Tables of the identities, and of the hashes of used ID tokens. The hashes are stored until the tokens expire.
 pub(crate) const TABLES: &str = "
     CREATE TABLE IF NOT EXISTS oidc_identities (
         user_name TEXT PRIMARY KEY, issuer TEXT NOT NULL, subject TEXT NOT NULL, last_login TEXT NOT NULL,
@@ -46,7 +46,7 @@ pub struct ProviderLogin {
     pub token_name: String,
     /// Validity of the new token.
     pub validity: Duration,
-    /// Hashes of the ID token, and the time at which it expires, in seconds since 1970.
+    /// Hashes that identify the ID token. The token expires at `expires`, in seconds since 1970.
     pub marks: Vec<String>,
     pub expires: u64,
 }
@@ -76,7 +76,7 @@ fn refuse(user: Option<&str>, reason: impl Into<String>) -> LoginOutcome {
     LoginOutcome::Refused { user: user.map(str::to_owned), reason: reason.into() }
 }
 
-/// Records that an ID token was used. Returns false if it was used before.
+/// Records that an ID token is used. Returns false if it was used before.
 fn consume_marks(transaction: &Transaction, login: &ProviderLogin) -> sql::Result<bool> {
     let now = OffsetDateTime::now_utc().unix_timestamp();
     transaction.execute("DELETE FROM oidc_used WHERE expires < ?1", [now])?;
@@ -98,7 +98,7 @@ fn find_identity(connection: &Connection, issuer: &str, subject: &str) -> sql::R
     }
 }
 
-/// Adds the user of a first login. Returns the reason if the name cannot be used.
+/// Adds the user at the first login. The inner error is the reason why the name cannot be used.
 fn add_user(
     transaction: &Transaction,
     login: &ProviderLogin,
@@ -108,11 +108,11 @@ fn add_user(
         return Ok(Err("the ID token contains no name of the user; set user_claim in oidc.yaml".to_owned()));
     };
     if let Err(why) = check_name(name) {
-        return Ok(Err(format!("{why}; set user_claim in oidc.yaml to a claim with such names")));
+        return Ok(Err(format!("{why}; set user_claim in oidc.yaml to a claim that contains valid user names")));
     }
     if find_user(transaction, name)?.is_some() {
-        let why = "belongs to another user of this server, who is never taken over; remove that user, or let the identity \
-                   provider send another name";
+        let why = "belongs to another user of this server; remove that user, or change the name at the identity \
+                   provider";
         return Ok(Err(format!("the name {name} {why}")));
     }
     let identity = ProviderIdentity { issuer: login.issuer.clone(), subject: login.subject.clone(), last_login: now() };
@@ -149,7 +149,7 @@ fn update_user(
     Ok(UserRecord { role, projects, ..user })
 }
 
-/// Stores the token of a login instead of a former token with the same name. Deletes the expired and the oldest tokens.
+/// Stores the token of a login. Deletes an earlier token with this name, expired tokens, and the oldest login tokens.
 fn store_token(transaction: &Transaction, user: &str, hash: &TokenHash, token: &UserToken) -> sql::Result<()> {
     transaction.execute(
         "DELETE FROM user_tokens WHERE user_name = ?1 AND (name = ?2 OR expires <= ?3)",
@@ -176,7 +176,7 @@ fn log_in(transaction: &Transaction, login: ProviderLogin, secret: String) -> sq
     }
     let Some(access) = login.access.clone() else {
         if let Some(user) = &known {
-            // The user has lost the permissions of the former logins as well.
+            // Without a role, the user also loses the tokens of earlier logins.
             transaction.execute("DELETE FROM user_tokens WHERE user_name = ?1", [&user.name])?;
         }
         return Ok(refuse(name, "no group of the user has a role in oidc.yaml"));
@@ -209,8 +209,8 @@ fn log_in(transaction: &Transaction, login: ProviderLogin, secret: String) -> sq
 }
 
 impl ServerState {
-    /// Logs in a user of the identity provider: adds the user at the first login, updates role and projects, and creates
-    /// a token. An ID token is accepted once.
+    /// Logs in a user of the identity provider: adds the user at the first login, updates role and projects, and
+    /// creates a token. Each ID token is accepted only once.
     ///
     /// # Errors
     /// Returns an error if the database cannot be read or written.
@@ -219,7 +219,7 @@ impl ServerState {
         self.run_durably(move |transaction| log_in(transaction, login, secret)).await
     }
 
-    /// Deletes the token of a login, which its user has ended.
+    /// Deletes the token of a login that has ended because the user has logged out.
     ///
     /// # Errors
     /// Returns an error if the database cannot be written.

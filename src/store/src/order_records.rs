@@ -1,5 +1,5 @@
-//! Stored orders for reinstalls, and the results of the last reinstalls. The module `orders` decides how the orders and
-//! results change.
+//! Stored orders for reinstalls, and the results of the last reinstalls. `orders` decides how orders and results
+//! change.
 
 use super::install_attempt::StartedAttempt;
 use super::json_columns::{parse_column, to_json_column};
@@ -25,6 +25,15 @@ pub struct ReinstallOverrides {
     pub apply_allocation: bool,
 }
 
+/// Options and user of an order, as stored.
+#[derive(Default, Serialize, Deserialize)]
+struct StoredOptions {
+    #[serde(flatten)]
+    overrides: ReinstallOverrides,
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    created_by: String,
+}
+
 /// Open order for a reinstall.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct ReinstallOrder {
@@ -32,14 +41,19 @@ pub struct ReinstallOrder {
     /// Id of the image.
     pub image: String,
     pub created: String,
-    /// Number of attempts so far.
+    /// User who has ordered the reinstall; empty if the order was placed by an earlier version.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub created_by: String,
+    /// Number of attempts so far. An attempt begins when the ramdisk is served. All boots that are served before the
+    /// agent registers belong to the same attempt.
     pub attempts: u32,
-    /// True if an attempt has announced that it passes the point of no return. The server's response to the
-    /// announcement may not have reached the machine.
-    pub begun: bool,
+    /// True if an attempt has announced that it passes the point of no return. The machine might not have received the
+    /// server's response to the announcement.
+    #[serde(rename = "begun")]
+    pub started: bool,
     pub without_marker: bool,
-    /// True if the reinstall applies the layout of the machine file, even if the wipe policy of a disk differs between
-    /// this layout and the installed layout.
+    /// True if the reinstall applies the layout of the machine file, even if that layout and the installed layout have
+    /// different wipe policies for a disk.
     #[serde(default)]
     pub change_promise: bool,
     /// Serial numbers of disks whose data may be erased.
@@ -62,15 +76,28 @@ pub struct ReinstallOrder {
     /// Disks that the most recent attempt announced at its start; not shown to operators.
     #[serde(skip)]
     pub disks: Vec<RecordedDisk>,
-    /// Most recent attempt; `None` if no attempt has started on this server. Not shown to operators.
+    /// Most recent attempt; `None` if no attempt has started on this server. The value is not shown to operators.
     #[serde(skip)]
     pub attempt: Option<StartedAttempt>,
-    /// True if the reinstall order was started and then abandoned: the machine waits for the operator.
+    /// True if no further attempt is made until the operator orders another reinstall. If an attempt of the order has
+    /// passed the point of no return, the order is abandoned, and the machine waits at its console. Otherwise the
+    /// order is suspended, and the machine boots its disk.
     pub given_up: bool,
-    /// Time at which the last attempt was counted; `None` once the boot of the attempt has registered. Not shown to
-    /// operators.
+    /// Time at which the last boot of the current attempt was counted; `None` once a boot of the attempt has
+    /// registered. The value is not shown to operators.
     #[serde(skip)]
     pub handed: Option<String>,
+    /// Number of counted boots of the current attempt, none of which has registered; not shown to operators.
+    #[serde(skip)]
+    pub unregistered: u32,
+}
+
+impl ReinstallOrder {
+    /// Returns whether the reinstall order is suspended: its attempts are used up, and none of them has passed the point
+    /// of no return. The order stays until the operator replaces or cancels it.
+    pub fn is_suspended(&self) -> bool {
+        self.given_up && !self.started
+    }
 }
 
 /// Result of the last reinstall, or of the last attempt of a reinstall order that is still open.
@@ -100,11 +127,11 @@ pub(crate) fn read_order(
     allocation: &str,
 ) -> sql::Result<Option<ReinstallOrder>> {
     let select = "SELECT id, image, created, attempts, begun, without_marker, given_up, disks, words, handed, fencing,
-             attempt
+             attempt, unregistered
          FROM orders WHERE machine = ?1 AND allocation = ?2";
     let order = connection.prepare_cached(select)?.query_row([machine, allocation], |row| {
-        let ReinstallOverrides { change_promise, give_up, replace_newer, apply_allocation, .. } =
-            parse_column(row, 8)?.unwrap_or_default();
+        let StoredOptions { overrides, created_by } = parse_column(row, 8)?.unwrap_or_default();
+        let ReinstallOverrides { change_promise, give_up, replace_newer, apply_allocation, .. } = overrides;
         let fencing: Option<FencingToken> = parse_column(row, 10)?;
         let database = fencing.as_ref().map(|token| token.database.as_str());
         Ok(ReinstallOrder {
@@ -115,9 +142,10 @@ pub(crate) fn read_order(
             id: row.get(0)?,
             image: row.get(1)?,
             created: row.get(2)?,
+            created_by,
             attempts: row.get(3)?,
             // In databases of earlier versions, this column contains the number of an attempt.
-            begun: row.get::<_, u32>(4)? > 0,
+            started: row.get::<_, u32>(4)? > 0,
             without_marker: row.get(5)?,
             given_up: row.get(6)?,
             disks: parse_column(row, 7)?.unwrap_or_default(),
@@ -125,6 +153,7 @@ pub(crate) fn read_order(
             change_promise,
             give_up,
             handed: row.get(9)?,
+            unregistered: parse_column(row, 12)?.unwrap_or_default(),
         })
     });
     order.optional()
@@ -136,25 +165,28 @@ pub(crate) fn store_order(
     allocation: &str,
     order: &ReinstallOrder,
 ) -> sql::Result<()> {
-    let ReinstallOrder { id, image, created, attempts, begun, without_marker, change_promise, give_up, .. } = order;
+    let ReinstallOrder { id, image, created, attempts, started, without_marker, change_promise, give_up, .. } = order;
     let ReinstallOrder { disks, attempt, given_up, handed, replace_newer, apply_allocation, fencing, .. } = order;
-    let words = ReinstallOverrides {
+    let unregistered = to_json_column(&order.unregistered)?;
+    let overrides = ReinstallOverrides {
         without_marker: *without_marker,
         change_promise: *change_promise,
         give_up: give_up.clone(),
         replace_newer: *replace_newer,
         apply_allocation: *apply_allocation,
     };
+    let words = StoredOptions { overrides, created_by: order.created_by.clone() };
     let (disks, words) = (to_json_column(disks)?, to_json_column(&words)?);
     let fencing = fencing.as_ref().map(to_json_column).transpose()?;
     let attempt = attempt.as_ref().map(to_json_column).transpose()?;
     transaction.execute(
         "INSERT INTO orders
          (machine, allocation, id, image, created, attempts, begun, without_marker, given_up, disks, words, handed,
-             fencing, attempt)
-         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14)
+             fencing, attempt, unregistered)
+         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15)
          ON CONFLICT (machine, allocation) DO UPDATE SET id = ?3, image = ?4, created = ?5, attempts = ?6, begun = ?7,
-             without_marker = ?8, given_up = ?9, disks = ?10, words = ?11, handed = ?12, fencing = ?13, attempt = ?14",
+             without_marker = ?8, given_up = ?9, disks = ?10, words = ?11, handed = ?12, fencing = ?13, attempt = ?14,
+             unregistered = ?15",
         params![
             machine,
             allocation,
@@ -162,14 +194,15 @@ pub(crate) fn store_order(
             image,
             created,
             attempts,
-            begun,
+            started,
             without_marker,
             given_up,
             disks,
             words,
             handed,
             fencing,
-            attempt
+            attempt,
+            unregistered
         ],
     )?;
     Ok(())

@@ -1,5 +1,5 @@
 //! Orders for reinstalls: this module places, starts and cancels them, `install_reports` completes them, `next_boot`
-//! sends them to machines and abandons them, and `order_records` stores them.
+//! sends them to machines, suspends and abandons them, and `order_records` stores them.
 //!
 //! Each of these actions is one durable transaction, so a crash leaves the order either in its state before the action
 //! or in its state after the action. A repeated request has no further effect.
@@ -8,6 +8,7 @@ mod install_reports;
 
 pub use install_reports::ReportOutcome;
 
+use super::adoption::claim_installation;
 use super::boots::current_token;
 use super::event_history::{HistoryEntry, HistoryKind, insert_entry};
 use super::install_attempt::AttemptStart;
@@ -21,13 +22,17 @@ use common::error::Result;
 /// Result of placing a reinstall order.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum OrderOutcome {
-    /// The reinstall order is open. It has replaced an older reinstall order if there was one.
-    Placed(ReinstallOrder),
+    /// The reinstall order is open.
+    Placed {
+        order: ReinstallOrder,
+        /// Older order that the new order has replaced.
+        replaced: Option<Box<ReinstallOrder>>,
+    },
     /// The machine has not reported an installation yet, so there is nothing to reinstall.
     NotInstalled,
     /// An older reinstall order has started, and remains open. The new order is not stored. Contains the older order.
     Started(ReinstallOrder),
-    /// The machine is part of a migration, or needs confirmation after a restore. Contains the message for the operator.
+    /// The machine is part of a migration, or needs confirmation after a restore. Contains the reason.
     Blocked(String),
 }
 
@@ -45,19 +50,19 @@ pub enum CancelOutcome {
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[allow(
     clippy::large_enum_variant,
-    reason = "an attempt has only one `OrderStart`, so the size of the largest variant does not matter"
+    reason = "an attempt contains only one `OrderStart`, so the size of its largest variant does not matter"
 )]
 pub enum OrderStart {
     /// The attempt may pass the point of no return. Contains true if no earlier attempt of the reinstall order has
     /// passed that point.
     Permitted(ReinstallOrder, bool),
-    /// The attempt must not pass the point of no return: its reinstall order is no longer open, the machine has booted
-    /// again, or the machine is blocked.
+    /// The attempt must not pass the point of no return: its reinstall order is no longer open or is suspended, the
+    /// machine has booted again, or the machine is blocked.
     NotInForce,
 }
 
 impl ServerState {
-    /// Orders a reinstall. The failure of an earlier attempt is discarded.
+    /// Orders a reinstall on behalf of the user of the current request. The failure of an earlier attempt is discarded.
     ///
     /// # Errors
     /// Returns an error if the database cannot be read or written.
@@ -69,7 +74,10 @@ impl ServerState {
         words: ReinstallOverrides,
     ) -> Result<OrderOutcome> {
         let (machine, allocation, image) = (machine.to_owned(), allocation.to_owned(), image.to_owned());
-        self.run_durably(move |transaction| insert_order(transaction, &machine, &allocation, &image, words)).await
+        let user = self.current_user();
+        let place =
+            move |transaction: &Transaction| insert_order(transaction, (&machine, &allocation), (&image, words), user);
+        self.run_durably(place).await
     }
 
     /// Cancels a reinstall order.
@@ -80,7 +88,7 @@ impl ServerState {
         let (machine, allocation) = (machine.to_owned(), allocation.to_owned());
         self.run_durably(move |transaction| match read_install_state(transaction, &machine, &allocation)?.order {
             None => Ok(CancelOutcome::NothingOrdered),
-            Some(order) if order.begun => Ok(CancelOutcome::Started(order)),
+            Some(order) if order.started => Ok(CancelOutcome::Started(order)),
             Some(order) => {
                 delete_order(transaction, &machine, &allocation)?;
                 insert_entry(transaction, &machine, &HistoryEntry::from_order(HistoryKind::Cancelled, &order))?;
@@ -105,12 +113,13 @@ impl ServerState {
         self.run_durably(move |transaction| {
             let open = read_install_state(transaction, &machine, &allocation)?.order;
             let is_blocked = explain_block(transaction, &machine)?.is_some();
-            // A delayed announcement of an earlier boot must not replace the attempt of a later one.
+            // A delayed announcement of an earlier boot must not replace the attempt of the current boot.
             let is_outdated = current_token(transaction, &machine)?.is_some_and(|current| current != start.by);
-            let Some(mut open) = open.filter(|open| open.id == order && !is_blocked && !is_outdated) else {
+            let is_startable = |open: &ReinstallOrder| open.id == order && !open.is_suspended();
+            let Some(mut open) = open.filter(|open| is_startable(open) && !is_blocked && !is_outdated) else {
                 return Ok(OrderStart::NotInForce);
             };
-            let news = !std::mem::replace(&mut open.begun, true);
+            let news = !std::mem::replace(&mut open.started, true);
             open.attempt = Some(start.to_attempt(Some(open.image.clone())));
             open.disks = start.disks;
             store_order(transaction, &machine, &allocation, &open)?;
@@ -121,34 +130,38 @@ impl ServerState {
     }
 }
 
-/// Places a reinstall order within a transaction.
+/// Places a reinstall order of a user within a transaction.
 pub(crate) fn insert_order(
     transaction: &Transaction,
-    machine: &str,
-    allocation: &str,
-    image: &str,
-    words: ReinstallOverrides,
+    (machine, allocation): (&str, &str),
+    (image, words): (&str, ReinstallOverrides),
+    created_by: String,
 ) -> sql::Result<OrderOutcome> {
     if let Some(why) = explain_block(transaction, machine)? {
         return Ok(OrderOutcome::Blocked(why));
     }
     let standing = read_install_state(transaction, machine, allocation)?;
-    if !standing.succeeded {
+    if !standing.can_be_reinstalled(words.without_marker) {
         return Ok(OrderOutcome::NotInstalled);
     }
-    if let Some(open) = standing.order.clone().filter(|open| open.begun && !open.given_up) {
+    if standing.adopted {
+        claim_installation(transaction, machine, allocation)?;
+    }
+    if let Some(open) = standing.order.clone().filter(|open| open.started && !open.given_up) {
         return Ok(OrderOutcome::Started(open));
     }
-    // An abandoned order that had started leaves an incomplete system. The new order therefore counts as started from
-    // the beginning.
-    let earlier = standing.order.filter(|open| open.begun);
+    // If the earlier order had started when it was abandoned, the installed system is incomplete. The new order
+    // therefore counts as started from the beginning.
+    let replaced = standing.order;
+    let earlier = replaced.clone().filter(|open| open.started);
     let ReinstallOverrides { without_marker, change_promise, give_up, replace_newer, apply_allocation } = words;
     let order = ReinstallOrder {
         id: uuid::Uuid::new_v4().to_string(),
         image: image.to_owned(),
         created: now(),
+        created_by,
         attempts: 0,
-        begun: earlier.is_some(),
+        started: earlier.is_some(),
         without_marker,
         change_promise,
         give_up,
@@ -157,18 +170,20 @@ pub(crate) fn insert_order(
         fencing: Some(epoch::issue_token(transaction)?),
         confirmed: true,
         disks: earlier.map(|open| open.disks).unwrap_or_default(),
-        // The marker of an attempt at the earlier order proves nothing about the new order.
+        // The attempt of the earlier order is not copied: an install marker that it has written is not evidence for the
+        // new order.
         attempt: None,
         given_up: false,
         handed: None,
+        unregistered: 0,
     };
     store_order(transaction, machine, allocation, &order)?;
     clear_failure(transaction, machine, allocation)?;
     insert_entry(transaction, machine, &HistoryEntry::from_order(HistoryKind::Ordered, &order))?;
-    Ok(OrderOutcome::Placed(order))
+    Ok(OrderOutcome::Placed { order, replaced: replaced.map(Box::new) })
 }
 
-/// Discards the failure of the last attempt, which is not about the new order.
+/// Discards the failure of the last attempt, because it does not concern the new order.
 fn clear_failure(transaction: &Transaction, machine: &str, allocation: &str) -> sql::Result<()> {
     let update = "UPDATE allocations SET failure = NULL WHERE machine = ?1 AND id = ?2";
     transaction.execute(update, [machine, allocation]).map(drop)

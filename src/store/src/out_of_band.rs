@@ -1,5 +1,5 @@
-//! Progress of the steps that run through a machine's management controller before its installation. Decides whether
-//! the installation is served to a boot.
+//! Progress of the steps that run through a machine's management controller before its installation, and the decision
+//! whether the installation is served to a boot.
 //!
 //! Each machine has at most one run. A run belongs to one reinstall order, or to the first installation of one
 //! allocation. Completed steps are never repeated for the same reinstall order or first installation. The server
@@ -18,7 +18,7 @@ use common::timestamp::now;
 use model::deploy_steps::OutOfBandStep;
 use serde::{Deserialize, Serialize};
 
-/// Phase of the step that runs now.
+/// Phase of the step that is currently run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum RunPhase {
@@ -66,7 +66,7 @@ pub struct OutOfBandRun {
     pub restarted: String,
     /// Number of restarts that were requested for the current step.
     pub restarts: u32,
-    /// True while the restart of the current step may have been requested, and no response is recorded.
+    /// True if the restart of the current step may have been requested, but no response is recorded.
     #[serde(default)]
     pub restart_sent: bool,
     /// Number of failures since the list of steps was last changed.
@@ -80,7 +80,7 @@ pub struct OutOfBandRun {
 pub enum BootAdmission {
     /// The steps are completed, and the boot was requested after the last restart.
     Admitted,
-    /// The boot must wait. Contains true if a run was started by this request.
+    /// The boot must wait. Contains true if this request has started the steps.
     Waits(bool),
 }
 
@@ -111,7 +111,7 @@ impl OutOfBandRun {
         }
     }
 
-    /// Returns the run with a new phase, which begins at this time.
+    /// Returns the run with a new phase of its current step. The phase begins at this time.
     pub fn with_phase(&self, phase: RunPhase, since: String) -> OutOfBandRun {
         OutOfBandRun { phase, since, ..self.clone() }
     }
@@ -121,12 +121,12 @@ impl OutOfBandRun {
         self.steps.get(self.completed)
     }
 
-    /// Returns whether the run belongs to this installation.
+    /// Returns whether these steps run for this installation.
     pub fn is_for(&self, allocation: &str, order: &str) -> bool {
         self.allocation == allocation && self.order == order
     }
 
-    /// Returns whether the server must continue the run.
+    /// Returns whether the server must continue to run the steps.
     fn is_active(&self) -> bool {
         !matches!(self.phase, RunPhase::Done | RunPhase::Failed)
     }
@@ -139,7 +139,7 @@ fn decide_admission(stored: Option<&OutOfBandRun>, wanted: &OutOfBandRequest, bo
         return AdmissionDecision::Start(new);
     };
     if run.steps != wanted.steps {
-        // Steps that are unchanged, and were completed for this installation, are not repeated.
+        // Steps that were already completed for this installation, and are unchanged, are not repeated.
         let same = run.steps.iter().zip(&wanted.steps).take(run.completed).take_while(|(old, new)| old == new);
         return AdmissionDecision::Start(OutOfBandRun {
             completed: same.count(),
@@ -184,7 +184,7 @@ impl ServerState {
         .await
     }
 
-    /// Returns the runs that the server must continue, each with the current boot of its machine.
+    /// Returns the runs of steps that the server must continue, each with the current boot of its machine.
     ///
     /// # Errors
     /// Returns an error if the database cannot be read.
@@ -201,7 +201,7 @@ impl ServerState {
         .await
     }
 
-    /// Returns the last run of the machine.
+    /// Returns the last run of steps through the machine's management controller.
     ///
     /// # Errors
     /// Returns an error if the database cannot be read.
@@ -210,8 +210,9 @@ impl ServerState {
         self.run_job(move |connection| read_run(connection, &machine)).await
     }
 
-    /// Releases the abandoned lease of a step. If its server was not permitted to restart the machine, the restart may be
-    /// requested by another server. Returns whether the lease was released.
+    /// Releases the abandoned lease of a step. If the former server had no permission to change the power state, also
+    /// records that no restart was requested, so that another server may request it. Returns whether the lease was
+    /// released.
     ///
     /// # Errors
     /// Returns an error if the database cannot be read or written.
@@ -228,9 +229,9 @@ impl ServerState {
         .await
     }
 
-    /// Replaces the run with `new`, or deletes the run if `new` is `None`. Does nothing if the stored run has changed
-    /// in the meantime. Returns whether the run was replaced or deleted. When the run enters [`RunPhase::Booting`], the
-    /// current boot of the machine ends.
+    /// Replaces the stored run of steps with `new`, or deletes it if `new` is `None`. Does nothing if the stored run
+    /// has changed in the meantime. Returns whether the run was replaced or deleted. When the run enters
+    /// [`RunPhase::Booting`], the current boot of the machine ends.
     ///
     /// # Errors
     /// Returns an error if the database cannot be read or written.
@@ -271,20 +272,20 @@ fn store_run(transaction: &Transaction, run: &OutOfBandRun) -> sql::Result<()> {
     transaction.execute(insert, params![run.machine, run.is_active(), to_json_column(run)?]).map(drop)
 }
 
-/// Returns whether the steps of this reinstall order were started and are not completed. Boots that these steps cause
-/// are not attempts of the reinstall order.
+/// Returns whether the steps of this reinstall order were started and are not completed. Boots that the steps trigger
+/// must not count as attempts of the order.
 pub(crate) fn is_unfinished(connection: &Connection, machine: &str, order: &str) -> sql::Result<bool> {
     Ok(read_run(connection, machine)?.is_some_and(|run| run.order == order && run.phase != RunPhase::Done))
 }
 
-/// Transfers the run of a machine to the machine's new id.
+/// Transfers the run of steps of a machine to the machine's new id.
 pub(crate) fn rename_run(transaction: &Transaction, old: &str, new: &str) -> sql::Result<()> {
     let run = read_run(transaction, old)?;
     transaction.execute("DELETE FROM out_of_band WHERE machine IN (?1, ?2)", [old, new])?;
     run.map_or(Ok(()), |run| store_run(transaction, &OutOfBandRun { machine: new.to_owned(), ..run }))
 }
 
-/// Deletes the run of a freed machine, so that a later installation does not count its steps as completed.
+/// Deletes the run of steps of a freed machine. Otherwise, a later installation would count the steps as completed.
 pub(crate) fn delete_run(transaction: &Transaction, machine: &str) -> sql::Result<()> {
     transaction.execute("DELETE FROM out_of_band WHERE machine = ?1", [machine]).map(drop)
 }

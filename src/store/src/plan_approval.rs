@@ -1,5 +1,6 @@
 //! File with the operator's approval of the plan of one machine.
 
+use common::type_errors::locate_json_error;
 use model::allocation::ApprovedPlan;
 use plan::{ApprovalSummary, approval_comparison};
 use serde::{Deserialize, Serialize};
@@ -85,10 +86,10 @@ pub fn parse_approval(text: &str) -> Result<Approval, String> {
     if text.len() > MAX_BYTES {
         return Err(format!("the file is {bytes} bytes long; the limit is {MAX_BYTES} bytes", bytes = text.len()));
     }
-    // Below its first line, the file is written and parsed as JSON: unlike JSON, YAML would break lines at U+2028.
+    // The text after the comment is written and parsed as JSON, because a YAML parser would break lines at U+2028.
     let json: String = text.split_inclusive('\n').skip_while(|line| line.starts_with('#')).collect();
-    let file: ApprovalFile =
-        serde_json::from_str(&json).map_err(|error| format!("this is not an approval: {error}"))?;
+    let file: ApprovalFile = serde_json::from_str(&json)
+        .map_err(|error| format!("this is not an approval: {}", locate_json_error(&error)))?;
     let verdicts = approval_comparison::parse_approval(&file.verdicts, &file.sha256)?;
     Ok(Approval { file, verdicts })
 }
@@ -121,14 +122,14 @@ mod tests {
             machine: text("m"),
             mode: InstallMode::Install,
             things: Vec::new(),
-            torn: Vec::new(),
+            dismantled: Vec::new(),
             version: VERSION,
         }
     }
 
     proptest! {
         #[test]
-        fn what_is_written_is_read_whatever_a_disk_calls_itself(serial in any::<String>(), installed in any::<String>()) {
+        fn approval_with_any_serial_is_read_back(serial in any::<String>(), installed in any::<String>()) {
             let wanted = verdicts(&serial);
             let text = render_approval(&wanted, BTreeMap::new(), installed.clone(), "2026-01-01T00:00:00Z".to_owned()).unwrap();
             prop_assert!(text.starts_with("# Written by `drophammer site plan --approve` or"));
@@ -139,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_for_one_installation() {
+    fn approval_applies_to_one_installation() {
         let with = |installed: String| {
             parse_approval(&render_approval(&verdicts("S"), BTreeMap::new(), installed, String::new()).unwrap())
                 .unwrap()
@@ -167,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_too_long_or_no_approval_is_refused() {
+    fn oversized_or_malformed_approvals_are_refused() {
         let long = verdicts(&"S".repeat(MAX_BYTES));
         assert!(
             render_approval(&long, BTreeMap::new(), String::new(), String::new()).unwrap_err().contains("the limit is")
@@ -176,7 +177,7 @@ mod tests {
         for (text, words) in [
             ("", "this is not an approval"),
             ("# only a comment", "this is not an approval"),
-            ("{\"sha256\": \"\"}", "missing field"),
+            ("{\"sha256\": \"\"}", "approved is missing"),
             (comment.as_str(), "the limit is"),
         ] {
             assert!(parse_approval(text).unwrap_err().contains(words), "{words}");

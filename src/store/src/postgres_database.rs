@@ -1,7 +1,7 @@
 //! Database in PostgreSQL, which any number of servers share.
 //!
-//! The id file in the directory of each server contains the identity of the database, as it does for a SQLite file. A
-//! server therefore refuses another database, and an older copy of its own.
+//! As with a SQLite file, the id file in the directory of each server contains the identity of the database. A server
+//! therefore refuses another database, and an older copy of its own database.
 
 use crate::boot_activity::BootActivity;
 use crate::change_listener;
@@ -32,7 +32,7 @@ impl DatabaseFile {
         let failed = |error: sql::Error| convert_error(error, &format!("open the {name}"));
         let connection = Connection::from_postgres(PostgresConnection::connect(address.clone()).map_err(failed)?);
         schema::upgrade_schema(&connection).map_err(failed)?;
-        // Another server may start with the same empty database.
+        // A transaction is used, because another server may start with the same empty database at the same time.
         let transaction = connection.transaction().map_err(failed)?;
         let own = read_identity(&transaction).map_err(failed)?;
         let identity = find_identity(path, &name, own.clone())?;
@@ -56,8 +56,8 @@ impl DatabaseFile {
         })
     }
 
-    /// Commits the open group. If `is_counted` is true, counts the group as a durable transaction, and notifies the other
-    /// servers.
+    /// Commits the open transaction group. If `is_counted` is true, counts the group as a durable transaction, and
+    /// notifies the other servers.
     ///
     /// # Errors
     /// Returns an error if the group was not committed, or the outcome is unknown.
@@ -71,6 +71,25 @@ impl DatabaseFile {
             postgres.expect_identity(&self.identity);
         }
         Ok(())
+    }
+
+    /// Checks whether there is space again, if a statement has failed for lack of space. Does nothing on SQLite: there,
+    /// every write needs space, and thus detects a full disk.
+    ///
+    /// # Errors
+    /// Returns an error if there is no space, or the database is unavailable.
+    pub(crate) fn check_space(&mut self) -> Result<()> {
+        let Some(postgres) = self.connection.as_postgres().filter(|postgres| postgres.lacks_space()) else {
+            return Ok(());
+        };
+        let checked = self.connection.transaction().and_then(|transaction| {
+            postgres.allocate_pages()?;
+            // Rolls back the transaction, which frees the allocated pages.
+            drop(transaction);
+            postgres.record_free_space();
+            Ok(())
+        });
+        self.add_context(checked)
     }
 
     /// Exchanges the times of boots' last requests with the other servers of this database. Does nothing on SQLite.
@@ -114,7 +133,7 @@ fn to_milliseconds(age: Duration) -> i64 {
     i64::try_from(age.as_millis()).unwrap_or(i64::MAX)
 }
 
-/// Checks the identity of the database against the id file. A directory without an id file joins the database.
+/// Checks the identity of the database against the id file. A directory without an id file accepts any database.
 fn find_identity(path: &Path, name: &str, own: Option<DatabaseIdentity>) -> Result<DatabaseIdentity> {
     let file = database_id::id_path(path);
     match (own, database_id::read_id_file(&file)?) {

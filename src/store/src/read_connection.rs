@@ -1,6 +1,16 @@
-//! Second connection to the database, for lists and snapshots. Its reads do not wait for the jobs of machines, and do not
-//! delay them. They see all committed transactions, including those in a SQLite file that are not synced yet; they must
-//! therefore not decide anything that affects a machine.
+//! Second connection to the database, for lists and snapshots. Its reads do not wait for the jobs of machines, and do
+//! not delay those jobs. The reads see all committed transactions. In a SQLite file, some of these transactions are not
+//! synced yet, and a power failure may undo them. The reads must therefore not decide anything that affects a machine.
+//! Such reads are permitted for:
+//!
+//! * Lists, statistics, caches and forecasts: they are displayed, and are read again after a restart.
+//! * Snapshots of the directory, which contain states of allocations and migrations: before the server sends a boot
+//!   script, an allocation or a permission to start, it also waits for a later job of the database's thread. That job
+//!   is acknowledged after all earlier transactions are synced.
+//! * The MACs of a new machine file: if the registration that contains them is undone, the machine registers again.
+//! * Tokens of users: a revocation or a lower role applies before it is synced and acknowledged. If a power failure
+//!   undoes it, the administrator has not received an acknowledgement. A new token is sent to its user only after the
+//!   sync. A change that a user makes with a new role is synced after the role, because the log is sequential.
 
 use crate::ServerState;
 use crate::database_file::{DatabaseFile, open_existing};
@@ -11,8 +21,9 @@ use common::sync::lock_mutex;
 use std::sync::{Arc, Mutex};
 use tokio::sync::watch;
 
-/// Connection for reading, or `None` after it was closed; cheap to clone. While it is locked, the write-ahead log of a
-/// SQLite file is not emptied: emptying would wait for the reader in steps of up to a tenth of a second.
+/// Connection for reading, or `None` after it was closed; cheap to clone. The write-ahead log of a SQLite file is
+/// emptied only while no read is in progress: otherwise SQLite would wait for the reader, in steps of up to a tenth
+/// of a second.
 #[derive(Clone)]
 pub(crate) struct ReadConnection {
     connection: Arc<Mutex<Option<Connection>>>,
@@ -49,12 +60,12 @@ impl ReadConnection {
         work()
     }
 
-    /// Closes the connection, so that the database file is complete without its log after the other connection is closed.
+    /// Closes the connection. The last connection that is closed moves the log into the database file.
     pub(crate) fn close(&self) {
         drop(lock_mutex(&self.connection).take());
     }
 
-    /// Reads in one transaction, which sees the same state throughout.
+    /// Reads in one transaction, so that all reads see the same state.
     fn read<T>(&self, work: impl FnOnce(&Connection) -> sql::Result<T>) -> Result<T> {
         let connection = lock_mutex(&self.connection);
         let closed = || Error::new(Phase::Serve, "the database is closed");
@@ -109,7 +120,7 @@ mod tests {
     use std::time::Duration;
 
     #[tokio::test]
-    async fn committed_records_are_read_while_the_thread_of_the_database_is_busy() {
+    async fn committed_records_are_read_while_the_writer_is_busy() {
         let dir = tempfile::tempdir().unwrap();
         let state = ServerState::open(&dir.path().join("drophammer.sqlite"), Duration::ZERO).unwrap();
         state.free_machine("m").await.unwrap();
@@ -129,7 +140,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn nothing_is_written_by_a_read_and_a_panic_ends_one_read_only() {
+    async fn reads_cannot_write_and_survive_a_panic() {
         let dir = tempfile::tempdir().unwrap();
         let state = ServerState::open(&dir.path().join("drophammer.sqlite"), Duration::ZERO).unwrap();
         state.free_machine("m").await.unwrap();

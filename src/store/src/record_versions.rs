@@ -1,15 +1,15 @@
-//! Versions of the records of machines in a SQLite file, which triggers maintain. Each change of a record gives its machine
-//! the next version, in the same transaction. A list of machines therefore reads only the records that have changed since
-//! the previous list.
+//! Versions of the records of machines in a SQLite file. Triggers maintain the versions: each change of a record
+//! assigns the next version to its machine, in the same transaction. A list of machines therefore reads only the
+//! records that have changed since the previous list.
 //!
-//! Only the server to which the file belongs reads the versions. It deletes those that it has read, except the last one,
-//! from which the numbers continue.
+//! Only the server to which the file belongs reads the versions. It deletes the versions that it has read, except the
+//! last one, from which the numbering continues.
 
 use crate::sql::{self, Connection};
 use crate::{MachineContact, ServerState};
 use common::error::Result;
 
-/// Name of the version that changes if the records of all machines may have changed.
+/// Name of the version that is increased if the records of all machines may have changed.
 const ALL: &str = "";
 
 const TABLE: &str = "
@@ -17,8 +17,8 @@ const TABLE: &str = "
     CREATE UNIQUE INDEX IF NOT EXISTS record_versions_by_version ON record_versions (version);
 ";
 
-/// Columns that identify the machines and allocations of a table's rows. The last contact of a machine is not included: it
-/// changes with each event, and lists read it for all machines at once.
+/// Columns that identify the machines and allocations of a table's rows. The last contact of a machine is not included,
+/// because it changes with each event. Lists read the contacts of all machines at once.
 const SOURCES: [(&str, &[&str]); 9] = [
     ("allocations", &["machine", "id"]),
     ("layouts", &["machine"]),
@@ -34,10 +34,10 @@ const SOURCES: [(&str, &[&str]); 9] = [
 /// Columns whose change affects the records of all machines.
 const COMMON_SOURCES: [(&str, &str); 2] = [("identity", "id, lost"), ("epoch", "id, restored")];
 
-/// Records that have changed.
+/// Records of machines that have changed since a version.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct RecordChanges {
-    /// Version of the last change.
+    /// Version that the last change has assigned.
     pub version: i64,
     /// Ids of the machines and allocations with changed records.
     pub changed: Vec<String>,
@@ -85,7 +85,7 @@ fn read_changes(connection: &Connection, known: i64) -> sql::Result<RecordChange
 
 impl ServerState {
     /// Returns the records that have changed since the version `known`. Returns `None` if the database has no versions,
-    /// because other servers may share it.
+    /// because it can be shared by several servers.
     ///
     /// # Errors
     /// Returns an error if the database cannot be read.
@@ -96,7 +96,7 @@ impl ServerState {
         self.read_committed(move |connection| read_changes(connection, known)).await.map(Some)
     }
 
-    /// Deletes the versions before `known`, all of which were read.
+    /// Deletes the versions below `known`. All of them must have been read.
     ///
     /// # Errors
     /// Returns an error if the database cannot be written.
@@ -105,7 +105,7 @@ impl ServerState {
         self.run_deferred(move |transaction| transaction.execute(delete, [known]).map(drop)).await
     }
 
-    /// Returns the stored contacts of all machines with the ids of the machines, without their boots.
+    /// Returns the stored contacts of all machines, each with the id of its machine. The boots are not included.
     ///
     /// # Errors
     /// Returns an error if the database cannot be read.
@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn each_change_gives_its_machines_and_allocations_a_new_version() {
+    fn changes_assign_new_versions_to_machines_and_allocations() {
         let connection = Connection::open_in_memory().unwrap();
         schema::upgrade_schema(&connection).unwrap();
         let mut known = read_changes(&connection, 0).unwrap().version;
@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn a_transaction_that_is_rolled_back_changes_no_version_and_numbers_continue_after_pruning() {
+    fn rollback_changes_no_version_and_numbers_survive_pruning() {
         let connection = Connection::open_in_memory().unwrap();
         schema::upgrade_schema(&connection).unwrap();
         let mut known = read_changes(&connection, 0).unwrap().version;

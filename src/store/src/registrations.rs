@@ -8,6 +8,10 @@ use control::api_types::RegisterRequest;
 use model::inventory::Inventory;
 use model::machine_identity::parse_usable_uuid;
 
+/// Text that occurs in a stored registration only if the machine has inspected its disks. Strings inside the
+/// registration cannot contain this text, because quotation marks in strings are escaped.
+const INSPECTED: &str = r#""explored":true"#;
+
 /// Stored registration.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StoredRegistration {
@@ -47,6 +51,25 @@ impl ServerState {
         .map(drop)
     }
 
+    /// Replaces the registration of a machine that has inspected its disks since it registered. Returns false if the
+    /// stored registration already contains an inspection, or the machine has started to erase its disks. A boot can
+    /// therefore replace its registration only once, and never by contents that an installation has changed.
+    ///
+    /// # Errors
+    /// Returns an error if the database cannot be read or written.
+    pub async fn complete_registration(&self, machine: &str, register: &RegisterRequest) -> Result<bool> {
+        let (machine, text) = (machine.to_owned(), to_json(register)?);
+        self.run_deferred(move |transaction| {
+            transaction.execute(
+                "UPDATE machines SET registered = ?2, registered_at = ?3, last_seen = ?3
+                 WHERE id = ?1 AND registered NOT LIKE ?4 AND begun_since IS NULL",
+                params![machine, text, now(), format!("%{INSPECTED}%")],
+            )
+        })
+        .await
+        .map(|changed| changed > 0)
+    }
+
     /// Returns the last registration of the machine.
     ///
     /// # Errors
@@ -56,8 +79,8 @@ impl ServerState {
         self.run_job(move |connection| read_registration(connection, &machine)).await
     }
 
-    /// Returns the last registration of the machine, even if a power failure may undo it. Does not wait for the requests of
-    /// machines. A machine whose registration is undone registers again.
+    /// Returns the last registration of the machine, even if a power failure may still undo it; in that case, the
+    /// machine registers again. Does not wait for the requests of machines.
     ///
     /// # Errors
     /// Returns an error if the database cannot be read.
@@ -128,8 +151,8 @@ fn read_registration(connection: &Connection, machine: &str) -> sql::Result<Opti
     registered.optional()
 }
 
-/// Records that the machine has started to erase disks in this boot, so that its registered inventory is treated as
-/// outdated. Removes the install marker that waits for the operator's confirmation.
+/// Records that the machine has started to erase disks in this boot. Its registered inventory is then outdated. Removes
+/// the install marker that waits for the operator's confirmation, because the disks no longer contain it.
 pub(crate) fn record_erase_start(transaction: &Transaction, boot: TokenHash) -> sql::Result<()> {
     let of_boot = "(SELECT machine FROM boots WHERE hash = ?1)";
     let update = format!("UPDATE machines SET begun_since = ?2 WHERE id = {of_boot}");

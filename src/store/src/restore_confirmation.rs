@@ -1,17 +1,17 @@
-//! Confirmations after a restore. A restored database may describe an earlier state than the one on the machines'
-//! disks. Therefore every machine is unconfirmed at first, and no reinstall order, first installation or migration is
-//! carried out on it. A machine is confirmed by the operator, or by a report that contains the install marker that the
-//! database has recorded for the machine.
+//! Confirmations after a restore. The machines' disks may contain newer installations than a restored database
+//! describes. Therefore every machine is unconfirmed at first, and no reinstall order, first installation or
+//! migration is carried out on it. A machine is confirmed by the operator, or by a report that contains the install
+//! marker that the database has recorded for the machine.
 
 use super::{ServerState, epoch, now};
 use crate::sql::{self, Connection, OptionalExtension, Transaction, params};
 use common::error::Result;
 
-/// Source of a machine's confirmation.
+/// Source of a machine's confirmation: the operator, or a report.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ConfirmedBy {
     Operator,
-    /// The machine, which has reported the recorded install marker.
+    /// A report of the machine with the recorded install marker.
     Marker,
 }
 
@@ -65,8 +65,8 @@ impl ServerState {
         .await
     }
 
-    /// Returns the reason why no installation or migration may be carried out, or `None` if none of these machines
-    /// needs confirmation.
+    /// Returns the reason why no installation or migration may be carried out on these machines, or `None` if none of
+    /// them needs confirmation.
     ///
     /// # Errors
     /// Returns an error if the database cannot be read or written.
@@ -80,8 +80,8 @@ pub(crate) fn needs_confirmation(connection: &Connection, machine: &str) -> sql:
     Ok(epoch::read_epoch(connection)?.restored.is_some() && read_source(connection, machine)?.is_none())
 }
 
-/// Returns whether a reinstall order was placed or confirmed after the last restore. `database` is the epoch of the
-/// database in which the reinstall order was placed.
+/// Returns whether a reinstall order was placed or confirmed after the last restore. `database` is the epoch in which
+/// the reinstall order was placed.
 pub(crate) fn is_confirmed_order(connection: &Connection, machine: &str, database: Option<&str>) -> sql::Result<bool> {
     let current = epoch::read_epoch(connection)?;
     let is_placed_since = database == Some(current.id.as_str());
@@ -94,8 +94,8 @@ fn read_source(connection: &Connection, machine: &str) -> sql::Result<Option<Str
     select.query_row([machine], |row| row.get(0)).optional()
 }
 
-/// Returns the message that refuses the request because of the first machine that needs confirmation. Returns `None` if
-/// none of these machines needs confirmation.
+/// Returns the message that refuses a request because one of these machines needs confirmation. The message names the
+/// first such machine. Returns `None` if there is no such machine.
 pub(crate) fn explain_first_unconfirmed<'a>(
     connection: &Connection,
     machines: impl IntoIterator<Item = &'a str>,
@@ -123,7 +123,7 @@ pub(crate) fn insert_confirmation(transaction: &Transaction, machine: &str, by: 
 }
 
 /// Transfers the confirmation of a machine from its old id to its new id. If the old id is not confirmed, the new id is
-/// not confirmed either.
+/// also not confirmed.
 pub(crate) fn rename_confirmation(transaction: &Transaction, old: &str, new: &str) -> sql::Result<()> {
     transaction.execute("DELETE FROM confirmed WHERE machine = ?1", [new])?;
     transaction.execute("UPDATE confirmed SET machine = ?2 WHERE machine = ?1", [old, new]).map(drop)

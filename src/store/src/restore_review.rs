@@ -1,5 +1,5 @@
-//! First steps after a restore from a backup: marks all machines as unconfirmed, and prints instructions for the
-//! operator.
+//! First steps after a restore from a backup: all machines are marked as unconfirmed, and the operator gets
+//! instructions.
 
 use crate::sql::{self, Connection};
 use crate::{epoch, now, rollouts, schema};
@@ -43,10 +43,10 @@ fn read_records(connection: &Connection) -> sql::Result<Vec<RestoredRecord>> {
     )?;
     let rows = all.query_map([], |row| {
         let (image, ordered): (String, String) = (row.get(4)?, row.get(7)?);
-        let (succeeded, adopted, begun): (bool, bool, bool) = (row.get(3)?, row.get(5)?, row.get(6)?);
+        let (succeeded, adopted, started): (bool, bool, bool) = (row.get(3)?, row.get(5)?, row.get(6)?);
         let (order_begun, is_ordered): (u32, bool) = (row.get(8)?, row.get(9)?);
         let migration: String = row.get(10)?;
-        let record = match (succeeded, adopted, begun) {
+        let record = match (succeeded, adopted, started) {
             (true, ..) => format!("installed: {}", if image.is_empty() { "unknown image" } else { &image }),
             (false, true, _) => "adopted".to_owned(),
             (false, false, true) => "first installation started".to_owned(),
@@ -54,7 +54,7 @@ fn read_records(connection: &Connection) -> sql::Result<Vec<RestoredRecord>> {
         };
         let withheld = match (succeeded || adopted, is_ordered, migration.is_empty()) {
             (_, _, false) => format!("migration ({migration})"),
-            (true, true, true) if order_begun > 0 => format!("reinstall with {ordered}, started"),
+            (true, true, true) if order_begun > 0 => format!("reinstall with {ordered} (started)"),
             (true, true, true) => format!("reinstall with {ordered}"),
             (true, false, true) => String::new(),
             (false, _, true) => "first installation".to_owned(),
@@ -107,7 +107,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_restored_is_listed_with_what_is_withheld() {
+    fn restored_records_are_listed_with_withheld_actions() {
         let connection = Connection::open_in_memory().unwrap();
         schema::upgrade_schema(&connection).unwrap();
         connection
@@ -132,7 +132,7 @@ mod tests {
         assert_eq!(
             short,
             [
-                ("m2", "installed: unknown image", "reinstall with debian-13, started"),
+                ("m2", "installed: unknown image", "reinstall with debian-13 (started)"),
                 ("m3", "not installed", "first installation"),
                 ("m4", "first installation started", "first installation"),
                 ("m5", "installed: debian-11", "migration (copying)"),

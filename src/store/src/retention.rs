@@ -1,4 +1,4 @@
-//! Deletion of old events and console logs, in small batches, so that machines need not wait for the deletion.
+//! Deletion of old events and console logs, in small batches, so that machines do not wait for the deletion.
 
 use super::ServerState;
 use crate::sql::{self, OptionalExtension, params};
@@ -8,7 +8,7 @@ use time::format_description::well_known::Rfc3339;
 
 /// Number of rows that are deleted or measured in one job.
 const BATCH: i64 = 1000;
-/// Number of bytes that are added to the length of a text for the other columns of its row.
+/// Number of bytes that each row counts in addition to the length of its text, for its other columns.
 const ROW: i64 = 128;
 
 /// Type of the records that are deleted.
@@ -37,7 +37,8 @@ pub struct RetentionPolicy {
 }
 
 impl ServerState {
-    /// Deletes up to a batch of the oldest records that exceed the limits. Returns whether more records may exceed them.
+    /// Deletes at most one batch of the oldest records above the limits. Returns whether there may be more records to
+    /// delete.
     ///
     /// # Errors
     /// Returns an error if the database cannot be read or written.
@@ -60,11 +61,11 @@ impl ServerState {
         .await
     }
 
-    /// Returns the id of the oldest record that is within the size limit, or 0 if all records are.
+    /// Returns the id of the oldest record that is within the size limit, or 0 if all records are within the limit.
     ///
     /// # Errors
     /// Returns an error if the database cannot be read or written.
-    pub async fn find_first_within(&self, records: RetainedRecords, max_bytes: u64) -> Result<i64> {
+    pub async fn find_oldest_retained_id(&self, records: RetainedRecords, max_bytes: u64) -> Result<i64> {
         let (table, column) = records.table();
         let select = format!(
             "SELECT min(id), CAST(sum(bytes) AS BIGINT) FROM
@@ -114,7 +115,7 @@ mod tests {
     fn records_within_the_limits_are_preserved() {
         let dir = tempfile::tempdir().unwrap();
         let state = state_with_events(&dir, 20);
-        let first = block_on(state.find_first_within(RetainedRecords::Events, 1 << 20)).unwrap();
+        let first = block_on(state.find_oldest_retained_id(RetainedRecords::Events, 1 << 20)).unwrap();
         assert_eq!(first, 0);
         assert!(
             !block_on(state.delete_expired_batch(RetainedRecords::Events, first, time::Duration::days(1))).unwrap()
@@ -131,17 +132,17 @@ mod tests {
         assert_eq!(count(&state), 0);
     }
 
-    /// The limit is rounded up to whole batches.
+    /// The number of deleted records is rounded up to whole batches.
     #[test]
     fn the_oldest_records_above_the_size_limit_are_deleted() {
         let dir = tempfile::tempdir().unwrap();
         let state = state_with_events(&dir, 2500);
-        let first = block_on(state.find_first_within(RetainedRecords::Events, 1_500_000)).unwrap();
+        let first = block_on(state.find_oldest_retained_id(RetainedRecords::Events, 1_500_000)).unwrap();
         assert_eq!(first, 1501);
         let day = time::Duration::days(1);
         assert!(block_on(state.delete_expired_batch(RetainedRecords::Events, first, day)).unwrap());
         assert!(!block_on(state.delete_expired_batch(RetainedRecords::Events, first, day)).unwrap());
         assert_eq!(count(&state), 1000);
-        assert_eq!(block_on(state.find_first_within(RetainedRecords::Logs, 0)).unwrap(), 0);
+        assert_eq!(block_on(state.find_oldest_retained_id(RetainedRecords::Logs, 0)).unwrap(), 0);
     }
 }

@@ -1,7 +1,7 @@
-//! Stored rollouts: reinstalls of many machines, of which a limited number is in progress at the same time. `schedule`
-//! decides which members start next, `transactions` stores rollouts and orders the reinstalls of their members,
-//! `power_cycles` coordinates the power cycles of their machines, `progress` updates the members from the records of
-//! their machines, and `statistics` counts rollouts and members.
+//! Stored rollouts. A rollout reinstalls many machines, of which only a limited number is in progress at the same time.
+//! `schedule` decides which members start next, `transactions` stores rollouts and orders the reinstalls of members,
+//! `power_cycles` coordinates the power cycles of machines, `progress` updates the members from the records of their
+//! machines, and `statistics` counts rollouts and members.
 
 mod power_cycles;
 mod progress;
@@ -33,7 +33,7 @@ pub enum RolloutState {
     Stopped,
     /// Canceled by an operator: no further member is ever started.
     Canceled,
-    /// All members have ended.
+    /// Every member has been reinstalled, has failed, or was skipped.
     Finished,
 }
 
@@ -73,7 +73,7 @@ pub enum MemberState {
     Installing,
     Done,
     Failed,
-    /// The reinstall could not be ordered when it was the member's turn, or the rollout was canceled.
+    /// The reinstall could not be ordered when the member was due, or the rollout was canceled.
     Skipped,
 }
 
@@ -98,7 +98,7 @@ impl MemberState {
         }
     }
 
-    /// Returns whether the member occupies one of the places of the rollout.
+    /// Returns whether the member counts towards the maximum number of members in progress.
     pub fn is_in_progress(self) -> bool {
         matches!(self, MemberState::Ordered | MemberState::Installing)
     }
@@ -134,7 +134,7 @@ pub struct RolloutLimits {
     pub power_cycle: bool,
 }
 
-/// Rollout.
+/// Rollout with its members.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Rollout {
     pub id: i64,
@@ -182,7 +182,7 @@ pub struct MemberRecord {
     /// Id of the reinstall order; empty until the reinstall is ordered.
     #[serde(default)]
     pub order: String,
-    /// Reason for a failure, for skipping the member, or for which the operator must look after it.
+    /// Reason why the member has failed, was skipped, or requires the attention of the operator.
     #[serde(default)]
     pub reason: String,
     /// Time of the order, as RFC 3339 in UTC.
@@ -191,7 +191,8 @@ pub struct MemberRecord {
     /// Time at which the member has ended, as RFC 3339 in UTC.
     #[serde(default)]
     pub ended: String,
-    /// Time at which the server has begun to power-cycle the machine. The machine is power-cycled once.
+    /// Time at which the server began to power-cycle the machine; empty before that. The server power-cycles each
+    /// machine only once.
     #[serde(default)]
     pub power_cycled: String,
 }
@@ -208,7 +209,7 @@ impl Rollout {
         self.members.iter().map(|member| member.state).collect()
     }
 
-    /// Returns whether the server must observe the rollout: members can start, or are in progress.
+    /// Returns whether the server must update the rollout: members can start, or are in progress.
     fn is_active(&self) -> bool {
         self.state == RolloutState::Running || self.count(MemberState::is_in_progress) > 0
     }
@@ -221,7 +222,7 @@ fn store_rollout(transaction: &Transaction, rollout: &Rollout) -> sql::Result<()
     transaction.execute(update, params![rollout.id, state, rollout.is_active(), document]).map(drop)
 }
 
-/// Stores a member, which exists already or is new.
+/// Stores a member. Inserts a new member, or updates an existing one.
 fn store_member(transaction: &Transaction, rollout: i64, number: usize, member: &RolloutMember) -> sql::Result<()> {
     let upsert = "INSERT INTO rollout_members (rollout, number, machine, state, document) VALUES (?1, ?2, ?3, ?4, ?5)
          ON CONFLICT (rollout, number) DO UPDATE SET state = ?4, document = ?5";
@@ -230,7 +231,7 @@ fn store_member(transaction: &Transaction, rollout: i64, number: usize, member: 
     transaction.execute(upsert, params![rollout, number, member.machine, state, document]).map(drop)
 }
 
-/// Parses a column, which must contain a value.
+/// Parses a column that must contain a value.
 fn parse_required<T: serde::de::DeserializeOwned>(row: &Row, column: usize) -> sql::Result<T> {
     let missing = || sql::Error::Unsuitable(format!("column {column} of a rollout is empty"));
     parse_column(row, column)?.ok_or_else(missing)
@@ -260,15 +261,16 @@ fn list_ids(connection: &Connection, only_active: bool) -> sql::Result<Vec<i64>>
     connection.prepare_cached(select)?.query_map([], |row| row.get(0))?.collect()
 }
 
-/// Halts all running rollouts of a database that was restored from a backup, since the backup may lack the results of
-/// members.
+/// Halts all running rollouts after a restore, because the backup may lack the results of some members.
 pub(crate) fn halt_restored(transaction: &Transaction) -> sql::Result<()> {
     for id in list_ids(transaction, true)? {
         let Some(mut rollout) = read_rollout(transaction, id)?.filter(|it| it.state == RolloutState::Running) else {
             continue;
         };
         rollout.state = RolloutState::Halted;
-        rollout.record.reason = "the database was restored from a backup: confirm the machines first".to_owned();
+        rollout.record.reason = "the database was restored from a backup: check the records of the machines, and run \
+            `drophammer machine confirm` first"
+            .to_owned();
         store_rollout(transaction, &rollout)?;
     }
     Ok(())

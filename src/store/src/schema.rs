@@ -68,8 +68,8 @@ const TABLES: &str = "
     CREATE INDEX IF NOT EXISTS audit_of_object ON audit (object, id);
 ";
 
-/// Documents of the operator, which only servers with PostgreSQL use. `document_source` contains a row from the first
-/// change of the documents on, and the number and the author of the last change.
+/// Documents of the operator, which are used only on PostgreSQL. `document_source` contains a row once documents have
+/// been stored: the revision and the author of the last change.
 const DOCUMENT_TABLES: &str = "
     CREATE TABLE IF NOT EXISTS documents (
         path TEXT PRIMARY KEY, text TEXT NOT NULL, executable INTEGER NOT NULL, revision INTEGER NOT NULL,
@@ -80,8 +80,8 @@ const DOCUMENT_TABLES: &str = "
         changed_by TEXT NOT NULL) STRICT;
 ";
 
-/// Index of the MACs in `machines.macs` on SQLite, which triggers maintain, also for servers of earlier versions. A search
-/// in the lists themselves would read all of them, twice for each boot.
+/// Index of the MACs in `machines.macs`, on SQLite only. Without it, each boot would read the MACs of all machines
+/// twice. Triggers maintain the index, so it is correct even after changes by a server of an earlier version.
 const MACS: &str = "
     CREATE TABLE IF NOT EXISTS machine_macs (
         mac TEXT NOT NULL, machine TEXT NOT NULL, PRIMARY KEY (mac, machine)) STRICT, WITHOUT ROWID;
@@ -100,27 +100,29 @@ const MACS: &str = "
 ";
 
 /// Index of the machines without a machine file.
-const UNKNOWN_MACHINES: &str =
+const DEFAULT_UNKNOWN_MACHINES_LIMIT: &str =
     "CREATE INDEX IF NOT EXISTS machines_unknown ON machines (id) WHERE stranger IS NOT NULL";
 
 /// Columns that later versions added, by table:
 ///
 /// * `allocations`: the installation (image, layout, marker, and Kubernetes volumes), the outcome of the last
-///   reinstall, and the disks of a first installation that has started. Also the adoption by the operator with the
-///   marker that was shown, the marker that waits for confirmation, the fencing token, and the fields of the installed
-///   allocation and of the attempt that started last. Also the failure of the last attempt.
+///   reinstall, the disks of a first installation that has started, and the failure of the last attempt. The table also
+///   contains the adoption by the operator with the marker that was shown, the marker that waits for confirmation, the
+///   fencing token, and the fields of the installed allocation and of the attempt that started last.
 /// * `layouts`: the layout, image and fields that were served last, and the order for which they were served.
 /// * `orders`: the disks, the boot and the secret digest of the last attempt that has started, and the fencing token.
-///   Also the operator's options, and the time at which the last attempt was counted, until the boot of this attempt
-///   has registered.
+///   The table also contains the operator's options, and the time at which the last attempt was counted, until the boot
+///   of this attempt has registered.
 /// * `machines`: whether the machine lacks a machine file, the time of the registration, and whether the machine has
-///   started to erase disks since then. Also the last usable UUID that the machine's firmware reported, the time at
-///   which the operator freed the machine, and the time of the last report, until a later boot sends an event.
+///   started to erase disks since then. The table also contains the last usable UUID that the machine's firmware
+///   reported, the time at which the operator freed the machine, and the time of the last report, until a later boot
+///   sends an event.
 /// * `moves`: the whole record. A database without this column was created by a version that did not support
 ///   migrations.
 /// * `identity`: the time at which this database replaced a lost database.
-/// * `out_of_band`: the run. A database without this column was created by a version that did not support these runs.
-const LATER: [(&str, &str); 31] = [
+/// * `out_of_band`: the run of steps through the management controller. A database without this column was created by a
+///   version that did not support these runs.
+const LATER_COLUMNS: [(&str, &str); 32] = [
     ("allocations", "image"),
     ("allocations", "layout"),
     ("allocations", "marker"),
@@ -152,11 +154,12 @@ const LATER: [(&str, &str); 31] = [
     ("out_of_band", "document"),
     ("allocations", "failure"),
     ("machines", "reported"),
+    ("orders", "unregistered"),
 ];
 
-/// Version of the schema. It grows with each change of the tables that an earlier version would misread, or that it would
-/// have to maintain: a server of version 2 does not register its range of addresses. Columns that an earlier version
-/// ignores do not change it.
+/// Version of the schema. It is increased for each change of the tables that an earlier version would misread, or
+/// would have to maintain. For example, a server of version 2 does not register its address range. The version is not
+/// increased for columns that an earlier version ignores.
 const VERSION: i64 = 3;
 
 /// Creates the tables, or adds the tables and columns that a database of an earlier version lacks.
@@ -179,7 +182,7 @@ pub(crate) fn create_tables(transaction: &Transaction) -> sql::Result<()> {
         Some(_) => transaction.execute_batch(&(postgres_tables(&tables) + POSTGRES_CALLS))?,
         None => transaction.execute_batch(&tables)?,
     }
-    for (table, column) in LATER {
+    for (table, column) in LATER_COLUMNS {
         if !has_column(transaction, table, column)? {
             transaction
                 .execute_batch(&format!("ALTER TABLE {table} ADD COLUMN {column} {}", text_type(transaction)))?;
@@ -189,10 +192,11 @@ pub(crate) fn create_tables(transaction: &Transaction) -> sql::Result<()> {
         transaction.execute_batch(MACS)?;
         record_versions::create_triggers(transaction)?;
     }
-    transaction.execute_batch(UNKNOWN_MACHINES)
+    transaction.execute_batch(DEFAULT_UNKNOWN_MACHINES_LIMIT)
 }
 
-/// Tables that only one of the engines has, and leases and ranges of running servers, which are not copied.
+/// Tables that are not copied: tables that exist on one engine only, and the leases and address ranges of running
+/// servers.
 const OWN_TABLES: [&str; 7] =
     ["boot_calls", "schema_version", "moved_to", "machine_macs", "record_versions", "server_leases", "address_ranges"];
 
@@ -219,7 +223,8 @@ pub(crate) fn list_columns(connection: &Connection, table: &str) -> sql::Result<
     connection.prepare(select)?.query_map([table], |row| row.get(0))?.collect()
 }
 
-/// Returns the types of columns. SQLite does not need the type of a missing value, so text is returned for all.
+/// Returns the types of columns. On SQLite, returns text for all columns, because SQLite does not need the type of a
+/// missing value.
 pub(crate) fn column_kinds(connection: &Connection, table: &str, columns: &[String]) -> sql::Result<Vec<ValueKind>> {
     if connection.as_postgres().is_none() {
         return Ok(vec![ValueKind::Text; columns.len()]);
@@ -239,9 +244,9 @@ pub(crate) fn column_kinds(connection: &Connection, table: &str, columns: &[Stri
     columns.iter().map(kind).collect()
 }
 
-/// Returns whether the database has all columns, so that [`upgrade_schema`] would not add any.
+/// Returns whether the database has all columns, i.e. [`upgrade_schema`] would not add any.
 pub(crate) fn is_current_schema(connection: &Connection) -> sql::Result<bool> {
-    for (table, column) in LATER {
+    for (table, column) in LATER_COLUMNS {
         if !has_column(connection, table, column)? {
             return Ok(false);
         }
@@ -249,10 +254,10 @@ pub(crate) fn is_current_schema(connection: &Connection) -> sql::Result<bool> {
     Ok(true)
 }
 
-/// Times of boots' last requests, which servers that share a PostgreSQL database exchange.
+/// Times of the last requests of boots. Servers that share a PostgreSQL database exchange these times.
 const POSTGRES_CALLS: &str = "CREATE TABLE IF NOT EXISTS boot_calls (boot BYTEA PRIMARY KEY, called BIGINT NOT NULL);";
 
-/// Converts the statements that create the tables to PostgreSQL. Text is compared by its bytes, as in SQLite, and tables
+/// Converts the statements that create the tables to PostgreSQL. Texts are compared by bytes, as in SQLite. Tables
 /// whose rows are ordered by SQLite's `rowid` get a column of this name.
 fn postgres_tables(tables: &str) -> String {
     let ordered = |table: &str| format!("CREATE TABLE IF NOT EXISTS {table} (");
@@ -302,8 +307,8 @@ fn has_column(connection: &Connection, table: &str, column: &str) -> sql::Result
     connection.prepare(select)?.exists([table, column])
 }
 
-/// Records the version of the schema on PostgreSQL, and refuses a newer version. Servers of several versions may share
-/// such a database. A SQLite file belongs to one server, which [`LATER`] upgrades.
+/// Records the version of the schema on PostgreSQL, and refuses a newer version, because servers of several versions
+/// may share such a database. A SQLite file belongs to one server, which upgrades the file with [`LATER_COLUMNS`].
 fn check_version(transaction: &Transaction) -> sql::Result<()> {
     if transaction.as_postgres().is_none() {
         return Ok(());

@@ -1,14 +1,14 @@
-//! Leases by which one of several servers owns an action on a machine's management controller.
+//! Leases that determine which of several servers owns an action on a machine's management controller.
 //!
-//! A lease has a duration, which only the clock of the database measures, and a fencing number, which rises with each
-//! claim. Before each request to the controller, the server renews its lease in a durable transaction, which also records
-//! that the request may be sent. If the server ends before the response is recorded, another server therefore finds the
-//! record, and does not send a request a second time that must not be repeated.
+//! A lease has an expiry time, which is compared only with the clock of the database, and a fencing number, which
+//! increases with each claim. Before each request to the controller, the server renews its lease in a durable
+//! transaction, which also records that the request may be sent. If the server exits before it has recorded the
+//! response, another server finds this record, and does not repeat a request that must not be sent twice.
 //!
-//! Claims and releases neither wait for the disk nor wake the other servers: the permission of the first request makes
-//! its claim durable, and a lost release ends with its lease.
+//! Claims and releases neither wait for the disk nor wake the other servers. The transaction that permits the first
+//! request makes the claim durable. If a release is lost, the lease expires.
 //!
-//! A SQLite file belongs to one server. Leases of an earlier process of this server have ended.
+//! A SQLite file belongs to one server, so leases of earlier processes of this server are abandoned.
 
 use crate::json_columns::{parse_column, to_json_column};
 use crate::postgres_database::NOW;
@@ -24,10 +24,10 @@ use uuid::Uuid;
 pub const LEASE: Duration = Duration::from_secs(10);
 /// Interval at which a lease is renewed.
 pub const RENEWAL: Duration = Duration::from_millis(2500);
-/// Time before the end of a lease at which its server sends no further request.
-const MARGIN: Duration = Duration::from_secs(1);
+/// Time before the expiry of a lease from which on its server sends no further request.
+const LEASE_END_MARGIN: Duration = Duration::from_secs(1);
 
-/// Tables of this module.
+/// SQL statement that creates the table of leases.
 pub(crate) const TABLES: &str = "
     CREATE TABLE IF NOT EXISTS server_leases (
         machine TEXT PRIMARY KEY, holder TEXT NOT NULL, sequence INTEGER NOT NULL, expires INTEGER NOT NULL,
@@ -64,11 +64,11 @@ impl Default for ServerInstance {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ActionOrigin {
-    /// An operator waits for the result.
+    /// The action was requested by an operator, who waits for the result.
     Operator,
-    /// Power cycle of a rollout's member.
+    /// The action is the power cycle of a machine in a rollout.
     Rollout { rollout: i64, number: usize },
-    /// Step over Redfish before an installation.
+    /// The action is a Redfish step before an installation.
     Step,
 }
 
@@ -105,12 +105,12 @@ impl LeasedAction {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ServerLease {
     pub machine: String,
-    /// Fencing number.
+    /// Fencing number of the lease.
     pub sequence: i64,
     pub action: LeasedAction,
 }
 
-/// Lease that its server has neither renewed nor released.
+/// Lease that is no longer in force, because its server has neither renewed nor released it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AbandonedLease {
     pub lease: ServerLease,
@@ -154,7 +154,7 @@ impl StoredLease {
         Ok(StoredLease { holder: row.get(1)?, expires: row.get(3)?, abandoned })
     }
 
-    /// Returns whether the holder may still act.
+    /// Returns whether the holder of the lease may still act. `time` is the time of the database's clock.
     fn is_in_force(&self, own: &ServerInstance, time: Option<i64>) -> bool {
         match time {
             Some(time) => !self.holder.is_empty() && self.expires > time,
@@ -172,7 +172,7 @@ pub(crate) fn read_time(connection: &Connection) -> sql::Result<Option<i64>> {
 }
 
 /// Returns the end of a lease that is claimed or renewed at this time.
-pub(crate) fn find_end(time: Option<i64>) -> i64 {
+pub(crate) fn compute_lease_end(time: Option<i64>) -> i64 {
     time.unwrap_or_default() + i64::try_from(LEASE.as_millis()).unwrap_or(i64::MAX)
 }
 
@@ -181,8 +181,8 @@ fn read_lease(connection: &Connection, machine: &str) -> sql::Result<Option<Stor
     connection.query_row(&select, [machine], StoredLease::read).optional()
 }
 
-/// Claims the lease of a machine, if no server holds it. An abandoned lease is claimed only by a server that takes over
-/// its action, which passes the abandoned lease as `former`.
+/// Claims the lease of a machine, if no server holds it. An abandoned lease can be claimed only by a server that
+/// takes over its action; this server passes the abandoned lease as `former`.
 pub(crate) fn claim_lease(
     transaction: &Transaction,
     own: &ServerInstance,
@@ -209,7 +209,7 @@ pub(crate) fn claim_lease(
          VALUES (?1, ?2, ?3, ?4, 0, 0, ?5) ON CONFLICT (machine) DO UPDATE
          SET holder = ?2, sequence = ?3, expires = ?4, switched = 0, pending = 0, document = ?5";
     let document = to_json_column(&action)?;
-    transaction.execute(upsert, params![machine, own.id.as_ref(), sequence + 1, find_end(time), document])?;
+    transaction.execute(upsert, params![machine, own.id.as_ref(), sequence + 1, compute_lease_end(time), document])?;
     Ok(LeaseClaim::Claimed(ServerLease { machine: machine.to_owned(), sequence: sequence + 1, action }))
 }
 
@@ -224,12 +224,18 @@ pub(crate) fn permit_request(
     let update =
         "UPDATE server_leases SET expires = ?4, pending = 1, switched = CASE WHEN ?5 = 1 THEN 1 ELSE switched END
          WHERE machine = ?1 AND holder = ?2 AND sequence = ?3 AND expires > ?6";
-    let values =
-        params![lease.machine, own.id.as_ref(), lease.sequence, find_end(time), switches, time.unwrap_or_default()];
+    let values = params![
+        lease.machine,
+        own.id.as_ref(),
+        lease.sequence,
+        compute_lease_end(time),
+        switches,
+        time.unwrap_or_default()
+    ];
     Ok(transaction.execute(update, values)? == 1)
 }
 
-/// Returns whether a request of the lease that changes the power state was permitted.
+/// Returns whether the lease has permitted a request that changes the power state.
 pub(crate) fn has_switched(connection: &Connection, lease: &ServerLease) -> sql::Result<bool> {
     let stored = read_lease(connection, &lease.machine)?.map(|stored| stored.abandoned);
     Ok(stored.is_some_and(|stored| stored.lease.sequence == lease.sequence && stored.may_have_switched))
@@ -267,32 +273,33 @@ impl ServerState {
             let time = read_time(transaction)?;
             let update = "UPDATE server_leases SET expires = ?4
                  WHERE machine = ?1 AND holder = ?2 AND sequence = ?3 AND expires > ?5";
-            let end = find_end(time);
+            let end = compute_lease_end(time);
             let values = params![lease.machine, own.id.as_ref(), lease.sequence, end, time.unwrap_or_default()];
             Ok(transaction.execute(update, values)? == 1)
         })
         .await
     }
 
-    /// Permits the next request of an action, which must be sent immediately. `permit` checks and records the permission
-    /// in a transaction. Returns false if the request must not be sent.
+    /// Permits the next request of an action. The caller must send the request immediately. `permit` is called within
+    /// a transaction; it checks whether the request is permitted, and records the permission. Returns false if the
+    /// request must not be sent.
     ///
     /// # Errors
-    /// Returns an error if the database cannot be written, in which case the request must not be sent either.
+    /// Returns an error if the database cannot be written. The request must then not be sent.
     pub(crate) async fn permit_within_lease(
         &self,
         permit: impl FnOnce(&Transaction, &ServerInstance) -> sql::Result<bool> + Send + 'static,
     ) -> Result<bool> {
         let (own, began) = (self.instance.clone(), Instant::now());
         let is_permitted = self.run_durably(move |transaction| permit(transaction, &own)).await?;
-        // The process may have been paused since the transaction.
-        Ok(is_permitted && began.elapsed() < LEASE - MARGIN)
+        // If the process was paused after the transaction, the lease may have expired.
+        Ok(is_permitted && began.elapsed() < LEASE - LEASE_END_MARGIN)
     }
 
     /// Permits the next request of an action. Returns false if the lease has ended.
     ///
     /// # Errors
-    /// Returns an error if the database cannot be written, in which case the request must not be sent either.
+    /// Returns an error if the database cannot be written. The request must then not be sent.
     pub async fn permit_request(&self, lease: &ServerLease, switches: bool) -> Result<bool> {
         let lease = lease.clone();
         self.permit_within_lease(move |transaction, own| permit_request(transaction, own, &lease, switches)).await

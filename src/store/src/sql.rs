@@ -1,5 +1,5 @@
-//! Access to the database through one interface for both engines, SQLite and PostgreSQL. The interface is the part of
-//! rusqlite's that the store uses.
+//! Access to the database through one interface for both engines, SQLite and PostgreSQL. The functions and types have
+//! the same names as in rusqlite, as far as the store uses them.
 //!
 //! Statements are written once, in the common subset of both engines:
 //!
@@ -40,16 +40,16 @@ enum Engine {
 /// Connection to the database.
 pub struct Connection {
     engine: Engine,
-    /// Number of rows that were inserted, updated or deleted.
+    /// Number of rows that were inserted, updated or deleted through this connection.
     changes: Cell<u64>,
 }
 
-/// Lock that a transaction acquires when it begins.
+/// Type of a transaction, which determines its lock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TransactionKind {
-    /// Snapshot of the database; changes nothing on PostgreSQL.
+    /// Snapshot of the database. On PostgreSQL, the transaction must not change anything.
     Read,
-    /// Excludes all other transactions that write, of all processes.
+    /// Excludes all other transactions that write, including those of other processes.
     Write,
 }
 
@@ -141,7 +141,7 @@ impl Connection {
     /// Executes statements that have no parameters.
     ///
     /// # Errors
-    /// Returns an error if a statement fails; earlier statements are then executed.
+    /// Returns an error if a statement fails. The statements before it have been executed.
     pub fn execute_batch(&self, sql: &str) -> Result<()> {
         match &self.engine {
             Engine::Sqlite(connection) => Ok(connection.execute_batch(sql)?),
@@ -152,16 +152,16 @@ impl Connection {
     /// Returns the first row of a query, mapped by `map`.
     ///
     /// # Errors
-    /// Returns [`Error::NoRows`] if there is none, and an error if the query or `map` fails.
+    /// Returns [`Error::NoRows`] if the query returns no row, and another error if the query or `map` fails.
     pub fn query_row<T>(&self, sql: &str, params: impl Params, map: impl FnOnce(&Row) -> Result<T>) -> Result<T> {
         let rows = self.query(sql, &params.to_values())?;
         rows.first().map_or(Err(Error::NoRows), map)
     }
 
-    /// Returns a statement, to execute it later.
+    /// Returns a statement that can be executed later.
     ///
     /// # Errors
-    /// Always succeeds; an invalid statement is an error when it is executed.
+    /// Always succeeds. If the statement is invalid, executing it returns an error.
     pub fn prepare(&self, sql: &str) -> Result<Statement<'_>> {
         Ok(Statement::new(self, sql))
     }
@@ -184,7 +184,8 @@ impl Connection {
             Engine::Sqlite(connection) => sqlite::query(connection, sql, values)?,
             Engine::Postgres(connection) => connection.query(sql, values)?,
         };
-        // Statements that change rows return them only with `RETURNING`.
+        // Changed rows are counted here only for statements with `RETURNING`, because other statements that change rows
+        // do not return rows.
         if !sql.trim_start().starts_with("SELECT") && sql.contains("RETURNING") {
             self.count_changes(rows.len());
         }
@@ -206,7 +207,7 @@ impl Transaction<'_> {
         self.finish(true)
     }
 
-    /// Commits the transaction. On PostgreSQL, a power failure may undo it, until a later transaction is committed with
+    /// Commits the transaction. On PostgreSQL, a power failure may undo it until a later transaction is committed with
     /// [`Transaction::commit`].
     ///
     /// # Errors

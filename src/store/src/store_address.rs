@@ -19,7 +19,7 @@ use tokio_postgres_rustls::MakeRustlsConnect;
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 const USER_TIMEOUT: Duration = Duration::from_secs(15);
 
-/// Parameter with the file of the certificate authority that has signed the server's certificate, as in libpq.
+/// URL parameter that names the file of the certificate authority for the server's certificate, as in libpq.
 const ROOT_CERTIFICATE: &str = "sslrootcert";
 
 /// Address of a PostgreSQL database.
@@ -46,7 +46,7 @@ impl PostgresAddress {
         let (url, root_certificate) = split_root_certificate(url.trim());
         let parsed: Result<Config, _> = url.parse();
         let mut config = parsed.map_err(|error| {
-            // The error of the parser may quote a parameter.
+            // The error message of the parser may quote a secret parameter.
             let is_mode = url.contains("sslmode=") && error.to_string().contains("sslmode");
             invalid(
                 if is_mode {
@@ -156,7 +156,7 @@ fn is_local(host: &Host) -> bool {
     }
 }
 
-/// Removes the parameter with the root certificate, which the client library does not support.
+/// Removes the parameter with the root certificate from the URL, because the client library does not support it.
 fn split_root_certificate(url: &str) -> (String, Option<PathBuf>) {
     let Some((base, parameters)) = url.split_once('?') else { return (url.to_owned(), None) };
     let (mut kept, mut path) = (Vec::new(), None);

@@ -1,5 +1,5 @@
-//! Moves the SQLite database of a directory to PostgreSQL, and copies a PostgreSQL database to and from SQLite files,
-//! which are the backups of both engines.
+//! Move of the SQLite database of a directory to PostgreSQL, and copies of a PostgreSQL database to and from SQLite
+//! files. Backups of both engines are SQLite files.
 
 use crate::backup::lock_directory;
 use crate::database_file::{self, DatabaseFile};
@@ -16,8 +16,8 @@ use common::output;
 use std::path::Path;
 use tokio::sync::watch;
 
-/// Moves the SQLite database of the directory to an empty PostgreSQL database. A server no longer starts with the
-/// SQLite file afterwards.
+/// Moves the SQLite database of the directory to an empty PostgreSQL database. After that, servers refuse to start with
+/// the SQLite file.
 ///
 /// # Errors
 /// Returns an error if a server is running in the directory, the SQLite database is missing or damaged, the PostgreSQL
@@ -33,7 +33,9 @@ pub fn move_to_postgres(dir: &Path, address: &PostgresAddress) -> Result<()> {
     for (table, rows) in copied.iter().filter(|(_, rows)| *rows > 0) {
         text.push_str(&format!("  {table}: {rows}\n"));
     }
-    text.push_str("Counts and digests of all tables agree. Start the server with --store from now on.\n");
+    text.push_str(
+        "The numbers of rows and the digests of all tables match. From now on, start the server with --store.\n",
+    );
     output::print_text(&text)
 }
 
@@ -56,8 +58,8 @@ pub(crate) fn move_file(path: &Path, address: &PostgresAddress) -> Result<Vec<(S
     let snapshot = source.connection.begin(TransactionKind::Read).map_err(failed)?;
     let copied = copy_tables(&snapshot, &transaction).map_err(failed)?;
     drop(snapshot);
-    // The mark precedes the commit: if this process is killed in between, no server starts with either database, and
-    // the move can be repeated.
+    // The file is marked before the commit: if this process is killed in between, no server starts with either
+    // database, and the move can be repeated.
     mark_moved(&source.connection, &address.to_string(), &now()).map_err(failed)?;
     match transaction.commit() {
         Err(error @ sql::Error::UnknownOutcome(_)) => Err(failed(error)),

@@ -1,19 +1,19 @@
-//! Proof of a reported success. A reported success is valid only if this server has recorded the start of the attempt,
-//! and the attempt has written the reported install marker.
+//! Proof of a reported success. A reported success is valid only if this server has recorded the start of the
+//! attempt, and the attempt has written the reported install marker.
 //!
 //! | the report names | state of the allocation | result |
 //! |---|---|---|
 //! | the open order | an attempt of the order has started on this server | recorded if the marker is of that attempt |
 //! | the open order | no attempt has started on this server | refused |
-//! | the order that was completed last, with the recorded marker | any | a repetition: acknowledged, nothing is recorded |
+//! | the order that was completed last, with the recorded marker | any | repeated report: acknowledged, not recorded |
 //! | any other order | any | refused |
 //! | no order | installed | an accidental boot over PXE: acknowledged, nothing is recorded |
 //! | no order | adopted by the operator | recorded if the marker is the one that the operator was shown |
 //! | no order | the first installation has started on this server | recorded if the marker is of that attempt |
 //! | no order | any other state | refused |
 //!
-//! A machine that needs confirmation after a restore boots its installed system. A report of success that would
-//! otherwise be refused is acknowledged, and the reported marker is stored as unverified.
+//! A machine that needs confirmation after a restore boots its installed system. If the table would refuse its report
+//! of success, the report is acknowledged, and the reported marker is stored as unverified.
 
 use super::TokenHash;
 use super::install_attempt::StartedAttempt;
@@ -37,7 +37,7 @@ pub(crate) enum SuccessEffect {
     Installation,
     /// The adoption by the operator is completed. The content of the reported marker is not verified.
     Adoption,
-    /// Nothing is recorded.
+    /// The report does not change the record.
     NoEffect,
 }
 
@@ -59,7 +59,7 @@ pub enum UnprovenReason {
 }
 
 impl UnprovenReason {
-    /// Stable code.
+    /// Returns the stable code of the reason.
     pub fn code(&self) -> &'static str {
         match self {
             UnprovenReason::OrderNotOpen(_) => "success-order-not-open",
@@ -98,11 +98,11 @@ impl fmt::Display for UnprovenReason {
             UnprovenReason::NotBegun => {
                 f.write_str("the server has no record of an attempt that passed the point of no return")
             }
-            UnprovenReason::OtherBoot => {
-                f.write_str("another boot started the attempt without sending a digest of the attempt's secret")
-            }
+            UnprovenReason::OtherBoot => f.write_str(
+                "the attempt was started by another boot, which did not send a digest of the attempt's secret",
+            ),
             UnprovenReason::OtherMarker => {
-                f.write_str("the report contains no install marker of this allocation and order")
+                f.write_str("the report does not contain an install marker with this allocation and order")
             }
             UnprovenReason::Mismatch(mismatch) => write!(f, "the install marker is of another attempt: {mismatch}"),
             UnprovenReason::NotAdopted => {
@@ -142,13 +142,14 @@ fn evaluate_first_success(
     boot: TokenHash,
     report: &InstallReport,
 ) -> Result<SuccessEffect, UnprovenReason> {
-    let begun = standing.first.as_ref().ok_or(UnprovenReason::NotBegun);
-    let proven = begun.and_then(|first| check_marker(&first.to_attempt(), &first.disks, allocation, boot, report));
+    let started = standing.first.as_ref().ok_or(UnprovenReason::NotBegun);
+    let proven = started.and_then(|first| check_marker(&first.to_attempt(), &first.disks, allocation, boot, report));
     match (proven, &standing.adopted_marker) {
         (Ok(()), _) => Ok(SuccessEffect::Installation),
         (Err(why), _) if !standing.adopted => Err(why),
         (Err(_), Some(adopted)) if report.marker.as_ref() != Some(adopted) => Err(UnprovenReason::NotAdopted),
-        // If the operator was not shown a marker, the adoption applies to any marker of this allocation.
+        // The reported marker is the adopted one, or the operator was not shown a marker before the adoption. In the
+        // latter case, any marker of this allocation is accepted.
         (Err(_), _) => Ok(SuccessEffect::Adoption),
     }
 }

@@ -1,6 +1,6 @@
-//! Copy of all tables from one database to another, between the engines.
+//! Copy of all tables from one database to another. The two databases may be of different engines.
 //!
-//! The copy is compared with the source: number of rows, and a digest over the values of all rows of each table.
+//! The copy is verified: for each table, the number of rows and a digest of all values must equal the source.
 
 use crate::schema::{self, ROWID_TABLES};
 use crate::sql::{self, Connection, Row, Transaction, Value, params};
@@ -20,7 +20,7 @@ impl TableDigest {
     fn add_row(&mut self, row: &Row) {
         let mut hash = Sha256::new();
         for value in &row.0 {
-            // Type and length precede each value, so that different rows never have the same encoding.
+            // Each value is preceded by its type and length, so that different rows never have the same encoding.
             let (kind, bytes): (u8, Vec<u8>) = match value {
                 Value::Null(_) => (0, Vec::new()),
                 Value::Integer(number) => (1, number.to_be_bytes().to_vec()),
@@ -49,7 +49,9 @@ pub(crate) fn copy_tables(from: &Connection, to: &Transaction) -> sql::Result<Ve
     let mut copied = Vec::new();
     for table in schema::list_tables(from)? {
         if !schema::has_table(to, &table)? {
-            return Err(sql::Error::Unsuitable(format!("this version does not know table {table} of the source")));
+            return Err(sql::Error::Unsuitable(format!(
+                "this version of drophammer does not support the table {table} of the source database"
+            )));
         }
         let columns = common_columns(from, to, &table)?;
         let mut source = TableDigest::default();
@@ -64,7 +66,8 @@ pub(crate) fn copy_tables(from: &Connection, to: &Transaction) -> sql::Result<Ve
         })?;
         if source != target {
             return Err(sql::Error::Unsuitable(format!(
-                "table {table}: the copy differs from the source: {copied} rows instead of {expected}, or other values",
+                "table {table}: the copy differs from the source: it has {copied} rows instead of {expected} rows, or \
+                other values",
                 copied = target.rows,
                 expected = source.rows
             )));
@@ -75,7 +78,7 @@ pub(crate) fn copy_tables(from: &Connection, to: &Transaction) -> sql::Result<Ve
     Ok(copied)
 }
 
-/// Returns the columns that both databases have. A column that only the source has was abandoned by an earlier version.
+/// Returns the columns that both databases have. Other columns of the source are leftovers of earlier versions.
 fn common_columns(from: &Connection, to: &Connection, table: &str) -> sql::Result<Vec<String>> {
     let present = schema::list_columns(to, table)?;
     let columns = schema::list_columns(from, table)?;
@@ -94,7 +97,7 @@ fn read_batches(
 ) -> sql::Result<()> {
     let columns = columns.join(", ");
     if from.as_postgres().is_some() {
-        // A cached `FETCH` has the columns of its cursor, so each table has a cursor of its own.
+        // A cached `FETCH` statement has the columns of the cursor's first use, so each table has its own cursor.
         from.execute_batch(&format!("DECLARE rows_of_{table} NO SCROLL CURSOR FOR SELECT {columns} FROM {table}"))?;
         loop {
             let rows = from.query(&format!("FETCH {BATCH} FROM rows_of_{table}"), &[])?;

@@ -1,4 +1,4 @@
-//! Statements within a transaction, for tests that interleave them with the server's decisions.
+//! Transactions for tests that interleave them with the server's decisions, and boots without activity.
 
 pub use crate::install_state::read_install_state;
 pub use crate::json_columns::{parse_column, to_json_column};
@@ -7,3 +7,8 @@ pub use crate::migration_records::{find_last, find_live, list_live, read_current
 pub use crate::migration_transactions::install_reports::handle_report;
 pub use crate::migration_transactions::{MigrationUpdate, apply_event, insert_migration};
 pub use crate::next_boot::choose_boot;
+
+/// Returns the activity of boots, none of which has contacted the server.
+pub fn silent_boots() -> crate::boot_activity::BootActivity {
+    crate::boot_activity::BootActivity::new(std::time::Duration::ZERO)
+}

@@ -3,6 +3,7 @@
 
 mod address_ranges;
 mod attempt_failures;
+mod clock_steps;
 mod database_files;
 mod documents;
 pub(crate) mod engine;
@@ -12,9 +13,12 @@ mod oidc_users;
 mod order_model;
 mod postgres;
 mod postgres_faults;
+mod postgres_limits;
 mod recorded_database;
 mod rollouts;
 mod server_leases;
+mod unanswered_boots;
+mod unknown_commits;
 mod users_and_audit;
 
 use self::order_model::{Actor, Expected, STEPS, Step};
@@ -39,7 +43,7 @@ fn open(dir: &TempDir) -> ServerState {
     ServerState::open(&dir.path().join("state.sqlite"), Duration::ZERO).unwrap()
 }
 
-/// Copies the database as `kill -9` leaves it: the files as they are on disk now, including the log.
+/// Copies the files of the database as they are now, as a `kill -9` would leave them.
 fn copy(dir: &TempDir) -> TempDir {
     let copy = tempfile::tempdir().unwrap();
     for name in ["state.sqlite", "state.sqlite-wal", "state.id"] {
@@ -57,7 +61,7 @@ fn report(success: bool, order: &str) -> InstallReport {
     }
 }
 
-/// Returns the allocation of a machine. Each machine has its own.
+/// Returns the id of the machine's allocation, which differs between machines.
 fn allocation(machine: &str) -> &str {
     if machine == "m" { "a" } else { machine }
 }
@@ -85,6 +89,15 @@ fn register(state: &ServerState, machine: &str, is_registered: bool) {
     }));
 }
 
+/// Requests a boot of the machine, whose agent then registers.
+fn boot_and_register(state: &ServerState, machine: &str) -> BootTarget {
+    let next = wait(state.decide_next_boot(machine, FileAllocation::Allocated(allocation(machine).to_owned()))).next;
+    let machine = machine.to_owned();
+    let registered = "UPDATE orders SET handed = NULL, unregistered = NULL WHERE machine = ?1";
+    wait(state.run_durably(move |transaction| transaction.execute(registered, [machine])));
+    next
+}
+
 /// Installs the machine for the first time, with image `i0`.
 fn install(state: &ServerState, machine: &str) {
     let layout = serde_json::json!({"id": "default"});
@@ -100,15 +113,16 @@ fn install(state: &ServerState, machine: &str) {
         },
     ));
     register(state, machine, true);
-    let begun = wait(state.start_first_install(machine, allocation(machine), AttemptStart { by: [7; 32], ..start() }));
-    assert_eq!(begun, FirstStartOutcome::Permitted(true));
+    let started =
+        wait(state.start_first_install(machine, allocation(machine), AttemptStart { by: [7; 32], ..start() }));
+    assert_eq!(started, FirstStartOutcome::Permitted(true));
     let reported = wait(state.handle_report(machine, allocation(machine), [7; 32], &report(true, "")));
     assert_eq!(reported.unproven, None);
     register(state, machine, false);
 }
 
 #[test]
-fn what_was_acknowledged_is_there_after_a_restart() {
+fn acknowledged_records_survive_a_restart() {
     let dir = tempfile::tempdir().unwrap();
     let stamp = FileStamp { path: "/i".to_owned(), size: 3, mtime: "1".to_owned() };
     let state = open(&dir);
@@ -134,7 +148,7 @@ fn what_was_acknowledged_is_there_after_a_restart() {
 }
 
 #[test]
-fn a_marker_says_what_a_first_installation_is() {
+fn marker_of_adopted_machine_determines_its_image() {
     let dir = tempfile::tempdir().unwrap();
     let state = open(&dir);
     let layout = serde_json::json!({"id": "default"});
@@ -149,8 +163,8 @@ fn a_marker_says_what_a_first_installation_is() {
             fields: &InstalledAllocation::default(),
         },
     ));
-    // The machine was installed before its server lost its database. It boots the installed system because the operator
-    // adopted it.
+    // The machine was installed before its server lost its database. After the operator has adopted it, the machine
+    // boots the installed system.
     assert_eq!(wait(state.adopt_allocation("m", "a")), AdoptOutcome::Adopted);
     let marker =
         install_marker::InstallMarker { image: "i0".to_owned(), allocation: "a".to_owned(), ..Default::default() };
@@ -160,7 +174,7 @@ fn a_marker_says_what_a_first_installation_is() {
 }
 
 #[test]
-fn a_stored_layout_that_cannot_be_read_is_an_error_and_not_another_layout() {
+fn unreadable_stored_layout_is_an_error() {
     let dir = tempfile::tempdir().unwrap();
     let state = open(&dir);
     install(&state, "m");
@@ -171,8 +185,8 @@ fn a_stored_layout_that_cannot_be_read_is_an_error_and_not_another_layout() {
 /// Tests all sequences of steps: only a success of the open order changes the image, and only permitted steps end an
 /// order.
 #[test]
-fn every_order_of_things_ends_as_it_must() {
-    // The sequences are long enough on one engine.
+fn every_sequence_of_steps_yields_the_expected_state() {
+    // To save time, the longer sequences run on only one of the engines.
     let length = if engine::is_postgres("") { 2 } else { 3 };
     // The test runs thousands of durable transactions. It uses a filesystem in memory if there is one, since it does
     // not simulate power failures.
@@ -196,8 +210,8 @@ fn every_order_of_things_ends_as_it_must() {
     }
 }
 
-/// The server dies before a step is on disk, or after that but before its response has arrived. The client then repeats
-/// the request.
+/// The server is killed before a step is on disk, or after that but before its response arrives. The client then
+/// repeats the request.
 #[test]
 fn a_kill_at_any_step_neither_loses_nor_repeats_a_reinstall() {
     if engine::is_postgres("the test copies the database file of a running server") {
@@ -237,7 +251,7 @@ fn a_kill_at_any_step_neither_loses_nor_repeats_a_reinstall() {
             repeats.act(&unanswered, *step);
             let repeated = Expected::of(&standing(&unanswered, "m"), actor.orders);
             match step {
-                // Each ramdisk that was served counts as an attempt, even if it never arrived.
+                // Each boot whose agent registers counts as an attempt.
                 Boot => assert_eq!(repeated, Expected::of(&live, actor.orders).after(Boot), "{what}"),
                 // The same reinstall is ordered again, with another id.
                 Order => assert_eq!(repeated.open.is_some(), live.order.is_some(), "{what}"),
@@ -248,11 +262,11 @@ fn a_kill_at_any_step_neither_loses_nor_repeats_a_reinstall() {
 }
 
 #[test]
-fn the_same_report_again_is_no_news_and_gets_the_same_answer() {
+fn repeated_report_receives_the_same_response() {
     let dir = tempfile::tempdir().unwrap();
     let state = open(&dir);
     install(&state, "m");
-    let OrderOutcome::Placed(order) = wait(state.place_order(
+    let OrderOutcome::Placed { order, .. } = wait(state.place_order(
         "m",
         "a",
         "i1",
@@ -261,12 +275,9 @@ fn the_same_report_again_is_no_news_and_gets_the_same_answer() {
         panic!()
     };
     for attempt in 1..=3 {
-        assert!(matches!(
-            wait(state.decide_next_boot("m", FileAllocation::Allocated("a".to_owned()))).next,
-            BootTarget::Attempt(_)
-        ));
-        let begun = wait(state.start_order("m", "a", &order.id, start()));
-        assert!(matches!(begun, OrderStart::Permitted(_, news) if news == (attempt == 1)), "{begun:?}");
+        assert!(matches!(boot_and_register(&state, "m"), BootTarget::Attempt(_)));
+        let started = wait(state.start_order("m", "a", &order.id, start()));
+        assert!(matches!(started, OrderStart::Permitted(_, news) if news == (attempt == 1)), "{started:?}");
         let failed = InstallReport { message: format!("attempt {attempt}"), ..report(false, &order.id) };
         let first = wait(state.handle_report("m", "a", BOOT, &failed));
         let second = wait(state.handle_report("m", "a", BOOT, &failed));
@@ -274,10 +285,10 @@ fn the_same_report_again_is_no_news_and_gets_the_same_answer() {
         assert_eq!((first.retry, second.retry), (attempt < 3, attempt < 3));
     }
     assert!(
-        matches!(wait(state.decide_next_boot("m", FileAllocation::Allocated("a".to_owned()))).next, BootTarget::Stop(order) if order.without_marker)
+        matches!(wait(state.decide_next_boot("m", FileAllocation::Allocated("a".to_owned()))).next, BootTarget::AbandonedAfterErase(order) if order.without_marker)
     );
     let success = wait(state.handle_report("m", "a", BOOT, &report(true, &order.id)));
-    assert!(success.news && !success.retry, "a person may have finished it by hand");
+    assert!(success.news && !success.retry, "the operator may have finished it by hand");
     assert!(!wait(state.handle_report("m", "a", BOOT, &report(true, &order.id))).news);
     assert_eq!(wait(state.start_order("m", "a", &order.id, start())), OrderStart::NotInForce);
     let outcome = standing(&state, "m").outcome.unwrap();
@@ -285,18 +296,17 @@ fn the_same_report_again_is_no_news_and_gets_the_same_answer() {
 }
 
 #[test]
-fn a_last_attempt_that_says_nothing_is_handed_out_once_more_for_its_report() {
+fn silent_last_attempt_is_served_again_for_its_report() {
     let dir = tempfile::tempdir().unwrap();
     let state = open(&dir);
     for (machine, succeeds) in [("m", true), ("n", false)] {
         install(&state, machine);
-        let OrderOutcome::Placed(order) =
+        let OrderOutcome::Placed { order, .. } =
             wait(state.place_order(machine, allocation(machine), "i1", ReinstallOverrides::default()))
         else {
             panic!()
         };
-        let boot =
-            || wait(state.decide_next_boot(machine, FileAllocation::Allocated(allocation(machine).to_owned()))).next;
+        let boot = || boot_and_register(&state, machine);
         for attempt in [1, 2, 3, 3] {
             assert!(matches!(boot(), BootTarget::Attempt(order) if order.attempts == attempt), "{attempt}");
             assert!(matches!(
@@ -308,26 +318,10 @@ fn a_last_attempt_that_says_nothing_is_handed_out_once_more_for_its_report() {
             wait(state.handle_report(machine, allocation(machine), BOOT, &report(true, &order.id)));
             assert!(matches!(boot(), BootTarget::Disk));
         } else {
-            assert!(matches!(boot(), BootTarget::Stop(_)) && matches!(boot(), BootTarget::Stop(_)));
+            assert!(
+                matches!(boot(), BootTarget::AbandonedAfterErase(_))
+                    && matches!(boot(), BootTarget::AbandonedAfterErase(_))
+            );
         }
     }
-}
-
-#[test]
-fn an_order_of_which_no_attempt_begins_is_dropped() {
-    let dir = tempfile::tempdir().unwrap();
-    let state = open(&dir);
-    let boot = || wait(state.decide_next_boot("m", FileAllocation::Allocated("a".to_owned()))).next;
-    assert_eq!(boot(), BootTarget::Install);
-    install(&state, "m");
-    assert_eq!(boot(), BootTarget::Disk);
-    wait(state.place_order("m", "a", "i1", ReinstallOverrides::default()));
-    for _ in 0..3 {
-        assert!(matches!(boot(), BootTarget::Attempt(_)));
-    }
-    assert!(matches!(boot(), BootTarget::Dropped(_)));
-    let outcome = standing(&state, "m").outcome.unwrap();
-    assert!(outcome.message.contains("abandoned after 3 attempts") && !outcome.success, "{outcome:?}");
-    let last = wait(state.list_history("m")).pop().unwrap();
-    assert_eq!((last.kind, last.message), (HistoryKind::Failed, outcome.message));
 }

@@ -1,5 +1,5 @@
-//! Tokens. A machine's token is valid for one boot, and the server stores only the hash of this token. The operator's
-//! tokens are in files.
+//! Tokens of machines, and tokens in files. A machine's token is valid for one boot, and the server stores only its
+//! hash. The operator's token and the token for metrics are stored in files.
 
 use common::encoding::encode_hex;
 use common::error::{Context, Error, Phase, Result};
@@ -45,7 +45,7 @@ pub fn operator_token_hash(dir: &Path) -> Result<TokenHash> {
     token_file_hash(dir, OPERATOR_FILE)
 }
 
-/// Returns the hash of the token in a file. If the file does not exist, it is created with a new token, readable only by its owner.
+/// Returns the hash of the token in a file. Creates a missing file with a new token, readable only by the owner.
 ///
 /// # Errors
 /// Returns an error if the file cannot be created or read, or does not contain a token.
@@ -53,7 +53,7 @@ pub fn token_file_hash(dir: &Path, name: &str) -> Result<TokenHash> {
     let path = dir.join(name);
     let what = || format!("token file {}", path.display());
     if !path.try_exists().context(Phase::Serve, what)? {
-        // The file is written atomically, since an empty file would lock the operator out.
+        // The file is written atomically: an empty file would lock the operator out.
         let new = dir.join(format!("{name}.new"));
         let (token, _) = generate_token()?;
         let content = format!("{token}\n");
@@ -83,7 +83,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn tokens_are_new_and_known_by_their_hash() {
+    fn generated_tokens_are_unique_and_match_their_hash() {
         let (one, one_hash) = generate_token().unwrap();
         let (other, other_hash) = generate_token().unwrap();
         assert_eq!(one.len(), 64);
@@ -94,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn the_operators_token_is_made_once_and_read_afterwards() {
+    fn operator_token_is_generated_once_and_then_read() {
         use std::os::unix::fs::PermissionsExt;
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join(OPERATOR_FILE);

@@ -10,23 +10,24 @@ use time::format_description::well_known::Rfc3339;
 use time::{Duration, OffsetDateTime};
 
 /// Default of the maximum number of unknown machines. Each of them may store an inventory of 1 MiB; a typical inventory
-/// has 20 KiB.
-pub const UNKNOWN_MACHINES: usize = 1024;
-/// Part of the unknown machines that may have registered from the same address, so that one client cannot use up the
-/// limit.
-const SHARE_OF_ADDRESS: usize = 4;
+/// is 20 KiB.
+pub const DEFAULT_UNKNOWN_MACHINES_LIMIT: usize = 1024;
+/// Divisor of the limit per address: at most 1/`ADDRESS_LIMIT_DIVISOR` of the maximum number of unknown machines may
+/// register from one address, so that a single client cannot use up the limit.
+const ADDRESS_LIMIT_DIVISOR: usize = 4;
 /// Duration after which the record of an unknown machine is deleted if the machine has sent no further request.
-const KEPT: Duration = Duration::hours(24);
+const RECORD_LIFETIME: Duration = Duration::hours(24);
 
 /// SQL condition for unknown machines. A machine with an allocation in the database is not unknown, even if its machine
 /// file was removed.
-const ALL: &str = "stranger IS NOT NULL AND NOT EXISTS (SELECT 1 FROM allocations WHERE machine = machines.id)
+const UNKNOWN_MACHINE_CONDITION: &str =
+    "stranger IS NOT NULL AND NOT EXISTS (SELECT 1 FROM allocations WHERE machine = machines.id)
      AND NOT EXISTS (SELECT 1 FROM barred WHERE machine = machines.id)";
 
-/// Records an unknown machine. Deletes the records of outdated unknown machines and, if the limit `most` is reached, of
-/// machines that have only requested a boot: such a record contains nothing that the machine's registration does not
-/// send again. Returns false if the limit is reached by machines that have registered. `address` is the address from which
-/// the machine registers, or `None` if it only requests a boot.
+/// Records an unknown machine. Deletes the records of outdated unknown machines. If the limit `most` is reached, also
+/// deletes records of machines that have only requested a boot, since a registration contains all of their data.
+/// Returns false if the limit is reached by registered machines. `address` is the address from which the machine
+/// registers, or `None` if it only requests a boot.
 pub(crate) fn admit_machine(
     transaction: &Transaction,
     machine: &str,
@@ -39,7 +40,7 @@ pub(crate) fn admit_machine(
     let has_room = match there {
         Some(true) => true,
         Some(false) => within_share(transaction, most, address)?,
-        None => within_share(transaction, most, address)? && make_room(transaction, heard, most)?,
+        None => within_share(transaction, most, address)? && delete_excess_machine(transaction, heard, most)?,
     };
     if !has_room {
         return Ok(false);
@@ -80,22 +81,22 @@ impl ServerState {
     }
 }
 
-/// Returns whether another unknown machine may register from this address.
+/// Returns whether one more unknown machine may register from this address.
 fn within_share(transaction: &Transaction, most: usize, address: Option<&str>) -> sql::Result<bool> {
     let Some(address) = address else { return Ok(true) };
     let count = format!(
-        "SELECT count(*) FROM machines WHERE {ALL} AND registered IS NOT NULL
+        "SELECT count(*) FROM machines WHERE {UNKNOWN_MACHINE_CONDITION} AND registered IS NOT NULL
          AND EXISTS (SELECT 1 FROM boots WHERE machine = machines.id AND address = ?1)"
     );
     let count: i64 = transaction.prepare_cached(&count)?.query_row([address], |row| row.get(0))?;
-    Ok(usize::try_from(count).is_ok_and(|count| count < (most / SHARE_OF_ADDRESS).max(1)))
+    Ok(usize::try_from(count).is_ok_and(|count| count < (most / ADDRESS_LIMIT_DIVISOR).max(1)))
 }
 
-/// Makes room for another unknown machine.
-fn make_room(transaction: &Transaction, heard: &BootActivity, most: usize) -> sql::Result<bool> {
-    let long_ago = (OffsetDateTime::now_utc() - KEPT).format(&Rfc3339).unwrap_or_default();
+/// Deletes records of unknown machines to make room for another one. Returns false if the limit remains reached.
+fn delete_excess_machine(transaction: &Transaction, heard: &BootActivity, most: usize) -> sql::Result<bool> {
+    let long_ago = (OffsetDateTime::now_utc() - RECORD_LIFETIME).format(&Rfc3339).unwrap_or_default();
     let select = format!(
-        "SELECT id, coalesce(last_seen, '') < ?1, registered IS NOT NULL FROM machines WHERE {ALL}
+        "SELECT id, coalesce(last_seen, '') < ?1, registered IS NOT NULL FROM machines WHERE {UNKNOWN_MACHINE_CONDITION}
          ORDER BY registered IS NOT NULL, last_seen"
     );
     let select = transaction.prepare_cached(&select)?;
@@ -140,11 +141,11 @@ mod tests {
             let dir = tempfile::tempdir().unwrap();
             let quiet = std::time::Duration::from_secs(180);
             let state = ServerState::open(&dir.path().join("drophammer.sqlite"), quiet).unwrap();
-            Rack { state: state.with_most_unknown(most), _dir: dir }
+            Rack { state: state.with_unknown_machines_limit(most), _dir: dir }
         }
 
         async fn boot(&self, machine: &str) -> BootTarget {
-            self.state.decide_next_boot(machine, FileAllocation::Nothing).await.unwrap().next
+            self.state.decide_next_boot(machine, FileAllocation::NoMachineFile).await.unwrap().next
         }
 
         async fn register(&self, machine: &str, address: &str) -> EnrollOutcome {
@@ -153,7 +154,7 @@ mod tests {
             let hash = crate::token::hash_token(machine);
             let by = Enrollment { address: address.to_owned(), allocation: None, has_file: false };
             let outcome = self.state.enroll_boot(MachineBoot::from_request(hash, boot), by).await.unwrap();
-            if outcome == EnrollOutcome::Yes(None) {
+            if outcome == EnrollOutcome::Registered(None) {
                 self.state.store_registration(machine, "", &RegisterRequest::default()).await.unwrap();
             }
             outcome
@@ -161,29 +162,29 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_machine_above_the_limit_waits_and_displaces_none_that_has_registered() {
+    async fn machines_above_the_limit_do_not_displace_registered_ones() {
         let rack = Rack::new(4);
         let machines = ["a", "b", "c", "d"];
         for (number, machine) in machines.iter().enumerate() {
             assert_eq!(rack.boot(machine).await, BootTarget::Install);
-            assert_eq!(rack.register(machine, &format!("10.0.0.{number}")).await, EnrollOutcome::Yes(None));
+            assert_eq!(rack.register(machine, &format!("10.0.0.{number}")).await, EnrollOutcome::Registered(None));
         }
-        // Without the activity of their boots, as after a restart of the server.
-        let state = rack.state.clone().with_quiet_at_same_address(std::time::Duration::ZERO);
+        // The boots of the machines are not active, as after a restart of the server.
+        let state = rack.state.clone().with_same_address_timeout(std::time::Duration::ZERO);
         assert_eq!(state.list_unknown_machines().await.unwrap(), machines);
-        assert_eq!(rack.boot("e").await, BootTarget::Crowded);
-        assert_eq!(rack.register("e", "10.0.0.9").await, EnrollOutcome::Crowded);
+        assert_eq!(rack.boot("e").await, BootTarget::TooManyUnknown);
+        assert_eq!(rack.register("e", "10.0.0.9").await, EnrollOutcome::TooManyUnknown);
         assert_eq!(rack.state.list_unknown_machines().await.unwrap(), machines);
-        // The others boot again as often as they like.
+        // Machines that are on record can still boot again.
         assert_eq!(rack.boot("a").await, BootTarget::Install);
         // A machine file makes room.
         rack.state.record_machine_file("b").await.unwrap();
         assert_eq!(rack.boot("e").await, BootTarget::Install);
-        assert_eq!(rack.register("e", "10.0.0.9").await, EnrollOutcome::Yes(None));
+        assert_eq!(rack.register("e", "10.0.0.9").await, EnrollOutcome::Registered(None));
     }
 
     #[tokio::test]
-    async fn requests_for_boots_alone_do_not_use_up_the_limit() {
+    async fn boot_requests_alone_do_not_exhaust_the_limit() {
         let rack = Rack::new(4);
         for number in 0..20 {
             assert_eq!(rack.boot(&format!("flood{number}")).await, BootTarget::Install);
@@ -191,20 +192,20 @@ mod tests {
         for (number, machine) in ["a", "b", "c", "d"].iter().enumerate() {
             assert_eq!(
                 rack.register(machine, &format!("10.0.0.{number}")).await,
-                EnrollOutcome::Yes(None),
+                EnrollOutcome::Registered(None),
                 "{machine}"
             );
         }
-        assert_eq!(rack.boot("e").await, BootTarget::Crowded);
+        assert_eq!(rack.boot("e").await, BootTarget::TooManyUnknown);
     }
 
     #[tokio::test]
-    async fn one_address_may_use_only_a_part_of_the_limit() {
+    async fn one_address_cannot_exhaust_the_limit() {
         let rack = Rack::new(8);
         for machine in ["a", "b"] {
-            assert_eq!(rack.register(machine, "10.0.0.1").await, EnrollOutcome::Yes(None), "{machine}");
+            assert_eq!(rack.register(machine, "10.0.0.1").await, EnrollOutcome::Registered(None), "{machine}");
         }
-        assert_eq!(rack.register("c", "10.0.0.1").await, EnrollOutcome::Crowded);
-        assert_eq!(rack.register("c", "10.0.0.2").await, EnrollOutcome::Yes(None));
+        assert_eq!(rack.register("c", "10.0.0.1").await, EnrollOutcome::TooManyUnknown);
+        assert_eq!(rack.register("c", "10.0.0.2").await, EnrollOutcome::Registered(None));
     }
 }

@@ -1,6 +1,6 @@
 //! Tokens of users. A token has 256 random bits and a recognizable prefix. Only its hash is stored.
 
-use crate::sql::{self, Connection, OptionalExtension, Row, params};
+use crate::sql::{self, Connection, OptionalExtension, Row, Transaction, params};
 use crate::token::{TokenHash, hash_token, hashes_equal, random_bytes};
 use crate::users::{
     Identity, IdentitySource, UserOutcome, accepts_token_file, check_name, explain_last_admin, find_user,
@@ -12,16 +12,16 @@ use serde::{Deserialize, Serialize};
 use time::format_description::well_known::Rfc3339;
 use time::{Duration, OffsetDateTime};
 
-/// Prefix of all tokens of users, by which secret scanners recognize them.
+/// Prefix of all user tokens, which lets secret scanners recognize them.
 pub const TOKEN_PREFIX: &str = "dh_";
-/// Validity of a token in days, unless the request specifies another one.
+/// Default validity of a token, in days.
 pub const DEFAULT_DAYS: u32 = 90;
 /// Maximum validity of a token in days, unless it never expires.
-pub const LONGEST_DAYS: u32 = 3650;
+pub const MAXIMUM_DAYS: u32 = 3650;
 /// Maximum number of tokens per user.
 const TOKENS: i64 = 100;
-/// Resolution of the time of the last use. A shorter interval would cause a write for each request.
-const LAST_USED_EVERY: Duration = Duration::minutes(10);
+/// Resolution of the time of the last use. A higher resolution would cause a write for each request.
+const LAST_USED_RESOLUTION: Duration = Duration::minutes(10);
 
 /// Token of a user, without the token itself.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
@@ -29,10 +29,10 @@ pub struct UserToken {
     pub name: String,
     /// Time of the creation, as RFC 3339 in UTC, like all times of this record.
     pub created: String,
-    /// Absent if the token never expires.
+    /// Time at which the token expires; absent if it never expires.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expires: Option<String>,
-    /// Time of the last use, to ten minutes; absent if the token was never used.
+    /// Time of the last use, with a resolution of ten minutes; absent if the token was never used.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_used: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -66,7 +66,7 @@ fn read_token(row: &Row) -> sql::Result<UserToken> {
     })
 }
 
-/// Returns whether the text of a time lies in the past.
+/// Returns whether the timestamp lies in the past. Returns true for an invalid timestamp.
 fn is_past(time: &str) -> bool {
     OffsetDateTime::parse(time, &Rfc3339).map_or(true, |time| time <= OffsetDateTime::now_utc())
 }
@@ -84,7 +84,7 @@ fn find_token(connection: &Connection, hash: &str) -> sql::Result<Option<FoundTo
     connection.query_row(select, [hash], read).optional()
 }
 
-fn judge_token(connection: &Connection, found: &FoundToken) -> sql::Result<TokenVerdict> {
+fn authenticate_token(connection: &Connection, found: &FoundToken) -> sql::Result<TokenVerdict> {
     let FoundToken { user, token, .. } = found;
     let refuse = |reason| Ok(TokenVerdict::Refused { user: user.clone(), token: token.name.clone(), reason });
     let Some(record) = find_user(connection, user)? else { return Ok(TokenVerdict::Unknown) };
@@ -107,7 +107,7 @@ fn judge_token(connection: &Connection, found: &FoundToken) -> sql::Result<Token
 }
 
 /// Determines the user of the operator's token file.
-fn judge_file_token(connection: &Connection) -> sql::Result<TokenVerdict> {
+fn authenticate_file_token(connection: &Connection) -> sql::Result<TokenVerdict> {
     if accepts_token_file(connection)? {
         return Ok(TokenVerdict::Valid(Identity::from_token_file()));
     }
@@ -115,24 +115,43 @@ fn judge_file_token(connection: &Connection) -> sql::Result<TokenVerdict> {
     Ok(TokenVerdict::Refused { user, token, reason: "the user is disabled" })
 }
 
-/// Determines the user of a token by its hash. Also returns the hash of a valid token if no use within the last minutes
-/// is on record.
-fn judge_hash(connection: &Connection, hash: String) -> sql::Result<(TokenVerdict, Option<String>)> {
-    // The hash of an attacker's token is not predictable, so the lookup reveals nothing about stored hashes.
+/// Determines the user of a token by its hash. Also returns the hash if the token is valid and its use must be
+/// recorded, because no use within the last ten minutes is on record.
+fn authenticate_token_hash(connection: &Connection, hash: String) -> sql::Result<(TokenVerdict, Option<String>)> {
+    // An attacker cannot choose the hash of a token, so the time of the lookup reveals nothing about stored hashes.
     let Some(found) = find_token(connection, &hash)?.filter(|found| found.hash == hash) else {
         return Ok((TokenVerdict::Unknown, None));
     };
-    let verdict = judge_token(connection, &found)?;
-    let since = format_time(OffsetDateTime::now_utc() - LAST_USED_EVERY);
+    let verdict = authenticate_token(connection, &found)?;
+    let since = format_time(OffsetDateTime::now_utc() - LAST_USED_RESOLUTION);
     let is_recorded = found.token.last_used.is_some_and(|used| used > since);
     let unrecorded = (matches!(verdict, TokenVerdict::Valid(_)) && !is_recorded).then_some(hash);
     Ok((verdict, unrecorded))
 }
 
+/// Makes room for a new token: deletes a revoked or expired token of the user with this name. Returns the reason if the
+/// user cannot get a token with this name.
+fn free_token_name(transaction: &Transaction, user: &str, name: &str) -> sql::Result<Option<String>> {
+    let select = "SELECT name, created, expires, last_used, revoked FROM user_tokens
+        WHERE user_name = ?1 AND name = ?2";
+    let former = transaction.query_row(select, [user, name], read_token).optional()?;
+    let is_valid = |token: &UserToken| token.revoked.is_none() && !token.expires.as_deref().is_some_and(is_past);
+    if former.as_ref().is_some_and(is_valid) {
+        let why = format!("user {user} already has a token {name}: revoke it first, or choose another name");
+        return Ok(Some(why));
+    }
+    transaction.execute("DELETE FROM user_tokens WHERE user_name = ?1 AND name = ?2", [user, name])?;
+    let count = "SELECT COUNT(*) FROM user_tokens WHERE user_name = ?1";
+    let is_full = transaction.query_row(count, [user], |row| row.get::<_, i64>(0))? >= TOKENS;
+    Ok(is_full.then(|| {
+        format!("user {user} has {TOKENS} tokens already: remove the user, or reuse the name of a revoked token")
+    }))
+}
+
 impl ServerState {
-    /// Determines the user of a token. `file` is the hash of the operator's token file. Records the use of the token
-    /// unless a use within the last minutes is on record. The requests of operators do not wait for those of machines, and
-    /// a revocation applies before it is synced.
+    /// Determines the user of a token. `file` is the hash of the token in the operator's token file. Records the use of
+    /// the token, unless a use within the last ten minutes is on record. Does not wait for the requests of machines,
+    /// and observes revocations that are not synced yet.
     ///
     /// # Errors
     /// Returns an error if the database cannot be read or written.
@@ -141,22 +160,22 @@ impl ServerState {
         let (verdict, unrecorded) = self
             .read_committed(move |connection| {
                 if is_file {
-                    Ok((judge_file_token(connection)?, None))
+                    Ok((authenticate_file_token(connection)?, None))
                 } else {
-                    judge_hash(connection, encode_hex(given))
+                    authenticate_token_hash(connection, encode_hex(given))
                 }
             })
             .await?;
         if let Some(hash) = unrecorded {
             let update = "UPDATE user_tokens SET last_used = ?2 WHERE hash = ?1";
-            // A valid token is accepted although its use cannot be recorded, for example because the disk is full.
+            // A valid token is accepted even if its use cannot be recorded, for example because the disk is full.
             let _ = self.run_deferred(move |transaction| transaction.execute(update, params![hash, now()])).await;
         }
         Ok(verdict)
     }
 
-    /// Creates a token for a user, and returns the token, which cannot be retrieved later. `days` is its validity;
-    /// `None` if it never expires. A revoked or expired token with the same name is replaced.
+    /// Creates a token for a user, and returns it. It cannot be retrieved later. `days` is the validity of the token;
+    /// `None` if it never expires. Replaces a revoked or expired token with the same name.
     ///
     /// # Errors
     /// Returns an error if the database cannot be read or written.
@@ -169,8 +188,8 @@ impl ServerState {
         if let Err(why) = check_name(name) {
             return Ok(UserOutcome::Refused(why));
         }
-        if days.is_some_and(|days| !(1..=LONGEST_DAYS).contains(&days)) {
-            let why = format!("a token is valid for 1 to {LONGEST_DAYS} days, or never expires");
+        if days.is_some_and(|days| !(1..=MAXIMUM_DAYS).contains(&days)) {
+            let why = format!("a token is valid for 1 to {MAXIMUM_DAYS} days, or never expires");
             return Ok(UserOutcome::Refused(why));
         }
         let secret = format!("{TOKEN_PREFIX}{}", encode_hex(random_bytes::<32>()?));
@@ -179,32 +198,19 @@ impl ServerState {
         let token = UserToken { name: name.to_owned(), created: now(), expires, last_used: None, revoked: None };
         self.run_durably(move |transaction| {
             let Some(record) = find_user(transaction, &user)? else { return Ok(UserOutcome::NotFound) };
-            if record.source == IdentitySource::TokenFile {
-                let why = format!("the token of {user} is in the operator's file: add a named admin instead");
-                return Ok(UserOutcome::Refused(why));
-            }
-            if record.source == IdentitySource::Oidc {
-                let why = "gets tokens only by logging in at the identity provider: add a user for a program";
-                return Ok(UserOutcome::Refused(format!("user {user} {why}")));
-            }
-            let select = "SELECT name, created, expires, last_used, revoked FROM user_tokens
-                WHERE user_name = ?1 AND name = ?2";
-            let former = transaction.query_row(select, [&user, &token.name], read_token).optional()?;
-            let is_valid =
-                |token: &UserToken| token.revoked.is_none() && !token.expires.as_deref().is_some_and(is_past);
-            if former.as_ref().is_some_and(is_valid) {
-                let why = format!(
-                    "user {user} already has a token {token}: revoke it first, or choose another name",
-                    token = token.name
-                );
-                return Ok(UserOutcome::Refused(why));
-            }
-            transaction.execute("DELETE FROM user_tokens WHERE user_name = ?1 AND name = ?2", [&user, &token.name])?;
-            let count = "SELECT COUNT(*) FROM user_tokens WHERE user_name = ?1";
-            if transaction.query_row(count, [&user], |row| row.get::<_, i64>(0))? >= TOKENS {
-                let why = format!(
-                    "user {user} has {TOKENS} tokens already: remove the user, or reuse the name of a revoked token"
-                );
+            let refusal = match record.source {
+                IdentitySource::TokenFile => {
+                    Some(format!(
+                        "user {user} has only the token in operator.token, so no tokens can be added: add a named admin instead"
+                    ))
+                }
+                IdentitySource::Oidc => {
+                    let why = "gets tokens only by logging in at the identity provider: add a user for a program";
+                    Some(format!("user {user} {why}"))
+                }
+                IdentitySource::Token => free_token_name(transaction, &user, &token.name)?,
+            };
+            if let Some(why) = refusal {
                 return Ok(UserOutcome::Refused(why));
             }
             transaction.execute(

@@ -1,8 +1,9 @@
-//! Users and their roles. A user of the database authenticates with tokens (`user_tokens`). The token in the operator's
-//! file is the built-in administrator [`FILE_USER`], which has no row unless it was disabled.
+//! Users and their roles. A user of the database authenticates with tokens (`user_tokens`). The token in the
+//! operator's file authenticates the built-in administrator [`OPERATOR_TOKEN_USER`], which has no row in the database
+//! unless it was disabled.
 //!
-//! No change may leave the server without a usable administrator. If the last token of the last named administrator
-//! expires while the built-in administrator is disabled, the built-in administrator is accepted again.
+//! No change may leave the server without a usable administrator. If the built-in administrator is disabled, and the
+//! last token of all other administrators expires, the built-in administrator is accepted again.
 
 use crate::json_columns::{parse_column, to_json_column};
 use crate::oidc_users::ProviderIdentity;
@@ -13,7 +14,7 @@ use serde::{Deserialize, Serialize};
 use std::fmt;
 
 /// Name of the administrator whose token is in the operator's file.
-pub const FILE_USER: &str = "operator";
+pub const OPERATOR_TOKEN_USER: &str = "operator";
 /// Maximum number of users.
 const USERS: i64 = 1000;
 
@@ -63,7 +64,7 @@ pub enum IdentitySource {
     Oidc,
 }
 
-/// Authenticated user of a request.
+/// User that a request has authenticated.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct Identity {
     pub user: String,
@@ -79,7 +80,7 @@ impl Identity {
     /// Returns the identity of the operator's token file.
     pub fn from_token_file() -> Identity {
         Identity {
-            user: FILE_USER.to_owned(),
+            user: OPERATOR_TOKEN_USER.to_owned(),
             token: crate::token::OPERATOR_FILE.to_owned(),
             role: UserRole::Admin,
             projects: Vec::new(),
@@ -98,7 +99,7 @@ impl Identity {
     }
 }
 
-/// A user of the database, or the built-in administrator.
+/// User of the database, or the built-in administrator.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct UserRecord {
     pub name: String,
@@ -165,14 +166,14 @@ fn read_row(row: &Row) -> sql::Result<UserRecord> {
         Some(issuer) => Some(ProviderIdentity { issuer, subject: row.get(6)?, last_login: row.get(7)? }),
         None => None,
     };
-    let source = match (&provider_identity, name == FILE_USER) {
+    let source = match (&provider_identity, name == OPERATOR_TOKEN_USER) {
         (Some(_), _) => IdentitySource::Oidc,
         (None, true) => IdentitySource::TokenFile,
         (None, false) => IdentitySource::Token,
     };
     Ok(UserRecord {
         name,
-        // A role of a later version grants the fewest permissions.
+        // A role that only a later version of drophammer defines is treated as the role with the fewest permissions.
         role: UserRole::parse(&role).unwrap_or(UserRole::Viewer),
         projects: parse_column(row, 2)?.unwrap_or_default(),
         disabled: row.get(3)?,
@@ -189,12 +190,12 @@ const COLUMNS: &str = "SELECT name, role, projects, disabled, created, issuer, s
 pub(crate) fn find_user(connection: &Connection, name: &str) -> sql::Result<Option<UserRecord>> {
     let select = format!("{COLUMNS} WHERE name = ?1");
     let found = connection.query_row(&select, [name], read_row).optional()?;
-    Ok(found.or_else(|| (name == FILE_USER).then(file_user)))
+    Ok(found.or_else(|| (name == OPERATOR_TOKEN_USER).then(file_user)))
 }
 
 fn file_user() -> UserRecord {
     UserRecord {
-        name: FILE_USER.to_owned(),
+        name: OPERATOR_TOKEN_USER.to_owned(),
         role: UserRole::Admin,
         projects: Vec::new(),
         disabled: false,
@@ -225,8 +226,8 @@ fn store_user(transaction: &Transaction, user: &UserRecord) -> sql::Result<()> {
     Ok(())
 }
 
-/// Returns whether an enabled administrator other than the user `without` has a valid token other than the token
-/// `without_token` of this user.
+/// Returns whether an enabled administrator has a valid token. Ignores the user `without`. If `without_token` is set,
+/// ignores only this token of the user.
 fn has_named_admin(connection: &Connection, without: &str, without_token: Option<&str>) -> sql::Result<bool> {
     let select = "SELECT COUNT(*) FROM users JOIN user_tokens ON user_tokens.user_name = users.name
          WHERE users.role = 'admin' AND users.disabled = 0 AND user_tokens.revoked IS NULL
@@ -238,19 +239,19 @@ fn has_named_admin(connection: &Connection, without: &str, without_token: Option
 
 /// Returns whether the operator's token file is accepted: its user is enabled, or no other administrator can log in.
 pub(crate) fn accepts_token_file(connection: &Connection) -> sql::Result<bool> {
-    let is_disabled = find_user(connection, FILE_USER)?.is_some_and(|user| user.disabled);
+    let is_disabled = find_user(connection, OPERATOR_TOKEN_USER)?.is_some_and(|user| user.disabled);
     Ok(!is_disabled || !has_named_admin(connection, "", None)?)
 }
 
-/// Returns the reason why the user, or one token of the user, cannot lose its permissions: no administrator would
-/// remain.
+/// Returns the reason why the user, or one token of the user, must not lose its permissions: no usable administrator
+/// would remain.
 pub(crate) fn explain_last_admin(
     connection: &Connection,
     user: &str,
     token: Option<&str>,
 ) -> sql::Result<Option<String>> {
-    let uses_file = !find_user(connection, FILE_USER)?.is_some_and(|user| user.disabled);
-    if (uses_file && user != FILE_USER) || has_named_admin(connection, user, token)? {
+    let uses_file = !find_user(connection, OPERATOR_TOKEN_USER)?.is_some_and(|user| user.disabled);
+    if (uses_file && user != OPERATOR_TOKEN_USER) || has_named_admin(connection, user, token)? {
         return Ok(None);
     }
     Ok(Some(format!(
@@ -275,7 +276,7 @@ impl ServerState {
         self.run_job(|connection| {
             let select = connection.prepare_cached(&format!("{COLUMNS} ORDER BY name"))?;
             let mut users = select.query_map([], read_row)?.collect::<sql::Result<Vec<_>>>()?;
-            if !users.iter().any(|user| user.name == FILE_USER) {
+            if !users.iter().any(|user| user.name == OPERATOR_TOKEN_USER) {
                 users.insert(0, file_user());
             }
             Ok(users)
@@ -343,8 +344,10 @@ impl ServerState {
             if let Err(why) = check_values(user.role, &user.projects) {
                 return Ok(UserOutcome::Refused(why));
             }
-            if name == FILE_USER && user.role != UserRole::Admin {
-                return Ok(UserOutcome::Refused(format!("{FILE_USER} is always an admin: disable the user instead")));
+            if name == OPERATOR_TOKEN_USER && user.role != UserRole::Admin {
+                return Ok(UserOutcome::Refused(format!(
+                    "{OPERATOR_TOKEN_USER} is always an admin: disable the user instead"
+                )));
             }
             let was_admin = before.role == UserRole::Admin && !before.disabled;
             let loses = was_admin && (user.role != UserRole::Admin || user.disabled);
@@ -366,8 +369,10 @@ impl ServerState {
         let name = name.to_owned();
         self.run_durably(move |transaction| {
             let Some(user) = find_user(transaction, &name)? else { return Ok(UserOutcome::NotFound) };
-            if name == FILE_USER {
-                return Ok(UserOutcome::Refused(format!("{FILE_USER} cannot be removed: disable the user instead")));
+            if name == OPERATOR_TOKEN_USER {
+                return Ok(UserOutcome::Refused(format!(
+                    "{OPERATOR_TOKEN_USER} cannot be removed: disable the user instead"
+                )));
             }
             let loses = user.role == UserRole::Admin && !user.disabled;
             let last = if loses { explain_last_admin(transaction, &name, None)? } else { None };

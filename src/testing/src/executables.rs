@@ -4,9 +4,9 @@ use std::io::Write;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-/// Writes an executable file. A child process writes the file: if the test itself opened the file, a program that another
-/// thread starts at the same time would inherit the descriptor until its own execve(2), and the file could not be
-/// executed in the meantime (`ETXTBSY`).
+/// Writes an executable file from a child process. If the test itself wrote the file, a program that another thread
+/// starts at the same time would inherit the open descriptor until its execve(2), and the kernel would meanwhile refuse
+/// to execute the file (`ETXTBSY`).
 ///
 /// # Panics
 /// Panics if the file cannot be written.
@@ -25,9 +25,9 @@ pub fn write_executable(path: &Path, text: &str) {
 mod tests {
     use super::*;
 
-    /// Other threads start programs all the time while each file is written and run.
+    /// While each file is written and executed, other threads start programs continuously.
     #[test]
-    fn a_file_can_be_run_although_other_threads_start_programs() {
+    fn written_executable_runs_while_other_threads_spawn() {
         let dir = std::env::temp_dir().join(format!("write-executable-{}", std::process::id()));
         std::fs::create_dir(&dir).unwrap();
         std::thread::scope(|scope| {

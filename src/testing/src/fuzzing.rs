@@ -1,5 +1,5 @@
-//! Driver of the fuzz tests. It checks inputs that failed in previous runs, and then generated inputs, in a monitored
-//! thread.
+//! Driver of the fuzz tests. A monitored thread first checks the inputs that failed in previous runs, and then
+//! generated inputs.
 
 use fastrand::Rng;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -10,17 +10,17 @@ use std::time::{Duration, Instant};
 use std::{fs, thread};
 
 pub struct Fuzz {
-    /// Directory of inputs that failed in previous runs. Every run starts with these inputs.
+    /// Directory with the inputs that failed in previous runs. Each run checks these inputs first.
     pub folder: PathBuf,
-    /// Number of generated inputs if DROPHAMMER_FUZZ_SECONDS is not set. Such a run always uses the same inputs.
+    /// Number of generated inputs if DROPHAMMER_FUZZ_SECONDS is not set. Such a run always generates the same inputs.
     pub few: u64,
-    /// Time after which an input is considered to hang, even if the host is busy.
+    /// Time after which an input counts as hanging, long enough for a busy host.
     pub hangs: Duration,
     pub corpus: Vec<Vec<u8>>,
-    /// Generates an input from the corpus.
+    /// Function that generates an input from the corpus.
     pub mutated: fn(&[Vec<u8>], &mut Rng) -> Vec<u8>,
-    /// Returns whether the input was valid. Panics if a requirement is violated.
-    pub judge: fn(&[u8], &mut Rng) -> bool,
+    /// Function that checks an input. It returns whether the input was valid, and panics if a requirement is violated.
+    pub check_input: fn(&[u8], &mut Rng) -> bool,
 }
 
 type Current = Arc<Mutex<(Vec<u8>, Instant)>>;
@@ -31,8 +31,8 @@ pub fn folder(name: &str) -> PathBuf {
 }
 
 impl Fuzz {
-    /// Runs the test. `DROPHAMMER_FUZZ_SECONDS` sets the duration of the run, `DROPHAMMER_FUZZ_SEED` repeats a previous
-    /// run (scripts/fuzz). Returns whether a duration was set.
+    /// Runs the test. `DROPHAMMER_FUZZ_SECONDS` sets the duration of the run, and `DROPHAMMER_FUZZ_SEED` repeats a
+    /// previous run (scripts/fuzz). Returns whether the duration was set.
     pub fn run(self) -> bool {
         let number = |name: &str| std::env::var(name).ok().map(|text| text.parse::<u64>().unwrap());
         let seconds = number("DROPHAMMER_FUZZ_SECONDS");
@@ -53,18 +53,18 @@ impl Fuzz {
             let (input, began) = &*current.lock().unwrap_or_else(PoisonError::into_inner);
             assert!(
                 began.elapsed() < hangs,
-                "the judged function hangs on the input in {}",
+                "the tested function does not return for the input in {}",
                 keep(&folder, input).display()
             );
         }
         match worker.join() {
-            Ok((inputs, good)) => println!("{inputs} inputs, {good} of them good to their end"),
+            Ok((inputs, good)) => println!("{inputs} inputs, of which {good} were accepted completely"),
             Err(panic) => std::panic::resume_unwind(panic),
         }
         seconds.is_some()
     }
 
-    /// Runs all inputs, and returns the number of inputs and the number of valid inputs.
+    /// Checks all inputs. Returns the number of inputs, and the number of valid inputs.
     fn all(&self, seed: u64, time: Option<Duration>, current: &Current) -> (u64, u64) {
         let mut random = Rng::with_seed(seed);
         let began = Instant::now();
@@ -75,10 +75,10 @@ impl Fuzz {
             kept.next().or_else(|| goes_on(number).then(|| (self.mutated)(&self.corpus, &mut random)))
         {
             *current.lock().unwrap() = (input.clone(), Instant::now());
-            // Random decisions of the judge are derived from the input, so that a failed input is judged the same way
-            // again.
+            // The random decisions of the check are derived from the input, so that a stored input leads to the same
+            // decisions in the next run.
             let mut own = Rng::with_seed(hash(&input));
-            let judged = catch_unwind(AssertUnwindSafe(|| (self.judge)(&input, &mut own)));
+            let judged = catch_unwind(AssertUnwindSafe(|| (self.check_input)(&input, &mut own)));
             good += u64::from(judged.unwrap_or_else(|_| panic!("see above: {}", keep(&self.folder, &input).display())));
             number += 1;
         }
@@ -106,21 +106,22 @@ fn hash(bytes: &[u8]) -> u64 {
 }
 
 #[test]
-fn what_breaks_something_is_kept_and_comes_first_the_next_time() {
+fn failing_input_is_stored_and_replayed_first() {
     let directory = tempfile::tempdir().unwrap();
-    let fuzz = |few: u64, judge: fn(&[u8], &mut Rng) -> bool| Fuzz {
+    let fuzz = |few: u64, check_input: fn(&[u8], &mut Rng) -> bool| Fuzz {
         folder: directory.path().join("kept"),
         few,
         hangs: Duration::from_secs(600),
         corpus: vec![b"corpus".to_vec()],
         mutated: |corpus, random| [&corpus[0][..], &[random.u8(..)]].concat(),
-        judge,
+        check_input,
     };
     let words = |fuzz: Fuzz| *catch_unwind(AssertUnwindSafe(|| fuzz.run())).unwrap_err().downcast::<String>().unwrap();
     fuzz(50, |_, _| true).run();
     assert!(kept(&directory.path().join("kept")).is_empty());
     let first = words(fuzz(50, |input, random| panic!("{input:?} {}", random.u64(..))));
-    // In the second run, the stored input fails first: no input is generated, and the stored input is not stored again.
+    // In the second run, the stored input fails first. Therefore no input is generated, and the stored input is not
+    // stored again.
     let again = words(fuzz(0, |input, _| panic!("{input:?}")));
     assert_eq!((first, kept(&directory.path().join("kept")).len()), (again, 1));
 }

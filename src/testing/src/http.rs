@@ -36,33 +36,33 @@ impl Request {
     }
 }
 
-/// Behaviour of the server for a request. The default is a correct response.
+/// Behavior of the server for one request. By default, the server responds correctly.
 #[derive(Debug, Clone)]
 pub struct Act {
     pub status: Option<u16>,
     pub etag: Option<String>,
-    /// True if Range is supported.
+    /// True if the server supports the header Range.
     pub ranges: bool,
-    /// True if Range is honoured regardless of If-Range.
+    /// True if the server honors Range even if If-Range does not match.
     pub trust_range: bool,
-    /// Incorrect Content-Range header.
+    /// Incorrect value for the header Content-Range.
     pub content_range: Option<String>,
-    /// True if Content-Length is sent.
+    /// True if the server sends the header Content-Length.
     pub length: bool,
-    /// Number of bytes of the body after which the response ends.
+    /// Number of bytes of the body after which the server ends the response.
     pub cut: Option<usize>,
-    /// True if the connection is held open after `cut` bytes instead of being closed.
+    /// True if the server holds the connection open after `cut` bytes instead of closing it.
     pub hold: bool,
-    /// True if one extra byte is sent after the body.
+    /// True if the server sends one extra byte after the body.
     pub more: bool,
     pub silent: bool,
     /// Pause after each sixteenth of the body.
     pub trickle: Option<Duration>,
-    /// Body to send instead of the body that the server serves. A response with a `status` has only this body.
+    /// Body that is sent instead of the server's usual body. A response with a `status` has no other body.
     pub body: Option<Vec<u8>>,
     /// Raw bytes to send instead of a response.
     pub wire: Option<Vec<u8>>,
-    /// Time after the raw bytes of `wire` until the connection is closed without notice.
+    /// Time between the raw bytes of `wire` and the end of the connection, which is closed without notice.
     pub linger: Duration,
     pub headers: Vec<(&'static str, String)>,
 }
@@ -99,7 +99,7 @@ impl Act {
     }
 
     /// Returns a response with this status and body.
-    pub fn says(status: u16, body: &str) -> Act {
+    pub fn respond(status: u16, body: &str) -> Act {
         Act { status: Some(status), ..Act::body(body) }
     }
 
@@ -120,7 +120,7 @@ impl Act {
     }
 }
 
-/// Server that serves one body under every path until the test ends.
+/// Server that serves the same body at every path until the test ends.
 pub struct Server {
     /// Base URL, without a trailing slash.
     base: String,
@@ -132,14 +132,14 @@ impl Server {
         Server::listen("http", body, act, Some)
     }
 
-    /// Serves these responses, one per request; further requests receive status 410.
+    /// Starts a server that sends these responses, one per request. Further requests receive status 410.
     pub fn script(answers: &[(u16, &str)]) -> Server {
-        let acts: Vec<Act> = answers.iter().map(|(status, body)| Act::says(*status, body)).collect();
+        let acts: Vec<Act> = answers.iter().map(|(status, body)| Act::respond(*status, body)).collect();
         let acts = Mutex::new(acts.into_iter());
         Server::start(Vec::new(), move |_| acts.lock().unwrap().next().unwrap_or_else(|| Act::status(410)))
     }
 
-    /// Serves HTTPS with the certificate of `testdata/tls`.
+    /// Starts a server that serves HTTPS with the certificate in `testdata/tls`.
     pub fn start_tls(body: Vec<u8>, act: impl Fn(&Request) -> Act + Send + Sync + 'static) -> Server {
         let chain = vec![CertificateDer::from_pem_file(tls_file("server.pem")).unwrap()];
         let key = PrivateKeyDer::from_pem_file(tls_file("server.key")).unwrap();
@@ -167,7 +167,8 @@ impl Server {
                 thread::spawn(move || {
                     let Some(mut socket) = speak(socket) else { return };
                     if let Some(request) = read_request(&mut socket, &seen) {
-                        // Errors are ignored, because many tests close the connection early.
+                        // Errors of the connection are ignored, because in many tests the client closes the connection
+                        // early.
                         let _ = answer(socket, &request, &act(&request), &body);
                     }
                 });

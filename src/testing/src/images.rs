@@ -1,4 +1,4 @@
-//! Builders of tar archives and compressed images for tests.
+//! Tar archives and compressed images for tests.
 
 use std::io::Write;
 
@@ -14,12 +14,12 @@ pub fn noise(length: usize) -> Vec<u8> {
     (0..length).map(|_| next()).collect()
 }
 
-/// Compresses content with checksums, as the command-line tools do by default.
+/// Compresses content with checksums, as the compression tools do by default.
 pub fn compress(format: &str, content: &[u8]) -> Vec<u8> {
     compress_all(format, &[content])
 }
 
-/// Compresses several pieces as one stream.
+/// Compresses several pieces of content into one stream.
 pub fn compress_all(format: &str, pieces: &[&[u8]]) -> Vec<u8> {
     let write = |to: &mut dyn Write| pieces.iter().for_each(|piece| to.write_all(piece).unwrap());
     match format {
@@ -52,18 +52,18 @@ pub fn compress_all(format: &str, pieces: &[&[u8]]) -> Vec<u8> {
     }
 }
 
-/// Returns the peak resident memory of this process without file mappings, in KiB.
+/// Returns the peak resident memory of this process in KiB, without file mappings.
 pub fn peak_kib() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
     let kib = |name: &str| -> u64 {
         let line = status.lines().find_map(|line| line.strip_prefix(name)).unwrap();
         line.trim().trim_end_matches(" kB").parse().unwrap()
     };
-    // File mappings are subtracted, because the resident part of the program file depends on the page cache.
+    // File mappings are subtracted, because the number of resident pages of the program file depends on the page cache.
     kib("VmHWM:").saturating_sub(kib("RssFile:"))
 }
 
-/// Builder of a tar archive. All members are owned by the user who runs the tests.
+/// Builder of a tar archive, in which the user who runs the tests owns all members.
 #[derive(Default)]
 pub struct Tar(pub Vec<u8>);
 
@@ -72,9 +72,9 @@ impl Tar {
         Tar(Vec::new())
     }
 
-    /// Adds a member whose header is modified by `change`.
+    /// Adds a member, after `change` has modified its header.
     pub fn raw(mut self, path: &str, kind: u8, content: &[u8], change: impl Fn(&mut tar::Header)) -> Tar {
-        // The GNU format is used for member types that only GNU tar defines.
+        // Some member types exist only in the GNU format.
         let is_gnu = matches!(kind, b'S' | b'L' | b'K');
         let mut header = if is_gnu { tar::Header::new_gnu() } else { tar::Header::new_ustar() };
         header.as_old_mut().name[..path.len()].copy_from_slice(path.as_bytes());
@@ -108,7 +108,7 @@ impl Tar {
         self.raw(path, b'1', b"", |header| header.set_link_name_literal(target).unwrap())
     }
 
-    /// Adds a PAX header with records such as `size=9`.
+    /// Adds a PAX header with these records, such as `size=9`.
     pub fn pax(self, kind: u8, records: &[&[u8]]) -> Tar {
         let records: Vec<u8> = records.iter().flat_map(|record| pax_record(record)).collect();
         self.raw("pax", kind, &records, |_| ())

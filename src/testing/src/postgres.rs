@@ -1,5 +1,7 @@
 //! Private PostgreSQL server for the tests of one process.
 
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::{Mutex, OnceLock};
@@ -7,11 +9,11 @@ use std::time::Duration;
 
 /// Directory of Debian's PostgreSQL 15.
 const PROGRAMS: &str = "/usr/lib/postgresql/15/bin";
-/// Unprivileged user that runs the server if the test runs as root.
+/// Unprivileged user as which the server runs if the test runs as root.
 const USER: &str = "postgres";
 
-/// Returns whether tests can use PostgreSQL. Tests that require PostgreSQL are skipped without it, except in CI, where a
-/// skipped test must not pass.
+/// Returns whether tests can use PostgreSQL. Tests that require PostgreSQL are skipped if it is not installed, except
+/// in CI, where no test may be skipped.
 ///
 /// # Panics
 /// Panics in CI if PostgreSQL is not installed.
@@ -25,14 +27,14 @@ fn require_in_ci(is_installed: bool, is_ci: bool) {
     assert!(is_installed || !is_ci, "PostgreSQL 15 is not installed, and in CI a skipped test must not pass");
 }
 
-/// Running server in a temporary directory, which only listens on a UNIX socket in this directory.
+/// Running server in a temporary directory. It listens only on a UNIX socket in this directory.
 pub struct PrivatePostgres {
     dir: PathBuf,
     keeper: Mutex<Option<Child>>,
 }
 
 impl PrivatePostgres {
-    /// Creates and starts a server. It ends with the process, or when the value is dropped.
+    /// Creates and starts a server. The server ends when the process ends, or when the value is dropped.
     ///
     /// # Panics
     /// Panics if the server does not start.
@@ -44,7 +46,7 @@ impl PrivatePostgres {
         }
         let initdb = ["-D", "data", "-U", USER, "-A", "trust", "-E", "UTF8", "--locale=C.UTF-8", "--no-sync"];
         run(as_user(is_root, "initdb").args(initdb).current_dir(&dir));
-        append(&dir.join("data/postgresql.conf"), "listen_addresses = ''\n");
+        append(&dir.join("data/postgresql.conf"), "listen_addresses = ''\nmax_connections = 300\n");
         let server = PrivatePostgres { dir, keeper: Mutex::default() };
         server.resume();
         server
@@ -58,12 +60,13 @@ impl PrivatePostgres {
         let is_root = nix::unistd::geteuid().is_root();
         let mut server = as_user(is_root, "postgres");
         server.args(["-D", "data", "-k"]).arg(&self.dir).args(["-c", "fsync=off"]);
-        server.args(["-c", "max_connections=300", "-c", "full_page_writes=off", "-c", "log_min_messages=error"]);
+        server.args(["-c", "full_page_writes=off", "-c", "log_min_messages=error"]);
         let command: Vec<String> = std::iter::once(server.get_program())
             .chain(server.get_args())
             .map(|argument| argument.to_string_lossy().into_owned())
             .collect();
-        // The shell ends the server when its standard input is closed, which also happens when the test is killed.
+        // The shell ends the server when the standard input of the shell is closed, which also happens if the test is
+        // killed.
         let script = "\"$@\" >>log 2>&1 </dev/null & server=$!; read -r word; \
             kill -QUIT \"$(head -n1 data/postmaster.pid 2>/dev/null || echo $server)\"; wait $server; \
             [ \"$word\" = stop ] || rm -rf \"$PWD\"";
@@ -80,13 +83,13 @@ impl PrivatePostgres {
         panic!("PostgreSQL does not start: {}", std::fs::read_to_string(self.dir.join("log")).unwrap_or_default());
     }
 
-    /// Stops the server immediately, as a crash does.
+    /// Stops the server immediately, like a crash.
     ///
     /// # Panics
     /// Panics if the server is not running.
     pub fn stop(&self) {
         let mut keeper = self.keeper.lock().unwrap().take().unwrap();
-        std::io::Write::write_all(&mut keeper.stdin.take().unwrap(), b"stop\n").unwrap();
+        keeper.stdin.take().unwrap().write_all(b"stop\n").unwrap();
         keeper.wait().unwrap();
     }
 
@@ -101,7 +104,8 @@ impl PrivatePostgres {
         self.resume();
     }
 
-    /// Copies a private key into the directory of the server, readable only by its user. Returns the path of the copy.
+    /// Copies a private key into the directory of the server, with permissions for its user only. Returns the path of
+    /// the copy.
     ///
     /// # Panics
     /// Panics if the file cannot be copied.
@@ -125,7 +129,7 @@ impl PrivatePostgres {
         let parent: i32 = file.lines().next().unwrap().parse().unwrap();
         let children = std::fs::read_to_string(format!("/proc/{parent}/task/{parent}/children")).unwrap();
         for child in children.split_whitespace() {
-            // An error is ignored, because a process may have ended in the meantime.
+            // An error is ignored, because the process may have ended by now.
             let _ = nix::sys::signal::kill(nix::unistd::Pid::from_raw(child.parse().unwrap()), signal);
         }
         nix::sys::signal::kill(nix::unistd::Pid::from_raw(parent), signal).unwrap();
@@ -143,6 +147,56 @@ impl PrivatePostgres {
     /// Returns the URL of a database.
     pub fn url(&self, name: &str) -> String {
         format!("postgres:///{name}?host={}&user={USER}", self.dir.display())
+    }
+
+    /// Creates an empty database whose tablespace is in `dir`, and returns its URL.
+    ///
+    /// # Panics
+    /// Panics if the database cannot be created.
+    pub fn create_database_in(&self, name: &str, dir: &Path) -> String {
+        if nix::unistd::geteuid().is_root() {
+            run(Command::new("chown").arg(format!("{USER}:")).arg(dir));
+        }
+        self.run_sql("postgres", &format!("CREATE TABLESPACE \"{name}\" LOCATION '{}'", dir.display()));
+        let create = format!("CREATE DATABASE \"{name}\" TEMPLATE template0 TABLESPACE \"{name}\"");
+        self.run_sql("postgres", &create);
+        self.url(name)
+    }
+
+    /// Takes all `count` connections of the server. Ends the sessions of other clients, which cannot connect again
+    /// until the returned connections are dropped.
+    ///
+    /// # Panics
+    /// Panics if the connections cannot be taken within ten seconds.
+    pub fn take_all_connections(&self, database: &str, count: usize) -> Vec<UnixStream> {
+        let mut taken = Vec::new();
+        for _ in 0..200 {
+            taken.extend(std::iter::from_fn(|| self.open_idle_connection(database)));
+            if taken.len() == count {
+                return taken;
+            }
+            // The other sessions are recognized by the statements that they have sent. Of the sessions opened here,
+            // only the first one sends statements: it ends the other sessions.
+            let end = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity
+                WHERE datname = current_database() AND query <> '' AND pid <> pg_backend_pid()\0";
+            let length = u32::try_from(end.len() + 4).unwrap();
+            taken[0].write_all(&[b"Q", &length.to_be_bytes()[..], end.as_bytes()].concat()).unwrap();
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        panic!("{} of {count} connections were taken", taken.len());
+    }
+
+    /// Opens a connection that stays idle. Returns `None` if the server refuses it.
+    fn open_idle_connection(&self, database: &str) -> Option<UnixStream> {
+        let mut connection = UnixStream::connect(self.socket()).unwrap();
+        let parameters = format!("user\0{USER}\0database\0{database}\0\0");
+        let length = u32::try_from(parameters.len() + 8).unwrap();
+        // A startup message consists of its length, the version of the protocol (3.0), and the parameters.
+        let message = [&length.to_be_bytes()[..], &0x0003_0000_u32.to_be_bytes(), parameters.as_bytes()].concat();
+        connection.write_all(&message).unwrap();
+        let mut kind = [0];
+        // The first byte of the response is `R` if the server accepts the connection, and `E` if it reports an error.
+        (connection.read(&mut kind).is_ok_and(|length| length == 1) && kind == *b"R").then_some(connection)
     }
 
     /// Returns the path of the socket.
@@ -181,7 +235,7 @@ pub fn shared() -> Option<&'static PrivatePostgres> {
 
 fn append(path: &Path, text: &str) {
     let mut file = std::fs::File::options().append(true).open(path).unwrap();
-    std::io::Write::write_all(&mut file, text.as_bytes()).unwrap();
+    file.write_all(text.as_bytes()).unwrap();
 }
 
 fn as_user(is_root: bool, program: &str) -> Command {
@@ -190,7 +244,7 @@ fn as_user(is_root: bool, program: &str) -> Command {
         return Command::new(program);
     }
     let mut command = Command::new("setpriv");
-    // The working directory is changed, because the user may be unable to read the directory of the tests.
+    // The working directory is `/tmp`, because the user may have no access to the directory of the tests.
     command.args(["--reuid", USER, "--regid", USER, "--clear-groups"]).arg(program).current_dir("/tmp");
     command
 }

@@ -1,28 +1,28 @@
-//! Process that runs another implementation, whose answers are compared with those of drophammer.
+//! Process that runs another implementation, with whose answers a test compares those of drophammer.
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
-/// Process that answers requests one after the other. A request consists of its length in four bytes and its content.
-/// The process answers each request with one line. It is killed when this value is dropped.
-pub struct JudgeProcess {
+/// Process that answers requests one after the other. A request consists of four bytes with its length, and its
+/// content. An answer is one line. The process is killed when this value is dropped.
+pub struct ReferenceProcess {
     child: Child,
     input: ChildStdin,
     output: BufReader<ChildStdout>,
 }
 
-impl JudgeProcess {
-    pub fn start(command: &mut Command) -> JudgeProcess {
+impl ReferenceProcess {
+    pub fn start(command: &mut Command) -> ReferenceProcess {
         let started = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn();
         let mut child = started.unwrap_or_else(|error| panic!("start {command:?}: {error}"));
         let input = child.stdin.take().unwrap();
         let output = BufReader::new(child.stdout.take().unwrap());
-        JudgeProcess { child, input, output }
+        ReferenceProcess { child, input, output }
     }
 
-    /// Starts a script with Debian's Python, because Debian's packages of Python modules are installed for it.
-    pub fn start_python(script: &str) -> JudgeProcess {
-        JudgeProcess::start(Command::new("/usr/bin/python3").arg(script))
+    /// Starts a script with Debian's Python interpreter, for which Debian's packages install their modules.
+    pub fn start_python(script: &str) -> ReferenceProcess {
+        ReferenceProcess::start(Command::new("/usr/bin/python3").arg(script))
     }
 
     /// Sends a request, and returns the answer.
@@ -36,7 +36,7 @@ impl JudgeProcess {
     }
 }
 
-impl Drop for JudgeProcess {
+impl Drop for ReferenceProcess {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();

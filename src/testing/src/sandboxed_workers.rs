@@ -1,10 +1,10 @@
 //! Sandboxed workers of test programs.
 
-/// Makes the test program of a crate run as a worker if its first argument is the name of a worker, as the product's
-/// programs do in `main`. The arguments of the macro are pairs of a worker's name and its function.
+/// Lets the test program of a crate run as a worker if its first argument is the name of a worker, as `main` does in
+/// the product's programs. The arguments of the macro are pairs of a worker's name and its function.
 ///
-/// `main` belongs to the test harness, so the worker is started by a function in `.init_array`, which runs before
-/// `main`. The standard library has already stored the arguments by then.
+/// The test harness provides `main`, so a function in `.init_array` starts the worker, before `main` runs. By then, the
+/// standard library has already stored the arguments.
 #[macro_export]
 macro_rules! workers {
     ($($name:expr => $run:expr),+ $(,)?) => {

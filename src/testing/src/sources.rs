@@ -1,9 +1,9 @@
-//! Access to the sources of the product, for tests of rules that no lint checks.
+//! Access to the source files of the product, for tests of rules that no lint checks.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Returns the path and code of each file of the workspace that is compiled outside of tests.
+/// Returns the path and the code of each source file of the workspace, without code that is compiled only for tests.
 pub fn product_sources() -> Vec<(PathBuf, String)> {
     let mut sources = Vec::new();
     let crates = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
@@ -29,8 +29,8 @@ fn read_sources(directory: &Path, sources: &mut Vec<(PathBuf, String)>) {
     }
 }
 
-/// Removes comments and items that are compiled for tests only. The last line of an item is recognized by its
-/// indentation, which equals the indentation of the item's first line.
+/// Removes comments, and items that are compiled only for tests. The last line of an item is the first one with the
+/// same indentation as the first line of the item.
 fn without_tests(text: &str) -> String {
     let mut kept = String::new();
     let mut lines = text.lines().filter(|line| !line.trim_start().starts_with("//"));

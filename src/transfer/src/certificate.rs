@@ -4,7 +4,7 @@
 
 use super::shared_secret::{HmacSignature, SharedSecret};
 use super::x509_parser::{self, CertificateFields};
-use linux::pem;
+use linux::pem_encoding;
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
 
@@ -64,7 +64,7 @@ impl PeerCertificate {
 
     /// Returns the certificate in PEM, formatted like OpenSSL's output. The signature covers exactly these bytes.
     pub(crate) fn to_pem(&self) -> String {
-        pem::encode_pem("CERTIFICATE", &self.der)
+        pem_encoding::encode_pem("CERTIFICATE", &self.der)
     }
 
     /// Signs the certificate with the secret. Returns the signature header, followed by the certificate in PEM. The

@@ -1,7 +1,7 @@
 //! One connection of a transfer: TLS over TCP with keepalives that detect a dead peer. A stream that ends without TLS's
 //! close_notify is an error.
 
-use super::tls::{OWN, TlsEndpoints};
+use super::tls::{DROPHAMMER_ALPN, TlsEndpoints};
 use common::error::{Context, Error, Phase, Result};
 use nix::sys::socket::{MsgFlags, recv, setsockopt, sockopt};
 use rustls::pki_types::ServerName;
@@ -16,14 +16,14 @@ use std::time::{Duration, Instant};
 const HANDSHAKE: Duration = Duration::from_secs(15);
 
 /// Delay between two connection attempts, as in Ganeti.
-const PAUSE: Duration = Duration::from_secs(1);
+const CONNECT_RETRY_DELAY: Duration = Duration::from_secs(1);
 
 /// Time after which a connection fails because the peer has not acknowledged sent data (TCP_USER_TIMEOUT). The
 /// keepalive parameters below are those of Ganeti.
-const GONE_MILLISECONDS: u32 = 110_000;
-const KEEP_IDLE_SECONDS: u32 = 60;
-const KEEP_INTERVAL_SECONDS: u32 = 10;
-const KEEP_COUNT: u32 = 5;
+const USER_TIMEOUT_MILLISECONDS: u32 = 110_000;
+const KEEPALIVE_IDLE_SECONDS: u32 = 60;
+const KEEPALIVE_INTERVAL_SECONDS: u32 = 10;
+const KEEPALIVE_PROBES: u32 = 5;
 
 /// Size of the send and receive buffers, in bytes. Large buffers keep the number of system calls low.
 const BUFFER_BYTES: usize = 256 << 10;
@@ -56,9 +56,10 @@ impl TlsLink {
             let connection = ClientConnection::new(config.clone(), name).context(Phase::Move, what)?;
             let tcp = connect_tcp(address, end.saturating_duration_since(Instant::now()));
             match tcp.and_then(|tcp| TlsLink::do_handshake(connection.into(), tcp, HANDSHAKE)) {
-                // A wrong certificate is permanent; all other errors may be transient.
-                Err(error) if error.kind() != ErrorKind::InvalidData && Instant::now() + PAUSE < end => {
-                    thread::sleep(PAUSE);
+                // The connection is retried, except after an error caused by a wrong certificate (`InvalidData`), which
+                // is permanent.
+                Err(error) if error.kind() != ErrorKind::InvalidData && Instant::now() + CONNECT_RETRY_DELAY < end => {
+                    thread::sleep(CONNECT_RETRY_DELAY);
                 }
                 linked => return linked.context(Phase::Move, what),
             }
@@ -107,7 +108,7 @@ impl TlsLink {
 
     /// Returns whether the peer is another drophammer, according to the ALPN protocol.
     pub(crate) fn is_own(&self) -> bool {
-        self.connection.alpn_protocol() == Some(OWN)
+        self.connection.alpn_protocol() == Some(DROPHAMMER_ALPN)
     }
 
     /// Returns whether there is unread data from the peer.
@@ -144,10 +145,10 @@ impl TlsLink {
     pub(crate) fn close_gracefully(&mut self, patience: Duration) {
         let end = Instant::now() + patience;
         let mut rest = vec![0; BUFFER_BYTES];
-        // Best effort: errors are ignored.
+        // Errors while closing are ignored, because the result of the transfer is already known.
         let _ = self.send_close_notify();
         let _ = self.tcp.shutdown(Shutdown::Write);
-        let _ = self.tcp.set_read_timeout(Some(PAUSE));
+        let _ = self.tcp.set_read_timeout(Some(CONNECT_RETRY_DELAY));
         while Instant::now() < end {
             match self.tcp.read(&mut rest) {
                 Ok(1..) => {}
@@ -181,7 +182,7 @@ impl Read for TlsLink {
         loop {
             match self.connection.reader().read(buffer) {
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {}
-                // Without close_notify, the stream may have been truncated by an attacker.
+                // The connection has ended without close_notify, so an attacker may have truncated the stream.
                 Err(error) if error.kind() == ErrorKind::UnexpectedEof => return Err(truncated_error()),
                 read => {
                     self.is_taken |= matches!(read, Ok(1..));
@@ -262,7 +263,7 @@ fn handshake_step(connection: &mut Connection, tcp: &mut TcpStream) -> io::Resul
 fn connect_tcp(address: &str, patience: Duration) -> io::Result<TcpStream> {
     let mut last = io::Error::new(ErrorKind::NotFound, "the host name resolves to no address");
     for address in address.to_socket_addrs()? {
-        match TcpStream::connect_timeout(&address, patience.max(PAUSE)) {
+        match TcpStream::connect_timeout(&address, patience.max(CONNECT_RETRY_DELAY)) {
             Ok(stream) => return Ok(stream),
             Err(error) => last = error,
         }
@@ -273,10 +274,10 @@ fn connect_tcp(address: &str, patience: Duration) -> io::Result<TcpStream> {
 fn set_keepalive(tcp: &TcpStream) -> io::Result<()> {
     tcp.set_nodelay(true)?;
     setsockopt(tcp, sockopt::KeepAlive, &true)?;
-    setsockopt(tcp, sockopt::TcpKeepIdle, &KEEP_IDLE_SECONDS)?;
-    setsockopt(tcp, sockopt::TcpKeepInterval, &KEEP_INTERVAL_SECONDS)?;
-    setsockopt(tcp, sockopt::TcpKeepCount, &KEEP_COUNT)?;
-    setsockopt(tcp, sockopt::TcpUserTimeout, &GONE_MILLISECONDS)?;
+    setsockopt(tcp, sockopt::TcpKeepIdle, &KEEPALIVE_IDLE_SECONDS)?;
+    setsockopt(tcp, sockopt::TcpKeepInterval, &KEEPALIVE_INTERVAL_SECONDS)?;
+    setsockopt(tcp, sockopt::TcpKeepCount, &KEEPALIVE_PROBES)?;
+    setsockopt(tcp, sockopt::TcpUserTimeout, &USER_TIMEOUT_MILLISECONDS)?;
     Ok(())
 }
 

@@ -83,7 +83,7 @@ mod tests {
 
     /// A digit that moves from the index to the salt does not change the signed bytes.
     #[test]
-    fn a_shifted_salt_is_refused() {
+    fn shifted_salt_is_refused() {
         let secret = SharedSecret::parse_secret("s").unwrap();
         let (ten, zero) = (names(&["10"]), names(&["0"]));
         let signature = Destination { address: "b:1", disks: &ten, magic: "" }.sign(&secret).unwrap();
@@ -93,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn the_message_is_that_of_ganeti() {
+    fn signed_message_matches_ganeti() {
         let disks = names(&["1"]);
         for (address, message) in
             [("192.0.2.7:39000", "1:192.0.2.7:39000:abcde"), ("[2001:db8::7]:39000", "1:2001:db8::7:39000:abcde")]
@@ -104,7 +104,7 @@ mod tests {
 
     /// Signature of ganeti 3.0.2's `ComputeRemoteImportDiskInfo`.
     #[test]
-    fn a_signature_of_ganeti_is_valid() {
+    fn signature_of_ganeti_is_valid() {
         let secret = SharedSecret::parse_secret("0f0e0d0c0b0a09080706050403020100ffeeddcc").unwrap();
         let signature = "0123456789abcdef/ec688fbd86eab294f172d75a0fcfa747297ffb66".parse().unwrap();
         let disks = names(&["1"]);

@@ -82,8 +82,8 @@ impl TransferDest {
         })
     }
 
-    /// Writes `length` bytes at `offset`, padded with zeros to whole sectors. The range must not cross the end of the first MiB. The buffer
-    /// may be longer, and its bytes after `length` may be overwritten.
+    /// Writes `length` bytes at `offset`, padded with zeros to whole sectors. The range must not cross the end of the
+    /// first MiB. The buffer may be longer, and its bytes after `length` may be overwritten.
     ///
     /// # Errors
     /// Fails if the range exceeds the disk or the disk cannot be written.
@@ -113,8 +113,8 @@ impl TransferDest {
         self.with_target(|target| target.file().read_exact_at(&mut bytes[..target.round_to_sectors(length)], offset))
     }
 
-    /// Writes zeros to a range. The start of the range must be aligned to sectors. The end must be aligned too; only
-    /// the end of the last range of a transfer need not be aligned, and is rounded up.
+    /// Writes zeros to a range. The start of the range must be aligned to sectors. The end must also be aligned,
+    /// except for the last range of a transfer, whose end is rounded up.
     ///
     /// # Errors
     /// Fails for the same reasons as [`TransferDest::write_piece`].
@@ -153,7 +153,7 @@ impl TransferDest {
 
     pub(crate) fn too_small_error(&self, bytes: u64) -> io::Error {
         io::Error::other(format!(
-            "{disk} is too small: it has {actual} bytes, but at least {bytes} bytes are required",
+            "{disk} is too small: it is {actual} bytes, but at least {bytes} bytes are required",
             disk = self.disk.name,
             actual = self.size_bytes()
         ))

@@ -129,7 +129,8 @@ fn send_lzop(plain: impl Read, link: &mut TlsLink) -> io::Result<u64> {
         drop(input);
         (fed, sending.join().unwrap_or_else(|_| Err(io::Error::other("a thread has panicked"))))
     });
-    // If the connection is broken, lzop fails too. The error of the connection is returned, because it is the cause.
+    // If the connection is broken, lzop also fails. The error of the connection is returned, because it is the
+    // cause.
     sent?;
     lzop.finish()?;
     fed
@@ -162,7 +163,7 @@ fn receive_lzop(link: &mut TlsLink, onto: &TransferDest, terms: &GanetiTerms) ->
         };
         let taken = receive_until(output, onto, terms, end);
         if taken.is_err() {
-            // Stops the feeding thread: the remaining input is not needed.
+            // Stops the thread that feeds lzop, because the remaining input is not needed.
             cutter.shut_down();
         }
         taken
@@ -187,7 +188,8 @@ fn receive_until(
         // If the connection or lzop has failed, that error is returned, because it is the cause of the missing magic.
         drop(plain);
         end()?;
-        // An UnexpectedEof that was created by `read_exact` means that the stream is shorter than the magic.
+        // If `read_exact` itself has created the UnexpectedEof (it has no inner error), the stream is shorter than the
+        // magic.
         return Err(if error.get_ref().is_none() && error.kind() == ErrorKind::UnexpectedEof {
             other()
         } else {
@@ -213,7 +215,7 @@ fn receive_blocks(plain: &mut impl Read, onto: &TransferDest, most: Option<u64>)
     let (full, todo) = mpsc::sync_channel::<(u64, AlignedBuffer, usize)>(BLOCKS);
     let (empty, empties) = mpsc::channel();
     for _ in 0..BLOCKS {
-        // Sending cannot fail, because the receiver still exists.
+        // Sending a block cannot fail, because the receiver of the channel still exists.
         let _ = empty.send(AlignedBuffer::new(BLOCK_BYTES));
     }
     thread::scope(|scope| {
@@ -223,14 +225,15 @@ fn receive_blocks(plain: &mut impl Read, onto: &TransferDest, most: Option<u64>)
                     true => onto.zero_range(offset..offset + length as u64)?,
                     false => onto.write_piece(offset, &mut block, length)?,
                 }
-                // Sending fails after the end of the stream, when the block is no longer needed.
+                // An error is ignored: sending fails only after the end of the stream, when the block is no longer
+                // needed.
                 let _ = empty.send(block);
                 Ok(())
             })
         });
         let mut offset = 0;
         let read = loop {
-            // The writer has failed. Its error is returned below.
+            // Without a free buffer, the writer has failed. Its error is returned below.
             let Ok(mut block) = empties.recv() else { break Ok(()) };
             let length = match fill_block(plain, &mut block) {
                 Ok(0) => break Ok(()),

@@ -1,10 +1,10 @@
-//! Generates a private key, which never leaves this machine, and a certificate for the peer. Both are stored in files
-//! (`drophammer move key`) or in memory. The files are destroyed after the transfer.
+//! Generates a private key, which never leaves this machine, and a certificate for the peer. Key and certificate are
+//! stored in memory, or in files (`drophammer move key`) that are destroyed after the transfer.
 
 use super::certificate::PeerCertificate;
 use super::shared_secret::{self, SharedSecret};
 use common::error::{Context, Error, Phase, Result};
-use linux::pem;
+use linux::pem_encoding;
 use rcgen::{CertificateParams, DnType, KeyPair};
 use std::fs::{self, OpenOptions};
 use std::io::{self, Write};
@@ -61,7 +61,7 @@ pub(crate) fn generate_pair(earlier: Duration, hours: u32, secret: Option<&Share
         None => certificate.to_pem(),
         Some(secret) => certificate.to_signed_pem(secret, &shared_secret::generate_salt()?),
     };
-    Ok(KeyPairPem { key: pem::encode_pem("PRIVATE KEY", &key.serialize_der()), certificate })
+    Ok(KeyPairPem { key: pem_encoding::encode_pem("PRIVATE KEY", &key.serialize_der()), certificate })
 }
 
 /// Overwrites and removes a key file that [`write_files`] has created, and removes the file of its certificate. Other

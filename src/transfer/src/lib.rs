@@ -1,8 +1,8 @@
-//! Disk transfer to another machine, over mutually authenticated TLS with pinned certificates. The peer is Ganeti's `import-export` or
-//! another drophammer.
+//! Disk transfer to another machine, over mutually authenticated TLS with pinned certificates. The peer is Ganeti's
+//! `import-export` or another drophammer.
 //!
-//! The entry points are [`send_command`] for the sender and [`receive_command`] for the receiver. [`machine_migration`] transfers the disks of a
-//! machine that is migrated to other hardware, between the agents of both machines.
+//! The entry points are [`send_command`] for the sender and [`receive_command`] for the receiver. [`machine_migration`]
+//! transfers the disks of a machine that is migrated to other hardware, between the agents of both machines.
 
 mod certificate;
 mod connection;

@@ -1,5 +1,6 @@
-//! Migration of a machine to other hardware, performed by the agents of both machines: the devices of the layout are transferred with the
-//! protocol of `drophammer move`. Each agent generates its key at boot; the key never leaves the agent's memory.
+//! Migration of a machine to other hardware, performed by the agents of both machines: the devices of the layout are
+//! transferred with the protocol of `drophammer move`. Each agent generates its key at boot; the key never leaves the
+//! agent's memory.
 
 use super::certificate::PeerCertificate;
 use super::connection::ListeningPort;
@@ -34,10 +35,10 @@ const EARLIER: time::Duration = time::Duration::days(1);
 
 /// Time for which the sender tries to reach the peer, before the sender requests the peer's current address from the
 /// control plane.
-const PATIENCE: Duration = Duration::from_secs(30);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Time after which the transfer is considered ended if no response of the control plane contains information about it.
-const SILENCE: Duration = Duration::from_secs(10 * 60);
+const CONTROL_PLANE_TIMEOUT: Duration = Duration::from_secs(10 * 60);
 
 /// Time since which the responses of the control plane contain no information about the transfer; `None` if its last
 /// response contained such information.
@@ -49,7 +50,7 @@ pub struct ControlSilence(Option<Instant>);
 pub enum SilenceState {
     /// The response is the first one without information. It is reported to the operator.
     Started,
-    /// Earlier responses did not contain information either, and the timeout has not elapsed.
+    /// Earlier responses also did not contain information, and the timeout has not elapsed.
     Continued,
     /// The timeout has elapsed, and the transfer is considered ended.
     TimedOut,
@@ -57,13 +58,13 @@ pub enum SilenceState {
 
 impl ControlSilence {
     /// Records that the control plane has answered without information about the transfer.
-    pub fn note_silence(&mut self) -> SilenceState {
-        self.note_silence_at(Instant::now())
+    pub fn record_silence(&mut self) -> SilenceState {
+        self.record_silence_at(Instant::now())
     }
 
-    fn note_silence_at(&mut self, now: Instant) -> SilenceState {
+    fn record_silence_at(&mut self, now: Instant) -> SilenceState {
         match self.0 {
-            Some(began) if now.saturating_duration_since(began) >= SILENCE => SilenceState::TimedOut,
+            Some(began) if now.saturating_duration_since(began) >= CONTROL_PLANE_TIMEOUT => SilenceState::TimedOut,
             Some(_) => SilenceState::Continued,
             None => {
                 self.0 = Some(now);
@@ -103,8 +104,8 @@ impl OwnIdentity {
         &self.pair.certificate
     }
 
-    /// Returns a text for the console that describes how the peer is authenticated and contains the fingerprint of this
-    /// machine's certificate.
+    /// Returns a message for the console that describes how the peer is authenticated and contains the fingerprint of
+    /// this machine's certificate.
     pub fn describe_trust(&self) -> String {
         let own = self.fingerprint();
         match self.secret {
@@ -121,14 +122,15 @@ impl OwnIdentity {
 
     /// Returns the fingerprint of the certificate of this boot.
     pub fn fingerprint(&self) -> String {
-        linux::pem::certificate_fingerprint(&self.pair.certificate).unwrap_or_default()
+        linux::pem_encoding::certificate_fingerprint(&self.pair.certificate).unwrap_or_default()
     }
 
     pub fn has_secret(&self) -> bool {
         self.secret.is_some()
     }
 
-    /// Returns whether the certificate of the peer can be verified with the shared secret, or was approved by the operator.
+    /// Returns whether the certificate of the peer can be verified with the shared secret, or was approved by the
+    /// operator.
     pub fn may_trust(&self, peer: &MigrationPeer) -> bool {
         self.has_secret() || peer.approved
     }
@@ -166,8 +168,8 @@ pub struct TransferDevice {
     pub path: DevicePath,
 }
 
-/// Sends devices, which are opened read-only. Groups of devices that have no disk in common are sent concurrently. The devices of a group
-/// are sent one after another, since concurrent reads slow a disk down.
+/// Sends devices, which are opened read-only. Groups of devices that have no disk in common are sent concurrently. The
+/// devices of a group are sent one after another, since concurrent reads slow a disk down.
 ///
 /// `fails` is called as soon as a group fails; the other groups continue.
 ///
@@ -182,8 +184,13 @@ pub fn send_devices(
     fails: &(dyn Fn(&Error) + Sync),
 ) -> Result<()> {
     let ends = own.endpoints_for(peer)?;
-    let way =
-        TransferTarget { to: &peer.address, ends: &ends, terms: build_terms(order)?, patience: PATIENCE, run: None };
+    let way = TransferTarget {
+        to: &peer.address,
+        ends: &ends,
+        terms: build_terms(order)?,
+        patience: CONNECT_TIMEOUT,
+        run: None,
+    };
     let group = |devices: &[TransferDevice]| {
         let ended = devices.iter().try_for_each(|TransferDevice { name, path }| {
             let source = TransferSource::open_source(path.as_ref(), false)?;
@@ -213,12 +220,12 @@ pub struct IncomingMigration {
     port: ListeningPort,
     /// Inventory of the sender for which the plan was made.
     planned: Option<MigratedMachine>,
-    news: Mutex<PeerNews>,
+    news: Mutex<PeerUpdate>,
 }
 
-/// Latest information from the control plane.
+/// Latest information about the migration from the control plane.
 #[derive(Default)]
-struct PeerNews {
+struct PeerUpdate {
     peer: Option<(MigrationPeer, TlsEndpoints)>,
     over: Option<String>,
 }
@@ -249,7 +256,8 @@ impl IncomingMigration {
         self.port.address.rsplit(':').next()?.parse().ok()
     }
 
-    /// Sets the peer that may connect from now on. Without a shared secret, ignores a peer whose certificate is not approved.
+    /// Sets the peer that may connect from now on. Without a shared secret, ignores a peer whose certificate is not
+    /// approved.
     ///
     /// # Errors
     /// Refuses a certificate that is not valid, or not signed with the secret.
@@ -323,7 +331,7 @@ pub struct ReceivingDevices<'i> {
 }
 
 impl ReceivingDevices<'_> {
-    /// Returns the number of bytes received.
+    /// Returns the number of bytes received for all devices together.
     pub fn received_bytes(&self) -> u64 {
         self.waiting.received_bytes()
     }

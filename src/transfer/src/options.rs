@@ -8,7 +8,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 const EXIT_CODES: &str =
-    "Exit codes: 0 all disks were transferred; 1 the transfer failed; 2 refused before the first write; 64 usage.";
+    "Exit status: 0 all disks were transferred; 1 the transfer failed; 2 refused before the first write; 64 usage.";
 
 #[derive(Debug, Args)]
 pub struct TransferOptions {
@@ -26,7 +26,7 @@ pub enum MoveCommand {
     Secret(SecretOptions),
     /// Create a private key for this machine, and its certificate for the peer
     ///
-    /// `send` and `receive` destroy both after the last disk.
+    /// `send` and `receive` destroy the key and the certificate after the last disk.
     #[command(after_help = "Example:\n  drophammer move key a.key a.pem --secret domain-secret")]
     Key(KeyOptions),
     /// Send disks, which are opened read-only and must not be in use
@@ -64,10 +64,12 @@ pub struct SecretOptions {
 /// Options for signatures. Signatures are mandatory by default, and can be disabled.
 #[derive(Debug, Args)]
 pub struct SigningOptions {
-    /// File with the secret that sender and receiver share. The secret signs this machine's certificate and address, and verifies those of the peer
+    /// File with the secret that sender and receiver share. The secret signs this machine's certificate and address,
+    /// and verifies those of the peer
     #[arg(long, value_name = "FILE", conflicts_with = "unsigned")]
     pub secret: Option<PathBuf>,
-    /// Do not use signatures: trust the copied certificates and the copied address of the receiver
+    /// Do without signatures and the secret. The operator must then verify that the certificate of the peer, and the
+    /// address of the receiver, were not replaced while they were copied
     #[arg(long)]
     pub unsigned: bool,
 }
@@ -99,13 +101,15 @@ pub struct CommonOptions {
     pub peer: PathBuf,
     #[command(flatten)]
     pub signing: SigningOptions,
-    /// Keep the key and its certificate, because more disks follow. Without this option, files of `move key` are destroyed
+    /// Keep the key and its certificate for the transfer of further disks. Without this option, files that `move key`
+    /// has created are destroyed at the end
     #[arg(long)]
     pub keep_key: bool,
     /// Word that identifies the disk; must be the same for sender and receiver
     #[arg(long, value_name = "WORD")]
     pub magic: Option<GanetiMagic>,
-    /// Compression to use with Ganeti's import-export. Two drophammers compress if that is faster, regardless of this option
+    /// Compression for transfers to or from Ganeti's import-export. Between two drophammers, this option has no effect:
+    /// data is compressed whenever that is faster
     #[arg(long, default_value = "gzip")]
     pub compress: GanetiCompression,
     /// Time to wait for the peer, in seconds
@@ -123,7 +127,8 @@ impl CommonOptions {
 pub struct SendOptions {
     /// HOST:PORT of the receiver
     pub to: String,
-    /// Disks, or files in place of disks. Sender and receiver match them by NAME, or by position
+    /// Disks, or files in place of disks. A disk of the sender and a disk of the receiver belong together if they have
+    /// the same NAME or, without names, the same position
     #[arg(required = true, value_name = "[NAME=]DISK")]
     pub disks: Vec<NamedDisk>,
     #[command(flatten)]
@@ -131,10 +136,11 @@ pub struct SendOptions {
     /// Signature of the receiver's address, port, disks and magic, as the receiver prints it
     #[arg(long, value_name = "SALT/HEX", conflicts_with_all = ["unsigned", "unsigned_address"])]
     pub signature: Option<HmacSignature>,
-    /// Do not require a signature of the receiver's address; the receiver's certificate must still be signed
+    /// Accept a receiver without --signature, such as a Ganeti import-export that was started by hand. The receiver's
+    /// certificate must still be signed
     #[arg(long)]
     pub unsigned_address: bool,
-    /// Send unused blocks too
+    /// Also send unused blocks
     #[arg(long)]
     pub whole: bool,
     /// Print statistics as JSON
@@ -155,10 +161,12 @@ pub struct ReceiveOptions {
     /// Default: the address to listen on
     #[arg(long, value_name = "HOST", conflicts_with = "unsigned")]
     pub announce: Option<String>,
-    /// Exact number of bytes to expect; useful because Ganeti's import-export does not report whether it sent everything
+    /// Exact number of bytes to expect; useful because Ganeti's import-export does not report whether it sent
+    /// everything
     #[arg(long, value_name = "BYTES")]
     pub size: Option<u64>,
-    /// Continue an earlier run: data that is already on the disks is not sent again. Not supported with Ganeti's import-export
+    /// Continue a transfer that an earlier `move receive` has started: data that is already on the disks is not sent
+    /// again. Not supported with Ganeti's import-export
     #[arg(long)]
     pub resume: bool,
     /// Confirm that ALL contents of the disks are replaced (required, also with --resume)
@@ -218,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn the_options_are_consistent() {
+    fn options_are_consistent() {
         MoveProgram::command().debug_assert();
     }
 

@@ -1,4 +1,5 @@
-//! Protocol between two drophammers: a disk is sent in pieces, each with its digest, and the receiver finally acknowledges all pieces.
+//! Protocol between two drophammers: a disk is sent in pieces, each with its digest, and the receiver finally
+//! acknowledges all pieces.
 //!
 //! The sender describes its disk (`TransferHello`). The receiver answers with the position after which it needs data,
 //! or with a refusal (`HelloAnswer`). Then the sender transmits pieces in the order of the disk, without gaps: bytes,
@@ -36,14 +37,15 @@ pub(crate) enum ConnectionEnd {
     Interrupted(io::Error),
     /// The receiver does not accept the disk. This connection has not written anything.
     Refused(String),
-    /// Permanent failure: a retry would fail too.
+    /// Permanent failure: a retry would also fail.
     Failed(String),
 }
 
 impl From<io::Error> for ConnectionEnd {
     fn from(error: io::Error) -> ConnectionEnd {
         match error.kind() {
-            // The peer rejects the local certificate or sends malformed frames. The error for data damaged in transit has another kind.
+            // The peer rejects the local certificate or sends malformed frames. The error for data damaged in transit
+            // has another kind.
             ErrorKind::InvalidData => ConnectionEnd::Failed(error.to_string()),
             _ => ConnectionEnd::Interrupted(error),
         }

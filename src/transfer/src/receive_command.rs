@@ -27,7 +27,7 @@ mod unauthenticated_connections;
 const CONNECTIONS: usize = 64;
 
 /// Polling interval of the listening socket.
-const PAUSE: Duration = Duration::from_millis(20);
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
 /// Runs `drophammer move receive`.
 ///
@@ -128,8 +128,8 @@ impl TransferReceiver {
         self.disks.iter().map(ReceivedDisk::received_bytes).sum()
     }
 
-    /// Receives until all disks are complete. `ends` is called repeatedly. It returns the local certificate, and the
-    /// certificate of the peer that may connect now. An error that `ends` returns ends the transfer.
+    /// Receives until all disks are complete. `ends` is called repeatedly, and returns the local certificate, and the
+    /// certificate of the peer that may connect now. If `ends` returns an error, the transfer ends with this error.
     pub(super) fn receive_all(
         &self,
         port: &ListeningPort,
@@ -141,7 +141,7 @@ impl TransferReceiver {
         thread::scope(|scope| {
             let serve = |tcp, place, ends: TlsEndpoints| {
                 let tell = tell.clone();
-                // Sending cannot fail, because the receiver outlives all connections.
+                // Sending the outcome cannot fail, because the receiver of the channel outlives all connections.
                 scope.spawn(move || drop(tell.send(self.serve_connection(tcp, place, &ends))));
             };
             let ended = self.accept_until_complete(port, patience, &news, say, ends, serve);
@@ -188,7 +188,7 @@ impl TransferReceiver {
             let connections = self.connections.load(Ordering::Relaxed);
             match port.accept_next()? {
                 Some(tcp) if connections < CONNECTIONS => {
-                    // A client that is rejected here may retry.
+                    // If no slot is free for the client, its connection is closed, and the client may retry.
                     if let Some(place) = self.strangers.slot_for(&tcp) {
                         self.connections.fetch_add(1, Ordering::Relaxed);
                         serve(tcp, place, ends);
@@ -199,7 +199,7 @@ impl TransferReceiver {
                     let why = format!("no connection from the sender for {seconds} s", seconds = patience.as_secs());
                     return Err(Error::new(Phase::Move, why));
                 }
-                None => thread::sleep(PAUSE),
+                None => thread::sleep(POLL_INTERVAL),
             }
         }
     }

@@ -69,7 +69,7 @@ fn check_destination(options: &SendOptions, disks: &[String], secret: Option<&Sh
 
 /// Destination and parameters of a transfer.
 pub(super) struct TransferTarget<'w> {
-    /// `HOST:PORT`.
+    /// Address of the receiver, `HOST:PORT`.
     pub to: &'w str,
     pub ends: &'w TlsEndpoints,
     pub terms: GanetiTerms,

@@ -1,5 +1,5 @@
 //! Secret that sender and receiver share, and signatures that are made with this secret in Ganeti's format: HMAC-SHA1
-//! of a salt and a text.
+//! of a salt and a message.
 
 use common::encoding::{decode_hex, encode_hex};
 use common::error::{Error, Phase, Result};
@@ -39,7 +39,7 @@ impl SharedSecret {
         }
     }
 
-    /// Signs a text. The salt must be alphanumeric.
+    /// Signs a message. The salt must be alphanumeric.
     pub(crate) fn sign_text(&self, salt: &str, text: &str) -> HmacSignature {
         let digest = hmac::sign(&self.0, &[salt.as_bytes(), text.as_bytes()].concat());
         HmacSignature { salt: salt.to_owned(), digest: digest.as_ref().to_vec() }

@@ -170,7 +170,7 @@ mod tests {
     const MIB: u64 = 1 << 20;
 
     #[test]
-    fn segments_are_all_of_the_disk_cut_at_chunks() {
+    fn segments_cover_the_disk_and_end_at_chunk_boundaries() {
         let used = [0..MIB, 2 * MIB + 65536..4 * MIB];
         let of = |position, end| SegmentIter::from_ranges(&used, position, end).collect::<Vec<_>>();
         let all = [

@@ -17,7 +17,7 @@ use rustls::{
 use std::sync::Arc;
 
 /// ALPN protocol between two drophammers. Ganeti does not use ALPN.
-pub(crate) const OWN: &[u8] = b"drophammer-move/1";
+pub(crate) const DROPHAMMER_ALPN: &[u8] = b"drophammer-move/1";
 
 /// Local certificate with its key, and the pinned certificate of the peer.
 #[derive(Debug, Clone)]
@@ -59,7 +59,7 @@ impl TlsEndpoints {
             .dangerous()
             .with_custom_certificate_verifier(self.peer.clone())
             .with_client_cert_resolver(self.own.clone());
-        config.alpn_protocols = vec![OWN.to_vec()];
+        config.alpn_protocols = vec![DROPHAMMER_ALPN.to_vec()];
         config.enable_sni = false;
         config.resumption = Resumption::disabled();
         Ok(Arc::new(config))
@@ -73,7 +73,7 @@ impl TlsEndpoints {
         let config = ServerConfig::builder_with_provider(self.peer.provider.clone());
         let config = config.with_protocol_versions(&[&rustls::version::TLS13])?;
         let mut config = config.with_client_cert_verifier(self.peer.clone()).with_cert_resolver(self.own.clone());
-        config.alpn_protocols = vec![OWN.to_vec()];
+        config.alpn_protocols = vec![DROPHAMMER_ALPN.to_vec()];
         config.send_tls13_tickets = 0;
         Ok(Arc::new(config))
     }

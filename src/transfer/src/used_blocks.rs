@@ -1,9 +1,10 @@
-//! Determines the used blocks of a disk from the free-space maps of its filesystems. If a filesystem is not clean, not supported, or
-//! inconsistent, all of its blocks are treated as used.
+//! Determines the used blocks of a disk from the free-space maps of its filesystems. If a filesystem is not clean, not
+//! supported, or inconsistent, all of its blocks are treated as used.
 //!
-//! The filesystem readers ([`read_used_blocks`]) run in a sandboxed process ([`worker`]), which cannot access the disk itself: its parent
-//! process reads the disk on request. Each metadata block is visited only once, and the numbers of reads, visits and ranges are limited
-//! ([`limits`], [`ranges`]). If a limit is exceeded, more blocks are treated as used, up to the whole disk.
+//! The filesystem readers ([`read_used_blocks`]) run in a sandboxed process ([`worker`]), which cannot access the disk
+//! itself: its parent process reads the disk on request. Each metadata block is visited only once, and the numbers of
+//! reads, visits and ranges are limited ([`limits`], [`ranges`]). If a limit is exceeded, more blocks are treated as
+//! used, up to the whole disk.
 
 mod btrfs;
 mod disk_view;
@@ -33,8 +34,8 @@ pub(crate) struct UsedBlocks {
     /// Used ranges, sorted and not adjacent. The ranges are aligned to [`GRANULE_BYTES`]; only the end of the disk may
     /// be unaligned.
     pub ranges: Vec<Range<u64>>,
-    /// Description of the contents, such as `ext4` or `GPT with vfat, ext4 (the whole disk)`. The suffix `(the whole disk)` means
-    /// that all blocks of the filesystem are treated as used.
+    /// Description of the contents, such as `ext4` or `GPT with vfat, ext4 (the whole disk)`. The suffix `(the whole
+    /// disk)` means that all blocks of the filesystem are treated as used.
     pub what: String,
     pub has_table: bool,
 }
@@ -72,7 +73,7 @@ fn read_disk(read_at: ReadAt, size: u64, sector: u64, work: &WorkLimits) -> Used
             let mut head = [0; 512];
             let has_mbr = read_at(&mut head, 0).is_ok() && head.ends_with(&[0x55, 0xaa]);
             // The signature of an MBR is not sufficient for a partition table: a boot loader before a filesystem has
-            // the same signature. A vfat has this signature too, and is treated like a partition table, because its
+            // the same signature. A vfat also has this signature, and is treated like a partition table, because its
             // structures also depend on the sector size.
             let is_alone = |name: &&str| what.strip_prefix(*name).is_some_and(|rest| !rest.starts_with(OR));
             let is_loader = ["ext4", "xfs", "btrfs"].iter().any(is_alone);

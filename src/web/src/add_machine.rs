@@ -1,5 +1,5 @@
-//! Form that creates the file of a machine that has registered. With an image, the machine is installed at once, so the
-//! form first shows the plan, and requires the name of the machine again.
+//! Form that creates the machine file of a registered machine. If an image is selected, the new file triggers an
+//! installation. The form then first shows the plan of the installation, and the operator must type the machine's name.
 
 use super::allocate::show_image_fields;
 use super::form::{ChangeForm, SubmittedForm};
@@ -18,8 +18,8 @@ use maud::{Markup, html};
 use std::sync::Arc;
 use uuid::Uuid;
 
-/// Reads the properties of the machine from the fields of a form. Empty fields are absent. The id of the allocation is
-/// part of the form, because the digest of the plan depends on this id.
+/// Reads the properties of the machine from a form. An empty field counts as absent. The form contains the id of the
+/// allocation, because the digest of the plan depends on this id.
 fn parse_request(form: &SubmittedForm) -> MachineFileRequest {
     let given = |name: &str| Some(form.get(name).trim().to_owned()).filter(|text| !text.is_empty());
     let keys = form.get("ssh_key").lines().map(str::trim).filter(|key| !key.is_empty());
@@ -33,14 +33,14 @@ fn parse_request(form: &SubmittedForm) -> MachineFileRequest {
     }
 }
 
-/// Machine file, and the plan of the installation that the file causes; without an image, there is no plan.
+/// Machine file, and the plan of the installation that the file would trigger. Without an image, there is no plan.
 struct AddPreview {
     prepared: PreparedMachineFile,
     plan: Option<PlanPreview>,
 }
 
 impl AddPreview {
-    /// Returns a digest of the plan. The request is refused if its digest differs from the digest that was shown.
+    /// Returns a digest of the plan. The file is not created if the digest has changed since the plan was shown.
     fn digest(&self) -> String {
         match &self.plan {
             Some(PlanPreview::Planned(planned, _)) => {
@@ -84,7 +84,7 @@ pub(crate) async fn get_add(
         false => match preview_add(&app, &base, &id, &asked).await {
             Ok(preview) => (StatusCode::OK, show_confirmation(&person, &id, &asked, &preview)),
             Err(error) => {
-                let (status, why) = page_frame::operator_words(error);
+                let (status, why) = page_frame::named_words(&app, &person, error);
                 (status, html! { p.problem.words role="alert" { strong { "Refused: " } (why) } })
             }
         },
@@ -115,7 +115,7 @@ fn show_fields(app: &AppState, asked: &MachineFileRequest) -> Markup {
     }
 }
 
-/// Shows the plan with the form that creates the file, or the reason why the plan is refused.
+/// Shows the plan and the form that creates the file. If the plan is refused, shows the reason instead of the form.
 fn show_confirmation(person: &LoggedIn, id: &str, asked: &MachineFileRequest, preview: &AddPreview) -> Markup {
     let file = &preview.prepared.added.file;
     match &preview.plan {

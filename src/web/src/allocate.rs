@@ -1,10 +1,10 @@
-//! `/machines/ID/allocate`: adds an allocation to the file of a free machine. The text of the file passes the same checks
-//! as in the editor. The page shows the plan before the file is written, and requires the name of the machine.
+//! `/machines/ID/allocate`: adds an allocation to the file of a free machine. The new file must pass the checks of the
+//! file editor. Before the file is written, the page shows the plan and requires the name of the machine.
 
 use super::confirmation::{confirmation_name, require_name, show_name_field};
 use super::form::{ChangeForm, SubmittedForm};
 use super::machine_text_check::{CheckedText, TextEffect, WRITE, check_text, write_checked_text};
-use super::page_frame::{self, operator_words};
+use super::page_frame::{self, named_words};
 use super::session::LoggedIn;
 use api::AppState;
 use api::base_url::BaseUrls;
@@ -32,7 +32,7 @@ struct AllocateState {
     /// Text of the machine file with the allocation.
     text: String,
     checked: CheckedText,
-    /// Status and reason if the allocation was not written for a reason that is not a problem of its fields.
+    /// Status and reason of a refusal that does not concern the fields of the form.
     refused: Option<(StatusCode, String)>,
 }
 
@@ -61,7 +61,7 @@ fn require_free(machine: MachineSpec) -> Result<MachineSpec, ApiError> {
     Err(ApiError::new(StatusCode::CONFLICT, why))
 }
 
-/// Reads the allocation from the fields of the form. The id of the allocation is part of the form, because the digest of
+/// Reads the allocation from the fields of the form. The form contains the id of the allocation, because the digest of
 /// the text depends on this id.
 fn parse_allocation(form: &SubmittedForm) -> NewAllocation {
     let given = |name: &str| form.get(name).trim().to_owned();
@@ -76,8 +76,8 @@ fn parse_allocation(form: &SubmittedForm) -> NewAllocation {
     }
 }
 
-/// `POST /machines/{id}/allocate`: shows the plan, and writes the allocation if the name of the machine was typed and the
-/// plan is still the plan that was shown.
+/// `POST /machines/{id}/allocate`: shows the plan. Writes the allocation if the name of the machine was typed, and the
+/// plan has not changed since it was shown.
 pub(crate) async fn post_allocate(base: BaseUrls, change: ChangeForm<FORM_BYTES>) -> Response {
     submit_allocation(&change, &base).await.unwrap_or_else(|error| change.show_error(error))
 }
@@ -92,7 +92,7 @@ async fn submit_allocation(change: &ChangeForm<FORM_BYTES>, base: &BaseUrls) -> 
         true => CheckedText::Invalid("no image is selected".to_owned()),
         false => match check_over_redfish(app, &machine.id).await.map_err(ApiRefusal::into_error) {
             Ok(()) => check_text(app, base, &machine, &text).await?,
-            Err(error) => CheckedText::Invalid(operator_words(error).1),
+            Err(error) => CheckedText::Invalid(named_words(app, person, error).1),
         },
     };
     let mut state = AllocateState { machine, new, text, checked, refused: None };
@@ -109,7 +109,7 @@ async fn submit_allocation(change: &ChangeForm<FORM_BYTES>, base: &BaseUrls) -> 
                 Err(ApiError::new(StatusCode::CONFLICT, why))
             }
         };
-        match written.map_err(operator_words) {
+        match written.map_err(|error| named_words(app, person, error)) {
             Ok(()) => return Ok(Redirect::to(&format!("/machines/{}", state.machine.id)).into_response()),
             Err(refused) => state.refused = Some(refused),
         }
@@ -150,7 +150,7 @@ fn show_fields(directory: &SiteSnapshot, new: &NewAllocation) -> Markup {
     }
 }
 
-/// Renders the fields for image and layout. `no_image` describes the option without an image.
+/// Renders the fields for image and layout. `no_image` is the label of the option that selects no image.
 pub(crate) fn show_image_fields(directory: &SiteSnapshot, no_image: &str, image: &str, layout: &str) -> Markup {
     let options = |ids: Vec<&str>, selected: &str| {
         html! { @for id in ids { option value=(id) selected[selected == id] { (id) } } }

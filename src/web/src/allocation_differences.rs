@@ -1,5 +1,5 @@
-//! Differences between a machine file and the installed allocation, shown on the web page of the machine and on the web
-//! page that orders a reinstall of the machine.
+//! Differences between a machine file and the installed allocation, shown on the page of the machine and on the page
+//! that orders a reinstall.
 
 use common::encoding::encode_hex;
 use maud::{Markup, html};
@@ -10,12 +10,12 @@ use site::effective_allocation::{AllocationDifference, UNRECORDED};
 #[derive(Debug, Clone, Default)]
 pub(crate) struct AllocationChanges {
     pub differences: Vec<AllocationDifference>,
-    /// True if the server has no record of the installed allocation, so that the machine file applies.
+    /// True if the server has no record of the installed allocation. The machine file then applies.
     pub is_unrecorded: bool,
 }
 
 impl AllocationChanges {
-    /// Returns a digest of the differences, by which later changes are detected; empty if there are no differences.
+    /// Returns a digest of the differences, used to detect later changes; empty if there are no differences.
     pub(crate) fn digest(&self) -> String {
         let lines = self.differences.iter().map(|one| format!("{one}\n")).collect::<String>();
         if lines.is_empty() { lines } else { encode_hex(Sha256::digest(lines)) }

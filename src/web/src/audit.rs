@@ -7,7 +7,9 @@ use api::AppState;
 use api::audit_log::{AuditEntry, AuditQuery};
 use axum::extract::{RawQuery, State};
 use axum::response::Response;
+use common::format::join_few;
 use maud::{Markup, html};
+use site::snapshot::SiteSnapshot;
 use std::sync::Arc;
 
 /// Number of entries on a page.
@@ -30,10 +32,10 @@ pub(crate) async fn get_audit(
     };
     let entries = app.state.list_audit(asked.clone()).await;
     let entries = entries.map_err(|error| render_error(&app, Some(&person), error.into()))?;
-    Ok(render_page(&app, &person, "Audit", "/audit", show_entries(&asked, &entries)))
+    Ok(render_page(&app, &person, "Audit", "/audit", show_entries(&asked, &entries, &app.directory())))
 }
 
-fn show_entries(asked: &AuditQuery, entries: &[AuditEntry]) -> Markup {
+fn show_entries(asked: &AuditQuery, entries: &[AuditEntry], directory: &SiteSnapshot) -> Markup {
     let fields = [
         ("who", "User", &asked.who),
         ("machine", "Machine or object", &asked.machine),
@@ -50,7 +52,7 @@ fn show_entries(asked: &AuditQuery, entries: &[AuditEntry]) -> Markup {
         @if entries.is_empty() { p.faint { "No entries match." } } @else {
             table {
                 thead { tr { th { "Time" } th { "User" } th { "Address" } th { "Action" } th { "Object" } th { "Outcome" } th { "Changes" } } }
-                tbody { @for entry in entries { (show_entry(entry)) } }
+                tbody { @for entry in entries { (show_entry(entry, &describe_objects(entry, directory))) } }
             }
         }
         @if let Some(last) = entries.last().filter(|_| entries.len() == ENTRIES as usize) {
@@ -65,7 +67,14 @@ fn older_query(asked: &AuditQuery, before: i64) -> String {
     serde_urlencoded::to_string(fields.map(|(name, value)| (name, value.as_str()))).unwrap_or_default()
 }
 
-fn show_entry(entry: &AuditEntry) -> Markup {
+/// Returns the names of the machines, or of the other object, of an entry.
+fn describe_objects(entry: &AuditEntry, directory: &SiteSnapshot) -> String {
+    let names: Vec<String> = entry.objects().map(|object| directory.display_name(object).to_owned()).collect();
+    join_few(&names, ", ")
+}
+
+/// Shows an entry. `object` contains the names of the machines or other object.
+fn show_entry(entry: &AuditEntry, object: &str) -> Markup {
     let text = |value: &Option<serde_json::Value>| value.as_ref().map_or("–".to_owned(), ToString::to_string);
     html! {
         tr {
@@ -73,7 +82,7 @@ fn show_entry(entry: &AuditEntry) -> Markup {
             td { (if entry.user.is_empty() { "–" } else { &entry.user }) @if !entry.token.is_empty() { br; span.faint { (entry.token) } } }
             td { (entry.address) }
             td { (entry.action) br; span.faint { (entry.request) } }
-            td { (entry.object) }
+            td title=[(entry.object != object).then_some(&entry.object)] { (object) }
             td { (entry.outcome.as_str()) @if let Some(status) = entry.status { " " (status) } @if !entry.reason.is_empty() { br; span.faint { (entry.reason) } } }
             td {
                 @if !entry.changes.is_empty() {

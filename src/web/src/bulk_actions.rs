@@ -1,13 +1,15 @@
-//! `/bulk/review` and `/bulk/confirm`: reinstalls of several machines, and cancellation of several orders. Each machine
-//! passes the same checks as an action on its own page. `bulk_pages` renders the pages.
+//! `/bulk/review` and `/bulk/confirm`: reinstalls of several machines, and cancellation of several orders. The checks
+//! of each machine are the same as for an action on its own page. `bulk_pages` renders the pages.
 
 use super::allocation_differences::AllocationChanges;
 use super::bulk_pages::{BulkResults, show_review};
 use super::form::{ChangeForm, SubmittedForm};
-use super::page_frame::{self, operator_words};
+use super::page_frame::{self, named_words};
 use super::plan_preview::PlanPreview;
 use super::reinstall::{ReinstallPreview, preview_digest, preview_reinstall};
+use super::session::LoggedIn;
 use api::AppState;
+use api::access::set_audited_object;
 use api::base_url::BaseUrls;
 use api::operator::reinstalls::{self, ReinstallRequest};
 use api::operator::{OperatorAuth, find_machine, summarize_machine};
@@ -24,13 +26,13 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::{Instant, timeout_at};
 
-/// Maximum number of machines of an action. Plans of all these machines are computed for one page.
+/// Maximum number of machines of an action. The review page requires the plans of all these machines.
 const MACHINES: usize = 500;
 /// Maximum size of a form, in bytes. The form contains an id and a digest for each machine.
 const FORM_BYTES: usize = 256 << 10;
 
-/// Time limit of a request. Machines that the request does not reach are unchanged, and are listed in its result. Proxies
-/// often end requests after a minute.
+/// Time limit of a request. Machines that are not processed within this time remain unchanged, and are listed in the
+/// result. The limit is below a minute, because proxies often abort requests after a minute.
 pub(crate) const TIME_LIMIT: Duration = Duration::from_secs(45);
 
 /// Action on all selected machines.
@@ -40,7 +42,7 @@ pub(crate) enum BulkAction {
     Cancel,
 }
 
-/// Machine that the action would change, and the effect on this machine.
+/// Machine on which the action can be carried out, with the effect of the action.
 pub(crate) struct ReviewedMachine {
     pub id: String,
     pub name: String,
@@ -49,23 +51,23 @@ pub(crate) struct ReviewedMachine {
     pub wiped: Vec<String>,
     /// Reason why the plan is only a prediction.
     pub foreseen: Option<&'static str>,
-    /// Digest of the plan; the action is refused if its digest differs from the digest that was shown.
+    /// Digest of the plan. The action is refused if the digest has changed since the plan was shown.
     pub digest: String,
 }
 
-/// Machine, with the reason why the action cannot be carried out on it.
+/// Machine on which the action cannot be carried out, with the reason.
 pub(crate) struct RefusedMachine {
     pub id: String,
     pub name: String,
     pub reason: String,
 }
 
-/// Time at which a request stops to start work on further machines.
+/// Time after which a request does not process further machines.
 #[derive(Debug, Clone, Copy)]
 struct TimeLimit(Instant);
 
 impl TimeLimit {
-    /// Returns the result of the work, or `None` if the time ends first.
+    /// Returns the result of `work`, or `None` if the time limit is reached first.
     async fn run<T>(self, work: impl Future<Output = T>) -> Option<T> {
         if Instant::now() >= self.0 { None } else { timeout_at(self.0, work).await.ok() }
     }
@@ -123,7 +125,11 @@ impl BulkAction {
             let order = summarize_machine(app, &machine).await?.order;
             let order = order.ok_or_else(|| ApiError::not_found("no reinstall is ordered"))?;
             let started = || Err(reinstalls::already_started(&order));
-            return if order.begun { started() } else { Ok(ReviewedMachine { digest: order.id.clone(), ..reviewed }) };
+            return if order.started {
+                started()
+            } else {
+                Ok(ReviewedMachine { digest: order.id.clone(), ..reviewed })
+            };
         };
         let ReinstallPreview { plan, changes } = preview_reinstall(app, base, &self.request(&machine.id)).await?;
         match plan {
@@ -153,8 +159,9 @@ impl BulkAction {
         }
     }
 
-    /// Carries out the action on a machine, if its effect is still the effect that was shown. The time limit applies to
-    /// the review: a started change is completed. Returns `None` if the limit has ended before the change.
+    /// Carries out the action on a machine, if its effect has not changed since it was shown. The time limit applies
+    /// only to the review; a change that has started is completed. Returns `None` if the time limit is reached before
+    /// the change.
     async fn carry_out(
         &self,
         app: &Arc<AppState>,
@@ -182,10 +189,10 @@ impl BulkAction {
     }
 }
 
-/// Returns the reason why the operator must review a reinstall on the page of its machine, which shows more than the table
-/// of several machines, or `None` if the table shows all effects.
+/// Returns the reason why the operator must review a reinstall on the page of its machine, which shows more details
+/// than the table of this page. Returns `None` if the table shows all effects.
 fn explain_individual_review(planned: &PreviewPlan, changes: &AllocationChanges) -> Option<&'static str> {
-    let dismantles = planned.plan.as_ref().is_some_and(|plan| !plan.torn.is_empty());
+    let dismantles = planned.plan.as_ref().is_some_and(|plan| !plan.dismantled.is_empty());
     let recreates = planned.disks.iter().any(|disk| disk.verdict == DiskVerdict::Make);
     match () {
         () if changes.is_unrecorded => Some("the server has no record of the installed allocation"),
@@ -195,7 +202,7 @@ fn explain_individual_review(planned: &PreviewPlan, changes: &AllocationChanges)
     }
 }
 
-/// Checks the number of machines.
+/// Checks that at least one machine and not too many machines are selected.
 fn check_count(count: usize) -> Result<(), ApiError> {
     match count {
         0 => Err(ApiError::bad_request("no machine is selected")),
@@ -211,12 +218,13 @@ pub(crate) async fn post_review(base: BaseUrls, change: ChangeForm<FORM_BYTES>) 
         let action = BulkAction::parse(form)?;
         let ids: BTreeSet<String> = form.get_all("machine").map(str::to_lowercase).collect();
         check_count(ids.len())?;
+        set_audited_object(&ids.iter().map(String::as_str).collect::<Vec<_>>().join(", "));
         let limit = TimeLimit(Instant::now() + TIME_LIMIT);
         let (mut reviewed, mut refused, mut unreached) = (Vec::new(), Vec::new(), Vec::new());
         for id in ids {
             match limit.run(action.review(app, &base, &id)).await {
                 Some(Ok(machine)) => reviewed.push(machine),
-                Some(Err(error)) => refused.push(refuse_machine(app, id, error)),
+                Some(Err(error)) => refused.push(refuse_machine(app, person, id, error)),
                 None => unreached.push(id),
             }
         }
@@ -226,9 +234,10 @@ pub(crate) async fn post_review(base: BaseUrls, change: ChangeForm<FORM_BYTES>) 
     done.await.unwrap_or_else(|error: ApiError| change.show_error(error))
 }
 
-/// Returns the machine with the reason why the action was refused.
-fn refuse_machine(app: &AppState, id: String, error: ApiError) -> RefusedMachine {
-    RefusedMachine { name: app.directory().display_name(&id).to_owned(), id, reason: operator_words(error).1 }
+/// Returns the machine and the reason why the action is refused for it.
+fn refuse_machine(app: &AppState, person: &LoggedIn, id: String, error: ApiError) -> RefusedMachine {
+    let reason = named_words(app, person, error).1;
+    RefusedMachine { name: app.directory().display_name(&id).to_owned(), id, reason }
 }
 
 /// `POST /bulk/confirm`: carries out the action, and lists the result of each machine.
@@ -238,6 +247,7 @@ pub(crate) async fn post_confirm(base: BaseUrls, change: ChangeForm<FORM_BYTES>)
         let action = BulkAction::parse(form)?;
         let machines: Vec<(&str, &str)> = form.get_all("machine").zip(form.get_all("shown")).collect();
         check_count(machines.len())?;
+        set_audited_object(&machines.iter().map(|(id, _)| *id).collect::<Vec<_>>().join(", "));
         if form.get("count").trim() != machines.len().to_string() {
             let (typed, count) = (form.get("count"), machines.len());
             return Err(ApiError::bad_request(format!(
@@ -249,7 +259,7 @@ pub(crate) async fn post_confirm(base: BaseUrls, change: ChangeForm<FORM_BYTES>)
         for (id, shown) in machines {
             match action.carry_out(app, &base, *peer, (id, shown), limit).await {
                 Some(Ok(())) => results.changed.push((id.to_owned(), app.directory().display_name(id).to_owned())),
-                Some(Err(error)) => results.refused.push(refuse_machine(app, id.to_owned(), error)),
+                Some(Err(error)) => results.refused.push(refuse_machine(app, person, id.to_owned(), error)),
                 None => results.unreached.push(id.to_owned()),
             }
         }

@@ -6,7 +6,7 @@ use super::session::LoggedIn;
 use api::AppState;
 use common::format::{format_bytes, format_count};
 use maud::{Markup, html};
-use plan::request_from_allocation::preview::NOBODY_LOOKED;
+use plan::request_from_allocation::preview::PREVIEW_REMARK;
 
 /// Renders the effect on each machine, and the form that confirms the action.
 pub(crate) fn show_review(
@@ -35,7 +35,7 @@ pub(crate) fn show_review(
                             td.number data-label="Data lost" { (format_bytes(machine.lost)) }
                             td data-label="Wiped disks" {
                                 (if machine.wiped.is_empty() { "none".to_owned() } else { machine.wiped.join(", ") })
-                                @if let Some(why) = machine.foreseen { p.faint { (why) ": " (NOBODY_LOOKED) } }
+                                @if let Some(why) = machine.foreseen { p.faint { (why) ": " (PREVIEW_REMARK) } }
                             }
                         }
                     }
@@ -79,7 +79,7 @@ fn show_refused(title: &str, refused: &[RefusedMachine]) -> Markup {
     }
 }
 
-/// Lists the machines that a request has not reached within its time limit, with a button that reviews these machines.
+/// Lists the machines that a request did not process within its time limit, with a button to review them.
 fn show_unreached(app: &AppState, person: &LoggedIn, action: &BulkAction, unreached: &[String]) -> Markup {
     let directory = app.directory();
     html! {
@@ -103,7 +103,7 @@ pub(crate) struct BulkResults {
     /// Ids and names of the changed machines.
     pub changed: Vec<(String, String)>,
     pub refused: Vec<RefusedMachine>,
-    /// Ids of the machines that the request has not reached within its time limit.
+    /// Ids of the machines that the request did not process within its time limit.
     pub unreached: Vec<String>,
 }
 

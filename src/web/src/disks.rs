@@ -1,4 +1,4 @@
-//! Drawings of disks. Each disk is drawn as wide as the page, with partitions in proportion to their sizes.
+//! Drawings of disks. Each disk is as wide as the page, and the widths of partitions are proportional to their sizes.
 
 use common::format::format_bytes;
 use maud::{Markup, html};
@@ -6,11 +6,12 @@ use model::inventory::{DeviceSignature, DeviceUse, DiskPartition, Inventory, Inv
 use plan::DiskVerdict;
 
 /// Minimum width of a partition in the drawing, in percent, so that every partition is visible.
-const LEAST: f64 = 2.5;
+const MINIMUM_WIDTH_PERCENT: f64 = 2.5;
 /// Minimum width at which a partition is drawn with its label, in percent.
-const WITH_WORDS: f64 = 8.0;
+const MINIMUM_LABEL_WIDTH_PERCENT: f64 = 8.0;
 
-/// Draws all disks of a machine. `verdict` returns the plan's verdict for a device path.
+/// Draws all disks of a machine. `verdict` returns what the plan does with the device at a path, such as wiping or
+/// keeping it.
 pub(crate) fn draw_disks(inventory: &Inventory, verdict: impl Fn(&str) -> Option<DiskVerdict>) -> Markup {
     html! { @for disk in &inventory.disks { (draw_disk(disk, verdict(disk.device.as_str()))) } }
 }
@@ -44,7 +45,7 @@ fn draw_disk(disk: &InventoryDisk, verdict: Option<DiskVerdict>) -> Markup {
                         svg x=(format_percent(left)) y="1" width=(format_percent(width)) height="49" {
                             title { (describe_partition(partition)) }
                             rect class={ "part" (class) } x="1" y="1" width="100%" height="47" rx="3" {}
-                            @if width >= WITH_WORDS {
+                            @if width >= MINIMUM_LABEL_WIDTH_PERCENT {
                                 text x="7" y="20" { (partition.number) " " (partition.label) }
                                 text x="7" y="38" { (format_bytes(partition.size_bytes)) " " (describe_content(&partition.signatures, &partition.uses)) }
                             } @else {
@@ -58,7 +59,8 @@ fn draw_disk(disk: &InventoryDisk, verdict: Option<DiskVerdict>) -> Markup {
     }
 }
 
-/// Returns whether the disk rotates. Some virtual machines report NVMe disks as rotational.
+/// Returns whether the disk is a hard disk. NVMe disks never are, although some virtual machines report them as
+/// rotational.
 fn is_rotating(disk: &InventoryDisk) -> bool {
     disk.rotational && disk.transport != "nvme"
 }
@@ -72,11 +74,11 @@ fn format_percent(part: f64) -> String {
 fn place_partitions(partitions: &[DiskPartition], disk_bytes: u64) -> Vec<(&DiskPartition, f64, f64)> {
     let mut sorted: Vec<&DiskPartition> = partitions.iter().collect();
     sorted.sort_by_key(|partition| partition.start_bytes);
-    let least = LEAST.min(100.0 / sorted.len().max(1) as f64);
+    let least = MINIMUM_WIDTH_PERCENT.min(100.0 / sorted.len().max(1) as f64);
     let whole = disk_bytes.max(1) as f64;
     let widths: Vec<f64> =
         sorted.iter().map(|part| (part.size_bytes as f64 / whole * 100.0).clamp(least, 100.0)).collect();
-    // Wider partitions are shrunk to make room for the minimum widths.
+    // If the widths together exceed the page, partitions wider than the minimum are shrunk in proportion.
     let sum: f64 = widths.iter().sum();
     let (over, spare) = (sum - 100.0, widths.iter().map(|width| width - least).sum::<f64>());
     let shrink = if over > 0.0 && spare > 0.0 { over / spare } else { 0.0 };
@@ -134,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn partitions_are_seen_in_their_order_and_stay_on_the_disk() {
+    fn drawn_partitions_are_ordered_and_within_the_disk() {
         let part = |start_bytes, size_bytes| DiskPartition { start_bytes, size_bytes, ..DiskPartition::default() };
         for (partitions, disk) in [
             (vec![part(1, 998), part(999, 1)], 1000),

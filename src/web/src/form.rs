@@ -4,7 +4,7 @@ use super::page_frame;
 use super::session::{LoggedIn, is_cross_site};
 use api::AppState;
 use api::agent_api::request_body::{EVENT_BYTES, read_body};
-use api::metal_api::EditTurn;
+use api::metal_api::EditPermit;
 use api::operator::find_machine;
 use axum::body::Body;
 use axum::extract::{FromRequest, FromRequestParts, Path, Request};
@@ -41,7 +41,7 @@ impl SubmittedForm {
         fields.map(SubmittedForm).map_err(|error| ApiError::bad_request(format!("cannot parse the form: {error}")))
     }
 
-    /// Parses a query string. No form token is needed, since a GET does not change anything.
+    /// Parses a query string. No form token is required, because GET requests change nothing.
     pub(crate) fn parse_query(query: Option<&str>) -> SubmittedForm {
         SubmittedForm(serde_urlencoded::from_str(query.unwrap_or_default()).unwrap_or_default())
     }
@@ -57,8 +57,8 @@ impl SubmittedForm {
     }
 }
 
-/// Form of at most `BYTES` bytes that requests a change. As an extractor, it rejects forms of clients that are not logged
-/// in, of other sessions and of other sites.
+/// Form of at most `BYTES` bytes that requests a change. As an extractor, it rejects clients that are not logged in,
+/// and forms from other sessions or other sites.
 pub(crate) struct ChangeForm<const BYTES: usize = EVENT_BYTES> {
     pub app: Arc<AppState>,
     pub person: LoggedIn,
@@ -70,7 +70,7 @@ pub(crate) struct ChangeForm<const BYTES: usize = EVENT_BYTES> {
 }
 
 impl<const BYTES: usize> ChangeForm<BYTES> {
-    /// Returns the machine in the path.
+    /// Returns the machine whose id is in the path of the URL.
     ///
     /// # Errors
     /// Returns an error if the machine has no machine file.
@@ -83,9 +83,9 @@ impl<const BYTES: usize> ChangeForm<BYTES> {
         &self.id
     }
 
-    /// Waits until this request may change files.
-    pub(crate) async fn wait_for_turn(&self) -> EditTurn {
-        EditTurn::wait_for_turn(&self.app, self.peer, self.headers.clone()).await
+    /// Waits for the permit to change files.
+    pub(crate) async fn wait_for_permit(&self) -> EditPermit {
+        EditPermit::wait_for_permit(&self.app, self.peer, self.headers.clone()).await
     }
 
     /// Returns the page that shows the error.

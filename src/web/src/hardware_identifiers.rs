@@ -1,5 +1,5 @@
-//! Identifiers of the registered hardware, by which the list of machines can be filtered: MAC addresses and the serial
-//! numbers of machines and disks.
+//! Identifiers of the registered hardware, for the filter of the machine list: MAC addresses, and serial numbers of
+//! machines and disks.
 
 use api::AppState;
 use common::format::truncate_bytes;
@@ -9,12 +9,13 @@ use serde::Deserialize;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 
-/// Maximum number of identifiers of a machine. Machines choose their identifiers, and the list contains all of them.
+/// Maximum number of identifiers of a machine. The limit is needed because the list of machines contains all of them,
+/// and a machine can report any number.
 const IDENTIFIERS: usize = 64;
 /// Maximum length of an identifier in bytes.
 const BYTES: usize = 64;
 
-/// Identifiers of all machines. The identifiers of a machine are parsed again only after a new registration. Cheap to clone.
+/// Identifiers of all machines. They are parsed again only when a machine registers again. Cheap to clone.
 #[derive(Clone, Default)]
 pub(crate) struct HardwareIdentifiers(Arc<Mutex<HashMap<String, CachedIdentifiers>>>);
 
@@ -41,7 +42,7 @@ impl HardwareIdentifiers {
     }
 }
 
-/// Reads the identifiers with which the machine registered last. Returns an empty list if the machine has never registered.
+/// Reads the identifiers with which the machine registered last; empty if the machine has never registered.
 pub(crate) async fn read_identifiers(app: &AppState, id: &str) -> Result<Vec<String>, ApiError> {
     match app.state.find_registration(id).await? {
         Some(row) => app.planner.run_job(id, move || parse_identifiers(&row.document)).await,
@@ -107,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn identifiers_are_bounded_and_unsupported_registrations_have_none() {
+    fn identifiers_are_bounded_and_empty_for_unsupported_registrations() {
         let disks: Vec<_> = (0..IDENTIFIERS + 9).map(|number| json!({"serial": "é".repeat(number + 100)})).collect();
         let register = json!({"hardware": {"nics": []}, "inventory": {"disks": disks}});
         let identifiers = parse_identifiers(&register.to_string());

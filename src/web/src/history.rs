@@ -37,7 +37,7 @@ pub(crate) fn show_report(report: &InstallReport) -> Markup {
                 }
             } }
         }
-        @if !report.kept.is_empty() { h3 { "Preserved objects, with proof" } (show_preserved(&report.kept)) }
+        @if !report.kept.is_empty() { h3 { "Proofs that preserved objects are unchanged" } (show_preserved(&report.kept)) }
     }
 }
 
@@ -74,7 +74,7 @@ fn show_timings(timings: &[StageTime]) -> Markup {
     }
 }
 
-/// Shows the identifying properties of each preserved object, as read before the first stage and after the last one.
+/// Shows the identifying properties of each preserved object, read before the first stage and after the last stage.
 fn show_preserved(kept: &[PreservationProof]) -> Markup {
     html! {
         div.scroll { table {
@@ -96,7 +96,7 @@ fn show_preserved(kept: &[PreservationProof]) -> Markup {
     }
 }
 
-/// Console log, as shown on a page.
+/// Console log as shown on a page.
 #[derive(Default)]
 pub(crate) struct PageLog {
     id: String,
@@ -128,7 +128,7 @@ pub(crate) fn show_events(events: &[(String, String)], log: &PageLog) -> Markup 
     let parsed =
         events.iter().filter_map(|(time, text)| Some((time, serde_json::from_str::<ProgressEvent>(text).ok()?)));
     let parsed: Vec<(&String, ProgressEvent)> = parsed.collect();
-    // The table shows only events with a duration, or with another name than the previous event.
+    // Of consecutive events with the same name, the table shows only the first one and those with a duration.
     let mut before = None;
     let steps: Vec<&(&String, ProgressEvent)> = parsed
         .iter()
@@ -152,7 +152,7 @@ pub(crate) fn show_events(events: &[(String, String)], log: &PageLog) -> Markup 
     }
 }
 
-/// Shows the console log, or all events if the agent sent no console log.
+/// Shows the console log. If the agent has sent none, shows all events instead.
 fn show_log(events: &[(&String, ProgressEvent)], log: &PageLog) -> Markup {
     html! {
         @if !log.text.is_empty() {
@@ -184,7 +184,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_changed_proof_is_said() {
+    fn changed_preservation_proof_is_marked() {
         let map = |value: &str| [("uuid".to_owned(), value.to_owned())].into();
         let proof = PreservationProof { object: "disk /dev/sdb".to_owned(), before: map("1"), after: map("2") };
         let same = PreservationProof { after: map("1"), ..proof.clone() };
@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn seconds_that_are_none_draw_no_bar() {
+    fn invalid_durations_draw_no_bar() {
         let time = |seconds| StageTime { stage: "s".to_owned(), seconds };
         let text = show_timings(&[time(f64::NAN), time(f64::INFINITY), time(-1.0), time(3.0)]).0;
         assert!(text.contains("width=\"100.00%\"") && !text.contains("width=\"NaN"), "{text}");

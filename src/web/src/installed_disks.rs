@@ -1,4 +1,4 @@
-//! Disks of an installed machine, drawn from the layout with which the machine was installed. The registered inventory
+//! Disks of an installed machine, drawn from the installed layout. The registered inventory is not used, because it
 //! describes the disks before the installation.
 
 use super::overviews::svg_response;
@@ -41,7 +41,8 @@ async fn draw_installed_layout(app: &AppState, id: &str) -> Result<String, ApiEr
     let (_, allocation) = find_allocated(app, id)?;
     let standing = app.state.read_install_state(id, &allocation).await?;
     let layout = standing.layout.filter(|_| standing.succeeded);
-    // A layout that another version has stored may have another format.
+    // A layout that cannot be parsed counts as missing: another version of drophammer may have stored it in another
+    // format.
     let layout = layout.and_then(|layout| read_json(&layout).ok());
     let missing = || ApiError::not_found(format!("the server lacks the layout with which machine {id} was installed"));
     Ok(diagram::draw_svg(&LayoutGraph::from_layout(&layout.ok_or_else(missing)?.layout)))

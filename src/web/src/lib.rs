@@ -1,17 +1,21 @@
-//! The operator's web page: server-rendered HTML that works without JavaScript, after a login with the token
-//! of a user.
+//! The operator's web page: server-rendered HTML that works without JavaScript. Users log in with a token, or with
+//! OpenID Connect.
 //!
-//! `session` manages logins, `oidc_login` those with OpenID Connect, `form` parses submitted forms and checks the forms that change something, and `page_frame`
-//! renders the frame of every page. `machines` renders the list of machines, which `machine_list_query` filters and
-//! sorts, also by `hardware_identifiers`. `machine` renders the page of one machine. This page contains the drawings of
-//! `disks` and `installed_disks`, the `history`, and the plan from `plan_preview`, and the timeline from `machine_timeline`.
-//! `machine_actions` switches, locks and frees machines, `machine_file_editor` edits machine files, `allocate` adds
-//! allocations to them, `machine_text_check` checks the texts that both write, and `confirmation` contains the field
-//! for the name of the machine. `reinstall` orders reinstalls, `bulk_actions` orders or cancels them on several
-//! machines, `bulk_pages` renders the pages of `bulk_actions`, and `add_machine` creates machine files. `rack_plan`
-//! shows the plans of all machines, which `rack_plan_runs` computes. `rollouts` shows, halts and resumes rollouts. `overviews` renders layouts, images and orders,
-//! `audit` renders the audit log, and `site_objects` renders sizes, templates and volumes. `live_updates` sends events, and `assets` contains the
-//! style sheet, the script and the icon.
+//! * Access: `session` and `oidc_login` log users in, and `form` parses submitted forms and checks those that request
+//!   a change.
+//! * Frame: `page_frame` renders the frame of every page, `live_updates` sends events, and `assets` contains style
+//!   sheet, script and icon.
+//! * Machines: `machines` renders the list, which `machine_list_query` filters and sorts, also by
+//!   `hardware_identifiers`. `machine` renders the page of one machine, with the drawings of `disks` and
+//!   `installed_disks`, the `history`, the plan from `plan_preview`, and the timeline from `machine_timeline`.
+//!   `machine_layout` returns the layout of a machine that another installer has installed.
+//! * Changes of a machine: `machine_actions` switches machines on and off, locks and frees them, `machine_file_editor`
+//!   edits machine files, `allocate` adds allocations, and `add_machine` creates machine files. `machine_text_check`
+//!   checks edited files, and `confirmation` renders the field for the name of the machine. `reinstall` orders
+//!   reinstalls. `bulk_actions` orders or cancels reinstalls of several machines, and `bulk_pages` renders its pages.
+//! * Overviews: `rack_plan` shows the plans of all machines, which `rack_plan_runs` computes. `rollouts` shows, halts
+//!   and resumes rollouts. `overviews` renders layouts, images and orders, `audit` renders the audit log, and
+//!   `site_objects` renders sizes, templates and volumes.
 
 mod add_machine;
 mod allocate;
@@ -30,6 +34,7 @@ mod live_updates;
 mod machine;
 mod machine_actions;
 mod machine_file_editor;
+mod machine_layout;
 mod machine_list_query;
 mod machine_log;
 mod machine_text_check;
@@ -80,6 +85,7 @@ pub fn web_routes() -> Router<Arc<AppState>> {
         .route("/machines/{id}/allocate", get(allocate::get_allocate).post(allocate::post_allocate))
         .route("/machines/{id}/add", get(add_machine::get_add).post(add_machine::post_add))
         .route("/machines/{id}/layout.svg", get(installed_disks::get_installed_diagram))
+        .route("/machines/{id}/layout.yaml", get(machine_layout::get_discovered_layout))
         .route("/machines/{id}/log", get(machine_log::show_log))
         .route("/machines/{id}/row", get(machines::get_row))
         .route("/machines/{id}/reinstall", get(reinstall::get_reinstall).post(reinstall::post_reinstall))

@@ -10,7 +10,7 @@ use axum::extract::State;
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use http_server::api_error::ApiError;
-use http_server::live_updates::{MachineChange, WATCHERS, WATCHERS_PER_USER, WatcherPlace};
+use http_server::live_updates::{MachineChange, WATCHERS, WATCHERS_PER_USER, WatcherRegistration};
 use http_server::server_health::ServerHealth;
 use hyper::body::Frame;
 use model::install_report::{EventName, ProgressEvent};
@@ -29,13 +29,14 @@ use store::user_tokens::TokenVerdict;
 use tokio::sync::watch as published;
 use tokio::time::{Interval, MissedTickBehavior, interval};
 
-const EVERY: Duration = Duration::from_millis(500);
-/// Number of ticks without an update after which a keepalive is sent, so that the server notices a watcher that has disconnected.
-const QUIET: u32 = 30;
-/// Last message of a stream whose session has ended: the page shows the login.
+const TICK_INTERVAL: Duration = Duration::from_millis(500);
+/// Number of ticks without an update after which a keepalive is sent. A failed keepalive reveals a watcher that has
+/// disconnected.
+const KEEPALIVE_TICKS: u32 = 30;
+/// Last message of a stream whose session has ended. The page then shows the login form.
 const SESSION_END: &str = "event: logout\ndata: {}\n\n";
 
-/// Update of a machine, which is sent to watchers and shown in the machine's row of the list.
+/// Update of a machine, which is sent to watchers and shown in the machine's row in the list.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub(crate) struct MachineUpdate {
     pub id: String,
@@ -44,7 +45,7 @@ pub(crate) struct MachineUpdate {
     /// True if the console log has grown.
     pub log: bool,
     pub phase: String,
-    /// Stage of the installation, followed by a message or by the amount of data processed so far.
+    /// Stage of the installation, followed by a message or by the amount of processed data.
     pub what: String,
     pub percent: Option<u8>,
     pub rate: String,
@@ -99,7 +100,7 @@ pub(crate) async fn get_events(State(app): State<Arc<AppState>>, person: LoggedI
         );
         return page_frame::render_error(&app, Some(&person), ApiError::new(StatusCode::SERVICE_UNAVAILABLE, why));
     };
-    let mut tick = interval(EVERY);
+    let mut tick = interval(TICK_INTERVAL);
     tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut closing = app.closing.clone();
     let stream = EventStream {
@@ -110,7 +111,7 @@ pub(crate) async fn get_events(State(app): State<Arc<AppState>>, person: LoggedI
         app: app.clone(),
         place,
         tick,
-        quiet: QUIET,
+        quiet: KEEPALIVE_TICKS,
         closing: Box::pin(async move { drop(closing.wait_for(|closing| *closing).await) }),
         session_check: verify_later(app, person.session),
         has_ended: false,
@@ -122,7 +123,7 @@ pub(crate) async fn get_events(State(app): State<Arc<AppState>>, person: LoggedI
 
 /// Stream of updates to one watcher. The stream ends when the login session ends or the server exits.
 struct EventStream {
-    place: WatcherPlace,
+    place: WatcherRegistration,
     directory: published::Receiver<Arc<SiteSnapshot>>,
     health: ServerHealth,
     /// Problems of the server itself that were last sent to the watcher.
@@ -140,8 +141,8 @@ struct EventStream {
     has_ended: bool,
 }
 
-/// Next verification of the session. Another server may have disabled the user, and the token may expire, without a
-/// request of this session.
+/// Next verification of the session. Regular verifications are needed because the token may expire, or another server
+/// may disable the user, while the session sends no request.
 type SessionCheck = Pin<Box<dyn Future<Output = common::error::Result<TokenVerdict>> + Send>>;
 
 fn verify_later(app: Arc<AppState>, session: TokenHash) -> SessionCheck {
@@ -152,23 +153,23 @@ fn verify_later(app: Arc<AppState>, session: TokenHash) -> SessionCheck {
 }
 
 impl EventStream {
-    /// Returns whether the session is valid. Its user may have received other permissions since the last verification.
+    /// Returns whether the session is valid. Also updates the permissions of the user at each verification.
     fn is_session_valid(&mut self, context: &mut Context) -> bool {
         if let Poll::Ready(verdict) = self.session_check.as_mut().poll(context) {
             self.session_check = verify_later(self.app.clone(), self.person.session);
             match verdict {
                 Ok(TokenVerdict::Valid(identity)) => self.person.identity = identity,
                 Ok(TokenVerdict::Refused { .. } | TokenVerdict::Unknown) => return false,
-                // A database that is unavailable ends no session: requests of this session fail with the reason.
+                // If the database is unavailable, the stream continues. Requests of the session fail with the reason.
                 Err(_) => {}
             }
         }
         self.app.sessions.is_valid(&self.person.session)
     }
 
-    /// Returns the message about all changes since the previous call, as far as the user may see them.
+    /// Returns a message with all changes since the previous call that the user may see.
     fn next_message(&mut self) -> String {
-        let actor = RequestActor { identity: Some(self.person.identity.clone()), audit_entry: None };
+        let actor = RequestActor { identity: Some(self.person.identity.clone()), ..RequestActor::default() };
         actor.run_blocking(|| self.collect_changes())
     }
 
@@ -195,7 +196,7 @@ impl EventStream {
     }
 }
 
-/// Returns a hash of all problems, and of everything in the directory that the pages show.
+/// Returns a hash of all problems, and of the contents of the directory that the pages show.
 fn hash_directory(directory: &SiteSnapshot, problems: &[String]) -> u64 {
     let mut hasher = DefaultHasher::new();
     problems.hash(&mut hasher);
@@ -224,7 +225,7 @@ impl hyper::body::Body for EventStream {
             }
             let mut text = self.next_message();
             self.quiet += 1;
-            if text.is_empty() && self.quiet > QUIET {
+            if text.is_empty() && self.quiet > KEEPALIVE_TICKS {
                 ":\n\n".clone_into(&mut text);
             }
             if !text.is_empty() {
@@ -249,16 +250,16 @@ mod tests {
         ProgressEvent { event: EventName::Installing, message, stage, seconds: None, progress: Some(progress) }
     }
 
-    fn take_updates(place: &mut WatcherPlace) -> Vec<MachineUpdate> {
+    fn take_updates(place: &mut WatcherRegistration) -> Vec<MachineUpdate> {
         place.take_changes().into_iter().map(MachineUpdate::from).collect()
     }
 
     #[test]
-    fn a_watcher_is_told_the_last_state_once() {
+    fn watcher_receives_each_state_once() {
         let live = LiveUpdates::default();
         live.record_event("a", &event(1));
         let mut place = live.add_watcher("ann").unwrap();
-        assert_eq!(take_updates(&mut place), [], "what was before is on the page already");
+        assert_eq!(take_updates(&mut place), [], "earlier lines are already on the page");
         (1..=150).for_each(|bytes| live.record_event("a", &event(bytes)));
         let moved = MachineUpdate {
             id: "a".to_owned(),
@@ -279,7 +280,11 @@ mod tests {
         assert_eq!(take_updates(&mut place), std::slice::from_ref(&moved));
         live.record_log("a");
         live.record_log("nobody");
-        assert_eq!(take_updates(&mut place), [MachineUpdate { log: true, ..moved }], "what it does has not changed");
+        assert_eq!(
+            take_updates(&mut place),
+            [MachineUpdate { log: true, ..moved }],
+            "the state of the machine has not changed"
+        );
         assert_eq!(take_updates(&mut place), []);
         live.record_change("b");
         assert!(take_updates(&mut place).iter().all(|moved| moved.id == "b" && moved.whole));

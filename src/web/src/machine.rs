@@ -1,10 +1,11 @@
 //! `/machines/ID`: page of a machine.
 
 use super::allocation_differences::AllocationChanges;
+use super::confirmation::confirmation_name;
 use super::machines::MachineRow;
 use super::plan_preview::{self, PlanPreview};
 use super::session::LoggedIn;
-use super::{disks, history, installed_disks, machine_timeline, page_frame, rollouts, volumes};
+use super::{disks, history, installed_disks, machine_layout, machine_timeline, page_frame, rollouts, volumes};
 use api::base_url::BaseUrls;
 use api::display_phase::ObjectFate;
 use api::migration_requests::certificate_approval::CertificateTrust;
@@ -21,7 +22,7 @@ use plan::DiskVerdict;
 use site::operator_files::MachineSpec;
 use std::sync::Arc;
 use store::StoredRegistration;
-use store::boot_activity::QUIET;
+use store::boot_activity::ACTIVE_BOOT_TIMEOUT;
 
 /// Maximum number of events shown; an installation causes a few hundred.
 const EVENTS: u32 = 500;
@@ -62,8 +63,10 @@ async fn build_page(
     let log = read_visible_log(app, person, id).await?;
     let history = history::show_events(&app.state.list_events(id, EVENTS).await?, &log);
     let inventory = register.as_ref().and_then(|register| register.inventory.as_ref());
+    let layout = inventory.map(|inventory| machine_layout::show_layout_link(id, inventory, has_begun_since));
+    let layout = layout.unwrap_or_default();
     let Some(machine) = machine else {
-        return Ok((id.to_owned(), show_unknown_machine(person, id, register.as_ref(), &history)));
+        return Ok((id.to_owned(), show_unknown_machine(person, id, register.as_ref(), &html! { (layout) (history) })));
     };
     let row = MachineRow::new(app, operator::summarize_machine(app, machine).await?);
     let of_kubernetes = metal_api::volumes::volumes_of(app, machine).await?;
@@ -79,7 +82,7 @@ async fn build_page(
         @if let Some(layout) = row.listed.layout.as_ref().filter(|_| row.listed.installed && has_begun_since) {
             (installed_disks::show_installed_disks(id, layout))
         }
-        @if let Some(inventory) = inventory { (show_disks(inventory, has_begun_since, verdict)) }
+        @if let Some(inventory) = inventory { (show_disks(inventory, has_begun_since, verdict)) (layout) }
         (volumes::show_volumes(&of_kubernetes))
         @if let Some(plan) = &plan { (show_pending_plan(plan)) }
         @if let Some(report) = &report { (history::show_report(report)) }
@@ -97,7 +100,7 @@ async fn read_visible_log(app: &AppState, person: &LoggedIn, id: &str) -> Result
     }
 }
 
-/// Returns the verdict of the plan about a disk.
+/// Returns what the plan does with a disk, such as wiping or keeping it.
 fn find_verdict(plan: &PlanPreview, device: &str) -> Option<DiskVerdict> {
     let PlanPreview::Planned(planned, _) = plan else { return None };
     let of_plan = planned.plan.iter().flat_map(|plan| &plan.disks);
@@ -141,12 +144,12 @@ fn read_registration(row: &StoredRegistration) -> Option<RegisterRequest> {
 async fn read_last_report(app: &AppState, machine: &MachineSpec) -> Result<Option<InstallReport>, ApiError> {
     let Some(allocation) = &machine.allocation else { return Ok(None) };
     let report = app.state.last_report(&machine.id, &allocation.id).await?;
-    // A report of another version may have another format.
+    // A report that cannot be parsed is ignored: another version of drophammer may have stored it in another format.
     Ok(report.and_then(|report| serde_json::from_str(&report).ok()))
 }
 
-/// Returns the plan of a pending installation or reinstall; `None` if nothing is pending. After an installation, the
-/// report of the installation contains the plan.
+/// Returns the plan of a pending installation or reinstall; `None` if nothing is pending. The plan of a completed
+/// installation is in its report.
 async fn pending_plan(
     app: &AppState,
     base: &BaseUrls,
@@ -169,11 +172,13 @@ async fn pending_plan(
     }
 }
 
-/// Returns whether the agent runs on the machine: the last boot has sent a request recently, and has not reported the end
-/// of its installation. The last event alone does not prove this, because the event that ends a run may be lost.
+/// Returns whether the agent runs on the machine: the last boot has sent a request recently, and has not reported the
+/// end of its installation. The last event alone is not sufficient, because the event with which an agent ends its work
+/// may be lost.
 async fn is_running(app: &AppState, id: &str) -> Result<bool, ApiError> {
     let boot = app.state.read_contact(id).await?.boot;
-    Ok(boot.is_some_and(|boot| boot.over.is_none() && app.state.heard.time_since_call(&boot.hash) < QUIET))
+    Ok(boot
+        .is_some_and(|boot| boot.over.is_none() && app.state.heard.time_since_call(&boot.hash) < ACTIVE_BOOT_TIMEOUT))
 }
 
 fn show_header(person: &LoggedIn, machine: &MachineSpec, row: &MachineRow) -> Markup {
@@ -235,7 +240,8 @@ fn show_progress(row: &MachineRow) -> Markup {
     }
 }
 
-/// Shows the reason why the last attempt has failed. This reason precedes everything else on the page.
+/// Shows the reason why the last attempt to install the machine has failed. The reason precedes all other contents of
+/// the page.
 fn show_failure(row: &MachineRow) -> Markup {
     html! {
         @if let Some(MachineFailure { attempt, remedy }) = row.failure() {
@@ -257,7 +263,7 @@ fn show_migration(machine: &MachineSpec, row: &MachineRow) -> Markup {
                     "Certificate of the machine's last boot for this migration: " code { (certificate.fingerprint) } ", " (certificate.trust.describe())
                     @if certificate.trust == CertificateTrust::Unapproved {
                         ". Compare this fingerprint with the one on the machine's console, then run "
-                        code { "drophammer machine move " (machine.id) " --approve " (certificate.fingerprint) }
+                        code { "drophammer machine move " (confirmation_name(machine)) " --approve " (certificate.fingerprint) }
                     }
                 }
             }
@@ -276,7 +282,7 @@ fn show_warnings(machine: &MachineSpec, row: &MachineRow) -> Markup {
                 @if let Some(on_disk) = &listed.on_disk {
                     "; the machine has reported an installation that this server has not recorded (image " (on_disk.image) ", " (page_frame::show_time(&on_disk.time)) ")"
                 }
-                ". If the record is correct: " code { "drophammer machine confirm " (machine.id) }
+                ". If the record is correct: " code { "drophammer machine confirm " (confirmation_name(machine)) }
             }
         }
         @if listed.not_clean {
@@ -291,7 +297,7 @@ fn show_warnings(machine: &MachineSpec, row: &MachineRow) -> Markup {
             p.problem {
                 "The machine waits with an install marker of its allocation (image " (waits.image) ", " (page_frame::show_time(&waits.time))
                 "), but this server lacks a record of that installation. If the machine was installed with this image: "
-                code { "drophammer machine adopt " (machine.id) }
+                code { "drophammer machine adopt " (confirmation_name(machine)) }
             }
         }
     }
@@ -329,11 +335,12 @@ fn show_order(person: &LoggedIn, machine: &MachineSpec, order: &ReinstallOrder, 
                 @if order.replace_newer { ", replacing a newer installation" }
                 @for serial in &order.give_up { ", erasing " (serial) }
                 @if order.apply_allocation { ", with the allocation of the machine file" }
-                @if order.begun { ". The reinstall has passed its point of no return" }
-                @if order.given_up { ", and was abandoned: the machine waits at its console" }
+                @if order.started { ". The reinstall has passed its point of no return" }
+                @if order.is_suspended() { ". The order is suspended, and the machine boots its disk: remove the cause, then order the reinstall again" }
+                @else if order.given_up { ", and was abandoned: the machine waits at its console" }
                 "."
             }
-            @if !order.begun && person.is_operator() {
+            @if !order.started && person.is_operator() {
                 form method="post" action={ "/machines/" (machine.id) "/cancel" } {
                     (page_frame::form_token(person)) button { "Cancel the order" }
                 }

@@ -1,5 +1,5 @@
-//! `/machines/ID/actions`: switches a machine on and off, locks it, and frees it. Every action that interrupts the machine
-//! or removes a protection requires the name of the machine.
+//! `/machines/ID/actions`: switches a machine on and off, locks it, and frees it. An action that interrupts the
+//! machine or removes a protection must be confirmed with the machine's name.
 
 use super::confirmation::{confirmation_name, require_name, show_name_field};
 use super::form::ChangeForm;
@@ -125,7 +125,7 @@ pub(crate) async fn post_power(change: ChangeForm) -> Response {
 /// `POST /machines/{id}/lock`: locks a machine with a reason, or unlocks a locked machine.
 pub(crate) async fn post_lock(change: ChangeForm) -> Response {
     let done = async {
-        let turn = change.wait_for_turn().await;
+        let permit = change.wait_for_permit().await;
         let machine = change.find_machine()?;
         if change.form.get("shown") != machine.locked.as_deref().unwrap_or_default() {
             return Err(changed_since("the lock"));
@@ -139,7 +139,7 @@ pub(crate) async fn post_lock(change: ChangeForm) -> Response {
             (None, "") => return Err(ApiError::bad_request("the machine is not locked: a lock requires a reason")),
             (_, reason) => Some(reason),
         };
-        machine_lock::set_lock(&turn, &machine.id, reason).await.map_err(|refusal| refusal.into_error())?;
+        machine_lock::set_lock(&permit, &machine.id, reason).await.map_err(|refusal| refusal.into_error())?;
         Ok(machine.id)
     };
     change.respond(done.await)
@@ -148,20 +148,20 @@ pub(crate) async fn post_lock(change: ChangeForm) -> Response {
 /// `POST /machines/{id}/free`: removes the allocation, as `DELETE /v1/machine/{id}/free` does.
 pub(crate) async fn post_free(base: BaseUrls, change: ChangeForm) -> Response {
     let done = async {
-        let turn = change.wait_for_turn().await;
+        let permit = change.wait_for_permit().await;
         let machine = change.find_machine()?;
         require_name(&machine, change.form.get("name"), "the machine was not freed")?;
         let own = machine.allocation.as_ref().map(|allocation| allocation.id.as_str());
         if change.form.get("allocation") != own.unwrap_or_default() {
             return Err(changed_since("the allocation"));
         }
-        let freed = machines::free_machine(Path(machine.id.clone()), base, turn).await;
+        let freed = machines::free_machine(Path(machine.id.clone()), base, permit).await;
         freed.map(|_| machine.id).map_err(|refusal| refusal.into_error())
     };
     change.respond(done.await)
 }
 
-/// Returns the error for a form that was loaded before `what` has changed.
+/// Returns the error for a form that was loaded before `what` changed.
 fn changed_since(what: &str) -> ApiError {
     let why = format!("nothing was changed: {what} has changed since the page was loaded; reload the page");
     ApiError::new(StatusCode::CONFLICT, why)

@@ -1,10 +1,11 @@
-//! `/machines/ID/file`: editor of a machine file. A text is checked before it is written. If the text causes an
-//! installation, the page shows the plan. The operator types the name of the machine to write the file.
+//! `/machines/ID/file`: editor of a machine file. An edited file is checked before it is written. If the edited file
+//! triggers an installation, the page shows the plan of the installation, and the operator must type the machine's name
+//! before the file is written.
 
 use super::confirmation::{confirmation_name, require_name, show_name_field};
 use super::form::ChangeForm;
 use super::machine_text_check::{CheckedText, TextEffect, WRITE, check_text, write_checked_text};
-use super::page_frame::{self, operator_words};
+use super::page_frame::{self, named_words};
 use super::session::LoggedIn;
 use api::AppState;
 use api::base_url::BaseUrls;
@@ -30,7 +31,7 @@ struct EditorState {
     /// Text in the editor.
     text: String,
     checked: CheckedText,
-    /// Status and reason if the text was not written for a reason that is not a problem of the text.
+    /// Status and reason of a refusal that does not concern the text itself.
     refused: Option<(StatusCode, String)>,
 }
 
@@ -52,7 +53,7 @@ pub(crate) async fn get_file(
     Ok(render_editor(&app, &person, &state))
 }
 
-/// `POST /machines/{id}/file`: checks the text, and writes the text if the name of the machine was typed.
+/// `POST /machines/{id}/file`: checks the text. Writes it if the name of the machine was typed.
 pub(crate) async fn post_file(base: BaseUrls, change: ChangeForm<FORM_BYTES>) -> Response {
     submit_text(&change, &base).await.unwrap_or_else(|error| change.show_error(error))
 }
@@ -73,7 +74,7 @@ async fn submit_text(change: &ChangeForm<FORM_BYTES>, base: &BaseUrls) -> Result
             Ok(()) => write_checked_text(change, &state.file, &state.text, new).await,
             Err(error) => Err(error),
         };
-        match written.map_err(operator_words) {
+        match written.map_err(|error| named_words(app, person, error)) {
             Ok(()) => return Ok(Redirect::to(&format!("/machines/{}", state.machine.id)).into_response()),
             Err((StatusCode::CONFLICT, _)) => {
                 let file = read_machine_text(app, &state.machine.id).await.map_err(ApiRefusal::into_error)?;
@@ -85,7 +86,8 @@ async fn submit_text(change: &ChangeForm<FORM_BYTES>, base: &BaseUrls) -> Result
     Ok(render_editor(app, person, &state))
 }
 
-/// Shows the edited text together with the changed text of the file. A further check is based on the changed file.
+/// Shows the submitted text and the file's present text after a concurrent change. Later checks are based on the
+/// present text.
 fn show_conflict(
     change: &ChangeForm<FORM_BYTES>,
     machine: MachineSpec,
@@ -121,7 +123,7 @@ fn render_editor(app: &AppState, person: &LoggedIn, state: &EditorState) -> Resp
             (page_frame::form_token(person))
             input type="hidden" name="base" value=(hex_digest(file.text.as_bytes()));
             label for="text" { "Text" }
-            // Browsers remove the first line end of a text area.
+            // Browsers remove the first line end of a text area, so one is added.
             textarea #text.mono name="text" rows=(rows) spellcheck="false" autocapitalize="off" { "\n" (text) }
             p { button formnovalidate { "Check" } " " span.faint { "Nothing is written yet." } }
             (show_result(state))
@@ -138,7 +140,7 @@ fn show_result(state: &EditorState) -> Markup {
     let EditorState { machine, text, checked, .. } = state;
     html! {
         @if let CheckedText::Invalid(why) = checked {
-            p.problem.words role="alert" { strong { "Not valid, nothing was written:" } "\n" (why) }
+            p.problem.words role="alert" { strong { "The text is not valid; nothing was written:" } "\n" (why) }
         }
         @if let (CheckedText::Valid(_, effect), Some(_)) = (checked, checked.writable()) {
             p role="status" {
@@ -161,7 +163,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn line_ends_are_those_of_the_file() {
+    fn line_ends_of_the_file_are_restored() {
         assert_eq!(restore_line_ends("a\r\nb\r\n", "x\n"), "a\nb\n");
         assert_eq!(restore_line_ends("a\r\nb\r\n", "x\r\n"), "a\r\nb\r\n");
         assert_eq!(restore_line_ends("a\nb", ""), "a\nb");

@@ -1,4 +1,4 @@
-//! Query of the list of machines: the filter, the phase and the sort column in the URL of the page.
+//! Query of the list of machines: filter, phase and sort column, as specified in the URL of the page.
 
 use super::form::SubmittedForm;
 use super::machines::MachineRow;
@@ -6,7 +6,7 @@ use api::display_phase::{self, ObjectFate};
 use common::format::natural_sort_key;
 use std::cmp::{Ordering, Reverse};
 
-/// Column by which the list can be sorted.
+/// Sort order of the list: the column whose values are compared.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum SortColumn {
     Name,
@@ -31,8 +31,8 @@ impl SortColumn {
         }
     }
 
-    /// Compares two rows for the ascending order: failures first, the highest progress first, the most recent contact
-    /// first. Rows without a value are last.
+    /// Compares two rows by this column, in ascending order. `Phase` sorts failed machines first, `Progress` the most
+    /// advanced, and `Seen` the most recently seen. Rows without a value always come last.
     fn compare(self, one: &MachineRow, other: &MachineRow) -> Ordering {
         match self {
             SortColumn::Name => natural_sort_key(one.name()).cmp(&natural_sort_key(other.name())),
@@ -63,7 +63,7 @@ fn progress_order(row: &MachineRow) -> Option<u8> {
     row.moved.as_ref()?.percent
 }
 
-/// Part of the list that the page shows, and its order.
+/// Machines that the page lists, and their order.
 #[derive(Debug, Clone)]
 pub(crate) struct MachineListQuery {
     /// Words that a machine must contain, separated by white space.
@@ -89,13 +89,13 @@ impl MachineListQuery {
         }
     }
 
-    /// Returns whether a row contains all words of the filter, in upper or lower case.
+    /// Returns whether a row contains all words of the filter. Upper and lower case are equivalent.
     pub(crate) fn matches_text(&self, row: &MachineRow) -> bool {
         let has = row.filter_text();
         self.text.to_lowercase().split_whitespace().all(|word| has.contains(word))
     }
 
-    /// Returns whether the list contains the row.
+    /// Returns whether the list contains the machine of the row.
     pub(crate) fn matches(&self, row: &MachineRow) -> bool {
         (self.phase.is_empty() || self.phase == row.phase.word) && self.matches_text(row)
     }
@@ -123,8 +123,8 @@ impl MachineListQuery {
         (column == self.column).then_some(if self.is_descending { "descending" } else { "ascending" })
     }
 
-    /// Returns the URL of the same list in another order: sorted by the column or, if the list is sorted by the column
-    /// already, in the opposite direction.
+    /// Returns the URL of the same list sorted by the column. If the list is already sorted by this column, the order
+    /// is reversed.
     pub(crate) fn url_sorted_by(&self, column: SortColumn) -> String {
         let is_descending = column == self.column && !self.is_descending;
         MachineListQuery { column, is_descending, ..self.clone() }.url()
@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn links_keep_the_other_fields() {
+    fn sort_and_phase_links_preserve_other_fields() {
         let query = MachineListQuery::parse(Some("q=a+%26b&phase=failed&sort=seen"));
         assert_eq!(query.url_sorted_by(SortColumn::Seen), "/?q=a+%26b&phase=failed&sort=-seen");
         assert_eq!(query.url_sorted_by(SortColumn::Name), "/?q=a+%26b&phase=failed");

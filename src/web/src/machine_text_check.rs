@@ -1,5 +1,5 @@
-//! Check of a text that would replace a machine file: its validity, the plan of the installation that it causes, and the
-//! write with the checks repeated.
+//! Check of an edited machine file: its validity, and the plan of the installation that the file would trigger. The
+//! checks are repeated when the file is written.
 
 use super::form::ChangeForm;
 use super::page_frame::operator_words;
@@ -20,27 +20,27 @@ use site::operator_files::MachineSpec;
 /// Value of the field `do` of the button that writes the file. Other buttons only check the text.
 pub(crate) const WRITE: &str = "write";
 
-/// Result of the check of a text.
+/// Result of the check of an edited machine file.
 pub(crate) enum CheckedText {
-    /// The text was not checked yet.
+    /// The file was not checked yet.
     Unchecked,
     Invalid(String),
-    /// The text describes this machine, and has this effect.
+    /// The file describes this machine, and would have this effect.
     Valid(Box<MachineSpec>, TextEffect),
 }
 
-/// Effect of a text on the machine.
+/// Effect of an edited machine file on the machine.
 pub(crate) enum TextEffect {
-    /// The text does not cause an installation.
+    /// The file does not trigger an installation.
     Harmless,
-    /// The text causes an installation on a machine that has never registered, so the disks are unknown.
+    /// The file triggers an installation on a machine that has never registered, so the disks are unknown.
     Unregistered,
     /// The text causes an installation with this plan.
     Installs(PlanPreview),
 }
 
 impl CheckedText {
-    /// Returns a digest of the text and its plan. A text is written only if its digest is still the digest that was shown.
+    /// Returns a digest of the text and its plan. The text is written only if this digest was shown to the operator.
     pub(crate) fn digest(&self, text: &str) -> String {
         let plan = match self {
             CheckedText::Valid(_, TextEffect::Installs(PlanPreview::Planned(planned, _))) => {
@@ -52,8 +52,8 @@ impl CheckedText {
         hex_digest(format!("{plan}\n{text}").as_bytes())
     }
 
-    /// Returns the machine that the text describes if the text may be written. A text that causes an installation must
-    /// have a plan.
+    /// Returns the machine that the text describes; `None` if the text must not be written. If the text causes an
+    /// installation, the plan must be known.
     pub(crate) fn writable(&self) -> Option<&MachineSpec> {
         use TextEffect::{Harmless, Installs, Unregistered};
         match self {
@@ -62,8 +62,8 @@ impl CheckedText {
         }
     }
 
-    /// Returns the status of the page that shows the result. `refused` is the status and the reason if the text was not
-    /// written for a reason that is not a problem of the text.
+    /// Returns the status of the page that shows the result. `refused` is the status and the reason of a refusal that
+    /// does not concern the text itself.
     pub(crate) fn response_status(&self, refused: Option<&(StatusCode, String)>) -> StatusCode {
         match (refused, self) {
             (Some((status, _)), _) => *status,
@@ -72,7 +72,7 @@ impl CheckedText {
         }
     }
 
-    /// Shows the plan of the installation that the text causes.
+    /// Shows the plan of the installation that the file would trigger.
     pub(crate) fn show_plan(&self) -> Markup {
         let CheckedText::Valid(_, TextEffect::Installs(plan)) = self else { return html! {} };
         html! {
@@ -93,10 +93,11 @@ impl CheckedText {
     }
 }
 
-/// Checks a text that would replace the file of the machine `current`. Nothing is written, and no other change has to wait.
+/// Checks an edited machine file, which would replace that of `current`. Writes nothing, and does not block other
+/// changes.
 ///
 /// # Errors
-/// Returns an error if the check itself fails. Problems of the text are part of the result.
+/// Returns an error if the check itself fails. Problems of the file are part of the result.
 pub(crate) async fn check_text(
     app: &AppState,
     base: &BaseUrls,
@@ -139,28 +140,29 @@ async fn find_effect(app: &AppState, base: &BaseUrls, machine: &MachineSpec) -> 
     }
 }
 
-/// Replaces the text of `file` by `text`, which describes the machine `checked`. The turn of the request starts only here,
-/// so the checks are repeated, except for the plan.
+/// Replaces the text of `file` by `text`, which describes the machine `checked`. Other requests may have changed
+/// files since the check, so all checks except the plan are repeated while this request holds the edit permit.
 ///
 /// # Errors
-/// 409: the file has changed since it was read. 422: the text has become invalid.
+/// Returns status 409 if the file has changed since it was read, and 422 if the text has become invalid.
 pub(crate) async fn write_checked_text<const BYTES: usize>(
     change: &ChangeForm<BYTES>,
     file: &MachineFileText,
     text: &str,
     checked: &MachineSpec,
 ) -> Result<(), ApiError> {
-    let turn = change.wait_for_turn().await;
+    let permit = change.wait_for_permit().await;
     let current = change.find_machine()?;
     recheck_machine(&change.app, &current.id, checked).await.map_err(ApiRefusal::into_error)?;
     if let Some(why) = explain_kept_allocation(&change.app, &current, checked).await? {
         return Err(ApiError::new(StatusCode::UNPROCESSABLE_ENTITY, why));
     }
-    replace_machine_text(&turn, &current.id, file, text).await.map_err(ApiRefusal::into_error)
+    replace_machine_text(&permit, &current.id, file, text).await.map_err(ApiRefusal::into_error)
 }
 
-/// Returns the reason why a text must not replace the machine's allocation, or `None` if it may. The allocation of an
-/// installed, locked or migrating machine ends only by freeing the machine, which also ends the installed system.
+/// Returns the reason why an edited file must not replace the machine's allocation; `None` if it may. The allocation of
+/// an installed, locked or migrating machine may be ended only by freeing the machine, which also stops the installed
+/// system.
 async fn explain_kept_allocation(
     app: &AppState,
     current: &MachineSpec,
@@ -198,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn a_text_without_a_plan_of_its_installation_is_not_writable() {
+    fn text_with_refused_or_unknown_plan_is_not_writable() {
         for effect in [TextEffect::Harmless, TextEffect::Unregistered] {
             assert!(valid(effect).writable().is_some());
         }

@@ -1,4 +1,4 @@
-//! Timeline of a machine's last installation, drawn with the time of each stage, and the machine's earlier installations.
+//! Timeline of a machine's last installation, with a bar for each stage, and the list of its earlier installations.
 
 use super::page_frame::{reword_message, show_age, show_time};
 use api::install_timeline::{TimelineEntry, TimelineState};
@@ -8,7 +8,7 @@ use store::HistoryEntry;
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 
-/// Shows the phases of the boot and the stages of the plan, each with a bar that shows its time. Shows nothing if there are no entries.
+/// Shows the phases of the boot and the stages of the plan, each with a bar. Shows nothing if there are no entries.
 pub(crate) fn show_timeline(entries: &[TimelineEntry]) -> Markup {
     let bars = place_bars(entries, OffsetDateTime::now_utc());
     html! {
@@ -46,8 +46,8 @@ fn css_class(state: TimelineState) -> &'static str {
     }
 }
 
-/// Returns the left end and the width of each bar, in percent. The bar of a running entry ends at `now`. An entry whose time
-/// cannot be parsed has no bar.
+/// Returns the left end and the width of each bar, in percent of the whole timeline. The bar of a running entry ends at
+/// `now`. If the time of an entry cannot be parsed, its bar is empty.
 fn place_bars(entries: &[TimelineEntry], now: OffsetDateTime) -> Vec<(f64, f64)> {
     let start = |entry: &TimelineEntry| OffsetDateTime::parse(&entry.started, &Rfc3339).ok();
     let Some(first) = entries.iter().filter_map(start).min() else { return vec![(0.0, 0.0); entries.len()] };
@@ -62,7 +62,8 @@ fn place_bars(entries: &[TimelineEntry], now: OffsetDateTime) -> Vec<(f64, f64)>
     spans.into_iter().map(|(start, seconds)| (start / total * 100.0, seconds / total * 100.0)).collect()
 }
 
-/// Shows the orders and the ended installations of a machine, the newest first. Shows nothing if there are none.
+/// Shows the orders and the finished installations of a machine, successful or failed, the newest first. Shows nothing
+/// if the machine has neither.
 pub(crate) fn show_history(entries: &[HistoryEntry]) -> Markup {
     html! {
         @if !entries.is_empty() {
@@ -93,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn bars_show_when_and_how_long() {
+    fn timeline_bars_show_start_and_duration() {
         let entries = [
             entry("Preparing", "2026-11-28T10:00:00Z", Some(10.0), TimelineState::Done),
             entry("storage.wipe", "2026-11-28T10:00:10Z", Some(20.0), TimelineState::Done),

@@ -18,11 +18,12 @@ use maud::{Markup, html};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// Age of a progress event in seconds above which the rate and the remaining time in the event are no longer shown. An
-/// agent sends an event every second.
-const FRESH_SECONDS: u64 = 30;
+/// Maximum age of a progress event, in seconds, up to which its rate and remaining time are shown. An agent sends an
+/// event every second.
+const MAXIMUM_PROGRESS_AGE_SECONDS: u64 = 30;
 
-/// Titles of the columns, each with the column by which the title sorts the list.
+/// Titles of the columns, each with the sort order that a click on the title selects; `None` if the title is not
+/// clickable.
 const COLUMNS: [(&str, Option<SortColumn>); 7] = [
     ("Machine", Some(SortColumn::Name)),
     ("Phase", Some(SortColumn::Phase)),
@@ -38,14 +39,14 @@ pub(crate) struct MachineRow {
     pub listed: MachineSummary,
     /// Id of the image in the machine file.
     pub wanted: Option<String>,
-    /// Id of the installed layout or, without an installation, of the layout in the machine file.
+    /// Id of the installed layout or, if nothing is installed, of the layout in the machine file.
     pub layout: Option<String>,
     pub phase: DisplayPhase,
-    /// Progress of a running operation, or the last event of a failed one.
+    /// Progress of a running operation, or the last event of a failed operation.
     pub moved: Option<MachineUpdate>,
     /// Description of the machine's open migration; `None` if no migration is open.
     pub moving: Option<String>,
-    /// MAC addresses and serial numbers, by which the list can be filtered.
+    /// MAC addresses and serial numbers, for the filter of the list.
     pub identifiers: Vec<String>,
 }
 
@@ -62,7 +63,7 @@ impl MachineRow {
         let moved = live.filter(|_| matches!(phase.kind, ObjectFate::Busy | ObjectFate::Bad)).map(|(event, ago)| {
             let moved = MachineUpdate::new(&listed.id, Some(&event));
             match ago.as_secs() {
-                ..FRESH_SECONDS => moved,
+                ..MAXIMUM_PROGRESS_AGE_SECONDS => moved,
                 silent => {
                     let left = format!("silent for {}", common::format::format_seconds(silent as f64));
                     MachineUpdate { rate: String::new(), left, ..moved }
@@ -73,7 +74,7 @@ impl MachineRow {
         MachineRow { listed, wanted, layout, phase, moved, moving, identifiers }
     }
 
-    /// Adds identifiers of the registered hardware to those in the machine file.
+    /// Adds identifiers of the registered hardware to the identifiers from the machine file.
     fn with_identifiers(mut self, registered: Vec<String>) -> MachineRow {
         self.identifiers.extend(registered);
         self
@@ -159,7 +160,8 @@ pub(crate) async fn get_machines(
 }
 
 async fn list_rows(app: &AppState, identifiers: &HardwareIdentifiers) -> Result<Vec<MachineRow>, ApiError> {
-    // A busy planner must not make the list unavailable. Without identifiers, only the filter finds fewer machines.
+    // The list must be available even if the planner is busy. Without the identifiers, the filter finds fewer
+    // machines.
     let mut identifiers = identifiers.list_all(app).await.unwrap_or_default();
     let listed = operator::list_with_new_machines(app).await?;
     let rows = listed.into_iter().map(|listed| {
@@ -216,7 +218,7 @@ fn show_bulk_form(app: &AppState, person: &LoggedIn) -> Markup {
     }
 }
 
-/// Shows the number of machines in each phase, as links to the lists of these machines. Counts the machines that match
+/// Shows the number of machines in each phase, as links to lists of these machines. Counts only machines that match
 /// the filter.
 fn show_phases(rows: &[MachineRow], query: &MachineListQuery) -> Markup {
     let mut phases: BTreeMap<&str, (usize, ObjectFate)> = BTreeMap::new();

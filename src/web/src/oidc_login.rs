@@ -1,10 +1,10 @@
-//! Login at the web page with OpenID Connect: authorization code flow with PKCE. A cookie with a short lifetime binds the
-//! login to the browser that has started it.
+//! Login at the web page with OpenID Connect: authorization code flow with PKCE. A short-lived cookie binds the login
+//! to the browser that has started it.
 
 use super::page_frame;
 use super::session::{is_secure, set_cookie};
 use api::AppState;
-use api::access::login_sessions::LASTS;
+use api::access::login_sessions::SESSION_LIFETIME;
 use api::base_url::BaseUrls;
 use api::oidc_login::{LoginFailure, log_in, mark_refused, require_provider, too_many_logins};
 use axum::Extension;
@@ -22,9 +22,9 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use store::oidc_users::LoginToken;
 use store::token::generate_token;
 
-/// First characters of the names of tokens that serve a session of the page.
+/// Prefix of the names of tokens that belong to a session of the page.
 pub(crate) const TOKEN_PREFIX: &str = "page@";
-/// Path of all requests of a login, to which its cookie is sent.
+/// Path of all requests of a login. Browsers send the cookie of the login only to this path.
 const PATH: &str = "/oidc";
 
 /// URL to which the identity provider returns the browser.
@@ -45,8 +45,8 @@ fn now() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs())
 }
 
-/// Returns the header that sets the cookie of a login. The identity provider returns the browser with a request of another
-/// site, so the cookie cannot be `SameSite=Strict`.
+/// Returns the header that sets the cookie of a login. The cookie cannot be `SameSite=Strict`, because the identity
+/// provider returns the browser with a cross-site request.
 fn set_login_cookie(value: &str, seconds: u64, is_secure: bool) -> [(header::HeaderName, String); 1] {
     let secure = if is_secure { "; Secure" } else { "" };
     let name = login_cookie::NAME;
@@ -93,12 +93,12 @@ pub(crate) async fn get_callback(
     let is_secure = is_secure(&app, connected);
     let Query(query) = query.unwrap_or_default();
     let login = read_login_cookie(&headers);
-    // The cookie serves one callback, whatever its result.
+    // The cookie is valid for one callback, whether it succeeds or not.
     let mut response = match complete_login(&app, peer, login, &query, &callback).await {
         Ok((token, session)) => {
-            let cookie = [(header::SET_COOKIE, set_cookie(&session, LASTS.as_secs(), is_secure))];
+            let cookie = [(header::SET_COOKIE, set_cookie(&session, SESSION_LIFETIME.as_secs(), is_secure))];
             let page = page_frame::render_logged_in(&token.identity.user);
-            // The audit log records the user of this extension.
+            // The user is attached to the response as an extension, from which the audit log reads it.
             (cookie, Extension(token.identity), page).into_response()
         }
         Err(failure) => {

@@ -54,7 +54,7 @@ pub(crate) async fn get_diagram(
         return page_frame::render_error(
             &app,
             Some(&person),
-            ApiError::not_found(format!("there is no layout {id:?} in layouts/")),
+            ApiError::not_found(directory.known.explain_absent_layout(&id).reason),
         );
     };
     svg_response(diagram::draw_svg(&LayoutGraph::from_layout(layout)))
@@ -70,6 +70,7 @@ pub(crate) fn svg_response(drawn: String) -> Response {
 /// `GET /images`: shows all images.
 pub(crate) async fn get_images(State(app): State<Arc<AppState>>, person: LoggedIn) -> Result<Response, Response> {
     let refused = |error: ApiError| page_frame::render_error(&app, Some(&person), error);
+    app.await_added_images().await;
     let directory = app.directory();
     let machines = operator::list_machines(&app).await.map_err(refused)?;
     let runs = |id: &str| machines.iter().filter(|machine| machine.image.as_deref() == Some(id)).count();
@@ -139,8 +140,9 @@ pub(crate) async fn get_orders(State(app): State<Arc<AppState>>, person: LoggedI
                         td { (order.image) }
                         td { (page_frame::show_age(&order.created)) }
                         td { (order.attempts) " of " (machine.attempts) }
-                        td class=[order.given_up.then_some("bad")] { span.word { (match (order.given_up, order.begun) {
-                            (true, _) => "abandoned: the machine waits at its console",
+                        td class=[order.given_up.then_some("bad")] { span.word { (match (order.given_up, order.started) {
+                            (true, true) => "abandoned: the machine waits at its console",
+                            (true, false) => "suspended: the machine boots its disk",
                             (false, true) => "past its point of no return",
                             (false, false) => "waiting for the machine's next boot",
                         }) } }

@@ -284,7 +284,7 @@
     });
     source.addEventListener("logout", () => {
       source.close();
-      // A form that was filled in remains visible, although it can no longer be sent.
+      // A form that was filled in remains visible, even though it can no longer be sent.
       if (!find("textarea")) location.assign("/login");
       live.innerHTML = "the session has ended: <a href=\"/login\">log in</a>";
     });

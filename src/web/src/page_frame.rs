@@ -7,6 +7,7 @@ use api::AppState;
 use api::access::{self, UserRole};
 use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
+use common::format::machine_ids::replace_machine_ids;
 use common::format::metal_api_wording::reword_metal_phrases;
 use common::format::{format_age, format_count};
 use http_server::api_error::{ApiError, set_retry_after};
@@ -15,11 +16,11 @@ use maud::{DOCTYPE, Markup, html};
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 
-/// Content security policy of pages: only files of this server, no inline scripts or styles, and no framing by other sites.
+/// Content security policy of pages: only files of this server, no inline scripts or styles, no framing by other sites.
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; \
      form-action 'self'; base-uri 'none'; frame-ancestors 'none'";
 
-const PLACES: [(&str, &str); 9] = [
+const NAVIGATION_LINKS: [(&str, &str); 9] = [
     ("/", "Machines"),
     ("/orders", "Orders"),
     ("/rollouts", "Rollouts"),
@@ -53,12 +54,13 @@ pub(crate) fn render_page(app: &AppState, person: &LoggedIn, title: &str, here: 
     html_response(StatusCode::OK, &render_document(title, &body))
 }
 
-/// Returns the entries of the navigation that the user may open.
+/// Returns the navigation entries whose pages the user may open.
 fn visible_places(person: &LoggedIn) -> impl Iterator<Item = (&'static str, &'static str)> {
     let audit = (person.identity.role == UserRole::Admin).then_some(("/audit", "Audit"));
-    // The plans of all machines are computed once for all users, so users with projects cannot open this page.
+    // The plans of all machines are computed once for all users, so users who are restricted to projects cannot open
+    // their page.
     let is_restricted = person.identity.is_restricted();
-    PLACES.into_iter().filter(move |(path, _)| !(is_restricted && *path == "/plan")).chain(audit)
+    NAVIGATION_LINKS.into_iter().filter(move |(path, _)| !(is_restricted && *path == "/plan")).chain(audit)
 }
 
 /// Returns the problems that the user may see: all problems, or none if the user is restricted to projects, because
@@ -71,18 +73,19 @@ pub(crate) fn list_visible_problems(app: &AppState, person: &LoggedIn) -> Vec<St
             if !person.is_operator() {
                 of_directory.iter_mut().for_each(|problem| *problem = without_reasons(problem));
             }
-            list_problems(&app.counters.health, &of_directory)
+            let problems = list_problems(&app.counters.health, &of_directory);
+            problems.iter().map(|problem| name_machines(app, person, problem)).collect()
         }
     }
 }
 
-/// Replaces the reasons in the problems of a file by their codes. A reason can quote a value of the file, which may be a
-/// secret in the wrong place, or the output of a `verify` program.
+/// Replaces the text of each reason in a file's problem by its error code, because the text can quote a secret from the
+/// file, or the output of a `verify` program.
 fn without_reasons(problem: &str) -> String {
     let shorten = |line: &str| {
         let position = line.split_once(": ").map_or("the server's directory", |(position, _)| position);
         let code = line.rsplit_once(" (DH-").map(|(_, code)| format!(" (DH-{code}")).unwrap_or_default();
-        format!("{position}: operators can read the problem{code}")
+        format!("{position}: only operators can read this problem{code}")
     };
     problem.lines().map(shorten).collect::<Vec<_>>().join("\n")
 }
@@ -133,20 +136,33 @@ pub(crate) fn reword_message(message: &str) -> String {
     reword_metal_phrases(access::visible_message(message))
 }
 
-/// Returns the status and the message of an error, in the product's own wording. The REST API has metal-api's phrases,
-/// which its clients compare.
+/// Returns the status and the message of an error, in the product's own wording. The REST API uses metal-api's
+/// phrases instead, because metal-api's clients compare them.
 pub(crate) fn operator_words(error: ApiError) -> (StatusCode, String) {
     let (status, message) = error.parts();
     (status, reword_metal_phrases(&message))
+}
+
+/// Replaces the ids of machines in a message by their names, if the user may access the machines.
+pub(crate) fn name_machines(app: &AppState, person: &LoggedIn, message: &str) -> String {
+    let directory = app.directory_for(&person.identity);
+    replace_machine_ids(message, |id| Some(directory.display_name(&id.to_lowercase()).to_owned()))
+}
+
+/// Returns the status and the message of an error as [`operator_words`] does, with names instead of ids.
+pub(crate) fn named_words(app: &AppState, person: &LoggedIn, error: ApiError) -> (StatusCode, String) {
+    let (status, message) = operator_words(error);
+    (status, name_machines(app, person, &message))
 }
 
 /// Returns an error page.
 pub(crate) fn render_error(app: &AppState, person: Option<&LoggedIn>, error: ApiError) -> Response {
     let (status, message) = operator_words(error);
     let error_message = ErrorMessage(message.clone());
+    let named = person.map_or_else(|| message.clone(), |person| name_machines(app, person, &message));
     let main = html! {
         h1 { (if status.is_server_error() { "Failed" } else { "Refused" }) }
-        p.problem.words role="alert" { (message) }
+        p.problem.words role="alert" title=[(named != message).then_some(&message)] { (named) }
         @if person.is_none() { p { a href="/login" { "Log in" } } }
     };
     let mut response = match person {
@@ -159,8 +175,8 @@ pub(crate) fn render_error(app: &AppState, person: Option<&LoggedIn>, error: Api
     response
 }
 
-/// Returns a page that opens the list of machines. A redirect of another site would lack the session's cookie, because the
-/// cookie is not sent with requests that another site has caused.
+/// Returns a page that opens the list of machines. A redirect would not work, because the identity provider's site
+/// has caused this request, and browsers would not send the session's cookie with the redirected request.
 pub(crate) fn render_logged_in(user: &str) -> Response {
     let body = html! {
         main #main.narrow {
@@ -225,7 +241,7 @@ pub(crate) fn with_headers(mut response: Response) -> Response {
     response
 }
 
-/// Shows how long ago an event happened, to the minute, with its time as a tooltip. Shows a time that cannot be parsed unchanged.
+/// Shows how long ago an event happened, with its time as a tooltip. A time that cannot be parsed is shown unchanged.
 pub(crate) fn show_age(text: &str) -> Markup {
     let Ok(time) = OffsetDateTime::parse(text, &Rfc3339) else { return show_time(text) };
     let seconds = u64::try_from((OffsetDateTime::now_utc() - time).whole_seconds()).unwrap_or_default();
@@ -251,9 +267,10 @@ mod tests {
         for (problem, expected) in [
             (
                 "./m.yaml:3:95: must be a list, but is the text \"hunter2\" (DH-705)\n./m.yaml:4:1: hunter2",
-                "./m.yaml:3:95: operators can read the problem (DH-705)\n./m.yaml:4:1: operators can read the problem",
+                "./m.yaml:3:95: only operators can read this problem (DH-705)\n./m.yaml:4:1: only operators can read \
+                this problem",
             ),
-            ("hunter2", "the server's directory: operators can read the problem"),
+            ("hunter2", "the server's directory: only operators can read this problem"),
             ("", ""),
         ] {
             assert_eq!(without_reasons(problem), expected);

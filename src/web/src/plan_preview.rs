@@ -3,7 +3,7 @@
 use api::AppState;
 use api::agent_api::wire_allocation::to_wire_allocation;
 use api::base_url::BaseUrls;
-use api::plan_input::{RegisteredInventory, WAITS, parse_registration};
+use api::plan_input::{INPUT_NOT_READY, RegisteredInventory, parse_registration};
 use axum::http::StatusCode;
 use common::format::format_bytes;
 use common::format::metal_api_wording::reword_metal_phrases;
@@ -11,7 +11,7 @@ use http_server::api_error::ApiError;
 use maud::{Markup, html};
 use model::allocation;
 use plan::approval_summary::ObjectFate;
-use plan::request_from_allocation::preview::{NOBODY_LOOKED, PlannedDisk, PreviewPlan, preview_plan};
+use plan::request_from_allocation::preview::{PREVIEW_REMARK, PlannedDisk, PreviewPlan, preview_plan};
 use plan::{DiskPlan, DiskVerdict};
 use site::allocation_resolution::resolve_allocation;
 use site::operator_files::MachineSpec;
@@ -26,8 +26,8 @@ pub(crate) enum PlanPreview {
 }
 
 /// Makes the plan for the allocation that the machine would receive in the state `standing`. `now` is true if the
-/// machine's agent is running. In that case, the agent has made its plan from the registered inventory, even if the
-/// installation has started since then.
+/// machine's agent is running. The agent has then already made its plan from the registered inventory, so the same
+/// inventory is used even if the installation has started since.
 pub(crate) async fn load_preview(
     app: &AppState,
     base: &BaseUrls,
@@ -39,7 +39,7 @@ pub(crate) async fn load_preview(
     let is_installed = standing.is_installed();
     let assigned = match resolve_allocation(machine, &standing, &directory.known) {
         Ok(Some(assigned)) => assigned,
-        Ok(None) => return Ok(PlanPreview::Unknown(WAITS.to_owned())),
+        Ok(None) => return Ok(PlanPreview::Unknown(INPUT_NOT_READY.to_owned())),
         Err(why) => return Ok(PlanPreview::Refused(reword_metal_phrases(&why))),
     };
     let Some(row) = app.state.find_registration(&machine.id).await? else { return Ok(PlanPreview::unregistered()) };
@@ -55,7 +55,7 @@ pub(crate) async fn load_preview(
         app.planner.run_job(&machine.id, move || plan_from_registration(&told, row, is_installed, now)).await;
     match computed.map_err(ApiError::parts) {
         Ok(outlook) => outlook.map_err(|why| ApiError::new(StatusCode::CONFLICT, why)),
-        // A busy planner must not prevent the rest of the page from being shown.
+        // If the planner is busy, the rest of the page must still be shown.
         Err((StatusCode::SERVICE_UNAVAILABLE, why)) => Ok(PlanPreview::Unknown(why)),
         Err((status, why)) => Err(ApiError::new(status, why)),
     }
@@ -90,12 +90,12 @@ impl PlanPreview {
     }
 }
 
-/// Returns the state at the time when the running agent made its plan, before its attempt passed the point of no
-/// return.
+/// Returns the state from which the running agent has made its plan: the state before its attempt passed the point of
+/// no return.
 fn before_attempt(standing: InstallState) -> InstallState {
     let first = standing.first.filter(|first| !first.only);
     let order = standing.order.map(|order| match order.attempts {
-        ..2 => ReinstallOrder { begun: false, disks: Vec::new(), ..order },
+        ..2 => ReinstallOrder { started: false, disks: Vec::new(), ..order },
         _ => order,
     });
     InstallState { first, order, ..standing }
@@ -121,7 +121,7 @@ pub(crate) fn show_plan(planned: &PreviewPlan) -> Markup {
     let of = |verdict: DiskVerdict| planned.disks.iter().filter(move |disk| disk.verdict == verdict);
     let lost = planned.disks.iter().fold(0, |sum: u64, disk| sum.saturating_add(disk.lost_bytes));
     html! {
-        @if let Some(why) = planned.foreseen { p.problem { (why) ": " (NOBODY_LOOKED) } }
+        @if let Some(why) = planned.foreseen { p.problem { (why) ": " (PREVIEW_REMARK) } }
         @if planned.plan.as_ref().is_some_and(|plan| plan.already.is_some()) {
             p { "The machine already has the ordered installation and boots it. Nothing is written." }
         }
@@ -134,8 +134,8 @@ pub(crate) fn show_plan(planned: &PreviewPlan) -> Markup {
                         li { (show_disk(disk, find_details(planned, disk))) ": everything except the preserved partitions" }
                     }
                     @if of(DiskVerdict::Wipe).chain(of(DiskVerdict::PartlyKept)).next().is_none() { li { "nothing" } }
-                    @for torn in planned.plan.iter().flat_map(|plan| &plan.torn) {
-                        li { strong { "dismantled: " } (torn.whole) }
+                    @for dismantled in planned.plan.iter().flat_map(|plan| &plan.dismantled) {
+                        li { strong { "dismantled: " } (dismantled.whole) }
                     }
                 }
             }

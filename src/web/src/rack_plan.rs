@@ -1,5 +1,5 @@
-//! `/plan`: the plans of all machines, as `drophammer site plan` prints them: what each machine would lose and preserve
-//! after a change, or with the present files and open orders. `rack_plan_runs` computes the plans.
+//! `/plan`: the plans of all machines, as `drophammer site plan` prints them. Shows what each machine would lose and
+//! preserve with the present files and open orders, or after a change. `rack_plan_runs` computes the plans.
 
 use super::form::SubmittedForm;
 use super::page_frame::{self, show_age};
@@ -22,9 +22,9 @@ use std::time::Duration;
 
 /// Maximum number of rows on a page.
 const ROWS: usize = 100;
-/// Time for which a request waits for the end of the computation. After this time, the page shows the rows that are
-/// complete.
-const PATIENCE: Duration = Duration::from_secs(2);
+/// Maximum time that a request waits for the end of the computation. After this time, the page shows the rows that are
+/// complete so far.
+const COMPUTATION_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Outcomes, most important first, each with its value in the URL, its description and its style.
 const OUTCOMES: [(RackOutcome, &str, &str, &str); 5] = [
@@ -35,7 +35,7 @@ const OUTCOMES: [(RackOutcome, &str, &str, &str); 5] = [
     (RackOutcome::Nothing, "nothing", "unchanged", "idle"),
 ];
 
-/// Planned change, and the part of the machines that the page shows.
+/// Planned change, and the selection of the machines that the page shows.
 #[derive(Debug, Clone, Default)]
 struct PlanQuery {
     change: RackChange,
@@ -99,7 +99,8 @@ impl PlanQuery {
     fn plan_url(&self, row: &RackRow) -> String {
         let reinstalls = row.mode == Some(InstallMode::Reinstall) && self.change.reinstalls();
         match &row.image {
-            // The page of a reinstall does not support another layout.
+            // If the change selects a layout, the page of the machine is used instead, because the page for ordering a
+            // reinstall does not support another layout.
             Some(image) if reinstalls && self.change.layout.is_none() => {
                 let query = serde_urlencoded::to_string([("image", image)]).unwrap_or_default();
                 format!("/machines/{}/reinstall?{query}", row.id)
@@ -117,7 +118,7 @@ fn display_name(row: &RackRow) -> &str {
     if row.name.is_empty() { &row.id } else { &row.name }
 }
 
-/// `GET /plan`: plans all machines. With `again`, plans them again although recent plans exist. Nothing is ordered.
+/// `GET /plan`: shows the plans. With `again`, computes them again even if recent plans exist. Orders nothing.
 pub(crate) async fn get_plan(
     State(app): State<Arc<AppState>>,
     Extension(runs): Extension<RackPlanRuns>,
@@ -136,7 +137,7 @@ pub(crate) async fn get_plan(
             if again {
                 return Redirect::to(&query.url()).into_response();
             }
-            run.wait_until_finished(PATIENCE).await;
+            run.wait_until_finished(COMPUTATION_TIMEOUT).await;
             (StatusCode::OK, show_run(&query, &run))
         }
     };
@@ -272,7 +273,7 @@ fn show_row(query: &PlanQuery, row: &RackRow) -> Markup {
             td.phase {
                 span.word { (word) }
                 @if has_plan { " " a href=(query.plan_url(row)) aria-label={ "Plan of " (display_name(row)) } { "plan" } }
-                // The tag of an outdated inventory replaces the reason, which is the same for all rows.
+                // If the inventory is outdated, a tag replaces the reason, which would be the same in all rows.
                 @if !reasons.is_empty() && !row.foreseen {
                     div.words.(if row.outcome == RackOutcome::Refused { "reason" } else { "note" }) { (reasons) }
                 }

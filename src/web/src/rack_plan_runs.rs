@@ -1,9 +1,9 @@
-//! Computation of the plans of all machines, in the background. One machine is planned at a time, so that the planner
-//! remains available to the machines. The page shows the rows that are complete.
+//! Computation of the plans of all machines, in the background. Machines are planned one at a time, so that the
+//! planner remains available to agents. The page shows the rows that are complete so far.
 
 use super::page_frame::operator_words;
 use api::AppState;
-use api::rack_plan::machine_rows::{RackRow, judge_machine};
+use api::rack_plan::machine_rows::{RackRow, plan_machine_row};
 use api::rack_plan::{RackChange, RackSnapshot};
 use common::sync::lock_mutex;
 use site::snapshot::SiteSnapshot;
@@ -14,40 +14,41 @@ use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 use tokio::sync::watch;
 
-/// Maximum number of runs. A further run replaces the oldest one, which stops if it is not finished.
+/// Maximum number of stored runs, each of which computes the plans of all machines for one change. A further run
+/// replaces the oldest run, which stops if it has not finished.
 const RUNS: usize = 4;
-/// Time for which the rows of a run are shown again, so that its pages and filters show the same plans.
+/// Duration for which the rows of a run are reused, so that all pages and filters show the same plans.
 const REUSED: Duration = Duration::from_secs(300);
 
 /// Recent runs, newest first. Cheap to clone.
 #[derive(Clone, Default)]
 pub(crate) struct RackPlanRuns(Arc<Mutex<VecDeque<Arc<RackPlanRun>>>>);
 
-/// Plans of all machines after a change.
+/// Run that computes the plans of all machines after a change.
 pub(crate) struct RackPlanRun {
     change: RackChange,
     directory: Arc<SiteSnapshot>,
     started: Instant,
-    /// Start of the run, RFC 3339 in UTC.
+    /// Time at which the computation has started, RFC 3339 in UTC.
     pub time: String,
     progress: Mutex<RackPlanProgress>,
     is_finished: watch::Sender<bool>,
 }
 
-/// Progress of a run.
+/// Progress of the computation.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct RackPlanProgress {
     /// Rows of the machines that are planned.
     pub rows: Vec<RackRow>,
     /// Number of all machines.
     pub total: usize,
-    /// Reason why the run has failed.
+    /// Reason why the computation has failed.
     pub failure: Option<String>,
 }
 
 impl RackPlanRuns {
-    /// Returns the recent run with this change, or starts a run. If `again` is true, a finished run is not returned. A run
-    /// is not returned either if the files in the server's directory have changed since its start.
+    /// Returns a recent run with this change, or starts a new one. If `again` is true, does not reuse a finished run.
+    /// Never reuses a run if the files in the server's directory have changed since its start.
     pub(crate) fn find_or_start(&self, app: &Arc<AppState>, change: RackChange, again: bool) -> Arc<RackPlanRun> {
         let directory = app.directory();
         let mut runs = lock_mutex(&self.0);
@@ -75,7 +76,7 @@ impl RackPlanRuns {
 }
 
 impl RackPlanRun {
-    /// Returns whether no further rows follow.
+    /// Returns whether the run is complete or has failed.
     pub(crate) fn is_finished(&self) -> bool {
         *self.is_finished.borrow()
     }
@@ -97,7 +98,7 @@ impl RackPlanRun {
     }
 }
 
-/// Plans all machines, one after the other. Stops when the run has been replaced.
+/// Plans all machines, one after the other. Stops early if the run has been replaced.
 async fn plan_machines(app: Arc<AppState>, run: Weak<RackPlanRun>) {
     let Some(directory) = run.upgrade().map(|run| run.directory.clone()) else { return };
     let server = app.clone();
@@ -128,11 +129,11 @@ async fn plan_machine(
     name: String,
 ) -> RackRow {
     let machine = id.clone();
-    let work = move || rack.predict_machine(&machine, &change).map(|seen| judge_machine(seen, None).0);
+    let work = move || rack.predict_machine(&machine, &change).map(|seen| plan_machine_row(seen, None).0);
     match app.planner.run_job(&id, work).await {
         Ok(Ok(row)) => row,
         Ok(Err(error)) => RackRow::unknown(id, name, &error.to_string()),
-        // The planner is busy, or the computation has failed.
+        // The plan is unknown, because the planner is busy or the computation has failed.
         Err(error) => RackRow::unknown(id, name, &operator_words(error).1),
     }
 }

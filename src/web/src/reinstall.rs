@@ -1,5 +1,5 @@
-//! Reinstall from the web page. The operator selects options, reviews the plan with the data that would be lost and
-//! preserved, and confirms the plan by typing the machine's name.
+//! Reinstall from the web page. The operator selects options, reviews the plan with the data that would be lost or
+//! preserved, and confirms it by typing the machine's name.
 
 use super::allocation_differences::AllocationChanges;
 use super::confirmation::{confirmation_name, require_name, show_name_field};
@@ -44,7 +44,7 @@ pub(super) struct ReinstallPreview {
     pub(super) changes: AllocationChanges,
 }
 
-/// Returns the plan of the reinstall. The error is the reason why the reinstall cannot be ordered.
+/// Returns the preview of the reinstall. The error is the reason why the reinstall cannot be ordered.
 pub(super) async fn preview_reinstall(
     app: &AppState,
     base: &BaseUrls,
@@ -62,8 +62,8 @@ pub(super) async fn preview_reinstall(
     Ok(ReinstallPreview { plan, changes })
 }
 
-/// Returns a digest of the plan and the changes of the allocation. An order is refused if its digest differs from the
-/// digest of the preview that was shown.
+/// Returns a digest of the plan and the changes of the allocation. An order is refused if the digest has changed since
+/// the preview was shown.
 pub(super) fn preview_digest(planned: &PreviewPlan, changes: &AllocationChanges) -> String {
     let plan = planned.verdicts.as_ref().map_or("nothing".to_owned(), |verdicts| verdicts.digest());
     format!("{plan}{}", changes.digest())
@@ -88,7 +88,7 @@ pub(crate) async fn get_reinstall(
         false => match preview_reinstall(&app, &base, &asked).await {
             Ok(outlook) => (StatusCode::OK, show_confirmation(&person, &machine, &asked, &outlook)),
             Err(error) => {
-                let (status, why) = page_frame::operator_words(error);
+                let (status, why) = page_frame::named_words(&app, &person, error);
                 (status, html! { p.problem.words role="alert" { strong { "Refused: " } (why) } })
             }
         },
@@ -125,7 +125,7 @@ fn show_options(app: &AppState, machine: &MachineSpec, asked: &ReinstallRequest,
             }
             details open[asked.without_marker || asked.change_promise || asked.replace_newer || asked.apply_allocation || !asked.give_up.is_empty()] {
                 summary { "More options" }
-                p { label { input type="checkbox" name="without_marker" value="yes" checked[asked.without_marker]; " The disk of the root filesystem was replaced: proceed although the new disk has no install marker" } }
+                p { label { input type="checkbox" name="without_marker" value="yes" checked[asked.without_marker]; " The disk of the root filesystem was replaced: proceed even though the new disk has no install marker" } }
                 p { label { input type="checkbox" name="change_promise" value="yes" checked[asked.change_promise]; " Use the layout of the machine file, even if this layout wipes a disk that was preserved so far" } }
                 p { label { input type="checkbox" name="replace_newer" value="yes" checked[asked.replace_newer]; " Replace the installation on the disks, even if the installation is newer than the server's record" } }
                 p { label { input type="checkbox" name="apply_allocation" value="yes" checked[asked.apply_allocation]; " Apply the allocation of the machine file (hostname, keys, user data, …), instead of keeping the installed allocation" } }
@@ -137,8 +137,8 @@ fn show_options(app: &AppState, machine: &MachineSpec, asked: &ReinstallRequest,
     }
 }
 
-/// Shows the plan with the form that orders the reinstall, or the reason why the reinstall cannot be ordered on this
-/// page.
+/// Shows the plan, and the form that orders the reinstall. If the reinstall cannot be ordered on this page, shows the
+/// reason instead.
 fn show_confirmation(
     person: &LoggedIn,
     machine: &MachineSpec,
@@ -165,7 +165,7 @@ fn show_confirmation(
     }
 }
 
-/// Renders the form that orders the reinstall. Hidden fields contain the selected options and the digest of the preview that is shown.
+/// Renders the form that orders the reinstall. Hidden fields contain the options and the digest of the preview.
 fn show_order_form(person: &LoggedIn, machine: &MachineSpec, asked: &ReinstallRequest, shown: String) -> Markup {
     let said = |is_so: bool| if is_so { "yes" } else { "" }.to_owned();
     let fields = [
@@ -187,8 +187,8 @@ fn show_order_form(person: &LoggedIn, machine: &MachineSpec, asked: &ReinstallRe
     }
 }
 
-/// `POST /machines/{id}/reinstall`: orders the reinstall if its plan is still the plan that was shown. The checks of
-/// the order are the same as in the API.
+/// `POST /machines/{id}/reinstall`: orders the reinstall if its plan has not changed since it was shown. Performs the
+/// same checks as the API.
 pub(crate) async fn post_reinstall(base: BaseUrls, change: ChangeForm) -> Response {
     let done = async {
         let ChangeForm { app, form, .. } = &change;

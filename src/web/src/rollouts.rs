@@ -1,4 +1,4 @@
-//! `/rollouts`: all rollouts, and `/rollouts/ID`: one rollout with its machines. Both pages can halt and resume rollouts.
+//! `/rollouts`: all rollouts. `/rollouts/ID`: one rollout with its machines. Both pages can halt and resume rollouts.
 
 use super::form::ChangeForm;
 use super::page_frame::{self, show_age, show_time};
@@ -54,7 +54,8 @@ fn show_state(rollout: &RolloutView) -> Markup {
     }
 }
 
-/// Shows the number of ended members as a bar, and the number of members in each state.
+/// Shows how many members have ended (reinstalled, failed or skipped) as a bar, and the number of members in each
+/// state.
 fn show_progress(rollout: &RolloutView) -> Markup {
     let counts = rollout.counts;
     let ended = counts.done + counts.failed + counts.skipped;
@@ -138,7 +139,7 @@ fn show_member(member: &MemberView) -> Markup {
     }
 }
 
-/// Returns the class of a row, which determines the symbol and the color of the state as in the list of machines.
+/// Returns the CSS class of a row. It determines the symbol and the color of the state, as in the list of machines.
 fn member_class(state: MemberState) -> Option<&'static str> {
     match state {
         MemberState::Waiting => None,
@@ -158,13 +159,13 @@ pub(crate) async fn show_membership(app: &AppState, machine: &str) -> Result<Mar
     })
 }
 
-/// `POST /rollouts/{id}/halt`: orders no further reinstalls.
+/// `POST /rollouts/{id}/halt`: halts the rollout, so that no further reinstalls are ordered.
 pub(crate) async fn post_halt(change: ChangeForm) -> Response {
     let reason = RolloutChange::Halt(format!("halted by {}", change.person.identity.user));
     change_rollout(&change, reason).await
 }
 
-/// `POST /rollouts/{id}/resume`: orders reinstalls again.
+/// `POST /rollouts/{id}/resume`: resumes the rollout.
 pub(crate) async fn post_resume(change: ChangeForm) -> Response {
     change_rollout(&change, RolloutChange::Resume).await
 }

@@ -1,10 +1,10 @@
-//! Login and logout. [`LoginSessions`] contains the sessions, and the server's authorization layer determines the user of
+//! Login and logout. [`LoginSessions`] contains the sessions. The server's authorization layer determines the user of
 //! a session before a handler runs.
 
 use super::form::{ChangeForm, SubmittedForm};
 use super::{oidc_login, page_frame};
 use api::AppState;
-use api::access::login_sessions::{COOKIE, LASTS, session_cookie};
+use api::access::login_sessions::{COOKIE, SESSION_LIFETIME, session_cookie};
 use api::access::{Identity, IdentitySource, UserRole};
 use axum::Extension;
 use axum::extract::{FromRequestParts, State};
@@ -17,8 +17,8 @@ use std::sync::Arc;
 use store::token::{self, TokenHash};
 use store::user_tokens::TokenVerdict;
 
-/// Proof that the client is logged in. A handler with this extractor may show all data that the user may read. A handler
-/// that makes a change must also check the form token.
+/// Extractor that proves that the client is logged in. A handler with this extractor may show all data that the user
+/// may read. Before a change, the handler must also check the form token.
 #[derive(Clone)]
 pub(crate) struct LoggedIn {
     pub session: TokenHash,
@@ -45,7 +45,7 @@ impl FromRequestParts<Arc<AppState>> for LoggedIn {
         found.ok_or_else(|| match (&parts.method, parts.uri.path()) {
             (&Method::GET, path) if path != "/events" => match page_frame::is_for_browser(&parts.headers) {
                 true => Redirect::to("/login").into_response(),
-                // Clients that are not browsers do not get the login page.
+                // Only browsers, which accept HTML, are redirected to the login page.
                 false => ApiError::not_found("no such endpoint").into_response(),
             },
             _ => refuse_login(
@@ -69,9 +69,10 @@ pub fn render_refusal(app: &AppState, headers: &HeaderMap, identity: Option<Iden
     page_frame::render_error(app, person.as_ref(), error)
 }
 
-/// Returns whether the browser reports that another site sent the request. Over https, browsers send `Sec-Fetch-Site`,
-/// which is valid even if a proxy has changed the `Host` header. Over http, `Origin` is compared with `Host`. If the
-/// browser sends neither header, only the form token protects against forms of other sites.
+/// Returns whether another site has sent the request, according to the browser. Over HTTPS, browsers send
+/// `Sec-Fetch-Site`, which is valid even if a proxy has changed the `Host` header. Over HTTP, `Origin` is compared
+/// with `Host`. If the browser sends neither `Sec-Fetch-Site` nor `Origin`, only the form token protects against
+/// forms of other sites.
 pub(crate) fn is_cross_site(headers: &HeaderMap) -> bool {
     let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
     let host = text("host").unwrap_or_default();
@@ -127,12 +128,12 @@ pub(crate) async fn post_login(
         Ok(cookie) => cookie,
         Err(error) => return page_frame::render_error(&app, None, error.into()),
     };
-    let cookie = [(header::SET_COOKIE, set_cookie(&cookie, LASTS.as_secs(), is_secure(&app, connected)))];
-    // The audit log records the user of this extension.
+    let cookie = [(header::SET_COOKIE, set_cookie(&cookie, SESSION_LIFETIME.as_secs(), is_secure(&app, connected)))];
+    // The user is attached to the response as an extension, from which the audit log reads it.
     (cookie, Extension(identity), Redirect::to("/")).into_response()
 }
 
-/// Returns whether cookies are only sent over TLS. If a reverse proxy terminates TLS, `--url` begins with https.
+/// Returns whether cookies must be sent only over TLS. If a reverse proxy terminates TLS, `--url` begins with https.
 pub(crate) fn is_secure(app: &AppState, connected: ConnectionInfo) -> bool {
     connected.over_tls || app.url.as_ref().is_some_and(|url| url.starts_with("https://"))
 }
@@ -145,7 +146,7 @@ pub(crate) fn set_cookie(value: &str, seconds: u64, is_secure: bool) -> String {
 /// `POST /logout`: ends the session.
 pub(crate) async fn post_logout(State(app): State<Arc<AppState>>, change: ChangeForm) -> Response {
     let session = &change.person.session;
-    // The token of a login with OpenID Connect serves only this session.
+    // The token of a login with OpenID Connect is used only by this session, so it is deleted.
     if change.person.identity.source == IdentitySource::Oidc
         && let Some(token) = app.sessions.session_token(session)
         && change.person.identity.token.starts_with(oidc_login::TOKEN_PREFIX)
@@ -162,7 +163,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_another_site_has_sent_is_known_by_the_browsers_words() {
+    fn cross_site_requests_are_detected_by_headers() {
         let headers = |pairs: &[(&'static str, &'static str)]| {
             let pairs = pairs.iter().map(|(name, value)| ((*name).parse().unwrap(), value.parse().unwrap()));
             pairs.collect::<HeaderMap>()

@@ -44,8 +44,8 @@ fn describe_constraint(constraint: &SizeConstraint) -> String {
     }
 }
 
-/// `GET /templates`: shows the deploy templates with their steps. The arguments of steps are not shown, because they may
-/// contain secrets.
+/// `GET /templates`: shows the deploy templates with their steps. The arguments of the steps are omitted, because they
+/// may contain secrets.
 pub(crate) async fn get_templates(State(app): State<Arc<AppState>>, person: LoggedIn) -> Response {
     let directory = app.directory();
     let templates: Vec<_> = directory.known.templates.all().collect();

@@ -29,7 +29,7 @@ modaliases() {
 }
 
 # The driver of SCSI and SATA disks probes all existing disks at once, so their names are random (PROBE_PREFER_ASYNCHRONOUS in
-# drivers/scsi/sd.c). A manual bind is synchronous: one after the other, in the order of the ports.
+# drivers/scsi/sd.c). A manual bind is synchronous, so disks are bound one after the other, in the order of the ports.
 bind_disks() {
 	local disk
 	for disk in $(ls /sys/bus/scsi/devices | grep '^[0-9]*:' | sort -t: -n -k1,1 -k2,2 -k3,3 -k4,4); do
@@ -37,9 +37,9 @@ bind_disks() {
 	done
 }
 
-# Loads the modules of all devices by their modalias. A bus that comes up adds new devices: repeated until there are no new ones. Loading
-# waits for the asynchronous probes that a module starts (async_synchronize_full in the kernel's do_init_module), so disks exist when this
-# returns; USB devices may appear later.
+# Loads the modules of all devices by their modalias. The driver of a bus may add devices, so the loading is repeated until no device is
+# added. modprobe waits for the asynchronous probes that a module starts (async_synchronize_full in the kernel's do_init_module), so all
+# disks exist when the function returns, except USB disks, which may appear later.
 load_modules() {
 	local before= now round
 	modprobe -bq sd_mod && echo 0 >/sys/bus/scsi/drivers_autoprobe
@@ -47,13 +47,14 @@ load_modules() {
 		now=$(modaliases)
 		[ "$now" != "$before" ] || break
 		before=$now
-		# Most devices have no module here, which is not an error.
+		# It is not an error that the ramdisk lacks modules for most devices.
 		modprobe -abq $now 2>/dev/null
 		[ ! -e /sys/bus/scsi/drivers/sd ] || bind_disks
 	done
-	# Devices that are plugged in later find their drivers themselves again.
+	# From now on, devices that are plugged in later are bound to their drivers automatically.
 	[ ! -e /sys/bus/scsi/drivers_autoprobe ] || echo 1 >/sys/bus/scsi/drivers_autoprobe
 }
 
-# No modalias loads these. mdadm and lvm expect a udev that has loaded them, and /dev/loop-control does not exist before.
+# No modalias loads these modules. mdadm and lvm expect that udev has loaded them, and /dev/loop-control requires the
+# module loop.
 load_stack() { modprobe -a md-mod dm-mod loop; }

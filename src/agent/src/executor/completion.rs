@@ -1,8 +1,8 @@
-//! Final stages of a run: verification, report, and boot of the installed system.
+//! Final stages of an installation: verification, report, and boot of the installed system.
 
-use super::{LAST_WORDS, PlanExecutor, RunFacts, peak_rss_bytes};
+use super::{FINAL_EVENTS_TIMEOUT, PlanExecutor, RunFacts, peak_rss_bytes};
 use common::error::{Context, Error, Phase, Result};
-use linux::console::print_line;
+use linux::console_log::print_line;
 use linux::probe::{self, ProbeDepth};
 use linux::storage::activation_rehearsal::{self, RehearsalResult};
 use linux::storage::{mount, signature_wipe};
@@ -88,8 +88,8 @@ impl PlanExecutor {
     pub(super) fn start_kernel(&mut self) -> Result<()> {
         print_line(&format!("\n{}", StageTime::format_table(&self.reporter.stage_times())));
         self.reporter.start_phase(EventName::BootingNewKernel, "leaving the ramdisk");
-        self.reporter.wait_until_sent(LAST_WORDS);
-        // The loaded kernel must stay loaded.
+        self.reporter.wait_until_sent(FINAL_EVENTS_TIMEOUT);
+        // The cleanup below must not unload the kernel that is about to start.
         self.undo.retain(|undo| *undo != UndoOperation::UnloadKernel);
         self.leave_session(FailureState::Complete);
         self.undo.push(UndoOperation::UnloadKernel);

@@ -8,9 +8,25 @@ use linux::storage::{
 };
 use model::install_report::ErasedDisk;
 use operations::{
-    ActivateGroup, AssembleArray, AssertFree, CloseContainer, DeactivateGroup, DeviceOp, ProveZeros, StopArray,
-    TakeDown,
+    ActivateGroup, AssembleArray, AssertFree, CloseContainer, DeactivateGroup, DeviceOp, Operation, ProveZeros,
+    StageName, StopArray, StopInspectedDevices,
 };
+use plan::Plan;
+
+/// Checks before the stages `storage.lock` and `storage.wipe` that all planned edits of partition tables are possible.
+/// Otherwise, the contents of partitions would be destroyed before the first edit is refused.
+pub(super) fn check_table_edits(plan: &Plan, before: StageName) -> Result<()> {
+    if !matches!(before, StageName::StorageLock | StageName::StorageWipe) {
+        return Ok(());
+    }
+    let mut edits = plan.stages.iter().flat_map(|stage| &stage.operations).filter_map(|operation| match operation {
+        Operation::Device(DeviceOp::EditTable(edit)) => Some(edit),
+        _ => None,
+    });
+    edits
+        .try_for_each(partition_table_edit::check_table_edit)
+        .map_err(|error| error.with_default_code(StageName::StoragePartition.error_code()))
+}
 
 /// Executes an operation. For an operation that erases a disk, returns a record of the erasure.
 pub(super) fn run_device_op(operation: &DeviceOp, reporter: &ProgressReporter) -> Result<Option<ErasedDisk>> {
@@ -32,11 +48,14 @@ pub(super) fn run_device_op(operation: &DeviceOp, reporter: &ProgressReporter) -
         DeviceOp::WriteTable(table) => partition_table::write_partition_table(table)?,
         DeviceOp::CreateArray(array) => mdadm::create_array(array)?,
         DeviceOp::CreateGroup(group) => lvm::create_group(group)?,
+        DeviceOp::RemoveVolumes(remove) => lvm::remove_volumes(remove)?,
         DeviceOp::CreateVolume(volume) => lvm::create_volume(volume)?,
         DeviceOp::CreateContainer(container) => luks::create_container(container)?,
         DeviceOp::OpenContainer(open) => luks::open_container(open, &open.container.device)?,
         DeviceOp::CloseContainer(CloseContainer { mapping }) => luks::close_mapping(mapping)?,
-        DeviceOp::TakeDown(TakeDown { devices }) => devices.iter().try_for_each(teardown::release_above)?,
+        DeviceOp::StopInspectedDevices(StopInspectedDevices { devices }) => {
+            devices.iter().try_for_each(teardown::release_above)?
+        }
         DeviceOp::AssembleArray(AssembleArray { device, uuid, members }) => {
             mdadm::assemble_array(device, *uuid, members)?
         }

@@ -53,12 +53,13 @@ impl PlanExecutor {
         };
         self.print_line(&format!("{name}: {size}, {}{signed}", reached.digest));
         if let (Some(needs), Some(contents)) = (needs, reached.contents()) {
-            let judgement = needs.judge_contents(contents);
+            let judgement = needs.find_image_deficiencies(contents);
             if !judgement.refused.is_empty() {
                 return Err(Error::refusal(Phase::Image, diagnostic::join_problems(&judgement.refused))
                     .with_code(ErrorCode::ImageNotBootable));
             }
-            // If the control plane has sent the contents of the image, the warnings were already printed with the plan.
+            // If the control plane has sent the list of the image's contents, these warnings about the image were
+            // already printed with the plan.
             if image.contents.is_none() {
                 judgement.warnings.iter().for_each(|warning| self.print_line(&format!("WARNING: {warning}")));
             }
@@ -114,7 +115,8 @@ impl PlanExecutor {
         ));
         for HiddenFiles { path, files } in &burned.hidden {
             self.print_line(&format!(
-                "{path}: the preserved filesystem that is mounted here will hide {files} files of the image"
+                "{path}: {files} files of the image will be hidden by the preserved filesystem that is mounted at \
+                this path"
             ));
         }
         let FileConflicts { files, first } = burned.conflicts;
@@ -164,7 +166,7 @@ impl PlanExecutor {
         let (root, reporter) = (self.open_root()?, &*self.reporter);
         let root_uuid = self.root_uuid(&finishing.files);
         let now = OffsetDateTime::now_utc();
-        // The image's programs use only one CPU, and the dirty pages of the image must be written anyway.
+        // The image's programs use only one CPU. Meanwhile, another thread writes the image's dirty pages to the disk.
         let mounts = &self.mounts;
         let boots = thread::scope(|scope| {
             let early = scope.spawn(|| mounts.write_back_early());
@@ -174,12 +176,13 @@ impl PlanExecutor {
         })?;
         match boots {
             BootRecord::Written => Ok(()),
-            BootRecord::Made(booting) => {
+            BootRecord::Created(booting) => {
                 write_boot_info(&booting.info, &root)?;
                 self.entries_wanted = booting.entries;
                 Ok(())
             }
-            // An image that consists of files does not contain an installed boot loader.
+            // Without a boot loader on the disks (`false`), the system can be booted only by kexec: an image that
+            // consists of files does not contain an installed boot loader.
             BootRecord::Unknown => match self.describe_boot(&root, false)? {
                 None => Ok(()),
                 Some(reason) => Err(Error::new(Phase::Boot, reason)),

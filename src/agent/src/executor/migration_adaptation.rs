@@ -144,7 +144,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_root_that_is_named_by_its_disk_is_named_by_its_uuid() {
+    fn disk_in_root_argument_becomes_its_uuid() {
         for (line, expected) in [
             ("root=/dev/sda2 ro quiet", "root=UUID=r ro quiet"),
             ("console=ttyS0 root=/dev/nvme0n1p2", "console=ttyS0 root=UUID=r"),

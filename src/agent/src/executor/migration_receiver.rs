@@ -12,9 +12,9 @@ use transfer::machine_migration::{ControlSilence, IncomingMigration, SilenceStat
 
 /// Interval at which the agent requests the sender's certificate from the control plane. The certificate changes when
 /// the sender reboots.
-const ASK: Duration = Duration::from_secs(5);
+const CERTIFICATE_POLL_INTERVAL: Duration = Duration::from_secs(5);
 
-const LOOK: Duration = Duration::from_millis(500);
+const PROGRESS_CHECK_INTERVAL: Duration = Duration::from_millis(500);
 
 impl PlanExecutor {
     /// Sets the receiver of a migration.
@@ -42,16 +42,16 @@ impl PlanExecutor {
         let (began, is_over) = (Instant::now(), || over.load(Ordering::Relaxed));
         let show = || {
             while !is_over() {
-                thread::sleep(LOOK);
+                thread::sleep(PROGRESS_CHECK_INTERVAL);
                 reporter.report_progress(transfer_progress(arriving.received_bytes(), total_bytes, began.elapsed()));
             }
         };
-        // In a separate thread, since requests to an unreachable control plane are retried.
+        // Polls the control plane in a separate thread, since requests to an unreachable control plane are retried.
         let ask = || {
             let (mut asked, mut following) = (Instant::now(), MigrationWatch::default());
             while !is_over() {
-                thread::sleep(LOOK);
-                if asked.elapsed() > ASK {
+                thread::sleep(PROGRESS_CHECK_INTERVAL);
+                if asked.elapsed() > CERTIFICATE_POLL_INTERVAL {
                     following.update_from_control(control, order, &incoming, &|line| reporter.print_line(line));
                     asked = Instant::now();
                 }
@@ -73,18 +73,18 @@ fn transfer_progress(bytes: u64, total_bytes: u64, elapsed: Duration) -> Transfe
     TransferProgress { bytes, total_bytes: Some(total_bytes), bytes_per_second, seconds_left }
 }
 
-/// Last message about the status of the migration, and the time since a response of the control plane last mentioned
-/// the migration.
+/// Last message about the status of the migration, and the time that has passed since a response of the control plane
+/// mentioned the migration.
 #[derive(Default)]
 struct MigrationWatch {
-    said: String,
+    last_message: String,
     silence: ControlSilence,
 }
 
 impl MigrationWatch {
     /// Requests the current sender and the state of the migration from the control plane. Without a response, the
-    /// transfer continues. It ends only if a response reports the end of the migration, or if no response has mentioned
-    /// the migration for ten minutes.
+    /// transfer continues. It ends only if a response reports the end of the migration, or if no response has
+    /// contained the migration for ten minutes.
     fn update_from_control(
         &mut self,
         control: &dyn ControlPlane,
@@ -99,11 +99,11 @@ impl MigrationWatch {
                 return tracing::warn!("{error}; the transfer from the source machine continues");
             }
         };
-        let said = machine.migration_status(order);
-        if said != MigrationAnswer::Unmentioned {
+        let answer = machine.migration_status(order);
+        if answer != MigrationAnswer::Unmentioned {
             self.silence.is_broken();
         }
-        let now = match said {
+        let now = match answer {
             MigrationAnswer::Role(moving) => {
                 moving.carried.iter().for_each(|carried| incoming.compare_inventory(carried));
                 if let Some(Err(error)) = moving.peer.as_ref().map(|peer| incoming.set_peer(peer)) {
@@ -120,7 +120,7 @@ impl MigrationWatch {
                     "the control plane has ended the migration; the system on this machine is incomplete",
                 );
             }
-            MigrationAnswer::Unmentioned => match self.silence.note_silence() {
+            MigrationAnswer::Unmentioned => match self.silence.record_silence() {
                 SilenceState::TimedOut => {
                     return incoming.end_transfer("the control plane has not reported the migration for ten minutes");
                 }
@@ -128,10 +128,10 @@ impl MigrationWatch {
                     .to_owned(),
             },
         };
-        if now != self.said && !now.is_empty() {
+        if now != self.last_message && !now.is_empty() {
             say(&now);
         }
-        self.said = now;
+        self.last_message = now;
     }
 }
 
@@ -155,13 +155,13 @@ mod tests {
             None,
         )
         .unwrap();
-        let (said, mut following) = (Mutex::new(Vec::new()), MigrationWatch::default());
+        let (messages, mut following) = (Mutex::new(Vec::new()), MigrationWatch::default());
         for (state, with_part) in answers {
             let order = "o1".to_owned();
             let part = MigrationOffer {
                 order: order.clone(),
                 part: MigrationSide::Receive,
-                begun: true,
+                started: true,
                 awaits_approval: false,
                 peer: None,
                 carried: None,
@@ -171,14 +171,15 @@ mod tests {
             let newest_move = state.map(|state| MigrationStatus { order, state: state.to_owned() });
             let control = FakeControl { allocation, newest_move, ..FakeControl::default() };
             following
-                .update_from_control(&control, "o1", &incoming, &|line| said.lock().unwrap().push(line.to_owned()));
+                .update_from_control(&control, "o1", &incoming, &|line| messages.lock().unwrap().push(line.to_owned()));
         }
-        (incoming, said.into_inner().unwrap())
+        (incoming, messages.into_inner().unwrap())
     }
 
-    /// The plan writes the ids into fstab, and creates devices of the announced sizes.
+    /// The plan depends on the source's filesystems: it writes their ids into fstab, and creates devices of the
+    /// announced sizes.
     #[test]
-    fn a_machine_that_comes_again_with_other_filesystems_than_were_planned_for_ends_the_copy() {
+    fn changed_filesystems_of_the_source_end_the_copy() {
         let filesystem = |uuid: &str, size_bytes| MigratedFilesystem {
             device: "/dev/sda2".into(),
             format: FilesystemFormat::Ext4,
@@ -205,7 +206,7 @@ mod tests {
             let part = MigrationOffer {
                 order: "o1".to_owned(),
                 part: MigrationSide::Receive,
-                begun: true,
+                started: true,
                 awaits_approval: false,
                 peer: None,
                 carried: Some(now.clone()),
@@ -219,12 +220,13 @@ mod tests {
     }
 
     #[test]
-    fn a_missing_answer_ends_no_copy_and_is_said_once() {
-        let (incoming, said) = after(&[(Some("copying"), true), (Some("copying"), false), (Some("copying"), false)]);
-        assert_eq!((incoming.is_over(), said.len()), (false, 1), "{said:?}");
-        assert!(said[0].contains("the migration is copying"), "{said:?}");
-        let (incoming, said) = after(&[(None, true), (None, false), (None, false), (None, true), (None, false)]);
-        assert_eq!((incoming.is_over(), said.len()), (false, 2), "{said:?}");
+    fn missing_answer_is_logged_once_and_copy_continues() {
+        let (incoming, messages) =
+            after(&[(Some("copying"), true), (Some("copying"), false), (Some("copying"), false)]);
+        assert_eq!((incoming.is_over(), messages.len()), (false, 1), "{messages:?}");
+        assert!(messages[0].contains("the migration is copying"), "{messages:?}");
+        let (incoming, messages) = after(&[(None, true), (None, false), (None, false), (None, true), (None, false)]);
+        assert_eq!((incoming.is_over(), messages.len()), (false, 2), "{messages:?}");
         for state in ["cancelled", "refused", "done"] {
             assert!(after(&[(Some("copying"), true), (Some(state), false)]).0.is_over(), "{state}");
         }

@@ -9,7 +9,8 @@ use operations::CreateSystem;
 use std::path::Path;
 
 impl PlanExecutor {
-    /// Checks that the ramdisk contains all programs that `create` needs. Called before anything is written.
+    /// Checks that the ramdisk contains all programs that the `create` program of an OS definition needs. Called before
+    /// anything is written.
     pub(super) fn find_programs(&self, os: &str, programs: &[String]) -> Result<()> {
         let refused = |why: String| Err(Error::refusal(Phase::Image, why).with_code(ErrorCode::CreateProgram));
         if !self.trust.keys.0.is_empty() {
@@ -31,7 +32,7 @@ impl PlanExecutor {
 
     pub(super) fn run_create_program(&mut self, create: &CreateSystem) -> Result<()> {
         let reporter = &*self.reporter;
-        create_script::run_create(create, create_script::DEADLINE, &|line| reporter.print_line(line))?;
+        create_script::run_create(create, create_script::SCRIPT_TIMEOUT, &|line| reporter.print_line(line))?;
         self.adapt_written_disk(&create.onto)
     }
 }

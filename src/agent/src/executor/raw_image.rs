@@ -54,7 +54,7 @@ impl PlanExecutor {
         let BurnDisk { device, grow, filesystems, taken, added, .. } = burn;
         self.held.verify_underlying_disks(device)?;
         let table = image_table_adaptation::fit_image_table(device, *grow, added.as_ref())?.unwrap_or_default();
-        // The UUIDs of the image are known only now.
+        // The UUIDs of the filesystems in the image are known only after the image was written.
         duplicate_uuids::check_duplicate_uuids(&table, device, taken)
             .context(Phase::Image, || format!("contents of {device}"))?;
         self.brought_seed = find_seed(device, &table);
@@ -118,7 +118,8 @@ fn verify_filesystem(disk: &DevicePath, expected: &ExpectedFilesystem, table: &D
             partitions = there.join(", ")
         ));
     };
-    // mkfs.vfat accepts lowercase labels, and other tools convert them to uppercase.
+    // Labels of vfat are compared regardless of case: mkfs.vfat accepts lowercase labels, and other tools convert them
+    // to uppercase.
     let is_called = |label: &String, found: &str| match format {
         FilesystemFormat::Vfat => label.eq_ignore_ascii_case(found),
         _ => label == found,

@@ -4,22 +4,27 @@
 use super::PlanExecutor;
 use common::error::Result;
 use linux::storage::disk_identity::HeldDisks;
-use linux::storage::{luks, lvm, mdadm, signature_wipe};
+use linux::storage::{luks, lvm, mdadm, range_clearing, signature_wipe};
 use model::device_name::DevicePath;
 use newroot::boot::kexec;
 use newroot::chroot;
 use operations::{DeviceOp, FailureState, UndoOperation};
 
-/// Marks the disks of a completed wipe stage as wiped in the list of operations to undo.
-pub(super) fn mark_wipes_complete(log: &mut [UndoOperation]) {
+/// Updates the undo list once all disks are wiped and the boot areas of all removed partitions are cleared. After a
+/// failure, only the boot code must then be wiped, on the wiped disks and on the disks whose boot code was cleared.
+pub(super) fn mark_wipes_complete(log: &mut Vec<UndoOperation>) {
+    log.retain(|undo| !matches!(undo, UndoOperation::Clearing(clear) if !clear.boot_code));
     for undo in log {
-        if let UndoOperation::Wiping(disk) = undo {
-            *undo = UndoOperation::Wiped(std::mem::take(disk));
-        }
+        let disk = match undo {
+            UndoOperation::WipeUnfinishedDisk(disk) => std::mem::take(disk),
+            UndoOperation::Clearing(clear) => std::mem::take(&mut clear.device),
+            _ => continue,
+        };
+        *undo = UndoOperation::WipeBootCode(disk);
     }
 }
 
-/// Returns whether the executed `operation` has the same effect as `undo`, so that `undo` is no longer needed.
+/// Returns whether the executed `operation` has the same effect as `undo`, which is then no longer needed.
 pub(super) fn is_done_by(undo: &UndoOperation, operation: &DeviceOp) -> bool {
     match (undo, operation) {
         (UndoOperation::StopArray(undo), DeviceOp::StopArray(stop)) => undo == stop,
@@ -64,10 +69,15 @@ impl PlanExecutor {
                 kexec::unload_kernel();
                 Ok(())
             }
-            UndoOperation::Wiping(device) | UndoOperation::Made(device) => {
-                self.make_unbootable(device, leaves, signature_wipe::wipe_ends)
+            UndoOperation::WipeUnfinishedDisk(device) | UndoOperation::WipeDeviceEnds(device) => {
+                self.make_unbootable(device, leaves, || signature_wipe::wipe_ends(device))
             }
-            UndoOperation::Wiped(device) => self.make_unbootable(device, leaves, signature_wipe::wipe_boot_code),
+            UndoOperation::WipeBootCode(device) => {
+                self.make_unbootable(device, leaves, || signature_wipe::wipe_boot_code(device))
+            }
+            UndoOperation::Clearing(clear) => {
+                self.make_unbootable(&clear.device, leaves, || range_clearing::clear_boot_ranges(clear))
+            }
         }
     }
 
@@ -78,10 +88,10 @@ impl PlanExecutor {
         &self,
         device: &DevicePath,
         leaves: FailureState,
-        wipe: fn(&DevicePath) -> Result<()>,
+        wipe: impl FnOnce() -> Result<()>,
     ) -> Result<()> {
-        if leaves.is_half_made() {
-            match self.held.verify_underlying_disks(device).and_then(|()| wipe(device)) {
+        if leaves.is_incomplete() {
+            match self.held.verify_underlying_disks(device).and_then(|()| wipe()) {
                 Ok(()) => self.print_line(&format!("{device}: wiped, so that the partial installation cannot boot")),
                 Err(error) => self.print_line(&format!("{device} MAY STILL BE BOOTABLE: {error}")),
             }

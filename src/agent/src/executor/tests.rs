@@ -13,10 +13,10 @@ use model::install_report::{HiddenFiles, InstallOutcome, PreservationProof};
 use model::inventory::Inventory;
 use model::layout::{FilesystemFormat, Layout};
 use operations::{
-    AddedPartition, AssembleArray, BurnDisk, ByteRange, DeviceOp, DiskIdentity, ExpectedFilesystem, FinalReport,
-    FinishInputs, FlushDisks, FstabEntry, LockDisk, MachineFiles, MakeFilesystem, MountFilesystem, ObjectLocator,
-    PlanAssignment, PreservedObject, ProveKept, ReachImage, Rehearsal, RestoreOp, StageExtents, TellPointOfNoReturn,
-    WipeDisk, WriteFstab, WriteMachineFiles, WriteMarker,
+    AddedPartition, AnnouncePointOfNoReturn, AssembleArray, BurnDisk, ByteRange, DeviceOp, DiskIdentity,
+    ExpectedFilesystem, FinalReport, FinishInputs, FlushDisks, FstabEntry, LockDisk, MachineFiles, MakeFilesystem,
+    MountFilesystem, ObjectLocator, PlanAssignment, PreservedObject, ProveKept, ReachImage, Rehearsal, RestoreOp,
+    StageExtents, WipeDisk, WriteFstab, WriteMachineFiles, WriteMarker,
 };
 use plan::{InstallMode, PlanRequest, PlanSubject};
 use std::collections::BTreeMap;
@@ -31,6 +31,7 @@ mod run_reports;
 use raw_images::{installed, root_on};
 
 mod bluestore_label_wipe;
+mod partly_kept_disk;
 mod refusals;
 
 struct Bench {
@@ -55,7 +56,7 @@ impl Bench {
 
 fn plan(stages: Vec<(StageName, Vec<Operation>)>) -> Plan {
     let stages: Vec<PlanStage> = stages.into_iter().map(|(name, operations)| PlanStage { name, operations }).collect();
-    let destructive = |stage: &PlanStage| stage.name.failure_state().is_half_made();
+    let destructive = |stage: &PlanStage| stage.name.failure_state().is_incomplete();
     Plan {
         mode: InstallMode::Install,
         subject: PlanSubject::default(),
@@ -67,7 +68,7 @@ fn plan(stages: Vec<(StageName, Vec<Operation>)>) -> Plan {
         root_uuid: UUID.into(),
         already: None,
         warnings: vec![],
-        torn: vec![],
+        dismantled: vec![],
         opaque: vec![],
         summary: Default::default(),
         sizes: Default::default(),
@@ -153,7 +154,7 @@ fn signature(device: &DevicePath) -> String {
 // This is a single test, since all tests would use the same target directory.
 #[test]
 #[ignore = "needs root and loop devices"]
-fn loop_a_plan_is_run_and_a_failure_leaves_nothing_bootable() {
+fn loop_plan_is_executed_and_a_failure_leaves_nothing_bootable() {
     let (disk, kept) = (TestLoopDevice::new(64 << 20, 512), TestLoopDevice::new(16 << 20, 512));
     let bench = Bench::new();
     let mut stages = prepare(&disk, &kept);
@@ -211,7 +212,7 @@ fn loop_a_plan_is_run_and_a_failure_leaves_nothing_bootable() {
         assert_eq!(signature(&disk.partition(2)), "ext4");
     }
     assert!(Path::new(TARGET).join("etc/metal/install.yaml").exists());
-    session.leave_session(FailureState::HalfMade);
+    session.leave_session(FailureState::Incomplete);
     assert_eq!(signature(&disk.partition(2)), "");
     assert!(busy_device_users::list_mounts_below(Path::new(TARGET)).is_empty());
     signature_wipe::wipe_ends(kept.path()).unwrap();
@@ -220,7 +221,7 @@ fn loop_a_plan_is_run_and_a_failure_leaves_nothing_bootable() {
 
 #[test]
 #[ignore = "needs root and loop devices"]
-fn loop_a_complete_system_survives_a_report_that_is_not_acknowledged() {
+fn loop_complete_system_survives_an_unacknowledged_report() {
     let disk = TestLoopDevice::new(16 << 20, 512);
     linux::process::ToolCommand::new("mkfs.ext4").args(["-q", disk.path().as_str()]).run().unwrap();
     let bench = Bench::new();
@@ -229,21 +230,21 @@ fn loop_a_complete_system_survives_a_report_that_is_not_acknowledged() {
         (FailureState::Unreported, "ext4"),
         (FailureState::Untouched, "ext4"),
         (FailureState::Announced, "ext4"),
-        (FailureState::HalfMade, ""),
+        (FailureState::Incomplete, ""),
     ] {
         let mut session = bench.session();
         session.run_operation(&identify_operation(&disk)).unwrap();
-        session.undo.push(UndoOperation::Made(disk.path().clone()));
+        session.undo.push(UndoOperation::WipeDeviceEnds(disk.path().clone()));
         session.leave_session(leaves);
         assert_eq!(signature(disk.path()), left, "{leaves:?}");
     }
 }
 
-/// After a rejected report, the other machine may run the system again. Without a response, this machine may have to
-/// run it, so nothing is wiped.
+/// If the report is rejected, the source machine of the migration may run the system again, so this machine's copy is
+/// made unbootable. Without a response, this machine may have to run the system, so nothing is wiped.
 #[test]
 #[ignore = "needs root and loop devices"]
-fn loop_what_was_received_does_not_boot_once_the_control_plane_says_no() {
+fn loop_denied_report_makes_received_system_unbootable() {
     let disk = TestLoopDevice::new(16 << 20, 512);
     let bench = Bench::new();
     let boot = Some(BootInfo {
@@ -273,10 +274,10 @@ fn loop_what_was_received_does_not_boot_once_the_control_plane_says_no() {
         assert_eq!(table, left, "{reported:?}");
         if left.is_empty() {
             let text = reported.unwrap_err().to_string();
-            assert!(text.contains("the start and the end of") && text.contains("the move is cancelled"), "{text}");
+            assert!(text.contains("the start and the end of") && text.contains("the migration was canceled"), "{text}");
         }
     }
-    // No operation has verified that this disk is the one in the plan.
+    // A disk that no operation has identified as the disk in the plan is not wiped.
     let mut session = bench.session();
     session.facts.boot = boot;
     let text = session.report_success(&received).unwrap_err().to_string();
@@ -286,7 +287,7 @@ fn loop_what_was_received_does_not_boot_once_the_control_plane_says_no() {
 /// The next attempt must not mistake the disk for an untouched one, since its boot code may be gone.
 #[test]
 #[ignore = "needs root and loop devices"]
-fn loop_a_disk_that_was_to_be_wiped_loses_its_beginning_also_when_that_fails() {
+fn loop_failed_wipe_still_erases_the_start_of_the_disk() {
     let disk = TestLoopDevice::new(16 << 20, 512);
     linux::process::ToolCommand::new("mkfs.vfat").args([disk.path()]).run().unwrap();
     let bench = Bench::new();
@@ -303,7 +304,7 @@ fn loop_a_disk_that_was_to_be_wiped_loses_its_beginning_also_when_that_fails() {
 /// In the minutes between identification and wipe, a disk may be removed, and another disk may get its name.
 #[test]
 #[ignore = "needs root and loop devices"]
-fn loop_another_disk_that_has_taken_the_name_is_neither_written_nor_cleaned_up() {
+fn loop_another_disk_with_the_name_is_not_changed() {
     let (identity, disk) = TestLoopDevice::exchanged(16 << 20);
     linux::process::ToolCommand::new("mkfs.ext4").args(["-q", disk.path().as_str()]).run().unwrap();
     let (bench, device) = (Bench::new(), disk.path().to_owned());
@@ -333,7 +334,7 @@ fn loop_another_disk_that_has_taken_the_name_is_neither_written_nor_cleaned_up()
 /// The kernel lists the other devices of a btrfs by path, and a path may refer to another disk by now.
 #[test]
 #[ignore = "needs root and loop devices"]
-fn loop_the_other_devices_of_a_btrfs_are_compared_right_before_it_is_mounted() {
+fn loop_other_btrfs_devices_are_identified_before_the_mount() {
     let (disk, (identity, other)) = (installed(&[]), TestLoopDevice::exchanged(16 << 20));
     let bench = Bench::new();
     let mount = MountFilesystem { others: vec![other.path().clone()], ..root_on(&disk, &[]) };

@@ -20,7 +20,7 @@ fn burn() -> BurnOptions {
 }
 
 #[test]
-fn a_directory_that_is_not_the_root_is_a_target_and_a_disk_when_it_is_meant() {
+fn target_is_a_directory_unless_overwrite_selects_a_disk() {
     let dir = tempfile::tempdir().unwrap();
     let real = fs::canonicalize(dir.path()).unwrap();
     let target = |path: &Path, overwrite| resolve_target(&BurnOptions { target: path.to_owned(), overwrite, ..burn() });
@@ -44,7 +44,7 @@ fn a_directory_that_is_not_the_root_is_a_target_and_a_disk_when_it_is_meant() {
 }
 
 #[test]
-fn a_key_is_given_as_text_or_as_its_file() {
+fn key_is_given_as_text_or_file() {
     let trust = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../..")).join("testdata/trust");
     let file = trust.join("one.pub");
     let text = fs::read_to_string(&file).unwrap();
@@ -62,12 +62,12 @@ fn a_key_is_given_as_text_or_as_its_file() {
         let error = read_public_key(given).unwrap_err();
         let said = error.to_string();
         assert!(error.is_refusal() && said.contains(words), "{said}");
-        assert!(!said.contains(&line[50..80]), "nothing of the key itself is printed: {said}");
+        assert!(!said.contains(&line[50..80]), "no part of the key is printed: {said}");
     }
 }
 
 #[test]
-fn a_registry_gets_what_dockers_file_has_for_it() {
+fn registry_credentials_come_from_the_docker_config() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("config.json");
     let burn = BurnOptions {
@@ -90,7 +90,7 @@ fn a_registry_gets_what_dockers_file_has_for_it() {
 }
 
 #[test]
-fn what_is_said_of_a_tar_for_a_disk_speaks_of_no_layout() {
+fn messages_do_not_mention_layouts() {
     let said = |what: &str| replace_layout_advice(Error::refusal(Phase::Image, what)).to_string();
     let tar = said("file:///i.tar: the image is a tar archive, but the layout has image: true for /dev/sdb; provide");
     assert_eq!(
@@ -109,7 +109,7 @@ fn image(path: &Path, bytes: &[u8]) -> String {
 }
 
 #[test]
-fn what_is_refused_is_told_from_what_fails_and_nothing_is_written() {
+fn refusals_are_distinguished_from_failures() {
     let dir = tempfile::tempdir().unwrap();
     let (root, disk) = (dir.path().join("root"), dir.path().join("disk"));
     fs::create_dir(&root).unwrap();
@@ -158,7 +158,7 @@ fn what_is_refused_is_told_from_what_fails_and_nothing_is_written() {
 }
 
 #[test]
-fn the_figures_for_people() {
+fn burn_summary_is_formatted() {
     let shares =
         vec![StageShare { stage: "network".into(), percent: 97 }, StageShare { stage: "decode".into(), percent: 20 }];
     let burned =

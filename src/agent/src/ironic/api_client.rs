@@ -10,10 +10,10 @@ use serde_json::Value;
 use std::time::Duration;
 
 /// Timeout of a request to Ironic.
-const ANSWER: Duration = Duration::from_secs(30);
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Placeholder that Ironic returns instead of the token if it has already issued the token.
-const HANDED_OUT: &str = "******";
+const TOKEN_PLACEHOLDER: &str = "******";
 
 const VERSION: &str = "X-OpenStack-Ironic-API-Version";
 
@@ -80,7 +80,7 @@ struct LookupConfig {
 
 impl From<LookupResponse> for FoundIronicNode {
     fn from(found: LookupResponse) -> FoundIronicNode {
-        let token = found.config.agent_token.filter(|token| token != HANDED_OUT && !token.is_empty());
+        let token = found.config.agent_token.filter(|token| token != TOKEN_PLACEHOLDER && !token.is_empty());
         FoundIronicNode { uuid: found.node.uuid, token, heartbeat: Duration::from_secs(found.config.heartbeat_timeout) }
     }
 }
@@ -118,7 +118,8 @@ impl IronicClient {
     pub(crate) fn send_inventory(&self, callbacks: &[String], found: &Value) -> IronicResult<Option<FoundIronicNode>> {
         let what = "send the inventory";
         let asked = request_first(what, callbacks, |url| self.client.post(url).json(found).header(VERSION, "1.84"));
-        // Older versions of Ironic return only the id of the node.
+        // If the response cannot be parsed as a lookup, it counts as a success without a node: older versions of Ironic
+        // return only the id of the node.
         let parse = |text: Vec<u8>| serde_json::from_slice::<LookupResponse>(&text).ok().map(FoundIronicNode::from);
         asked.try_map(|response| read_body(what, response).map(parse))
     }
@@ -163,7 +164,7 @@ impl<T> IronicResult<T> {
 fn request_first(what: &str, urls: &[String], request: impl Fn(&str) -> RequestBuilder) -> IronicResult<Response> {
     let mut away = None;
     for url in urls {
-        match evaluate_response(what, url, request(url).timeout(ANSWER).send()) {
+        match evaluate_response(what, url, request(url).timeout(REQUEST_TIMEOUT).send()) {
             IronicResult::Unavailable(error) => away = Some(error),
             told => return told,
         }
@@ -235,8 +236,8 @@ mod tests {
     }
 
     #[test]
-    fn a_machine_is_looked_up_by_all_its_macs() {
-        let (api, server) = api(|_| Act::says(200, &FOUND.replace("TOKEN", "ophF")));
+    fn node_is_looked_up_by_all_macs() {
+        let (api, server) = api(|_| Act::respond(200, &FOUND.replace("TOKEN", "ophF")));
         let IronicResult::Success(node) = api.look_up_node(&["52:54:00:aa:00:06".into(), "52:54:00:aa:00:07".into()])
         else {
             panic!()
@@ -249,16 +250,16 @@ mod tests {
     }
 
     #[test]
-    fn a_token_that_was_handed_out_before_is_none() {
+    fn masked_token_counts_as_missing() {
         for words in ["******", ""] {
-            let (api, _server) = api(move |_| Act::says(200, &FOUND.replace("TOKEN", words)));
+            let (api, _server) = api(move |_| Act::respond(200, &FOUND.replace("TOKEN", words)));
             assert!(matches!(api.look_up_node(&[]), IronicResult::Success(FoundIronicNode { token: None, .. })));
         }
     }
 
     #[test]
-    fn a_heartbeat_has_all_that_a_conductor_wants() {
-        let (api, server) = api(|_| Act::says(202, ""));
+    fn heartbeat_has_all_fields_for_the_conductor() {
+        let (api, server) = api(|_| Act::respond(202, ""));
         let heartbeat = HeartbeatRequest {
             callback_url: "https://127.0.0.1:9999".into(),
             agent_token: "t".into(),
@@ -277,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn each_answer_is_told_from_the_others() {
+    fn responses_of_ironic_are_distinguished() {
         let fault = r#"{"error_message": "{\"faultcode\": \"Client\", \"faultstring\": \"Invalid or missing agent token received.\", \"debuginfo\": null}"}"#;
         for (status, body, expected) in [
             (404, "", "Unknown"),
@@ -287,7 +288,7 @@ mod tests {
             (200, "no json", "Unavailable"),
             (301, "", "Refused"),
         ] {
-            let (api, _server) = api(move |_| Act::says(status, body));
+            let (api, _server) = api(move |_| Act::respond(status, body));
             let told = format!("{:?}", api.look_up_node(&["m".into()]));
             assert!(told.contains(expected), "{status}: {told}");
         }
@@ -297,8 +298,8 @@ mod tests {
     }
 
     #[test]
-    fn the_second_is_asked_where_the_first_is_away() {
-        let (_, server) = api(|_| Act::says(404, ""));
+    fn next_url_is_used_if_the_first_is_unreachable() {
+        let (_, server) = api(|_| Act::respond(404, ""));
         let urls = ["http://127.0.0.1:1".to_owned(), server.url("").trim_end_matches('/').to_owned()];
         assert!(matches!(IronicClient::new(&urls).unwrap().look_up_node(&[]), IronicResult::Unknown));
         assert_eq!(

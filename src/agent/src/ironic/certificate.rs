@@ -5,7 +5,7 @@ use super::stored_credentials;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use common::error::{Context, Phase, Result};
-use linux::pem::encode_pem;
+use linux::pem_encoding::encode_pem;
 use rcgen::{
     BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, KeyPair, KeyUsagePurpose, SanType,
     date_time_ymd,
@@ -80,8 +80,8 @@ fn certificate_params(address: IpAddr) -> CertificateParams {
     (params.not_before, params.not_after) = (date_time_ymd(2000, 1, 1), date_time_ymd(2099, 12, 31));
     params.distinguished_name.push(DnType::CommonName, address.to_string());
     params.subject_alt_names = vec![SanType::IpAddress(address)];
-    // The conductor uses the self-signed certificate as the CA that has signed it. Newer versions of Python require
-    // that a CA conforms to RFC 5280.
+    // The conductor trusts the self-signed certificate as a CA, and verifies it with itself. Newer versions of Python
+    // require that a CA conforms to RFC 5280.
     params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
     params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::DigitalSignature];
     params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
@@ -95,7 +95,7 @@ mod tests {
     use rustls::pki_types::pem::PemObject;
 
     #[test]
-    fn the_certificate_is_one_in_pem_and_lasts_a_boot() {
+    fn certificate_is_pem_and_persists_until_reboot() {
         let boot = tempfile::tempdir().unwrap();
         let of = |address: &str| load_or_create(boot.path(), address.parse().unwrap()).unwrap().pem;
         for address in ["127.0.0.1", "2001:db8::7"] {

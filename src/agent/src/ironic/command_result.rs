@@ -21,8 +21,9 @@ pub(crate) enum CommandStatus {
     Running,
     Succeeded,
     Failed,
-    /// The conductor uses a list of steps that it has received from another version of the agent. Although the name of
-    /// this status contains the word "clean", Ironic also uses the status for deploy and service steps.
+    /// The command was rejected because the conductor uses a list of steps that it has received from another version of
+    /// the agent. Although the name of this status contains the word "clean", Ironic also uses the status for deploy
+    /// and service steps.
     CleanVersionMismatch,
 }
 

@@ -68,9 +68,9 @@ static KNOWN: [KnownCommand; 14] = [
     known_command("system", "lockdown", IronicCommand::Lockdown, false),
 ];
 
-/// Executor of commands.
+/// Executor of the commands that a conductor sends.
 pub(crate) trait CommandExecutor: Send + Sync {
-    /// Executes a command.
+    /// Executes an accepted command.
     ///
     /// # Errors
     /// Returns the fault if the command failed.
@@ -249,7 +249,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn one_runs_at_a_time_and_what_is_refused_leaves_no_trace() {
+    fn only_one_command_runs_at_a_time() {
         let (work, gate) = held();
         let commands = CommandList::new(work.clone());
         let order = |name: &str| commands.accept_command(name, Map::new(), false);
@@ -280,7 +280,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn a_fault_is_told_as_ironic_reads_it() {
+    fn faults_are_serialized_as_ironic_expects() {
         let (work, gate) = held();
         let commands = CommandList::new(work);
         gate.send(Err(CommandFault::new_execution_fault("no"))).unwrap();

@@ -29,7 +29,7 @@ const SCENARIOS: [(&str, Scenario); 19] = [
     ("arrays created by manual cleaning", arrays_by_cleaning),
     ("direct, with a raw image and a config drive", direct),
     ("direct, with a partition image", direct_partition),
-    ("rescue, and back", rescue),
+    ("rescue and unrescue", rescue),
     ("service: a file for a machine that is in use", service),
     ("inspection", inspection),
     ("a deploy is aborted", abort),

@@ -14,7 +14,7 @@ use serde_json::{Map, Value, json};
 use uuid::Uuid;
 
 /// Supported fields of the argument `image`.
-const IMAGE_WORDS: [&str; 6] = ["url", "id", "digest", "mirrors", "finish", "pull_secrets"];
+const IMAGE_FIELDS: [&str; 6] = ["url", "id", "digest", "mirrors", "finish", "pull_secrets"];
 
 /// Placeholder that a conductor sends instead of secret values.
 const MASKED: &str = "******";
@@ -30,7 +30,7 @@ pub(crate) enum RequestedMode {
         without_marker: bool,
     },
     /// No operation is specified: the contents of the disks determine whether the machine is installed or reinstalled.
-    Unsaid,
+    Unspecified,
 }
 
 impl IronicNode<'_> {
@@ -100,7 +100,7 @@ pub(crate) fn parse_arrays(step: &str, args: &Map<String, Value>) -> Result<Raid
 pub(crate) fn parse_mode(args: &Map<String, Value>) -> Result<RequestedMode> {
     let without_marker = parse_flag(args, "without_marker")?;
     match args.get("mode").map(|mode| mode.as_str()) {
-        None if !without_marker => Ok(RequestedMode::Unsaid),
+        None if !without_marker => Ok(RequestedMode::Unspecified),
         Some(Some("install")) if !without_marker => Ok(RequestedMode::Install),
         Some(Some("reinstall")) => Ok(RequestedMode::Reinstall { without_marker }),
         None | Some(Some("install")) => Err(plan_refusal("the argument `without_marker` requires `mode: reinstall`")),
@@ -190,10 +190,10 @@ pub(crate) fn choose_image(node: &IronicNode, args: &Map<String, Value>) -> Resu
         Some(Value::String(url)) => json!({ "url": url }),
         Some(Value::Object(words)) => {
             // Unknown fields are refused: if `digest` was misspelled, the image would not be verified.
-            if let Some(other) = words.keys().find(|word| !IMAGE_WORDS.contains(&word.as_str())) {
+            if let Some(other) = words.keys().find(|word| !IMAGE_FIELDS.contains(&word.as_str())) {
                 return Err(bad(format!(
                     "unknown field `{other}`; supported fields: {known_fields}",
-                    known_fields = IMAGE_WORDS.join(", ")
+                    known_fields = IMAGE_FIELDS.join(", ")
                 )));
             }
             Value::Object(words.clone())
@@ -295,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn the_node_tells_image_name_keys_and_user_data() {
+    fn allocation_is_built_from_the_node() {
         let node = node();
         let allocation = build_allocation(&IronicNode(&node), &map(json!({"erase": "secure"}))).unwrap();
         assert_eq!((allocation.hostname.as_str(), allocation.erase), ("m1", EraseMode::Secure));
@@ -307,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn the_arguments_go_before_the_node() {
+    fn arguments_take_precedence_over_the_node() {
         let node = node();
         let of = |image: Value| super::choose_image(&IronicNode(&node), &map(json!({ "image": image })));
         let given = of(json!("http://h/x.raw.zst")).unwrap().unwrap();
@@ -328,7 +328,7 @@ mod tests {
     }
 
     #[test]
-    fn what_would_be_lost_is_refused_and_all_of_it_is_told() {
+    fn refuses_unsupported_node_settings_with_all_reasons() {
         let node = map(json!({"uuid": "u", "instance_info": {"configdrive": "H4sIA", "image_source": "glance"}}));
         let error = build_allocation(&IronicNode(&node), &map(json!({"erase": 3}))).unwrap_err();
         let text = error.to_string();
@@ -341,9 +341,9 @@ mod tests {
     }
 
     #[test]
-    fn what_is_to_be_done_with_kept_disks_is_said_or_not() {
+    fn install_mode_is_parsed_from_the_arguments() {
         for (args, expected) in [
-            (json!({}), RequestedMode::Unsaid),
+            (json!({}), RequestedMode::Unspecified),
             (json!({"mode": "install"}), RequestedMode::Install),
             (json!({"mode": "reinstall"}), RequestedMode::Reinstall { without_marker: false }),
             (json!({"mode": "reinstall", "without_marker": true}), RequestedMode::Reinstall { without_marker: true }),
@@ -361,7 +361,7 @@ mod tests {
     }
 
     #[test]
-    fn a_layout_of_a_template_is_read_in_any_spelling() {
+    fn layout_of_a_template_is_parsed_in_any_spelling() {
         let layout = super::parse_layout(&map(json!({"layout": {
             "id": "default",
             "disks": [{"device": "/dev/sda", "wipe": true, "partitions": [{"number": 1, "size": "500", "gpttype": "ef00"}]}],

@@ -18,18 +18,18 @@ use uuid::Uuid;
 const DRIVE_BYTES: u64 = 64 << 20;
 
 /// Minimum size, in bytes, of a root disk that is selected without hints. Ironic's own agent has the same minimum.
-const LEAST_BYTES: u64 = 4 << 30;
+const MINIMUM_ROOT_DISK_BYTES: u64 = 4 << 30;
 
 /// Fields of `image_info` for unsupported features. An image with such a field is refused, because it would be
 /// installed without the feature.
 const REFUSED: [(&str, &str); 4] = [
     ("image_server_user", SECRETS),
     ("image_request_authorization", SECRETS),
-    ("proxies", "drophammer does not support a proxy"),
+    ("proxies", "drophammer cannot download images through a proxy"),
     ("oci_pull_secret", SECRETS),
 ];
 /// Fields that a conductor sends only with a partition image. Their values may be empty.
-const OF_PARTITIONS: [&str; 4] = ["root_gb", "root_mb", "image_type", "boot_option"];
+const PARTITION_IMAGE_FIELDS: [&str; 4] = ["root_gb", "root_mb", "image_type", "boot_option"];
 const PARTITION_IMAGE: &str = "drophammer writes whole-disk images, but this is a partition image; use a whole-disk image, or \
     the deploy interface `custom-agent` with a layout";
 const SECRETS: &str = "the step `write_image` does not send credentials to the image server";
@@ -49,7 +49,7 @@ pub(crate) fn parse_image_info(args: &Map<String, Value>) -> Result<AllocatedIma
     let Some(info) = args.get("image_info").and_then(Value::as_object) else {
         return Err(plan_refusal("write_image requires image_info"));
     };
-    if let Some(word) = OF_PARTITIONS.iter().find(|word| info.contains_key(**word)) {
+    if let Some(word) = PARTITION_IMAGE_FIELDS.iter().find(|word| info.contains_key(**word)) {
         return Err(plan_refusal(&format!("image_info.{word}: {PARTITION_IMAGE}")));
     }
     let given = |word: &str| info.get(word).filter(|value| !value.is_null());
@@ -145,7 +145,7 @@ pub(crate) fn find_root_disk<'a>(
     let mut found = hints::find_candidates(&hints, &inventory.disks);
     found.retain(|disk| !skipped.contains(&disk.name));
     let first = if hints.is_empty() {
-        let fit = found.into_iter().filter(|disk| disk.size_bytes >= LEAST_BYTES);
+        let fit = found.into_iter().filter(|disk| disk.size_bytes >= MINIMUM_ROOT_DISK_BYTES);
         fit.min_by_key(|disk| (disk.size_bytes, disk.name.clone()))
     } else {
         found.into_iter().next()
@@ -156,7 +156,7 @@ pub(crate) fn find_root_disk<'a>(
     } else {
         format!("matches root_device {}", words.join(", "))
     };
-    first.ok_or_else(|| plan_refusal(&format!("none of the disks that may be written {wanted}")))
+    first.ok_or_else(|| plan_refusal(&format!("no writable disk {wanted}")))
 }
 
 #[cfg(test)]
@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn an_image_of_a_whole_disk_is_read_and_others_are_refused() {
+    fn whole_disk_image_is_parsed_and_others_are_refused() {
         let image = |change: fn(&mut Value)| {
             let mut info = info();
             change(&mut info);
@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn a_config_drive_is_unpacked_within_bounds() {
+    fn config_drive_is_unpacked_within_limits() {
         let pack = |content: &[u8]| {
             let mut gzip = GzEncoder::new(Vec::new(), Compression::fast());
             gzip.write_all(content).unwrap();
@@ -239,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn the_root_disk_is_hinted_or_the_smallest_that_is_large_enough() {
+    fn hints_or_sufficient_size_select_the_root_disk() {
         let disk = |name: &str, gib: u64| InventoryDisk {
             name: name.into(),
             device: format!("/dev/{name}").into(),

@@ -15,13 +15,13 @@ use serde_json::{Map, Value};
 use std::time::Duration;
 
 /// Maximum size of a downloaded file, in bytes.
-const MOST: u64 = 16 << 20;
+const MAXIMUM_FILE_BYTES: u64 = 16 << 20;
 
-/// Time without received data after which a download fails.
-const STALL: Duration = Duration::from_secs(30);
+/// Time after which a download fails if no data arrives.
+const STALL_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Supported fields of a file to inject.
-const WORDS: [&str; 8] = ["path", "partition", "content", "deleted", "mode", "dirmode", "owner", "group"];
+const FILE_FIELDS: [&str; 8] = ["path", "partition", "content", "deleted", "mode", "dirmode", "owner", "group"];
 
 /// Mode of created directories. No other mode is supported.
 const DIRECTORY_MODE: u32 = 0o755;
@@ -44,11 +44,11 @@ pub(crate) fn download_file(url: &str) -> Result<Vec<u8>> {
     let wrong = |why: &str| Error::new(Phase::Control, format!("{url}: {why}"));
     check_proxy(url, ProxyScope::All)?;
     let what = || format!("fetch {url}{}", describe_proxy(url, ProxyScope::All));
-    let answer = http::new_download_client(Some(STALL))?.get(url).send().context(Phase::Control, what)?;
+    let answer = http::new_download_client(Some(STALL_TIMEOUT))?.get(url).send().context(Phase::Control, what)?;
     if !answer.status().is_success() {
         return Err(wrong(answer.status().as_str()));
     }
-    let content = read_whole(answer, MOST).context(Phase::Control, || format!("fetch {url}"))?;
+    let content = read_whole(answer, MAXIMUM_FILE_BYTES).context(Phase::Control, || format!("fetch {url}"))?;
     content.ok_or_else(|| wrong("the file is larger than 16 MiB"))
 }
 
@@ -88,10 +88,10 @@ fn parse_file(
     fetch: &dyn Fn(&str) -> Result<Vec<u8>>,
 ) -> Result<(FileDestination, InjectedFile), String> {
     let fields = value.as_object().ok_or("a file must be an object")?;
-    if let Some(other) = fields.keys().find(|name| !WORDS.contains(&name.as_str())) {
+    if let Some(other) = fields.keys().find(|name| !FILE_FIELDS.contains(&name.as_str())) {
         return Err(format!(
             "unknown field `{other}`; supported fields: {known_fields}",
-            known_fields = WORDS.join(", ")
+            known_fields = FILE_FIELDS.join(", ")
         ));
     }
     let path = fields.get("path").and_then(Value::as_str).unwrap_or_default();
@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn files_of_the_node_and_of_the_step_are_read() {
+    fn files_of_the_node_and_the_step_are_read() {
         let node = map(json!({"properties": {"inject_files": [{"path": "/etc/a", "content": "YQ=="}]}}));
         let told = map(json!({"files": [
             {"path": "/etc/b", "partition": 2, "content": "Yg==\n", "mode": "0600", "owner": "web", "group": 7},
@@ -201,8 +201,8 @@ mod tests {
     }
 
     #[test]
-    fn every_file_that_cannot_be_put_anywhere_is_named() {
-        let away = |_: &str| Err(Error::new(Phase::Control, "nobody answers"));
+    fn every_invalid_file_is_named() {
+        let away = |_: &str| Err(Error::new(Phase::Control, "the server does not respond"));
         let read = |files: Value| {
             super::read_files(&IronicNode(&Map::new()), &map(json!({"files": files})), &away).unwrap_err().to_string()
         };
@@ -213,7 +213,7 @@ mod tests {
             (json!({"path": "/a", "content": "", "colour": 1}), "unknown field `colour`"),
             (json!({"path": "/a"}), "or `deleted: true`"),
             (json!({"path": "/a", "content": "", "deleted": true}), "or `deleted: true`"),
-            (json!({"path": "/a", "content": "http://h/a"}), "nobody answers"),
+            (json!({"path": "/a", "content": "http://h/a"}), "the server does not respond"),
             (json!({"path": "/a", "content": "ftp://h/a"}), "only http:// and https:// are supported, found ftp"),
             (json!({"path": "/a", "content": "*"}), "not base64"),
             (json!({"path": "/a", "content": "", "mode": "rw"}), "a mode must be a string"),
@@ -239,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn files_go_into_the_installation_that_replaced_the_other_one() {
+    fn files_are_injected_into_the_superseding_installation() {
         let node = map(json!({"uuid": "n-1"}));
         let marker = |image: &str, time: &str, supersedes: Vec<String>| InstallMarker {
             machine: "n-1".into(),
@@ -264,9 +264,9 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_had_whole_is_not_taken() {
+    fn refuses_incomplete_or_oversized_downloads() {
         let server = Server::start(b"hello".to_vec(), |request| match request.path.as_str() {
-            "/long" => Act::body(vec![0; MOST as usize + 1]),
+            "/long" => Act::body(vec![0; MAXIMUM_FILE_BYTES as usize + 1]),
             "/gone" => Act::status(404),
             "/cut" => Act::cut_after(2),
             _ => Act::default(),

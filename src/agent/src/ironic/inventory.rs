@@ -43,7 +43,7 @@ pub(crate) fn inspection_report(
     })
 }
 
-/// Returns the inventory.
+/// Returns the inventory of this machine in Ironic's format.
 pub(crate) fn ironic_inventory(inventory: &Inventory, addresses: &InterfaceAddresses, boot_mac: Option<&str>) -> Value {
     let system = &inventory.system;
     let threads: u32 = inventory.cpus.iter().map(|cpu| cpu.threads).sum();
@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn an_inventory_has_what_ironic_reads() {
+    fn inspection_report_has_the_fields_of_ironic() {
         let inventory = machine();
         let mac = inventory.nics[0].mac.clone();
         let v4: Ipv4Addr = "10.0.0.7".parse().unwrap();
@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn the_card_of_the_boot_is_asked_for_first_and_none_twice() {
+    fn boot_nic_comes_first_and_no_mac_twice() {
         let nic = |mac: &str| Nic { mac: mac.into(), ..Nic::default() };
         let nics = vec![nic("52:54:00:AA:00:01"), nic("52:54:00:aa:00:02"), nic(""), nic("00:00:00:00:00:00")];
         let inventory = Inventory { nics, ..Inventory::default() };
@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn a_nic_that_is_the_same_on_every_machine_is_not_looked_up() {
+    fn shared_bmc_nic_is_not_looked_up() {
         let nic = |mac: &str, driver: &str| Nic { mac: mac.into(), driver: driver.into(), ..Nic::default() };
         let bmc = nic("be:3a:f2:b6:05:9f", "cdc_ether");
         let inventory = Inventory { nics: vec![bmc.clone(), nic("52:54:00:aa:00:01", "igb")], ..Inventory::default() };

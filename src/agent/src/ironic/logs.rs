@@ -75,7 +75,7 @@ pub(crate) fn read_kernel_log() -> Vec<u8> {
         match log.read(&mut record) {
             Ok(0) => break,
             Ok(length) => text.extend_from_slice(&record[..length]),
-            // The record was overwritten before it was read. The next read returns the next record.
+            // EPIPE means that a record was overwritten before it was read. The next read returns the next record.
             Err(error) if error.raw_os_error() == Some(nix::libc::EPIPE) => {}
             Err(error) if error.kind() == ErrorKind::Interrupted => {}
             Err(_) => break,
@@ -90,7 +90,7 @@ mod tests {
     use flate2::read::GzDecoder;
 
     #[test]
-    fn what_is_packed_comes_out_again() {
+    fn packed_logs_can_be_unpacked() {
         let packed = pack_archive(&[("agent.log", b"a plan".to_vec()), ("kernel.log", Vec::new())]).unwrap();
         let packed = STANDARD.decode(packed).unwrap();
         let mut tar = tar::Archive::new(GzDecoder::new(packed.as_slice()));
@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn the_journal_is_bounded_and_has_no_passwords() {
+    fn step_log_is_limited_and_has_no_passwords() {
         let journal = StepLog::default();
         journal.append_text("fetch http://me:pass@h/i");
         assert_eq!(journal.text(), "fetch http://…@h/i\n");

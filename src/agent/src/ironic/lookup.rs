@@ -5,7 +5,7 @@ use common::error::{Error, Phase, Result};
 use std::time::Duration;
 
 const FIRST: Duration = Duration::from_secs(1);
-const LONGEST: Duration = Duration::from_secs(30);
+const MAXIMUM_RETRY_INTERVAL: Duration = Duration::from_secs(30);
 
 /// Delays before another attempt while the node is locked. Ironic locks a node for some seconds while it switches on
 /// the power of the node.
@@ -17,12 +17,12 @@ pub(crate) struct LookupRetries {
     limit: Option<Duration>,
     pause: Duration,
     locked: usize,
-    said: String,
+    last_message: String,
 }
 
 impl LookupRetries {
     pub(crate) fn new(limit: Option<Duration>) -> LookupRetries {
-        LookupRetries { limit, pause: FIRST, locked: 0, said: String::new() }
+        LookupRetries { limit, pause: FIRST, locked: 0, last_message: String::new() }
     }
 
     /// Returns the delay before the next attempt. Calls `say` with the reason for the delay if the reason has changed.
@@ -45,16 +45,16 @@ impl LookupRetries {
             IronicResult::Locked => "the node is locked (409)".to_owned(),
             IronicResult::Refused(error) | IronicResult::Unavailable(error) => error.to_string(),
         };
-        if why != self.said {
+        if why != self.last_message {
             say(&why);
-            self.said = why;
+            self.last_message = why;
         }
         let pause = if matches!(told, IronicResult::Locked) {
             self.locked += 1;
             LOCKED[(self.locked - 1).min(LOCKED.len() - 1)]
         } else {
             let pause = self.pause.mul_f64(0.5 + chance.clamp(0.0, 1.0) / 2.0);
-            self.pause = (self.pause * 2).min(LONGEST);
+            self.pause = (self.pause * 2).min(MAXIMUM_RETRY_INTERVAL);
             pause
         };
         match self.limit {
@@ -62,7 +62,7 @@ impl LookupRetries {
                 let message = format!(
                     "Ironic did not accept this machine within {seconds} s: {reply}",
                     seconds = limit.as_secs(),
-                    reply = self.said
+                    reply = self.last_message
                 );
                 Err(Error::new(Phase::Control, message))
             }
@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn pauses_grow_and_end_with_the_patience() {
+    fn lookup_delays_grow_until_the_timeout() {
         let (pauses, error, said) = run(&[IronicResult::Unknown], 600);
         assert_eq!(pauses[..7], [1.0, 2.0, 4.0, 8.0, 16.0, 30.0, 30.0]);
         assert!(pauses.iter().sum::<f64>() <= 600.0 && pauses.len() > 20, "{pauses:?}");
@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lock_is_waited_for_by_its_own_pauses() {
+    fn locked_node_has_separate_delays() {
         let (pauses, error, said) = run(&[IronicResult::Locked], 100);
         assert_eq!(pauses, [5.0, 10.0, 30.0, 30.0]);
         assert!(error.unwrap().contains("locked"));
@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn jitter_takes_away_half_at_most() {
+    fn jitter_halves_a_delay_at_most() {
         let mut patience = LookupRetries::new(None);
         for (chance, expected) in [(0.0, 0.5), (0.5, 1.5), (1.0, 4.0)] {
             let pause =
@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn a_token_of_this_boot_goes_on_and_none_is_the_end() {
+    fn stored_token_is_reused_and_missing_token_refused() {
         let node = |token: Option<&str>| FoundIronicNode {
             uuid: "n-1".into(),
             token: token.map(str::to_owned),

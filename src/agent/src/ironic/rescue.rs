@@ -12,10 +12,10 @@ use std::path::Path;
 const USER: &str = "rescue";
 
 /// Hash algorithms that the ramdisk's login supports, as prefixes defined in crypt(5).
-const KINDS: [&str; 2] = ["$5$", "$6$"];
+const HASH_PREFIXES: [&str; 2] = ["$5$", "$6$"];
 
 /// Maximum length of a password hash, in characters.
-const LONGEST: usize = 255;
+const MAXIMUM_HASH_CHARACTERS: usize = 255;
 
 /// Returns the password hash of `finalize_rescue`.
 ///
@@ -29,8 +29,8 @@ pub(crate) fn parse_password_hash(params: &Map<String, Value>) -> Result<&str, C
     }
     let hash = params.get("rescue_password").and_then(Value::as_str).unwrap_or_default();
     let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"./$=".contains(&byte);
-    let is_known = KINDS.iter().any(|kind| hash.starts_with(kind)) && hash.matches('$').count() >= 3;
-    if is_known && hash.len() <= LONGEST && hash.bytes().all(is_plain) {
+    let is_known = HASH_PREFIXES.iter().any(|kind| hash.starts_with(kind)) && hash.matches('$').count() >= 3;
+    if is_known && hash.len() <= MAXIMUM_HASH_CHARACTERS && hash.bytes().all(is_plain) {
         return Ok(hash);
     }
     refuse("the rescue password must be a SHA-256 or SHA-512 hash of crypt(5)")
@@ -61,7 +61,7 @@ mod tests {
     const HASH: &str = "$5$Xl0MbZMLvyuVXNZb$lc3L5j9I3lUnHJzjdbg.hY9rBq6kZNJlv61oVjhnFE6";
 
     #[test]
-    fn only_a_hash_lets_somebody_in() {
+    fn rescue_login_requires_a_password_hash() {
         let given = |password: Value, hashed: Value| {
             let params = json!({"rescue_password": password, "hashed": hashed});
             parse_password_hash(params.as_object().unwrap()).map(str::to_owned).map_err(|fault| fault.details)
@@ -77,7 +77,7 @@ mod tests {
     }
 
     #[test]
-    fn root_without_a_password_is_no_way_in_any_more() {
+    fn root_without_password_is_disabled() {
         let dir = tempfile::tempdir().unwrap();
         fs::create_dir(dir.path().join("etc")).unwrap();
         fs::write(dir.path().join("etc/passwd"), "root::0:0:root:/root:/bin/sh\n").unwrap();

@@ -159,8 +159,8 @@ impl RequestHandler {
         let (Some(token), Some(given)) = (token.as_deref(), last_query_value(query, "agent_token")) else {
             return false;
         };
-        // Digests are compared instead of the tokens, so that the duration of the comparison does not reveal parts of
-        // the token.
+        // Digests of the tokens are compared instead of the tokens themselves, so that the duration of the comparison
+        // does not reveal a part of the expected token.
         Sha256::digest(token) == Sha256::digest(given)
     }
 }
@@ -178,7 +178,7 @@ fn missing_token_response() -> AgentResponse {
 }
 
 /// Returns the value of a query parameter, or the last value if the parameter is repeated. Percent-encoded tokens are
-/// accepted, although tokens are URL-safe base64 and need no encoding.
+/// accepted, even though tokens are URL-safe base64 and need no encoding.
 fn last_query_value(query: &str, name: &str) -> Option<String> {
     let url = reqwest::Url::parse(&format!("http://agent/?{query}")).ok()?;
     url.query_pairs().filter(|(key, _)| key == name).last().map(|(_, value)| value.into_owned())
@@ -200,7 +200,7 @@ mod tests {
     const TOKEN: &str = "agent_token=wk56bY3h3cTPPZStDlqEixaQUjWvCzilPdrlrJ0FAbM";
 
     #[test]
-    fn who_has_no_token_sees_nothing() {
+    fn requests_without_the_token_are_rejected() {
         let routes = routes();
         for query in ["", "agent_token=", "agent_token=wk56", "wait=true", &format!("{TOKEN}&agent_token=x")] {
             for method in ["GET", "POST"] {
@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn paths_and_methods_are_those_of_ironics_agent() {
+    fn paths_and_methods_match_ironic_python_agent() {
         let routes = routes();
         for (method, path, status) in [
             ("GET", "/v1/commands", 308),
@@ -246,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_order_is_refused_in_the_words_of_ironics_agent() {
+    fn refuses_invalid_commands_as_ironic_python_agent_does() {
         let routes = routes();
         for (body, status, words) in [
             ("", 400, "400 Bad Request: Failed to decode JSON object: "),
@@ -268,7 +268,7 @@ mod tests {
     proptest! {
         /// Every refusal has the field that a conductor reads, and invalid requests never create a command.
         #[test]
-        fn any_request_has_an_answer(method in "GET|POST|PUT|[A-Z]{0,5}", path in "/?(v1/)?(commands/?)?\\PC{0,20}",
+        fn any_request_gets_a_response(method in "GET|POST|PUT|[A-Z]{0,5}", path in "/?(v1/)?(commands/?)?\\PC{0,20}",
             query in "(agent_token=)?\\PC{0,20}", body in "\\PC{0,60}|\\{\"name\": \"\\PC{0,9}\", \"params\": \\{\\}\\}") {
             let routes = routes();
             let answers = [routes.check_head(&method, &path, &query).err(), Some(routes.accept_command(false, body.as_bytes()))];

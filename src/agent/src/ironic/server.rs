@@ -100,8 +100,8 @@ async fn accept_connections(
     let places = ConnectionSlots::default();
     loop {
         let Ok((stream, address)) = listener.accept().await else {
-            // Accepting fails, for example, if no file descriptor is free. File descriptors become free when open
-            // connections end.
+            // Accepting a connection fails, for example, if no file descriptor is free. File descriptors become free
+            // when open connections end.
             tokio::time::sleep(Duration::from_millis(100)).await;
             continue;
         };
@@ -113,7 +113,7 @@ async fn accept_connections(
             let served =
                 tokio::time::timeout(bounds.connection, serve_stream(stream, tls, routes, place.clone(), bounds));
             tokio::select! {
-                // The connection ends when it is served completely, or at its timeout.
+                // The connection ends when all of its requests are served, or at its timeout.
                 _ = served => {}
                 () = place.wait_until_closed() => {}
             }
@@ -128,8 +128,8 @@ async fn serve_stream(
     place: Arc<ConnectionSlot>,
     bounds: ServerLimits,
 ) {
-    // TCP_NODELAY is set because responses are small and must be sent immediately. Without it, responses are only
-    // delayed by a few milliseconds, so an error is ignored.
+    // TCP_NODELAY is set because responses are small and must be sent immediately. If it cannot be set, responses are
+    // only delayed by a few milliseconds, so the error is ignored.
     let _ = stream.set_nodelay(true);
     let Ok(Ok(stream)) = tokio::time::timeout(bounds.handshake, tls.accept(stream)).await else { return };
     let service = service_fn(move |request| {

@@ -81,7 +81,7 @@ mod tests {
     }
 
     #[test]
-    fn disks_to_be_left_alone_are_found_by_their_hints() {
+    fn skipped_disks_are_found_by_hints() {
         let disk = |name: &str, serial: &str, size: u64| InventoryDisk {
             name: name.into(),
             device: format!("/dev/{name}").into(),
@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn a_layout_keeps_what_is_to_be_left_alone() {
+    fn layout_preserves_skipped_disks() {
         let mut layout = model::layout::read_json(&super::super::steps::tests::one_disk()).unwrap().layout;
         let inventory = super::super::steps::tests::machine("sata-1");
         preserve_skipped_disks(&mut layout, &inventory, &[]);

@@ -95,7 +95,7 @@ impl StepExecutor for MachineExecutor {
             return preflight::read_assembled_inventory();
         };
         unlock_preserved::read_ramdisk_key(layout, allocation)?;
-        // Passphrases are not requested at the console, because the console of a machine that Ironic controls is
+        // The agent does not prompt for passphrases, because the console of a machine that Ironic controls is
         // unattended.
         let mut nobody = |_: &str, _| Ok(None);
         let mut open =
@@ -108,7 +108,7 @@ impl StepExecutor for MachineExecutor {
     }
 
     fn release_all(&self, whole: bool) {
-        lock_mutex(&self.session).leave_session(if whole { FailureState::Complete } else { FailureState::HalfMade });
+        lock_mutex(&self.session).leave_session(if whole { FailureState::Complete } else { FailureState::Incomplete });
     }
 
     fn sync_filesystems(&self) {
@@ -128,8 +128,8 @@ impl StepExecutor for MachineExecutor {
     }
 }
 
-/// Control plane for steps of a conductor. Ignores all events, because the conductor reads the result of the step
-/// instead.
+/// Control plane for steps of a conductor. Events of a run are discarded, because the conductor only reads the result
+/// of each step.
 struct NoControlPlane;
 
 impl ControlPlane for NoControlPlane {

@@ -1,6 +1,5 @@
-//! Execution of steps. When a step is ordered, the plan for this step is made and printed. A step that cannot be
-//! carried out is refused with all reasons before its first write. All steps of a deploy belong to one plan. The plan
-//! is made again for each step, with the arguments of this step.
+//! Execution of steps. When a step is ordered, its plan is made with its arguments, and printed. A step that cannot be
+//! carried out is refused with all reasons before its first write. All steps of a deploy belong to one plan.
 
 use super::commands::IronicStepKind;
 use super::deploy_args::{self, IronicNode, RequestedMode};
@@ -29,13 +28,13 @@ mod independent_steps;
 mod reinstall_decision;
 
 /// Placeholder for an image that a later step specifies.
-const LATER: &str = "the image that burn_image specifies";
+const LATER_IMAGE_PLACEHOLDER: &str = "the image that burn_image specifies";
 
 pub(crate) struct StepRunner {
     hands: Arc<dyn StepExecutor>,
     journal: Arc<StepLog>,
     consoles: Vec<String>,
-    begun: Mutex<Option<StartedDeploy>>,
+    started: Mutex<Option<StartedDeploy>>,
     written: Mutex<Option<WrittenImage>>,
 }
 
@@ -69,7 +68,7 @@ struct StartedDeploy {
 
 impl StepRunner {
     pub(crate) fn new(hands: Arc<dyn StepExecutor>, journal: Arc<StepLog>, consoles: &[String]) -> StepRunner {
-        StepRunner { hands, journal, consoles: consoles.to_vec(), begun: Mutex::default(), written: Mutex::default() }
+        StepRunner { hands, journal, consoles: consoles.to_vec(), started: Mutex::default(), written: Mutex::default() }
     }
 
     /// Executes a step. Returns its result.
@@ -107,7 +106,7 @@ impl StepRunner {
         }
     }
 
-    /// Executes a step that manages arrays. Returns the result in Ironic's storage format.
+    /// Executes a step that manages arrays. Returns the result in the format in which Ironic stores it in the node.
     fn run_raid_step(&self, step: &str, node: &IronicNode, args: &Map<String, Value>) -> Result<Value> {
         match step {
             "apply_configuration" => {
@@ -124,7 +123,7 @@ impl StepRunner {
                 // This step ends a started deploy, because everything that the deploy has mounted or activated is
                 // released.
                 self.hands.release_all(true);
-                *lock_mutex(&self.begun) = None;
+                *lock_mutex(&self.started) = None;
                 Ok(target.clone())
             }
             "delete_configuration" => self.erase_disks(node, EraseMode::None, skipped_disks::is_below_an_array),
@@ -134,23 +133,23 @@ impl StepRunner {
 
     /// Drops the state of previous steps.
     fn drop_state(&self) {
-        *lock_mutex(&self.begun) = None;
+        *lock_mutex(&self.started) = None;
         *lock_mutex(&self.written) = None;
     }
 
     /// Returns the UUIDs of the filesystems mounted at `/` and `/boot/efi`.
     pub(crate) fn root_and_esp_uuids(&self) -> Option<(String, Option<String>)> {
-        let begun = lock_mutex(&self.begun);
-        let plan = &begun.as_ref()?.plan;
+        let started = lock_mutex(&self.started);
+        let plan = &started.as_ref()?.plan;
         let esp = plan.fstab.iter().find(|entry| entry.path == "/boot/efi");
         let esp = esp.and_then(|entry| entry.source.strip_prefix("UUID=")).map(str::to_owned);
         Some((plan.root_uuid.clone(), esp))
     }
 
-    /// Returns whether the machine has no partial installation: either all steps of the deploy are complete, or none
-    /// was started.
+    /// Returns false if the machine has a partial installation, and true if either all steps of the deploy are complete
+    /// or none was started.
     pub(crate) fn is_whole(&self) -> bool {
-        lock_mutex(&self.begun).as_ref().is_none_or(|begun| begun.done == core_step_count())
+        lock_mutex(&self.started).as_ref().is_none_or(|started| started.done == core_step_count())
     }
 
     /// Unmounts and stops everything that the steps have left active, before the power is switched off.
@@ -166,10 +165,10 @@ impl StepRunner {
         let wish = deploy_args::parse_mode(args)?;
         let mut allocation = deploy_args::build_allocation(node, args)?;
         if until > 1 && allocation.image.url.is_empty() {
-            return Err(step_refusal(NO_IMAGE));
+            return Err(step_refusal(IMAGE_NOT_SPECIFIED));
         }
         if allocation.image.url.is_empty() {
-            allocation.image.id = LATER.to_owned();
+            allocation.image.id = LATER_IMAGE_PLACEHOLDER.to_owned();
         }
         // The reinstall is requested even though the installation to replace is not known yet, because preserved
         // volumes must be unlocked first.
@@ -184,7 +183,7 @@ impl StepRunner {
         self.drop_state();
         let mut allocation = deploy_args::build_allocation(node, &Map::new())?;
         if allocation.image.url.is_empty() {
-            allocation.image.id = LATER.to_owned();
+            allocation.image.id = LATER_IMAGE_PLACEHOLDER.to_owned();
         }
         let inventory = self.hands.begin_step(None)?;
         let skipped = skipped_disks::find_skipped_disks(node, &inventory)?;
@@ -220,33 +219,36 @@ impl StepRunner {
 
     fn burn_image(&self, node: &IronicNode, args: &Map<String, Value>, until: usize) -> Result<Value> {
         let image = deploy_args::choose_image(node, args).map_err(|problem| step_refusal(&problem.to_string()))?;
-        let mut begun = self.take_started(1)?;
-        let Some(image) = image else { return self.restore_started(begun, step_refusal(NO_IMAGE)) };
-        begun.deploy.allocation.image = image;
-        match self.make_plan(&mut begun.deploy) {
+        let mut started = self.take_started(1)?;
+        let Some(image) = image else { return self.restore_started(started, step_refusal(IMAGE_NOT_SPECIFIED)) };
+        started.deploy.allocation.image = image;
+        match self.make_plan(&mut started.deploy) {
             Ok(plan)
                 if plan.select_steps(&core_step_names(0..1)).stages
-                    == begun.plan.select_steps(&core_step_names(0..1)).stages =>
+                    == started.plan.select_steps(&core_step_names(0..1)).stages =>
             {
-                begun.plan = plan;
-                self.run_part(begun, until)
+                started.plan = plan;
+                self.run_part(started, until)
             }
             Ok(_) => self.restore_started(
-                begun,
-                step_refusal("this image requires another preparation of the disks than `apply_layout` has carried out; set the image as the node's `image_source`, and deploy again"),
+                started,
+                step_refusal(
+                    "the step `apply_layout` prepared the disks for another image, and this image requires \
+                    different disk contents; set this image as the node's `image_source`, and deploy again",
+                ),
             ),
-            Err(error) => self.restore_started(begun, error),
+            Err(error) => self.restore_started(started, error),
         }
     }
 
     fn continue_deploy(&self, from: usize, until: usize) -> Result<Value> {
-        let begun = self.take_started(from)?;
-        self.run_part(begun, until)
+        let started = self.take_started(from)?;
+        self.run_part(started, until)
     }
 
     /// Runs the core steps from the first incomplete step to step `until` (exclusive) as one part of the plan.
-    fn run_part(&self, mut begun: StartedDeploy, until: usize) -> Result<Value> {
-        let part = begun.plan.select_steps(&core_step_names(begun.done..until));
+    fn run_part(&self, mut started: StartedDeploy, until: usize) -> Result<Value> {
+        let part = started.plan.select_steps(&core_step_names(started.done..until));
         self.log_text(&part.to_string());
         let done = match self.hands.run_part(&part) {
             Ok(done) => done,
@@ -256,23 +258,24 @@ impl StepRunner {
                 return Err(error);
             }
         };
-        begun.done = until;
-        let result = step_result(&begun, &done);
-        if begun.done == core_step_count() {
+        started.done = until;
+        let result = step_result(&started, &done);
+        if started.done == core_step_count() {
             self.hands.release_all(true);
         }
-        *lock_mutex(&self.begun) = Some(begun);
+        *lock_mutex(&self.started) = Some(started);
         Ok(result)
     }
 
     /// Removes the started deploy from the state and returns it, if exactly `done` of its steps are complete.
     fn take_started(&self, done: usize) -> Result<StartedDeploy> {
-        let mut slot = lock_mutex(&self.begun);
+        let mut slot = lock_mutex(&self.started);
         match slot.take() {
-            Some(begun) if begun.done == done => Ok(begun),
+            Some(started) if started.done == done => Ok(started),
             other => {
                 let before = core_step_names(done - 1..done)[0];
-                let last = other.as_ref().map_or("nothing", |begun| core_step_names(begun.done - 1..begun.done)[0]);
+                let last =
+                    other.as_ref().map_or("nothing", |started| core_step_names(started.done - 1..started.done)[0]);
                 let message = format!(
                     "this step must follow the step {before}, but the last completed step of this boot is {last}"
                 );
@@ -284,8 +287,8 @@ impl StepRunner {
 
     /// Restores the state of the deploy after a step was refused. The refused step has not changed anything, and can be
     /// ordered again.
-    fn restore_started(&self, begun: StartedDeploy, why: Error) -> Result<Value> {
-        *lock_mutex(&self.begun) = Some(begun);
+    fn restore_started(&self, started: StartedDeploy, why: Error) -> Result<Value> {
+        *lock_mutex(&self.started) = Some(started);
         Err(why)
     }
 
@@ -330,7 +333,7 @@ impl StepRunner {
     }
 }
 
-const NO_IMAGE: &str = "neither the argument `image` nor the node's `image_source` specifies an image";
+const IMAGE_NOT_SPECIFIED: &str = "neither the argument `image` nor the node's `image_source` specifies an image";
 
 fn unimplemented_step(step: &str) -> Error {
     Error::refusal(Phase::Plan, format!("internal error: the step {step} is listed, but not implemented"))
@@ -345,16 +348,16 @@ fn core_step_names(range: std::ops::Range<usize>) -> Vec<&'static str> {
     deploy_steps::core_steps().skip(range.start).take(range.len()).collect()
 }
 
-/// Returns the number of core steps.
+/// Returns the number of core steps of a deploy.
 fn core_step_count() -> usize {
     deploy_steps::core_steps().count()
 }
 
-fn step_result(begun: &StartedDeploy, done: &DiskChanges) -> Value {
+fn step_result(started: &StartedDeploy, done: &DiskChanges) -> Value {
     json!({
-        "steps": core_step_names(0..begun.done),
-        "image": begun.deploy.allocation.image.id,
-        "root_uuid": begun.plan.root_uuid,
+        "steps": core_step_names(0..started.done),
+        "image": started.deploy.allocation.image.id,
+        "root_uuid": started.plan.root_uuid,
         "erased": done.erased,
         "kept": done.kept,
         "burned": done.burn,

@@ -9,7 +9,7 @@ use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
-/// Directory in memory.
+/// Directory of the stored credentials, in memory.
 pub(crate) const DIRECTORY: &str = "/run/drophammer";
 
 const TOKEN: &str = "ironic-token.json";
@@ -34,15 +34,15 @@ pub(crate) fn write_token(directory: &Path, token: &StoredToken) -> Result<()> {
     write_value(directory, TOKEN, token)
 }
 
-/// Reads a value. Returns `None` if the file is missing or damaged.
+/// Reads the credential that is stored under a name. Returns `None` if its file is missing or damaged.
 pub(crate) fn read_value<T: DeserializeOwned>(directory: &Path, name: &str) -> Option<T> {
     serde_json::from_slice(&fs::read(directory.join(name)).ok()?).ok()
 }
 
-/// Writes a value, readable only by root.
+/// Stores a credential in a file that only root can read.
 ///
 /// # Errors
-/// Fails if the value cannot be written.
+/// Fails if the file cannot be written.
 pub(crate) fn write_value(directory: &Path, name: &str, value: &impl Serialize) -> Result<()> {
     let (path, new) = (directory.join(name), directory.join(format!("{name}.new")));
     let write = || {
@@ -57,7 +57,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_token_is_kept_for_its_node_and_for_root_alone() {
+    fn token_is_stored_per_node_for_root_only() {
         let folder = tempfile::tempdir().unwrap();
         let directory = folder.path().join("run");
         assert_eq!(read_token(&directory, "n"), None);

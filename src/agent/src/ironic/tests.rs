@@ -19,7 +19,7 @@ const FOUND: &str = r#"{"node": {"uuid": "n-1"}, "config": {"heartbeat_timeout":
 fn powers_off(token: &'static str) -> impl Fn(&Request) -> Act + Send + Sync {
     move |request| {
         if request.path.starts_with("/v1/lookup") {
-            return Act::says(200, &FOUND.replace("TOKEN", token));
+            return Act::respond(200, &FOUND.replace("TOKEN", token));
         }
         let body: serde_json::Value = serde_json::from_str(&request.body).unwrap();
         let (url, token) = (body["callback_url"].as_str().unwrap(), body["agent_token"].as_str().unwrap());
@@ -28,7 +28,7 @@ fn powers_off(token: &'static str) -> impl Fn(&Request) -> Act + Send + Sync {
             let client = linux::http::client_builder(None).danger_accept_invalid_certs(true).build().unwrap();
             client.post(url).body(r#"{"name": "standby.power_off", "params": {}}"#).send().unwrap();
         });
-        Act::says(202, "")
+        Act::respond(202, "")
     }
 }
 
@@ -41,7 +41,7 @@ fn serve(server: &Server, directory: &Path) -> Result<IronicEnding> {
 }
 
 #[test]
-fn a_machine_is_looked_up_lives_and_goes_off() {
+fn agent_looks_up_sends_heartbeats_and_powers_off() {
     let (server, boot) = (Server::start(Vec::new(), powers_off("t-1")), tempfile::tempdir().unwrap());
     assert_eq!(serve(&server, boot.path()).unwrap(), IronicEnding::PowerOff);
     let paths: Vec<String> =
@@ -57,19 +57,19 @@ fn a_machine_is_looked_up_lives_and_goes_off() {
 
 /// The conductor forgets the agent, which then gets another token by a new lookup.
 #[test]
-fn one_that_is_forgotten_looks_itself_up_again() {
+fn rejected_token_causes_another_lookup() {
     let lookups = Mutex::new(0);
     let second = powers_off("t-2");
     let server = Server::start(Vec::new(), move |request: &Request| {
         let mut lookups = lookups.lock().unwrap();
         *lookups += u32::from(request.path.starts_with("/v1/lookup"));
         match *lookups {
-            1 if request.path.starts_with("/v1/lookup") => Act::says(200, &FOUND.replace("TOKEN", "t-1")),
-            1 => Act::says(
+            1 if request.path.starts_with("/v1/lookup") => Act::respond(200, &FOUND.replace("TOKEN", "t-1")),
+            1 => Act::respond(
                 400,
                 r#"{"error_message": "{\"faultstring\": \"Invalid or missing agent token received.\"}"}"#,
             ),
-            2 => Act::says(404, ""),
+            2 => Act::respond(404, ""),
             _ => second(request),
         }
     });
@@ -78,7 +78,7 @@ fn one_that_is_forgotten_looks_itself_up_again() {
 
 /// A busy conductor accepts the first heartbeats after the end of a command, but reads the result only at a later one.
 #[test]
-fn the_end_of_a_command_is_told_more_than_once() {
+fn several_heartbeats_follow_the_end_of_a_command() {
     let beats = Mutex::new(0);
     let order = |request: &Request, name: &'static str| {
         let body: serde_json::Value = serde_json::from_str(&request.body).unwrap();
@@ -91,7 +91,7 @@ fn the_end_of_a_command_is_told_more_than_once() {
     };
     let server = Server::start(Vec::new(), move |request: &Request| {
         if request.path.starts_with("/v1/lookup") {
-            return Act::says(200, &FOUND.replace("TOKEN", "t-1"));
+            return Act::respond(200, &FOUND.replace("TOKEN", "t-1"));
         }
         let mut beats = beats.lock().unwrap();
         *beats += 1;
@@ -100,13 +100,13 @@ fn the_end_of_a_command_is_told_more_than_once() {
             4 => order(request, "standby.power_off"),
             _ => {}
         }
-        Act::says(202, "")
+        Act::respond(202, "")
     });
     assert_eq!(serve(&server, tempfile::tempdir().unwrap().path()).unwrap(), IronicEnding::PowerOff);
 }
 
 #[test]
-fn the_way_to_ironic_says_the_own_address() {
+fn source_address_follows_the_route_to_ironic() {
     assert_eq!(source_address_for(&("127.0.0.1".to_owned(), 6385)).unwrap(), "127.0.0.1".parse::<IpAddr>().unwrap());
     assert!(source_address_for(&("no-such-host.invalid".to_owned(), 6385)).is_err());
 }

@@ -64,7 +64,7 @@ impl CommandWorker {
         let args = step.get("args").and_then(Value::as_object).unwrap_or(&nothing);
         self.journal.append_text(&format!("{} step {interface}.{name}", words.kind));
         let result = self.steps.run_step(offer, &node, args).map_err(|error| words.step_fault(&error))?;
-        // The result includes a copy of the request, by which the conductor identifies the completed step.
+        // The result of a step includes a copy of the request, which identifies the completed step to the conductor.
         Ok(json!({ words.result: result, words.step: step }))
     }
 
@@ -128,7 +128,7 @@ impl CommandExecutor for CommandWorker {
             IronicCommand::ExecuteStep(_)
             | IronicCommand::InstallBootloader
             | IronicCommand::PowerOff
-            | IronicCommand::RunImage => HeartbeatSignal::Beat,
+            | IronicCommand::RunImage => HeartbeatSignal::ReportNow,
             IronicCommand::GetSteps(_)
             | IronicCommand::Sync
             | IronicCommand::GetPartitionUuids
@@ -136,7 +136,7 @@ impl CommandExecutor for CommandWorker {
             | IronicCommand::FinalizeRescue
             | IronicCommand::Lockdown => return,
         };
-        // Sending fails only if the agent is about to exit.
+        // An error is ignored: sending fails only if the agent is about to exit.
         let _ = self.signals.send(signal);
     }
 }
@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn the_steps_are_told_in_ironics_shape() {
+    fn steps_are_listed_in_the_format_of_ironic() {
         for (of, key, first) in [
             (IronicStepKind::Clean, "clean_steps", Some("erase_devices_metadata")),
             (IronicStepKind::Deploy, "deploy_steps", Some("install")),
@@ -228,9 +228,10 @@ mod tests {
         }
     }
 
-    /// The conductor sends another priority, and a field that the agent does not have.
+    /// The conductor may change the priority of the step, and may add a field that the agent's step list does not
+    /// contain.
     #[test]
-    fn a_step_is_echoed_as_it_was_received() {
+    fn step_is_returned_as_received() {
         let step = json!({"interface": "deploy", "step": "erase_devices_metadata", "abortable": true, "priority": 10,
             "requires_ramdisk": true});
         let params = map(json!({"step": step, "node": {"uuid": "n"}, "ports": [], "clean_version": agent_version()}));
@@ -241,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_run_is_a_fault_with_our_words_as_details() {
+    fn failed_step_is_a_fault_with_details() {
         let run = |of: IronicStepKind, params: Value| {
             worker().execute_command(IronicCommand::ExecuteStep(of), &map(params)).unwrap_err()
         };
@@ -260,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn logs_are_told_and_what_is_not_there_is_refused() {
+    fn logs_are_returned_and_unsupported_commands_refused() {
         let worker = worker();
         let told = worker.execute_command(IronicCommand::CollectSystemLogs, &Map::new()).unwrap().unwrap();
         assert!(told["system_logs"].as_str().unwrap().len() > 20);

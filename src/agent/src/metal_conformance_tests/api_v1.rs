@@ -39,7 +39,7 @@ impl First {
     fn start() -> First {
         let folder = tempfile::tempdir().unwrap();
         certificates(folder.path());
-        // Both listeners are open at the same time, so the ports differ.
+        // Both listeners stay open until both ports are chosen, so the two ports differ.
         let free = [(); 2].map(|()| TcpListener::bind("127.0.0.1:0").unwrap());
         let ports = free.map(|free| free.local_addr().unwrap().port());
         let rack = First::run(folder.path(), ports);
@@ -67,7 +67,7 @@ impl First {
     }
 
     fn config(&self) -> pixie_config::PixieConfig {
-        pixie_config::fetch_config(&format!("{}/certs", self.rack.url), MACHINE, control::retry::ONCE).unwrap()
+        pixie_config::fetch_config(&format!("{}/certs", self.rack.url), MACHINE, control::retry::NO_RETRIES).unwrap()
     }
 
     /// Boots a machine like [`MetalControlPlane::new`], but with shorter timeouts.
@@ -186,7 +186,8 @@ fn judge_first_installations() {
             "Register",
             "GET machine",
             "Send Waiting",
-            // The machine keeps one stream open from the first wait until it receives the allocation.
+            // There is only one call of `Wait`, because the machine keeps its stream open from the first wait until it
+            // receives the allocation.
             "Wait",
             "GET machine",
             "Send Installing",
@@ -198,8 +199,8 @@ fn judge_first_installations() {
     }
 }
 
-/// Tests that the client reports which certificate or key was rejected, and then fetches the certificates and the key
-/// from pixie again.
+/// Tests that the client first reports which certificate or key the server has rejected, and then fetches the
+/// certificates and the key from pixie again.
 #[test]
 #[ignore = "scripts/metal"]
 fn judge_first_certificates() {
@@ -220,11 +221,11 @@ fn judge_first_certificates() {
         let error = register(&control).unwrap_err();
         println!("{client}: {error}");
         assert!(error.contains(words), "{error}");
-        // Before the next attempt, pixie gets a valid certificate.
+        // Before the client tries again, the test provides pixie with a valid certificate.
         let before = offered();
         first.rack.steer("set", &json!({"client": "client"}));
         register(&control).unwrap();
-        assert!(offered() > before, "pixie was not asked again");
+        assert!(offered() > before, "no further request was sent to pixie");
     }
     first.rack.steer("set", &json!({"hmac": "another-key"}));
     let (control, _) = first.boots();
@@ -240,7 +241,7 @@ fn judge_first_certificates() {
 /// a rejected report.
 #[test]
 #[ignore = "scripts/metal"]
-fn judge_first_what_goes_wrong() {
+fn judge_first_failures() {
     let first = First::start();
     let (control, _) = first.boots();
     let mut alone = machine();
@@ -280,7 +281,7 @@ fn judge_first_what_goes_wrong() {
 #[ignore = "scripts/metal"]
 fn judge_first_server_that_dies() {
     let mut first = First::start();
-    // On a busy host, the server may start late.
+    // The client retries for a longer time, because the server may start late on a busy host.
     let (control, _) =
         first.boots_with(V1Timeouts { retries: RetryPolicy { patience: PATIENCE, ..QUICK.retries }, ..QUICK });
     control.register_machine(&machine()).unwrap();

@@ -13,11 +13,11 @@ fn answer(newest: Option<(&str, &str)>, allocation: Option<Allocation>) -> Assig
 /// The sender keeps its system if a machine file is temporarily unreadable, or if the control plane has an earlier
 /// version.
 #[test]
-fn a_missing_answer_is_waited_for_and_an_end_is_said() {
+fn missing_answer_is_awaited_and_an_end_is_reported() {
     let moving = MigrationOffer {
         order: "o1".to_owned(),
         part: MigrationSide::Send,
-        begun: true,
+        started: true,
         awaits_approval: false,
         peer: None,
         carried: None,
@@ -46,26 +46,26 @@ fn a_missing_answer_is_waited_for_and_an_end_is_said() {
     ] {
         assert!(matches!(after(newest, allocation), SenderAction::Reboot(_)), "{newest:?}");
     }
-    // An earlier version of the server does not report a status when the migration has ended. The sender waits in that
-    // case too.
+    // An earlier version of the server does not report a status when the migration has ended. The sender also waits in
+    // that case.
     assert!(matches!(after(None, Some(other)), SenderAction::Wait(_)));
 }
 
 /// Attack: a machine that impersonates the receiver requests the disks. The control plane may have been deceived,
 /// or be malicious itself.
 #[test]
-fn nothing_is_sent_to_a_machine_that_nobody_vouches_for() {
+fn nothing_is_sent_to_an_unapproved_machine() {
     let own = OwnIdentity::generate_identity(Path::new("/there/is/no/secret")).unwrap();
     let certificate =
         OwnIdentity::generate_identity(Path::new("/there/is/no/secret")).unwrap().certificate().to_owned();
-    for (approved, begun, is_sent_to) in
+    for (approved, started, is_sent_to) in
         [(false, true, false), (false, false, false), (true, false, false), (true, true, true)]
     {
         let peer = Some(MigrationPeer { certificate: certificate.clone(), address: String::new(), approved });
         let (order, part) = ("o1".to_owned(), MigrationSide::Send);
         let moving =
-            MigrationOffer { order, part, begun, awaits_approval: false, peer, carried: None, disks: Vec::new() };
-        assert_eq!(find_trusted_receiver(&own, &moving, "").unwrap().is_some(), is_sent_to, "{approved} {begun}");
+            MigrationOffer { order, part, started, awaits_approval: false, peer, carried: None, disks: Vec::new() };
+        assert_eq!(find_trusted_receiver(&own, &moving, "").unwrap().is_some(), is_sent_to, "{approved} {started}");
     }
     // The signature with the secret replaces the approval.
     let secret = tempfile::NamedTempFile::new().unwrap();
@@ -82,26 +82,26 @@ fn nothing_is_sent_to_a_machine_that_nobody_vouches_for() {
 
 /// Once the other machine has erased its disks, an untrusted certificate no longer ends the migration.
 #[test]
-fn a_certificate_is_looked_at_before_the_other_machine_has_begun() {
+fn certificate_is_checked_before_the_receiver_starts() {
     let own = OwnIdentity::generate_identity(Path::new("/there/is/no/secret")).unwrap();
     let good = OwnIdentity::generate_identity(Path::new("/there/is/no/secret")).unwrap().certificate().to_owned();
-    let of = |certificate: &str, begun| {
+    let of = |certificate: &str, started| {
         let peer = Some(MigrationPeer { certificate: certificate.to_owned(), address: String::new(), approved: true });
         let (order, part) = ("o1".to_owned(), MigrationSide::Send);
         let moving =
-            MigrationOffer { order, part, begun, awaits_approval: false, peer, carried: None, disks: Vec::new() };
+            MigrationOffer { order, part, started, awaits_approval: false, peer, carried: None, disks: Vec::new() };
         find_trusted_receiver(&own, &moving, "sent").map(|peer| peer.map(|peer| peer.certificate.clone()))
     };
     assert_eq!(of(&good, false).unwrap(), None);
     assert_eq!(of(&good, true).unwrap(), Some(good.clone()));
     assert_eq!(of("sent", true).unwrap(), None);
-    assert_eq!(of("none", true).unwrap(), Some("none".to_owned()), "that fails with words, and is tried again");
+    assert_eq!(of("none", true).unwrap(), Some("none".to_owned()), "the transfer fails with an error, and is retried");
     let refused = of("none", false).unwrap_err();
     assert!(refused.is_refusal() && refused.to_string().contains("certificate of the other machine"), "{refused}");
 }
 
 #[test]
-fn what_shares_a_disk_is_read_one_after_the_other() {
+fn devices_that_share_a_disk_are_read_sequentially() {
     let disk = |name: &str| InventoryDisk {
         name: name.into(),
         device: format!("/dev/{name}").as_str().into(),

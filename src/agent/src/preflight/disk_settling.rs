@@ -6,7 +6,7 @@ use model::recorded_disks::ConnectedDisk;
 use std::time::Duration;
 
 /// Time without changes after which the disks are considered stable.
-const STILL: Duration = Duration::from_secs(5);
+const STABLE_DURATION: Duration = Duration::from_secs(5);
 
 /// Time limits for waiting for disks.
 #[derive(Debug, Clone, Copy)]
@@ -18,15 +18,15 @@ pub(crate) struct DiskWaitLimits {
 }
 
 impl DiskWaitLimits {
-    /// Limits for the disks of a layout.
+    /// Limits of the wait for the disks of a layout.
     pub(crate) const LAYOUT: DiskWaitLimits =
         DiskWaitLimits { late: Duration::from_secs(30), restless: Duration::from_secs(60) };
-    /// Limits for the recorded disks of a pool machine. The disks of a full enclosure need minutes to spin up, and a
-    /// pool machine can wait.
+    /// Limits of the wait for the recorded disks of a pool machine. The disks of a full enclosure need minutes to spin
+    /// up, and a pool machine can wait.
     pub(crate) const POOL: DiskWaitLimits =
         DiskWaitLimits { late: Duration::from_secs(180), restless: Duration::from_secs(240) };
-    /// Limits for a pool machine without a record of earlier boots. The expected disks are unknown, and each of them
-    /// may appear late.
+    /// Limits of the wait for the disks of a pool machine without a record of earlier boots. The expected disks are
+    /// unknown, and each of them may appear late.
     pub(crate) const FIRST_BOOT: DiskWaitLimits =
         DiskWaitLimits { late: Duration::from_secs(60), restless: Duration::from_secs(240) };
 }
@@ -44,14 +44,14 @@ impl DiskSettling {
         DiskSettling { picture: None, since: Duration::ZERO, patience }
     }
 
-    /// Returns whether the wait is over. `complete` is true if all expected disks are present. `elapsed` is the
-    /// duration of the wait so far.
+    /// Returns whether the wait for disks is over. `complete` is true if all expected disks are present. `elapsed` is
+    /// the duration of the wait so far.
     pub(crate) fn is_over(&mut self, disks: &[InventoryDisk], complete: bool, elapsed: Duration) -> bool {
         let picture: Vec<ConnectedDisk> = disks.iter().map(ConnectedDisk::from).collect();
         if self.picture.as_ref() != Some(&picture) {
             (self.picture, self.since) = (Some(picture), elapsed);
         }
-        let is_still = elapsed.saturating_sub(self.since) >= STILL;
+        let is_still = elapsed.saturating_sub(self.since) >= STABLE_DURATION;
         elapsed >= self.patience.restless || (is_still && (complete || elapsed >= self.patience.late))
     }
 }
@@ -71,9 +71,12 @@ mod tests {
     type Looks = &'static [(u64, &'static str, bool, bool)];
 
     #[test]
-    fn the_first_picture_in_which_all_is_found_is_not_the_last() {
+    fn wait_ends_when_complete_disks_remain_unchanged() {
         let cases: [(&str, Looks); 5] = [
-            ("all there from the beginning", &[(0, "ab", true, false), (4, "ab", true, false), (5, "ab", true, true)]),
+            (
+                "all disks present from the start",
+                &[(0, "ab", true, false), (4, "ab", true, false), (5, "ab", true, true)],
+            ),
             (
                 "a smaller one comes late",
                 &[
@@ -113,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn another_disk_of_the_same_name_is_another_picture() {
+    fn another_disk_of_the_same_name_restarts_the_wait() {
         let (mut one, mut still) = (disks("a"), DiskSettling::with_patience(DiskWaitLimits::LAYOUT));
         assert!(!still.is_over(&one, true, Duration::ZERO));
         one[0].diskseq = 7;
@@ -123,9 +126,9 @@ mod tests {
 
     /// A pool machine has no layout, so any set of disks would count as complete.
     #[test]
-    fn a_pool_machine_waits_for_its_late_disks() {
+    fn pool_machine_waits_for_known_disks() {
         let cases: [(&str, DiskWaitLimits, Looks); 4] = [
-            ("all known disks are there", DiskWaitLimits::POOL, &[(0, "ab", true, false), (5, "ab", true, true)]),
+            ("all known disks are present", DiskWaitLimits::POOL, &[(0, "ab", true, false), (5, "ab", true, true)]),
             (
                 "a known disk is behind a slow controller",
                 DiskWaitLimits::POOL,

@@ -13,7 +13,6 @@
 //!
 //! As with every control plane, a marker of this allocation itself means that the allocation is already installed.
 
-use super::local_state::has_contents;
 use common::error::{Error, Phase, Result};
 use common::error_code::ErrorCode;
 use model::allocation::{Allocation, OrderNumber, OrderedReinstall};
@@ -21,6 +20,7 @@ use model::device_name::DevicePath;
 use model::install_marker::{InstallMarker, lineage};
 use model::inventory::Inventory;
 use model::storage_graph;
+use plan::has_contents;
 
 /// Returns whether this installation preserves disks.
 pub(crate) fn preserves_disks(machine: &str, allocation: &Allocation, inventory: &Inventory) -> bool {
@@ -56,8 +56,8 @@ pub(crate) fn adopt_as_reinstall(
     )))
 }
 
-/// Returns the newest installation of this allocation's owner; `None` if there is no such installation, or if this
-/// allocation itself is installed.
+/// Returns the marker of the newest installation of the allocation's project on this machine; `None` if there is no
+/// such marker, or if one of this machine's markers is that of the allocation itself.
 ///
 /// # Errors
 /// Fails if it is unknown which installation is the newest.
@@ -83,8 +83,8 @@ fn find_newest_installation<'a>(
     })
 }
 
-/// Returns the installations of this allocation's owner on this machine. Returns an empty list if this allocation
-/// itself is installed.
+/// Returns the install markers of this machine that belong to the allocation's project. Returns an empty list if one of
+/// this machine's markers is that of the allocation itself.
 fn find_owner_installations<'a>(
     machine: &str,
     allocation: &Allocation,
@@ -175,7 +175,7 @@ filesystems: [{path: /, device: /dev/sda1, format: ext4}, {path: /srv, device: /
     }
 
     #[test]
-    fn the_table_holds() {
+    fn marker_of_the_same_project_becomes_a_reinstall() {
         for (keeps_disks, markers, sdb_holds, reinstall, refused) in [
             (false, vec![("m", "old", "p")], true, false, false),
             (true, vec![("m", "old", "p")], true, true, false),
@@ -202,14 +202,14 @@ filesystems: [{path: /, device: /dev/sda1, format: ext4}, {path: /srv, device: /
     }
 
     #[test]
-    fn nothing_is_erased_for_a_layout_that_cannot_be_read() {
+    fn unreadable_layout_prevents_erasure() {
         let asked = Allocation { filesystemlayout: json!({"id": 7}), ..allocation(true) };
         assert!(refuse_data_loss("m", &asked, &inventory(&[], true)).unwrap_err().is_refusal());
     }
 
-    /// Two installations of one owner: either of the two clocks may have been wrong.
+    /// The times of two installations do not prove which one is newer, because either clock may have been wrong.
     #[test]
-    fn the_newest_of_two_installations_is_the_one_that_replaced_the_other() {
+    fn superseding_installation_counts_as_the_newest() {
         for [old_time, new_time] in [["2099-01-01", "1970-01-01"], ["1970-01-01", "2099-01-01"]] {
             let mut there = inventory(&[("m", "first", "p"), ("m", "second", "p")], true);
             let [old, new] = &mut there.filesystems[..] else { panic!("{there:?}") };
@@ -227,7 +227,7 @@ filesystems: [{path: /, device: /dev/sda1, format: ext4}, {path: /srv, device: /
                 let refused = refused.unwrap_err().to_string();
                 assert!(refused.contains("first") && refused.contains("second"), "{refused}");
             }
-            assert!(preserves_disks("m", &allocation(true), &unproven), "it must not count as an empty machine");
+            assert!(preserves_disks("m", &allocation(true), &unproven), "the machine must not count as empty");
             assert_eq!(adopt_as_reinstall("m", &mut allocation(false), &mut unproven).unwrap(), None);
         }
     }

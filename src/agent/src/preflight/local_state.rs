@@ -6,19 +6,17 @@
 //! | no marker of this allocation | an installation | carried out, if all objects that could contain a marker were read, or if the operator discards the disks of the unread objects (`give_up`) |
 //! | no marker of this machine, but data on disks that the layout preserves | an installation | refused: the disk with the marker may have been replaced |
 //! | a marker of this allocation | an installation | the installed system is booted |
-//! | a marker of the started attempt of this reinstall | a reinstall | the installed system is booted (`plan`) |
-//! | anything else | a reinstall | carried out, or refused (`plan`), while attempts are left |
+//! | a marker of the started attempt of this reinstall | a reinstall | the installed system is booted, as decided by the crate `plan` |
+//! | anything else | a reinstall | refused if no attempts are left, otherwise carried out or refused by the crate `plan` |
 
 use super::opaque_objects::refuse_opaque;
 use common::error::{Error, Phase, Result};
 use common::error_code::ErrorCode;
-use model::allocation::{Allocation, OrderNumber, RecordSource};
-use model::device_name::DevicePath;
+use model::allocation::{Allocation, OrderNumber};
 use model::install_marker::InstallMarker;
-use model::inventory::{Inventory, InventoryDisk};
+use model::inventory::Inventory;
 use model::layout::Layout;
-use plan::{DiskPlan, DiskVerdict, InstallClaim, InstallMode, MarkerWaiver, PlanRequest};
-use uuid::Uuid;
+use plan::{InstallClaim, PlanRequest};
 
 /// Completes the allocation from the markers on the disks. A reinstall order without an id gets the next free number as
 /// its id, because this control plane does not assign ids.
@@ -55,7 +53,7 @@ fn require_attempts_left(
     own: &[&InstallMarker],
 ) -> Result<()> {
     let Some(order) = allocation.order.as_ref().filter(|order| order.attempt > order.attempts) else { return Ok(()) };
-    let (begun_on, attempt) = (order.disks.clone(), order.attempt_record.clone().filter(|_| order.begun));
+    let (begun_on, attempt) = (order.disks.clone(), order.attempt_record.clone().filter(|_| order.started));
     let claim = InstallClaim { order: Some(order.id.clone()), begun_on, attempt, ..claim };
     if own.iter().any(|marker| plan::is_carried_out(inventory, &claim, marker)) {
         return Ok(());
@@ -85,46 +83,22 @@ pub(crate) fn require_all_read(inventory: &Inventory) -> Result<()> {
 /// Fails if no disk has a marker of this machine, and a reinstall would either preserve disks, or be refused because of
 /// their contents.
 pub(crate) fn refuse_orphaning(layout: &Layout, inventory: &Inventory, request: &PlanRequest) -> Result<()> {
-    let installs = request.claim.clone().filter(|claim| request.mode == InstallMode::Install && !claim.is_installed());
-    let keeps = layout.disks.iter().any(|disk| disk.wipeonreinstall);
-    let Some(claim) = installs.filter(|_| keeps) else { return Ok(()) };
-    let mut markers = inventory.filesystems.iter().filter_map(|filesystem| filesystem.marker.as_ref());
-    if markers.any(|marker| claim.is_of_this_machine(marker)) {
-        return Ok(());
-    }
-    let claim =
-        Some(InstallClaim { waiver: Some(MarkerWaiver::Operator), memory: RecordSource::ControlPlane, ..claim });
-    let reinstall = PlanRequest { mode: InstallMode::Reinstall, claim, ..request.clone() };
-    let (disks, why_not) = match plan::make_plan(layout, inventory, reinstall, &mut Uuid::new_v4) {
-        Ok(plan) => (plan.disks, None),
-        Err(refusal) => (refusal.disks, refusal.problems.into_iter().next()),
-    };
-    let holds = |disk: &DiskPlan| inventory.disks.iter().any(|is| is.name == disk.name && has_contents(is));
-    let kept = disks
-        .into_iter()
-        .filter(|disk| matches!(disk.verdict, DiskVerdict::Keep | DiskVerdict::PartlyKept) && holds(disk));
-    let kept: Vec<DevicePath> = kept.map(|disk| disk.device).collect();
-    if kept.is_empty() {
-        return Ok(());
-    }
-    let (is, holds) = if kept.len() == 1 { ("is", "holds") } else { ("are", "hold") };
-    let holds = match why_not {
-        None => format!("already {holds} the expected contents"),
-        Some(problem) => format!("{holds} data (a reinstall would be refused: {problem})"),
+    let Some(found) = plan::find_endangered_data(layout, inventory, request) else { return Ok(()) };
+    let (is, holds) = if found.disks.len() == 1 { ("is", "holds") } else { ("are", "hold") };
+    let (holds, refusal, first) = match found.refusal {
+        None => (format!("already {holds} the expected contents"), String::new(), ""),
+        Some(problem) => {
+            let refusal = format!(" A reinstall would also be refused at present: {problem}.");
+            (format!("{holds} data"), refusal, "first correct this problem, then ")
+        }
     };
     let message = format!(
         "{} {is} preserved by this layout, and {holds}, but no disk has the marker of an installation: the disk with the marker may have \
-         been replaced. To preserve the data, order a reinstall with \"without_marker\": true; if the data is not needed, run \
-         wipefs -a on the preserved disks in the rescue shell",
-        kept.join(", ")
+         been replaced.{refusal} To preserve the data, {first}order a reinstall with \"without_marker\": true; if the data is not \
+         needed, run wipefs -a on the preserved disks in the rescue shell",
+        found.disks.join(", ")
     );
     Err(Error::refusal(Phase::Plan, message).with_code(ErrorCode::PreservedDataLoss))
-}
-
-/// Returns whether the disk has a partition table or a signature, is in use, or cannot be read. Other data is ignored,
-/// because it remains on a disk even after `wipefs -a`.
-pub(super) fn has_contents(disk: &InventoryDisk) -> bool {
-    disk.table.is_some() || !disk.signatures.is_empty() || !disk.uses.is_empty() || disk.unreadable.is_some()
 }
 
 #[cfg(test)]
@@ -132,7 +106,8 @@ mod tests {
     use super::*;
     use model::allocation::{AssignedMachine, OrderedReinstall};
     use model::install_marker::{AttemptRecord, AttemptSecret};
-    use model::inventory::{DeviceSignature, FilesystemContents, LvmPhysicalVolume, LvmVolumeGroup};
+    use model::inventory::{DeviceSignature, FilesystemContents, InventoryDisk, LvmPhysicalVolume, LvmVolumeGroup};
+    use uuid::Uuid;
 
     fn marker(machine: &str, allocation: &str, order: &str) -> Inventory {
         let (machine, allocation, order) =
@@ -143,13 +118,13 @@ mod tests {
         Inventory { filesystems, ..Inventory::default() }
     }
 
-    fn asked(order: Option<&str>) -> Allocation {
+    fn ordered_allocation(order: Option<&str>) -> Allocation {
         let order = order.map(|id| OrderedReinstall { id: id.to_owned(), ..OrderedReinstall::default() });
         Allocation { id: "a".into(), reinstall: order.is_some(), order, ..Allocation::default() }
     }
 
     #[test]
-    fn a_marker_of_this_allocation_means_that_it_is_installed() {
+    fn marker_of_this_allocation_counts_as_installed() {
         for (disks, is_installed) in [
             (Inventory::default(), false),
             (marker("m", "other", ""), false),
@@ -157,7 +132,7 @@ mod tests {
             (marker("m", "a", ""), true),
             (marker("m", "a", "3"), true),
         ] {
-            let mut allocation = asked(None);
+            let mut allocation = ordered_allocation(None);
             complete_from_markers("m", &mut allocation, &disks).unwrap();
             assert_eq!((allocation.succeeded, allocation.reinstall), (is_installed, false), "{disks:?}");
         }
@@ -165,7 +140,7 @@ mod tests {
 
     /// metal-api sends only a reinstall flag, without an order id.
     #[test]
-    fn an_order_without_an_id_is_the_next_one_as_long_as_there_are_attempts() {
+    fn order_without_id_gets_the_next_number() {
         for (disks, attempt, id) in [
             (marker("m", "a", ""), 1, Some("1")),
             (marker("m", "a", "3"), 3, Some("4")),
@@ -175,7 +150,7 @@ mod tests {
             (marker("m", "a", "3"), 4, None),
         ] {
             let order = OrderedReinstall { attempt, attempts: 3, ..OrderedReinstall::default() };
-            let mut allocation = Allocation { order: Some(order), ..asked(Some("")) };
+            let mut allocation = Allocation { order: Some(order), ..ordered_allocation(Some("")) };
             let result = complete_from_markers("m", &mut allocation, &disks);
             assert!(allocation.reinstall && !allocation.succeeded);
             match result {
@@ -187,11 +162,11 @@ mod tests {
 
     /// An order number in the marker proves nothing; only the secret and the image of the started attempt do.
     #[test]
-    fn only_the_marker_of_the_begun_attempt_replaces_attempts_that_are_used_up() {
+    fn only_the_current_attempts_marker_excuses_exhausted_attempts() {
         let secret = AttemptSecret::generate(&mut Uuid::new_v4);
         let record = AttemptRecord { secret_digest: secret.digest().unwrap(), image: Some("i".into()) };
         let own = InstallMarker { secret: Some(secret), image: "i".into(), ..first(&marker("m", "a", "3")) };
-        for (found, record, begun, is_proven) in [
+        for (found, record, started, is_proven) in [
             (own.clone(), Some(record.clone()), true, true),
             (own.clone(), Some(record.clone()), false, false),
             (own.clone(), None, true, false),
@@ -203,11 +178,11 @@ mod tests {
                 id: "3".into(),
                 attempt: 4,
                 attempts: 3,
-                begun,
+                started,
                 attempt_record: record,
                 ..OrderedReinstall::default()
             };
-            let mut allocation = Allocation { order: Some(order), ..asked(Some("")) };
+            let mut allocation = Allocation { order: Some(order), ..ordered_allocation(Some("")) };
             let disks = Inventory {
                 filesystems: vec![FilesystemContents { marker: Some(found.clone()), ..FilesystemContents::default() }],
                 ..Inventory::default()
@@ -307,7 +282,7 @@ filesystems:
     }
 
     #[test]
-    fn what_the_layout_keeps_is_not_erased_because_the_disk_with_the_marker_is_gone() {
+    fn missing_marker_disk_does_not_erase_preserved_disks() {
         let with = |change: &dyn Fn(&mut InventoryDisk)| {
             let mut machine = machine("srv");
             machine.disks[1].signatures.clear();
@@ -319,7 +294,7 @@ filesystems:
         let other_life = Inventory { filesystems: marker("m", "other", "").filesystems, ..machine("srv") };
         let (matches, differs) = (
             "/dev/sdb is preserved by this layout, and already holds the expected contents",
-            "/dev/sdb is preserved by this layout, and holds data (a reinstall would be refused: ",
+            "/dev/sdb is preserved by this layout, and holds data, but no disk has the marker",
         );
         let reserved = LAYOUT.replace("  - {device: /dev/sdb, path: /srv, format: ext4, label: srv}\n", "");
         let for_ever = LAYOUT.replace("wipeonreinstall: true", "wipeonreinstall: false");
@@ -340,8 +315,12 @@ filesystems:
             (GROUP, &half_a_group(blank_sdc()), Some("1"), None),
         ] {
             let layout = model::layout::read_yaml(layout).unwrap().layout;
-            let request =
-                plan::request_from_allocation::build_request(&AssignedMachine::default(), "m", &asked(order), &[]);
+            let request = plan::request_from_allocation::build_request(
+                &AssignedMachine::default(),
+                "m",
+                &ordered_allocation(order),
+                &[],
+            );
             let judged = refuse_orphaning(&layout, inventory, &request).map_err(|error| error.to_string());
             assert_eq!(judged.is_err(), refused.is_some(), "{judged:?} {inventory:?}");
             refused.iter().for_each(|words| {

@@ -1,5 +1,5 @@
-//! Refusal of a run if an object on the machine's disks cannot be read and installations are recorded only on the
-//! disks: the unreadable object may contain the install marker.
+//! Refusal of an installation if an object on the machine's disks cannot be read and installations are recorded only on
+//! the disks: the unreadable object may contain the install marker.
 
 use common::error::{Error, Phase, Result};
 use common::error_code::ErrorCode;
@@ -48,7 +48,7 @@ mod tests {
         LvmPhysicalVolume, LvmVolumeGroup, UnassignedDevices,
     };
 
-    fn asked(give_up: &[&str]) -> Allocation {
+    fn waiving_allocation(give_up: &[&str]) -> Allocation {
         let give_up = give_up.iter().map(|it| (*it).to_owned()).collect();
         Allocation { id: "a".into(), give_up, ..Allocation::default() }
     }
@@ -81,7 +81,7 @@ mod tests {
     }
 
     #[test]
-    fn an_installation_is_not_made_over_what_nobody_has_seen() {
+    fn refuses_to_install_over_uninspected_objects() {
         let array = FailedAttempt { tried: AttemptTarget::Array(uuid::Uuid::nil()), why: "w".into() };
         let unknown = UnassignedDevices { devices: vec!["/dev/sdc1".into()], reason: "r".into() };
         let unreadable = InventoryDisk { unreadable: Some("EIO".into()), ..with("", "").disks[0].clone() };
@@ -105,18 +105,19 @@ mod tests {
             (Inventory { failed: vec![array], ..Inventory::default() }, Some("array 0000")),
             (Inventory { unknown: vec![unknown], ..Inventory::default() }, Some("/dev/sdc1")),
         ] {
-            let result = complete_from_markers("m", &mut asked(&[]), &inventory).map_err(|error| error.to_string());
+            let result =
+                complete_from_markers("m", &mut waiving_allocation(&[]), &inventory).map_err(|error| error.to_string());
             assert_eq!(result.is_err(), unseen.is_some(), "{result:?}");
             unseen.iter().for_each(|unseen| assert!(result.as_ref().unwrap_err().contains(unseen), "{result:?}"));
             assert_eq!(require_all_read(&inventory).is_err(), unseen.is_some(), "of a pool");
             // With a marker, the installation is known.
             let known = Inventory { filesystems: vec![installed()], ..inventory };
-            complete_from_markers("m", &mut asked(&[]), &known).unwrap();
+            complete_from_markers("m", &mut waiving_allocation(&[]), &known).unwrap();
         }
     }
 
     #[test]
-    fn what_the_operator_gives_up_may_be_unseen() {
+    fn discarded_disks_may_be_uninspected() {
         let two = |serial: &str| {
             let mut inventory = with_group("thin", None);
             inventory.disks[0].serial = serial.into();
@@ -136,7 +137,7 @@ mod tests {
             (two("B"), &["B"], false),
         ] {
             assert_eq!(
-                complete_from_markers("m", &mut asked(give_up), &inventory).is_ok(),
+                complete_from_markers("m", &mut waiving_allocation(give_up), &inventory).is_ok(),
                 allowed,
                 "{give_up:?} {inventory:?}"
             );

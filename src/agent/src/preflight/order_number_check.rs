@@ -97,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn an_order_is_carried_out_once() {
+    fn order_is_executed_once() {
         for (order, marker, is_done) in [
             ("1", None, false),
             ("1", Some(("m", "a", "")), false),
@@ -115,9 +115,9 @@ mod tests {
         }
     }
 
-    /// Root of the installed system writes a number into its marker, and boots over PXE.
+    /// The root user of the installed system writes a number into its marker, and boots the machine over PXE.
     #[test]
-    fn a_marker_with_a_huge_number_suppresses_no_order() {
+    fn marker_with_a_huge_number_suppresses_no_order() {
         for absent in ["18446744073709551615", "9007199254740992", "99999999999999999999999", "-1", "0"] {
             let (allocation, said) = compared("3", false, vec![marked("m", "a", absent)]);
             assert_eq!(said.unwrap(), None, "{absent}");
@@ -134,14 +134,14 @@ mod tests {
             {
                 assert!(text.contains(part), "{text}");
             }
-            assert!(allocation.reinstall && !allocation.succeeded, "it is not taken for installed");
+            assert!(allocation.reinstall && !allocation.succeeded, "the order does not count as carried out");
             let (allocation, said) = compared("3", true, both());
             assert!(said.unwrap().unwrap().contains(larger) && allocation.reinstall);
         }
     }
 
     #[test]
-    fn an_order_with_another_id_is_refused() {
+    fn refuses_order_with_another_id() {
         for id in ["", "0", "o-1", "9007199254740992"] {
             let (allocation, refused) = compared(id, false, vec![]);
             assert!(refused.unwrap_err().to_string().contains("from 1 to 9007199254740991"), "{id}");

@@ -7,13 +7,13 @@ use model::layout::{KeySource, Layout};
 use model::registry_auth::SecretText;
 use std::time::{Duration, Instant};
 
-const TRIES: usize = 3;
+const MAXIMUM_ATTEMPTS: usize = 3;
 
 /// Total time for all attempts to type a passphrase.
-const PATIENCE: Duration = Duration::from_secs(600);
+const PROMPT_TIMEOUT: Duration = Duration::from_secs(600);
 
 /// Minimum length of a new passphrase, in characters. A shorter passphrase was probably typed by accident.
-const LEAST_CHARACTERS: usize = 8;
+const MINIMUM_CHARACTERS: usize = 8;
 
 /// Function that asks a question, and reads a line without echo until a deadline. Returns `None` if no line was typed.
 pub(crate) type AskPassphrase<'a> = dyn FnMut(&str, Instant) -> Result<Option<String>> + 'a;
@@ -33,15 +33,15 @@ pub(crate) fn list_encrypted(layout: &Layout) -> String {
 /// # Errors
 /// Fails if no passphrase was typed, or if the two typed passphrases differ.
 pub(crate) fn ask_new_passphrase(purpose: &str, ask: &mut AskPassphrase) -> Result<SecretText> {
-    let until = Instant::now() + PATIENCE;
+    let until = Instant::now() + PROMPT_TIMEOUT;
     let mut why = String::new();
-    for _ in 0..TRIES {
+    for _ in 0..MAXIMUM_ATTEMPTS {
         let question = format!(
-            "{why}type a passphrase for {purpose}, of at least {LEAST_CHARACTERS} characters, and press Enter. The passphrase is not shown, unlocks all \
+            "{why}type a passphrase for {purpose}, of at least {MINIMUM_CHARACTERS} characters, and press Enter. The passphrase is not shown, unlocks all \
              of these containers, and is required at every boot of this machine"
         );
         let Some(first) = ask(&question, until)? else { return Err(timeout_refusal(purpose)) };
-        if first.chars().count() < LEAST_CHARACTERS {
+        if first.chars().count() < MINIMUM_CHARACTERS {
             why = "too short: ".to_owned();
             continue;
         }
@@ -53,14 +53,16 @@ pub(crate) fn ask_new_passphrase(purpose: &str, ask: &mut AskPassphrase) -> Resu
         }
         why = "the two passphrases differ: ".to_owned();
     }
-    let message = format!("no valid passphrase for {purpose} was typed in {TRIES} attempts ({why}nothing was written)");
+    let message = format!(
+        "no valid passphrase for {purpose} was typed in {MAXIMUM_ATTEMPTS} attempts ({why}nothing was written)"
+    );
     Err(Error::refusal(Phase::Storage, message).with_code(ErrorCode::Passphrase))
 }
 
 fn timeout_refusal(purpose: &str) -> Error {
     let message = format!(
         "no passphrase for {purpose} was typed at the console within {minutes} minutes; nothing was written",
-        minutes = PATIENCE.as_secs() / 60
+        minutes = PROMPT_TIMEOUT.as_secs() / 60
     );
     Error::refusal(Phase::Storage, message).with_code(ErrorCode::Passphrase)
 }
@@ -75,9 +77,9 @@ pub(crate) fn ask_preserved_passphrase(
     ask: &mut AskPassphrase,
     opens: &mut dyn FnMut(&SecretText) -> bool,
 ) -> Result<SecretText> {
-    let until = Instant::now() + PATIENCE;
+    let until = Instant::now() + PROMPT_TIMEOUT;
     let mut why = "";
-    for _ in 0..TRIES {
+    for _ in 0..MAXIMUM_ATTEMPTS {
         let question = format!(
             "{why}type the passphrase of the preserved {purpose}, and press Enter. The passphrase is not shown. To leave {purpose} locked, press Enter without a passphrase"
         );
@@ -114,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn a_new_passphrase_is_typed_twice_and_three_times_at_most() {
+    fn new_passphrase_is_typed_twice_within_three_attempts() {
         let (got, asked) = typed(&["correct horse", "correct horse"]);
         assert_eq!(got.unwrap().reveal(), "correct horse");
         assert!(
@@ -139,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_kept_opens_within_three_tries_or_stays_locked() {
+    fn preserved_container_opens_within_three_attempts_or_remains_locked() {
         let right = "correct horse";
         let cases: [(&[&str], &str, usize); 5] = [
             (&[right], right, 1),

@@ -63,10 +63,11 @@ pub(crate) fn unlock_preserved(
     luks::containers_to_open(layout, inventory, allocation).into_iter().flat_map(unlock_group).collect()
 }
 
-/// Records that unlocking was not tried for each container that is locked without a recorded failure. Otherwise a plan
-/// would assume that the container can be unlocked.
-pub(crate) fn note_untried(inventory: &mut Inventory) {
-    let containers = inventory.all_signatures().filter(|(_, found)| found.iter().any(|is| is.kind == luks::KIND));
+/// Records for each container that is locked, and whose unlocking has not failed, that unlocking was not tried.
+/// Otherwise a plan would assume that the container can be unlocked.
+pub(crate) fn record_untried_containers(inventory: &mut Inventory) {
+    let containers =
+        inventory.all_signatures().filter(|(_, found)| found.iter().any(|is| is.kind == luks::LUKS_SIGNATURE_TYPE));
     let is_open = |device: &DevicePath| {
         let name = inventory.resolve_kernel_name(device);
         inventory.stacked.iter().any(|is| is.kind == StackedDeviceKind::Crypt && is.below.contains(&name))
@@ -132,7 +133,7 @@ fn unlock_container(container: LuksContainer) -> Result<(), FailedAttempt> {
     }
     Err(match storage::luks::open_container_with_key(&open, &device) {
         Ok(()) => FailedAttempt { tried: AttemptTarget::Sealed(device), why: error.to_string() },
-        Err(by_key) => locked(format!("{error}; disk_key cannot open the container either: {by_key}")),
+        Err(by_key) => locked(format!("{error}; disk_key also cannot open the container: {by_key}")),
     })
 }
 
@@ -161,7 +162,7 @@ fn reason_not_to_try(container: &LuksContainer) -> Option<String> {
         KeySource::Tpm2 => None,
         _ if !container.key.is_empty() => None,
         KeySource::Prompt => Some("no matching passphrase was typed".to_owned()),
-        source => Some(format!("no key was provided for key: {source}")),
+        source => Some(format!("no key was provided for `key: {source}`")),
     }
 }
 

@@ -1,4 +1,4 @@
-//! Download of kernel and ramdisk for a reinstall, into memory, so that no filesystem of this system needs free space.
+//! Download of kernel and ramdisk for a reinstall, into memory, so no filesystem of this system needs free space.
 
 use ::http::Request;
 use common::error::{Context, Error, Phase, Result};
@@ -13,12 +13,12 @@ use std::os::fd::AsRawFd;
 use std::thread;
 use std::time::Duration;
 
-/// Maximum time without received data before a download fails.
-const STALL: Duration = Duration::from_secs(30);
+/// Time after which a download fails if no data arrives.
+const STALL_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Number of attempts to download a file. If all of them fail, the running system continues.
 const DOWNLOADS: u32 = 3;
-const PAUSE: Duration = Duration::from_secs(2);
+const RETRY_DELAY: Duration = Duration::from_secs(2);
 
 /// Maximum size of kernel and ramdisk, in bytes. The size is limited because downloads are stored in memory, and the
 /// server may be an impostor.
@@ -57,7 +57,7 @@ impl BootClient {
         if !url.starts_with("http://") && !url.starts_with("https://") {
             return Err(Error::new(Phase::Settings, format!("--server {url} is neither http:// nor https://")));
         }
-        Ok(BootClient { client: http::new_streaming_client(STALL)?, url: url.trim_end_matches('/').to_owned() })
+        Ok(BootClient { client: http::new_streaming_client(STALL_TIMEOUT)?, url: url.trim_end_matches('/').to_owned() })
     }
 
     pub(crate) fn url(&self) -> &str {
@@ -77,7 +77,7 @@ impl BootClient {
             let url = boot_url(&self.url, machine.unwrap_or_default(), mac);
             let what = || format!("request boot information from {url}", url = self.url);
             let request = Request::get(&url).body(Vec::new()).context(Phase::Control, what)?;
-            let response = privileged_port::send_privileged(request, STALL).context(Phase::Control, what)?;
+            let response = privileged_port::send_privileged(request, STALL_TIMEOUT).context(Phase::Control, what)?;
             let status = response.status();
             if status.is_success() {
                 let boot = serde_json::from_slice(response.body());
@@ -89,8 +89,8 @@ impl BootClient {
             if !status.is_client_error() {
                 return answer;
             }
-            // If the responses for different MACs differ, "nothing is ordered" is reported, because it is more
-            // informative than "the NIC is unknown".
+            // If the responses for different MACs differ (nothing ordered, unknown NIC), "nothing ordered" is
+            // returned, because it is more informative.
             if refused.is_none() || matches!(answer, Ok(BootResponse::NotOrdered { .. })) {
                 refused = Some(answer);
             }
@@ -113,9 +113,9 @@ impl BootClient {
         for _ in 1..DOWNLOADS {
             match self.download_once(url) {
                 Ok(file) => return Ok(file),
-                Err(error) => tracing::warn!("{error}; retrying in {} s", PAUSE.as_secs()),
+                Err(error) => tracing::warn!("{error}; retrying in {} s", RETRY_DELAY.as_secs()),
             }
-            thread::sleep(PAUSE);
+            thread::sleep(RETRY_DELAY);
         }
         self.download_once(url)
     }
@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn the_question_is_that_of_ipxe() {
+    fn boot_request_has_the_url_of_ipxe() {
         let url = boot_url("http://10.0.0.1:8080", "4c4c4544-0051-3010-8052-b4c04f4d3132", "52:54:00:12:34:56");
         let expected = "http://10.0.0.1:8080/boot.json?uuid=4c4c4544-0051-3010-8052-b4c04f4d3132&mac=52:54:00:12:34:56";
         assert_eq!(url, expected);
@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_ordered_is_downloaded_whole() {
+    fn ordered_kernel_and_initrd_are_downloaded_completely() {
         let files = serve(vec![("/k", Act::body("kernel")), ("/i", Act::body("initrd"))]);
         let names = NextBoot { kernel: files.url("k"), initrd: files.url("i"), cmdline: "a b".to_owned() };
         let control = serve(vec![("/boot.json", Act::body(serde_json::to_vec(&names).unwrap()))]);
@@ -221,12 +221,12 @@ mod tests {
     }
 
     #[test]
-    fn nothing_ordered_has_the_servers_words() {
+    fn missing_order_is_reported_with_the_server_message() {
         let body = "{\"statuscode\":409,\"message\":\"no reinstall of storage-7 is ordered\"}";
         for (body, says) in
             [(body, "no reinstall of storage-7 is ordered"), ("", "no reinstall is ordered for this machine")]
         {
-            let control = serve(vec![("mac=52:54:00:00:00:02", Act::says(409, body))]);
+            let control = serve(vec![("mac=52:54:00:00:00:02", Act::respond(409, body))]);
             let BootResponse::NotOrdered { message } =
                 BootClient::new(&control.url("")).unwrap().request_boot(None, &macs()).unwrap()
             else {
@@ -239,26 +239,26 @@ mod tests {
     }
 
     #[test]
-    fn other_answers_are_errors_that_change_nothing() {
+    fn other_responses_are_errors_without_changes() {
         for (status, body, says) in [
             (404, "{\"statuscode\":404,\"message\":\"unknown machine\"}", "404 Not Found: unknown machine"),
             (500, "", "500 Internal Server Error"),
             (200, "<html>", "parse the response of http://"),
-            (200, "{}", "missing field"),
+            (200, "{}", "is missing"),
         ] {
-            let control = serve(vec![("/boot.json", Act::says(status, body))]);
+            let control = serve(vec![("/boot.json", Act::respond(status, body))]);
             let asked = BootClient::new(&control.url("")).unwrap().request_boot(Some("id"), &[]);
             let Err(error) = asked else { panic!("{says} must be an error") };
             assert!(error.to_string().contains(says), "{says}: {error}");
         }
         let Err(error) = BootClient::new("http://127.0.0.1:1").unwrap().request_boot(Some("id"), &[]) else {
-            panic!("nobody is there")
+            panic!("no server listens on this port")
         };
         assert!(error.to_string().starts_with("request boot information from http://127.0.0.1:1: "), "{error}");
     }
 
     #[test]
-    fn a_file_that_is_not_whole_is_none() {
+    fn incomplete_or_oversized_file_is_refused() {
         let huge = b"HTTP/1.1 200 OK\r\nContent-Length: 536870913\r\n\r\nx";
         for (act, says) in [
             (Act::status(404), "404 Not Found"),
@@ -276,10 +276,10 @@ mod tests {
 
     #[test]
     #[ignore = "needs root and loop devices"]
-    fn loop_the_kernel_reads_what_was_downloaded() {
+    fn loop_kernel_reads_the_downloaded_files() {
         let files = serve(vec![("/k", Act::body("kernel"))]);
         let kernel = BootClient::new(&files.url("")).unwrap().download_once(&files.url("k")).unwrap();
         let error = newroot::boot::kexec::load_kernel_files("k", &kernel, None, "").unwrap_err().to_string();
-        assert!(!error.contains("os error 26") && !error.contains("ETXTBSY"), "{error}");
+        assert!(!error.contains("Text file busy") && !error.contains("ETXTBSY"), "{error}");
     }
 }

@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_the_digest_covers_is_started() {
+    fn only_files_with_the_expected_digest_are_booted() {
         let expected =
             BootDigest::compute_from_files(&b"kernel"[..], &b"initrd"[..], &cmdline(SERVER, ANY_TOKEN)).unwrap();
         let line = cmdline(SERVER, &"0a".repeat(32));
@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn plain_http_without_a_digest_is_warned_about() {
+    fn plain_http_without_a_digest_causes_a_warning() {
         let digest = BootDigest::compute_from_files(&b""[..], &b""[..], "").unwrap();
         let text = plain_http_warning(SERVER, None).unwrap();
         assert!(
@@ -152,13 +152,13 @@ mod tests {
     }
 
     #[test]
-    fn a_server_over_tls_does_not_lead_to_plain_http() {
+    fn https_server_must_not_name_http_files() {
         let error = require_digest_or_tls(&boot("k", "i", ""), "https://install.rack", None).unwrap_err();
         assert!(error.is_refusal() && error.to_string().contains("/boot/vmlinuz over plain http"), "{error}");
     }
 
     #[test]
-    fn the_firmware_boots_without_a_digest_alone() {
+    fn firmware_boots_only_without_a_digest() {
         let digest = BootDigest::compute_from_files(&b""[..], &b""[..], "").unwrap();
         let why = Error::new(Phase::Boot, "kernel lockdown");
         refuse_firmware_boot(None, &why).unwrap();

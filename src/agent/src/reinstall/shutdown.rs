@@ -17,11 +17,11 @@ use std::time::{Duration, Instant};
 use std::{fs, io, thread};
 
 /// Time that processes have to exit after SIGTERM.
-const TERM_PATIENCE: Duration = Duration::from_secs(15);
-const KILL_PATIENCE: Duration = Duration::from_secs(5);
+const SIGTERM_TIMEOUT: Duration = Duration::from_secs(15);
+const SIGKILL_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Time to wait for an emergency remount, since the kernel does not report when the remount is complete.
-const EMERGENCY_PAUSE: Duration = Duration::from_secs(3);
+const REMOUNT_DELAY: Duration = Duration::from_secs(3);
 
 /// Types of kernel filesystems that have no data to write back. Some of these filesystems are needed until the system
 /// has stopped.
@@ -52,7 +52,7 @@ const VIRTUAL: [&str; 21] = [
 /// System that starts after this one has stopped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum NextKernel {
-    /// The loaded kernel.
+    /// The kernel that kexec has loaded.
     Loaded,
     Firmware,
 }
@@ -73,8 +73,10 @@ impl StopMethod {
     pub(crate) fn describe(&self, next: NextKernel) -> String {
         match (self, next) {
             (StopMethod::Systemd, next) => format!("`systemctl {verb}` stops this system", verb = systemctl_verb(next)),
-            (StopMethod::ByHand, NextKernel::Loaded) => format!("{BY_HAND}; then the loaded kernel starts"),
-            (StopMethod::ByHand, NextKernel::Firmware) => format!("{BY_HAND}; then the machine reboots"),
+            (StopMethod::ByHand, NextKernel::Loaded) => {
+                format!("{MANUAL_REBOOT_REMEDY}; then the loaded kernel starts")
+            }
+            (StopMethod::ByHand, NextKernel::Firmware) => format!("{MANUAL_REBOOT_REMEDY}; then the machine reboots"),
         }
     }
 
@@ -93,20 +95,20 @@ impl StopMethod {
     }
 }
 
-const BY_HAND: &str =
+const MANUAL_REBOOT_REMEDY: &str =
     "without systemctl, all processes are terminated, and all filesystems are unmounted or remounted read-only";
 
 fn systemctl_verb(next: NextKernel) -> &'static str {
     match next {
-        // `systemctl` uses the loaded kernel (load_kexec_kernel in its source).
+        // `systemctl kexec` boots a kernel that is already loaded (load_kexec_kernel in its source).
         NextKernel::Loaded => "kexec",
         NextKernel::Firmware => "reboot",
     }
 }
 
 fn stop_directly(next: NextKernel) -> Result<()> {
-    // The signals are ignored, because the terminal and the process that reads this program's output are terminated as
-    // well.
+    // These signals are ignored, because the terminal and the process that reads this program's output are terminated
+    // below. Otherwise, the resulting signals would end this program.
     for ignored in [Signal::SIGHUP, Signal::SIGINT, Signal::SIGTERM, Signal::SIGPIPE] {
         // SAFETY: no signal handler is installed.
         let _ = unsafe { signal(ignored, SigHandler::SigIgn) };
@@ -124,7 +126,8 @@ fn stop_directly(next: NextKernel) -> Result<()> {
     nix::unistd::sync();
     let mut busy = false;
     for path in unmount_order(&read("/proc/self/mountinfo")) {
-        // Every filesystem is tried again, since unmounting another filesystem may have released it.
+        // Unmounting is tried again for every remaining filesystem, since the unmounting of another filesystem may have
+        // released it.
         if path == "/" || umount2(path.as_str(), MntFlags::UMOUNT_NOFOLLOW).is_err() {
             let flags = MsFlags::MS_REMOUNT | MsFlags::MS_RDONLY;
             let remounted = mount(None::<&str>, path.as_str(), None::<&str>, flags, None::<&str>);
@@ -133,9 +136,10 @@ fn stop_directly(next: NextKernel) -> Result<()> {
         }
     }
     if busy {
-        // proc(5), /proc/sysrq-trigger: remounts every filesystem read-only, even with open files.
+        // This write makes the kernel remount every filesystem read-only, even with open files (proc(5),
+        // /proc/sysrq-trigger).
         print_failure("make read-only", "remaining filesystems", fs::write("/proc/sysrq-trigger", "u"));
-        thread::sleep(EMERGENCY_PAUSE);
+        thread::sleep(REMOUNT_DELAY);
     }
     match next {
         NextKernel::Loaded => match kexec::boot_loaded_kernel()? {},
@@ -148,7 +152,7 @@ fn stop_directly(next: NextKernel) -> Result<()> {
 
 /// Terminates all processes except init and this process. Kernel threads ignore signals.
 fn terminate_processes() {
-    for (with, patience) in [(Signal::SIGTERM, TERM_PATIENCE), (Signal::SIGKILL, KILL_PATIENCE)] {
+    for (with, patience) in [(Signal::SIGTERM, SIGTERM_TIMEOUT), (Signal::SIGKILL, SIGKILL_TIMEOUT)] {
         // With the PID -1, Linux sends the signal to all processes except the caller and init (kill(2)).
         if kill(Pid::from_raw(-1), with).is_err() {
             return;
@@ -182,13 +186,13 @@ fn unmount_order(mountinfo: &str) -> Vec<String> {
     let parents: BTreeMap<u64, u64> = mounts.iter().map(|mount| (mount.id, mount.parent)).collect();
     let depth = |id: u64| {
         let up = |id: &u64| parents.get(id).copied().filter(|parent| parent != id);
-        // A chain longer than the number of mounts is a cycle.
+        // If the chain of parent mounts is longer than the number of mounts, it contains a cycle.
         std::iter::successors(Some(id), up).take(parents.len()).count()
     };
     let real = mounts.iter().rev().filter(|mount| !VIRTUAL.contains(&mount.format.as_str()));
     let mut real: Vec<_> =
         real.map(|mount| (mount.path == "/", std::cmp::Reverse(depth(mount.id)), &mount.path)).collect();
-    // Stable sort: among equally deep mounts, the last mounted stays first.
+    // The sort is stable, so the last mounted of several equally deep mounts stays first.
     real.sort_by_key(|(is_root, depth, _)| (*is_root, *depth));
     let mut order: Vec<String> = real.into_iter().map(|(.., path)| path.clone()).collect();
     order.dedup_by(|one, other| one == "/" && other == "/");
@@ -200,7 +204,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_deepest_and_youngest_mounts_go_first_and_the_root_last() {
+    fn deepest_and_newest_mounts_are_unmounted_first() {
         // In the order of mounting: `/data` was moved below `/srv`, which was mounted later, and `/mnt` is mounted
         // twice.
         let mountinfo = "\
@@ -227,14 +231,14 @@ broken line
     }
 
     #[test]
-    fn each_manner_says_what_it_does() {
+    fn each_stop_method_is_described() {
         assert_eq!(StopMethod::Systemd.describe(NextKernel::Loaded), "`systemctl kexec` stops this system");
         assert_eq!(StopMethod::Systemd.describe(NextKernel::Firmware), "`systemctl reboot` stops this system");
         assert!(StopMethod::ByHand.describe(NextKernel::Firmware).ends_with("then the machine reboots"));
     }
 
     #[test]
-    fn processes_with_a_program_are_seen() {
+    fn processes_with_a_program_are_detected() {
         let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
         assert!(other_processes_run());
         child.kill().unwrap();

@@ -4,7 +4,7 @@ use super::*;
 use std::fs;
 
 #[test]
-fn the_machine_is_its_uuid_and_its_cards_with_a_link_first() {
+fn uuid_and_linked_nics_identify_the_machine() {
     let directory = tempfile::tempdir().unwrap();
     let sys = directory.path();
     let write = |path: &str, text: &str| {
@@ -29,7 +29,7 @@ fn the_machine_is_its_uuid_and_its_cards_with_a_link_first() {
 }
 
 #[test]
-fn a_refusal_says_what_to_do() {
+fn refusal_names_the_command_for_an_order() {
     let text = nothing_ordered_message("machine 4c4c: nothing is ordered", Some("4c4c"));
     assert!(text.contains("4c4c: nothing is ordered\nNothing was changed."), "{text}");
     assert!(text.ends_with("drophammer machine reinstall 4c4c --image IMAGE"), "{text}");
@@ -37,7 +37,7 @@ fn a_refusal_says_what_to_do() {
 }
 
 #[test]
-fn the_preview_names_both_ways() {
+fn preview_names_both_boot_methods() {
     let text = describe_dry_run(&StopMethod::Systemd, &Err("this machine was booted in BIOS mode".to_owned()));
     for part in
         ["dry run", "systemctl kexec", "systemctl reboot", "BIOS mode: the firmware's boot order would determine"]

@@ -2,7 +2,7 @@
 //! events, and parts of the log are sent between events.
 
 use control::ControlPlane;
-use linux::console::ConsoleLog;
+use linux::console_log::ConsoleLog;
 use model::install_report::{EventName, ProgressEvent};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 const QUEUE: usize = 256;
 
 /// Interval between keepalives. metal-stack considers a machine dead after a few minutes of silence.
-const ALIVE: Duration = Duration::from_secs(60);
+const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(60);
 
 /// Minimum interval between parts of the log.
 const LOG_PAUSE: Duration = Duration::from_secs(2);
@@ -24,7 +24,7 @@ const LOG_AGAIN: Duration = Duration::from_secs(10);
 
 /// Maximum size of a part of the log, in bytes.
 const LOG_PART: usize = 16 << 10;
-/// Number of parts into which the whole log buffer fits.
+/// Number of parts that suffice to send the whole log buffer.
 const LOG_PARTS: usize = 32;
 
 /// Item of the event queue.
@@ -42,11 +42,11 @@ pub(crate) struct EventSender {
 }
 
 impl EventSender {
-    pub(crate) fn new(control: Arc<dyn ControlPlane>, said: &'static ConsoleLog) -> EventSender {
+    pub(crate) fn new(control: Arc<dyn ControlPlane>, console_log: &'static ConsoleLog) -> EventSender {
         let (queue, loads) = sync_channel(QUEUE);
         let waiting = Arc::new(AtomicUsize::new(0));
         let left = waiting.clone();
-        thread::spawn(move || send_loop(&*control, &loads, &left, LogUpload::new(said)));
+        thread::spawn(move || send_loop(&*control, &loads, &left, LogUpload::new(console_log)));
         EventSender { queue, waiting }
     }
 
@@ -84,7 +84,7 @@ fn send_loop(control: &dyn ControlPlane, loads: &Receiver<SenderItem>, waiting: 
                 waiting.fetch_sub(1, Ordering::SeqCst);
                 heard = Instant::now();
             }
-            Err(RecvTimeoutError::Timeout) if heard.elapsed() >= ALIVE => {
+            Err(RecvTimeoutError::Timeout) if heard.elapsed() >= KEEPALIVE_INTERVAL => {
                 deliver_event(control, &keepalive_event());
                 heard = Instant::now();
             }
@@ -108,17 +108,17 @@ fn keepalive_event() -> ProgressEvent {
 
 /// Upload state of the log.
 struct LogUpload {
-    said: &'static ConsoleLog,
+    console_log: &'static ConsoleLog,
     carried: u64,
-    /// Earliest time for sending the next part.
+    /// Earliest time for sending the next part of the log.
     due: Instant,
     /// True if the control plane does not store logs.
     is_over: bool,
 }
 
 impl LogUpload {
-    fn new(said: &'static ConsoleLog) -> LogUpload {
-        LogUpload { said, carried: 0, due: Instant::now() + LOG_PAUSE, is_over: false }
+    fn new(console_log: &'static ConsoleLog) -> LogUpload {
+        LogUpload { console_log, carried: 0, due: Instant::now() + LOG_PAUSE, is_over: false }
     }
 
     /// Sends the next part of the log if the part is due.
@@ -139,7 +139,7 @@ impl LogUpload {
     /// Sends the next part of the log. Returns false if there was nothing left to send, or if the part was not
     /// delivered.
     fn send_part(&mut self, control: &dyn ControlPlane) -> bool {
-        let (start, text) = self.said.read_since(self.carried, LOG_PART);
+        let (start, text) = self.console_log.read_since(self.carried, LOG_PART);
         if self.is_over || text.is_empty() {
             return false;
         }
@@ -168,18 +168,19 @@ mod tests {
     use super::*;
     use control::fake_control_plane::FakeControl;
 
-    fn said() -> &'static ConsoleLog {
+    fn new_console_log() -> &'static ConsoleLog {
         Box::leak(Box::new(ConsoleLog::new()))
     }
 
     #[test]
-    fn the_log_arrives_whole_in_parts_and_once() {
-        let (control, said) = (Arc::new(FakeControl { keeps_log: true, ..FakeControl::default() }), said());
+    fn log_is_uploaded_once_and_completely_in_chunks() {
+        let (control, console_log) =
+            (Arc::new(FakeControl { keeps_log: true, ..FakeControl::default() }), new_console_log());
         let line = "x".repeat(99);
-        (0..500).for_each(|_| said.append(&line));
-        let sender = EventSender::new(control.clone(), said);
+        (0..500).for_each(|_| console_log.append(&line));
+        let sender = EventSender::new(control.clone(), console_log);
         sender.wait_until_sent(Duration::from_secs(10));
-        said.append("the last one");
+        console_log.append("the last one");
         sender.wait_until_sent(Duration::from_secs(10));
         sender.wait_until_sent(Duration::from_secs(10));
         let parts = control.log.lock().unwrap();
@@ -193,26 +194,26 @@ mod tests {
     }
 
     #[test]
-    fn a_part_that_does_not_arrive_comes_again_with_the_next_flush() {
-        let (control, said) = (FakeControl { keeps_log: true, ..FakeControl::default() }, said());
-        said.append("one");
-        let mut log = LogUpload::new(said);
+    fn failed_log_upload_is_repeated_with_the_next_flush() {
+        let (control, console_log) = (FakeControl { keeps_log: true, ..FakeControl::default() }, new_console_log());
+        console_log.append("one");
+        let mut log = LogUpload::new(console_log);
         control.refuses.store(true, Ordering::Relaxed);
         log.send_all(&control);
-        assert!(log.due > Instant::now() + LOG_PAUSE, "a server that is away is left alone");
+        assert!(log.due > Instant::now() + LOG_PAUSE, "the next request to an unreachable server waits");
         control.refuses.store(false, Ordering::Relaxed);
         log.send_if_due(&control);
         assert!(control.log.lock().unwrap().is_empty());
-        said.append("two");
+        console_log.append("two");
         log.send_all(&control);
         assert_eq!(*control.log.lock().unwrap(), [(0, "one\ntwo\n".to_owned())]);
     }
 
     #[test]
-    fn who_keeps_no_log_is_asked_once() {
-        let (control, said) = (FakeControl::default(), said());
-        said.append("one");
-        let mut log = LogUpload::new(said);
+    fn control_plane_without_log_support_is_asked_once() {
+        let (control, console_log) = (FakeControl::default(), new_console_log());
+        console_log.append("one");
+        let mut log = LogUpload::new(console_log);
         log.send_all(&control);
         log.send_all(&control);
         assert_eq!(control.log.lock().unwrap().len(), 1);

@@ -1,4 +1,4 @@
-//! Secrets in JSON documents. Responses to viewers and entries of the audit log contain the fields, but not the values.
+//! Secrets in JSON documents. In responses to viewers and in the audit log, the values of secret fields are replaced.
 
 use common::format::without_secrets;
 use linux::process::without_program_output;
@@ -7,15 +7,15 @@ use serde_json::Value;
 /// Replacement of a secret text.
 pub const HIDDEN: &str = "(hidden)";
 
-/// Parts of the names of fields that contain secrets, in lower case.
+/// Substrings that occur in the names of secret fields, in lower case.
 const SECRET_PARTS: [&str; 6] = ["password", "passphrase", "secret", "token", "private", "credential"];
 
 /// Names of further fields that contain secrets, or can contain them.
 const SECRET_FIELDS: [&str; 9] =
     ["userdata", "user_data", "disk_key", "vpn", "args", "auth", "auth_key", "os_parameters", "parameters"];
 
-/// Names of the fields that contain messages of machines; `reason` is the reason why a member of a rollout has failed. A
-/// message can quote the output of an image's installer, which may print passwords.
+/// Names of the fields that contain messages of machines. For example, `reason` is the reason why a member of a
+/// rollout has failed. A message can quote the output of an image's installer, which may contain passwords.
 const MESSAGE_FIELDS: [&str; 5] = ["message", "reason", "withheld", "from_says", "to_says"];
 
 fn is_secret_field(name: &str) -> bool {
@@ -23,8 +23,8 @@ fn is_secret_field(name: &str) -> bool {
     SECRET_FIELDS.contains(&name.as_str()) || SECRET_PARTS.iter().any(|part| name.contains(part))
 }
 
-/// Replaces the values of all fields that contain secrets, and masks the secrets of URLs in all other texts. Empty values
-/// remain, and lists and objects keep their form.
+/// Replaces the values of all secret fields, and masks the secrets of URLs in all other strings. Empty values are not
+/// replaced, and lists and objects keep their structure.
 pub fn hide_secrets(document: &mut Value) {
     match document {
         Value::Object(fields) => fields.iter_mut().for_each(|(name, value)| match is_secret_field(name) {
@@ -37,7 +37,7 @@ pub fn hide_secrets(document: &mut Value) {
     }
 }
 
-/// Shortens all messages of machines to the part that does not quote the output of a program.
+/// Removes the quoted output of programs from all messages of machines in a document.
 pub fn hide_program_output(document: &mut Value) {
     match document {
         Value::Object(fields) => fields.iter_mut().for_each(|(name, value)| match value {
@@ -51,7 +51,7 @@ pub fn hide_program_output(document: &mut Value) {
     }
 }
 
-/// Replaces the secrets in a value that is at this path in its document, such as `/allocation/user_data`.
+/// Replaces the secrets in a value. `path` is the path of the value in its document, such as `/allocation/user_data`.
 pub fn hide_secrets_at(path: &str, value: &mut Value) {
     match path.split('/').any(is_secret_field) {
         true => hide_value(value),
@@ -75,7 +75,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn secrets_are_replaced_at_every_depth_and_nothing_else_is() {
+    fn only_secrets_are_replaced_at_every_depth() {
         let mut document = json!({
             "id": "a", "allocation": {"userdata": "#!/bin/sh", "console_password": "p", "ssh_pub_keys": ["ssh-ed25519 A"],
                 "vpn": {"auth_key": "k", "port": 7}},
@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn messages_lose_the_output_of_programs_and_other_texts_remain() {
+    fn program_output_is_removed_from_messages_only() {
         let mut document = json!([{"message": "x: `sh` exited with 1: hunter2", "failure": {"message": "no\nhunter2"},
             "plan": "line\nline", "message_count": "a\nb", "from_says": "a\nhunter2", "message2": null,
             "members": [{"state": "failed", "reason": "x: `sh` exited with 1: hunter2"}]}]);

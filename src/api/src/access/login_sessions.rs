@@ -15,20 +15,20 @@ use store::user_tokens::TokenVerdict;
 
 /// Name of the cookie.
 pub const COOKIE: &str = "drophammer";
-/// Maximum interval at which the session of an open stream of live updates is verified.
+/// Maximum interval between two session checks of an open live-update stream.
 pub const VERIFY_INTERVAL: Duration = Duration::from_secs(30);
 /// Duration after which a session ends.
-pub const LASTS: Duration = Duration::from_secs(12 * 3600);
+pub const SESSION_LIFETIME: Duration = Duration::from_secs(12 * 3600);
 /// Maximum number of sessions per user. A further login ends the session of this user that has not been used for the
 /// longest time.
 const PER_USER: usize = 8;
 /// Maximum number of sessions of all users. A further login ends the least recently used session of the user with the
-/// most sessions, so that no user can end the only session of another one.
-const MOST: usize = 512;
-/// Maximum number of wrong tokens per address and minute. The limit keeps the log readable. The limit is not needed to
-/// prevent guessing, since the token is long and random.
-const WRONG: u32 = 10;
-const WRONG_WITHIN: Duration = Duration::from_secs(60);
+/// most sessions, so that a user with many sessions cannot end the only session of another user.
+const MAXIMUM_SESSIONS: usize = 512;
+/// Maximum number of wrong tokens per address and minute. The limit keeps the log readable. It is not needed against
+/// guessing, since the token is long and random.
+const MAXIMUM_WRONG_TOKENS: u32 = 10;
+const WRONG_TOKEN_WINDOW: Duration = Duration::from_secs(60);
 /// Maximum number of addresses for which wrong tokens are counted.
 const ADDRESSES: usize = 1024;
 
@@ -43,25 +43,26 @@ struct SessionTable {
 }
 
 struct LoginSession {
-    /// Form token, which every form of this session contains. Other sites cannot obtain this token.
+    /// Form token (protection against CSRF), which every form of this session contains. Other sites cannot obtain it.
     form: String,
     /// User, and the hash of the token with which the user has logged in.
     user: String,
     token: TokenHash,
-    begun: Instant,
+    created: Instant,
     used: Instant,
 }
 
 impl SessionTable {
-    /// Ends a session if the user, or all users together, have the maximum number of sessions.
-    fn make_place(&mut self, user: &str) {
+    /// If the user, or all users together, have reached the maximum number of sessions, ends one session to make room
+    /// for a new one.
+    fn end_excess_session(&mut self, user: &str) {
         let mut counts: HashMap<&str, usize> = HashMap::new();
         self.sessions.values().for_each(|session| *counts.entry(&session.user).or_default() += 1);
         let own = counts.get(user).copied().unwrap_or_default();
         let most = counts.values().copied().max().unwrap_or_default();
         let is_candidate = |session: &LoginSession| match own >= PER_USER {
             true => session.user == user,
-            false => self.sessions.len() >= MOST && counts.get(session.user.as_str()) == Some(&most),
+            false => self.sessions.len() >= MAXIMUM_SESSIONS && counts.get(session.user.as_str()) == Some(&most),
         };
         let candidates = self.sessions.iter().filter(|(_, session)| is_candidate(session));
         if let Some(oldest) = candidates.min_by_key(|(_, session)| session.used).map(|(hash, _)| *hash) {
@@ -73,8 +74,8 @@ impl SessionTable {
 impl LoginSessions {
     fn lock_table(&self) -> MutexGuard<'_, SessionTable> {
         let mut known = lock_mutex(&self.0);
-        known.sessions.retain(|_, session| session.begun.elapsed() < LASTS);
-        known.wrong.retain(|_, (_, since)| since.elapsed() < WRONG_WITHIN);
+        known.sessions.retain(|_, session| session.created.elapsed() < SESSION_LIFETIME);
+        known.wrong.retain(|_, (_, since)| since.elapsed() < WRONG_TOKEN_WINDOW);
         known
     }
 
@@ -104,7 +105,7 @@ impl LoginSessions {
         Ok(verdict)
     }
 
-    /// Returns the form token of a session, and records the use of the session.
+    /// Returns the form token of a session, and records that the session was used now.
     pub fn find_session(&self, session: TokenHash) -> Option<String> {
         let mut known = self.lock_table();
         let found = known.sessions.get_mut(&session)?;
@@ -124,9 +125,9 @@ impl LoginSessions {
     pub fn start_session(&self, user: &str, token: TokenHash) -> common::error::Result<String> {
         let ((cookie, session), (form, _)) = (token::generate_token()?, token::generate_token()?);
         let mut known = self.lock_table();
-        known.make_place(user);
+        known.end_excess_session(user);
         let now = Instant::now();
-        known.sessions.insert(session, LoginSession { form, user: user.to_owned(), token, begun: now, used: now });
+        known.sessions.insert(session, LoginSession { form, user: user.to_owned(), token, created: now, used: now });
         Ok(cookie)
     }
 
@@ -140,7 +141,7 @@ impl LoginSessions {
         self.lock_table().sessions.remove(session);
     }
 
-    /// Ends all sessions of a user, whose permissions have changed.
+    /// Ends all sessions of a user. Called when the permissions of the user have changed.
     pub fn end_sessions_of(&self, user: &str) {
         self.lock_table().sessions.retain(|_, session| session.user != user);
     }
@@ -148,7 +149,7 @@ impl LoginSessions {
     /// Returns whether a client at this address may try a token.
     pub fn may_try(&self, ClientAddress(address): ClientAddress) -> bool {
         let known = self.lock_table();
-        known.wrong.get(&address).is_none_or(|(times, _)| *times < WRONG)
+        known.wrong.get(&address).is_none_or(|(times, _)| *times < MAXIMUM_WRONG_TOKENS)
     }
 
     /// Counts a wrong token of an address. If the table of addresses is full, its oldest entry is removed first, so
@@ -181,25 +182,25 @@ mod tests {
     }
 
     #[test]
-    fn no_user_ends_the_sessions_of_another_one() {
+    fn session_limits_do_not_end_sessions_of_other_users() {
         let sessions = LoginSessions::default();
         let admin = start(&sessions, "ann");
         for _ in 0..1000 {
             start(&sessions, "vic");
         }
         assert!(sessions.is_valid(&admin));
-        // The sessions of many users together are bounded too: a user with several sessions loses one of them.
-        for user in 0..MOST / PER_USER {
+        // The limit on the sessions of all users also applies: a user with several sessions loses one of them.
+        for user in 0..MAXIMUM_SESSIONS / PER_USER {
             for _ in 0..PER_USER {
                 start(&sessions, &format!("user{user}"));
             }
         }
-        assert!(sessions.lock_table().sessions.len() <= MOST);
+        assert!(sessions.lock_table().sessions.len() <= MAXIMUM_SESSIONS);
         assert!(sessions.is_valid(&admin));
     }
 
     #[test]
-    fn sessions_are_bounded_and_end() {
+    fn sessions_per_user_are_bounded_and_can_be_ended() {
         let sessions = LoginSessions::default();
         let cookies: Vec<_> = (0..PER_USER + 3).map(|_| start(&sessions, "ann")).collect();
         assert_eq!(sessions.lock_table().sessions.len(), PER_USER);
@@ -219,7 +220,7 @@ mod tests {
     fn wrong_tokens_are_counted_by_address() {
         let sessions = LoginSessions::default();
         let [one, other] = ["10.0.0.1", "10.0.0.2"].map(|text| ClientAddress(text.parse().unwrap()));
-        for _ in 0..WRONG {
+        for _ in 0..MAXIMUM_WRONG_TOKENS {
             assert!(sessions.may_try(one));
             sessions.count_wrong_token(one);
         }
@@ -227,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn many_addresses_with_wrong_tokens_lock_nobody_out() {
+    fn wrong_tokens_of_many_addresses_never_block_the_operator() {
         let sessions = LoginSessions::default();
         for address in 0..5000u32 {
             sessions.count_wrong_token(ClientAddress(std::net::Ipv4Addr::from(0x0a00_0000 + address).into()));
@@ -235,7 +236,7 @@ mod tests {
         let operator = ClientAddress("192.0.2.1".parse().unwrap());
         assert!(sessions.may_try(operator), "5000 addresses lock the operator out");
         assert!(sessions.lock_table().wrong.len() <= ADDRESSES);
-        for _ in 0..WRONG {
+        for _ in 0..MAXIMUM_WRONG_TOKENS {
             sessions.count_wrong_token(operator);
         }
         assert!(!sessions.may_try(operator));

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex};
 /// Maximum number of combinations of projects whose snapshots are cached.
 const COMBINATIONS: usize = 64;
 
-/// Complete snapshot, and the part of it that a combination of projects contains.
+/// Complete snapshot, and its restriction to a combination of projects.
 type RestrictedSnapshot = (Arc<SiteSnapshot>, Arc<SiteSnapshot>);
 
 /// Cache of the snapshots for users with projects.

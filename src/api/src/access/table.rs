@@ -8,11 +8,11 @@ use store::users::UserRole::{Admin, Operator, Viewer};
 pub enum RouteAccess {
     /// No authentication.
     Public,
-    /// Token of a machine's boot, which the handler checks.
+    /// Token of a machine's boot. The handler checks the token.
     Machine,
     /// Token of a machine's boot, or of a user with this role.
     MachineOrUser(UserRole),
-    /// Token for metrics, which the handler checks, or of a user with this role.
+    /// Token for metrics, which the handler checks, or token of a user with this role.
     MetricsOrUser(UserRole),
     /// Token of a user with this role.
     User(UserRole),
@@ -20,14 +20,15 @@ pub enum RouteAccess {
     Page(UserRole),
 }
 
-/// Objects that a route accesses, as far as they concern users with projects.
+/// Set of objects to which a route gives access. Determines what users who are restricted to projects can see.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RouteScope {
-    /// The machine whose id is in the path. For a user with projects, the machines of other projects do not exist.
+    /// The machine whose id is in the path. For users with projects, machines of other projects do not exist.
     Machine,
-    /// Objects of the site, or the machines that the user may access. The handler uses the snapshot of the user.
+    /// Several machines or other objects. The handler uses the user's snapshot, which contains only accessible
+    /// machines.
     Filtered,
-    /// All machines, or machines without a project: refused to users with projects.
+    /// All machines, or machines without a project. Users with projects are refused.
     Whole,
 }
 
@@ -51,9 +52,9 @@ const API_RULES: &[RouteRule] = &[
     ("DELETE", "/v1/users/{name}/tokens/{token}", User(Admin), Whole),
     ("GET", "/v1/audit", User(Admin), Whole),
     ("GET", "/v1/oidc", Public, Filtered),
-    // The handler verifies the ID token of the identity provider.
+    // Public, because the handler itself verifies the ID token of the identity provider.
     ("POST", "/v1/oidc/token", Public, Filtered),
-    // The documents contain secrets, such as passwords of management controllers.
+    // Only for admins, because the documents contain secrets, such as passwords of management controllers.
     ("POST", "/v1/documents/apply", User(Admin), Whole),
     ("POST", "/v1/documents/export", User(Admin), Whole),
     ("GET", "/v1/filesystemlayout", User(Viewer), Filtered),
@@ -61,7 +62,7 @@ const API_RULES: &[RouteRule] = &[
     ("POST", "/v1/filesystemlayout", User(Admin), Whole),
     ("GET", "/v1/filesystemlayout/{id}", User(Viewer), Filtered),
     ("DELETE", "/v1/filesystemlayout/{id}", User(Admin), Whole),
-    // Queries, whose body can name any machine.
+    // These requests change nothing, but their bodies can name any machine.
     ("POST", "/v1/filesystemlayout/{id}", User(Viewer), Whole),
     ("GET", "/v1/image", User(Viewer), Filtered),
     ("PUT", "/v1/image", User(Admin), Whole),
@@ -92,26 +93,31 @@ const API_RULES: &[RouteRule] = &[
     ("POST", "/v1/machine/{id}/lock", User(Operator), Machine),
     ("DELETE", "/v1/machine/{id}/lock", User(Operator), Machine),
     ("POST", "/v1/machine/{id}/adopt", User(Admin), Machine),
+    // The scope is `Whole`, because the machine has no file yet, and therefore no project.
+    ("PUT", "/v1/machine/{id}/adopt", User(Admin), Whole),
+    ("DELETE", "/v1/machine/{id}/adopt", User(Admin), Whole),
     ("POST", "/v1/machine/{id}/confirm", User(Admin), Machine),
     ("POST", "/v1/machine/{id}/rename", User(Admin), Machine),
     ("GET", "/v1/machine/{id}/details", User(Viewer), Machine),
     ("GET", "/v1/machine/{id}/events", User(Viewer), Machine),
     ("GET", "/v1/machine/{id}/history", User(Viewer), Machine),
-    // The console log contains everything that the image's installer prints, also passwords.
+    // Not for viewers, because the console log contains all output of the image's installer, which may include
+    // passwords.
     ("GET", "/v1/machine/{id}/log", User(Operator), Machine),
     ("GET", "/v1/machine/{id}/move", User(Viewer), Machine),
     ("POST", "/v1/machine/{id}/move", User(Operator), Machine),
     ("DELETE", "/v1/machine/{id}/move", User(Operator), Machine),
     ("POST", "/v1/machine/{id}/move/approve", User(Operator), Machine),
     ("POST", "/v1/machine/{id}/move/finish", User(Operator), Machine),
-    // Machines without a machine file have no project.
+    // The scope is `Whole`, because a machine without a machine file has no project.
     ("POST", "/v1/machine/{id}/file", User(Operator), Whole),
-    // A request opens a session on the management controller, and most controllers support only a few sessions.
+    // Even reading the power state requires an operator: it opens a session on the management controller, and most
+    // controllers support only a few sessions.
     ("GET", "/v1/machine/{id}/power", User(Operator), Machine),
     ("POST", "/v1/machine/{id}/power", User(Operator), Machine),
     ("GET", "/v1/machine/{id}/boot-digest", User(Viewer), Machine),
     ("GET", "/v1/machine/{id}/preview", User(Viewer), Machine),
-    // A user with projects sees the rollouts whose machines all belong to these projects.
+    // A user with projects sees only rollouts all of whose machines belong to these projects.
     ("GET", "/v1/rollouts", User(Viewer), Filtered),
     ("POST", "/v1/rollouts", User(Operator), Filtered),
     ("GET", "/v1/rollouts/{id}", User(Viewer), Filtered),
@@ -181,6 +187,7 @@ const PAGE_RULES: &[RouteRule] = &[
     ("GET", "/machines/{id}/allocate", Page(Operator), Machine),
     ("POST", "/machines/{id}/allocate", Page(Operator), Machine),
     ("GET", "/machines/{id}/layout.svg", Page(Viewer), Machine),
+    ("GET", "/machines/{id}/layout.yaml", Page(Viewer), Machine),
     ("GET", "/machines/{id}/log", Page(Operator), Machine),
     ("GET", "/machines/{id}/row", Page(Viewer), Machine),
     ("GET", "/machines/{id}/reinstall", Page(Operator), Machine),
@@ -209,7 +216,7 @@ pub fn all_rules() -> impl Iterator<Item = &'static RouteRule> {
     [API_RULES, MACHINE_RULES, PAGE_RULES].into_iter().flatten()
 }
 
-/// Returns the route without the `/` at its end, which the router accepts for some routes.
+/// Removes a trailing `/` from the route. The router accepts some routes with and without a trailing `/`.
 fn canonical_route(route: &str) -> &str {
     if route.len() > 1 { route.trim_end_matches('/') } else { route }
 }
@@ -240,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn every_described_operation_has_an_entry_and_every_entry_that_reads_requires_no_more_than_one_that_writes() {
+    fn described_operations_have_access_rules_and_viewers_change_nothing() {
         for route in crate::routes::all_routes() {
             for operation in &route.described {
                 let rule = find_rule(operation.method, route.path)
@@ -252,13 +259,16 @@ mod tests {
             let is_change = !matches!(*method, "GET") && !route.starts_with("/v1/machine/find");
             let is_query = ["/v1/filesystemlayout/{id}", "/v1/size/{id}"].contains(route) && *method == "POST";
             if is_change && !is_query && *route != "/logout" {
-                assert!(!matches!(access, User(Viewer) | Page(Viewer)), "{method} {route}: a viewer changes nothing");
+                assert!(
+                    !matches!(access, User(Viewer) | Page(Viewer)),
+                    "{method} {route}: viewers cannot change anything"
+                );
             }
         }
     }
 
     #[test]
-    fn what_affects_all_machines_and_users_is_reserved_for_admins() {
+    fn site_wide_changes_require_admin_role() {
         for route in ["/v1/users", "/v1/filesystemlayout", "/v1/image", "/v1/size", "/v1/machines/confirm"] {
             for (method, _, access, _) in all_rules().filter(|(method, rule, ..)| *rule == route && *method != "GET") {
                 assert_eq!(*access, User(Admin), "{method} {route}");

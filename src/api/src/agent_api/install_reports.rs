@@ -60,8 +60,8 @@ pub(crate) async fn post_report(
     Ok(Json(ReportAcknowledgement { retry: reported.retry }))
 }
 
-/// Refuses a report of success if the success is not proven. After the refusal, the machine does not boot from its
-/// disks. Also logs a warning for the operator.
+/// Refuses a report of success that does not prove the success, and logs a warning for the operator. The machine then
+/// does not boot from its disks.
 fn refuse_success(app: &AppState, machine: &str, report: &InstallReport, why: &UnprovenReason) -> ApiError {
     let message = why
         .explain(machine, &common::format::truncate_bytes(&report.allocationuuid, ID_BYTES).escape_debug().to_string());
@@ -71,8 +71,8 @@ fn refuse_success(app: &AppState, machine: &str, report: &InstallReport, why: &U
     refusal.with_error_code(ErrorCode::SuccessNotRecorded)
 }
 
-/// Responds to a report about an allocation that the machine never had, or from a boot that has not registered. The
-/// report is logged as one line, and not stored.
+/// Responds to a report about an allocation that the machine never had, or to a report from a boot that has not
+/// registered. Logs the report as one line, and does not store it.
 fn ignore_foreign_report(
     app: &AppState,
     who: &MachineOrigin,
@@ -85,7 +85,7 @@ fn ignore_foreign_report(
         true => format!("allocation {allocation:?} never belonged to this machine"),
         false => "the boot that sent the report has not registered".to_owned(),
     };
-    app.alarms.log_note(format!(
+    app.rate_limited_log.log_note(format!(
         "{who}  reports {end}; the report is ignored, because {why}: {message}",
         message = truncate_with_mark(&first_line(&report.message), NAME_BYTES)
     ));

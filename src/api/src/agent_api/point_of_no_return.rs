@@ -14,6 +14,7 @@ use axum::extract::State;
 use axum::http::StatusCode;
 use control::api_types::PointOfNoReturn;
 use http_server::api_error::ApiError;
+use http_server::quotas::ClientAddress;
 use http_server::server_log::MachineOrigin;
 use model::install_marker::attempt_proof::is_secret_digest;
 use serde_json::{Value, json};
@@ -21,10 +22,10 @@ use site::snapshot::SiteSnapshot;
 use std::sync::Arc;
 use store::{ATTEMPTS, AttemptStart, FirstStartOutcome, MachineBoot, OrderStart};
 
-/// `POST /v1/machine/{id}/point-of-no-return`: permits an installation to erase data, if the operator still wants it.
+/// `POST /v1/machine/{id}/point-of-no-return`: permits an installation to erase data, if it is still requested.
 pub(crate) async fn pass_point_of_no_return(
     State(app): State<Arc<AppState>>,
-    MachineCaller { id, boot, peer }: MachineCaller,
+    MachineCaller { boot, peer, .. }: MachineCaller,
     body: Body,
 ) -> Result<Json<Value>, ApiError> {
     let PointOfNoReturn { allocationuuid, order, disks, approved: said, secret_digest, .. } =
@@ -45,19 +46,44 @@ pub(crate) async fn pass_point_of_no_return(
     if let Err(why) = check_still_wanted(&app, &directory, &boot, what).await? {
         return changed(why);
     }
-    let Some(order) = order else {
-        let news = match app.state.start_first_install(&id, &allocationuuid, start).await? {
-            FirstStartOutcome::Permitted(news) => news,
-            FirstStartOutcome::Rejected(why) => return changed(why),
-        };
-        app.state.record_boot_start(boot.hash).await?;
-        if news {
-            let text = "starts its installation: the disks of its layout are erased";
-            app.watch.log_note(format!("{} {text} ({peer})", directory.display_name(&id)));
-        }
-        return Ok(Json(json!({})));
+    let started = match order {
+        Some(order) => start_ordered(&app, &directory, (&boot, peer), (&allocationuuid, &order), start).await?,
+        None => start_first(&app, &directory, (&boot, peer), &allocationuuid, start).await?,
     };
-    match app.state.start_order(&id, &allocationuuid, &order, start).await? {
+    started.map_or_else(changed, |()| Ok(Json(json!({}))))
+}
+
+/// Starts the first installation of the allocation. The inner error is the reason why it must not start.
+async fn start_first(
+    app: &AppState,
+    directory: &SiteSnapshot,
+    (boot, peer): (&MachineBoot, ClientAddress),
+    allocation: &str,
+    start: AttemptStart,
+) -> Result<Result<(), String>, ApiError> {
+    let id = &boot.machine;
+    let news = match app.state.start_first_install(id, allocation, start).await? {
+        FirstStartOutcome::Permitted(news) => news,
+        FirstStartOutcome::Rejected(why) => return Ok(Err(why)),
+    };
+    app.state.record_boot_start(boot.hash).await?;
+    if news {
+        let text = "starts its installation: the disks of its layout are erased";
+        app.watch.log_note(format!("{} {text} ({peer})", directory.display_name(id)));
+    }
+    Ok(Ok(()))
+}
+
+/// Starts an attempt of the reinstall order. The inner error is the reason why it must not start.
+async fn start_ordered(
+    app: &AppState,
+    directory: &SiteSnapshot,
+    (boot, peer): (&MachineBoot, ClientAddress),
+    (allocation, order): (&str, &str),
+    start: AttemptStart,
+) -> Result<Result<(), String>, ApiError> {
+    let id = &boot.machine;
+    match app.state.start_order(id, allocation, order, start).await? {
         OrderStart::Permitted(order, news) => {
             app.state.record_boot_start(boot.hash).await?;
             if news {
@@ -67,18 +93,18 @@ pub(crate) async fn pass_point_of_no_return(
                     image = order.image,
                     attempt = order.attempts
                 );
-                app.watch.log_reinstall(MachineOrigin::new(&id, directory.display_name(&id), peer), text);
+                app.watch.log_reinstall(MachineOrigin::new(id, directory.display_name(id), peer), text);
             }
-            Ok(Json(json!({})))
+            Ok(Ok(()))
         }
         OrderStart::NotInForce => {
-            changed(format!("order {order:?} is no longer open: it was canceled, replaced, or completed"))
+            Ok(Err(format!("order {order:?} is no longer open: it was canceled, replaced, or completed")))
         }
     }
 }
 
-/// Checks that the operator still wants the installation. The inner error describes the change that was made after the
-/// allocation was sent to the agent.
+/// Checks that the installation is still requested. The inner error describes how the order or the files have changed
+/// since the allocation was sent to the agent.
 async fn check_still_wanted(
     app: &AppState,
     directory: &SiteSnapshot,
@@ -89,7 +115,7 @@ async fn check_still_wanted(
     if !out_of_band::is_admitted(app, boot).await? {
         return Ok(Err("the Redfish steps of this installation are not completed".to_owned()));
     }
-    // A different allocation in the file replaces this one. The installation of this one must not continue.
+    // If the machine file now contains another allocation, this installation must not continue.
     let current = directory.find_machine(id).and_then(|machine| machine.allocation.as_ref());
     match current {
         Some(current) if *current.id != allocation => {

@@ -50,7 +50,7 @@ pub(crate) async fn release_secrets(
     let fields: Vec<&str> = fields.collect();
     let mut sent = assigned.allocation.to_fields().secrets;
     sent.retain(|name, _| fields.contains(&name.as_str()));
-    app.state.record_sent_secrets(&id, &allocationuuid, boot.begun, sent).await?;
+    app.state.record_sent_secrets(&id, &allocationuuid, boot.started, sent).await?;
     app.watch.log_note(format!(
         "{name}: sent secrets of allocation {allocationuuid} to {peer}: {fields}",
         fields = fields.join(", ")
@@ -61,7 +61,7 @@ pub(crate) async fn release_secrets(
 /// Returns the reason why the boot must not receive secrets for this purpose now, or `None` if the boot may receive the
 /// secrets.
 fn refusal_reason(boot: &MachineBoot, purpose: SecretPurpose) -> Option<&'static str> {
-    match (purpose, boot.begun) {
+    match (purpose, boot.started) {
         _ if boot.over.is_some() => Some("the installation of this boot has already ended"),
         (SecretPurpose::System, false) => Some("the installation has not passed its point of no return"),
         (SecretPurpose::DiskKey | SecretPurpose::Image, true) => {
@@ -71,8 +71,8 @@ fn refusal_reason(boot: &MachineBoot, purpose: SecretPurpose) -> Option<&'static
     }
 }
 
-/// Returns the secret fields that the machine can still request. Before the point of no return, the machine can request
-/// all secret fields. After the point of no return, it can request only the secrets of the installed system.
+/// Returns the secret fields that the machine can still request: before the point of no return, all secret fields;
+/// after the point of no return, only the secrets of the installed system.
 pub(crate) fn requestable_fields(assigned: &ResolvedAllocation, has_not_begun: bool) -> Vec<SecretField> {
     let can_request = |field: &SecretField| has_not_begun || field.purpose() == SecretPurpose::System;
     let fields = if assigned.installs { secret_fields(assigned) } else { Vec::new() };

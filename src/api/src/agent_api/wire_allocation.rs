@@ -16,8 +16,8 @@ use site::operator_files::{ImageLocation, ImageSpec};
 use site::snapshot::SiteSnapshot;
 use store::{ATTEMPTS, InstallState, ReinstallOrder};
 
-/// Returns the machine's allocation with its installation state, or `None` if the allocation cannot be carried out. In
-/// that case, the reason was logged when the directory was read.
+/// Returns the machine's allocation with its installation state. Returns `None` if the allocation cannot be carried
+/// out; the reason was logged when the directory was read.
 pub(crate) async fn find_assignment(
     app: &AppState,
     directory: &SiteSnapshot,
@@ -27,16 +27,17 @@ pub(crate) async fn find_assignment(
     if machine.allocation.is_none() {
         return Ok(None);
     }
-    let standing = allocation_state::read_full_state(app, machine, &directory.known).await?.without_unconfirmed_order();
+    let standing = allocation_state::read_full_state(app, machine, &directory.known).await?.without_withheld_order();
     let assigned = resolve_allocation(machine, &standing, &directory.known).ok().flatten();
     Ok(assigned.map(|assigned| (assigned, standing)))
 }
 
 /// Converts an allocation for the agent. If the machine is installed and no reinstall is ordered, the allocation
 /// identifies the installed system, which the agent boots. The image then has no URL, so the agent cannot install the
-/// image. Secrets are sent separately by `secrets`. The parameters of an OS definition are secret too. They are
-/// included only if `with_parameters` is true: the `verify` program of the definition needs these parameters before the
-/// plan is made.
+/// image.
+///
+/// Secrets are sent separately by `secrets`. The parameters of an OS definition are also secret, but are included if
+/// `with_parameters` is true, because the `verify` program of the definition needs them before the plan is made.
 pub fn to_wire_allocation(
     assigned: &ResolvedAllocation,
     standing: InstallState,
@@ -66,7 +67,7 @@ pub fn to_wire_allocation(
         },
         order: standing.order.map(to_wire_order),
         installed: standing.marker,
-        // Agents of earlier versions do not support steps.
+        // Agents of earlier versions do not support steps. They erase disks as the field `erase` specifies.
         erase: if steps.is_empty() { allocation.erase } else { StepList::from_received(steps).erase_mode() },
         steps: steps.clone(),
         succeeded,
@@ -102,7 +103,7 @@ fn to_wire_order(order: ReinstallOrder) -> allocation::OrderedReinstall {
         id: order.id,
         attempt: order.attempts.max(1),
         attempts: ATTEMPTS,
-        begun: order.begun,
+        started: order.started,
         without_marker: order.without_marker,
         change_promise: order.change_promise,
         give_up: order.give_up,

@@ -1,5 +1,6 @@
-//! File to which the entries of the audit log are appended, as JSON lines. A thread writes the lines, so that a slow
-//! filesystem delays no request. Lines that cannot be written are counted and reported; their entries are in the database.
+//! File to which the entries of the audit log are appended, as JSON lines. A separate thread writes the lines, so that
+//! a slow filesystem does not delay requests. Lost lines are counted and reported; the database still contains the
+//! entries of these lines.
 
 use common::error::{Context, Error, Phase, Result};
 use common::error_code::ErrorCode;
@@ -20,16 +21,16 @@ const QUEUE_BYTES: usize = 16 << 20;
 /// Time limit for the first opening of the file.
 const OPEN_LIMIT: Duration = Duration::from_secs(10);
 /// Duration of a write above which the file counts as unresponsive.
-const SLOW: Duration = Duration::from_secs(10);
+const SLOW_WRITE_DURATION: Duration = Duration::from_secs(10);
 /// Duration for which lost lines are reported as a problem.
-const LOSS_SHOWN: Duration = Duration::from_secs(3600);
+const LOSS_REPORT_DURATION: Duration = Duration::from_secs(3600);
 
 /// File of the audit log, and the queue of its thread.
 pub(super) struct AuditFile {
     path: PathBuf,
     queue: mpsc::SyncSender<AuditLine>,
     state: Arc<Mutex<QueueState>>,
-    alarms: RateLimitedLog,
+    rate_limited_log: RateLimitedLog,
 }
 
 struct AuditLine {
@@ -38,19 +39,19 @@ struct AuditLine {
     text: String,
 }
 
-/// Lines in the queue, and lost lines.
+/// Numbers of queued and lost lines, and times of losses and writes.
 #[derive(Default)]
 struct QueueState {
     lines: usize,
     bytes: usize,
     lost: u64,
     last_loss: Option<Instant>,
-    /// Start of the current write.
+    /// Time at which the current write to the file has started.
     write_began: Option<Instant>,
 }
 
-/// Opens a regular file for appending. Other file types are refused, because writing to them can block, and their reader
-/// may lose lines.
+/// Opens a regular file for appending. Refuses other file types: a write to a FIFO or device can block, and its
+/// reader may lose lines.
 fn open_regular_file(path: &Path) -> std::io::Result<File> {
     let is_other = std::fs::metadata(path).is_ok_and(|known| !known.is_file());
     let wrong = || std::io::Error::other("is not a regular file");
@@ -58,7 +59,7 @@ fn open_regular_file(path: &Path) -> std::io::Result<File> {
         return Err(wrong());
     }
     let mut options = OpenOptions::new();
-    // The path may have become a FIFO since the check above.
+    // The path may have become a FIFO since the check above, so the open must not block.
     options.create(true).append(true).mode(0o600).custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY);
     let file = options.open(path)?;
     if file.metadata()?.is_file() { Ok(file) } else { Err(wrong()) }
@@ -69,14 +70,15 @@ impl AuditFile {
     ///
     /// # Errors
     /// Returns an error if the file cannot be opened, or is not a regular file.
-    pub(super) fn start(path: PathBuf, alarms: RateLimitedLog) -> Result<AuditFile> {
+    pub(super) fn start(path: PathBuf, rate_limited_log: RateLimitedLog) -> Result<AuditFile> {
         let (queue, lines) = mpsc::sync_channel(QUEUE_LINES);
         let (opened, first_open) = mpsc::channel();
         let state = Arc::<Mutex<QueueState>>::default();
-        let file = AuditFile { path: path.clone(), queue, state: state.clone(), alarms: alarms.clone() };
+        let file =
+            AuditFile { path: path.clone(), queue, state: state.clone(), rate_limited_log: rate_limited_log.clone() };
         let write_all = move || {
             let _ = opened.send(open_regular_file(&path).map(drop));
-            write_lines(&path, &lines, &state, &alarms);
+            write_lines(&path, &lines, &state, &rate_limited_log);
         };
         let thread = std::thread::Builder::new().name("audit-file".to_owned());
         thread.spawn(write_all).context(Phase::Serve, || "start the thread that writes the file of --audit-log")?;
@@ -105,7 +107,13 @@ impl AuditFile {
                 return;
             }
         }
-        report_loss(&self.path, &self.state, &self.alarms, entry, "the file does not accept lines fast enough");
+        report_loss(
+            &self.path,
+            &self.state,
+            &self.rate_limited_log,
+            entry,
+            "lines cannot be written to the file fast enough",
+        );
     }
 
     /// Returns the number of lines that were lost since the start.
@@ -118,17 +126,17 @@ impl AuditFile {
         lock_mutex(&self.state).lines
     }
 
-    /// Describes why the file lacks entries, or may soon lack entries.
+    /// Returns the reason why the file lacks entries, or may soon lack entries.
     pub(super) fn describe_problem(&self) -> Option<String> {
         let QueueState { lines, lost, last_loss, write_began, .. } = *lock_mutex(&self.state);
         let path = self.path.display();
-        if last_loss.is_some_and(|at| at.elapsed() < LOSS_SHOWN) {
+        if last_loss.is_some_and(|at| at.elapsed() < LOSS_REPORT_DURATION) {
             let lost = format_count(usize::try_from(lost).unwrap_or(usize::MAX), "entry", "entries");
             return Some(format!(
                 "--audit-log: {path} lacks {lost} of the database; `drophammer audit` prints all entries"
             ));
         }
-        let is_slow = write_began.is_some_and(|began| began.elapsed() > SLOW);
+        let is_slow = write_began.is_some_and(|began| began.elapsed() > SLOW_WRITE_DURATION);
         is_slow.then(|| {
             let waiting = format_count(lines, "entry waits", "entries wait");
             format!("--audit-log: {path} does not respond, and {waiting}: check the filesystem of the file")
@@ -136,13 +144,18 @@ impl AuditFile {
     }
 }
 
-/// Writes the lines in the queue until the queue is closed. The file is opened for each line, so that other programs may
-/// rotate it.
-fn write_lines(path: &Path, lines: &mpsc::Receiver<AuditLine>, state: &Mutex<QueueState>, alarms: &RateLimitedLog) {
+/// Writes the lines in the queue until the queue is closed. Opens the file for each line, so that other programs may
+/// rotate the file.
+fn write_lines(
+    path: &Path,
+    lines: &mpsc::Receiver<AuditLine>,
+    state: &Mutex<QueueState>,
+    rate_limited_log: &RateLimitedLog,
+) {
     let mut is_torn = false;
     for AuditLine { entry, text } in lines {
         lock_mutex(state).write_began = Some(Instant::now());
-        // A failed write may have left the beginning of a line.
+        // A failed write may have written only a part of a line, so the next line begins with a line break.
         let start = if is_torn { "\n" } else { "" };
         let written =
             open_regular_file(path).and_then(|mut file| file.write_all(format!("{start}{text}\n").as_bytes()));
@@ -154,19 +167,20 @@ fn write_lines(path: &Path, lines: &mpsc::Receiver<AuditLine>, state: &Mutex<Que
             state.bytes -= text.len();
         }
         if let Err(error) = written {
-            report_loss(path, state, alarms, entry, &error.to_string());
+            report_loss(path, state, rate_limited_log, entry, &error.to_string());
         }
     }
 }
 
-fn report_loss(path: &Path, state: &Mutex<QueueState>, alarms: &RateLimitedLog, entry: i64, why: &str) {
+fn report_loss(path: &Path, state: &Mutex<QueueState>, rate_limited_log: &RateLimitedLog, entry: i64, why: &str) {
     {
         let mut state = lock_mutex(state);
         state.lost += 1;
         state.last_loss = Some(Instant::now());
     }
     let what = format!("--audit-log: cannot write entry {entry} to {path}", path = path.display());
-    alarms.log_problem(ErrorCode::ServerProblem.annotate(format!("{what}: {why}; the entry is in the database")));
+    rate_limited_log
+        .log_problem(ErrorCode::ServerProblem.annotate(format!("{what}: {why}; the entry is in the database")));
 }
 
 #[cfg(test)]
@@ -235,15 +249,15 @@ mod tests {
         std::fs::remove_file(&path).unwrap();
         file.append_line(3, "three".to_owned());
         wait_until(|| file.count_pending() == 0);
-        // The beginning of a line that was not written completely does not damage the next line.
+        // The part of a line that a failed write has written does not damage the next line.
         assert_eq!(std::fs::read_to_string(&path).unwrap().trim_start(), "three\n");
     }
 
     #[test]
-    fn a_full_queue_loses_lines_with_a_count_and_blocks_nobody() {
+    fn full_queue_drops_and_counts_lines_without_blocking() {
         let (queue, lines) = mpsc::sync_channel(QUEUE_LINES);
-        let alarms = RateLimitedLog::new(StatusLog::json_into(std::io::sink()));
-        let file = AuditFile { path: "audit".into(), queue, state: Arc::default(), alarms };
+        let rate_limited_log = RateLimitedLog::new(StatusLog::json_into(std::io::sink()));
+        let file = AuditFile { path: "audit".into(), queue, state: Arc::default(), rate_limited_log };
         (0..QUEUE_LINES as i64 + 5).for_each(|number| file.append_line(number, String::new()));
         assert_eq!((file.count_lost(), file.count_pending()), (5, QUEUE_LINES));
         drop(lines);
@@ -252,7 +266,7 @@ mod tests {
         file.append_line(1, "x".repeat(QUEUE_BYTES));
         file.append_line(2, "x".to_owned());
         assert_eq!((file.count_lost(), file.count_pending()), (1, 1), "the size of the queue is limited");
-        let began = Instant::now().checked_sub(SLOW * 2);
+        let began = Instant::now().checked_sub(SLOW_WRITE_DURATION * 2);
         let state = Arc::new(Mutex::new(QueueState { lines: 3, write_began: began, ..QueueState::default() }));
         let problem = AuditFile { state, ..file }.describe_problem().unwrap();
         assert!(problem.contains("does not respond, and 3 entries wait"), "{problem}");

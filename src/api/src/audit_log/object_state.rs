@@ -1,5 +1,5 @@
-//! State of the objects that a request may change, before and after the request, and the differences. Secrets are
-//! replaced only after the comparison, so that a changed secret is recorded as a change.
+//! State of the objects that a request may change, before and after the request, and the differences between both
+//! states. Secrets are replaced only after the comparison, so that a changed secret is recorded as a change.
 
 use super::AuditChange;
 use crate::AppState;
@@ -18,16 +18,16 @@ use std::path::{Path, PathBuf};
 const CHANGES: usize = 200;
 /// Maximum length of a value in an entry, as JSON.
 const VALUE_BYTES: usize = 2000;
-/// Largest file whose content is compared.
+/// Maximum size of a file whose content is compared, in bytes.
 const FILE_BYTES: u64 = 1 << 20;
 
 /// Fields of a machine's summary that change without a request.
 const VOLATILE: [&str; 5] = ["last_seen", "last_event", "ended", "phase", "out_of_band"];
 
-/// Folders and files in the server's directory that the requests of a route may change, by the beginning of the route.
+/// Folders and files in the server's directory that a request may change, by the prefix of the request's route.
 ///
-/// The file of the machine in the path is always included. Other routes must not name the folder of the machine files
-/// unless they are rare: thousands of files would be parsed before and after each request.
+/// If the path contains a machine, the machine's file is always included. The folder of the machine files may be
+/// listed only for rare requests, because thousands of files would be parsed before and after each request.
 const WATCHED: [(&str, &[&str]); 7] = [
     ("/v1/filesystemlayout", &["layouts"]),
     ("/v1/image", &["images", image_states::FILE]),
@@ -38,13 +38,13 @@ const WATCHED: [(&str, &[&str]); 7] = [
     ("/bulk/confirm", &["machines"]),
 ];
 
-/// Documents by name: files by their path, and records of machines and users.
+/// Documents by name: files by their paths, and records of machines and users.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct ObjectState(BTreeMap<String, Value>);
 
 impl ObjectState {
-    /// Reads the state of the objects that a request to the route may change. A state that cannot be read is empty: the
-    /// entry then lacks the changes, and the request is carried out.
+    /// Reads the state of the objects that a request to the route may change. If the state cannot be read, it is empty:
+    /// the request is carried out, but its audit entry lacks the changes.
     pub async fn read(app: &AppState, route: &str, object: &str) -> ObjectState {
         let mut documents = BTreeMap::new();
         let mut paths: Vec<PathBuf> = Vec::new();
@@ -52,7 +52,8 @@ impl ObjectState {
             paths.extend(folders.iter().map(|folder| app.dir.join(folder)));
         }
         if route == "/v1/users" {
-            // The body of the request contains the name of the user.
+            // The state of all users is read, because only the body of the request, which is not read here, contains
+            // the name of the user.
             for user in app.state.list_users().await.unwrap_or_default() {
                 documents.extend(read_user(app, &user.name).await);
             }
@@ -135,7 +136,7 @@ fn record_of(id: &str, mut summary: Value) -> (String, Value) {
     (format!("machine {id}"), summary)
 }
 
-/// Returns the digests of all documents in the database. The texts are omitted, since many documents can change at once.
+/// Returns the digests of all documents in the database. The documents themselves would be too long for one entry.
 fn digest_documents(stored: Option<&DocumentSet>) -> Option<(String, Value)> {
     let digests: BTreeMap<&str, String> =
         stored?.all().map(|one| (one.path.as_str(), hex_digest(one.content.text.as_bytes()))).collect();
@@ -156,7 +157,7 @@ fn parse_file(path: &Path, text: &str) -> Option<Value> {
     is_yaml.then(|| document.unwrap_or_else(|_| json!("(not a valid document)")))
 }
 
-/// Reads YAML files, and the YAML files in folders and their folders.
+/// Reads YAML files. For a folder, reads the YAML files in it and in its subfolders.
 fn read_files(dir: &Path, paths: &[PathBuf]) -> BTreeMap<String, Value> {
     let mut documents = BTreeMap::new();
     let mut pending: Vec<(PathBuf, u32)> = paths.iter().map(|path| (path.clone(), 0)).collect();
@@ -210,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn a_change_has_its_values_and_a_secret_has_only_its_name() {
+    fn changes_contain_values_but_hide_secrets() {
         let before = state(json!({"id": "x", "allocation": {"image": "a", "user_data": "one", "tags": [1]}}));
         let after = state(
             json!({"id": "x", "allocation": {"image": "b", "user_data": "two", "tags": [1]}, "bmc": {"password": "w"}}),

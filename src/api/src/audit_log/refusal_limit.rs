@@ -1,4 +1,5 @@
-//! Rate limit for audit entries of refused requests: a quota per address and minute, and a quota for all addresses.
+//! Rate limit for audit entries of refused requests: a quota per address and minute, and a quota per minute for all
+//! addresses.
 
 use common::sync::lock_mutex;
 use std::collections::HashMap;
@@ -6,11 +7,11 @@ use std::net::IpAddr;
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
-const EVERY: Duration = Duration::from_secs(60);
+const LIMIT_INTERVAL: Duration = Duration::from_secs(60);
 /// Maximum number of entries per address and minute.
 const PER_ADDRESS: u32 = 20;
 /// Maximum number of entries per minute.
-const ALL: u32 = 400;
+const MAXIMUM_ENTRIES: u32 = 400;
 
 /// Rate limit, with the numbers of entries in the current minute.
 #[derive(Default)]
@@ -27,10 +28,10 @@ impl RefusalLimit {
     /// Counts an entry. Returns whether the entry is within the quotas.
     pub(super) fn count_entry(&self, address: IpAddr) -> bool {
         let mut minute = lock_mutex(&self.0);
-        let current = minute.take().filter(|minute| minute.began.elapsed() < EVERY);
+        let current = minute.take().filter(|minute| minute.began.elapsed() < LIMIT_INTERVAL);
         let fresh = || CountedMinute { began: Instant::now(), total: 0, by_address: HashMap::new() };
         let CountedMinute { total, by_address, .. } = minute.insert(current.unwrap_or_else(fresh));
-        if *total >= ALL {
+        if *total >= MAXIMUM_ENTRIES {
             return false;
         }
         let count = by_address.entry(address).or_default();
@@ -48,12 +49,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn entries_are_limited_for_each_address_and_for_all_together() {
+    fn entries_are_limited_per_address_and_in_total() {
         let limit = RefusalLimit::default();
         let [one, other] = [[10, 0, 0, 1], [10, 0, 0, 2]].map(IpAddr::from);
         assert_eq!((0..1000).filter(|_| limit.count_entry(one)).count(), PER_ADDRESS as usize);
         assert!(limit.count_entry(other));
         let many = (0..50_000u32).map(|number| IpAddr::from(std::net::Ipv4Addr::from(0x0b00_0000 + number)));
-        assert_eq!(many.filter(|address| limit.count_entry(*address)).count(), (ALL - PER_ADDRESS - 1) as usize);
+        assert_eq!(
+            many.filter(|address| limit.count_entry(*address)).count(),
+            (MAXIMUM_ENTRIES - PER_ADDRESS - 1) as usize
+        );
     }
 }

@@ -1,10 +1,11 @@
-//! Creation, changes and deletion of templates. The response to a request is sent once its change is in force.
+//! Creation, change and deletion of templates. The response to a request is sent once its change is in effect.
 
 use super::ironic_response::{IronicRefusal, TemplateResult};
 use super::listing::is_name;
 use super::template_files::{remove_file, write_file};
 use super::{json_patch, new_uuid};
 use crate::AppState;
+use crate::access::set_audited_object;
 use crate::metal_api::edited_files;
 use crate::metal_api::edited_files::stored_documents::{self, StoredChange};
 use axum::http::StatusCode;
@@ -19,10 +20,10 @@ use std::time::Duration;
 use time::OffsetDateTime;
 use time::macros::format_description;
 
-/// Maximum time until a change takes effect. A scan of the directory takes less time, even if the directory is large.
-const PATIENCE: Duration = Duration::from_secs(30);
+/// Maximum time until a change is in effect. A scan of the directory takes less time, even if the directory is large.
+const EFFECT_TIMEOUT: Duration = Duration::from_secs(30);
 /// Fields of a template that requests can set.
-const FIELDS: [&str; 5] = ["uuid", "name", "steps", "extra", "description"];
+const CHANGEABLE_FIELDS: [&str; 5] = ["uuid", "name", "steps", "extra", "description"];
 
 /// Returns the template with this UUID or name.
 pub(crate) fn find_template<'a>(
@@ -37,9 +38,10 @@ pub(crate) fn find_template<'a>(
 }
 
 pub(crate) async fn create_template(app: &AppState, document: &Value) -> TemplateResult<Arc<StoredTemplate>> {
+    set_audited_object(document.get("name").and_then(Value::as_str).unwrap_or_default());
     reject_problems(check_template(document, &[]))?;
     let mut template = DeployTemplate::from_checked(document);
-    let _turn = app.templates.lock_changes().await;
+    let _lock = app.templates.lock_changes().await;
     let directory = app.directory();
     let uuid = template.uuid.get_or_insert_with(new_uuid).clone();
     reject_taken(&directory.known.templates, &template, None)?;
@@ -61,7 +63,7 @@ pub(crate) async fn change_template(
     document: &Value,
 ) -> TemplateResult<Arc<StoredTemplate>> {
     let changes = json_patch::parse_patch(document)?;
-    let _turn = app.templates.lock_changes().await;
+    let _lock = app.templates.lock_changes().await;
     let directory = app.directory();
     let stored = find_template(&directory.known.templates, ident)?;
     let old = &stored.template;
@@ -69,7 +71,7 @@ pub(crate) async fn change_template(
         "created_at": old.created_at, "updated_at": old.updated_at});
     let mut after = json_patch::apply_patch(&before, &changes)?;
     if let Some(fields) = after.as_object_mut() {
-        fields.retain(|name, _| FIELDS.contains(&name.as_str()));
+        fields.retain(|name, _| CHANGEABLE_FIELDS.contains(&name.as_str()));
     }
     after.get_mut("steps").and_then(Value::as_array_mut).into_iter().flatten().for_each(prune_step);
     reject_problems(check_template(&after, &[]))?;
@@ -103,7 +105,7 @@ pub(crate) async fn change_template(
 }
 
 pub(crate) async fn delete_template(app: &AppState, ident: &str) -> TemplateResult<()> {
-    let _turn = app.templates.lock_changes().await;
+    let _lock = app.templates.lock_changes().await;
     let directory = app.directory();
     let stored = find_template(&directory.known.templates, ident)?;
     let present = check_unchanged(app, stored).await?;
@@ -146,7 +148,7 @@ fn order_steps(old: &[Value], new: Vec<Value>) -> Vec<Value> {
     kept
 }
 
-/// Refuses a change if the template's file differs from the version in force, so that the operator's edit is not
+/// Refuses a change if the template's file differs from the version in effect, so that the operator's edit is not
 /// overwritten. Returns the text of the file.
 async fn check_unchanged(app: &AppState, stored: &StoredTemplate) -> TemplateResult<String> {
     let now = edited_files::read_file(app, &stored.path).await.ok().flatten();
@@ -154,7 +156,8 @@ async fn check_unchanged(app: &AppState, stored: &StoredTemplate) -> TemplateRes
         DeployTemplate::parse_file(text).is_ok_and(|now| now.equals_ignoring_locations(&stored.template))
     };
     now.filter(is_same).ok_or_else(|| {
-        let why = "the file differs from the template in force: see the server's output, and try again";
+        let why =
+            "the file differs from the template that the server currently uses: see the server's output, and try again";
         IronicRefusal::conflict(format!("{file}: {why}", file = stored.path.display()))
     })
 }
@@ -185,7 +188,7 @@ async fn remove_template_file(app: &AppState, path: PathBuf, expected: &str) -> 
     map_io_error(&what, tokio::task::spawn_blocking(move || remove_file(&path)).await)
 }
 
-/// Changes a template in the database. Returns false if the templates are files.
+/// Changes a template in the database. Returns false if templates are stored as files.
 async fn change_stored(app: &AppState, path: &Path, expected: Option<&str>, new: Option<&str>) -> TemplateResult<bool> {
     let failed = |error: ApiError| {
         let (status, message) = error.parts();
@@ -214,10 +217,10 @@ async fn wait_until_published(app: &AppState, is_so: impl Fn(&DeployTemplates) -
     app.request_reload();
     let mut directory = app.directory.clone();
     let seen = directory.wait_for(|directory| is_so(&directory.known.templates));
-    match tokio::time::timeout(PATIENCE, seen).await {
+    match tokio::time::timeout(EFFECT_TIMEOUT, seen).await {
         Ok(Ok(_)) => Ok(()),
         _ => {
-            let why = "the file was changed, but the change is not in force yet: see the server's output";
+            let why = "the file was changed, but the change is not in effect yet: see the server's output";
             Err(IronicRefusal::new(StatusCode::INTERNAL_SERVER_ERROR, why))
         }
     }

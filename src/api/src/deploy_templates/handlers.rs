@@ -1,6 +1,6 @@
-//! Request handlers: one for `/v1/deploy_templates` and one for `/v1/deploy-templates`. The first handler checks the
-//! API version. Then both handlers check the token, the method and the path. The order of these checks determines the
-//! error response.
+//! Request handlers for `/v1/deploy_templates` and `/v1/deploy-templates`. The handler of the former checks the API
+//! version first. Then both handlers check the token, the method and the path. The order of these checks determines
+//! the error response.
 
 use super::ironic_response::{IronicRefusal, TemplateResult};
 use super::listing::list_templates;
@@ -16,6 +16,7 @@ use axum::extract::{FromRequestParts, Path, Query, State};
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, header};
 use axum::response::{IntoResponse, Response};
+use common::type_errors::locate_json_error;
 use http_server::api_error::ApiError;
 use http_server::quotas::ClientAddress;
 use serde_json::{Value, json};
@@ -115,14 +116,14 @@ fn discovery_response(headers: &HeaderMap, answer: Value) -> Response {
 
 fn check_version(method: &Method, minor: u32) -> TemplateResult<()> {
     let why = "this version of the API does not support deploy templates, which were added in 1.55";
-    match (minor >= microversions::WITH_TEMPLATES, method) {
+    match (minor >= microversions::FIRST_TEMPLATES_VERSION, method) {
         (true, _) => Ok(()),
         (false, &Method::GET) => Err(IronicRefusal::from_router(StatusCode::NOT_FOUND, why)),
         (false, _) => Err(IronicRefusal::from_router(StatusCode::METHOD_NOT_ALLOWED, why)),
     }
 }
 
-/// Checks that a user was authorized.
+/// Refuses the request if no user was authorized for it.
 fn check_token(asked: &TemplateRequest) -> TemplateResult<()> {
     match asked.is_authorized {
         true => Ok(()),
@@ -195,7 +196,8 @@ async fn parse_body(app: &AppState, peer: ClientAddress, body: Body) -> Template
     let bytes = read_body(app, peer, body, TEMPLATE_BYTES).await?;
     match bytes.is_empty() {
         true => Ok(json!({})),
-        false => serde_json::from_slice(&bytes)
-            .map_err(|error| IronicRefusal::bad_request(format!("the body is not JSON: {error}"))),
+        false => serde_json::from_slice(&bytes).map_err(|error| {
+            IronicRefusal::bad_request(format!("the body is not JSON: {}", locate_json_error(&error)))
+        }),
     }
 }

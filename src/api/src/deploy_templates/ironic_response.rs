@@ -1,9 +1,10 @@
-//! Responses in Ironic's format. The body of an error is a JSON object with a string that contains JSON. The fields in
-//! this string depend on whether a handler or the router refuses the request.
+//! Responses in Ironic's format. The body of an error is a JSON object with one string, which in turn contains JSON.
+//! The fields in this inner JSON depend on whether a handler or the router refuses the request.
 
 use axum::Json;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
+use common::format::system_errors::without_os_error_numbers;
 use http_server::api_error::ApiError;
 use serde_json::json;
 
@@ -27,7 +28,8 @@ pub(crate) type TemplateResult<T = Response> = std::result::Result<T, IronicRefu
 
 impl IronicRefusal {
     pub(crate) fn new(status: StatusCode, message: impl Into<String>) -> IronicRefusal {
-        IronicRefusal { status, message: message.into(), form: RefusalForm::Call }
+        let message = without_os_error_numbers(&message.into()).into_owned();
+        IronicRefusal { status, message, form: RefusalForm::Call }
     }
 
     pub(crate) fn bad_request(message: impl Into<String>) -> IronicRefusal {

@@ -88,8 +88,8 @@ pub(crate) fn apply_patch(document: &Value, changes: &[PatchOperation]) -> Templ
 }
 
 fn apply_operation(document: &mut Value, change: &PatchOperation) -> Result<(), &'static str> {
-    const NOT_THERE: &str = "the path does not exist";
-    let Some((last, way)) = change.steps.split_last() else { return Err(NOT_THERE) };
+    const MISSING_PATH: &str = "the path does not exist";
+    let Some((last, way)) = change.steps.split_last() else { return Err(MISSING_PATH) };
     let mut at = document;
     for step in way {
         at = match at {
@@ -97,23 +97,23 @@ fn apply_operation(document: &mut Value, change: &PatchOperation) -> Result<(), 
             Value::Array(items) => parse_index(step).and_then(|index| items.get_mut(index)),
             _ => None,
         }
-        .ok_or(NOT_THERE)?;
+        .ok_or(MISSING_PATH)?;
     }
     let value = || change.value.clone().ok_or("the value is missing");
     match (at, change.kind) {
         (Value::Object(fields), PatchKind::Add) => drop(fields.insert(last.clone(), value()?)),
-        (Value::Object(fields), PatchKind::Replace) => *fields.get_mut(last).ok_or(NOT_THERE)? = value()?,
-        (Value::Object(fields), PatchKind::Remove) => drop(fields.remove(last).ok_or(NOT_THERE)?),
+        (Value::Object(fields), PatchKind::Replace) => *fields.get_mut(last).ok_or(MISSING_PATH)? = value()?,
+        (Value::Object(fields), PatchKind::Remove) => drop(fields.remove(last).ok_or(MISSING_PATH)?),
         (Value::Array(items), PatchKind::Add) => {
             let place = if last == "-" { Some(items.len()) } else { parse_index(last) };
-            let place = place.filter(|place| *place <= items.len()).ok_or(NOT_THERE)?;
+            let place = place.filter(|place| *place <= items.len()).ok_or(MISSING_PATH)?;
             items.insert(place, value()?);
         }
         (Value::Array(items), PatchKind::Replace) => {
-            *parse_index(last).and_then(|index| items.get_mut(index)).ok_or(NOT_THERE)? = value()?;
+            *parse_index(last).and_then(|index| items.get_mut(index)).ok_or(MISSING_PATH)? = value()?;
         }
         (Value::Array(items), PatchKind::Remove) => {
-            let place = parse_index(last).filter(|place| *place < items.len()).ok_or(NOT_THERE)?;
+            let place = parse_index(last).filter(|place| *place < items.len()).ok_or(MISSING_PATH)?;
             items.remove(place);
         }
         _ => return Err("the parent is neither an object nor a list"),
@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn all_of_a_patch_or_nothing() {
+    fn json_patch_is_applied_completely_or_rejected() {
         let line = |op: &str, path: &str, value: Value| json!([{"op": op, "path": path, "value": value}]);
         let field = |patch: Value, name: &str| patched(patch).map(|mut document| document[name].take());
         assert_eq!(field(line("replace", "/name", json!("b")), "name"), Some(json!("b")));

@@ -8,7 +8,7 @@ use std::cmp::Ordering;
 use std::sync::Arc;
 
 /// Maximum number of templates on a page, as in Ironic.
-const MOST: usize = 1000;
+const MAXIMUM_PAGE_TEMPLATES: usize = 1000;
 const TRUE: [&str; 6] = ["1", "t", "true", "on", "y", "yes"];
 const FALSE: [&str; 6] = ["0", "f", "false", "off", "n", "no"];
 
@@ -26,7 +26,7 @@ struct ListQuery {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum SortKey {
-    /// Order of creation.
+    /// Sorts templates in the order of their creation.
     Id,
     Uuid,
     Name,
@@ -50,7 +50,7 @@ pub(crate) fn list_templates(
 ) -> TemplateResult<Value> {
     let asked = ListQuery::parse_query(query)?;
     let mut all: Vec<&Arc<StoredTemplate>> = templates.all().collect();
-    // Templates that the operator wrote have no time: they come first, by name.
+    // Templates from the operator's files have no creation time. They come first, sorted by name.
     all.sort_by(|one, other| one.template.created_at.cmp(&other.template.created_at));
     all.sort_by(|one, other| compare_by(asked.key, one, other));
     if asked.backwards {
@@ -86,8 +86,14 @@ fn compare_by(key: SortKey, one: &StoredTemplate, other: &StoredTemplate) -> Ord
 
 impl ListQuery {
     fn parse_query(query: &[(String, String)]) -> TemplateResult<ListQuery> {
-        let mut asked =
-            ListQuery { marker: None, limit: MOST, key: SortKey::Id, backwards: false, fields: None, detail: None };
+        let mut asked = ListQuery {
+            marker: None,
+            limit: MAXIMUM_PAGE_TEMPLATES,
+            key: SortKey::Id,
+            backwards: false,
+            fields: None,
+            detail: None,
+        };
         for (name, value) in query {
             match name.as_str() {
                 "marker" if is_name(value) => asked.marker = Some(value.clone()),
@@ -147,7 +153,7 @@ fn parse_limit(text: &str) -> TemplateResult<usize> {
         text.trim().parse().map_err(|_| IronicRefusal::bad_request(format!("the limit {text:?} is not a number")))?;
     match usize::try_from(number) {
         Ok(0) | Err(_) => Err(IronicRefusal::bad_request("the limit must be above 0")),
-        Ok(limit) => Ok(limit.min(MOST)),
+        Ok(limit) => Ok(limit.min(MAXIMUM_PAGE_TEMPLATES)),
     }
 }
 

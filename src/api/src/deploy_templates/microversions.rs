@@ -4,16 +4,16 @@ use super::ironic_response::{IronicRefusal, TemplateResult};
 use axum::http::{HeaderMap, HeaderValue, StatusCode};
 use axum::response::Response;
 
-/// Range of versions that Ironic 39 supports.
+/// Lowest and highest version that Ironic 39 supports.
 pub(crate) const LOWEST: &str = "1.1";
 pub(crate) const HIGHEST: &str = "1.115";
 const LOWEST_MINOR: u32 = 1;
 const HIGHEST_MINOR: u32 = 115;
 /// Minor version of the first API version with deploy templates.
-pub(crate) const WITH_TEMPLATES: u32 = 55;
+pub(crate) const FIRST_TEMPLATES_VERSION: u32 = 55;
 
 const HEADER: &str = "x-openstack-ironic-api-version";
-const OF_ALL_SERVICES: &str = "openstack-api-version";
+const COMMON_VERSION_HEADER: &str = "openstack-api-version";
 const SERVICE: &str = "baremetal";
 
 /// Returns the minor version that a request specifies, or the lowest minor version if the request specifies none.
@@ -23,7 +23,7 @@ pub(crate) fn requested_version(headers: &HeaderMap) -> TemplateResult<u32> {
         let mut each = all.split(',').filter_map(|one| one.trim().split_once(' '));
         each.find(|(service, _)| *service == SERVICE).map(|(_, version)| version.trim().to_owned())
     };
-    let asked = text(OF_ALL_SERVICES).and_then(of_service).or_else(|| text(HEADER).map(str::to_owned));
+    let asked = text(COMMON_VERSION_HEADER).and_then(of_service).or_else(|| text(HEADER).map(str::to_owned));
     let asked = asked.unwrap_or_else(|| LOWEST.to_owned());
     if asked.eq_ignore_ascii_case("latest") {
         return Ok(HIGHEST_MINOR);

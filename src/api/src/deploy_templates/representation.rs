@@ -5,12 +5,12 @@ use crate::json_schemas::SchemaGenerators;
 use serde_json::{Map, Value, json};
 use site::deploy_templates::StoredTemplate;
 
-/// Format of a response.
+/// Format of a response that contains templates.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum TemplateForm {
     Ironic,
-    /// Format of the Ironic specification that proposed deploy templates: without links and timestamps, and with
-    /// complete templates in lists.
+    /// Format of the Ironic specification that proposed deploy templates. It has no links and timestamps, and its
+    /// lists contain complete templates.
     Proposed,
 }
 
@@ -24,7 +24,7 @@ impl TemplateForm {
 }
 
 const FIELDS: [&str; 8] = ["created_at", "description", "extra", "links", "name", "steps", "updated_at", "uuid"];
-const OF_THE_PROPOSAL: [&str; 3] = ["name", "steps", "uuid"];
+const PROPOSED_FIELDS: [&str; 3] = ["name", "steps", "uuid"];
 const MASK: &str = "******";
 /// Substrings that occur in the names of secret fields. The value of a field is a secret if its name contains one of
 /// these substrings.
@@ -65,7 +65,7 @@ pub(crate) fn parse_fields(text: &str) -> TemplateResult<Vec<String>> {
     Ok(fields)
 }
 
-/// Returns the template. If fields are specified, returns only these fields. Links are included in either case.
+/// Returns the template. With `only`, returns only these fields and the links.
 pub(crate) fn render_template(
     stored: &StoredTemplate,
     base: &str,
@@ -91,14 +91,14 @@ pub(crate) fn render_template(
     let wanted = |name: &str| match (form, only) {
         (TemplateForm::Ironic, None) => true,
         (TemplateForm::Ironic, Some(only)) => name == "links" || only.iter().any(|one| one == name),
-        (TemplateForm::Proposed, _) => OF_THE_PROPOSAL.contains(&name),
+        (TemplateForm::Proposed, _) => PROPOSED_FIELDS.contains(&name),
     };
     whole.retain(|name, _| wanted(name));
     Value::Object(whole)
 }
 
-/// Returns the schema of a template in a response. If the request selects fields, the response contains only these
-/// fields.
+/// Returns the schema of a template in a response. No field is required, because a request can select the fields of
+/// the response.
 pub(crate) fn template_schema(_: &mut SchemaGenerators) -> Value {
     let (text, time) = (json!({"type": "string"}), json!({"type": ["string", "null"]}));
     let (objects, object) = (json!({"type": "array", "items": {"type": "object"}}), json!({"type": "object"}));

@@ -15,23 +15,23 @@ use tokio::sync::{OwnedRwLockReadGuard, OwnedRwLockWriteGuard, RwLock};
 /// Maximum length in bytes of the template's name within the name of its file. File names are limited to 255 bytes.
 const LONGEST_NAME: usize = 200;
 
-/// Folder of templates, and the lock for changing files.
+/// Folder of templates, and the locks for changing and creating files.
 pub struct TemplateWriter {
     folder: PathBuf,
-    turn: Arc<RwLock<()>>,
+    lock: Arc<RwLock<()>>,
     /// Ids of the machines whose files are being created.
     creations: Arc<Mutex<BTreeSet<String>>>,
 }
 
-/// Exclusive right to create the file of one machine, until the value is dropped. Files of other machines can be created
-/// meanwhile, and no file is changed.
-pub(crate) struct CreationTurn {
+/// Permission to create the file of one machine, held until the value is dropped. Meanwhile, other requests can
+/// create files of other machines, but no request can change a file.
+pub(crate) struct CreationPermit {
     machine: String,
     creations: Arc<Mutex<BTreeSet<String>>>,
-    _turn: OwnedRwLockReadGuard<()>,
+    _lock: OwnedRwLockReadGuard<()>,
 }
 
-impl Drop for CreationTurn {
+impl Drop for CreationPermit {
     fn drop(&mut self) {
         lock_mutex(&self.creations).remove(&self.machine);
     }
@@ -39,24 +39,24 @@ impl Drop for CreationTurn {
 
 impl TemplateWriter {
     pub fn new(dir: &Path) -> TemplateWriter {
-        TemplateWriter { folder: dir.join(FOLDER), turn: Arc::default(), creations: Arc::default() }
+        TemplateWriter { folder: dir.join(FOLDER), lock: Arc::default(), creations: Arc::default() }
     }
 
     /// Waits for the lock. No other request changes a file until the returned guard is dropped.
     pub(crate) async fn lock_changes(&self) -> OwnedRwLockWriteGuard<()> {
-        self.turn.clone().write_owned().await
+        self.lock.clone().write_owned().await
     }
 
-    /// Waits for the right to create the file of a machine. Returns `None` if another request creates this file.
-    pub(crate) async fn lock_creation(&self, machine: &str) -> Option<CreationTurn> {
-        let turn = self.turn.clone().read_owned().await;
-        // The same machine can be named by its UUID in either byte order.
+    /// Waits for permission to create the file of a machine. Returns `None` if another request is creating this file.
+    pub(crate) async fn lock_creation(&self, machine: &str) -> Option<CreationPermit> {
+        let lock = self.lock.clone().read_owned().await;
+        // The same machine can be named by its UUID in either byte order, so both forms are locked.
         let other = swap_id_byte_order(machine);
         let mut creations = lock_mutex(&self.creations);
         if other.is_some_and(|other| creations.contains(&other)) || !creations.insert(machine.to_owned()) {
             return None;
         }
-        Some(CreationTurn { machine: machine.to_owned(), creations: self.creations.clone(), _turn: turn })
+        Some(CreationPermit { machine: machine.to_owned(), creations: self.creations.clone(), _lock: lock })
     }
 
     /// Returns the path at which a template is stored.
@@ -67,16 +67,16 @@ impl TemplateWriter {
     }
 }
 
-/// Writes the file atomically.
+/// Writes the file of a template atomically.
 pub(crate) fn write_file(path: &Path, text: &str) -> std::io::Result<()> {
-    // Arguments may contain secrets.
+    // The arguments of steps may contain secrets, so only the owner can read a new file.
     let permissions = fs::metadata(path).map_or(Permissions::from_mode(0o600), |old| old.permissions());
     let new = write_temporary(path, text, permissions)?;
     fs::rename(&new, path)?;
     sync_folder(path)
 }
 
-/// Deletes the file.
+/// Deletes the file of a template.
 pub(crate) fn remove_file(path: &Path) -> std::io::Result<()> {
     fs::remove_file(path)?;
     sync_folder(path)

@@ -1,6 +1,6 @@
-//! Allocations in metal-api's format (`v1.MachineAllocation`), with the fields that drophammer adds. Networks, servers
-//! and firewall rules in a machine file may lack fields that metal-api's clients require. These fields are inserted
-//! with empty values.
+//! Allocations in metal-api's format (`v1.MachineAllocation`), with the fields that drophammer adds. Networks,
+//! servers and firewall rules in a machine file may lack fields that metal-api's clients require. The responses
+//! contain empty values for these fields.
 
 use super::images::EXPIRY;
 use super::layouts::fill_partition_types;
@@ -64,8 +64,8 @@ fn add_texts(schema: &mut Value, names: &[&str]) {
     }
 }
 
-/// Returns the objects in a list of a machine file. If a field named in `defaults` is missing in an object or has the
-/// wrong type, the default value is inserted.
+/// Returns the objects in a list of a machine file. Inserts the default values from `defaults` for fields that are
+/// missing in an object or have the wrong type.
 fn complete_objects(list: &Value, defaults: &Value) -> Vec<Map<String, Value>> {
     let objects = list.as_array().into_iter().flatten().filter_map(Value::as_object);
     let complete = |object: &Map<String, Value>| {
@@ -89,7 +89,7 @@ fn complete_networks(networks: &Value) -> Value {
     json!(complete_objects(networks, &defaults))
 }
 
-/// Returns DNS or NTP servers as objects. A machine file may list addresses only.
+/// Returns DNS or NTP servers as objects. In a machine file, they may be plain addresses.
 fn complete_servers(servers: &Value, field: &str) -> Value {
     let as_object = |server: &Value| if server.is_string() { json!({ (field): server }) } else { server.clone() };
     let Some(servers) = servers.as_array() else { return Value::Null };
@@ -120,7 +120,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_fields_that_clients_require_are_present_whatever_the_file_contains() {
+    fn response_always_contains_fields_required_by_clients() {
         let allocation = Allocation {
             role: "gateway".to_owned(),
             networks: json!([{"asn": 42, "ips": ["10.0.0.1"], "vrf": "red"}, "internet", null]),

@@ -1,6 +1,6 @@
-//! Files that are changed over the API: atomically, one at a time, and without overwriting a concurrent edit. The files
-//! are in the server's directory, or in the database of servers that share one. The
-//! response to a request is sent when the requested change is in effect.
+//! Files that are changed over the API: atomically, one at a time, and without overwriting a concurrent edit. The
+//! files are in the server's directory, or in the database if several servers share it. The response to a request is
+//! sent once the requested change is in effect.
 
 pub(crate) mod atomic_file;
 pub(crate) mod stored_documents;
@@ -19,10 +19,10 @@ use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// Time limit for a change to take effect. Reading even a large directory takes less time.
-const PATIENCE: Duration = Duration::from_secs(30);
+/// Maximum time until a change takes effect. Reading even a large directory takes less time.
+const EFFECT_TIMEOUT: Duration = Duration::from_secs(30);
 /// Interval at which the file is checked for concurrent edits.
-const LOOK_EVERY: Duration = Duration::from_secs(1);
+const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 /// Maximum length of an id that is used as a file name. Longer ids are replaced by a digest, since file names are
 /// limited to 255 bytes.
 const LONGEST_NAME: usize = 200;
@@ -40,15 +40,16 @@ impl EditedObject<'_> {
         ApiRefusal::not_found(self.kind, self.id)
     }
 
-    /// Returns the error for a concurrent change. The error contains the current text of the file, and the text that
-    /// the client has submitted.
+    /// Returns the error for a concurrent change. The error contains the current text of the file, and the text in the
+    /// request.
     pub(crate) fn conflict(self, path: &Path, now: Option<&str>, yours: &Value) -> ApiRefusal {
         let file = json!({"path": path.display().to_string(), "text": now});
         ApiRefusal::concurrent_change(self.kind, self.id, json!({"file": file, "yours": yours}))
     }
 }
 
-/// Returns the path of an object's file in a folder of the server's directory. Ids cannot escape the folder.
+/// Returns the path of an object's file in a folder of the server's directory. An id cannot lead to a path outside of
+/// the folder.
 pub(crate) fn file_path(folder: &Path, id: &str) -> PathBuf {
     let plain = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
     let starts = id.starts_with(|c: char| c.is_ascii_alphanumeric());
@@ -111,7 +112,7 @@ pub(crate) async fn create_file(app: &AppState, path: &Path, text: &str) -> ApiR
     }
 }
 
-/// Replaces the content `old` of the document by `new`. Returns false if the content of the file is no longer `old`.
+/// Replaces the content `old` of the document by `new`. Returns false if the file no longer contains `old`.
 ///
 /// # Errors
 /// Returns an error if the content in the database is no longer `old`. The error names the author of the other change.
@@ -125,7 +126,7 @@ pub(crate) async fn replace_file(app: &AppState, path: &Path, old: &str, new: &s
     Ok(matches!(flatten_result(&what, put.await)?, EditResult::Written))
 }
 
-/// Removes the document. Returns false if the content of the file is no longer `old`.
+/// Removes the document. Returns false if the file no longer contains `old`.
 ///
 /// # Errors
 /// Fails as [`replace_file`] does.
@@ -165,8 +166,8 @@ pub(crate) async fn wait_until_in_effect(
 ) -> ApiResult<()> {
     let mut directory = app.directory.clone();
     let began = tokio::time::Instant::now();
-    while began.elapsed() < PATIENCE {
-        let seen = tokio::time::timeout(LOOK_EVERY, directory.wait_for(|directory| is_so(directory))).await;
+    while began.elapsed() < EFFECT_TIMEOUT {
+        let seen = tokio::time::timeout(CHECK_INTERVAL, directory.wait_for(|directory| is_so(directory))).await;
         match seen.map(|seen| seen.map(drop)) {
             Ok(Ok(_)) => return Ok(()),
             Ok(Err(_)) => break,
@@ -193,7 +194,7 @@ pub(crate) fn change_text(
         return Ok(edited);
     }
     let what = match (edit::has_comments(text), is_right(&anew)) {
-        (false, true) => return Ok(edit::EditedYaml { text: anew, gone: Vec::new() }),
+        (false, true) => return Ok(edit::EditedYaml { text: anew, removed_comments: Vec::new() }),
         (true, true) => {
             "the file cannot be changed automatically, because comments would be misplaced: edit the file manually"
         }
@@ -203,18 +204,18 @@ pub(crate) fn change_text(
 }
 
 /// Logs the comments that were removed by a change.
-pub(crate) fn log_removed_comments(app: &AppState, path: &Path, gone: &[String]) {
-    if !gone.is_empty() {
+pub(crate) fn log_removed_comments(app: &AppState, path: &Path, removed_comments: &[String]) {
+    if !removed_comments.is_empty() {
         let what = "comments were removed together with the fields that they describe";
-        app.watch.log_note(format!("{}: {what}: {}", path.display(), gone.join(" ")));
+        app.watch.log_note(format!("{}: {what}: {}", path.display(), removed_comments.join(" ")));
     }
 }
 
 /// Logs the removed comments, and adds a warning to the response.
-pub(crate) fn warn_removed_comments(app: &AppState, path: &Path, gone: &[String], response: &mut Response) {
-    log_removed_comments(app, path, gone);
-    let text = format!("299 drophammer \"{} comments were removed with the removed fields\"", gone.len());
-    if let (false, Ok(value)) = (gone.is_empty(), HeaderValue::from_str(&text)) {
+pub(crate) fn warn_removed_comments(app: &AppState, path: &Path, removed_comments: &[String], response: &mut Response) {
+    log_removed_comments(app, path, removed_comments);
+    let text = format!("299 drophammer \"{} comments were removed with the removed fields\"", removed_comments.len());
+    if let (false, Ok(value)) = (removed_comments.is_empty(), HeaderValue::from_str(&text)) {
         response.headers_mut().insert(header::WARNING, value);
     }
 }
@@ -224,7 +225,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn no_id_leads_out_of_its_folder() {
+    fn file_paths_of_ids_never_leave_their_folder() {
         let folder = Path::new("/d/layouts");
         assert_eq!(file_path(folder, "debian-12.0"), folder.join("debian-12.0.yaml"));
         let long = "x".repeat(4000);
@@ -238,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn versions_are_compared_as_http_has_them() {
+    fn if_match_header_is_compared_as_http_specifies() {
         let headers = |given: &str| HeaderMap::from_iter([(header::IF_MATCH, HeaderValue::from_str(given).unwrap())]);
         assert!(matches_version(&HeaderMap::new(), "a"));
         for good in ["\"a\"", "*", "\"b\", \"a\"", "W/\"a\"", "a"] {

@@ -1,6 +1,6 @@
-//! Hidden and blacklisted images: `/v1/image-states`, and the requests that change them.
+//! Images that are hidden or blacklisted: `/v1/image-states`, and the requests that change these states.
 
-use super::edit_turn::EditTurn;
+use super::edit_permit::EditPermit;
 use super::edited_files::{self, EditedObject, change_text, wait_until_published};
 use super::refusal::{ApiRefusal, ApiResult};
 use crate::AppState;
@@ -19,19 +19,18 @@ use std::sync::Arc;
 const STATES: [&str; 2] = ["hidden", "blacklisted"];
 const LONGEST_NAME: usize = 255;
 
-/// `GET /v1/image-states`.
+/// `GET /v1/image-states`: returns the ids of all hidden and of all blacklisted images.
 pub(crate) async fn get_states(State(app): State<Arc<AppState>>, _: OperatorAuth) -> Json<ImageStates> {
     Json(app.directory().known.states.clone())
 }
 
-/// `PUT` and `DELETE /v1/image/{id}/hidden` and `/blacklisted`: sets or clears a state. The image does not need to
-/// exist yet.
+/// `PUT` and `DELETE /v1/image/{id}/hidden` and `/blacklisted`: sets or clears a state. The image need not exist yet.
 pub(crate) async fn set_image_state(
     method: Method,
     Path((id, state)): Path<(String, String)>,
-    turn: EditTurn,
+    permit: EditPermit,
 ) -> ApiResult {
-    let EditTurn { app, peer, directory, .. } = &turn;
+    let EditPermit { app, peer, directory, .. } = &permit;
     if id.is_empty() || id.len() > LONGEST_NAME || replace_hidden(&id) != id {
         return Err(ApiRefusal::bad_request(format!(
             "{image:?} is not a valid image name",
@@ -58,7 +57,7 @@ pub(crate) async fn set_image_state(
     Ok(Json(new).into_response())
 }
 
-/// Changes the file from `before` to `new`, and returns the new text of the file.
+/// Replaces the states `before` in the file with `new`, and returns the new text of the file.
 ///
 /// # Errors
 /// Returns an error if the file does not contain `before`, or cannot be read or written.

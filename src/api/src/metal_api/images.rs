@@ -1,6 +1,6 @@
-//! `/v1/image`.
+//! `/v1/image`: images, compatible with metal-api.
 
-use super::edit_turn::{EditRequest, EditTurn};
+use super::edit_permit::{EditPermit, EditRequest};
 use super::edited_files::{
     self, EditedObject, add_version, change_text, hex_digest, matches_version, wait_until_published,
     warn_removed_comments,
@@ -8,6 +8,7 @@ use super::edited_files::{
 use super::references;
 use super::refusal::{ApiRefusal, ApiResult};
 use crate::AppState;
+use crate::access::set_audited_object;
 use crate::base_url::BaseUrls;
 use crate::json_schemas::{SchemaGenerators, fields_schema};
 use crate::operator::OperatorAuth;
@@ -33,11 +34,12 @@ use time::format_description::well_known::Rfc3339;
 
 const KIND: &str = "image";
 const IMAGE_BYTES: usize = 64 << 10;
-/// Fields of an image file that can be read and changed over the API, in the order in which they are written. Registry credentials can be
-/// changed only in the file.
+/// Fields of an image file that can be read and changed over the API, in the order in which they are written. Registry
+/// credentials can be changed only in the file.
 const FIELDS: [&str; 8] = ["id", "name", "description", "url", "file", "mirrors", "digest", "finish"];
 /// Additional fields of responses, which are ignored in requests.
-const ANSWERED: [&str; 7] = ["hidden", "blacklisted", "usedby", "ready", "created", "changed", "expirationDate"];
+const RESPONSE_ONLY_FIELDS: [&str; 7] =
+    ["hidden", "blacklisted", "usedby", "ready", "created", "changed", "expirationDate"];
 /// Expiry date of all images in responses. Images do not expire, but metal-api's clients require a date.
 pub(super) const EXPIRY: &str = "9999-12-31T00:00:00Z";
 
@@ -53,17 +55,16 @@ pub(crate) struct ImageResponse {
     file: Option<String>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     mirrors: Vec<String>,
-    /// Digest of the image. If the image is a file in the directory, the field is absent until the server has computed
-    /// the digest.
+    /// Digest of the image. For a file in the directory, absent until the server has computed the digest.
     #[serde(skip_serializing_if = "Option::is_none")]
     digest: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     finish: Option<FinisherChoice>,
-    /// True if the digest is known, so the image can be installed.
+    /// True if the digest is known, which is necessary for an installation.
     ready: bool,
     hidden: bool,
     blacklisted: bool,
-    /// Always the last day of the year 9999.
+    /// Expiry date of the image; always [`EXPIRY`].
     #[serde(rename = "expirationDate")]
     expiration_date: &'static str,
     /// Ids of machines that use the image, if requested.
@@ -105,6 +106,7 @@ pub(crate) async fn list_images(
     query: Result<Query<ImageQuery>, QueryRejection>,
 ) -> ApiResult<Json<Vec<ImageResponse>>> {
     let Query(asked) = query.map_err(|error| ApiRefusal::bad_request(error.to_string()))?;
+    app.await_added_images().await;
     let directory = app.directory();
     let states = &directory.known.states;
     let mut all = Vec::new();
@@ -128,6 +130,7 @@ pub(crate) async fn get_image(
     base: BaseUrls,
     _: OperatorAuth,
 ) -> ApiResult {
+    app.await_image(&id).await;
     let directory = app.directory();
     let (_, image) = directory.images.get(&id).ok_or_else(|| ApiRefusal::not_found(KIND, &id))?;
     Ok(tagged_response(StatusCode::OK, &directory, &base, image))
@@ -135,8 +138,9 @@ pub(crate) async fn get_image(
 
 /// `PUT /v1/image`: creates an image.
 pub(crate) async fn create_image(base: BaseUrls, change: EditRequest<Map<String, Value>, IMAGE_BYTES>) -> ApiResult {
-    let EditRequest { asked, turn: EditTurn { app, peer, directory, .. } } = &change;
+    let EditRequest { document: asked, permit: EditPermit { app, peer, directory, .. } } = &change;
     let id = required_id(asked)?.to_owned();
+    set_audited_object(&id);
     ImageId::parse(&id).map_err(ApiRefusal::bad_request)?;
     let mut asked = given_fields(asked.clone(), &base)?;
     if !asked.contains_key("url") && !asked.contains_key("file") {
@@ -162,14 +166,15 @@ pub(crate) async fn create_image(base: BaseUrls, change: EditRequest<Map<String,
 
 /// `POST /v1/image`: changes the specified fields of an image.
 pub(crate) async fn update_image(base: BaseUrls, change: EditRequest<Map<String, Value>, IMAGE_BYTES>) -> ApiResult {
-    let EditRequest { asked, turn: EditTurn { app, peer, headers, directory, .. } } = &change;
+    let EditRequest { document: asked, permit: EditPermit { app, peer, headers, directory, .. } } = &change;
     let id = required_id(asked)?.to_owned();
+    set_audited_object(&id);
     let mut asked = given_fields(asked.clone(), &base)?;
     let what = EditedObject { kind: KIND, id: &id };
     let (path, before) = directory.images.get(&id).ok_or_else(|| what.not_found())?;
     let old = image_document(before);
-    // The client may send back a digest that the server has computed. It must not be written to the file, because the
-    // server would then no longer compute it.
+    // The client may send back a digest that the server has computed. Such a digest must not be written to the file,
+    // because the server would then no longer compute it.
     let computed = directory.known.images.get(&id).and_then(Option::as_ref).and_then(|image| image.digest.as_deref());
     if before.digest.is_none() && asked.get("digest").and_then(Value::as_str) == computed {
         asked.remove("digest");
@@ -181,7 +186,7 @@ pub(crate) async fn update_image(base: BaseUrls, change: EditRequest<Map<String,
     if new == old {
         return Ok(tagged_response(StatusCode::OK, directory, &base, before));
     }
-    // Registry credentials must remain unchanged.
+    // The edited file must have the requested fields and its old registry credentials.
     let is_right = |text: &str| {
         operator_files::parse_image(text).is_ok_and(|read| {
             image_document(&read) == image_document(&wanted) && read.pull_secrets == before.pull_secrets
@@ -195,13 +200,13 @@ pub(crate) async fn update_image(base: BaseUrls, change: EditRequest<Map<String,
     wait_until_published(app, path, Some(&edited.text), |directory| is_in_effect(directory, &id, &new)).await?;
     app.watch.log_note(format!("{peer} updated image {id}: {path}", path = path.display()));
     let mut response = tagged_response(StatusCode::OK, &app.directory(), &base, &wanted);
-    warn_removed_comments(app, path, &edited.gone, &mut response);
+    warn_removed_comments(app, path, &edited.removed_comments, &mut response);
     Ok(response)
 }
 
 /// `DELETE /v1/image/{id}`: deletes the image's description in `images/*.yaml`, but not the image itself.
-pub(crate) async fn delete_image(Path(id): Path<String>, base: BaseUrls, turn: EditTurn) -> ApiResult {
-    let EditTurn { app, peer, headers, directory, .. } = &turn;
+pub(crate) async fn delete_image(Path(id): Path<String>, base: BaseUrls, permit: EditPermit) -> ApiResult {
+    let EditPermit { app, peer, headers, directory, .. } = &permit;
     let what = EditedObject { kind: KIND, id: &id };
     let (path, before) = directory.images.get(&id).ok_or_else(|| what.not_found())?;
     let users = references::machines_with_image(app, directory, &id).await?;
@@ -230,7 +235,7 @@ fn given_fields(mut asked: Map<String, Value>, base: &BaseUrls) -> ApiResult<Map
             "expirationDate {other} is not supported: images do not expire, so only {EXPIRY} is accepted"
         )));
     }
-    asked.retain(|name, value| !value.is_null() && !ANSWERED.contains(&name.as_str()));
+    asked.retain(|name, value| !value.is_null() && !RESPONSE_ONLY_FIELDS.contains(&name.as_str()));
     if let Some(other) = asked.keys().find(|name| !FIELDS.contains(&name.as_str())) {
         let others = operator_files::suggest_name(other, FIELDS.into_iter());
         return Err(ApiRefusal::bad_request(format!("there is no field {other:?}{others}")));
@@ -250,7 +255,7 @@ fn is_expiry(date: &Value) -> bool {
     date.as_str().and_then(parse).is_some_and(|date| Some(date) == parse(EXPIRY))
 }
 
-/// Returns whether the value is one of those that metal-stack's clients send for unset fields.
+/// Returns whether the value means that a field is unset. metal-stack's clients send such values for unset fields.
 pub(super) fn is_empty_value(value: &Value) -> bool {
     value.is_null() || value.as_str() == Some("") || value.as_array().is_some_and(Vec::is_empty)
 }
@@ -294,7 +299,8 @@ fn version_tag(image: &ImageSpec) -> String {
     hex_digest(image_document(image).to_string().as_bytes())
 }
 
-/// Returns the text of the image's file. Fails if the file differs from the version in effect, or the client's `If-Match` does not match.
+/// Returns the text of the file. Fails if the file was edited and the edit is not in effect yet, or if the client's
+/// `If-Match` differs from the version in effect.
 async fn read_unchanged(
     app: &AppState,
     what: EditedObject<'_>,
@@ -308,7 +314,7 @@ async fn read_unchanged(
     match text {
         Some(text) if is_same(&text) && matches_version(headers, &version_tag(before)) => Ok(text),
         text => {
-            // The file may contain a password.
+            // The response does not contain a file with registry credentials, because it may contain a password.
             let shown = text.as_deref().filter(|text| !text.contains("pull_secret"));
             Err(what.conflict(path, shown, yours))
         }

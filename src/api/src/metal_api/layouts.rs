@@ -1,12 +1,13 @@
-//! `/v1/filesystemlayout`.
+//! `/v1/filesystemlayout`: layouts, compatible with metal-api.
 
-use super::edit_turn::{EditRequest, EditTurn};
+use super::edit_permit::{EditPermit, EditRequest};
 use super::edited_files::{
     self, EditedObject, add_version, change_text, matches_version, wait_until_published, warn_removed_comments,
 };
 use super::references;
 use super::refusal::{ApiRefusal, ApiResult};
 use crate::AppState;
+use crate::access::set_audited_object;
 use crate::agent_api::request_body::read_operator_document;
 use crate::json_schemas::SchemaGenerators;
 use crate::operator::OperatorAuth;
@@ -31,7 +32,7 @@ use std::sync::Arc;
 const KIND: &str = "filesystemlayout";
 /// Maximum size of a layout in bytes, the same as for a layout file.
 const LAYOUT_BYTES: usize = 128 << 10;
-const ASKED_BYTES: usize = 4 << 10;
+const MAXIMUM_REQUEST_BYTES: usize = 4 << 10;
 
 /// Returns the schema of a request that creates or changes a layout. The request may use any supported spelling.
 pub(crate) fn request_schema(_: &mut SchemaGenerators) -> Value {
@@ -53,8 +54,9 @@ pub(crate) async fn get_layout(State(app): State<Arc<AppState>>, Path(id): Path<
 
 /// `PUT /v1/filesystemlayout`: creates a layout.
 pub(crate) async fn create_layout(change: EditRequest<Value, LAYOUT_BYTES>) -> ApiResult {
-    let EditRequest { asked: document, turn: EditTurn { app, peer, directory, .. } } = &change;
+    let EditRequest { document, permit: EditPermit { app, peer, directory, .. } } = &change;
     let id = required_id(document)?;
+    set_audited_object(id);
     if directory.known.layouts.contains_key(id) {
         return Err(ApiRefusal::conflict(format!("{KIND}:{id} already exists")));
     }
@@ -71,8 +73,9 @@ pub(crate) async fn create_layout(change: EditRequest<Value, LAYOUT_BYTES>) -> A
 
 /// `POST /v1/filesystemlayout`: replaces a layout.
 pub(crate) async fn update_layout(change: EditRequest<Value, LAYOUT_BYTES>) -> ApiResult {
-    let EditRequest { asked: document, turn: EditTurn { app, peer, headers, directory, .. } } = &change;
+    let EditRequest { document, permit: EditPermit { app, peer, headers, directory, .. } } = &change;
     let id = required_id(document)?;
+    set_audited_object(id);
     let what = EditedObject { kind: KIND, id };
     let before = directory.known.layouts.get(id).ok_or_else(|| what.not_found())?;
     let mut new = validate_layout(app, document)?;
@@ -95,13 +98,13 @@ pub(crate) async fn update_layout(change: EditRequest<Value, LAYOUT_BYTES>) -> A
         .await?;
     app.watch.log_note(format!("{peer} updated layout {id}: {path}", path = path.display()));
     let mut response = tagged_response(StatusCode::OK, &new);
-    warn_removed_comments(app, path, &edited.gone, &mut response);
+    warn_removed_comments(app, path, &edited.removed_comments, &mut response);
     Ok(response)
 }
 
 /// `DELETE /v1/filesystemlayout/{id}`: deletes a layout that is not in use.
-pub(crate) async fn delete_layout(Path(id): Path<String>, turn: EditTurn) -> ApiResult {
-    let EditTurn { app, peer, headers, directory, .. } = &turn;
+pub(crate) async fn delete_layout(Path(id): Path<String>, permit: EditPermit) -> ApiResult {
+    let EditPermit { app, peer, headers, directory, .. } = &permit;
     let what = EditedObject { kind: KIND, id: &id };
     let before = directory.known.layouts.get(&id).ok_or_else(|| what.not_found())?;
     let users = references::machines_with_layout(app, directory, &id).await?;
@@ -134,8 +137,8 @@ pub(crate) struct LayoutMatchQuery {
     filesystemlayout: String,
 }
 
-/// `POST /v1/filesystemlayout/try`: returns the layout for a size and an image. `POST /v1/filesystemlayout/matches`: checks whether a
-/// layout fits the disks of a machine.
+/// `POST /v1/filesystemlayout/try`: returns the layout that applies to a size and an image. `POST
+/// /v1/filesystemlayout/matches`: checks whether a layout fits the disks of a machine.
 pub(crate) async fn query_layout(
     State(app): State<Arc<AppState>>,
     Path(question): Path<String>,
@@ -144,8 +147,8 @@ pub(crate) async fn query_layout(
     body: Body,
 ) -> ApiResult {
     match question.as_str() {
-        "try" => select_layout(&app, &read_operator_document(&app, peer, body, ASKED_BYTES).await?),
-        "matches" => match_layout(&app, &read_operator_document(&app, peer, body, ASKED_BYTES).await?).await,
+        "try" => select_layout(&app, &read_operator_document(&app, peer, body, MAXIMUM_REQUEST_BYTES).await?),
+        "matches" => match_layout(&app, &read_operator_document(&app, peer, body, MAXIMUM_REQUEST_BYTES).await?).await,
         _ => Err(ApiRefusal::new(StatusCode::METHOD_NOT_ALLOWED, "method not allowed for this endpoint")),
     }
 }
@@ -188,7 +191,7 @@ fn version_tag(layout: &Layout) -> String {
     layout::compute_digest(layout)
 }
 
-/// Returns a layout in metal-api's format: absent values are null, absent display texts are empty strings, and defaults
+/// Returns a layout in metal-api's format: absent values are null, absent descriptions are empty strings, and defaults
 /// that metal-api's clients require are inserted.
 fn layout_response(layout: &Layout) -> Value {
     let mut document = json!(layout);
@@ -213,8 +216,8 @@ pub(super) fn fill_partition_types(layout: &mut Value) {
     }
 }
 
-/// Removes the default type from those partitions that have no type in the version in effect. Responses contain the
-/// default type. A client that sends back a response would otherwise change these partitions.
+/// Removes the default type from partitions that have no type in the version in effect. Responses contain the default
+/// type, so a client that sends back a response would otherwise change these partitions.
 fn keep_implicit_types(new: &mut Layout, before: &Layout) {
     for disk in &mut new.disks {
         let unchanged = before.disks.iter().find(|old| old.device == disk.device);
@@ -268,7 +271,8 @@ fn metal_api_refusal(problems: Vec<Diagnostic>) -> ApiRefusal {
     }
 }
 
-/// Returns the file of a layout. Fails if the file differs from the version in effect, or the client's `If-Match` does not match.
+/// Returns the file of a layout. Fails if the file was edited and the edit is not in effect yet, or if the client's
+/// `If-Match` differs from the version in effect.
 async fn read_unchanged<'a>(
     app: &AppState,
     directory: &'a SiteSnapshot,

@@ -56,8 +56,8 @@ pub(super) async fn choose_machine(app: &AppState, asked: &Map<String, Value>) -
 }
 
 /// Checks that the machine has the requested networks, and that the layout fits its registered disks. If the request
-/// does not name a layout, the layout for the machine's size and the image is checked. A layout that does not exist is
-/// reported later, together with the problems of the other allocation fields.
+/// does not name a layout, checks the layout that applies to the machine's size and the image. An unknown layout is
+/// ignored here, because it is reported later together with the problems of the other fields.
 async fn check_machine_fit(app: &AppState, id: &str, asked: &Map<String, Value>) -> ApiResult<()> {
     let directory = app.directory();
     if let Some(machine) = directory.find_machine(id) {
@@ -81,7 +81,7 @@ async fn check_machine_fit(app: &AppState, id: &str, asked: &Map<String, Value>)
     Err(ApiRefusal::unprocessable(why).with_problems(misfits))
 }
 
-/// Returns the machine file's descriptions of the requested networks, in the order of the request.
+/// Returns the requested networks as the machine file describes them, in the order of the request.
 pub(super) fn select_networks(machine: &MachineSpec, asked: Option<&Value>) -> ApiResult<Vec<Value>> {
     let ids = || machine.networks.iter().filter_map(|network| network["networkid"].as_str());
     let select = |(index, one): (usize, &Value)| {

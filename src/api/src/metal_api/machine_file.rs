@@ -7,16 +7,17 @@ use crate::AppState;
 use crate::allocation_state::add_template_results;
 use common::yaml::edit;
 use serde_json::{Map, Value};
-use site::allocation_resolution::{SiteObjects, resolve_allocation};
+use site::allocation_resolution::resolve_allocation;
 use site::operator_files::{self, AllocationSpec, MachineSpec};
 use site::os_definition_state::DefinitionState;
+use site::site_objects::SiteObjects;
 use site::snapshot::SiteSnapshot;
 use std::path::Path as File;
 use store::InstallState;
 
-/// Changes the machine file, if its machine meets the condition `was`. Waits until the machine in the published
-/// snapshot meets the condition `becomes`. In error messages, `rename` replaces the path of a field in the file by the
-/// field's name in the request.
+/// Changes the machine file, provided that the machine meets the condition `was`. Waits until the machine in the
+/// published snapshot meets the condition `becomes`. In error messages, `rename` replaces the path of a field in the
+/// file by the field's name in the request.
 pub(super) async fn rewrite_machine_file(
     app: &AppState,
     id: &str,
@@ -39,7 +40,8 @@ pub(super) async fn rewrite_machine_file(
     let anew = edit::format_document(&new, &FIELDS);
     let named = |problems: String| operator_files::replace_positions(&anew, &problems, &rename);
     let wanted = operator_files::parse_machine(&anew).map_err(|why| ApiRefusal::bad_request(named(why)))?;
-    // A lock protects a machine even if its image was removed in the meantime.
+    // The allocation is not checked if only the lock changes, so that a machine whose allocation has become invalid can
+    // also be locked.
     if without_lock(&old) != without_lock(&new) {
         let resolved = check_allocation(app, &wanted, &directory.known).await?;
         resolved.map_err(|why| ApiRefusal::unprocessable(named(why)))?;
@@ -59,7 +61,7 @@ pub(super) async fn rewrite_machine_file(
     app.request_machine_reload(id, Some(path.to_owned()));
     let has_changed = |directory: &SiteSnapshot| directory.find_machine(id).is_some_and(&becomes);
     wait_until_in_effect(app, path, Some(&edited.text), has_changed).await?;
-    log_removed_comments(app, path, &edited.gone);
+    log_removed_comments(app, path, &edited.removed_comments);
     Ok(())
 }
 
@@ -83,15 +85,16 @@ pub(super) async fn check_allocation(
         copy_definition(app, &machine.id, own);
     }
     if app.state.read_install_state(&machine.id, &allocation.id).await?.is_installed() {
-        // The templates that the traits enable affect only an installation, and this installation is completed.
+        // The check of the templates is skipped: they apply only during an installation, and the installation of this
+        // allocation is already completed.
         machine.traits.clear();
     }
     check_templates(app, &machine, known).await
 }
 
-/// Copies the OS definition and its image from the allocation in effect to the new allocation, if both allocations name
-/// the same OS definition, unless the definition of the new allocation is settled already. A definition that cannot be
-/// used is not copied, since the change may correct its parameters.
+/// Copies the OS definition and its image from the allocation in effect to the new allocation if both name the same
+/// OS definition. Does nothing if the new allocation already has a definition. An unusable definition is verified
+/// again, since the change may have corrected its parameters.
 fn copy_definition(app: &AppState, id: &str, allocation: &mut AllocationSpec) {
     if !matches!(allocation.definition, DefinitionState::Unnamed) {
         return;
@@ -107,8 +110,8 @@ fn copy_definition(app: &AppState, id: &str, allocation: &mut AllocationSpec) {
     };
 }
 
-/// Checks that the templates that the machine's traits enable can run on the machine. If the machine has an allocation,
-/// also checks that the allocation can be installed. The inner error lists all problems.
+/// Checks that the machine can run the templates that its traits enable. If the machine has an allocation, also
+/// checks that the allocation can be installed. The inner error lists all problems.
 pub(crate) async fn check_templates(
     app: &AppState,
     machine: &MachineSpec,

@@ -1,6 +1,6 @@
-//! Replacement of a machine file's text by a text that the operator has edited.
+//! Replacement of a machine file by the version that the operator has edited.
 
-use super::EditTurn;
+use super::EditPermit;
 use super::edited_files::{self, change_text};
 use super::machine_file::check_allocation;
 use super::machines::{FIELDS, KIND};
@@ -13,9 +13,9 @@ use site::operator_files::{self, MachineSpec};
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// Time limit for the new text to take effect. After this time, the response is sent even though the page may still
-/// show the previous state.
-const PATIENCE: Duration = Duration::from_secs(5);
+/// Time limit for the new text to take effect. After this time, the response is sent even if the new text is not in
+/// effect yet.
+const EFFECT_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Text of a machine file.
 pub struct MachineFileText {
@@ -42,14 +42,14 @@ pub struct NewAllocation {
     pub hostname: String,
     /// Id of the image.
     pub image: String,
-    /// Id of the layout; empty for the layout of the machine's size and the image.
+    /// Id of the layout; empty for the layout that applies to the machine's size and the image.
     pub layout: String,
     pub ssh_pub_keys: Vec<String>,
     pub user_data: String,
 }
 
 impl NewAllocation {
-    /// Returns the text of the machine file with this allocation. Comments and the order of the other fields are preserved.
+    /// Returns the text of the machine file with this allocation. Preserves comments and the order of the other fields.
     ///
     /// # Errors
     /// Returns an error if the file cannot be parsed, or already contains an allocation.
@@ -80,19 +80,20 @@ impl NewAllocation {
     }
 }
 
-/// Checks a text as `drophammer check` does, and checks that its allocation can be carried out. Runs the `verify` program
-/// of the OS definition that the allocation names. Returns the machine, with its OS definition.
+/// Applies the checks of `drophammer check` to an edited machine file, and checks that the allocation in the file can
+/// be carried out. Runs the `verify` program of the OS definition in the allocation. Returns the machine, with its OS
+/// definition.
 ///
 /// # Errors
-/// Returns all problems, with line and column. Returns an error if the text describes another machine, or has a name or
-/// MAC of another machine.
+/// Returns all problems, with line and column. Returns an error if the text describes another machine, or contains
+/// the name or a MAC of another machine.
 pub async fn check_machine_text(app: &AppState, id: &str, text: &str) -> ApiResult<MachineSpec> {
     let mut machine = operator_files::parse_machine(text).map_err(ApiRefusal::unprocessable)?;
     check_identity(app, id, &machine)?;
     if machine.allocation.as_ref().is_some_and(|allocation| allocation.os.is_some()) {
         let directory = app.directory();
         let settle = move || {
-            machine.allocation.iter_mut().for_each(|own| directory.os_definitions.settle_definition(own));
+            machine.allocation.iter_mut().for_each(|own| directory.os_definitions.resolve_definition(own));
             machine
         };
         let settled = tokio::task::spawn_blocking(settle).await;
@@ -111,14 +112,14 @@ pub async fn recheck_machine(app: &AppState, id: &str, machine: &MachineSpec) ->
     check_allocation(app, machine, &app.directory().known).await?.map_err(ApiRefusal::unprocessable)
 }
 
-/// Checks that a machine has the id of the file, and no name or MAC of another machine, also of a machine that the user
-/// may not see. The refusal does not name such a machine.
+/// Checks that a machine has the id in the file, and that no other machine has the name or one of the MACs in the file.
+/// Machines that the user is not allowed to see are also compared, but are not named in the refusal.
 fn check_identity(app: &AppState, id: &str, machine: &MachineSpec) -> ApiResult<()> {
     let (directory, visible) = (app.whole_directory(), app.directory());
     let describe = |other: &MachineSpec| match visible.find_machine(&other.id) {
         Some(_) if other.name.is_empty() => format!("machine {}", other.id),
         Some(_) => format!("machine {} ({:?})", other.id, other.name),
-        None => access::UNSEEN_MACHINE.to_owned(),
+        None => access::HIDDEN_MACHINE_TEXT.to_owned(),
     };
     if machine.id != id {
         return Err(ApiRefusal::unprocessable(format!(
@@ -144,12 +145,12 @@ fn check_identity(app: &AppState, id: &str, machine: &MachineSpec) -> ApiResult<
     Ok(())
 }
 
-/// Replaces the text `old` of the file by `new`, which must have passed [`check_machine_text`].
+/// Replaces the text of the file by `new`, which must have passed [`check_machine_text`].
 ///
 /// # Errors
-/// Returns an error if the text of the file is no longer `old`, or the file cannot be written.
-pub async fn replace_machine_text(turn: &EditTurn, id: &str, file: &MachineFileText, new: &str) -> ApiResult<()> {
-    let EditTurn { app, peer, directory, .. } = turn;
+/// Returns an error if the file no longer has the text in `file`, or cannot be written.
+pub async fn replace_machine_text(permit: &EditPermit, id: &str, file: &MachineFileText, new: &str) -> ApiResult<()> {
+    let EditPermit { app, peer, directory, .. } = permit;
     let mut published = app.directory.clone();
     published.mark_unchanged();
     if !edited_files::replace_file(app, &file.path, &file.text, new).await? {
@@ -160,7 +161,7 @@ pub async fn replace_machine_text(turn: &EditTurn, id: &str, file: &MachineFileT
     }
     app.watch.log_note(format!("{}: {peer} changed {}", directory.display_name(id), file.path.display()));
     app.request_reload();
-    // If the text has only other comments than before, no new snapshot is published.
-    drop(tokio::time::timeout(PATIENCE, published.changed()).await);
+    // A change of comments alone publishes no new snapshot, so the timeout is not an error.
+    drop(tokio::time::timeout(EFFECT_TIMEOUT, published.changed()).await);
     Ok(())
 }

@@ -1,8 +1,8 @@
-//! Lock of a machine: the reason in its file.
+//! Locks of machines. The machine file contains the reason of the lock.
 
 use super::machine_file::rewrite_machine_file;
 use super::refusal::{ApiRefusal, ApiResult};
-use super::{EditRequest, EditTurn};
+use super::{EditPermit, EditRequest};
 use crate::agent_api::request_body::EVENT_BYTES;
 use crate::operator::{MachineSummary, find_machine, summarize_machine};
 use axum::Json;
@@ -19,48 +19,51 @@ pub struct LockRequest {
     pub reason: String,
 }
 
-/// `POST /v1/machine/{id}/lock`: locks a machine. A lock with another reason is not replaced.
+/// `POST /v1/machine/{id}/lock`: locks a machine. The request is refused if the machine is locked with another reason.
 pub(crate) async fn lock_machine(
     Path(id): Path<String>,
-    EditRequest { asked, turn }: EditRequest<LockRequest, EVENT_BYTES>,
+    EditRequest { document: asked, permit }: EditRequest<LockRequest, EVENT_BYTES>,
 ) -> ApiResult<Json<MachineSummary>> {
-    let machine = find_machine(&turn.app, &id.to_lowercase())?;
+    let machine = find_machine(&permit.app, &id.to_lowercase())?;
     let reason = asked.reason.trim();
     match machine.explain_lock() {
         Some(_) if machine.locked.as_deref() == Some(reason) => {}
         Some(why) => {
-            let why = format!("machine {machine} is {why}; after that, lock the machine again", machine = machine.id);
+            let why = format!(
+                "machine {machine} is {why}; then lock the machine again with the new reason",
+                machine = machine.id
+            );
             return Err(ApiRefusal::conflict(why).with_error_code(ErrorCode::MachineLocked));
         }
         None if reason.is_empty() => return Err(ApiRefusal::bad_request("a lock requires a reason")),
-        None => set_lock(&turn, &machine.id, Some(reason)).await?,
+        None => set_lock(&permit, &machine.id, Some(reason)).await?,
     }
-    summarize_current(&turn, &machine.id).await
+    summarize_current(&permit, &machine.id).await
 }
 
 /// `DELETE /v1/machine/{id}/lock`: unlocks a machine. The request has no effect if the machine is not locked.
-pub(crate) async fn unlock_machine(Path(id): Path<String>, turn: EditTurn) -> ApiResult<Json<MachineSummary>> {
-    let machine = find_machine(&turn.app, &id.to_lowercase())?;
+pub(crate) async fn unlock_machine(Path(id): Path<String>, permit: EditPermit) -> ApiResult<Json<MachineSummary>> {
+    let machine = find_machine(&permit.app, &id.to_lowercase())?;
     if machine.locked.is_some() {
-        set_lock(&turn, &machine.id, None).await?;
+        set_lock(&permit, &machine.id, None).await?;
     }
-    summarize_current(&turn, &machine.id).await
+    summarize_current(&permit, &machine.id).await
 }
 
-async fn summarize_current(turn: &EditTurn, id: &str) -> ApiResult<Json<MachineSummary>> {
-    let machine = find_machine(&turn.app, id)?;
-    Ok(Json(summarize_machine(&turn.app, &machine).await?))
+async fn summarize_current(permit: &EditPermit, id: &str) -> ApiResult<Json<MachineSummary>> {
+    let machine = find_machine(&permit.app, id)?;
+    Ok(Json(summarize_machine(&permit.app, &machine).await?))
 }
 
 /// Locks the machine with a reason, or unlocks it if no reason is given.
 ///
 /// # Errors
-/// Returns an error if the file was changed concurrently, or if the reason is not a valid one.
-pub async fn set_lock(turn: &EditTurn, id: &str, reason: Option<&str>) -> ApiResult<()> {
+/// Returns an error if the file was changed concurrently, or if the reason is invalid.
+pub async fn set_lock(permit: &EditPermit, id: &str, reason: Option<&str>) -> ApiResult<()> {
     if reason.is_some_and(|reason| ["true", "false"].contains(&reason)) {
         return Err(ApiRefusal::bad_request("the reason of a lock must be text, not true or false"));
     }
-    let EditTurn { app, peer, directory, .. } = turn;
+    let EditPermit { app, peer, directory, .. } = permit;
     let before = directory.find_machine(id).and_then(|machine| machine.locked.clone());
     let change = |document: &mut Map<String, Value>| {
         drop(match reason {

@@ -1,5 +1,5 @@
-//! Machines in metal-api's format. metal-api's clients reject responses that lack a required field. Fields whose value
-//! is unknown to this server are therefore empty, and flags for unsupported features are false.
+//! Machines in metal-api's format. metal-api's clients reject responses that lack a required field. Therefore fields
+//! with values that this server does not know are empty, and flags of unsupported features are false.
 
 use super::allocation_response::AllocationResponse;
 use super::refusal::{ApiRefusal, ApiResult};
@@ -20,7 +20,7 @@ use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-/// Value of the field `liveliness` of a machine whose events are not monitored.
+/// Value of the field `liveliness`, because the server does not monitor the events of machines.
 const UNKNOWN: &str = "Unknown";
 
 /// A machine in a response.
@@ -108,7 +108,7 @@ struct MachineNic {
 
 #[derive(Serialize, JsonSchema)]
 struct LockState {
-    /// `LOCKED` or empty.
+    /// `LOCKED` if the machine is locked; otherwise empty.
     value: &'static str,
     description: String,
     /// Name and version of the agent; empty if the machine has not registered.
@@ -123,10 +123,10 @@ struct LedState {
 
 #[derive(Serialize, JsonSchema)]
 struct MachineEvents {
-    /// The last event.
+    /// The last event of the machine.
     log: Vec<LoggedEvent>,
     last_event_time: Option<String>,
-    /// Always false, since crash loops are not detected. `failed_machine_reclaim` is always false too.
+    /// Always false, since this server does not detect crash loops. `failed_machine_reclaim` is also always false.
     crash_loop: bool,
     failed_machine_reclaim: bool,
 }
@@ -187,8 +187,7 @@ pub(super) async fn machine_response(app: &Arc<AppState>, id: &str, base: &BaseU
     })
 }
 
-/// Returns the last event of a machine in metal-api's format. An event that a newer version has stored may have another
-/// format, and is then omitted.
+/// Returns the last event of a machine in metal-api's format. Omits an event in the format of a newer version.
 fn machine_events(last_seen: Option<String>, last_event: Option<&str>) -> MachineEvents {
     let event: Option<ProgressEvent> = last_event.and_then(|event| serde_json::from_str(event).ok());
     let logged =

@@ -1,12 +1,13 @@
-//! `/v1/machine`: machines in metal-api's format, and the requests that add an allocation to a machine file or remove it.
+//! `/v1/machine`: machines in metal-api's format, and requests that add an allocation to a machine file or remove it.
 
-use super::edit_turn::{EditRequest, EditTurn};
+use super::edit_permit::{EditPermit, EditRequest};
 use super::images::is_empty_value;
 use super::machine_choice::{choose_machine, select_networks};
 use super::machine_file::rewrite_machine_file;
 use super::machine_response::{MachineResponse, ReinstallResponse, machine_response};
 use super::refusal::{ApiRefusal, ApiResult};
 use crate::AppState;
+use crate::access::set_audited_object;
 use crate::agent_api;
 use crate::agent_api::request_body::{EVENT_BYTES, read_operator_document};
 use crate::base_url::BaseUrls;
@@ -54,7 +55,7 @@ pub(crate) const FIELDS: [&str; 12] = [
 ];
 /// Field of an allocation request that selects some of the networks in the machine file.
 const NETWORKS: &str = "networks";
-/// Fields by which machines can be searched.
+/// Fields of machine searches.
 const SEARCHED: [&str; 12] = [
     "id",
     "name",
@@ -70,7 +71,7 @@ const SEARCHED: [&str; 12] = [
     "state_value",
 ];
 /// Fields of an allocation request, each with its name in the machine file.
-const ASKED: [(&str, &str); 9] = [
+const REQUEST_FIELDS: [(&str, &str); 9] = [
     ("name", "name"),
     ("projectid", "project"),
     ("hostname", "hostname"),
@@ -103,7 +104,7 @@ pub(crate) fn request_schema(_: &mut SchemaGenerators) -> Value {
         "ssh_pub_keys" | "dns_servers" | "ntp_servers" | NETWORKS => json!({"type": ["array", "null"]}),
         _ => json!({"type": ["string", "null"]}),
     };
-    let names = ASKED.iter().map(|(name, _)| *name).chain(CHOOSES).chain([NETWORKS]);
+    let names = REQUEST_FIELDS.iter().map(|(name, _)| *name).chain(CHOOSES).chain([NETWORKS]);
     let properties: Map<String, Value> = names.map(|name| (name.to_owned(), kind(name))).collect();
     json!({"type": "object", "properties": properties, "required": ["imageid"]})
 }
@@ -136,15 +137,15 @@ pub async fn show_machine(
     machine_response(&app, &id.to_lowercase(), &base).await.map(Json)
 }
 
-/// Names of the parameters of [`OrderQuery`].
+/// Names of the fields of [`OrderQuery`].
 pub(crate) const ORDER_QUERY: [&str; 1] = ["check_plan"];
 
 /// Query of a reinstall order.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct OrderQuery {
-    /// Refuse the order if its plan is refused. metal-api's clients cannot request this check: for them, the machine refuses
-    /// the plan when it boots, as in metal-stack.
+    /// True if the server must refuse an order whose plan is refused. Clients of metal-api cannot request this check.
+    /// If the plan of such a client's order is refused, the machine refuses the plan when it boots, as in metal-stack.
     check_plan: bool,
 }
 
@@ -184,7 +185,7 @@ pub(crate) async fn find_machines(
     body: Body,
 ) -> ApiResult<Json<Vec<MachineResponse>>> {
     let mut asked: Map<String, Value> = read_operator_document(&app, peer, body, EVENT_BYTES).await?;
-    // metal-stack's Go client sends empty lists for unset criteria.
+    // Empty criteria are ignored, because metal-stack's Go client sends empty lists for unset criteria.
     asked.retain(|_, value| !is_empty_value(value));
     if let Some(other) = asked.keys().find(|name| !SEARCHED.contains(&name.as_str())) {
         return Err(ApiRefusal::bad_request(format!(
@@ -225,22 +226,28 @@ fn matches_criterion(machine: &Value, name: &str, wanted: &Value) -> bool {
 /// `POST /v1/machine/allocate`: adds an allocation to a machine file.
 pub(crate) async fn allocate_machine(
     base: BaseUrls,
-    EditRequest { mut asked, turn }: EditRequest<Map<String, Value>, ALLOCATION_BYTES>,
+    EditRequest { document: mut asked, permit }: EditRequest<Map<String, Value>, ALLOCATION_BYTES>,
 ) -> ApiResult<Json<MachineResponse>> {
-    let EditTurn { app, peer, .. } = &turn;
+    let EditPermit { app, peer, .. } = &permit;
     asked.retain(|_, value| !is_empty_value(value));
-    let takes =
-        |name: &str| name == NETWORKS || CHOOSES.contains(&name) || ASKED.iter().any(|(asked, _)| *asked == name);
+    let takes = |name: &str| {
+        name == NETWORKS || CHOOSES.contains(&name) || REQUEST_FIELDS.iter().any(|(asked, _)| *asked == name)
+    };
     if let Some(other) = asked.keys().find(|name| !takes(name)) {
         return Err(ApiRefusal::bad_request(format!(
             "{other:?} is not supported in an allocation request: set this field in the machine file"
         )));
     }
+    if let Some(uuid) = asked.get("uuid").and_then(Value::as_str) {
+        set_audited_object(&uuid.to_lowercase());
+    }
+    app.await_image(asked.get("imageid").and_then(Value::as_str).unwrap_or_default()).await;
     let id = choose_machine(app, &asked).await?;
+    set_audited_object(&id);
     check_over_redfish(app, &id).await?;
     let uuid = Uuid::new_v4().to_string();
     let mut allocation = Map::from_iter([("id".to_owned(), json!(uuid)), ("hostname".to_owned(), json!("metal"))]);
-    for (name, ours) in ASKED {
+    for (name, ours) in REQUEST_FIELDS {
         allocation.extend(asked.get(name).map(|value| (ours.to_owned(), value.clone())));
     }
     let networks = match app.directory().find_machine(&id) {
@@ -272,18 +279,21 @@ pub async fn check_over_redfish(app: &AppState, id: &str) -> ApiResult<()> {
     checked.map_err(|error| ApiRefusal::unprocessable(error.parts().1))
 }
 
-/// Returns the name of the request field that corresponds to a field of the machine file; empty if no request field
-/// corresponds.
+/// Returns the name of the request field that corresponds to a field of the machine file; empty if there is none.
 fn requested_field(path: &str) -> String {
     let field = path.strip_prefix("allocation.").unwrap_or_default();
     let (name, rest) = field.split_at(field.find(['.', '[']).unwrap_or(field.len()));
-    ASKED.iter().find(|(_, ours)| *ours == name).map(|(asked, _)| format!("{asked}{rest}")).unwrap_or_default()
+    REQUEST_FIELDS.iter().find(|(_, ours)| *ours == name).map(|(asked, _)| format!("{asked}{rest}")).unwrap_or_default()
 }
 
-/// `DELETE /v1/machine/{id}/free`: removes the allocation from the machine file, and powers the machine off if its management controller
-/// is known. At its next boot over PXE, the machine boots the ramdisk and waits. Its disks are preserved.
-pub async fn free_machine(Path(id): Path<String>, base: BaseUrls, turn: EditTurn) -> ApiResult<Json<MachineResponse>> {
-    let (id, EditTurn { app, peer, directory, .. }) = (id.to_lowercase(), &turn);
+/// `DELETE /v1/machine/{id}/free`: removes the allocation from the machine file, and powers the machine off if its
+/// controller is known. At its next boot over PXE, the machine boots the ramdisk and waits. Its disks are preserved.
+pub async fn free_machine(
+    Path(id): Path<String>,
+    base: BaseUrls,
+    permit: EditPermit,
+) -> ApiResult<Json<MachineResponse>> {
+    let (id, EditPermit { app, peer, directory, .. }) = (id.to_lowercase(), &permit);
     let machine = directory.find_machine(&id).ok_or_else(|| ApiRefusal::not_found(KIND, &id))?;
     if let Some(why) = machine.explain_lock() {
         return Err(ApiRefusal::unprocessable(format!("machine is {why}")).with_error_code(ErrorCode::MachineLocked));
@@ -291,7 +301,7 @@ pub async fn free_machine(Path(id): Path<String>, base: BaseUrls, turn: EditTurn
     check_no_migration(app, &id).await?;
     let Some(allocation) = &machine.allocation else { return Ok(Json(machine_response(app, &id, &base).await?)) };
     let standing = app.state.read_install_state(&id, &allocation.id).await?;
-    let is_begun = standing.order.as_ref().is_some_and(|order| order.begun && !order.given_up)
+    let is_begun = standing.order.as_ref().is_some_and(|order| order.started && !order.given_up)
         || (!standing.is_installed() && standing.first.as_ref().is_some_and(|first| !first.heard));
     if is_begun {
         return Err(ApiRefusal::conflict(format!(

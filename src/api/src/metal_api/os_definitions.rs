@@ -29,8 +29,8 @@ pub struct OsDefinitionResponse {
     /// Variants; the first one is the default.
     pub variants: Vec<String>,
     pub parameters: Vec<OsParameterResponse>,
-    /// Names of the parameters that are set or removed for all machines, by definition or variant. The values are
-    /// omitted, since they may be secret.
+    /// Names of the parameters that the operator has set or removed for all machines, by definition or variant. The
+    /// values are omitted, since they may be secret.
     pub preset: BTreeMap<String, Vec<String>>,
     pub hidden: bool,
     pub blacklisted: bool,
@@ -89,7 +89,7 @@ pub(crate) async fn list_definitions(
     Ok(Json(all.filter(is_shown).collect()))
 }
 
-/// `GET /v1/os/{name}`: returns one definition, even if it is hidden.
+/// `GET /v1/os/{name}`: returns one definition, even if hidden.
 pub(crate) async fn get_definition(
     State(app): State<Arc<AppState>>,
     Path(name): Path<String>,

@@ -1,7 +1,7 @@
 //! Requests that change the stored parameters of OS definitions, for one machine or for all machines. As with Ganeti's
 //! `--os-parameters`, `-KEY` deletes a stored value.
 
-use super::edit_turn::{EditRequest, EditTurn};
+use super::edit_permit::{EditPermit, EditRequest};
 use super::edited_files::{self, EditedObject, change_text, log_removed_comments, wait_until_published};
 use super::machine_file::rewrite_machine_file;
 use super::refusal::{ApiRefusal, ApiResult};
@@ -17,15 +17,15 @@ use site::os_definitions::verify_now;
 
 /// Maximum size of a request, in bytes.
 const CHANGE_BYTES: usize = 256 << 10;
-/// Path of the file that receives the parameters of a definition, unless another file already contains parameters of
-/// this definition.
+/// Path of the file to which the parameters of a definition are written, unless another file already contains
+/// parameters of this definition.
 const DEFAULT_FILE: &str = "parameters.yaml";
 
 /// Requested changes of parameters.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct OsParameterChanges {
-    /// `KEY=VALUE` stores a value, `-KEY` deletes the stored value.
+    /// Changes: `KEY=VALUE` stores a value, and `-KEY` deletes the stored value.
     pub changes: Vec<String>,
 }
 
@@ -42,9 +42,9 @@ pub struct StoredOsParameters {
 /// `POST /v1/machine/{id}/os-parameters`: changes the parameters in a machine file.
 pub(crate) async fn change_machine_parameters(
     Path(id): Path<String>,
-    EditRequest { asked, turn }: EditRequest<OsParameterChanges, CHANGE_BYTES>,
+    EditRequest { document: asked, permit }: EditRequest<OsParameterChanges, CHANGE_BYTES>,
 ) -> ApiResult<Json<StoredOsParameters>> {
-    let (id, EditTurn { app, peer, directory, .. }) = (id.to_lowercase(), &turn);
+    let (id, EditPermit { app, peer, directory, .. }) = (id.to_lowercase(), &permit);
     let requested = parse_changes(&asked.changes).map_err(ApiRefusal::bad_request)?;
     let machine = directory.find_machine(&id).ok_or_else(|| ApiRefusal::not_found("machine", &id))?;
     let allocation = machine.allocation.as_ref();
@@ -81,13 +81,13 @@ pub(crate) async fn change_machine_parameters(
     Ok(Json(stored_response(os, &new)))
 }
 
-/// `POST /v1/os/{name}/parameters`: changes the parameters of a definition or variant for all machines. The definition
-/// does not need to exist yet.
+/// `POST /v1/os/{name}/parameters`: changes the parameters of a definition or variant for all machines. The
+/// definition need not exist yet.
 pub(crate) async fn change_site_parameters(
     Path(name): Path<String>,
-    EditRequest { asked, turn }: EditRequest<OsParameterChanges, CHANGE_BYTES>,
+    EditRequest { document: asked, permit }: EditRequest<OsParameterChanges, CHANGE_BYTES>,
 ) -> ApiResult<Json<StoredOsParameters>> {
-    let EditTurn { app, peer, directory, .. } = &turn;
+    let EditPermit { app, peer, directory, .. } = &permit;
     let os = OsSelector::parse(&name).map_err(ApiRefusal::bad_request)?;
     let requested = parse_changes(&asked.changes).map_err(ApiRefusal::bad_request)?;
     let before = directory.os_definitions.site_changes(&os);
@@ -95,7 +95,7 @@ pub(crate) async fn change_site_parameters(
     let affected = directory.os_definitions.select_for_site(&os, &new).map_err(ApiRefusal::unprocessable)?;
     verify_selections(affected).await?;
     if new != before {
-        write_site_parameters(&turn, &os, &before, &new).await?;
+        write_site_parameters(&permit, &os, &before, &new).await?;
         app.watch.log_note(format!("{peer} changed the parameters of OS definition {os} for all machines"));
     }
     Ok(Json(stored_response(os.to_string(), &new)))
@@ -103,12 +103,12 @@ pub(crate) async fn change_site_parameters(
 
 /// Changes or creates the file with the parameters of a definition, and waits until the change is in effect.
 async fn write_site_parameters(
-    turn: &EditTurn,
+    permit: &EditPermit,
     os: &OsSelector,
     before: &[ParameterChange],
     new: &[ParameterChange],
 ) -> ApiResult<()> {
-    let EditTurn { app, directory, .. } = turn;
+    let EditPermit { app, directory, .. } = permit;
     let folder = app.dir.join("os");
     let path = directory.os_definitions.site_file(os).map_or_else(|| folder.join(DEFAULT_FILE), |path| path.to_owned());
     let name = os.to_string();
@@ -142,7 +142,7 @@ async fn write_site_parameters(
             if !edited_files::replace_file(app, &path, text, &edited.text).await? {
                 return Err(changed());
             }
-            log_removed_comments(app, &path, &edited.gone);
+            log_removed_comments(app, &path, &edited.removed_comments);
             edited.text
         }
     };
@@ -157,7 +157,7 @@ fn set_list(fields: &mut Map<String, Value>, name: &str, list: &[String]) {
     };
 }
 
-/// Runs the `verify` programs of the definitions with the selected parameters.
+/// Runs the `verify` programs of the definitions with the changed parameters.
 async fn verify_selections(chosen: Vec<SelectedDefinition>) -> ApiResult<()> {
     let verify = move || chosen.iter().try_for_each(verify_now);
     let verdict = tokio::task::spawn_blocking(verify).await;

@@ -6,6 +6,7 @@ use axum::response::{IntoResponse, Response};
 use common::diagnostic::{Diagnostic, join_problems};
 use common::error::Error;
 use common::error_code::ErrorCode;
+use common::format::system_errors::without_os_error_numbers;
 use http_server::api_error::ApiError;
 use http_server::server_health::ErrorMessage;
 use serde::Serialize;
@@ -22,10 +23,10 @@ pub(crate) struct RefusalBody {
     /// Both versions of an object that was changed concurrently.
     #[serde(skip_serializing_if = "Option::is_none")]
     conflict: Option<Value>,
-    /// Stable code of the refusal.
+    /// Stable code that names the reason of the refusal.
     #[serde(skip_serializing_if = "Option::is_none")]
     code: Option<&'static str>,
-    /// Code of the error in the manual.
+    /// Error code as in the manual, such as `DH-310`.
     #[serde(skip_serializing_if = "Option::is_none")]
     error_code: Option<ErrorCode>,
 }
@@ -48,7 +49,7 @@ impl ApiRefusal {
     pub(crate) fn new(status: StatusCode, message: impl Into<String>) -> ApiRefusal {
         ApiRefusal {
             status,
-            message: message.into(),
+            message: without_os_error_numbers(&message.into()).into_owned(),
             problems: Vec::new(),
             conflict: None,
             code: None,
@@ -60,7 +61,7 @@ impl ApiRefusal {
         ApiRefusal::new(StatusCode::BAD_REQUEST, message)
     }
 
-    /// Adds the code of the error in the manual, unless the refusal already has such a code.
+    /// Adds the error code as in the manual, unless the refusal already has one.
     pub(crate) fn with_error_code(self, code: ErrorCode) -> ApiRefusal {
         ApiRefusal { error_code: self.error_code.or(Some(code)), ..self }
     }
@@ -88,12 +89,12 @@ impl ApiRefusal {
         ApiRefusal { conflict: Some(conflict), ..ApiRefusal::conflict(message) }
     }
 
-    /// Returns the message without status and details.
+    /// Returns only the message, and drops the status and the details.
     pub(crate) fn into_message(self) -> String {
         self.message
     }
 
-    /// Returns status, message and codes as an error without details.
+    /// Converts the refusal to an [`ApiError`] with its status, its message and its codes, but without its details.
     pub fn into_error(self) -> ApiError {
         let error = ApiError::new(self.status, self.message);
         let error = self.code.into_iter().fold(error, ApiError::with_code);
@@ -105,7 +106,7 @@ impl ApiRefusal {
         ApiRefusal { problems, ..self }
     }
 
-    /// Returns an error whose message lists the problems without their positions. A separate field contains the problems with positions.
+    /// Returns an error with the problems. The message lists them without positions, which `problems` contains.
     pub(crate) fn from_problems(status: StatusCode, problems: Vec<Diagnostic>) -> ApiRefusal {
         let words: Vec<Diagnostic> = problems.iter().map(|problem| Diagnostic::new("", &problem.message)).collect();
         ApiRefusal { problems, ..ApiRefusal::new(status, join_problems(&words)) }

@@ -1,13 +1,14 @@
 //! `/v1/size`: sizes of machines, defined by constraints on their hardware. Sizes are stored in `sizes/`. `drophammer
 //! machine add` selects one of these sizes for a machine.
 
-use super::edit_turn::{EditRequest, EditTurn};
+use super::edit_permit::{EditPermit, EditRequest};
 use super::edited_files::{
     self, EditedObject, add_version, change_text, hex_digest, matches_version, wait_until_published,
     warn_removed_comments,
 };
 use super::refusal::{ApiRefusal, ApiResult};
 use crate::AppState;
+use crate::access::set_audited_object;
 use crate::agent_api::request_body::read_operator_document;
 use crate::json_schemas::{SchemaGenerators, fields_schema};
 use crate::operator::OperatorAuth;
@@ -16,6 +17,7 @@ use axum::body::Body;
 use axum::extract::{Path, State};
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
+use common::type_errors::locate_json_error;
 use common::yaml::edit;
 use control::api_types::RegisterRequest;
 use http_server::quotas::ClientAddress;
@@ -33,7 +35,7 @@ const KIND: &str = "size";
 const SIZE_BYTES: usize = 64 << 10;
 const FIELDS: [&str; 4] = ["id", "name", "description", "constraints"];
 /// Additional fields of responses, which are ignored in requests.
-const ANSWERED: [&str; 4] = ["labels", "reservations", "created", "changed"];
+const RESPONSE_ONLY_FIELDS: [&str; 4] = ["labels", "reservations", "created", "changed"];
 const UNKNOWN: &str = "unknown";
 
 /// A size in a response.
@@ -43,7 +45,7 @@ pub(crate) struct SizeResponse {
     name: String,
     description: String,
     constraints: Vec<SizeConstraint>,
-    /// Always empty.
+    /// Always empty, since this server does not support labels of sizes.
     labels: BTreeMap<String, String>,
 }
 
@@ -64,9 +66,17 @@ pub(crate) async fn get_size(State(app): State<Arc<AppState>>, Path(id): Path<St
     Ok(tagged_response(StatusCode::OK, size))
 }
 
+/// Returns the id of the size in a request; empty if there is none.
+fn requested_id(asked: &Map<String, Value>) -> &str {
+    asked.get("id").and_then(Value::as_str).unwrap_or_default()
+}
+
 /// `PUT /v1/size`: creates a size.
-pub(crate) async fn create_size(EditRequest { asked, turn }: EditRequest<Map<String, Value>, SIZE_BYTES>) -> ApiResult {
-    let (asked, EditTurn { app, peer, directory, .. }) = (given_fields(asked)?, &turn);
+pub(crate) async fn create_size(
+    EditRequest { document: asked, permit }: EditRequest<Map<String, Value>, SIZE_BYTES>,
+) -> ApiResult {
+    set_audited_object(requested_id(&asked));
+    let (asked, EditPermit { app, peer, directory, .. }) = (given_fields(asked)?, &permit);
     let size = validate_size(Value::Object(asked), &directory.known.sizes)?;
     let id = &size.id;
     if directory.known.sizes.contains_key(id) {
@@ -84,9 +94,12 @@ pub(crate) async fn create_size(EditRequest { asked, turn }: EditRequest<Map<Str
 }
 
 /// `POST /v1/size`: changes the specified fields of a size.
-pub(crate) async fn update_size(EditRequest { asked, turn }: EditRequest<Map<String, Value>, SIZE_BYTES>) -> ApiResult {
-    let (asked, EditTurn { app, peer, headers, directory, .. }) = (given_fields(asked)?, &turn);
-    let id = asked.get("id").and_then(Value::as_str).unwrap_or_default().to_owned();
+pub(crate) async fn update_size(
+    EditRequest { document: asked, permit }: EditRequest<Map<String, Value>, SIZE_BYTES>,
+) -> ApiResult {
+    let id = requested_id(&asked).to_owned();
+    set_audited_object(&id);
+    let (asked, EditPermit { app, peer, headers, directory, .. }) = (given_fields(asked)?, &permit);
     let what = EditedObject { kind: KIND, id: &id };
     let old = directory.known.sizes.get(&id).ok_or_else(|| what.not_found())?;
     let mut new = json!(old);
@@ -110,13 +123,13 @@ pub(crate) async fn update_size(EditRequest { asked, turn }: EditRequest<Map<Str
         .await?;
     app.watch.log_note(format!("{peer} updated size {id}: {path}", path = path.display()));
     let mut response = tagged_response(StatusCode::OK, &new);
-    warn_removed_comments(app, path, &edited.gone, &mut response);
+    warn_removed_comments(app, path, &edited.removed_comments, &mut response);
     Ok(response)
 }
 
 /// `DELETE /v1/size/{id}`: deletes the size. Machine files that name the size are not changed.
-pub(crate) async fn delete_size(Path(id): Path<String>, turn: EditTurn) -> ApiResult {
-    let EditTurn { app, peer, headers, directory, .. } = &turn;
+pub(crate) async fn delete_size(Path(id): Path<String>, permit: EditPermit) -> ApiResult {
+    let EditPermit { app, peer, headers, directory, .. } = &permit;
     let what = EditedObject { kind: KIND, id: &id };
     let size = directory.known.sizes.get(&id).ok_or_else(|| what.not_found())?;
     let (path, text) = read_unchanged(app, directory, what, size, headers, &Value::Null).await?;
@@ -129,7 +142,8 @@ pub(crate) async fn delete_size(Path(id): Path<String>, turn: EditTurn) -> ApiRe
     Ok(tagged_response(StatusCode::OK, size))
 }
 
-/// Returns the file of a size. Fails if the file differs from the version in effect, or the client's `If-Match` does not match.
+/// Returns the file of a size. Fails if the file was edited and the edit is not in effect yet, or if the client's
+/// `If-Match` differs from the version in effect.
 async fn read_unchanged<'a>(
     app: &AppState,
     directory: &'a SiteSnapshot,
@@ -189,8 +203,8 @@ fn given_fields(mut asked: Map<String, Value>) -> ApiResult<Map<String, Value>> 
     asked.retain(|_, value| says(value) && value.as_array().is_none_or(|items| !items.is_empty()));
     asked.retain(|name, _| !["created", "changed"].contains(&name.as_str()));
     match asked.keys().find(|name| !FIELDS.contains(&name.as_str())) {
-        Some(kept) if ANSWERED.contains(&kept.as_str()) => {
-            Err(ApiRefusal::bad_request(format!("{kept} of a size are not supported")))
+        Some(kept) if RESPONSE_ONLY_FIELDS.contains(&kept.as_str()) => {
+            Err(ApiRefusal::bad_request(format!("the field {kept} of a size is not supported")))
         }
         Some(other) => Err(ApiRefusal::bad_request(format!(
             "there is no field {other:?}{suggestion}",
@@ -215,7 +229,7 @@ fn validate_size(mut asked: Value, all: &BTreeMap<String, MachineSize>) -> ApiRe
         }
     }
     let size: MachineSize =
-        serde_json::from_value(asked).map_err(|error| ApiRefusal::bad_request(error.to_string()))?;
+        serde_json::from_value(asked).map_err(|error| ApiRefusal::bad_request(locate_json_error(&error)))?;
     let mut wrong = Vec::new();
     for (index, one) in size.constraints.iter().enumerate() {
         let earlier = size.constraints[..index].iter().any(|earlier| earlier.kind == one.kind);
@@ -239,8 +253,8 @@ fn validate_size(mut asked: Value, all: &BTreeMap<String, MachineSize>) -> ApiRe
     }
 }
 
-/// Returns whether a machine could match both sizes. As in metal-api, two sizes whose constraints have different types
-/// count as disjoint.
+/// Returns whether a machine could match both sizes. As in metal-api, sizes whose constraints have different types
+/// never overlap.
 fn sizes_overlap(one: &MachineSize, other: &MachineSize) -> bool {
     let kinds =
         |size: &MachineSize| size.constraints.iter().map(|one| one.kind).collect::<std::collections::BTreeSet<_>>();

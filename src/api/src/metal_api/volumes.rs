@@ -1,10 +1,10 @@
-//! `/v1/volumes`: Kubernetes volumes of machines with their states, and the requests that change the volumes in a machine file.
+//! `/v1/volumes`: states of the machines' Kubernetes volumes, and requests that change the volumes in machine files.
 
 pub(crate) mod volume_state;
 
 pub use volume_state::VolumeState;
 
-use super::edit_turn::{EditRequest, EditTurn};
+use super::edit_permit::{EditPermit, EditRequest};
 use super::machine_file::rewrite_machine_file;
 use super::refusal::{ApiRefusal, ApiResult};
 use crate::AppState;
@@ -24,7 +24,7 @@ use site::effective_allocation::effective_allocation;
 use site::operator_files::{AllocationSpec, MachineSpec};
 use std::sync::{Arc, Mutex};
 use store::InstallState;
-use volume_state::{ObservedVolume, PersistentVolumePhase, StorageJob, can_be_deleted, settle_state};
+use volume_state::{ObservedVolume, PersistentVolumePhase, StorageJob, can_be_deleted, reconcile_state};
 
 /// Maximum size of a request with a list of resources, in bytes.
 const LIST_BYTES: usize = 1 << 20;
@@ -106,13 +106,13 @@ pub(crate) async fn get_manifests(State(app): State<Arc<AppState>>, _: OperatorA
 /// `POST /v1/machine/{id}/volumes`: adds resources to the list of volumes in the machine file.
 pub(crate) async fn add_volumes(
     Path(id): Path<String>,
-    EditRequest { asked, turn }: EditRequest<Value, LIST_BYTES>,
+    EditRequest { document: asked, permit }: EditRequest<Value, LIST_BYTES>,
 ) -> ApiResult<Json<Vec<VolumeResponse>>> {
-    let (id, EditTurn { app, peer, .. }) = (id.to_lowercase(), &turn);
+    let (id, EditPermit { app, peer, .. }) = (id.to_lowercase(), &permit);
     let new = list_resources(asked);
-    let own = allocation_id(&turn, &id)?;
-    check_node(&turn, &id, &new)?;
-    check_merged_list(&turn, &id, &new)?;
+    let own = allocation_id(&permit, &id)?;
+    check_node(&permit, &id, &new)?;
+    check_merged_list(&permit, &id, &new)?;
     let wanted = Mutex::new(None);
     let change = |document: &mut Map<String, Value>| {
         let all = merge_resources(volume_list(document), &new);
@@ -122,25 +122,26 @@ pub(crate) async fn add_volumes(
     let becomes = |machine: &MachineSpec| machine.allocation.as_ref().map(listed_volumes) == *lock_mutex(&wanted);
     rewrite_machine_file(app, &id, |machine| has_allocation(machine, &own), change, becomes, str::to_owned).await?;
     app.watch.log_note(format!("{}: {peer} added volumes", app.directory().display_name(&id)));
-    current_volumes(&turn, &id).await
+    current_volumes(&permit, &id).await
 }
 
-/// `DELETE /v1/machine/{id}/volumes/{name}`: removes a volume from the machine file, if [`can_be_deleted`] permits it. The data of the
-/// volume is preserved.
+/// `DELETE /v1/machine/{id}/volumes/{name}`: removes a volume from the machine file if [`can_be_deleted`] permits it.
+/// The data of the volume is preserved.
 pub(crate) async fn remove_volume(
     Path((id, name)): Path<(String, String)>,
     _: OperatorAuth,
     query: Result<Query<RemovalQuery>, QueryRejection>,
-    turn: EditTurn,
+    permit: EditPermit,
 ) -> ApiResult<Json<Vec<VolumeResponse>>> {
-    let (id, EditTurn { app, peer, .. }) = (id.to_lowercase(), &turn);
-    let own = allocation_id(&turn, &id)?;
-    // If the database was restored, a volume without a path may have been prepared after the backup.
+    let (id, EditPermit { app, peer, .. }) = (id.to_lowercase(), &permit);
+    let own = allocation_id(&permit, &id)?;
+    // Nothing is deleted while the record of the machine needs confirmation: in a restored database, a volume without a
+    // path may have been prepared after the backup.
     let unconfirmed = app.state.explain_unconfirmed(vec![id.clone()]).await.map_err(ApiError::from)?;
     if let Some(why) = unconfirmed {
         return Err(ApiRefusal::conflict(why));
     }
-    let machine = turn.directory.find_machine(&id).ok_or_else(|| ApiRefusal::not_found("machine", &id))?;
+    let machine = permit.directory.find_machine(&id).ok_or_else(|| ApiRefusal::not_found("machine", &id))?;
     let all = volumes_of(app, machine).await?;
     let volume = all.iter().find(|volume| volume.name == name && !volume.kind.is_empty());
     let volume = volume.ok_or_else(|| ApiRefusal::not_found("volume", &name))?;
@@ -149,7 +150,7 @@ pub(crate) async fn remove_volume(
         BackingVolume::Backed(phase) => Some(phase),
         BackingVolume::None(NoBacking::None) => None,
     };
-    // A volume that is not on a disk yet does not contain data.
+    // A volume that is not on a disk yet can always be removed, because it does not contain data.
     let is_nowhere = volume.path.is_empty() && phase.is_none();
     if !is_nowhere && !can_be_deleted(Some(volume.state), phase) {
         let backed = phase.map_or("without a PersistentVolume".to_owned(), |phase| {
@@ -173,11 +174,10 @@ pub(crate) async fn remove_volume(
         "{machine}: {peer} removed volume {name}; its data is preserved",
         machine = app.directory().display_name(&id)
     ));
-    current_volumes(&turn, &id).await
+    current_volumes(&permit, &id).await
 }
 
-/// Returns the volumes that the machine file lists, and the volumes on the machine's disks that the file no longer
-/// lists.
+/// Returns the volumes that the machine file lists, and volumes on the machine's disks that the file no longer lists.
 pub async fn volumes_of(app: &AppState, machine: &MachineSpec) -> Result<Vec<VolumeResponse>, ApiError> {
     let Some(allocation) = &machine.allocation else { return Ok(Vec::new()) };
     let standing = app.state.read_install_state(&machine.id, &allocation.id).await?;
@@ -185,14 +185,15 @@ pub async fn volumes_of(app: &AppState, machine: &MachineSpec) -> Result<Vec<Vol
 }
 
 fn volume_responses(machine: &str, allocation: &AllocationSpec, standing: &InstallState) -> Vec<VolumeResponse> {
-    // The node keeps its installed hostname until a reinstall applies the hostname of the machine file.
+    // The effective allocation is used, because the node keeps its installed hostname until a reinstall applies the
+    // hostname of the machine file.
     let allocation = &effective_allocation(allocation, standing).allocation;
     let listed = listed_volumes(allocation);
     let of_list = listed.iter().filter_map(|volume| {
         let uid = volume.uid.to_string();
         let is = standing.volumes.iter().find(|is| is.uid == uid);
         let seen = observe_volume(volume, allocation, standing, is);
-        let state = settle_state(seen)?;
+        let state = reconcile_state(seen)?;
         Some(VolumeResponse {
             machine: machine.to_owned(),
             name: volume.name.clone(),
@@ -241,12 +242,12 @@ fn observe_volume(
         _ => None,
     };
     let seen = ObservedVolume { state, ..seen };
-    // No installation will prepare a volume that is marked for deletion, so its state is derived only from an earlier
-    // preparation.
+    // No installation will prepare a volume that is marked for deletion, so only an earlier preparation determines
+    // its state.
     match volume.deleted {
         true => ObservedVolume {
             deleted: true,
-            state: is_prepared.then(|| settle_state(seen)).flatten(),
+            state: is_prepared.then(|| reconcile_state(seen)).flatten(),
             job: StorageJob::None,
             ..seen
         },
@@ -277,22 +278,22 @@ fn state_message(volume: &K8sVolume, seen: ObservedVolume, state: volume_state::
     }
 }
 
-/// Returns the volumes that the machine file lists. The list is valid, since a machine file with an invalid list never
-/// takes effect.
+/// Returns the volumes that the machine file lists. The list is valid, since a machine file with an invalid list
+/// never takes effect.
 fn listed_volumes(allocation: &AllocationSpec) -> Vec<K8sVolume> {
     k8s_volume::parse_volumes(allocation.passed_on.get("volumes").unwrap_or(&Value::Null)).unwrap_or_default()
 }
 
-/// Returns the id of the machine's allocation.
-fn allocation_id(turn: &EditTurn, id: &str) -> ApiResult<String> {
-    let machine = turn.directory.find_machine(id).ok_or_else(|| ApiRefusal::not_found("machine", id))?;
+/// Returns the id of the machine's allocation. Fails if the machine is unknown or not allocated.
+fn allocation_id(permit: &EditPermit, id: &str) -> ApiResult<String> {
+    let machine = permit.directory.find_machine(id).ok_or_else(|| ApiRefusal::not_found("machine", id))?;
     let allocation = machine.allocation.as_ref().map(|allocation| allocation.id.to_string());
     allocation.ok_or_else(|| ApiRefusal::unprocessable(format!("machine {id} is not allocated")))
 }
 
-/// Refuses volumes that belong to other nodes. The planner would refuse an installation with such a volume.
-fn check_node(turn: &EditTurn, id: &str, resources: &[Value]) -> ApiResult<()> {
-    let allocation = turn.directory.find_machine(id).and_then(|machine| machine.allocation.as_ref());
+/// Refuses volumes of other nodes, because the planner would refuse an installation with them.
+fn check_node(permit: &EditPermit, id: &str, resources: &[Value]) -> ApiResult<()> {
+    let allocation = permit.directory.find_machine(id).and_then(|machine| machine.allocation.as_ref());
     let hostname = allocation.map(|allocation| allocation.hostname.as_str()).unwrap_or_default();
     let stranger = |resource: &Value| {
         let node = resource["spec"]["nodeName"].as_str().filter(|node| !is_node(node, hostname))?;
@@ -308,18 +309,19 @@ fn check_node(turn: &EditTurn, id: &str, resources: &[Value]) -> ApiResult<()> {
     }
 }
 
-/// Replaces those resources in the machine file that the request also contains, and adds the other resources of the
-/// request. A list from the cluster contains the current versions of all resources.
+/// Replaces the resources in the machine file that the request also contains, and adds the other resources of the
+/// request. Existing resources may be in the request because the client sends the list of all resources in the
+/// cluster.
 fn merge_resources(mut all: Vec<Value>, new: &[Value]) -> Vec<Value> {
     all.retain(|listed| !new.iter().any(|one| is_same_resource(one, listed)));
     all.extend(new.iter().cloned());
     all
 }
 
-/// Refuses resources that would make the machine's list invalid. The messages name the resources, since the client does not know their
-/// positions in the machine file.
-fn check_merged_list(turn: &EditTurn, id: &str, new: &[Value]) -> ApiResult<()> {
-    let allocation = turn.directory.find_machine(id).and_then(|machine| machine.allocation.as_ref());
+/// Refuses resources that would make the machine's list invalid. The messages refer to resources by name, because the
+/// client does not know their positions in the machine file.
+fn check_merged_list(permit: &EditPermit, id: &str, new: &[Value]) -> ApiResult<()> {
+    let allocation = permit.directory.find_machine(id).and_then(|machine| machine.allocation.as_ref());
     let listed = allocation.and_then(|allocation| allocation.passed_on.get("volumes")?.as_array().cloned());
     let all = merge_resources(listed.unwrap_or_default(), new);
     let problems = k8s_volume::parse_volumes(&Value::Array(all.clone())).err().unwrap_or_default();
@@ -350,12 +352,13 @@ fn has_volume(machine: &MachineSpec, uid: &str) -> bool {
     machine.allocation.as_ref().is_some_and(|allocation| listed_volumes(allocation).iter().any(is_it))
 }
 
-/// Returns the schema of a request: a resource or a list of resources.
+/// Returns the schema of a request: one resource, or a list of resources.
 pub(crate) fn request_schema(_: &mut SchemaGenerators) -> Value {
     json!({"type": ["object", "array"]})
 }
 
-/// Returns the resources of a request. `kubectl get -o json` prints several resources as one resource with `items`.
+/// Returns the resources of a request. For several resources, `kubectl get -o json` prints one object with the field
+/// `items`.
 fn list_resources(asked: Value) -> Vec<Value> {
     match asked {
         Value::Array(all) => all,
@@ -379,8 +382,8 @@ fn set_volume_list(document: &mut Map<String, Value>, all: Vec<Value>) {
         .for_each(|allocation| drop(allocation.insert("volumes".to_owned(), Value::Array(all.clone()))));
 }
 
-async fn current_volumes(turn: &EditTurn, id: &str) -> ApiResult<Json<Vec<VolumeResponse>>> {
-    let directory = turn.app.directory();
+async fn current_volumes(permit: &EditPermit, id: &str) -> ApiResult<Json<Vec<VolumeResponse>>> {
+    let directory = permit.app.directory();
     let machine = directory.find_machine(id).ok_or_else(|| ApiRefusal::not_found("machine", id))?;
-    Ok(Json(volumes_of(&turn.app, machine).await?))
+    Ok(Json(volumes_of(&permit.app, machine).await?))
 }

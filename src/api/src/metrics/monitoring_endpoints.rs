@@ -2,8 +2,7 @@
 
 use super::{Metrics, machine_phase, prometheus};
 use crate::AppState;
-use crate::access::Identity;
-use crate::bearer_token::bearer_hash;
+use crate::access::{Identity, has_metrics_token};
 use axum::Extension;
 use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode, header};
@@ -14,33 +13,34 @@ use http_server::server_health::FailureKind;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use store::token::{self, METRICS_FILE};
+use store::token::METRICS_FILE;
 
 /// Minimum interval between two counts of machines by phase.
-const COUNTED_EVERY: Duration = Duration::from_secs(1);
-/// Maximum number of machines that one database query counts. Other queries can run between two such queries.
-const AT_ONCE: usize = 200;
+const COUNT_INTERVAL: Duration = Duration::from_secs(1);
+/// Maximum number of machines that one database query counts, so that other queries can run in between.
+const MACHINES_PER_QUERY: usize = 200;
 
 /// Number of machines by phase, and the time at which the machines were counted.
 #[derive(Default)]
 pub(crate) struct CachedPhases(tokio::sync::Mutex<Option<(Instant, BTreeMap<&'static str, u64>)>>);
 
-/// `GET /metrics`: authorized by the token of a user, or by the token in `metrics.token`, which is valid only for this
-/// endpoint.
+/// `GET /metrics`: returns the metrics. Authorized by the token of a user, or by the token in `metrics.token`, which
+/// is valid only for this endpoint.
 pub(crate) async fn get_metrics(
     State(app): State<Arc<AppState>>,
     identity: Option<Extension<Identity>>,
     headers: HeaderMap,
 ) -> Result<impl IntoResponse, ApiError> {
-    let given = bearer_hash(&headers).is_some_and(|given| token::hashes_equal(&given, &app.metrics));
-    if !given && identity.is_none() {
+    if identity.is_none() && !has_metrics_token(&app, &headers) {
         let why = format!("this request requires the token in {METRICS_FILE} in the server's directory");
         return Err(ApiError::new(StatusCode::UNAUTHORIZED, why));
     }
     let metrics: &Metrics = &app.counters;
-    let phases = count_phases(&app, &metrics.phases).await?;
-    let rollouts = app.state.count_rollouts().await?;
-    let text = prometheus::format_metrics(metrics, &phases, &rollouts);
+    // If the database is unavailable, the metrics lack the numbers of machines and rollouts, but must still contain
+    // `drophammer_healthy`.
+    let phases = count_phases(&app, &metrics.phases).await.ok();
+    let rollouts = app.state.count_rollouts().await.ok();
+    let text = prometheus::format_metrics(metrics, phases.as_ref(), rollouts.as_ref());
     Ok(([(header::CONTENT_TYPE, "text/plain; version=0.0.4")], text))
 }
 
@@ -50,8 +50,8 @@ pub(crate) async fn get_livez() -> &'static str {
 }
 
 /// `GET /readyz`: succeeds if the database responds, the periodic check has found no problem, and the server is not
-/// shutting down. The endpoint needs no token. The response therefore contains only fixed descriptions; the details are
-/// in the log and on the page.
+/// shutting down. The endpoint needs no token, so its response contains only fixed descriptions. The details are in
+/// the log and on the web page.
 pub(crate) async fn get_readyz(State(app): State<Arc<AppState>>) -> Result<&'static str, ApiError> {
     let not = |why: &str| ApiError::new(StatusCode::SERVICE_UNAVAILABLE, why);
     if *app.closing.borrow() {
@@ -71,7 +71,7 @@ pub(crate) async fn get_readyz(State(app): State<Arc<AppState>>) -> Result<&'sta
 
 async fn count_phases(app: &AppState, cached: &CachedPhases) -> Result<BTreeMap<&'static str, u64>, ApiError> {
     let mut cached = cached.0.lock().await;
-    if let Some((_, phases)) = cached.as_ref().filter(|(counted, _)| counted.elapsed() < COUNTED_EVERY) {
+    if let Some((_, phases)) = cached.as_ref().filter(|(counted, _)| counted.elapsed() < COUNT_INTERVAL) {
         return Ok(phases.clone());
     }
     let directory = app.directory();
@@ -82,7 +82,7 @@ async fn count_phases(app: &AppState, cached: &CachedPhases) -> Result<BTreeMap<
             None => *phases.entry(machine_phase(None)).or_default() += 1,
         }
     }
-    for some in allocated.chunks(AT_ONCE) {
+    for some in allocated.chunks(MACHINES_PER_QUERY) {
         for standing in app.state.read_install_states(some.to_vec()).await? {
             *phases.entry(machine_phase(Some(&standing))).or_default() += 1;
         }

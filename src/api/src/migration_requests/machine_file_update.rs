@@ -1,6 +1,6 @@
-//! Update of the operator's files after a migration: the allocation is moved from one machine file to the other. The
-//! database records the new owner first, and takes precedence until the machine files agree with the database. An
-//! update that a crash or an edit interrupts is completed at the next scan.
+//! Update of the operator's files after a migration: the allocation is moved from the machine file of the old owner
+//! to that of the new owner. The database records the new owner first, and takes precedence until the files agree
+//! with it. If a crash or an edit interrupts the update, it is completed at the next scan of the directory.
 
 use super::Migration;
 use crate::AppState;
@@ -16,21 +16,23 @@ use std::sync::Arc;
 
 /// Updates the files with the results of migrations, when the server starts and whenever a new snapshot of the
 /// directory is published. Returns when the server exits.
-pub async fn keep_files_updated(app: Arc<AppState>) {
+pub async fn update_migrated_files(app: Arc<AppState>) {
     let (mut directory, mut said) = (app.directory.clone(), BTreeSet::new());
     loop {
         directory.mark_unchanged();
         let behind = app.state.list_live_migrations().await.unwrap_or_default().into_iter().filter(|is| is.files);
         for is in behind {
-            // After the database was restored, its record may be outdated and the files correct.
+            // After a restore, the record of the migration may be outdated and the files correct, so nothing is
+            // updated.
             let unconfirmed = app.state.explain_unconfirmed(vec![is.a.clone(), is.b.clone()]).await;
             if !matches!(unconfirmed, Ok(None)) {
                 continue;
             }
-            let _turn = app.templates.lock_changes().await;
+            let _lock = app.templates.lock_changes().await;
             match move_allocation(&app, &is).await {
                 Ok(()) => {
-                    // An error of the database recurs in the next request, which reports it.
+                    // An error is ignored here: if the database is unavailable, its next use also fails, and reports
+                    // the error.
                     let _ = app.state.record_files_updated(&is.id, is.state).await;
                     app.request_reload();
                 }
@@ -61,7 +63,7 @@ impl CurrentMachineFile {
         let machine = operator_files::parse_machine(&text).map_err(wrong)?;
         if machine.id != id {
             return Err(wrong(format!(
-                "the file now describes machine {machine} instead of {id}",
+                "the machine file now describes machine {machine} instead of machine {id}",
                 machine = machine.id
             )));
         }
@@ -128,8 +130,8 @@ async fn move_allocation(app: &AppState, is: &Migration) -> Result<(), String> {
     if let Some(from) = from {
         let edited = remove_allocation(&from).map_err(|why| said(&why))?;
         from.replace_text(app, &edited.text).await?;
-        // Comments that were moved with the allocation are not reported as removed.
-        let gone: Vec<String> = edited.gone.into_iter().filter(|comment| !now.contains(comment)).collect();
+        // A comment that was moved with the allocation is not reported as removed.
+        let gone: Vec<String> = edited.removed_comments.into_iter().filter(|comment| !now.contains(comment)).collect();
         edited_files::log_removed_comments(app, &from.path, &gone);
     }
     Ok(())
@@ -143,7 +145,7 @@ fn add_allocation(to: &CurrentMachineFile, from: &CurrentMachineFile) -> Result<
     let is_right = |text: &str| {
         operator_files::parse_unvalidated(text).as_ref() == Ok(&new) && operator_files::parse_machine(text).is_ok()
     };
-    // Copies the operator's text with its comments, if possible.
+    // If possible, copies the text of the allocation with the operator's comments.
     if let Some(block) = find_allocation_block(&from.text) {
         let end = if to.text.is_empty() || to.text.ends_with('\n') { "" } else { "\n" };
         let text = format!("{}{end}{block}", to.text);
@@ -216,7 +218,7 @@ size: c1
     }
 
     #[test]
-    fn the_allocation_goes_with_its_comments_and_the_others_stay() {
+    fn allocation_moves_between_files_with_its_comments() {
         let with = add_allocation(&file(B), &file(A)).unwrap();
         let block =
             "allocation: # of the shop\n  id: a1\n  hostname: h # as it is called\n  # the image\n  image: debian-12\n";
@@ -228,13 +230,13 @@ size: c1
             without.text
         );
         assert!(operator_files::parse_machine(&without.text).unwrap().allocation.is_none());
-        // And back again.
+        // The allocation is moved back to the first file.
         let back = add_allocation(&file(&without.text), &file(&with)).unwrap();
         assert!(back.ends_with(block), "{back}");
     }
 
     #[test]
-    fn a_file_in_one_line_is_written_as_yaml_allows() {
+    fn flow_style_machine_file_is_edited() {
         let a = "{id: 4c4c4544-0051-3010-8031-b2c04f333633, allocation: {id: a1, hostname: h, image: i}}\n";
         let with = add_allocation(&file(B), &file(a)).unwrap();
         assert!(with.starts_with(B), "{with}");

@@ -28,19 +28,19 @@ use site::snapshot::SiteSnapshot;
 use std::net::IpAddr;
 use std::sync::Arc;
 use store::token::TokenHash;
-use store::{AttemptStart, InstallState, MachineBoot, MoveHeard};
+use store::{AttemptStart, InstallState, MachineBoot, MigrationUpdate};
 
 const CERTIFICATE_BYTES: usize = 64 << 10;
-const CARRIED_BYTES: usize = 1 << 20;
-const WORDS_BYTES: usize = 4 << 10;
-/// Maximum size of a request, in bytes. The limit is twice the maximum length of all texts in the request together,
-/// because escaping in JSON can double that length.
-const STANDING_BYTES: usize = 2 * (CERTIFICATE_BYTES + CARRIED_BYTES + WORDS_BYTES);
+const MAXIMUM_CARRIED_BYTES: usize = 1 << 20;
+const MAXIMUM_MESSAGE_BYTES: usize = 4 << 10;
+/// Maximum size of a request, in bytes: twice the maximum length of all its strings, because JSON escapes can double
+/// the length of a string.
+const MAXIMUM_REQUEST_BYTES: usize = 2 * (CERTIFICATE_BYTES + MAXIMUM_CARRIED_BYTES + MAXIMUM_MESSAGE_BYTES);
 
 /// Effect of a migration on the response to a machine.
 pub(crate) enum MigrationResponse {
-    /// The response does not depend on the migration.
-    AsEver,
+    /// No migration affects the response.
+    Unrelated,
     NoAllocation,
     Assigned(Box<Assignment>),
 }
@@ -48,7 +48,7 @@ pub(crate) enum MigrationResponse {
 impl MigrationResponse {
     pub(crate) fn into_assignment(self) -> Option<Assignment> {
         match self {
-            MigrationResponse::AsEver | MigrationResponse::NoAllocation => None,
+            MigrationResponse::Unrelated | MigrationResponse::NoAllocation => None,
             MigrationResponse::Assigned(given) => Some(*given),
         }
     }
@@ -61,11 +61,11 @@ pub(crate) async fn register_endpoint(
     body: Body,
 ) -> Result<Json<Value>, ApiError> {
     let Stands { order, certificate, port, carried, words, has_secret } =
-        read_machine_document(&app, peer, body, STANDING_BYTES).await?;
+        read_machine_document(&app, peer, body, MAXIMUM_REQUEST_BYTES).await?;
     let carried_bytes = carried.as_ref().map(|carried| json!(carried).to_string().len()).unwrap_or_default();
-    if certificate.len() > CERTIFICATE_BYTES || carried_bytes > CARRIED_BYTES {
+    if certificate.len() > CERTIFICATE_BYTES || carried_bytes > MAXIMUM_CARRIED_BYTES {
         let message = format!(
-            "the certificate has {bytes} bytes (limit: {CERTIFICATE_BYTES}), and the field `carried` has {carried_bytes} bytes (limit: {CARRIED_BYTES})",
+            "the certificate is {bytes} bytes (limit: {CERTIFICATE_BYTES}), and the field `carried` is {carried_bytes} bytes (limit: {MAXIMUM_CARRIED_BYTES})",
             bytes = certificate.len()
         );
         return Err(ApiError::new(StatusCode::PAYLOAD_TOO_LARGE, message));
@@ -73,7 +73,7 @@ pub(crate) async fn register_endpoint(
     if order.is_empty() || certificate.trim().is_empty() {
         return Err(ApiError::bad_request("a machine in a migration must send the id of its order and a certificate"));
     }
-    if linux::pem::certificate_fingerprint(&certificate).is_none() {
+    if linux::pem_encoding::certificate_fingerprint(&certificate).is_none() {
         return Err(ApiError::bad_request("the certificate of a machine in a migration is not in PEM"));
     }
     let none = || conflict_error(format!("machine {id} is not part of an open migration with id {order:?}"));
@@ -87,9 +87,9 @@ pub(crate) async fn register_endpoint(
     let endpoint = MigrationEndpoint { certificate, address, boot: boot.hash, has_secret };
     let word = MigrationEvent::Waiting(part, endpoint, carried.map(Box::new));
     let heard = app.state.apply_migration_event(&id, &order, word).await?.ok_or_else(none)?;
-    let MoveHeard { is, news } = heard.map_err(conflict_error)?;
+    let MigrationUpdate { is, news } = heard.map_err(conflict_error)?;
     if let Some(words) = words {
-        store_problem(&app, &is, part, (boot.hash, &truncate_with_mark(&words, WORDS_BYTES))).await?;
+        store_problem(&app, &is, part, (boot.hash, &truncate_with_mark(&words, MAXIMUM_MESSAGE_BYTES))).await?;
     }
     if news {
         let directory = app.directory();
@@ -98,14 +98,14 @@ pub(crate) async fn register_endpoint(
             machine = directory.display_name(&id),
             migration = describe_migration(&directory, &is)
         ));
-        note_approval(&app, &is, part);
+        log_awaited_fingerprint(&app, &is, part);
         app.request_reload();
     }
     Ok(Json(json!({})))
 }
 
-/// Logs the fingerprint of a machine's certificate, if the operator must approve that certificate.
-fn note_approval(app: &AppState, is: &Migration, part: MigrationSide) {
+/// Logs the fingerprint of a machine's certificate if the certificate still needs the operator's approval.
+fn log_awaited_fingerprint(app: &AppState, is: &Migration, part: MigrationSide) {
     let Some(shown) = is.certificate_view(part).filter(|shown| shown.trust == CertificateTrust::Unapproved) else {
         return;
     };
@@ -115,8 +115,8 @@ fn note_approval(app: &AppState, is: &Migration, part: MigrationSide) {
         "the certificate of machine {machine} is not approved: compare its fingerprint {fingerprint} with the console of that machine, then run `drophammer machine move {source} --approve FINGERPRINT`", machine = directory.display_name(machine), fingerprint = shown.fingerprint, source = directory.display_name(&is.a)));
 }
 
-/// Stores the problem that a machine reports, so that the problem is shown together with the migration. An empty text
-/// means that the problem is solved.
+/// Stores the problem that a machine reports, so that the problem is shown together with the migration. An empty string
+/// means that the machine's problem is solved.
 async fn store_problem(
     app: &AppState,
     is: &Migration,
@@ -125,9 +125,10 @@ async fn store_problem(
 ) -> Result<(), ApiError> {
     let machine = if part == MigrationSide::Send { &is.a } else { &is.b };
     let word = MigrationEvent::ProblemReported(part, boot, words.to_owned());
-    if let Some(Ok(MoveHeard { is, news: true })) = app.state.apply_migration_event(machine, &is.id, word).await? {
+    if let Some(Ok(MigrationUpdate { is, news: true })) = app.state.apply_migration_event(machine, &is.id, word).await?
+    {
         let directory = app.directory();
-        let words = if words.is_empty() { "the problem is solved" } else { words };
+        let words = if words.is_empty() { "the machine's problem is solved" } else { words };
         app.watch.log_note(format!(
             "{}: {words}; the migration {}",
             directory.display_name(machine),
@@ -154,9 +155,9 @@ pub(crate) fn describe_migration(directory: &SiteSnapshot, is: &Migration) -> St
     format!("of {} to {} ({})", directory.display_name(&is.a), directory.display_name(&is.b), is.state)
 }
 
-/// Returns the allocation that the machine currently receives in this boot. If the machine is part of a migration, the
-/// migration determines the allocation. An installation is withheld until the steps over Redfish that precede it are
-/// completed.
+/// Returns the allocation that the machine currently receives in this boot. If the machine is part of a migration,
+/// the migration determines the allocation. If the allocation is an installation, it is withheld until the preceding
+/// Redfish steps are completed.
 ///
 /// # Errors
 /// Returns an error if the database cannot be read or written.
@@ -167,7 +168,7 @@ pub(crate) async fn find_assignment(
 ) -> Result<Option<Assignment>, ApiError> {
     let id = &boot.machine;
     let moved = find_migration_response(app, directory, id).await?;
-    let MigrationResponse::AsEver = moved else { return Ok(moved.into_assignment()) };
+    let MigrationResponse::Unrelated = moved else { return Ok(moved.into_assignment()) };
     let Some((assigned, standing)) = wire_allocation::find_assignment(app, directory, id).await? else {
         return Ok(None);
     };
@@ -184,13 +185,13 @@ pub(crate) async fn find_migration_response(
     directory: &SiteSnapshot,
     id: &str,
 ) -> Result<MigrationResponse, ApiError> {
-    let Some(is) = app.state.find_live_migration(id).await? else { return Ok(MigrationResponse::AsEver) };
+    let Some(is) = app.state.find_live_migration(id).await? else { return Ok(MigrationResponse::Unrelated) };
     if is.state.is_open() && app.state.explain_unconfirmed(vec![is.a.clone(), is.b.clone()]).await?.is_some() {
         return Ok(MigrationResponse::NoAllocation);
     }
     let now = app.state.read_current_boots(&is).await?;
     let part = match is.role_in(id, now) {
-        MigrationRole::Unaffected => return Ok(MigrationResponse::AsEver),
+        MigrationRole::Unaffected => return Ok(MigrationResponse::Unrelated),
         MigrationRole::Waiting => return Ok(MigrationResponse::NoAllocation),
         MigrationRole::Sender => MigrationSide::Send,
         MigrationRole::Receiver => MigrationSide::Receive,
@@ -231,8 +232,8 @@ async fn read_source_state(
     allocation_state::read_full_state(app, machine, &directory.known).await.map(Some)
 }
 
-/// Returns the approval that is in force for the target's plan, or `None` if none is required. The inner error is the
-/// reason why the target must wait.
+/// Returns the approval that is in force for the target's plan, or `None` if the plan needs no approval. The inner
+/// error is the reason why the target must wait.
 async fn find_target_approval(
     app: &AppState,
     directory: &SiteSnapshot,
@@ -293,7 +294,7 @@ pub(crate) async fn start_copy(
     let Some(heard) = app.state.start_migration_copy(id, start.clone()).await? else {
         return Ok(Some(Err("the migration has ended".to_owned())));
     };
-    let MoveHeard { is, news } = match heard {
+    let MigrationUpdate { is, news } = match heard {
         Ok(heard) => heard,
         Err(why) => return Ok(Some(Err(why))),
     };
@@ -315,7 +316,8 @@ async fn check_source_has_looked(app: &AppState, is: &Migration, boot: &MachineB
     let is_own = |end: &&MigrationEndpoint| is.state == MigrationState::Planned && end.boot == boot.hash;
     let Some(receiver) = is.receiver.as_ref().filter(is_own) else { return Ok(()) };
     let now = app.state.read_current_boots(is).await?;
-    match is.present_endpoint(MigrationSide::Send, now).is_some() && app.looks.has_checked(&is.a, &receiver.certificate)
+    match is.present_endpoint(MigrationSide::Send, now).is_some()
+        && app.certificate_checks.has_checked(&is.a, &receiver.certificate)
     {
         true => Ok(()),
         false => Err(ApiError::new(
@@ -344,7 +346,7 @@ pub async fn handle_report(
     }
     let id = &boot.machine;
     let Some(heard) = app.state.handle_migration_report(id, boot.hash, report).await? else { return Ok(None) };
-    let MoveHeard { is, news } = heard.map_err(conflict_error)?;
+    let MigrationUpdate { is, news } = heard.map_err(conflict_error)?;
     let retry = !report.success && is.b == *id && is.should_retry();
     if report.success || !retry {
         app.state.record_boot_end(boot.hash, report.success).await?;
@@ -359,11 +361,11 @@ pub async fn handle_report(
     Ok(Some(ReportAcknowledgement { retry }))
 }
 
-/// Logs a warning if the source machine has not contacted the server recently when the target has received all data. In
-/// that case, the source is switched off, or runs its own system.
+/// Logs a warning if the source machine has not contacted the server recently when the target has received all data.
+/// The source may then be switched off, or run its own system.
 fn log_silent_source(app: &AppState, is: &Migration) {
     let receiver = is.receiver.as_ref().filter(|_| is.state == MigrationState::Booting);
-    if receiver.is_some_and(|receiver| !app.looks.has_checked(&is.a, &receiver.certificate)) {
+    if receiver.is_some_and(|receiver| !app.certificate_checks.has_checked(&is.a, &receiver.certificate)) {
         app.watch.log_note(format!(
             "machine {source} has not contacted the server for half a minute: make sure that the machine is off, or waits in its ramdisk. Data that the machine's own system writes now is not migrated", source = app.directory().display_name(&is.a)));
     }
@@ -375,7 +377,7 @@ fn log_silent_source(app: &AppState, is: &Migration) {
 /// # Errors
 /// Returns an error if the database cannot be read or written.
 pub(crate) async fn record_phoned_home(app: &AppState, id: &str, boot: TokenHash) -> Result<(), ApiError> {
-    if let Some(Ok(MoveHeard { is, news: true })) =
+    if let Some(Ok(MigrationUpdate { is, news: true })) =
         app.state.apply_migration_event(id, "", MigrationEvent::PhonedHome(boot)).await?
     {
         app.watch.log_note(format!(

@@ -69,17 +69,17 @@ pub(crate) fn assign_target(
 
 fn build_offer(is: Migration, part: MigrationSide, now: CurrentBoots) -> MigrationOffer {
     let (peer, awaits_approval) = (is.released_peer(part, now), is.awaits_approval());
-    let begun = is.state == MigrationState::Copying;
-    MigrationOffer { order: is.id, part, begun, awaits_approval, peer, carried: is.carried, disks: is.disks }
+    let started = is.state == MigrationState::Copying;
+    MigrationOffer { order: is.id, part, started, awaits_approval, peer, carried: is.carried, disks: is.disks }
 }
 
-/// Returns the state of the allocation as sent to the target machine: the state before a first installation has
-/// completed. The record of the attempt contains no image, since a migration transfers the installed system.
+/// Returns the state of the allocation that the target machine receives: that of an unfinished first installation.
+/// The record of the attempt contains no image, since a migration transfers the installed system.
 fn target_install_state(is: &Migration, of_sender: InstallState) -> InstallState {
-    let begun = is.begun.as_ref();
-    let secret_digest = begun.and_then(|begun| begun.secret_digest.clone());
+    let started = is.started_copy.as_ref();
+    let secret_digest = started.and_then(|started| started.secret_digest.clone());
     let first = FirstInstall {
-        disks: begun.map(|begun| begun.disks.clone()).unwrap_or_default(),
+        disks: started.map(|started| started.disks.clone()).unwrap_or_default(),
         record: secret_digest.map(|secret_digest| AttemptRecord { secret_digest, image: None }),
         ..FirstInstall::default()
     };
@@ -88,8 +88,8 @@ fn target_install_state(is: &Migration, of_sender: InstallState) -> InstallState
 }
 
 impl Assignment {
-    /// Converts the allocation for an agent. Secrets are omitted for the source, which does not need them, and for a
-    /// target past its point of no return, which already has them.
+    /// Converts the allocation for an agent. Secrets are omitted if the agent does not need them (on the source) or
+    /// already has them (on the target, after its point of no return).
     pub(crate) fn into_wire(self, base: &str, has_not_begun: bool) -> Allocation {
         let Assignment { assigned, standing, moving } = self;
         let receives = moving.as_ref().is_some_and(|moving| moving.part == MigrationSide::Receive);
@@ -105,12 +105,12 @@ pub(crate) enum MigrationForecast {
     NotWritten(String),
     /// The effect cannot be predicted yet, for this reason.
     Unknown(String),
-    /// Once the source waits in its ramdisk, the target will receive this response, and make its plan from the
-    /// response.
+    /// The response that the target will receive once the source waits in its ramdisk, and from which the target will
+    /// make its plan.
     Assigned(Box<Assignment>),
 }
 
-/// Predicts the effect of a migration on one of its two machines. `of_sender` is the state of the allocation on the source machine.
+/// Predicts the effect of the migration on `machine`. `of_sender` is the state of the allocation on the source machine.
 pub(crate) fn forecast_for_machine(
     is: Migration,
     machine: &str,

@@ -1,6 +1,6 @@
 //! Role of a machine in its migration, as shown to the operator.
 
-use super::super::access::UNSEEN_MACHINE;
+use super::super::access::HIDDEN_MACHINE_TEXT;
 use super::certificate_approval::CertificateShown;
 use super::{Migration, MigrationState};
 use model::machine_migration::MigrationSide;
@@ -12,7 +12,7 @@ pub struct MachineMigration {
     /// Id of the migration order.
     pub id: String,
     pub part: MigrationSide,
-    /// Id of the peer machine; empty if the user may not see this machine.
+    /// Id of the peer machine; empty if the user is not allowed to see this machine.
     pub other: String,
     pub state: MigrationState,
     /// Certificate that the machine sent in its last boot for the migration; absent once the migration no longer uses
@@ -33,9 +33,10 @@ impl MachineMigration {
         MachineMigration { other: String::new(), certificate: None, ..self }
     }
 
-    /// Describes the role and the migration's state in a few words. `name` is the name of the peer machine.
+    /// Describes the machine's role and the state of the migration, such as `migrates to two, copying`. `name` is the
+    /// name of the peer.
     pub fn describe(&self, name: &str) -> String {
-        let name = if self.other.is_empty() { UNSEEN_MACHINE } else { name };
+        let name = if self.other.is_empty() { HIDDEN_MACHINE_TEXT } else { name };
         let way = match self.part {
             MigrationSide::Send => "migrates to",
             MigrationSide::Receive => "receives",

@@ -1,13 +1,13 @@
-//! The operator's requests to order, show, approve, cancel and finish migrations. All objections to a migration order
-//! are reported together, before anything is stored.
+//! The operator's requests to order, show, approve, cancel and finish migrations. A migration order is refused with
+//! all objections to it at once, before anything is stored.
 
 use super::certificate_approval::CertificateShown;
 use super::machine_requests::describe_migration;
 use super::{ApprovedCertificates, Migration, MigrationEndpoint, MigrationEvent, MigrationState, disk_mapping};
 use crate::AppState;
-use crate::access::UNSEEN_MACHINE;
+use crate::access::HIDDEN_MACHINE_TEXT;
 use crate::agent_api::request_body::EVENT_BYTES;
-use crate::metal_api::{ApiRefusal, EditRequest, EditTurn};
+use crate::metal_api::{ApiRefusal, EditPermit, EditRequest};
 use crate::operator::OperatorAuth;
 use axum::Json;
 use axum::extract::rejection::QueryRejection;
@@ -26,8 +26,8 @@ use serde_json::Value;
 use site::operator_files::MachineSpec;
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use store::boot_activity::QUIET;
-use store::{InstallState, MigrationPlacement, MoveHeard, now};
+use store::boot_activity::ACTIVE_BOOT_TIMEOUT;
+use store::{InstallState, MigrationPlacement, MigrationUpdate, now};
 
 /// Request body: a migration that the operator orders.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
@@ -89,7 +89,7 @@ pub struct MigrationView {
 
 async fn view_migration(app: &AppState, is: Migration) -> Result<MigrationView, ApiError> {
     let now = app.state.read_current_boots(&is).await?;
-    let is_heard = |end: &MigrationEndpoint| app.state.heard.time_since_call(&end.boot) < QUIET;
+    let is_heard = |end: &MigrationEndpoint| app.state.heard.time_since_call(&end.boot) < ACTIVE_BOOT_TIMEOUT;
     let stands = |part| is.state.is_open() && is.present_endpoint(part, now).is_some_and(is_heard);
     let certificate = |part| is.present_endpoint(part, now).and_then(|_| is.certificate_view(part));
     Ok(MigrationView {
@@ -113,13 +113,13 @@ async fn view_migration(app: &AppState, is: Migration) -> Result<MigrationView, 
 /// Checks that the current user may access both machines of the migration of machine `id`.
 ///
 /// # Errors
-/// Returns an error that does not name the other machine.
+/// Returns an error if the user has no access to one of the machines. The error does not name the other machine.
 fn check_both_visible(app: &AppState, id: &str, is: &Migration) -> Result<(), ApiError> {
     match app.may_see_migration(is) {
         true => Ok(()),
         false => {
             let why = format!(
-                "machine {id} is part of a migration with {UNSEEN_MACHINE}: ask an admin to handle the migration"
+                "machine {id} is part of a migration with {HIDDEN_MACHINE_TEXT}: ask an admin to handle the migration"
             );
             Err(ApiError::new(StatusCode::FORBIDDEN, why).with_error_code(ErrorCode::AccessDenied))
         }
@@ -143,13 +143,13 @@ pub(crate) async fn show_migration(
     view_migration(&app, is).await.map(Json)
 }
 
-/// Handles `POST /v1/machine/{id}/move`.
+/// Handles `POST /v1/machine/{id}/move`: orders a migration.
 pub(crate) async fn order_migration(
     Path(id): Path<String>,
-    EditRequest { asked, turn }: EditRequest<MigrationRequest, EVENT_BYTES>,
+    EditRequest { document: asked, permit }: EditRequest<MigrationRequest, EVENT_BYTES>,
 ) -> Result<Json<MigrationView>, ApiRefusal> {
-    let EditTurn { app, peer, .. } = &turn;
-    let new = check_order(&turn, &id.to_lowercase(), &asked).await.map_err(ApiRefusal::from)?;
+    let EditPermit { app, peer, .. } = &permit;
+    let new = check_order(&permit, &id.to_lowercase(), &asked).await.map_err(ApiRefusal::from)?;
     match app.state.place_migration(new.clone()).await? {
         MigrationPlacement::Placed => {}
         MigrationPlacement::Rejected(why) => return Err(ApiRefusal::conflict(format!("not migrated: {why}"))),
@@ -160,8 +160,8 @@ pub(crate) async fn order_migration(
 }
 
 /// Checks the migration order, and converts it to a migration. The error lists all objections to the order.
-async fn check_order(turn: &EditTurn, id: &str, asked: &MigrationRequest) -> Result<Migration, ApiError> {
-    let EditTurn { app, directory, .. } = turn;
+async fn check_order(permit: &EditPermit, id: &str, asked: &MigrationRequest) -> Result<Migration, ApiError> {
+    let EditPermit { app, directory, .. } = permit;
     let to = asked.to.to_lowercase();
     let unknown = |id: &str| ApiError::not_found(format!("machine {id} not found in machines/"));
     let a = directory.find_machine(id).ok_or_else(|| unknown(id))?;
@@ -207,7 +207,7 @@ async fn check_order(turn: &EditTurn, id: &str, asked: &MigrationRequest) -> Res
     Ok(Migration { allow_unapproved: asked.allow_unapproved, ..new_migration(a, b, &allocation.id, marker, disks) })
 }
 
-/// Returns objections that are based on the server's record of the source's installation.
+/// Returns objections to the migration that follow from the server's record of the source's installation.
 fn find_record_problems(machine: &MachineSpec, allocation: &str, standing: &InstallState) -> Vec<String> {
     let (id, mut problems) = (&machine.id, Vec::new());
     if !standing.succeeded {
@@ -248,14 +248,17 @@ fn map_target_disks(
     let raw = layout.disks.iter().filter(|disk| disk.image);
     problems.extend(raw.map(|disk| {
         format!(
-            "layout {layout} writes a raw image to {disk}, and the server does not know the partitions of a raw image",
+            "layout {layout} writes a raw image to {disk}: the migration is not supported, because the server does not know the partitions of a raw image",
             layout = layout.id,
             disk = disk.device
         )
     }));
     if layout.encryption_specs().next().is_some() {
         problems.push(format!(
-            "layout {layout} has encrypted filesystems or volume groups, whose keys would not be migrated: decrypt them first", layout = layout.id));
+            "layout {layout} has encrypted filesystems or volume groups, whose keys would not be migrated: decrypt \
+            these filesystems and groups first",
+            layout = layout.id
+        ));
     }
     disk_mapping::map_disks(&layout, &inventory.disks, &asked.disks).unwrap_or_else(|wrong| {
         problems.extend(wrong.into_iter().map(|wrong| format!("machine {to}: {wrong}")));
@@ -284,7 +287,7 @@ fn new_migration(
         carried: None,
         sender: None,
         receiver: None,
-        begun: None,
+        started_copy: None,
         failures: 0,
         failed: None,
         left: None,
@@ -322,8 +325,8 @@ pub(crate) struct CancelQuery {
     off: Option<String>,
 }
 
-/// Handles `DELETE /v1/machine/{id}/move`: cancels a migration. Once the target may run the system, the operator must
-/// confirm that the target is switched off: the parameter `off` must contain the target's id.
+/// Handles `DELETE /v1/machine/{id}/move`: cancels a migration. If the target may already run the system, the
+/// operator must confirm that the target is switched off: the parameter `off` must contain the target's id.
 pub(crate) async fn cancel_migration(
     State(app): State<Arc<AppState>>,
     Path(id): Path<String>,
@@ -338,7 +341,8 @@ pub(crate) async fn cancel_migration(
     let off = off.map(|off| off.to_lowercase());
     if let Some(other) = off.as_ref().filter(|off| **off != is.b) {
         return Err(ApiError::bad_request(format!(
-            "the field `off` must contain the id of the target machine, {target}, but contains {other}",
+            "the query parameter `off` confirms that the target machine is switched off, so it must be the machine's \
+            id, {target}; it is {other}",
             target = is.b
         )));
     }
@@ -365,9 +369,9 @@ pub(crate) async fn finish_migration(
 /// consoles of both machines.
 pub(crate) async fn approve_certificates(
     Path(id): Path<String>,
-    EditRequest { asked, turn }: EditRequest<CertificateApproval, EVENT_BYTES>,
+    EditRequest { document: asked, permit }: EditRequest<CertificateApproval, EVENT_BYTES>,
 ) -> Result<Json<MigrationView>, ApiRefusal> {
-    let EditTurn { app, peer, .. } = &turn;
+    let EditPermit { app, peer, .. } = &permit;
     let id = id.to_lowercase();
     let is = app.state.find_live_migration(&id).await?.ok_or_else(|| no_migration_error(&id))?;
     check_both_visible(app, &id, &is)?;
@@ -384,7 +388,7 @@ async fn apply_event(
 ) -> Result<Json<MigrationView>, ApiError> {
     let heard = app.state.apply_migration_event(&is.a, &is.id, word).await?.ok_or_else(|| no_migration_error(&is.a))?;
     let conflict = |why| ApiError::new(StatusCode::CONFLICT, why);
-    let MoveHeard { is, news } = heard.map_err(conflict)?;
+    let MigrationUpdate { is, news } = heard.map_err(conflict)?;
     if news {
         app.watch.log_note(format!(
             "{peer} updated migration {migration}",

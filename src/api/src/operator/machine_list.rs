@@ -25,27 +25,27 @@ pub(crate) const QUERY: [&str; 5] = ["limit", "after", "phase", "image", "q"];
 
 /// Number of machines whose records are read at once.
 pub(super) const AT_ONCE: usize = 64;
-/// Number of machines up to which records are read without the cache, for which the contacts of all machines would be
-/// read.
+/// Maximum number of machines whose records are read without the cache. For so few machines, the cache would be slower,
+/// since it reads the time of the last contact for every machine.
 const UNCACHED: usize = 4 * AT_ONCE;
 
 /// Page and filters of a list of machines. Without parameters, all machines are listed.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 pub struct MachineListQuery {
-    /// Maximum number of listed machines. If fewer are listed, no further machine follows.
+    /// Maximum number of listed machines. A shorter list is the end of the list.
     pub limit: Option<usize>,
-    /// Id of the machine after which the list begins: the last machine of the previous page.
+    /// Id of the last machine on the previous page, after which this list begins.
     pub after: Option<String>,
-    /// Phase of the listed machines. Upper and lower case are equal, as in `image` and `q`.
+    /// Phase of the listed machines. Case is ignored, as in `image` and `q`.
     pub phase: Option<String>,
-    /// Id of the image that is installed on the listed machines, or will be.
+    /// Id of the image that is installed on the listed machines, or will be installed.
     pub image: Option<String>,
     /// Text that the name, the id or a MAC of the listed machines contains.
     pub q: Option<String>,
 }
 
 impl MachineListQuery {
-    /// Returns whether the name, the id or a MAC contains the text that the query searches.
+    /// Returns whether the machine's name, id or one of its MACs contains the text `q`.
     fn matches_text(&self, machine: ListedMachine<'_>) -> bool {
         let Some(text) = self.q.as_ref().map(|text| text.to_lowercase()) else { return true };
         let contains = |value: &str| value.to_lowercase().contains(&text);
@@ -98,7 +98,7 @@ pub(crate) async fn get_machines(
     Ok(([(header::CONTENT_TYPE, "application/json")], body).into_response())
 }
 
-/// Returns a JSON array of the summaries, whose texts are encoded already.
+/// Joins the summaries, which are already encoded as JSON, to a JSON array.
 fn join_as_array(machines: &[Arc<ListedSummary>]) -> Bytes {
     let length = machines.iter().map(|machine| machine.json.len() + 1).sum::<usize>();
     let mut text = Vec::with_capacity(length + 2);
@@ -113,8 +113,8 @@ fn join_as_array(machines: &[Arc<ListedSummary>]) -> Bytes {
     text.into()
 }
 
-/// Returns the machines that have a machine file, sorted by name, followed by the machines that have registered without
-/// a machine file, sorted by id.
+/// Returns the machines that have a machine file, sorted by name, followed by the other machines that have registered,
+/// sorted by id.
 pub async fn list_with_new_machines(app: &AppState) -> Result<Vec<MachineSummary>, ApiError> {
     list_selected_machines(app, &MachineListQuery::default()).await
 }
@@ -135,7 +135,8 @@ async fn find_selected_machines(app: &AppState, query: &MachineListQuery) -> Res
     let directory = app.directory();
     let unknown = match access::current_projects() {
         None => app.state.list_unknown_machines().await?,
-        // Machines without a machine file do not belong to a project.
+        // A user with projects does not see machines without a machine file, since these machines do not belong to a
+        // project.
         Some(_) => Vec::new(),
     };
     let new = unknown.iter().filter(|id| directory.find_machine(id).is_none());
@@ -172,8 +173,8 @@ async fn find_selected_machines(app: &AppState, query: &MachineListQuery) -> Res
     Ok(found)
 }
 
-/// Returns the summaries of the machines that have a machine file, if there are so many that the cache is used. Returns the
-/// other machines, whose summaries are not cached.
+/// Returns the summaries in the cache, and the machines whose summaries are not cached. The cache contains machines
+/// with a machine file, and is used only for long lists.
 async fn summarize_cached<'a>(
     app: &AppState,
     all: &'a [ListedMachine<'a>],
@@ -222,7 +223,7 @@ pub async fn summarize_new_machine(app: &AppState, id: &str) -> Result<Option<Ma
     Ok(summarize_part(app, &[ListedMachine::New(id)]).await?.pop())
 }
 
-/// Sets the phase of a machine.
+/// Adds the phase to a summary.
 fn add_phase(app: &AppState, summary: MachineSummary) -> MachineSummary {
     let phase = DisplayPhase::current(app, &summary).word.to_owned();
     MachineSummary { phase, ..summary }
@@ -247,7 +248,7 @@ pub async fn summarize_machine(app: &AppState, machine: &MachineSpec) -> Result<
     Ok(summarize_records(app, machine, records.ok_or_else(unread)?))
 }
 
-/// Returns the ids with which the records of a machine are read.
+/// Returns the ids of a machine and its allocation, which identify the records of the machine.
 pub(super) fn record_key(machine: &MachineSpec) -> (String, Option<String>) {
     (machine.id.clone(), machine.allocation.as_ref().map(|allocation| allocation.id.to_string()))
 }

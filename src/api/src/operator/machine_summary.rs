@@ -22,8 +22,8 @@ pub struct MachineSummary {
     pub allocation: Option<String>,
     /// Id of the installed image.
     pub image: Option<String>,
-    /// Id of the image that the operator has selected for the machine: the image of the open reinstall order or,
-    /// without an order, the image in the machine file.
+    /// Id of the image that the operator has selected for the machine: the image of the open reinstall order. Without
+    /// an order, the image in the machine file.
     #[serde(default)]
     pub wanted: Option<String>,
     /// Id of the installed layout.
@@ -33,8 +33,8 @@ pub struct MachineSummary {
     /// installation yet.
     #[serde(default)]
     pub adopted: bool,
-    /// True if the installation is known only from an adopted install marker. Image and layout are then unverified
-    /// contents of the disk.
+    /// True if the installation is known only from an adopted install marker. `image` and `layout` are then values
+    /// from the disk that the server has not verified.
     #[serde(default)]
     pub claimed: bool,
     /// Install marker that the operator must adopt before the machine continues, because this server has no record of
@@ -45,22 +45,25 @@ pub struct MachineSummary {
     /// then.
     #[serde(default)]
     pub needs_confirmation: bool,
-    /// Installation that the machine has reported, but that is missing in the server's records. Set only while the
-    /// server's record of the machine needs confirmation.
+    /// Installation that the machine has reported, but that the server has not recorded. Set only while the server's
+    /// record of the machine needs confirmation.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub on_disk: Option<WaitingMarker>,
-    /// True if the system of a previous tenant may still run, because the machine has not booted the ramdisk since it was freed.
+    /// True if the system of a previous tenant may still run on the machine.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub not_clean: bool,
     /// Reason why the machine is locked. Nothing can be ordered for a locked machine.
     pub locked: Option<String>,
     pub order: Option<ReinstallOrder>,
+    /// Older reinstall order that `order` has replaced. Set only in the response to the request that placed `order`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub replaced: Option<ReinstallOrder>,
     /// Differences between the machine file and the installed allocation, with their effects on the open order. If no
-    /// order is open, the effects are those on a reinstall that does not set `apply_allocation`.
+    /// order is open, the effects on a reinstall that does not set `apply_allocation` are listed.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub differences: Vec<AllocationDifference>,
-    /// True if the server has no record of the installed allocation, so a reinstall applies all values of the machine
-    /// file.
+    /// True if the server has no record of the installed allocation, in which case a reinstall applies all values of
+    /// the machine file.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub allocation_unrecorded: bool,
     /// Open migration of the machine, as source or target.
@@ -74,7 +77,7 @@ pub struct MachineSummary {
     /// Time of the last registration, event or request of the machine.
     pub last_seen: Option<String>,
     pub last_event: Option<ProgressEvent>,
-    /// True if the machine has reported the end of an installation after its last event.
+    /// True if the machine has reported the end of an installation, and has sent no event since then.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub ended: bool,
     /// Result of the last reinstall.
@@ -101,7 +104,7 @@ impl MachineSummary {
             id: id.to_owned(),
             attempts: ATTEMPTS,
             last_seen,
-            // An event that a newer version has stored may have another format.
+            // An event that cannot be parsed is omitted: a newer version may have stored it in another format.
             last_event: last_event.and_then(|event| serde_json::from_str(&event).ok()),
             ended: has_reported,
             address: boot.and_then(|boot| boot.address),
@@ -120,17 +123,19 @@ impl MachineSummary {
 pub struct MachineFailure {
     #[serde(flatten)]
     pub attempt: AttemptFailure,
-    /// What the operator can do, or what the machine does on its own.
+    /// Remedy for the operator, or the next action of the machine itself.
     pub remedy: String,
 }
 
 impl MachineFailure {
-    /// Creates the failure of the machine that `machine` summarizes.
+    /// Describes the failed attempt to install the machine whose summary is `machine`, with a remedy.
     pub(crate) fn new(attempt: AttemptFailure, machine: &MachineSummary) -> MachineFailure {
         let reinstall = |image: &str| {
             format!("drophammer machine reinstall {machine} --image {image}", machine = machine.display_name())
         };
         let remedy = match &machine.order {
+            Some(order) if order.is_suspended() => format!(
+                "the machine boots its old system, and the order is suspended: remove the cause, then run `{command}`", command = reinstall(&order.image)),
             Some(order) if order.given_up => format!(
                 "the machine is only partially installed and waits at its console: remove the cause, then run `{command}`", command = reinstall(&order.image)),
             Some(order) => format!("attempt {attempt} of {attempts}: the machine retries at its next boot", attempt = order.attempts, attempts = ATTEMPTS),
@@ -155,8 +160,8 @@ impl std::fmt::Display for MachineFailure {
     }
 }
 
-/// Size or allocation in a response: its id, or an object in the format of metal-api. Responses to orders contain the
-/// object.
+/// Size or allocation in a response: either its id, or an object in the format of metal-api. Responses to orders
+/// contain the object.
 #[derive(Deserialize)]
 #[serde(untagged)]
 enum ObjectReference {
@@ -187,7 +192,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn a_summary_is_read_from_the_list_and_from_the_response_to_an_order() {
+    fn summary_is_parsed_from_lists_and_order_responses() {
         let read = |size: serde_json::Value, allocation: serde_json::Value| {
             let document = json!({"id": "m", "name": "one", "size": size, "allocation": allocation, "installed": true,
                 "image": null, "layout": null, "locked": null, "order": null, "attempts": 3, "last_seen": null,

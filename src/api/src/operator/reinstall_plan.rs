@@ -1,5 +1,5 @@
-//! Plan of a reinstall before the reinstall is ordered, and orders that carry out only the plan that the operator has
-//! approved.
+//! Plan of a reinstall that is not ordered yet, and the approval of such a plan: the machine carries out only the
+//! approved plan.
 
 use super::reinstalls::{self, OrderableReinstall, ReinstallRequest};
 use crate::AppState;
@@ -7,7 +7,7 @@ use crate::allocation_state;
 use crate::deploy_templates::template_files;
 use crate::metal_api::ApiRefusal;
 use crate::metal_api::edited_files::{self, stored_documents, wait_until_published};
-use crate::plan_input::WAITS;
+use crate::plan_input::INPUT_NOT_READY;
 use crate::rack_plan::build_order;
 use axum::http::StatusCode;
 use common::error_code::ErrorCode;
@@ -42,7 +42,7 @@ pub(crate) struct ReinstallQuery {
 }
 
 impl ReinstallQuery {
-    /// Returns the request that would order the reinstall, or `None` if no reinstall is queried.
+    /// Returns the request that would order the reinstall, or `None` if the query does not specify an image.
     pub(crate) fn into_request(self, id: &str) -> Option<ReinstallRequest> {
         let serials = self.give_up.split(',').map(str::trim).filter(|serial| !serial.is_empty());
         let give_up = serials.map(str::to_owned).collect();
@@ -59,30 +59,31 @@ impl ReinstallQuery {
     }
 }
 
-/// Machine with the state that it would have after the order.
+/// Machine, and the state that its allocation would have after a reinstall order.
 pub struct HypotheticalOrder {
     pub machine: MachineSpec,
     pub standing: InstallState,
 }
 
-/// Returns the state that the machine would have if the reinstall were ordered. Nothing is stored.
+/// Returns the machine and the state that it would have if the reinstall were ordered. Stores nothing.
 ///
 /// # Errors
 /// Returns the reason why the reinstall cannot be ordered.
 pub async fn simulate_order(app: &AppState, asked: &ReinstallRequest) -> Result<HypotheticalOrder, ApiError> {
     let OrderableReinstall { machine, standing, words, .. } = reinstalls::check_orderable(app, asked).await?;
-    if let Some(begun) = standing.order.as_ref().filter(|order| order.begun && !order.given_up) {
-        return Err(reinstalls::already_started(begun));
+    if let Some(started) = standing.order.as_ref().filter(|order| order.started && !order.given_up) {
+        return Err(reinstalls::already_started(started));
     }
-    let mut standing = allocation_state::read_full_state(app, &machine, &app.directory().known).await?;
-    let earlier = standing.order.take().filter(|order| order.begun);
+    let standing = allocation_state::read_full_state(app, &machine, &app.directory().known).await?;
+    let mut standing = standing.with_claimed_installation();
+    let earlier = standing.order.take().filter(|order| order.started);
     standing.order = Some(build_order(asked.imageid.clone(), words, earlier));
     let standing = allocation_state::add_template_results(app, &machine, standing, &app.directory().known).await?;
     Ok(HypotheticalOrder { machine, standing })
 }
 
-/// Approves the plan in the request of a reinstall, and waits until the approval is in force. The machine then carries
-/// out only this plan.
+/// Stores the approval of the plan that the request contains, and waits until the approval is in force. The machine
+/// then carries out only this plan.
 ///
 /// # Errors
 /// Returns an error if the plan is not the plan of this reinstall, or the approval cannot be written.
@@ -108,9 +109,10 @@ pub(crate) async fn approve_plan(
     wait_until_published(app, &path, Some(&text), is_in_force).await.map_err(|refusal| refusal.into_error())
 }
 
-/// Stores the approval of a machine. An approval in the database that another request stores at the same time is not
-/// overwritten.
+/// Stores the approval of a machine. Before that, syncs the entry of the request in the audit log. In the database,
+/// does not overwrite an approval that another request stores at the same time.
 async fn store_approval(app: &AppState, path: &Path, text: &str) -> Result<(), ApiError> {
+    app.state.sync_audit().await?;
     let present = edited_files::read_file(app, path).await.map_err(ApiRefusal::into_error)?;
     if let Some(stored) = stored_documents::change(app, path, present.as_deref(), Some(text)).await? {
         return stored.require_stored(path).map_err(ApiRefusal::into_error);
@@ -123,8 +125,8 @@ async fn store_approval(app: &AppState, path: &Path, text: &str) -> Result<(), A
     written.map_err(|error| failed(error.to_string()))?.map_err(|error| failed(error.to_string()))
 }
 
-/// Returns the digests of the present inputs of the reinstall. The digests in the request, if any, are those of the inputs
-/// from which the plan was made.
+/// Returns the digests of the present inputs of the reinstall. If the request contains other digests, the approved
+/// plan was made from other inputs, and an error is returned.
 async fn find_approved_inputs(
     app: &AppState,
     asked: &ReinstallRequest,
@@ -133,7 +135,7 @@ async fn find_approved_inputs(
     let HypotheticalOrder { machine, standing } = simulate_order(app, asked).await?;
     let conflict = |why: String| ApiError::new(StatusCode::CONFLICT, format!("approved: {why}"));
     let resolved = resolve_before_approval(&machine, &standing, &app.directory().known).map_err(conflict)?;
-    let inputs = digest_inputs(&resolved.ok_or_else(|| conflict(WAITS.to_owned()))?);
+    let inputs = digest_inputs(&resolved.ok_or_else(|| conflict(INPUT_NOT_READY.to_owned()))?);
     let changed = list_changed_inputs(&approved.inputs, &inputs);
     if changed.is_empty() {
         return Ok(inputs);
@@ -143,8 +145,8 @@ async fn find_approved_inputs(
     Err(conflict(why).with_error_code(ErrorCode::ApprovalMismatch))
 }
 
-/// Writes the approval so that only the server can read it, because a digest of user data can confirm a guess of its
-/// content.
+/// Writes the approval so that only the server can read it: with the digest of user data, a reader could verify a
+/// guess of its content.
 fn write_approval(path: &Path, text: &str) -> std::io::Result<()> {
     if let Some(folder) = path.parent() {
         std::fs::create_dir_all(folder)?;
@@ -153,7 +155,7 @@ fn write_approval(path: &Path, text: &str) -> std::io::Result<()> {
     std::fs::set_permissions(path, Permissions::from_mode(0o600))
 }
 
-/// Checks that the approved plan is a plan of the requested reinstall.
+/// Checks that the approved plan belongs to the requested reinstall.
 fn check_plan_of(
     verdicts: &ApprovalSummary,
     asked: &ReinstallRequest,
@@ -169,7 +171,9 @@ fn check_plan_of(
         Some((what, planned, requested)) => {
             format!("the plan is for {what} {planned}, but the reinstall is for {requested}")
         }
-        None if verdicts.mode != InstallMode::Reinstall => "the plan is not the plan of a reinstall".to_owned(),
+        None if verdicts.mode != InstallMode::Reinstall => {
+            "the plan is for a first installation, not a reinstall".to_owned()
+        }
         None => return Ok(()),
     };
     Err(ApiError::new(StatusCode::CONFLICT, format!("approved: {why}; make the plan again")))

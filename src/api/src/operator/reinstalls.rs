@@ -1,5 +1,6 @@
 //! Creation and cancellation of reinstall orders, with the checks that precede them.
 
+use super::order_log::describe_placed_order;
 use super::{MachineSummary, OperatorAuth, find_allocated, invalid_reinstall, reinstall_plan, summarize_machine};
 use crate::allocation_state;
 use crate::{AppState, metrics, out_of_band};
@@ -7,6 +8,7 @@ use axum::Json;
 use axum::extract::{Path, State};
 use axum::http::StatusCode;
 use common::error_code::ErrorCode;
+use common::type_errors::locate_json_error;
 use http_server::api_error::ApiError;
 use http_server::quotas::ClientAddress;
 use http_server::server_log::MachineOrigin;
@@ -15,22 +17,23 @@ use model::device_name::identifiers::{is_placeholder_serial, is_placeholder_wwn}
 use model::layout;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
-use site::allocation_resolution::{SiteObjects, resolve_allocation, resolve_created_image};
-use site::effective_allocation::{NOT_KEEPABLE, UNRECORDED, effective_allocation, with_effective_allocation};
+use site::allocation_resolution::{resolve_allocation, resolve_created_image};
+use site::effective_allocation::{NOT_KEEPABLE_CODE, effective_allocation, with_effective_allocation};
 use site::operator_files::{MachineSpec, suggest_name};
 use site::os_definition_state::DefinitionState;
 use site::requested_steps::check_enabled_templates;
+use site::site_objects::SiteObjects;
 use site::snapshot::SiteSnapshot;
 use std::sync::Arc;
 use std::time::Duration;
-use store::wipe_policy_check::{contradiction_remedy, find_contradiction};
+use store::marker_layout_comparison::{contradiction_remedy, find_contradiction};
 use store::{CancelOutcome, InstallState, OrderOutcome, ReinstallOrder, ReinstallOverrides, restore_confirmation};
 
-/// Maximum time that a request for a reinstall waits for the `verify` program of an OS definition.
-const VERIFY_PATIENCE: Duration = Duration::from_secs(30);
+/// Maximum time for which a reinstall request waits for the `verify` program of an OS definition.
+const VERIFY_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Fields of a request. Other fields are refused, so that a misspelled option is not ignored.
-const FIELDS: [&str; 10] = [
+/// Fields of a request. Other fields are refused, because a misspelled option must not be ignored.
+const REQUEST_FIELDS: [&str; 10] = [
     "id",
     "imageid",
     "name",
@@ -49,22 +52,23 @@ pub struct ReinstallRequest {
     pub id: String,
     /// Id of the new image.
     pub imageid: String,
-    /// Proceed without an install marker, because the disk that contained it was replaced.
+    /// True if the reinstall proceeds without an install marker, because the disk that contained it was replaced.
     #[serde(default)]
     pub without_marker: bool,
-    /// Use the layout of the machine file, even if it contradicts the recorded wipe policies of the installed layout.
+    /// True if the reinstall uses the layout of the machine file, even if it contradicts the recorded wipe policies
+    /// of the installed layout.
     #[serde(default)]
     pub change_promise: bool,
     /// Serial numbers of disks whose data may be erased.
     #[serde(default)]
     pub give_up: Vec<String>,
-    /// Replace the installation on the disks even if that installation is newer than the order.
+    /// True if the reinstall replaces the installation on the disks even if that installation is newer than the order.
     #[serde(default)]
     pub replace_newer: bool,
-    /// Apply the allocation of the machine file instead of keeping the installed allocation.
+    /// True if the reinstall applies the allocation of the machine file instead of preserving the installed allocation.
     #[serde(default)]
     pub apply_allocation: bool,
-    /// Plan of this reinstall, which the order approves: the machine carries out only this plan.
+    /// Approved plan of this reinstall. The machine carries out only this plan.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub approved: Option<ApprovedPlan>,
     /// Accepted for compatibility with metal-api, but ignored.
@@ -80,12 +84,12 @@ pub struct ReinstallRequest {
 /// # Errors
 /// Returns an error if a field is unknown, missing, or has another type.
 pub(crate) fn parse_request(document: Map<String, Value>) -> Result<ReinstallRequest, ApiError> {
-    if let Some(other) = document.keys().find(|name| !FIELDS.contains(&name.as_str())) {
-        let others = suggest_name(other, FIELDS.into_iter());
+    if let Some(other) = document.keys().find(|name| !REQUEST_FIELDS.contains(&name.as_str())) {
+        let others = suggest_name(other, REQUEST_FIELDS.into_iter());
         return Err(ApiError::bad_request(format!("request body: unknown field {other:?}{others}")));
     }
     ReinstallRequest::deserialize(Value::Object(document))
-        .map_err(|error| ApiError::bad_request(format!("request body: {error}")))
+        .map_err(|error| ApiError::bad_request(format!("request body: {}", locate_json_error(&error))))
 }
 
 /// Stores the reinstall order if it can be carried out.
@@ -97,22 +101,23 @@ pub async fn place_order(
     let OrderableReinstall { machine, allocation, words, .. } = prepare_order(app, asked).await?;
     let id = &machine.id;
     match app.state.place_order(id, &allocation, &asked.imageid, words).await? {
-        OrderOutcome::Placed(order) => {
+        OrderOutcome::Placed { order, replaced } => {
             app.counters.count_order(metrics::OrderEvent::Placed);
-            let listed = summarize_machine(app, &machine).await?;
-            let text =
-                format!("ordered: image {}{}{}", order.image, describe_options(&order), describe_fields(&listed));
-            app.watch.log_reinstall(MachineOrigin::new(id, app.directory().display_name(id), peer), text);
+            let listed =
+                MachineSummary { replaced: replaced.map(|order| *order), ..summarize_machine(app, &machine).await? };
+            let who = MachineOrigin::new(id, app.directory().display_name(id), peer);
+            app.watch.log_reinstall(who, describe_placed_order(&order, &listed));
             app.request_reload();
             Ok(listed)
         }
-        OrderOutcome::NotInstalled => Err(invalid_reinstall(not_installed_message(id, &allocation))),
+        OrderOutcome::NotInstalled => Err(invalid_reinstall(explain_not_installed(id, &allocation, false))),
         OrderOutcome::Started(order) => Err(already_started(&order)),
         OrderOutcome::Blocked(why) => Err(ApiError::new(StatusCode::CONFLICT, why)),
     }
 }
 
-/// Checks whether the reinstall can be ordered and carried out, and approves its plan if the request contains one.
+/// Checks whether the reinstall can be ordered and carried out, and stores the approval of its plan if the request
+/// contains one.
 ///
 /// # Errors
 /// Returns the reason why the reinstall cannot be ordered.
@@ -120,9 +125,10 @@ pub(crate) async fn prepare_order(app: &AppState, asked: &ReinstallRequest) -> R
     let orderable = check_orderable(app, asked).await?;
     check_over_redfish(app, &orderable.machine, &orderable.allocation, &orderable.words).await?;
     if let Some(approved) = &asked.approved {
-        // The next attempt of a started reinstall needs the approval that is in force.
-        if let Some(begun) = orderable.standing.order.as_ref().filter(|order| order.begun && !order.given_up) {
-            return Err(already_started(begun));
+        // If a reinstall has started, its next attempt still needs the approval that is in force. An order that would
+        // replace this approval is therefore refused.
+        if let Some(started) = orderable.standing.order.as_ref().filter(|order| order.started && !order.given_up) {
+            return Err(already_started(started));
         }
         reinstall_plan::approve_plan(app, asked, &orderable, approved).await?;
     }
@@ -141,7 +147,7 @@ async fn check_over_redfish(
     out_of_band::check_controller(&effective, &app.directory().known).await
 }
 
-/// Reinstall that has passed the checks.
+/// Reinstall that has passed all checks of an order.
 pub struct OrderableReinstall {
     pub machine: MachineSpec,
     /// Id of the machine's allocation.
@@ -157,6 +163,7 @@ pub struct OrderableReinstall {
 pub async fn check_orderable(app: &AppState, asked: &ReinstallRequest) -> Result<OrderableReinstall, ApiError> {
     let id = asked.id.to_lowercase();
     await_definition(app, &id).await?;
+    app.await_image(&asked.imageid).await;
     let directory = app.directory();
     let (machine, allocation) = find_allocated(app, &id)?;
     if let Some(why) = machine.explain_lock() {
@@ -166,9 +173,10 @@ pub async fn check_orderable(app: &AppState, asked: &ReinstallRequest) -> Result
     if standing.unconfirmed {
         return Err(ApiError::new(StatusCode::CONFLICT, restore_confirmation::explain_confirmation(&id)));
     }
-    if !standing.succeeded {
-        return Err(invalid_reinstall(not_installed_message(&id, &allocation)));
+    if !standing.can_be_reinstalled(asked.without_marker) {
+        return Err(invalid_reinstall(explain_not_installed(&id, &allocation, standing.adopted)));
     }
+    let standing = standing.with_claimed_installation();
     let words = read_overrides(asked)?;
     let in_file = machine.allocation.as_ref();
     let of_order = state_for_order(standing.clone(), &words);
@@ -186,11 +194,7 @@ pub async fn check_orderable(app: &AppState, asked: &ReinstallRequest) -> Result
             return Err(invalid_reinstall(format!("image {:?} {why}", asked.imageid)));
         }
         (None, None) => {
-            let others = suggest_name(&asked.imageid, directory.known.listed_images());
-            return Err(invalid_reinstall(format!(
-                "there is no image {image:?} in images/{others}",
-                image = asked.imageid
-            )));
+            return Err(invalid_reinstall(directory.known.explain_absent_image(&asked.imageid).reason));
         }
     }
     let runs = standing.image.as_deref() == Some(&asked.imageid);
@@ -235,7 +239,7 @@ async fn await_definition(app: &AppState, id: &str) -> Result<(), ApiError> {
     };
     let mut directory = app.directory.clone();
     let is_verified = |directory: &SiteSnapshot| !matches!(definition(directory), Some(DefinitionState::Verifying));
-    let verified = tokio::time::timeout(VERIFY_PATIENCE, directory.wait_for(|directory| is_verified(directory))).await;
+    let verified = tokio::time::timeout(VERIFY_TIMEOUT, directory.wait_for(|directory| is_verified(directory))).await;
     let Ok(Ok(verified)) = verified else {
         let message = format!("the OS definition of machine {id} is still being verified: try again in a minute");
         return Err(ApiError::new(StatusCode::SERVICE_UNAVAILABLE, message));
@@ -246,7 +250,7 @@ async fn await_definition(app: &AppState, id: &str) -> Result<(), ApiError> {
     }
 }
 
-/// Returns whether a text is a placeholder both as a serial number and as a WWN. Such a text cannot identify a disk.
+/// Returns whether a string is a placeholder as a serial number and as a WWN, and thus cannot identify a disk.
 fn is_placeholder(word: &str) -> bool {
     is_placeholder_serial(word) && is_placeholder_wwn(word)
 }
@@ -273,32 +277,8 @@ pub async fn cancel_reinstall(
     }
 }
 
-/// Describes the options of an order.
-fn describe_options(order: &ReinstallOrder) -> String {
-    let waived = if order.without_marker { ", without the marker" } else { "" };
-    let changed = if order.change_promise { ", with the layout of the machine file" } else { "" };
-    let given_up: String = order.give_up.iter().map(|serial| format!(", erasing {serial}")).collect();
-    let replaced = if order.replace_newer { ", replacing a newer installation" } else { "" };
-    let applied = if order.apply_allocation { ", with the allocation of the machine file" } else { "" };
-    format!("{waived}{changed}{given_up}{replaced}{applied}")
-}
-
-/// Describes for the log which fields of the allocation the reinstall changes, and which fields it keeps.
-fn describe_fields(listed: &MachineSummary) -> String {
-    if listed.allocation_unrecorded {
-        return format!("; {UNRECORDED}");
-    }
-    let names = |is_applied: bool| {
-        let all = listed.differences.iter().filter(|one| one.is_applied() == is_applied);
-        all.map(|one| one.field.as_str()).collect::<Vec<_>>().join(", ")
-    };
-    let [applied, kept] = [("changed by the machine file", names(true)), ("kept as installed", names(false))]
-        .map(|(what, names)| if names.is_empty() { names } else { format!("; {what}: {names}") });
-    format!("{applied}{kept}")
-}
-
-/// Returns the state with which a new order with these options is checked. The open order is removed from the state,
-/// since the new order would replace it, and the image of the open order may no longer exist.
+/// Returns the state against which a new order with these options is checked. The open order is omitted from the state:
+/// the new order would replace the open order, and the image of the open order may no longer exist.
 fn state_for_order(standing: InstallState, words: &ReinstallOverrides) -> InstallState {
     InstallState {
         order: None,
@@ -319,7 +299,7 @@ pub(crate) fn is_reinstallable(
     let standing = state_for_order(standing, words);
     let in_file = machine.allocation.as_ref();
     if let Some(why) = in_file.and_then(|in_file| effective_allocation(in_file, &standing).problem) {
-        return Err(invalid_reinstall(why).with_code(NOT_KEEPABLE));
+        return Err(invalid_reinstall(why).with_code(NOT_KEEPABLE_CODE));
     }
     check_enabled_templates(machine, &standing, known).map_err(invalid_reinstall)?;
     let marker = standing.marker.clone();
@@ -350,8 +330,18 @@ pub(crate) fn is_reinstallable(
     }
 }
 
-fn not_installed_message(id: &str, allocation: &str) -> String {
-    format!("allocation {allocation} of machine {id} is not installed yet")
+/// Returns the error message for a reinstall of an allocation that is not installed. If the allocation was adopted, the
+/// message does not announce an installation at the next boot; it asks for the install marker or `--without-marker`.
+fn explain_not_installed(id: &str, allocation: &str, is_adopted: bool) -> String {
+    match is_adopted {
+        false => format!(
+            "allocation {allocation} of machine {id} is not installed yet: the machine installs it at its next boot over PXE"
+        ),
+        true => format!(
+            "allocation {allocation} of machine {id} was adopted, but the machine has not reported an install marker: boot the machine \
+             over PXE, or order the reinstall with --without-marker if its disks do not have an install marker"
+        ),
+    }
 }
 
 pub fn already_started(order: &ReinstallOrder) -> ApiError {
@@ -377,7 +367,10 @@ mod tests {
             ReinstallRequest { name: text.clone(), description: text, approved, ..ReinstallRequest::default() };
         let document = serde_json::to_value(&request).unwrap();
         let Value::Object(document) = document else { panic!("an object") };
-        assert!(document.len() == FIELDS.len() && document.keys().all(|name| FIELDS.contains(&name.as_str())));
+        assert!(
+            document.len() == REQUEST_FIELDS.len()
+                && document.keys().all(|name| REQUEST_FIELDS.contains(&name.as_str()))
+        );
         assert_eq!(parse_request(document).unwrap(), request);
     }
 }

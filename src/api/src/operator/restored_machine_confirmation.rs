@@ -1,7 +1,9 @@
-//! Confirmation of machines after the database was restored from a backup.
+//! Requests with which an operator confirms that the server's records of machines are up to date, after the database
+//! was restored from a backup.
 
 use super::{MachineSummary, OperatorAuth, find_machine, list_machines, summarize_machine};
 use crate::AppState;
+use crate::access::set_audited_object;
 use axum::Json;
 use axum::extract::{Path, State};
 use axum::http::StatusCode;
@@ -34,6 +36,7 @@ pub(crate) async fn confirm_all_machines(
     _: OperatorAuth,
     peer: ClientAddress,
 ) -> Result<Json<Vec<MachineSummary>>, ApiError> {
+    set_audited_object("all machines");
     check_outcome(app.state.confirm_all_machines().await?)?;
     app.watch.log_note(format!("{peer} confirmed the server's records of all machines"));
     app.request_reload();

@@ -1,10 +1,10 @@
 //! Cache of the summaries of machines. With ten thousand machines, reading all records takes longer than an operator
-//! should wait for a list, and almost all of them are the same as for the previous list.
+//! should wait for a list, although almost all records are the same as for the previous list.
 //!
-//! A cached summary is valid if the machine file is the same, and the versions in the database show that no record of the
-//! machine has changed (`store::record_versions`). The last contact of the machine is read for each list. Users without
-//! access to a machine do not request its summary. Summaries of machines in a migration are not cached, since they
-//! depend on the user.
+//! A cached summary is valid if the machine file is unchanged, and the versions in the database
+//! (`store::record_versions`) show that the machine's records are unchanged. The last contact of the machine is not
+//! cached, but read for each list. The caller must request only summaries of machines that the user may access.
+//! Summaries of machines in a migration are not cached, since they depend on the user.
 
 use super::MachineSummary;
 use super::machine_list::{AT_ONCE, record_key, summarize_records};
@@ -19,7 +19,8 @@ use std::sync::Arc;
 use store::{MachineBoot, MachineContact};
 use tokio::sync::Mutex;
 
-/// Number of read versions in the database above which they are deleted.
+/// After this cache has read this number of record versions from the database, the versions that it no longer needs are
+/// deleted there.
 const READ_VERSIONS: usize = 1000;
 
 /// Cache of the summaries of all machines that have a machine file.
@@ -28,10 +29,10 @@ pub struct SummaryCache(Mutex<CachedSummaries>);
 
 #[derive(Default)]
 struct CachedSummaries {
-    /// Version of the records that the summaries show.
+    /// Version of the records from which the summaries were made.
     version: i64,
     machines: HashMap<String, CachedSummary>,
-    /// Number of versions that were read since they were deleted last.
+    /// Number of versions that were read since the last deletion.
     read_versions: usize,
 }
 
@@ -39,12 +40,12 @@ struct CachedSummary {
     machine: Arc<MachineSpec>,
     boot: Option<MachineBoot>,
     contact: MachineContact,
-    /// Last event that the server has received, which may not be stored yet.
+    /// Last event that the server has received, which might not be stored yet.
     live: Option<ProgressEvent>,
     listed: Arc<ListedSummary>,
 }
 
-/// Summary of a machine with its JSON text.
+/// Summary of a machine, together with its JSON text.
 pub(crate) struct ListedSummary {
     pub summary: MachineSummary,
     pub json: Bytes,
@@ -84,7 +85,7 @@ impl CachedSummary {
 }
 
 impl CachedSummaries {
-    /// Removes the summaries whose records have changed. Returns false if the database has no versions.
+    /// Removes the summaries whose records have changed. Returns false if the database does not maintain versions.
     async fn remove_outdated(&mut self, app: &AppState) -> Result<bool, ApiError> {
         let Some(changes) = app.state.read_record_changes(self.version).await? else { return Ok(false) };
         if changes.includes_all {
@@ -105,7 +106,7 @@ impl CachedSummaries {
         Ok(true)
     }
 
-    /// Returns the cached summary of the machine, updated by its last contact.
+    /// Returns the cached summary of the machine, updated with the machine's last contact.
     fn find_summary(
         &mut self,
         app: &AppState,
@@ -123,7 +124,7 @@ impl CachedSummaries {
         Ok(Some(cached.listed.clone()))
     }
 
-    /// Reads the records of a part of the machines, and caches their summaries. Returns the summaries.
+    /// Reads the records of some of the machines, caches their summaries, and returns the summaries.
     async fn read_part(
         &mut self,
         app: &AppState,
@@ -151,8 +152,8 @@ fn last_live_event(app: &AppState, id: &str) -> Option<ProgressEvent> {
 }
 
 impl SummaryCache {
-    /// Returns the summaries of these machines, in their order. Returns `None` if the database has no versions of records,
-    /// because several servers share it.
+    /// Returns the summaries of these machines, in their order. Returns `None` if the database does not maintain
+    /// versions of records, because several servers can share it.
     ///
     /// # Errors
     /// Returns an error if the database cannot be read.

@@ -1,5 +1,5 @@
-//! Decision about the next action of a run, from the record of the run and the state of the machine. The module
-//! performs no I/O.
+//! Decision about the next action of a run. A run executes the Redfish steps of one installation. The decision depends
+//! on the record of the run and the state of the machine. The module performs no I/O.
 
 use bmc::redfish::bios::{BiosState, SystemState};
 use common::format::untrusted_text_limits::sanitize_line;
@@ -9,7 +9,7 @@ use store::{OutOfBandRun, RunPhase};
 
 /// Maximum time from a restart until the machine has booted the ramdisk.
 pub(crate) const BOOT_TIMEOUT: Duration = Duration::from_secs(45 * 60);
-/// Maximum duration of any other phase.
+/// Maximum duration of every other phase of a step.
 pub(crate) const PHASE_TIMEOUT: Duration = Duration::from_secs(15 * 60);
 /// Maximum time from the boot until the service reports the new values. Some controllers update the values only after
 /// the firmware has finished its initialization.
@@ -23,9 +23,10 @@ pub(crate) struct RunObservation<'a> {
     pub system: &'a SystemState,
     /// True if the machine runs its ramdisk, and has contacted the server recently.
     pub in_ramdisk: bool,
-    /// Time since the machine requested the boot that followed the last restart; `None` if no such boot has registered.
+    /// Time since the machine requested its present boot; `None` unless that boot was requested after the last
+    /// restart and has registered.
     pub booted: Option<Duration>,
-    /// Time since the phase began.
+    /// Time since the step entered its present phase.
     pub phase_age: Duration,
     /// True if another server may have sent a request whose response is not recorded.
     pub is_shared: bool,
@@ -35,13 +36,13 @@ pub(crate) struct RunObservation<'a> {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum RunAction {
     Wait,
-    /// Wait for the effect of a request that may have been sent.
+    /// Wait for the effect of a request that another server may have sent.
     Hold,
     /// Request the change of the step: BIOS attributes, a BIOS reset, or the boot device.
     Change,
     /// Switch the machine off.
     SwitchOff,
-    /// Let the machine boot the ramdisk: restart it, or switch it on.
+    /// Make the machine boot the ramdisk: restart it, or switch it on.
     Restart,
     /// The step is completed and verified.
     Complete,
@@ -59,7 +60,7 @@ pub(crate) fn decide_action(run: &OutOfBandRun, seen: &RunObservation) -> RunAct
         RunPhase::Done | RunPhase::Failed => return RunAction::Wait,
         RunPhase::Ready => start_step(step, seen.system),
         RunPhase::Changing => RunAction::Change,
-        // An earlier server process may have requested the restart already.
+        // If the machine has booted, an earlier server process has already requested the restart.
         RunPhase::Restarting if seen.booted.is_some() => verify_step(step, seen),
         RunPhase::Restarting => RunAction::Restart,
         RunPhase::Settling => await_change(step, seen),
@@ -76,11 +77,11 @@ pub(crate) fn decide_action(run: &OutOfBandRun, seen: &RunObservation) -> RunAct
             let reason = if run.phase == RunPhase::Booting {
                 "the machine has not booted the ramdisk after its restart; see the machine's console and boot order"
             } else {
-                "the machine has not run the ramdisk, and no step over Redfish starts while another system may run; power-cycle the machine"
+                "the machine has not booted the ramdisk, and Redfish steps do not start while another system may be running; power-cycle the machine"
             };
             let minutes = timeout.as_secs() / 60;
             match seen.phase_age > timeout {
-                true => RunAction::Fail(format!("for {minutes} minutes {reason}")),
+                true => RunAction::Fail(format!("after {minutes} minutes: {reason}")),
                 false => RunAction::Wait,
             }
         }
@@ -88,8 +89,8 @@ pub(crate) fn decide_action(run: &OutOfBandRun, seen: &RunObservation) -> RunAct
     }
 }
 
-/// Decides the next action after a request whose server has not recorded a response, from the state of the machine. A
-/// restart and a reset of the BIOS are not requested again. Returns `None` if the usual action can be repeated.
+/// Decides the next action if a request may have been sent whose response was not recorded. Never repeats a restart
+/// or a reset of the BIOS. Returns `None` if the usual decision is safe.
 fn decide_unconfirmed(run: &OutOfBandRun, step: &OutOfBandStep, seen: &RunObservation) -> Option<RunAction> {
     let is_off = seen.system.power.as_deref() == Some("Off");
     match (run.phase, step) {
@@ -98,15 +99,17 @@ fn decide_unconfirmed(run: &OutOfBandRun, step: &OutOfBandStep, seen: &RunObserv
         )),
         (RunPhase::Changing, OutOfBandStep::ApplyBios { settings }) => {
             let is_pending = |bios: &BiosState| {
-                settings.iter().all(|it| bios.pending.get(&it.name).is_some_and(|value| is_same_value(value, &it.value)))
+                settings
+                    .iter()
+                    .all(|it| bios.pending.get(&it.name).is_some_and(|value| is_same_value(value, &it.value)))
             };
             seen.system.bios.as_ref().is_some_and(is_pending).then_some(RunAction::Restart)
         }
         (RunPhase::Restarting, _) if run.restart_sent && seen.booted.is_none() && !is_off => {
             Some(match seen.phase_age > BOOT_TIMEOUT {
                 true => RunAction::Fail(
-                    "a server has ended while it restarted the machine, the outcome is unknown, and the machine has not \
-                     booted the ramdisk since; power-cycle the machine"
+                    "a server has ended while it restarted the machine, and the machine has not booted the ramdisk \
+                     since then; power-cycle the machine"
                         .to_owned(),
                 ),
                 false => RunAction::Hold,
@@ -116,7 +119,7 @@ fn decide_unconfirmed(run: &OutOfBandRun, step: &OutOfBandStep, seen: &RunObserv
     }
 }
 
-/// Returns the next action for a step that has not changed anything yet.
+/// Returns the next action for a step that has not requested any change yet.
 fn start_step(step: &OutOfBandStep, system: &SystemState) -> RunAction {
     let is_off = system.power.as_deref() == Some("Off");
     match (step, &system.bios) {
@@ -132,7 +135,7 @@ fn start_step(step: &OutOfBandStep, system: &SystemState) -> RunAction {
     }
 }
 
-/// Returns whether all settings are in force, and no pending change will replace their values at the next restart.
+/// Returns whether all settings are in force, and would remain in force after the next restart.
 fn is_in_force(settings: &[BiosSetting], bios: &BiosState) -> bool {
     settings.iter().all(|setting| {
         let has = |value: &serde_json::Value| is_same_value(value, &setting.value);
@@ -145,7 +148,7 @@ fn await_change(step: &OutOfBandStep, seen: &RunObservation) -> RunAction {
     let system = seen.system;
     match step {
         OutOfBandStep::PowerOff if system.power.as_deref() == Some("Off") => RunAction::Complete,
-        // The request has already verified that the service reports the boot device.
+        // When the boot device was set, its value was already read back and verified.
         OutOfBandStep::SetBootDevice { .. } => RunAction::Complete,
         _ if seen.phase_age > SETTLE_TIMEOUT => {
             let power = system.power.as_deref().unwrap_or("unknown");
@@ -181,8 +184,8 @@ fn verify_step(step: &OutOfBandStep, seen: &RunObservation) -> RunAction {
 fn find_differences(settings: &[BiosSetting], bios: &BiosState) -> String {
     let differing = settings.iter().filter_map(|BiosSetting { name, value }| match bios.current.get(name) {
         Some(current) if is_same_value(current, value) => None,
-        Some(current) => Some(format!("{name} is {current}, not {value}")),
-        None => Some(format!("{name} is missing (requested: {value})")),
+        Some(current) => Some(format!("BIOS attribute {name} is {current}, not {value}")),
+        None => Some(format!("BIOS attribute {name} is missing (requested value: {value})")),
     });
     sanitize_line(&differing.collect::<Vec<_>>().join(", "))
 }

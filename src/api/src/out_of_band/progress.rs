@@ -13,7 +13,7 @@ pub(super) const STEP_FAILED: &str = "redfish-step-failed";
 /// Progress of the steps that run over Redfish before the installation of a machine.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct OutOfBandProgress {
-    /// True if a step has failed, so that nothing is installed.
+    /// True if a step has failed. In this case, nothing is installed.
     pub failed: bool,
     /// Stable error code of the failure; absent if no step has failed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -24,7 +24,7 @@ pub struct OutOfBandProgress {
     pub completed: usize,
     /// Number of all steps.
     pub steps: usize,
-    /// Reason for the failure, or event for which the step waits.
+    /// Reason for the failure, or the event for which the step waits.
     pub message: String,
 }
 
@@ -35,10 +35,11 @@ impl OutOfBandProgress {
             RunPhase::Done => return None,
             RunPhase::Failed => run.message.as_str(),
             RunPhase::Restarting if run.restart_sent => {
-                "a restart was requested, and its result is not recorded: waits for the machine to boot"
+                "the server requested a restart of the machine, but did not record the result; it waits for the \
+                machine to boot"
             }
             RunPhase::Ready | RunPhase::Changing | RunPhase::Restarting | RunPhase::Settling => {
-                "waits for the management controller"
+                "waits for a response of the machine's management controller"
             }
             RunPhase::Booting => "waits for the machine to boot",
         };
@@ -82,15 +83,18 @@ pub(super) fn describe_completed(run: &OutOfBandRun, step: Option<&OutOfBandStep
     let name = step.map(OutOfBandStep::name).unwrap_or_default();
     let was_unchanged = run.phase == RunPhase::Ready;
     let what = match (step, &system.bios) {
-        (Some(OutOfBandStep::ApplyBios { .. }), _) if was_unchanged => "all values were in force already".to_owned(),
+        (Some(OutOfBandStep::ApplyBios { .. }), _) if was_unchanged => {
+            "all BIOS attributes already had the requested values".to_owned()
+        }
         (Some(OutOfBandStep::ApplyBios { settings }), Some(bios)) => {
             let read = settings.iter().filter_map(|one| Some(format!("{}={}", one.name, bios.current.get(&one.name)?)));
-            format!("verified after the restart: {}", read.collect::<Vec<_>>().join(", "))
+            format!("BIOS attributes verified after the restart: {}", read.collect::<Vec<_>>().join(", "))
         }
         (Some(OutOfBandStep::ResetBios), Some(bios)) => {
             let (known, differing) = count_differing(bios);
             format!(
-                "reset and restarted; {differing} of {known} attributes with a known default do not have their default value"
+                "BIOS reset and machine restarted; of {known} BIOS attributes with a known default, {differing} do \
+                not have their default value"
             )
         }
         _ if was_unchanged => "already done".to_owned(),
@@ -111,7 +115,7 @@ fn count_differing(bios: &BiosState) -> (usize, usize) {
 /// Describes the failure of the current step, and the remedy.
 pub(super) fn describe_failure(run: &OutOfBandRun, why: &str) -> String {
     let name = run.current_step().map(OutOfBandStep::name).unwrap_or_default();
-    // The reasons that checks report already begin with the name of the step.
+    // The name of the step is removed from the reason, because the reasons of failed checks begin with it.
     let why = why.strip_prefix(name).map_or(why, |rest| rest.trim_start_matches(": "));
     let remedy = match run.failures + 1 < store::ATTEMPTS {
         true => "the step is retried when the machine boots again, or when the template changes",

@@ -1,5 +1,5 @@
-//! Task that continues the runs. If several servers use the database, the server that holds the lease of a machine
-//! continues its run.
+//! Task that continues the runs. Each run executes the Redfish steps of one installation. If several servers use the
+//! database, the server that holds the lease of the machine continues the run.
 
 use super::advance_run;
 use crate::AppState;
@@ -12,7 +12,7 @@ use tokio::sync::Semaphore;
 use tokio::task::JoinHandle;
 
 /// Interval at which unfinished runs are continued.
-const CHECK_EVERY: Duration = Duration::from_secs(5);
+const CHECK_INTERVAL: Duration = Duration::from_secs(5);
 /// Maximum number of management controllers that are in use at the same time.
 const CONTROLLERS: usize = 16;
 /// Maximum number of consecutive actions of a run without a pause.
@@ -40,16 +40,16 @@ pub async fn continue_runs(app: Arc<AppState>) {
     }
 }
 
-/// Interval of [`continue_runs`] outside of tests.
-pub const RUN_INTERVAL: Duration = CHECK_EVERY;
+/// Interval of [`continue_runs`], except in tests.
+pub const RUN_INTERVAL: Duration = CHECK_INTERVAL;
 
-/// Continues a run, if no other server does. If a request was not permitted, the lease is left to the server that takes
-/// over.
+/// Continues a run, unless another server holds its lease. If the database has refused a request of the run, the lease
+/// is not released, so that another server takes over when the lease expires.
 async fn continue_run(app: &AppState, id: &str) {
     if !app.state.is_shared() {
         return carry_out_actions(app, id, None).await;
     }
-    let action = LeasedAction::new(ActionOrigin::Step, "steps over Redfish", "the machine's template");
+    let action = LeasedAction::new(ActionOrigin::Step, "Redfish steps", "the machine's template");
     if let Ok(LeaseClaim::Claimed(lease)) = app.state.claim_lease(id, action, None).await {
         let held = HeldLease::new(&app.state, lease);
         carry_out_actions(app, id, Some(&held)).await;
@@ -69,8 +69,7 @@ async fn carry_out_actions(app: &AppState, id: &str, lease: Option<&HeldLease>) 
             Ok(false) => return,
             Err(error) => {
                 let name = app.directory().display_name(id).to_owned();
-                return app
-                    .log_rate_limited(format!("{name}: cannot continue the steps over Redfish: {}", error.parts().1));
+                return app.log_rate_limited(format!("{name}: cannot continue the Redfish steps: {}", error.parts().1));
             }
         }
     }

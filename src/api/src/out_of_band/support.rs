@@ -79,8 +79,7 @@ fn explain_bad_value(attribute: &BiosAttribute, value: &Value) -> Option<String>
     })
 }
 
-/// Returns whether both values have the same type. Null, the value of an attribute that is not known, matches every
-/// type.
+/// Returns whether both values have the same type. Null is an unknown value, and matches every type.
 fn is_same_type(one: &Value, other: &Value) -> bool {
     one.is_null() || std::mem::discriminant(one) == std::mem::discriminant(other)
 }
@@ -115,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn values_that_the_service_would_reject_are_found_before_anything_changes() {
+    fn unsupported_bios_values_are_found_before_any_change() {
         let disk = OutOfBandStep::SetBootDevice { device: BootDevice::Disk, persistent: true };
         let pxe = OutOfBandStep::SetBootDevice { device: BootDevice::Pxe, persistent: false };
         for (step, expected) in [
@@ -142,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_bios_resource_only_steps_of_the_bios_are_refused() {
+    fn bios_steps_are_refused_without_a_bios_resource() {
         let none = SystemState::default();
         let fixed = SystemState { bios: Some(BiosState::default()), ..SystemState::default() };
         let both = [OutOfBandStep::ResetBios, apply("Vmx", json!("On"))];

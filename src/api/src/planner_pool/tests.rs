@@ -1,4 +1,4 @@
-//! Fairness, limits and failures of the pool. The tests check which jobs wait for which, not how long they take.
+//! Fairness, limits and failures of the pool. The tests check which jobs wait for which other jobs, but not durations.
 
 use super::*;
 use common::sync::lock_mutex;
@@ -7,12 +7,12 @@ use std::sync::mpsc;
 /// Returns a job that runs until the returned sender is dropped, with a receiver that reports when the job has started.
 fn blocker() -> (mpsc::Sender<()>, oneshot::Receiver<()>, impl FnOnce() + Send + 'static) {
     let (end, ended) = mpsc::channel();
-    let (begin, begun) = oneshot::channel();
+    let (begin, started) = oneshot::channel();
     let work = move || {
         let _ = begin.send(());
         let _ = ended.recv();
     };
-    (end, begun, work)
+    (end, started, work)
 }
 
 fn spawn(planner: &PlannerPool, machine: &str, work: impl FnOnce() + Send + 'static) -> tokio::task::JoinHandle<u16> {
@@ -29,13 +29,13 @@ async fn settle(planner: &PlannerPool, waiting: usize) {
 }
 
 #[tokio::test]
-async fn a_machine_has_one_thread_and_a_few_places_and_others_go_on() {
-    let planner = PlannerPool::with_threads(2, DEADLINE).unwrap();
-    let (end, begun, work) = blocker();
+async fn one_machine_cannot_occupy_the_whole_planner_pool() {
+    let planner = PlannerPool::with_threads(2, JOB_TIMEOUT).unwrap();
+    let (end, started, work) = blocker();
     let first = spawn(&planner, "hostile", work);
-    begun.await.unwrap();
-    let waiting: Vec<_> = (0..WAITING_OF_ONE).map(|_| spawn(&planner, "hostile", || {})).collect();
-    settle(&planner, WAITING_OF_ONE).await;
+    started.await.unwrap();
+    let waiting: Vec<_> = (0..MAXIMUM_MACHINE_JOBS).map(|_| spawn(&planner, "hostile", || {})).collect();
+    settle(&planner, MAXIMUM_MACHINE_JOBS).await;
     let error = planner.run_job("hostile", || ()).await.unwrap_err();
     let (status, why) = error.parts();
     assert_eq!((status.as_u16(), why.contains("4 requests of this machine wait")), (503, true), "{why}");
@@ -52,10 +52,10 @@ async fn a_machine_has_one_thread_and_a_few_places_and_others_go_on() {
 
 #[tokio::test]
 async fn the_queue_is_bounded_and_machines_take_turns() {
-    let planner = PlannerPool::with_threads(1, DEADLINE).unwrap();
-    let (end, begun, work) = blocker();
+    let planner = PlannerPool::with_threads(1, JOB_TIMEOUT).unwrap();
+    let (end, started, work) = blocker();
     let first = spawn(&planner, "first", work);
-    begun.await.unwrap();
+    started.await.unwrap();
     let (told, order) = mpsc::channel();
     let mut all = Vec::new();
     for (index, machine) in ["a", "a", "a", "b", "c"].into_iter().enumerate() {
@@ -63,9 +63,9 @@ async fn the_queue_is_bounded_and_machines_take_turns() {
         all.push(spawn(&planner, machine, move || told.send(machine).unwrap()));
         settle(&planner, index + 1).await;
     }
-    let others = WAITING_OF_ALL - 5;
+    let others = MAXIMUM_WAITING_JOBS - 5;
     all.extend((0..others).map(|number| spawn(&planner, &format!("m{number}"), || {})));
-    settle(&planner, WAITING_OF_ALL).await;
+    settle(&planner, MAXIMUM_WAITING_JOBS).await;
     let (status, why) = planner.run_job("late", || ()).await.unwrap_err().parts();
     assert_eq!((status.as_u16(), why.contains("of all machines wait")), (503, true), "{why}");
     drop(end);
@@ -77,17 +77,17 @@ async fn the_queue_is_bounded_and_machines_take_turns() {
 }
 
 #[tokio::test]
-async fn what_nobody_waits_for_is_not_computed() {
-    let planner = PlannerPool::with_threads(1, DEADLINE).unwrap();
-    let (end, begun, work) = blocker();
+async fn canceled_requests_are_not_computed() {
+    let planner = PlannerPool::with_threads(1, JOB_TIMEOUT).unwrap();
+    let (end, started, work) = blocker();
     let first = spawn(&planner, "first", work);
-    begun.await.unwrap();
+    started.await.unwrap();
     let (told, ran) = mpsc::channel();
     let gone = spawn(&planner, "second", move || told.send(()).unwrap());
     settle(&planner, 1).await;
     gone.abort();
     assert!(gone.await.unwrap_err().is_cancelled());
-    // The next job of the machine gets the free place in the queue.
+    // The next job of the machine takes the free slot in the queue.
     let next = spawn(&planner, "second", || {});
     settle(&planner, 1).await;
     drop(end);
@@ -96,14 +96,14 @@ async fn what_nobody_waits_for_is_not_computed() {
 }
 
 #[tokio::test]
-async fn a_panic_fails_its_own_request_alone() {
-    let planner = PlannerPool::with_threads(1, DEADLINE).unwrap();
+async fn panic_fails_only_its_own_request() {
+    let planner = PlannerPool::with_threads(1, JOB_TIMEOUT).unwrap();
     assert_eq!(spawn(&planner, "a", || panic!("as a test")).await.unwrap(), 500);
     assert_eq!(planner.run_job("a", || 7).await.unwrap(), 7);
 }
 
 #[tokio::test]
-async fn an_answer_that_takes_too_long_is_503() {
+async fn request_beyond_the_deadline_is_answered_with_503() {
     let planner = PlannerPool::with_threads(1, Duration::ZERO).unwrap();
     // The clients time out before their jobs end, whether the job has started or not.
     let [(first_end, _, first), (second_end, _, second)] = [blocker(), blocker()];
@@ -116,7 +116,7 @@ async fn an_answer_that_takes_too_long_is_503() {
 /// The pool is considered stuck only if all of its threads have been busy for too long.
 #[tokio::test]
 async fn one_idle_thread_is_enough_to_be_responsive() {
-    let planner = PlannerPool::with_threads(2, DEADLINE).unwrap();
+    let planner = PlannerPool::with_threads(2, JOB_TIMEOUT).unwrap();
     let now = planner.shared.elapsed_millis();
     assert!(planner.shared.is_responsive_at(now + 10 * STUCK.as_millis() as u64));
     for thread in &planner.shared.busy_since {
@@ -129,7 +129,7 @@ async fn one_idle_thread_is_enough_to_be_responsive() {
 
 #[tokio::test]
 async fn threads_end_with_the_last_handle() {
-    let planner = PlannerPool::with_threads(2, DEADLINE).unwrap();
+    let planner = PlannerPool::with_threads(2, JOB_TIMEOUT).unwrap();
     let shared = Arc::downgrade(&planner.shared);
     assert_eq!(planner.run_job("a", || 1).await.unwrap(), 1);
     drop(planner);

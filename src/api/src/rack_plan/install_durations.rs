@@ -30,7 +30,7 @@ impl InstallDurations {
     pub(super) fn read(state: &ServerState, directory: &SiteSnapshot) -> Result<InstallDurations> {
         let mut durations = InstallDurations { by_machine: HashMap::new(), by_size: HashMap::new() };
         for (machine, report) in state.list_reports_blocking()? {
-            // A report that a newer version has stored may have another format.
+            // A report that cannot be parsed is skipped: a newer version may have stored it in another format.
             let Ok(InstallTimings { success: true, timings }) = serde_json::from_str(&report) else { continue };
             let seconds: f64 = timings.iter().map(|stage| stage.seconds).sum();
             if seconds > 0.0 && seconds.is_finite() {

@@ -6,21 +6,21 @@ use common::format::metal_api_wording::reword_metal_phrases;
 use common::format::{format_count, replace_hidden};
 use model::device_name::identifiers::{comparable_serial, comparable_wwn};
 use model::inventory::Inventory;
-use plan::request_from_allocation::preview::{NOBODY_LOOKED, PlannedDisk, PreviewPlan, PreviewRefusal, preview_plan};
+use plan::request_from_allocation::preview::{PREVIEW_REMARK, PlannedDisk, PreviewPlan, PreviewRefusal, preview_plan};
 use plan::{ApprovalSummary, DiskVerdict, InstallMode};
 use serde::Serialize;
 
 /// Reason why the plan of a machine without a registration is unknown.
 pub const NEVER_REGISTERED: &str = "the machine has never registered: boot it over PXE once";
 
-/// Maximum number of disks of each verdict that are listed per machine.
-const NAMED: usize = 4;
+/// Maximum number of a machine's disks that are listed for each verdict, such as wiped or kept.
+const MAXIMUM_LISTED_DISKS: usize = 4;
 
 /// Outcome of a plan for a machine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum RackOutcome {
-    /// No change.
+    /// The machine would not be changed.
     Nothing,
     /// Installation or reinstall in which no wiped disk contains data.
     Installs,
@@ -43,16 +43,17 @@ pub struct RackRow {
     /// Disks that the layout lists.
     pub disks: Vec<PlannedDisk>,
     pub lost_bytes: u64,
-    /// Reasons for the outcome if it is `Refused`, `Unknown` or `Nothing`; otherwise important notes.
+    /// Reasons for the outcomes `Refused`, `Unknown` and `Nothing`; important notes for other outcomes.
     pub reasons: Vec<String>,
     /// Time at which the inventory was registered.
     pub inventory: Option<String>,
-    /// True if the disks have changed since the inventory was registered. The contents of the disks are then inferred
-    /// from the last installation.
+    /// True if the disks have changed since the inventory was registered. The plan then uses the disk contents that
+    /// the last installation should have created.
     pub foreseen: bool,
     /// Estimated duration in minutes; `None` if unknown.
     pub minutes: Option<u64>,
-    /// SHA-256 of the plan's verdicts about the disks. An approval of the plan contains the same hash.
+    /// SHA-256 of the plan's verdicts about the disks, such as wiping or keeping them. An approval of the plan contains
+    /// the same hash.
     pub sha256: Option<String>,
     pub approved: bool,
 }
@@ -132,7 +133,7 @@ impl RackSummary {
         let minutes = |minutes: u64| format_count(usize::try_from(minutes).unwrap_or(usize::MAX), "minute", "minutes");
         match (self.erases + self.installs, self.minutes, self.of_unknown_length) {
             (0, ..) => String::new(),
-            (_, None, _) => "The duration is unknown.".to_owned(),
+            (_, None, _) => "The duration of the installations is unknown.".to_owned(),
             (_, Some(most), 0) => {
                 format!("Estimated duration: at most {minutes} for each machine.", minutes = minutes(most))
             }
@@ -149,7 +150,7 @@ impl RackSummary {
 
 /// Plans the machine from the inventory `fresh` or, if `fresh` is `None`, from the registered inventory. Returns the
 /// row of the machine, and the verdicts if the plan can be approved.
-pub fn judge_machine(seen: PredictedMachine, fresh: Option<Inventory>) -> (RackRow, Option<ApprovalSummary>) {
+pub fn plan_machine_row(seen: PredictedMachine, fresh: Option<Inventory>) -> (RackRow, Option<ApprovalSummary>) {
     let minutes = seen.seconds.map(|seconds| (seconds / 60.0).ceil().max(1.0) as u64);
     let mut row = RackRow::without_plan(seen.id, seen.name, seen.size);
     let mut ends = |outcome: RackOutcome, why: String| {
@@ -195,15 +196,17 @@ fn plan_row(
 ) -> (RackRow, Option<ApprovalSummary>) {
     match planned {
         Ok(PreviewPlan { verdicts: None, .. }) => {
-            row.reasons =
-                vec!["the ordered installation is already on the machine, which boots this installation".to_owned()];
+            row.reasons = vec![
+                "the ordered installation is already on the machine, so the machine boots the installed system"
+                    .to_owned(),
+            ];
             (row, None)
         }
         Ok(PreviewPlan { disks, verdicts: Some(verdicts), foreseen, .. }) => {
             row.lost_bytes = disks.iter().fold(0, |sum: u64, disk| sum.saturating_add(disk.lost_bytes));
             row.outcome = if row.lost_bytes > 0 { RackOutcome::Erases } else { RackOutcome::Installs };
             row.layout = Some(verdicts.layout.clone());
-            row.reasons.extend(foreseen.map(|why| format!("{why}: {NOBODY_LOOKED}")));
+            row.reasons.extend(foreseen.map(|why| format!("{why}: {PREVIEW_REMARK}")));
             row.foreseen = foreseen.is_some();
             row.minutes = minutes;
             row.sha256 = Some(verdicts.digest());
@@ -229,8 +232,12 @@ pub fn describe_disks(disks: &[PlannedDisk]) -> Vec<String> {
     ];
     let said = verdicts.into_iter().filter_map(|(verdict, word)| {
         let of: Vec<&PlannedDisk> = disks.iter().filter(|disk| disk.verdict == verdict).collect();
-        let more = of.len().saturating_sub(NAMED);
-        let names = of.iter().take(NAMED).map(|disk| disk_name(disk)).chain((more > 0).then(|| format!("{more} more")));
+        let more = of.len().saturating_sub(MAXIMUM_LISTED_DISKS);
+        let names = of
+            .iter()
+            .take(MAXIMUM_LISTED_DISKS)
+            .map(|disk| disk_name(disk))
+            .chain((more > 0).then(|| format!("{more} more")));
         (!of.is_empty()).then(|| format!("{word} {}", names.collect::<Vec<_>>().join(", ")))
     });
     said.collect()

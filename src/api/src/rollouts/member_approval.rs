@@ -1,15 +1,16 @@
-//! Approval of a member: the inputs of its reinstall, and the data that the reinstall would discard, at the time of the
-//! request. When it is the member's turn, both are compared with the present ones.
+//! Approval of a member's reinstall. It records the inputs of the reinstall, and the data that the reinstall would
+//! discard, at the time of the request. Both are compared again before the reinstall is ordered.
 
 use crate::AppState;
 use crate::agent_api::wire_allocation::to_wire_allocation;
 use crate::operator::reinstall_plan::{HypotheticalOrder, simulate_order};
 use crate::operator::reinstalls::ReinstallRequest;
-use crate::plan_input::{WAITS, parse_registration};
+use crate::plan_input::{INPUT_NOT_READY, parse_registration};
 use axum::http::StatusCode;
 use common::error_code::ErrorCode;
 use common::format::format_bytes;
 use common::format::metal_api_wording::reword_metal_phrases;
+use common::type_errors::locate_json_error;
 use http_server::api_error::ApiError;
 use model::allocation;
 use plan::DiskVerdict;
@@ -56,17 +57,19 @@ impl MemberRequest {
     /// # Errors
     /// Returns an error if a later version has written the document.
     pub(super) fn parse(document: &Value) -> Result<MemberRequest, String> {
-        MemberRequest::deserialize(document).map_err(|error| format!("cannot parse the stored request: {error}"))
+        MemberRequest::deserialize(document)
+            .map_err(|error| format!("cannot parse the stored request: {}", locate_json_error(&error)))
     }
 
-    /// Checks that the inputs are unchanged since the request, and that the reinstall loses no more data.
+    /// Checks that the inputs are unchanged since the request, and that the reinstall would not lose more data.
     ///
     /// # Errors
-    /// Returns the changes.
+    /// Returns a description of the changes.
     pub(super) async fn check_unchanged(&self, app: &AppState) -> Result<(), ApiError> {
         let present = evaluate_member(app, &self.request).await?;
         if self.project != present.project {
-            // The user who has ordered the rollout may no longer access the machine.
+            // The message does not name the present project, to which the user who has requested the rollout may have
+            // no access.
             let why = "the machine belongs to another project since the rollout was ordered";
             return Err(ApiError::new(StatusCode::CONFLICT, why).with_error_code(ErrorCode::ApprovalMismatch));
         }
@@ -81,7 +84,7 @@ impl MemberRequest {
         })
     }
 
-    /// Returns the reason if the reinstall would now lose data that it would not have lost at the time of the request.
+    /// Returns a reason if the reinstall would now lose data that it would not have lost at the time of the request.
     fn explain_loss(&self, present: Option<&LossForecast>) -> Option<String> {
         let (approved, Some(present)) = (self.forecast.as_ref()?, present) else {
             return Some("the hardware of the machine is no longer registered".to_owned());
@@ -97,7 +100,7 @@ impl MemberRequest {
     }
 }
 
-/// Checks that the reinstall can be ordered, and returns the request with its approval.
+/// Checks that the reinstall of a member can be ordered, and returns the request together with its approval.
 ///
 /// # Errors
 /// Returns the reason why the reinstall cannot be ordered.
@@ -124,8 +127,8 @@ pub(super) async fn approve_member(
     Ok(approved)
 }
 
-/// Checks that the plan of the reinstall from the registered hardware is not refused. A plan that cannot be made yet, because
-/// the hardware is not registered or the allocation is not complete, does not refuse the reinstall.
+/// Plans the reinstall with the registered hardware, and checks that the plan is not refused. The check passes if no
+/// plan can be made yet, because the hardware is not registered or the allocation is not complete.
 ///
 /// # Errors
 /// Returns the reasons why the plan is refused, or why the reinstall cannot be ordered.
@@ -146,7 +149,7 @@ async fn evaluate_member(app: &AppState, request: &ReinstallRequest) -> Result<M
     let HypotheticalOrder { machine, standing } = simulate_order(app, request).await?;
     let conflict = |why: String| ApiError::new(StatusCode::CONFLICT, why);
     let resolved = resolve_before_approval(&machine, &standing, &app.directory().known).map_err(conflict)?;
-    let resolved = resolved.ok_or_else(|| conflict(WAITS.to_owned()))?;
+    let resolved = resolved.ok_or_else(|| conflict(INPUT_NOT_READY.to_owned()))?;
     let inputs = digest_inputs(&resolved);
     let forecast = forecast_loss(app, &machine, &resolved, standing).await?;
     Ok(MemberRequest { request: request.clone(), inputs, forecast, project: machine.project })
@@ -205,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_greater_loss_is_refused() {
+    fn only_a_greater_data_loss_is_refused() {
         let member = |forecast| MemberRequest {
             request: ReinstallRequest::default(),
             inputs: InputDigests::new(),

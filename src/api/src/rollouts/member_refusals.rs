@@ -1,4 +1,4 @@
-//! Error message for members that cannot be reinstalled: a reason that many machines share is printed once.
+//! Error message for members that cannot be reinstalled. A reason that many machines share is printed only once.
 
 /// Maximum number of different reasons in a message.
 const REASONS: usize = 10;

@@ -1,4 +1,4 @@
-//! Power cycle of a member's machine, by the server that owns it.
+//! Power cycle of a member's machine. Only the server that holds the lease of the machine performs it.
 
 use crate::AppState;
 use crate::controller_lease::HeldLease;
@@ -10,8 +10,8 @@ use store::server_leases::{AbandonedLease, LeaseClaim, ServerLease};
 /// Id of a rollout, and number of a member.
 type MemberKey = (i64, usize);
 
-/// Power-cycles a machine into PXE. If this fails, the member fails, and its order is canceled. If the order is canceled
-/// meanwhile, no further request is sent.
+/// Power-cycles a machine so that it boots over PXE. If a request fails, the member fails, and its order is canceled.
+/// If the order is canceled in the meantime, no further request is sent.
 pub(super) async fn power_cycle(app: &AppState, key: MemberKey, lease: ServerLease) {
     perform(app, key, lease, &[PowerAction::Pxe, PowerAction::Cycle]).await;
 }
@@ -23,8 +23,8 @@ async fn perform(app: &AppState, key: MemberKey, lease: ServerLease, actions: &[
     for action in actions {
         match switch(app, &machine, *action, &held).await {
             Ok(()) => app.watch.log_note(format!("{name}: {action}, as requested by rollout {rollout}")),
-            Err(error) if held.is_refused() && must_abandon(app, key).await => {
-                // The lease ends, and a server that can reach the database takes over.
+            Err(error) if held.is_refused() && must_take_over(app, key).await => {
+                // The lease is not released: when it expires, a server that can reach the database takes over.
                 let why = error.parts().1;
                 return app
                     .log_rate_limited(format!("rollout {rollout}: {name}: the power cycle is interrupted: {why}"));
@@ -44,9 +44,9 @@ async fn perform(app: &AppState, key: MemberKey, lease: ServerLease, actions: &[
     app.rollouts.notify_one();
 }
 
-/// Returns whether an interrupted power cycle must be taken over, because its order is still open. On SQLite, no other
-/// server exists.
-async fn must_abandon(app: &AppState, key: MemberKey) -> bool {
+/// Returns whether another server must take over the interrupted power cycle, because the order of the member is
+/// still open. With SQLite, there is no other server.
+async fn must_take_over(app: &AppState, key: MemberKey) -> bool {
     app.state.is_shared() && app.state.is_power_cycle_due(key).await.unwrap_or(true)
 }
 
@@ -63,8 +63,8 @@ async fn fail_member(app: &AppState, key: MemberKey, name: &str, why: &str) {
     }
 }
 
-/// Continues the power cycle of a server whose lease has ended. A machine whose power may have been switched is never
-/// power-cycled again: it is switched on if it is off, and otherwise reported to the operator.
+/// Continues the power cycle of a server whose lease has expired. If that server may have switched the power already,
+/// the machine is not power-cycled again: it is switched on if it is off, and otherwise reported to the operator.
 ///
 /// # Errors
 /// Returns an error if the database cannot be read or written.
@@ -79,7 +79,7 @@ pub(crate) async fn take_over_power_cycle(
     let claimed = match app.state.resume_power_cycle(key, lease.clone()).await? {
         LeaseClaim::Claimed(claimed) => claimed,
         LeaseClaim::Busy(_) => return Ok(()),
-        // The machine has booted, or its order was canceled.
+        // The database refuses the lease if the machine has booted, or if its order was canceled.
         LeaseClaim::Refused => return app.state.release_lease(&lease).await.map(drop),
     };
     app.watch.log_note(format!("rollout {}: {name}: takes over the power cycle of server {former}", key.0));
@@ -96,7 +96,7 @@ pub(crate) async fn take_over_power_cycle(
          ramdisk, power-cycle it"
     );
     app.watch.log_problem(format!("rollout {}: {name}: {why}", key.0));
-    app.state.note_member(key, why).await?;
+    app.state.record_member_problem(key, why).await?;
     app.state.release_lease(&claimed).await.map(drop)
 }
 

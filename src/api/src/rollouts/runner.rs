@@ -1,4 +1,4 @@
-//! Task that orders the reinstalls of members when it is their turn, and power-cycles their machines.
+//! Task that orders the reinstalls of members when they are due, and power-cycles their machines.
 
 use super::member_approval::MemberRequest;
 use super::power_cycle::power_cycle;
@@ -20,7 +20,7 @@ use store::server_leases::LeaseClaim;
 use time::OffsetDateTime;
 use tokio::task::JoinHandle;
 
-/// Interval at which the database is read if no rollout is active. Another server may have created a rollout.
+/// Interval at which the database is read while no rollout is active, in case another server has created a rollout.
 const IDLE: Duration = Duration::from_secs(60);
 
 /// Running power cycles, by rollout and number of the member.
@@ -44,7 +44,7 @@ pub async fn continue_rollouts(app: Arc<AppState>) {
     }
 }
 
-/// Updates all rollouts, and starts the members whose turn it is. Returns whether a rollout is active.
+/// Updates all rollouts, and starts the members that are due. Returns whether a rollout is active.
 async fn advance_rollouts(app: &Arc<AppState>, power_cycles: &mut PowerCycles) -> Result<bool> {
     for event in app.state.update_rollouts().await? {
         log_event(app, event);
@@ -82,7 +82,8 @@ fn log_event(app: &AppState, event: RolloutEvent) {
     }
 }
 
-/// Ends the members in progress whose machine was freed, or has no file any longer: their reinstall is never carried out.
+/// Marks members in progress as failed if their machine was freed or no longer has a file, since such a machine will
+/// not be reinstalled.
 async fn fail_freed_members(app: &AppState, rollout: &Rollout) -> Result<()> {
     for (number, member) in rollout.members.iter().enumerate().filter(|(_, member)| member.state.is_in_progress()) {
         let current = find_allocated(app, &member.machine).map(|(_, allocation)| allocation);
@@ -128,7 +129,7 @@ async fn start_member(app: &Arc<AppState>, rollout: &Rollout, number: usize) -> 
             let why = reword_metal_phrases(&why);
             if !status.is_client_error() && status != StatusCode::BAD_GATEWAY {
                 app.log_rate_limited(format!(
-                    "rollout {rollout}: machine {name} cannot be started yet: {why}",
+                    "rollout {rollout}: the reinstall of machine {name} cannot be started yet: {why}",
                     rollout = rollout.id
                 ));
                 return Ok(false);
@@ -141,19 +142,20 @@ async fn start_member(app: &Arc<AppState>, rollout: &Rollout, number: usize) -> 
     Ok(true)
 }
 
-/// Returns whether the image exists, but its digest is not known yet, as after a change of its file.
+/// Returns whether the image exists, but its digest is still being computed, for example because its file has changed.
 fn is_digest_pending(app: &AppState, image: &str) -> bool {
     app.directory().known.images.get(image).is_some_and(Option::is_none)
 }
 
-/// Orders the reinstall of a member, with all checks of a single order, if nothing has changed since the request.
+/// Orders the reinstall of a member if nothing has changed since the request. Performs all checks of an individual
+/// order.
 async fn order_member(
     app: &AppState,
     key: (i64, usize),
     member: &RolloutMember,
 ) -> std::result::Result<MemberOrderOutcome, ApiError> {
     let mut stored = MemberRequest::parse(&member.record.request).map_err(ApiError::bad_request)?;
-    // The machine may have been renamed since the request.
+    // The present id of the machine is used, because the machine may have been renamed since the rollout was requested.
     stored.request.id.clone_from(&member.machine);
     stored.check_unchanged(app).await?;
     let orderable = prepare_order(app, &stored.request).await?;

@@ -3,8 +3,8 @@
 use time::format_description::well_known::Rfc3339;
 use time::{Duration, OffsetDateTime, UtcOffset};
 
-/// Longest time between the request and the start.
-const LONGEST: Duration = Duration::days(366);
+/// Maximum time between the request and the start.
+const MAXIMUM_START_DELAY: Duration = Duration::days(366);
 
 /// Returns the start as RFC 3339 in UTC.
 ///
@@ -14,17 +14,18 @@ pub(super) fn parse_start(text: &str, now: OffsetDateTime) -> Result<String, Str
     let wrong =
         || format!("{text:?} is not a time: specify RFC 3339, such as 2026-12-01T02:00Z, or a duration, such as +2h");
     let time = match text.strip_prefix('+') {
-        // A sum beyond the last supported year is too far away.
+        // A long duration is shortened, because the addition could overflow otherwise. The resulting time is still too
+        // far away, and is refused below.
         Some(duration) => {
             let duration = parse_duration(duration).ok_or_else(wrong)?;
-            now.checked_add(duration.min(LONGEST * 2)).ok_or_else(wrong)?
+            now.checked_add(duration.min(MAXIMUM_START_DELAY * 2)).ok_or_else(wrong)?
         }
         None => parse_time(text).ok_or_else(wrong)?,
     };
     if time < now {
         return Err(format!("the start time {text} has passed; to begin immediately, omit the start time"));
     }
-    if time > now + LONGEST {
+    if time > now + MAXIMUM_START_DELAY {
         return Err(format!("the start time {text} is more than a year away"));
     }
     time.to_offset(UtcOffset::UTC).format(&Rfc3339).map_err(|_| wrong())

@@ -48,7 +48,7 @@ pub struct MemberView {
     pub name: String,
     pub image: String,
     pub state: MemberState,
-    /// Reason for a failure, or for skipping the member.
+    /// Reason why the member has failed, or was skipped.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub reason: String,
     /// Id of the reinstall order.
@@ -60,8 +60,8 @@ pub struct MemberView {
     /// Time at which the member has ended, as RFC 3339 in UTC.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub ended: String,
-    /// Number of bytes that the reinstall would discard according to the plan at the time of the request; absent if the plan
-    /// was unknown.
+    /// Number of bytes that the reinstall would discard according to the plan at the time of the request; absent if the
+    /// plan was unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lost_bytes: Option<u64>,
     /// SHA-256 of the approved plan, if the request contains one.

@@ -1,4 +1,4 @@
-//! Routes with the descriptions of their operations, and the functions that build them.
+//! Types that describe the operations of routes, and the functions that build these descriptions.
 
 use crate::AppState;
 use crate::json_schemas::SchemaGenerators;
@@ -9,11 +9,11 @@ use std::sync::Arc;
 
 pub(crate) type SchemaFn = fn(&mut SchemaGenerators) -> Value;
 
-/// A route of the router.
+/// HTTP route: its path, its handler, and the descriptions of its operations.
 pub struct ApiRoute {
     pub path: &'static str,
     pub(super) handler: MethodRouter<Arc<AppState>>,
-    /// Operations of the route. Most routes have one operation; some dispatch on method or path, and have several.
+    /// Operations of the route. Most routes have one operation. Routes that dispatch on method or path have several.
     pub described: Vec<OperationDoc>,
 }
 
@@ -104,7 +104,7 @@ pub(super) fn delete_route<H: Handler<T, Arc<AppState>>, T: 'static>(
     new_route(("DELETE", MethodFilter::DELETE), path, handler, summary)
 }
 
-/// Builder methods, which change the last added operation.
+/// Builder methods, each of which changes the operation that was added last.
 impl ApiRoute {
     fn map_last(mut self, change: impl FnOnce(OperationDoc) -> OperationDoc) -> ApiRoute {
         let last = self.described.pop().map(change);
@@ -141,7 +141,7 @@ impl ApiRoute {
         self.map_last(|described| OperationDoc { path, ..described })
     }
 
-    /// Adds an operation with the same method at another concrete path of the route.
+    /// Adds an operation with the same method at another concrete path.
     pub(super) fn and_path(mut self, path: &'static str, summary: &'static str) -> ApiRoute {
         let method = self.described.last().map_or("GET", |last| last.method);
         self.described.push(OperationDoc::new(method, path, summary));

@@ -1,4 +1,4 @@
-//! Endpoints for all documents at once.
+//! Endpoints that store and return all documents of the operator at once.
 
 use super::ApiRoute;
 use super::description::post_route;
@@ -10,7 +10,7 @@ pub(super) fn document_routes() -> Vec<ApiRoute> {
         post_route(
             "/v1/documents/apply",
             site_documents::apply_documents,
-            "Store documents in the database that several servers share: all of them, or none",
+            "Store all documents, or none if one of them is invalid, in the database that several servers share",
         )
         .with_request(request_schema::<DocumentApplication>)
         .with_response(response_schema::<DocumentReport>),

@@ -14,14 +14,14 @@ pub(super) fn machine_detail_routes() -> Vec<ApiRoute> {
             .with_response(response_schema::<MachineSummary>),
         delete_route("/v1/machine/{id}/lock", machine_lock::unlock_machine, "Unlock a machine")
             .with_response(response_schema::<MachineSummary>),
-        get_route("/v1/machine/{id}/details", machine_details::get_details, "Everything about one machine")
+        get_route("/v1/machine/{id}/details", machine_details::get_details, "All details of one machine")
             .with_response(response_schema::<MachineDetails>),
         get_route("/v1/machine/{id}/events", machine_details::get_events, "Stored events of a machine")
             .with_response(list_schema::<StoredEvent>),
         get_route(
             "/v1/machine/{id}/history",
             machine_details::get_history,
-            "Orders and ended installations of a machine",
+            "Orders and finished installations of a machine",
         )
         .with_response(list_schema::<HistoryEntry>),
         get_route("/v1/machine/{id}/log", machine_details::get_log, "Console log of a machine")

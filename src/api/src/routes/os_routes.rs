@@ -15,13 +15,13 @@ pub(super) fn os_routes() -> Vec<ApiRoute> {
         get_route(
             "/v1/os/{name}",
             os_definitions::get_definition,
-            "One OS definition with its machines, even if hidden",
+            "One OS definition, even if it is hidden, with the machines that use it",
         )
         .with_response(response_schema::<OsDefinitionResponse>),
         post_route(
             "/v1/os/{name}/parameters",
             os_parameters::change_site_parameters,
-            "Change the parameters for all machines with a definition or a variant",
+            "Change the OS parameters of all machines that use a definition or a variant",
         )
         .with_request(request_schema::<OsParameterChanges>)
         .with_response(response_schema::<StoredOsParameters>),

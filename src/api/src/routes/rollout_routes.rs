@@ -15,9 +15,13 @@ pub(super) fn rollout_routes() -> Vec<ApiRoute> {
         get_route(one, rollouts::get_rollout, "One rollout with its members")
             .with_response(response_schema::<RolloutView>),
         delete_route(one, rollouts::cancel_rollout, "Cancel a rollout").with_response(response_schema::<RolloutView>),
-        post_route("/v1/rollouts/{id}/halt", rollouts::halt_rollout, "Start no further members of a rollout")
-            .with_response(response_schema::<RolloutView>),
-        post_route("/v1/rollouts/{id}/resume", rollouts::resume_rollout, "Start members of a rollout again")
+        post_route(
+            "/v1/rollouts/{id}/halt",
+            rollouts::halt_rollout,
+            "Halt a rollout: no further machines are reinstalled",
+        )
+        .with_response(response_schema::<RolloutView>),
+        post_route("/v1/rollouts/{id}/resume", rollouts::resume_rollout, "Resume a halted rollout")
             .with_response(response_schema::<RolloutView>),
     ]
 }

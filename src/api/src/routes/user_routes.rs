@@ -13,21 +13,25 @@ pub(super) fn user_routes() -> Vec<ApiRoute> {
     vec![
         get_route("/v1/whoami", user_management::get_whoami, "User, role and projects of the token")
             .with_response(response_schema::<Identity>),
-        get_route("/v1/problems", server_problems::list_problems, "Problems of the server itself")
+        get_route("/v1/problems", server_problems::list_problems, "Problems in the server's own operation")
             .with_response(list_schema::<ServerProblem>),
         get_route(users, user_management::list_users, "Users").with_response(list_schema::<UserRecord>),
         put_route(users, user_management::add_user, "Add a user")
             .with_request(request_schema::<NewUser>)
             .with_created(response_schema::<UserRecord>),
-        get_route(one_user, user_management::get_user, "One user with the tokens of the user")
+        get_route(one_user, user_management::get_user, "One user, with the user's tokens")
             .with_response(response_schema::<UserDetails>),
         post_route(one_user, user_management::change_user, "Change, disable or enable a user")
             .with_request(request_schema::<UserChange>)
             .with_response(response_schema::<UserRecord>),
         delete_route(one_user, user_management::remove_user, "Remove a user with all tokens")
             .with_response(response_schema::<UserRecord>),
-        get_route(tokens, user_management::list_tokens, "Tokens of a user, without the tokens themselves")
-            .with_response(list_schema::<UserToken>),
+        get_route(
+            tokens,
+            user_management::list_tokens,
+            "Names and states of a user's tokens; their secret values are not returned",
+        )
+        .with_response(list_schema::<UserToken>),
         post_route(tokens, user_management::create_token, "Create a token")
             .with_request(request_schema::<NewToken>)
             .with_created(response_schema::<CreatedToken>),

@@ -1,4 +1,4 @@
-//! Set of documents that a request would result in, compared with the present one, and the problems of this set.
+//! Set of documents that a request would produce, its differences from the present set, and its problems.
 
 use super::{DocumentAction, DocumentApplication, DocumentEffect, DocumentReport, SiteDocument, digest_of};
 use crate::AppState;
@@ -11,12 +11,12 @@ use std::path::Path;
 use store::documents::{DocumentBatch, DocumentContent, StoredDocument};
 use store::machine_removal::RemovedMachine;
 
-/// Remark at the end of a problem, which depends on earlier versions of the document.
+/// Text that ends a message about an invalid document if the previous version of this document remains in force.
 const IN_FORCE: &str = " (its last good version stays in force)";
 
 type Documents = BTreeMap<String, DocumentContent>;
 
-/// Present and resulting documents of a request.
+/// Present documents, and the documents that a request would produce.
 pub(super) struct CandidateSet {
     /// Revision of the present documents; `None` if they are the files of the server's directory.
     base: Option<i64>,
@@ -55,8 +55,8 @@ impl CandidateSet {
         CandidateSet::new(Some(stored.revision), before, asked)
     }
 
-    /// Creates the set for a database without documents. The documents in the server's directory are in force until now,
-    /// and are stored too, unless the request prunes.
+    /// Creates the set for a database without documents. Until now, the documents in the server's directory are in
+    /// force. Unless the request prunes, these documents are also stored.
     pub(super) fn from_directory(files: Vec<(String, DocumentContent)>, asked: DocumentApplication) -> CandidateSet {
         CandidateSet::new(None, files.into_iter().collect(), asked)
     }
@@ -72,8 +72,8 @@ impl CandidateSet {
         CandidateSet { base, before, after, requested, dry_run: asked.dry_run }
     }
 
-    /// Returns whether the database would change. The first request always changes it, even if all documents are equal
-    /// to the files.
+    /// Returns whether the request would change the database. The first request that stores documents always changes
+    /// the database, even if the documents are equal to the files.
     pub(super) fn has_changes(&self) -> bool {
         self.base.is_none() || self.before != self.after
     }
@@ -85,7 +85,8 @@ impl CandidateSet {
                 Some(_) => DocumentAction::Retained,
                 None => DocumentAction::Imported,
             },
-            // Before the first request, the database contains no documents.
+            // Without a revision (`base`), every document counts as created: the database does not contain any
+            // documents before the first request that stores some.
             (None, Some(_)) => DocumentAction::Created,
             (Some(_), Some(_)) if self.base.is_none() => DocumentAction::Created,
             (before, after) if before == after => DocumentAction::Unchanged,
@@ -113,7 +114,7 @@ impl CandidateSet {
         }
     }
 
-    /// Returns the resulting documents.
+    /// Returns the documents as they would be after the change.
     pub(super) fn document_set(&self) -> DocumentSet {
         let stored = |(path, content): (&String, &DocumentContent)| StoredDocument {
             path: path.clone(),
@@ -123,7 +124,8 @@ impl CandidateSet {
         DocumentSet::new(0, self.after.iter().map(stored))
     }
 
-    /// Returns the problems of the resulting documents that are new, or belong to documents that the request changes.
+    /// Returns the problems that the documents would have after the change, if they are new or concern documents in the
+    /// request.
     pub(super) fn find_new_problems(&self, after: &SiteScan, present: &SiteSnapshot, dir: &Path) -> Vec<String> {
         let plain = |problem: &String| problem.trim_end_matches(IN_FORCE).to_owned();
         let known: BTreeSet<String> = present.problems.iter().map(plain).collect();
@@ -150,7 +152,8 @@ impl CandidateSet {
     }
 }
 
-/// Loads the resulting documents as a server does. Blocks.
+/// Loads the documents as they would be after the change, in the same way as a server loads them. The function blocks
+/// the calling thread.
 pub(super) fn load_candidate(app: &AppState, set: DocumentSet) -> Result<SiteScan> {
     let documents = SiteDocuments::of_set(&app.dir, set);
     scan_completely(&documents, app.state.clone()).context(Phase::Serve, || "check the documents")

@@ -1,14 +1,15 @@
-//! Protection of machines whose files a request would remove. The server would treat such a machine as unknown.
+//! Protection of machines whose files a request would remove. Without its file, a machine becomes unknown to the
+//! server.
 
 use axum::http::StatusCode;
 use http_server::api_error::ApiError;
 use site::snapshot::SiteSnapshot;
 use store::machine_removal::{ProtectedMachine, RemovedMachine};
 
-/// Number of machines that a message lists.
-const SHOWN: usize = 20;
+/// Maximum number of machines that a message lists.
+const MAXIMUM_LISTED_MACHINES: usize = 20;
 
-/// Returns the machines that the resulting documents no longer describe.
+/// Returns the machines that the documents would no longer describe after the change.
 pub(super) fn find_removed(before: &SiteSnapshot, after: &SiteSnapshot) -> Vec<RemovedMachine> {
     let removed = before.machines().filter(|machine| after.find_machine(&machine.id).is_none());
     let removed = removed.map(|machine| RemovedMachine {
@@ -23,9 +24,9 @@ pub(super) fn refuse_removal(before: &SiteSnapshot, protected: &[ProtectedMachin
     let describe = |machine: &ProtectedMachine| {
         format!("machine {} ({}) {}", before.display_name(&machine.id), machine.id, machine.reason)
     };
-    let mut lines: Vec<String> = protected.iter().take(SHOWN).map(describe).collect();
-    if protected.len() > SHOWN {
-        lines.push(format!("and {} further machines", protected.len() - SHOWN));
+    let mut lines: Vec<String> = protected.iter().take(MAXIMUM_LISTED_MACHINES).map(describe).collect();
+    if protected.len() > MAXIMUM_LISTED_MACHINES {
+        lines.push(format!("and {} further machines", protected.len() - MAXIMUM_LISTED_MACHINES));
     }
     let why = format!(
         "apply: nothing was stored: the documents would remove machines that are in use; free these machines first with `drophammer machine free`, or include their files\n{lines}",

@@ -1,4 +1,5 @@
-//! Requests over IPMI. A script replaces ipmitool: it simulates a controller, and its quirks are shell code.
+//! Requests over IPMI. A script replaces ipmitool and simulates a controller. Each quirk of a controller is shell
+//! code in this script.
 
 use super::*;
 use PowerAction::{Cycle, Off, On, Pxe};
@@ -25,7 +26,7 @@ case "$*" in
 esac
 "#;
 
-/// Returns a quirk: ipmitool rejects these requests with this message.
+/// Returns a quirk: the controller rejects these requests with this message.
 fn rejects(requests: &str, message: &str) -> String {
     format!("case \"$*\" in {requests}) echo '{message}' >&2; exit 1 ;; esac")
 }
@@ -52,7 +53,7 @@ fn perform_anywhere(dir: &TempDir, action: PowerAction) -> Result<Option<String>
     perform(dir.path(), action, &TargetMachine::default())
 }
 
-/// Returns the requests that change something, without the common arguments.
+/// Returns the requests that change the machine, without the arguments that all requests have.
 fn changes(dir: &TempDir) -> Vec<String> {
     let log = fs::read_to_string(dir.path().join("log")).unwrap();
     let all = log.lines().map(|line| line.strip_prefix("hunter2 -I lanplus -H h -p 9001 -U admin -E ").expect(line));
@@ -64,7 +65,7 @@ const KEEP_FLAGS: &str = "raw 0x00 0x08 0x03 0x08";
 const PXE_EFI: &str = "chassis bootdev pxe options=efiboot";
 
 #[test]
-fn the_power_state_is_read_and_nothing_is_changed() {
+fn power_state_is_read_without_changes() {
     let target = TargetMachine { uuid: Some(GUID.to_owned()), firmware: None };
     for (reported, expected) in [("on", PowerState::On), ("off", PowerState::Off), ("", PowerState::Unknown)] {
         let dir = controller(reported, "");
@@ -97,7 +98,7 @@ fn each_action_is_requested_and_read_back() {
         (String::new(), "on", Cycle, &["chassis power cycle"]),
         (String::new(), "off", Cycle, &["chassis power on"]),
         (String::new(), "on", Pxe, &[KEEP_FLAGS, PXE_EFI]),
-        // The machine reaches the state although the request is rejected.
+        // The controller rejects the request, but the machine reaches the requested state.
         (
             format!("case \"$*\" in *'power off') echo off >power ;; esac; {}", present_state("*'power off'")),
             "on",
@@ -147,7 +148,7 @@ fn each_action_is_requested_and_read_back() {
 }
 
 #[test]
-fn the_boot_mode_is_that_of_the_machine() {
+fn pxe_request_uses_boot_mode_of_machine() {
     for (firmware, expected) in
         [(Some(FirmwareType::Uefi), PXE_EFI), (None, PXE_EFI), (Some(FirmwareType::Bios), "chassis bootdev pxe")]
     {
@@ -166,10 +167,11 @@ fn boot_flags_are_read_back() {
         (reports("8004"), "8000", Err("reports the boot flags 80 04, not a0 04")),
         (reports("2004"), "8000", Err("reports the boot flags 20 04, not a0 04")),
         (reports("a008"), "8000", Err("reports the boot flags a0 08, not a0 04")),
-        // ipmi_sim reports only the device. Expired flags look the same, and prove nothing.
-        (reports("0004"), "8000", Ok(Some("it is unknown whether the device is in force"))),
-        (reports("0004"), "0004", Ok(Some("it is unknown whether the device is in force"))),
-        (reports("0004"), "no", Ok(Some("it is unknown whether the device is in force"))),
+        // ipmi_sim reports only the device, as a controller does after the flags have expired. The response therefore
+        // proves nothing.
+        (reports("0004"), "8000", Ok(Some("neither whether this device is in force"))),
+        (reports("0004"), "0004", Ok(Some("neither whether this device is in force"))),
+        (reports("0004"), "no", Ok(Some("neither whether this device is in force"))),
         ("case \"$*\" in *bootdev*) exit ;; esac".to_owned(), "0004", Err("reports the boot flags 00 04, not a0 04")),
         ("case \"$*\" in *bootdev*) exit ;; esac".to_owned(), "8000", Err("reports the boot flags 80 00, not a0 04")),
         (rejects("*bootparam*", "Parameter not supported"), "8000", Ok(Some("does not report its boot flags"))),
@@ -201,7 +203,7 @@ fn a_change_without_effect_fails_with_both_values() {
 }
 
 #[test]
-fn what_goes_wrong_is_said_without_the_password() {
+fn errors_do_not_contain_the_password() {
     for (quirk, expected) in [
         (rejects("*", "Error: Unable to establish IPMI v2 / RMCP+ session"), "Unable to establish"),
         (rejects("*'power on'", "Set Chassis Power Control to Up/On failed: Unspecified error"), "Unspecified error"),
@@ -218,9 +220,9 @@ fn what_goes_wrong_is_said_without_the_password() {
     }
 }
 
-/// Some controllers report a GUID that differs from the firmware's UUID, so a difference only causes a warning.
+/// The GUID of some controllers differs from the firmware's UUID, so a difference only causes a warning.
 #[test]
-fn another_guid_is_a_warning() {
+fn differing_guid_is_a_warning() {
     let warned = |guid: &str, machine: Option<&str>| {
         let dir = controller("off", "");
         fs::write(dir.path().join("guid"), guid).unwrap();

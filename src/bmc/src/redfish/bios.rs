@@ -13,8 +13,7 @@ use std::collections::BTreeMap;
 /// Power state and boot targets of a system, and its BIOS.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct SystemState {
-    /// Power state: `On`, `Off`, or a transition between these two; `None` if the service does not report a power
-    /// state.
+    /// Power state: `On`, `Off`, or a transition between them; `None` if the service reports no power state.
     pub power: Option<String>,
     /// Boot targets that the service supports; empty if the service does not list them.
     pub boot_targets: Vec<String>,
@@ -25,9 +24,9 @@ pub struct SystemState {
 /// Bios resource of a system.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct BiosState {
-    /// Values that are in force.
+    /// Values that are in force now.
     pub current: Map<String, Value>,
-    /// Values that apply after a restart.
+    /// Values that take effect at the next restart.
     pub pending: Map<String, Value>,
     /// Attributes in the attribute registry, by name; empty if the service does not offer the registry.
     pub registry: BTreeMap<String, BiosAttribute>,
@@ -72,7 +71,7 @@ impl BiosState {
         self.reset_path.is_some()
     }
 
-    /// Returns a Bios resource with these values, whose attributes can be changed and reset.
+    /// Returns a Bios resource with these values, in which attributes can be changed and reset.
     #[cfg(any(test, feature = "testing"))]
     #[allow(clippy::unwrap_used)]
     pub fn with_values(current: Value, pending: Value, registry: Value) -> BiosState {
@@ -111,7 +110,8 @@ impl RedfishMachine<'_> {
     pub fn read_described_state(&self) -> Result<SystemState> {
         let mut state = self.read_state()?;
         if let Some(bios) = &mut state.bios {
-            // The registry is optional, and some services link to a registry that does not exist.
+            // The registry is optional, and some services link to a registry that does not exist, so errors are
+            // ignored.
             bios.registry = self.read_registry(&bios.registry_name).map(index_attributes).unwrap_or_default();
         }
         Ok(state)
@@ -132,8 +132,8 @@ impl RedfishMachine<'_> {
         })
     }
 
-    /// Reads the attributes of the registry with this name. The list of registries may contain the registry under
-    /// another name, as with sushy-emulator; the name in the registry itself must match.
+    /// Reads the attributes of the registry with this name. The name in the registry itself is compared, because the
+    /// list of registries may contain another name, as with sushy-emulator.
     fn read_registry(&self, name: &str) -> Result<Vec<BiosAttribute>> {
         let links = self.client.fetch_members("/redfish/v1/Registries")?;
         for link in links.iter().filter(|link| link.contains("BiosAttributeRegistry") || link.contains(name)) {
@@ -152,11 +152,11 @@ impl RedfishMachine<'_> {
         Ok(Vec::new())
     }
 
-    /// Requests these values, which take effect at the next restart. Afterwards, the pending values that the service
-    /// lists for these attributes must equal the requested values.
+    /// Requests these values, which take effect at the next restart, and checks that the service then lists them as
+    /// pending.
     ///
     /// # Errors
-    /// The service rejects the values, reports other values, or does not have a settings resource.
+    /// The service rejects the values, lists other pending values, or does not have a settings resource.
     pub fn set_attributes(&self, bios: &BiosState, settings: &[BiosSetting]) -> Result<()> {
         let Some(path) = &bios.settings_path else {
             return Err(bmc_refusal(format!(
@@ -202,11 +202,11 @@ fn read_attributes(resource: &Value) -> Map<String, Value> {
 }
 
 /// Describes the pending values that differ from the requested settings. Settings that the service does not list as
-/// pending are skipped, and checked after the restart.
+/// pending are skipped here; they are checked after the restart.
 fn find_unaccepted(settings: &[BiosSetting], pending: &Map<String, Value>) -> Vec<String> {
     let differing = settings.iter().filter_map(|BiosSetting { name, value }| {
         let reported = pending.get(name).filter(|reported| !reported.is_null() && !is_same_value(reported, value))?;
-        Some(format!("{name} {reported}, not {value}"))
+        Some(format!("{name}={reported} instead of {value}"))
     });
     differing.collect()
 }

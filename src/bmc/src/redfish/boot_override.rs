@@ -1,8 +1,8 @@
-//! Boot override of a system: the device from which the system boots once or always, in the boot mode of the machine.
+//! Boot override of a system: the device from which the system boots, once or always, in the boot mode of the machine.
 //!
-//! Some controllers fall back to legacy boot if the request does not contain the mode, and others reject the mode. Some
-//! controllers change the override only in the settings resource of the system. All variants are tried, and the
-//! override is read afterwards.
+//! Some controllers use legacy boot if the request does not contain the boot mode; others reject a request that
+//! contains it. Some controllers accept changes only in the settings resource of the system. All variants are tried,
+//! and the override is read back afterwards.
 
 use super::{RedfishMachine, find_settings, with_apply_time};
 use crate::{READS, READS_AFTER_REJECTION, bmc_refusal, read_until};
@@ -24,8 +24,8 @@ struct BootOverride<'a> {
 }
 
 impl RedfishMachine<'_> {
-    /// Sets the device from which the machine boots, once or always, and reads the override afterwards. Returns a
-    /// warning if the controller reports another value of `BootSourceOverrideEnabled`.
+    /// Sets the device from which the machine boots, once or always, and reads the override back. Returns a warning if
+    /// the controller reports another value of `BootSourceOverrideEnabled`.
     ///
     /// # Errors
     /// The service does not support the device, rejects the request, or reports another device or boot mode afterwards.
@@ -82,9 +82,8 @@ impl RedfishMachine<'_> {
         (!settings["Boot"]["BootSourceOverrideTarget"].is_null()).then_some(path)
     }
 
-    /// Requests the override at a path. The first request contains the boot mode. If the controller rejects the mode,
-    /// the request is repeated without the mode. If the override did not take effect, returns the reason as the inner
-    /// error.
+    /// Requests the override at a path, first with the boot mode. If the controller rejects the mode, repeats the
+    /// request without it. The inner error is the reason why the override did not take effect.
     fn try_override(
         &self,
         path: &str,
@@ -108,8 +107,8 @@ impl RedfishMachine<'_> {
             let boot = read_until(reads, || self.read_override(path, wanted), |boot| differs(boot).is_none())?;
             match (differs(&boot), rejection) {
                 (None, _) => return Ok(Ok(self.explain_duration(&boot, wanted))),
-                // The request is repeated without the mode only if the mode is preserved: otherwise the override of a
-                // UEFI machine could become a legacy boot.
+                // The request is repeated without the mode only if the current mode is the requested one. Otherwise,
+                // a UEFI machine could boot in legacy mode.
                 (Some(_), Some(_)) if rejects_mode && mode.is_some() && wanted.is_preserved_by(before) => mode = None,
                 (Some(_), Some(error)) => return Ok(Err(error.to_string())),
                 (Some(why), None) => {
@@ -122,8 +121,8 @@ impl RedfishMachine<'_> {
         }
     }
 
-    /// Reads the boot override of the system. If the override of the system does not have the requested target, returns
-    /// the override in the resource at `path` instead.
+    /// Reads the boot override of the system. If it does not have the requested target, returns the override in the
+    /// resource at `path` instead.
     fn read_override(&self, path: &str, wanted: &BootOverride) -> Result<Value> {
         let boot = self.client.fetch(&self.path)?.document["Boot"].take();
         match path == self.path || boot["BootSourceOverrideTarget"].as_str() == Some(wanted.target) {
@@ -132,8 +131,8 @@ impl RedfishMachine<'_> {
         }
     }
 
-    /// Returns a warning if the reported `BootSourceOverrideEnabled` differs from the requested one. sushy-emulator,
-    /// for instance, always reports `Continuous`.
+    /// Returns a warning if the reported `BootSourceOverrideEnabled` differs from the requested value. sushy-emulator,
+    /// for example, always reports `Continuous`.
     fn explain_duration(&self, boot: &Value, wanted: &BootOverride) -> Option<String> {
         let enabled = boot["BootSourceOverrideEnabled"].as_str().filter(|enabled| *enabled != wanted.enabled)?;
         let url = self.client.url;
@@ -154,14 +153,14 @@ impl BootOverride<'_> {
         json!({ "Boot": boot })
     }
 
-    /// Describes the first property whose value differs from the requested value. The description contains both values.
-    /// `sent_mode` is `None` if the request omitted the mode.
+    /// Describes the first property whose value differs from the requested value, with both values. `sent_mode` is
+    /// `None` if the request did not contain the mode.
     fn find_difference(&self, boot: &Value, sent_mode: Option<&str>) -> Option<String> {
         let text = |name: &str| boot[name].as_str();
         let expected_mode = sent_mode.or(self.mode.filter(|mode| *mode == UEFI));
         let differences = [
             ("BootSourceOverrideTarget", text("BootSourceOverrideTarget").or(Some("unknown")), Some(self.target)),
-            // The value `Continuous` is accepted here, because `explain_duration` returns a warning for it.
+            // `Continuous` is accepted here, because `explain_duration` returns a warning about it.
             (
                 "BootSourceOverrideEnabled",
                 text("BootSourceOverrideEnabled").filter(|it| *it != "Continuous"),
@@ -172,17 +171,16 @@ impl BootOverride<'_> {
         let mut differences =
             differences.into_iter().filter_map(|(name, actual, expected)| Some((name, actual?, expected?)));
         let (name, actual, expected) = differences.find(|(_, actual, expected)| actual != expected)?;
-        Some(sanitize_line(&format!("{name} {actual}, not {expected}")))
+        Some(sanitize_line(&format!("{name}={actual} instead of {expected}")))
     }
 
-    /// Returns whether a request without a boot mode would also result in the requested mode.
+    /// Returns whether a request without a boot mode would result in the requested mode.
     fn is_preserved_by(&self, before: &Value) -> bool {
         self.mode != Some(UEFI) || before[MODE].as_str() == self.mode
     }
 }
 
-/// Returns the boot mode to request: the mode of the registered firmware type or, if the type is unknown, the current
-/// mode.
+/// Returns the boot mode to request: that of the registered firmware type, or the current mode if the type is unknown.
 fn select_mode(boot: &Value, firmware: Option<FirmwareType>) -> Option<&str> {
     let present = boot[MODE].as_str()?;
     Some(match firmware {
@@ -192,7 +190,7 @@ fn select_mode(boot: &Value, firmware: Option<FirmwareType>) -> Option<&str> {
     })
 }
 
-/// Returns the values of a list, joined by commas. Returns `None` if the list is empty or contains this value.
+/// Returns the values of a list, joined by commas; `None` if the list is empty or contains `value`.
 fn list_excluding(list: &Value, value: &str) -> Option<String> {
     let known: Vec<&str> = list.as_array().into_iter().flatten().filter_map(Value::as_str).collect();
     (!known.is_empty() && !known.contains(&value)).then(|| known.join(", "))

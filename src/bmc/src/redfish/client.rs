@@ -1,7 +1,7 @@
-//! Requests to one controller: redirects, ETags, and the controller's error messages.
+//! Requests to one controller, including redirects, ETags, and the error messages of controllers.
 //!
-//! Each request uses its own connection, since some controllers close connections without notice. The password is never
-//! sent to another origin.
+//! Each request opens a new connection, because some controllers close connections without notice. The password is
+//! never sent to another origin.
 
 use super::etag;
 use super::session::Session;
@@ -18,12 +18,12 @@ use serde_json::Value;
 use std::cell::RefCell;
 use std::time::Duration;
 
-const ANSWER: Duration = Duration::from_secs(60);
-/// Maximum size of a response, in bytes. A system with all of its sensors fits in such a response.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(60);
+/// Maximum size of a response, in bytes. A system resource with all of its sensors is smaller.
 const ANSWER_BYTES: u64 = 4 << 20;
 /// Maximum number of redirects of one request.
 const REDIRECTS: usize = 4;
-/// Maximum number of pages of a collection. Controllers return at least a few dozen members in each page.
+/// Maximum number of pages of a collection. Each page of a controller contains at least a few dozen members.
 const MEMBER_PAGES: usize = 64;
 /// Maximum length of a controller's error message, in bytes.
 const MESSAGE_BYTES: usize = 300;
@@ -34,7 +34,7 @@ pub(crate) struct RedfishClient<'a> {
     pub(super) bmc: &'a Bmc,
     /// URL of the controller, without a path.
     pub(super) url: &'a str,
-    /// Session, if the controller does not accept Basic authentication.
+    /// Session; `None` if the controller accepts Basic authentication, or no session was opened yet.
     pub(super) session: RefCell<Option<Session>>,
     pub(super) guard: &'a dyn WriteGuard,
 }
@@ -62,7 +62,7 @@ pub(super) struct RedfishResponse {
     body: Vec<u8>,
 }
 
-/// Resource, with the ETags that a request to change the resource must contain.
+/// Resource, with the ETags that are sent in a request to change it.
 pub(super) struct RedfishResource {
     pub document: Value,
     etag: Option<String>,
@@ -102,8 +102,8 @@ impl<'a> RedfishClient<'a> {
         next.map_or(Ok(members), |_| Err(too_long()))
     }
 
-    /// Changes a resource that was read before. If the controller rejects the ETag, the request is repeated with the
-    /// other forms of the ETag.
+    /// Changes a resource that was read before. If the controller rejects the ETag, repeats the request with other
+    /// forms of the ETag.
     pub(super) fn patch(&self, path: &str, resource: &RedfishResource, body: &Value) -> Result<RedfishResponse> {
         let attempts = etag::list_attempts(resource.etag.as_deref(), resource.document["@odata.etag"].as_str());
         let mut attempts = attempts.iter();
@@ -129,14 +129,14 @@ impl<'a> RedfishClient<'a> {
         Ok(response)
     }
 
-    /// Sends a request, and follows redirects within the controller. Opens a session if the controller requires one.
+    /// Sends a request, and follows redirects to the same controller. Opens a session if the controller requires one.
     pub(super) fn send(&self, request: &RedfishRequest) -> Result<RedfishResponse> {
         let mut url = self.resolve_link(request.path)?;
         let mut may_open_session = !request.is_anonymous && request.method != Method::DELETE;
         for _ in 0..=REDIRECTS + 1 {
             let response = self.send_once(request, &url)?;
             // A session is opened even if the controller offers Basic authentication, because some controllers offer it
-            // although it is disabled. If an existing session is rejected, it has expired and is replaced.
+            // while it is disabled. A session that the controller rejects has expired, and is replaced.
             if may_open_session && response.status == StatusCode::UNAUTHORIZED {
                 may_open_session = false;
                 self.open_session().map_err(|why| {
@@ -159,8 +159,11 @@ impl<'a> RedfishClient<'a> {
 
     fn send_once(&self, request: &RedfishRequest, url: &Url) -> Result<RedfishResponse> {
         let Bmc { username, password, .. } = self.bmc;
-        let builder =
-            self.http.request(request.method.clone(), url.clone()).timeout(ANSWER).header("OData-Version", "4.0");
+        let builder = self
+            .http
+            .request(request.method.clone(), url.clone())
+            .timeout(REQUEST_TIMEOUT)
+            .header("OData-Version", "4.0");
         let builder = request.body.iter().fold(builder, |builder, body| builder.json(body));
         let builder = request.if_match.iter().fold(builder, |builder, etag| builder.header(IF_MATCH, *etag));
         let builder = match &*self.session.borrow() {
@@ -182,7 +185,7 @@ impl<'a> RedfishClient<'a> {
         Ok(RedfishResponse { status, headers, body: body.ok_or_else(too_long)? })
     }
 
-    /// Resolves a link in a response. The target must be on the same controller.
+    /// Resolves a link in a response. Fails if the target is on another host.
     fn resolve_link(&self, link: &str) -> Result<Url> {
         let base = Url::parse(self.url)
             .context(Phase::Control, || format!("cannot parse the address {url}", url = self.url))?;
@@ -195,9 +198,10 @@ impl<'a> RedfishClient<'a> {
         })
     }
 
-    /// Returns the URL to which the response redirects the request; `None` if the response is not a redirect. For
-    /// requests other than GET, a redirect is followed if its status is 307 or 308. With any other status except 303,
-    /// which would change the method, it is followed only if the new path differs by nothing but a trailing slash.
+    /// Returns the URL to which the response redirects the request; `None` if it is not a redirect. GET requests follow
+    /// every redirect. Other requests follow redirects with status 307 or 308. A redirect with another status is
+    /// followed only if the new path differs from the old one by a trailing slash alone. Status 303 is never followed,
+    /// because it would change the method.
     fn find_redirect(&self, method: &Method, url: &Url, response: &RedfishResponse) -> Result<Option<Url>> {
         if !matches!(response.status.as_u16(), 301 | 302 | 303 | 307 | 308) {
             return Ok(None);
@@ -229,7 +233,7 @@ impl<'a> RedfishClient<'a> {
         }
     }
 
-    /// Returns the response. If its status is not a success, returns an error with the controller's message.
+    /// Returns the response. If its status is an error, returns an error with the controller's message.
     pub(super) fn expect_success(&self, response: RedfishResponse) -> Result<RedfishResponse> {
         match response.status.is_success() {
             true => Ok(response),
@@ -266,8 +270,8 @@ impl RedfishResponse {
         String::from_utf8_lossy(&self.body).contains(text)
     }
 
-    /// Returns whether the controller may accept the request in another form or at another time, according to the
-    /// status.
+    /// Returns whether a controller that responds with this status may accept the request in another form, or at a
+    /// later time.
     pub(super) fn is_unsupported(&self) -> bool {
         matches!(self.status.as_u16(), 400 | 404 | 405 | 409 | 422 | 501)
     }
@@ -278,7 +282,7 @@ impl RedfishResponse {
         matches!(self.status.as_u16(), 412 | 428) || self.status == StatusCode::BAD_REQUEST && names_etag()
     }
 
-    /// Returns Redfish's messages. Messages without a text are represented by their id and arguments.
+    /// Returns the messages in Redfish's format. A message without text is represented by its id and arguments.
     fn message(&self) -> String {
         let value: Value = serde_json::from_slice(&self.body).unwrap_or_default();
         let error = &value["error"];
@@ -302,7 +306,7 @@ fn format_message(message: &Value) -> Option<String> {
     if let Some(text) = message["Message"].as_str().filter(|text| !text.is_empty()) {
         return Some(text.to_owned());
     }
-    // Older versions of iLO use the spelling MessageID.
+    // Both spellings are tried, because older versions of iLO use the spelling MessageID.
     let id = message["MessageId"].as_str().or(message["MessageID"].as_str())?;
     let args = message["MessageArgs"].as_array().into_iter().flatten().filter_map(Value::as_str).collect::<Vec<_>>();
     Some(if args.is_empty() { id.to_owned() } else { format!("{id}: {}", args.join(", ")) })

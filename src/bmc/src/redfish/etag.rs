@@ -1,9 +1,8 @@
-//! ETags of resources, in the forms that controllers accept in `If-Match`.
+//! ETags of resources, in the forms that controllers accept in the header `If-Match`.
 
-/// Returns the values of `If-Match` to try for a resource, in this order. The first values are the ETag in the header
-/// and the ETag in the document, each as received and in its strong form. The next value is `None`, which omits the
-/// header, since some controllers reject every value. The last value is `*`, since other controllers require the
-/// header, but do not provide an ETag.
+/// Returns the values of `If-Match` to try for a resource, in this order. First come the ETags in the header and in
+/// the document, each as received and in its strong form. Then `None` omits the header, because some controllers
+/// reject every value. The last value is `*`, for controllers that require the header but provide no ETag.
 pub(super) fn list_attempts(header: Option<&str>, document: Option<&str>) -> Vec<Option<String>> {
     let mut attempts = Vec::new();
     for etag in [header, document].into_iter().flatten().filter(|etag| is_header_value(etag)) {
@@ -17,13 +16,13 @@ pub(super) fn list_attempts(header: Option<&str>, document: Option<&str>) -> Vec
     attempts
 }
 
-/// Returns the ETag in its strong form: without `W/`, doubled quotation marks, or the suffix of compressed responses.
+/// Returns the ETag in its strong form: without `W/`, doubled quotation marks, and the suffix of compressed responses.
 fn to_strong_form(etag: &str) -> String {
     let opaque = etag.trim().trim_start_matches("W/").trim_matches('"');
     format!("\"{}\"", opaque.trim_end_matches("-gzip"))
 }
 
-/// Returns whether the ETag can be sent in a header. The ETag in a document may contain any characters.
+/// Returns whether the ETag can be sent in a header. An ETag in a document may contain any characters.
 fn is_header_value(etag: &str) -> bool {
     !etag.is_empty() && etag.bytes().all(|byte| byte.is_ascii_graphic() || byte == b' ')
 }

@@ -1,4 +1,5 @@
-//! Power control of a system: selection of a supported reset type, and check of the power state afterwards.
+//! Power control of a system: it selects a reset type that the controller supports, and checks the power state
+//! afterwards.
 
 use super::RedfishMachine;
 use super::client::RedfishResource;
@@ -50,8 +51,8 @@ impl RedfishMachine<'_> {
             Ok(kind) => self.await_restart(&system, kind),
             Err(_) => {
                 self.switch_off()?;
-                // Switching on is retried, because some controllers refuse it for some seconds after the machine was
-                // switched off.
+                // Some controllers refuse to switch on a machine for some seconds after it was switched off, so this is
+                // retried.
                 read_until(READS_AFTER_REJECTION, || self.switch_on(), |()| true)
             }
         }
@@ -67,8 +68,8 @@ impl RedfishMachine<'_> {
         }
     }
 
-    /// Waits until the machine is on again. If the controller reports the time of the last reset, this time must have
-    /// changed too, because the power state is the same before and after a restart.
+    /// Waits until the machine is on again. The power state is the same before and after a restart, so if the
+    /// controller reports the time of the last reset, this time must also have changed.
     fn await_restart(&self, before: &RedfishResource, kind: &'static str) -> Result<()> {
         let former = &before.document[LAST_RESET];
         let is_unchanged = |system: &RedfishResource| former.is_string() && system.document[LAST_RESET] == *former;
@@ -82,8 +83,8 @@ impl RedfishMachine<'_> {
         self.await_state(ON, Ok(kind))
     }
 
-    /// Waits until the controller reports the state. If the controller has rejected the request but the machine reaches
-    /// the state, the request counts as successful.
+    /// Waits until the controller reports the state. The request counts as successful if the machine reaches the state,
+    /// even if the controller has rejected the request.
     fn await_state(&self, state: &str, requested: ResetResult) -> Result<()> {
         let reads = if requested.is_ok() { READS } else { READS_AFTER_REJECTION };
         let system = read_until(reads, || self.client.fetch(&self.path), |system| is_in_state(system, state))?;
@@ -100,12 +101,14 @@ impl RedfishMachine<'_> {
         }
     }
 
-    /// Requests the first of these reset types that the controller accepts.
+    /// Requests these reset types in order, until the controller accepts one of them.
     fn request_reset(&self, system: &RedfishResource, kinds: &[&'static str]) -> Result<ResetResult> {
         let reset = &system.document["Actions"]["#ComputerSystem.Reset"];
         let place = format!("{}{}", self.client.url, self.path);
         let Some(target) = reset["target"].as_str() else {
-            return Err(bmc_refusal(format!("{place} cannot be switched: it does not support ComputerSystem.Reset")));
+            return Err(bmc_refusal(format!(
+                "cannot switch the power of {place}: the system does not support ComputerSystem.Reset"
+            )));
         };
         let allowed = self.list_reset_types(reset);
         let supported = allowed.as_ref().map_or("not listed".to_owned(), |allowed| allowed.join(", "));
@@ -126,7 +129,7 @@ impl RedfishMachine<'_> {
         Ok(Err(rejection))
     }
 
-    /// Returns the reset types that the controller supports, as listed by the action or its `@Redfish.ActionInfo`;
+    /// Returns the reset types that the controller supports, as listed in the action or in its `@Redfish.ActionInfo`;
     /// `None` if neither lists them.
     fn list_reset_types(&self, reset: &Value) -> Option<Vec<String>> {
         read_strings(&reset["ResetType@Redfish.AllowableValues"]).or_else(|| {

@@ -1,5 +1,5 @@
-//! Tests of every quirk of the test double with every operation that the quirk affects. The tests check the requests
-//! that are sent, and the results.
+//! Tests of each quirk of the test double, with each operation that the quirk affects. They check the requests and
+//! the results.
 
 use super::test_double::*;
 use super::*;
@@ -19,7 +19,7 @@ const SYSTEM_ONLY: &str = "PATCH 1 -";
 const SETTINGS_UEFI: &str = "PATCH SD UEFI";
 
 #[test]
-fn every_quirk_boots_over_pxe_once_in_the_boot_mode_of_the_machine() {
+fn pxe_boot_is_set_once_despite_every_quirk() {
     for (quirks, expected) in [
         (&[][..], &[SYSTEM_UEFI][..]),
         (&[Slash(301)], &[SYSTEM_UEFI; 2]),
@@ -66,14 +66,14 @@ fn every_quirk_boots_over_pxe_once_in_the_boot_mode_of_the_machine() {
 }
 
 #[test]
-fn every_quirk_switches_the_power() {
+fn power_actions_succeed_despite_every_quirk() {
     const OFF_ON: &[&str] = &["POST ForceOff", "POST On"];
     for (quirks, power, action, expected) in [
         (&[][..], "Off", PowerAction::On, &["POST On"][..]),
         (&[], "On", PowerAction::Off, &["POST ForceOff"]),
         (&[], "On", PowerAction::Cycle, &["POST ForceRestart"]),
         (&[], "Off", PowerAction::Cycle, &["POST On"]),
-        // A machine that is already in the requested state is not switched.
+        // No request is sent for a machine that is already in the requested state.
         (&[Conflict], "On", PowerAction::On, &[]),
         (&[Conflict], "Off", PowerAction::Off, &[]),
         (&[Slash(308)], "On", PowerAction::Off, &["POST ForceOff"; 2]),
@@ -137,11 +137,11 @@ fn a_change_without_effect_fails_with_both_values() {
             "reset type ForceRestart, but reports no restart: LastResetTime is still",
         ),
         (&[PowerUnknown], "On", PowerAction::Off, "PowerState unknown, not Off"),
-        (&[Ignores], "On", PowerAction::Pxe, "BootSourceOverrideTarget None, not Pxe"),
-        (&[ModeIgnored], "On", PowerAction::Pxe, "BootSourceOverrideMode Legacy, not UEFI"),
-        (&[BootMissing], "On", PowerAction::Pxe, "BootSourceOverrideTarget unknown, not Pxe"),
+        (&[Ignores], "On", PowerAction::Pxe, "BootSourceOverrideTarget=None instead of Pxe"),
+        (&[ModeIgnored], "On", PowerAction::Pxe, "BootSourceOverrideMode=Legacy instead of UEFI"),
+        (&[BootMissing], "On", PowerAction::Pxe, "BootSourceOverrideTarget=unknown instead of Pxe"),
         (&[PxeMissing], "On", PowerAction::Pxe, "cannot boot from Pxe; supported targets: None, Hdd"),
-        (&[ModeLost, ModeReadOnly], "On", PowerAction::Pxe, "BootSourceOverrideMode Legacy, not UEFI"),
+        (&[ModeLost, ModeReadOnly], "On", PowerAction::Pxe, "BootSourceOverrideMode=Legacy instead of UEFI"),
         (
             &[Types(&["On", "GracefulShutdown"])],
             "On",
@@ -171,7 +171,7 @@ fn a_change_without_effect_fails_with_both_values() {
 }
 
 #[test]
-fn the_firmware_that_a_machine_registered_with_selects_the_boot_mode() {
+fn registered_firmware_type_selects_the_boot_mode() {
     for (present, firmware, quirks, expected) in [
         ("Legacy", Some(FirmwareType::Uefi), &[][..], Ok("UEFI")),
         ("UEFI", Some(FirmwareType::Uefi), &[ModeReadOnly], Ok("UEFI")),
@@ -179,7 +179,7 @@ fn the_firmware_that_a_machine_registered_with_selects_the_boot_mode() {
         ("Legacy", None, &[ModeLost], Ok("Legacy")),
         ("Legacy", Some(FirmwareType::Bios), &[ModeReadOnly], Ok("Legacy")),
         ("Legacy", Some(FirmwareType::Uefi), &[ModeMissing], Ok("Legacy")),
-        // A UEFI machine cannot be installed by a legacy boot, so the override is not changed.
+        // A UEFI installation does not start from a legacy boot, so the override is not changed.
         ("Legacy", Some(FirmwareType::Uefi), &[ModeReadOnly], Err("PropertyNotWritable: BootSourceOverrideMode")),
     ] {
         let double = RedfishDouble::start("On", quirks);
@@ -197,7 +197,7 @@ fn the_firmware_that_a_machine_registered_with_selects_the_boot_mode() {
 }
 
 #[test]
-fn a_session_ends_with_the_action_and_its_requests_have_no_other_credentials() {
+fn session_is_deleted_and_used_without_other_credentials() {
     let double = RedfishDouble::start("On", &[SessionOnly]);
     switch(&double, PowerAction::Off).unwrap();
     assert!(double.state().session_has_ended());

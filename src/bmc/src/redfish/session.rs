@@ -1,5 +1,5 @@
-//! Sessions, for controllers that do not accept Basic authentication. A client that is dropped closes its session,
-//! because controllers limit the number of sessions.
+//! Sessions, for controllers that do not accept Basic authentication. A dropped client closes its session, because
+//! controllers limit the number of sessions.
 
 use super::client::{RedfishClient, RedfishRequest};
 use crate::bmc_refusal;
@@ -8,15 +8,15 @@ use reqwest::Method;
 use reqwest::header::{HeaderValue, LOCATION};
 use serde_json::json;
 
-/// Session at a controller.
+/// Session that was opened at a controller.
 pub(super) struct Session {
     pub token: HeaderValue,
-    /// Link to the session; `None` if the controller does not return a link.
+    /// Link to the session; `None` if the controller has not returned a link.
     link: Option<String>,
 }
 
 impl RedfishClient<'_> {
-    /// Opens a session, which replaces the expired session if there is one.
+    /// Opens a session. The new session replaces the expired session, if there is one.
     pub(super) fn open_session(&self) -> Result<()> {
         let path = self.find_sessions();
         let body = json!({ "UserName": self.bmc.username, "Password": self.bmc.password.reveal() });
@@ -35,7 +35,7 @@ impl RedfishClient<'_> {
         Ok(())
     }
 
-    /// Reads the path of the session collection from the service root, which is readable without credentials.
+    /// Reads the path of the session collection from the service root, which can be read without credentials.
     fn find_sessions(&self) -> String {
         let root = RedfishRequest { is_anonymous: true, ..RedfishRequest::new(Method::GET, "/redfish/v1/") };
         let root = self.send(&root).ok().and_then(|response| response.document());
@@ -47,7 +47,7 @@ impl RedfishClient<'_> {
 impl Drop for RedfishClient<'_> {
     fn drop(&mut self) {
         let link = self.session.borrow().as_ref().and_then(|session| session.link.clone());
-        // An error is ignored: if the deletion fails, the controller closes the session after a timeout.
+        // An error is ignored: a session that is not deleted ends after a timeout.
         let _ = link.map(|link| self.send(&RedfishRequest::new(Method::DELETE, &link)));
     }
 }

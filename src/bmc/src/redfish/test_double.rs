@@ -1,4 +1,4 @@
-//! Test double of a Redfish controller with one system. Each quirk of real controllers can be switched on.
+//! Test double of a Redfish controller with one system. It can simulate each quirk of real controllers.
 
 mod quirk;
 
@@ -20,16 +20,15 @@ const MODE: &str = "BootSourceOverrideMode";
 #[derive(Debug, Clone)]
 pub struct DoubleState {
     pub power: &'static str,
-    /// Boot override: enabled, target and mode.
+    /// Boot override, by the three properties of Redfish: `BootSourceOverrideEnabled`, target and mode.
     pub boot: [String; 3],
-    /// Power state and boot override before a change, and the number of further reads that still report this former
-    /// state.
+    /// Power state and boot override before the last change, and the number of further reads that still report them.
     former: Option<(&'static str, [String; 3], u32)>,
     unavailable: u32,
     busy: u32,
-    /// Number of changes of the power state. The reported time of the last reset is computed from this number.
+    /// Number of changes of the power state, from which the reported time of the last reset is computed.
     resets: u32,
-    /// Number of requests that the session still permits.
+    /// Number of requests after which the session ends.
     session: Option<u32>,
 }
 
@@ -78,7 +77,7 @@ impl RedfishDouble {
         self.http.requests()
     }
 
-    /// Returns the requests that changed the system, as strings: `POST` and the reset type (`POST ForceOff`), or
+    /// Returns the requests that have changed the system, as strings: `POST` and the reset type (`POST ForceOff`), or
     /// `PATCH`, the last segment of the path, and the boot mode.
     pub fn changes(&self) -> Vec<String> {
         let changes = self.requests().into_iter().filter_map(|request| {
@@ -96,8 +95,8 @@ impl RedfishDouble {
     }
 }
 
-/// Converts a response so that its connection stays open for this number of milliseconds, and is then closed without
-/// notice.
+/// Modifies a response so that the connection is closed without notice, this number of milliseconds after the response
+/// was sent.
 fn to_late_close(response: &Act, milliseconds: u64) -> Act {
     let body = String::from_utf8_lossy(response.body.as_deref().unwrap_or_default()).into_owned();
     let status = response.status.unwrap_or(200);
@@ -106,7 +105,7 @@ fn to_late_close(response: &Act, milliseconds: u64) -> Act {
 }
 
 fn refuse(status: u16, message: &str) -> Act {
-    Act::says(
+    Act::respond(
         status,
         &json!({"error": {"code": "Base.1.0.GeneralError", "message": "See @Message.ExtendedInfo.",
         "@Message.ExtendedInfo": [{"MessageId": "Base.1.0.X", "Message": message}]}})
@@ -138,9 +137,9 @@ impl Exchange<'_> {
                 "POST" if path.ends_with("ComputerSystem.Reset") => self.reset(),
                 "DELETE" if path == "/redfish/v1/Sessions/7" => {
                     self.state.session = None;
-                    Act::says(204, "")
+                    Act::respond(204, "")
                 }
-                _ => Act::says(404, "{}"),
+                _ => Act::respond(404, "{}"),
             }
         })
     }
@@ -148,7 +147,7 @@ impl Exchange<'_> {
     fn redirect(&self) -> Option<Act> {
         let Request { path, .. } = self.request;
         let host = self.request.header("host").unwrap_or_default();
-        let to = |status, location| Act { headers: vec![("Location", location)], ..Act::says(status, "") };
+        let to = |status, location| Act { headers: vec![("Location", location)], ..Act::respond(status, "") };
         match self.find(|quirk| if let Slash(status) = quirk { Some(*status) } else { None }) {
             _ if self.has(RedirectsForever) => Some(to(308, path.clone())),
             _ if path.ends_with('/') => None,
@@ -169,7 +168,7 @@ impl Exchange<'_> {
             self.state.session = is_valid.then_some(expires.unwrap_or(u32::MAX));
             let headers = vec![("X-Auth-Token", "token".to_owned()), ("Location", "/redfish/v1/Sessions/7".to_owned())];
             return Some(if is_valid {
-                Act { headers, ..Act::says(201, "{}") }
+                Act { headers, ..Act::respond(201, "{}") }
             } else {
                 refuse(401, "no such user: hunter3")
             });
@@ -188,7 +187,7 @@ impl Exchange<'_> {
                 Some(Act { headers: offer, ..refuse(401, "session required") })
             }
             () if !is_authorized && (is_session_only || self.has(NoSession)) => Some(refuse(401, "session required")),
-            () if !is_authorized => Some(Act { headers: offer, ..Act::says(401, "{}") }),
+            () if !is_authorized => Some(Act { headers: offer, ..Act::respond(401, "{}") }),
             () if self.has(PasswordChange) => Some(refuse(403, "The password must be changed first.")),
             () if self.has(Forbidden) && is_change => Some(refuse(403, "The role lacks privileges for this.")),
             () => None,
@@ -206,12 +205,12 @@ impl Exchange<'_> {
             "/redfish/v1/Systems/1/ResetActionInfo" => json!({"Parameters": [{"Name": "Other"}, types]}),
             SYSTEM if self.state.unavailable > 0 => {
                 self.state.unavailable -= 1;
-                return Act::says(503, "");
+                return Act::respond(503, "");
             }
             SYSTEM => self.describe_system(),
             SETTINGS if self.has(SettingsOther) => json!({"Boot": {"BootOrder": []}}),
             SETTINGS => json!({"Boot": self.describe_boot(&self.state.boot)}),
-            _ => return Act::says(404, "{}"),
+            _ => return Act::respond(404, "{}"),
         };
         let etag = match () {
             () if self.has(EtagWeak) => "W/\"7\"",
@@ -221,7 +220,7 @@ impl Exchange<'_> {
             () => "\"7\"",
         };
         let headers = if etag.is_empty() { Vec::new() } else { vec![("ETag", etag.to_owned())] };
-        Act { headers, ..Act::says(200, &document.to_string()) }
+        Act { headers, ..Act::respond(200, &document.to_string()) }
     }
 
     fn list_types(&self) -> Value {
@@ -281,7 +280,7 @@ impl Exchange<'_> {
         system
     }
 
-    /// Records the former state before a change. Sets how many of the next reads report this state, and how many fail.
+    /// Records the state before a change. Sets how many of the next reads report this state, and how many reads fail.
     fn begin_change(&mut self) {
         let lag = self.find(|quirk| if let Lag(reads) = quirk { Some(*reads) } else { None });
         self.state.former = lag.map(|reads| (self.state.power, self.state.boot.clone(), reads));
@@ -313,14 +312,14 @@ impl Exchange<'_> {
                 return refuse(400, "apply time");
             }
             SYSTEM if self.has(SettingsOnly) => return refuse(400, "moved to the settings"),
-            SYSTEM if self.has(SettingsSilent) => return Act::says(204, ""),
-            _ if self.has(Ignores) || self.has(BootMissing) => return Act::says(204, ""),
+            SYSTEM if self.has(SettingsSilent) => return Act::respond(204, ""),
+            _ if self.has(Ignores) || self.has(BootMissing) => return Act::respond(204, ""),
             _ if self.has(ModeRequired) && mode.is_empty() => {
                 return refuse(400, "BootSourceOverrideMode is required.");
             }
             _ if self.has(ModeReadOnly) && !mode.is_empty() => {
                 let info = json!([{"MessageId": "Base.1.4.PropertyNotWritable", "MessageArgs": [MODE]}]);
-                return Act::says(400, &json!({"error": {"@Message.ExtendedInfo": info}}).to_string());
+                return Act::respond(400, &json!({"error": {"@Message.ExtendedInfo": info}}).to_string());
             }
             _ => {}
         }
@@ -329,7 +328,7 @@ impl Exchange<'_> {
         let mode = if mode.is_empty() { former_mode.to_owned() } else { mode };
         let mode = if self.has(ModeIgnored) { "Legacy".to_owned() } else { mode };
         self.state.boot = [text("BootSourceOverrideEnabled"), text("BootSourceOverrideTarget"), mode];
-        if self.has(ErrorDespiteChange) { refuse(400, "depends on another attribute") } else { Act::says(204, "") }
+        if self.has(ErrorDespiteChange) { refuse(400, "depends on another attribute") } else { Act::respond(204, "") }
     }
 
     fn reset(&mut self) -> Act {
@@ -355,6 +354,6 @@ impl Exchange<'_> {
             self.state.busy =
                 self.find(|quirk| if let BusyAfterOff(times) = quirk { Some(*times) } else { None }).unwrap_or(0);
         }
-        Act::says(204, "")
+        Act::respond(204, "")
     }
 }

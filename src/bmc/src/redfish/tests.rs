@@ -1,4 +1,4 @@
-//! Selection of the machine among the systems of a Redfish controller, and errors of the controller.
+//! Selection of the machine's system among the systems of a Redfish controller, and error messages of controllers.
 
 use super::*;
 use crate::switch_power;
@@ -14,14 +14,14 @@ fn bmc(server: &Server, system: Option<&str>) -> Bmc {
     Bmc { at, username: "admin".to_owned(), password: SecretText::new("hunter2"), insecure: false }
 }
 
-/// Restarts the machine with this id.
+/// Restarts the machine whose firmware reports this UUID.
 fn restart(bmc: &Bmc, id: Option<&str>) -> Result<Option<String>> {
     let target = TargetMachine { uuid: id.map(str::to_owned), firmware: None };
     switch_power(bmc, PowerAction::Cycle, &target, &crate::Unguarded)
 }
 
 #[test]
-fn the_power_state_of_the_machines_system_is_read() {
+fn reads_power_state_of_system_with_machine_uuid() {
     let target = |uuid: &str| TargetMachine { uuid: Some(uuid.to_owned()), firmware: None };
     let server = systems(&["other", "4C4C4544-0051-3010-8052-B4C04F4D0001"]);
     assert_eq!(crate::read_power_state(&bmc(&server, None), &target(ID)).unwrap(), (PowerState::On, None));
@@ -31,7 +31,7 @@ fn the_power_state_of_the_machines_system_is_read() {
 }
 
 #[test]
-fn the_names_of_power_states() {
+fn redfish_power_state_names_are_parsed() {
     for (name, state) in [
         ("On", PowerState::On),
         ("Off", PowerState::Off),
@@ -45,7 +45,7 @@ fn the_names_of_power_states() {
 }
 
 #[test]
-fn of_several_systems_the_one_with_the_machines_id_is_meant() {
+fn system_with_uuid_of_machine_is_selected() {
     let server = systems(&["other", "other", "4C4C4544-0051-3010-8052-B4C04F4D0001"]);
     restart(&bmc(&server, None), Some(ID)).unwrap();
     assert_eq!(switches(&server), ["POST /redfish/v1/Systems/2/Actions/ComputerSystem.Reset"]);
@@ -60,15 +60,15 @@ fn systems(uuids: &'static [&'static str]) -> Server {
         let links: Vec<_> =
             (0..uuids.len()).map(|number| json!({ "@odata.id": format!("/redfish/v1/Systems/{number}") })).collect();
         match (request.method.as_str(), request.path.strip_prefix("/redfish/v1/Systems")) {
-            ("GET", Some("")) => Act::says(200, &json!({ "Members": links }).to_string()),
+            ("GET", Some("")) => Act::respond(200, &json!({ "Members": links }).to_string()),
             ("GET", Some(number)) => {
                 let target = format!("/redfish/v1/Systems{number}/Actions/ComputerSystem.Reset");
                 let uuid = uuids[number[1..].parse::<usize>().unwrap()];
                 let uuid = if uuid.is_empty() { Value::Null } else { json!(uuid) };
                 let actions = json!({ "#ComputerSystem.Reset": { "target": target } });
-                Act::says(200, &json!({ "UUID": uuid, "PowerState": "On", "Actions": actions }).to_string())
+                Act::respond(200, &json!({ "UUID": uuid, "PowerState": "On", "Actions": actions }).to_string())
             }
-            _ => Act::says(204, ""),
+            _ => Act::respond(204, ""),
         }
     })
 }
@@ -78,7 +78,7 @@ fn switches(server: &Server) -> Vec<String> {
 }
 
 #[test]
-fn the_only_system_with_another_uuid_is_not_switched() {
+fn single_system_with_differing_uuid_is_not_switched() {
     let own = "4c4c4544-0051-3010-8031-b2c04f333633";
     for reported in [own, "4C4C4544-0051-3010-8031-B2C04F333633"] {
         let server = systems(if reported == own {
@@ -92,7 +92,8 @@ fn the_only_system_with_another_uuid_is_not_switched() {
         let why = error.to_string();
         assert!(why.contains(own) && why.contains(other) && why.contains("/redfish/v1/Systems/0"), "{why}");
         assert!(switches(&server).is_empty());
-        // The same UUID with swapped bytes is accepted. A path after the address selects the system without comparison.
+        // A UUID with swapped bytes is also accepted. If the URL of the controller contains a path, the path selects
+        // the system, and UUIDs are not compared.
         for id in [own, "44454c4c-5100-1030-8031-b2c04f333633"] {
             restart(&bmc(&server, None), Some(id)).unwrap();
         }
@@ -119,7 +120,7 @@ fn a_system_without_a_usable_uuid_is_switched() {
 }
 
 #[test]
-fn of_several_systems_the_byte_swapped_one_is_meant_if_none_is_identical() {
+fn byte_swapped_uuid_is_selected_if_none_is_identical() {
     let swapped = "44454c4c-5100-1030-8052-b4c04f4d0001";
     let server = systems(&["other", "44454c4c-5100-1030-8052-b4c04f4d0001"]);
     restart(&bmc(&server, None), Some(ID)).unwrap();
@@ -127,7 +128,7 @@ fn of_several_systems_the_byte_swapped_one_is_meant_if_none_is_identical() {
     restart(&bmc(&server_of_both, None), Some(ID)).unwrap();
     let reset = |number: usize| format!("POST /redfish/v1/Systems/{number}/Actions/ComputerSystem.Reset");
     assert_eq!((switches(&server), switches(&server_of_both)), (vec![reset(1)], vec![reset(1)]));
-    // A default UUID that two blades share does not select either of them.
+    // If two blades report the same default UUID, it selects neither of them.
     let shared = "03000200-0400-0500-0006-000700080009";
     let server = systems(&["03000200-0400-0500-0006-000700080009", "03000200-0400-0500-0006-000700080009"]);
     let why = restart(&bmc(&server, None), Some(shared)).unwrap_err().to_string();
@@ -165,7 +166,7 @@ fn the_controllers_messages_are_in_the_error() {
         (200, r#"{"Actions": {}}"#, "does not support ComputerSystem.Reset"),
         (200, "[1", "cannot parse the response of"),
     ] {
-        let server = Server::start(Vec::new(), move |_| Act::says(status, body));
+        let server = Server::start(Vec::new(), move |_| Act::respond(status, body));
         let why = restart(&bmc(&server, Some(ONE)), None).unwrap_err().to_string();
         assert!(why.contains(expected) && !why.contains("hunter"), "{status} {body}: {why}");
     }
@@ -179,7 +180,7 @@ fn no_password_is_sent_to_another_origin() {
     {
         let server = Server::start(Vec::new(), move |_| Act {
             headers: vec![("Location", location.clone())],
-            ..Act::says(status, "")
+            ..Act::respond(status, "")
         });
         let why = restart(&bmc(&server, Some(ONE)), None).unwrap_err().to_string();
         assert!(
@@ -188,10 +189,10 @@ fn no_password_is_sent_to_another_origin() {
         );
     }
     assert!(other.requests().is_empty());
-    // Links to another origin are not followed either.
+    // The client also does not follow links to other origins.
     let link = other.url("redfish/v1/Systems/1");
     let members = json!({ "Members": [{ "@odata.id": link }] }).to_string();
-    let server = Server::start(Vec::new(), move |_| Act::says(200, &members));
+    let server = Server::start(Vec::new(), move |_| Act::respond(200, &members));
     let why = restart(&bmc(&server, None), None).unwrap_err().to_string();
     assert!(why.contains("which is not a path on this controller") && other.requests().is_empty(), "{why}");
 }
@@ -208,11 +209,12 @@ fn changes_are_redirected_only_with_their_method() {
         (303, "/reset/", false),
     ] {
         let server = Server::start(Vec::new(), move |request: &Request| match request.line().as_str() {
-            "POST /reset" => Act { headers: vec![("Location", location.to_owned())], ..Act::says(status, "") },
-            "POST /reset/" | "POST /reset-elsewhere" => Act::says(204, ""),
-            _ => {
-                Act::says(200, r##"{"PowerState": "On", "Actions": {"#ComputerSystem.Reset": {"target": "/reset"}}}"##)
-            }
+            "POST /reset" => Act { headers: vec![("Location", location.to_owned())], ..Act::respond(status, "") },
+            "POST /reset/" | "POST /reset-elsewhere" => Act::respond(204, ""),
+            _ => Act::respond(
+                200,
+                r##"{"PowerState": "On", "Actions": {"#ComputerSystem.Reset": {"target": "/reset"}}}"##,
+            ),
         });
         let done = restart(&bmc(&server, Some(ONE)), None);
         assert_eq!(done.is_ok(), expected, "{status} {location}: {done:?}");
@@ -228,8 +230,8 @@ fn changes_are_redirected_only_with_their_method() {
 }
 
 #[test]
-fn a_certificate_that_nobody_knows_is_taken_only_when_that_is_said() {
-    let server = Server::start_tls(Vec::new(), |_| Act::says(401, ""));
+fn untrusted_certificate_is_accepted_only_with_insecure_option() {
+    let server = Server::start_tls(Vec::new(), |_| Act::respond(401, ""));
     let strict = bmc(&server, Some(ONE));
     let why = restart(&strict, None).unwrap_err().to_string();
     assert!(why.contains("no response from the management controller"), "{why}");

@@ -1,6 +1,6 @@
-//! Table of all codes. The hundreds correspond to the stages: 1xx settings and commands, 2xx plan and layout, 3xx storage, 4xx images,
-//! 5xx target and boot, 6xx control plane, 7xx server, 8xx migration. The titles are the headings of the entries in the
-//! manual.
+//! Table of all error codes. The first digit is the area: 1xx settings and commands, 2xx plan and layout, 3xx storage,
+//! 4xx images, 5xx target and boot, 6xx control plane, 7xx server, 8xx migration. The titles are the headings of the
+//! entries in the manual.
 
 macro_rules! error_codes {
     ($($number:literal $code:ident $title:literal;)*) => {
@@ -37,18 +37,18 @@ macro_rules! error_codes {
 
 error_codes! {
     100 Settings "A setting, an option or a file is invalid";
-    101 OperatorToken "The operator's token";
-    102 ServerUrl "The URL of the server";
+    101 OperatorToken "The operator's token cannot be used";
+    102 ServerUrl "The URL of the server cannot be used";
     103 RamdiskToolMissing "The ramdisk lacks a tool";
-    104 ClientConfig "The configuration file of the commands";
-    105 UnknownCode "An unknown code";
+    104 ClientConfig "The configuration file of the commands is invalid";
+    105 UnknownCode "The error code is unknown";
 
     200 Layout "An invalid layout";
     201 Plan "A refused plan";
     202 Inventory "An unusable inventory";
-    210 DiskMissing "No such disk";
-    211 TooSmall "Too small";
-    212 InUse "In use";
+    210 DiskMissing "A disk of the layout does not exist";
+    211 TooSmall "A disk or device is too small";
+    212 InUse "A device is in use";
     213 InstallationUnconfirmed "Control plane and disks disagree about the installation";
     214 ForeignDisks "The disks belong to another machine";
     215 ObjectNotInspected "An object that cannot be inspected";
@@ -56,21 +56,21 @@ error_codes! {
     217 PreservedUnusable "A preserved object cannot be used";
     218 SpanningObject "An object spans disks that are wiped and disks that are not";
     219 IncompleteObject "An object is incomplete";
-    220 BlankDevice "Blank devices";
+    220 BlankDevice "A preserved device is blank";
     221 DisksChanged "The disks have changed";
-    222 DuplicateObject "A preserved object has a copy";
+    222 DuplicateObject "A copy of a preserved object exists";
     223 WipePolicyChanged "The wipe policy of a disk has changed";
     224 DiskNotBlank "A disk is not blank";
     225 DiskUnusable "A disk cannot be used";
     226 DiskListedTwice "A disk is listed twice";
-    227 NotReinstallable "The layout cannot be reinstalled";
+    227 NotReinstallable "The layout does not allow this reinstall";
     228 NameTaken "The name of an array or group is in use";
     229 ObjectNotCreatable "An array or group cannot be created";
     230 CompanionDevice "A filesystem depends on another device";
     231 EncryptionLocked "An encrypted object cannot be opened";
     232 KubernetesVolume "A Kubernetes volume cannot be prepared";
     233 ImageNotBootable "The image cannot be booted on this machine";
-    234 OsDefinition "The OS definition does not fit";
+    234 OsDefinition "The OS definition contradicts the allocation or the layout";
     235 AllocationValue "A value of the allocation is invalid";
     236 StepDisabled "A required step is disabled";
     237 BootVariables "Boot variables cannot be removed";
@@ -83,7 +83,7 @@ error_codes! {
     244 DeployArguments "The arguments of a deploy step are invalid";
 
     300 Storage "A tool fails";
-    301 DiskIdentity "A device name refers to another disk";
+    301 DiskIdentity "A device name refers to another disk than planned";
     302 DiskLock "A disk cannot be locked";
     303 HolderRelease "A device cannot be released";
     304 Rehearsal "The rehearsal fails";
@@ -99,13 +99,13 @@ error_codes! {
     314 PreservationProof "A preserved object has changed";
     315 Unmount "A filesystem cannot be unmounted";
     316 OptionRejected "A tool rejects an option of the layout";
-    317 BlankDeviceHasData "A blank device contains data";
-    318 Passphrase "No passphrase";
+    317 BlankDeviceHasData "A device that was considered blank contains data";
+    318 Passphrase "No valid passphrase was typed";
     319 EncryptionRequirements "Encryption is not possible";
 
     400 Image "An image cannot be processed";
     401 ImageUnavailable "The image is not available";
-    402 DigestMismatch "The image has another digest";
+    402 DigestMismatch "The digest of the image does not match";
     403 SignatureRejected "The image is unsigned, or signed for another id";
     404 ImageWrite "The image cannot be written";
     405 VerifyProgram "The verify program rejects the parameters";
@@ -114,7 +114,7 @@ error_codes! {
 
     500 Target "The new system cannot be completed";
     501 MachineFiles "The files of the machine cannot be written";
-    502 ImageInstaller "The image's installer";
+    502 ImageInstaller "The image's installer fails";
     503 Fstab "The filesystem table cannot be written";
     504 InstallMarker "The install marker cannot be written";
     510 Boot "The new system cannot be booted";
@@ -126,49 +126,49 @@ error_codes! {
 
     600 ControlPlane "The control plane refuses a request";
     601 NoAnswer "The server does not answer";
-    602 BootToken "The token";
+    602 BootToken "The token of the boot is rejected";
     603 AttemptNotStarted "The start of the installation is not recorded";
     604 SuccessNotRecorded "The report of success is not recorded";
     605 AllocationUntrusted "The allocation is not trusted";
     606 OtherMachine "The allocation is for another machine";
-    607 NoNetwork "No network";
-    608 RescueSystem "A rescue system";
+    607 NoNetwork "The ramdisk has no network";
+    608 RescueSystem "The machine has booted a rescue system";
     640 OrderOutdated "An outdated order";
     641 ReinstallRefused "The reinstall is refused";
-    642 OrderTooLate "Too late";
-    643 ApprovalMismatch "The plan is not the approved plan";
-    644 AttemptsExhausted "No attempts left";
+    642 OrderTooLate "The order can no longer be changed";
+    643 ApprovalMismatch "The plan differs from the approved plan";
+    644 AttemptsExhausted "No attempts are left";
     645 MachineLocked "The machine is locked";
     646 RolloutRefused "The rollout is refused";
 
     700 Server "The server cannot continue";
-    701 BootFilesMissing "No kernel";
+    701 BootFilesMissing "The kernel or the ramdisk is missing";
     702 UnknownMachine "An unknown machine";
-    703 NoUuid "No UUID";
-    704 DuplicateUuid "Another machine with this UUID";
+    703 NoUuid "The machine has no usable UUID";
+    704 DuplicateUuid "Another machine has the same UUID";
     705 SiteFile "A misspelled field";
-    706 UnknownReference "Unknown image or layout";
+    706 UnknownReference "An image or layout does not exist";
     707 NoMatchingLayout "No matching layout";
-    708 AmbiguousLayout "Two layouts for one machine";
-    709 ReinstallInFile "`reinstall:` in a file";
+    708 AmbiguousLayout "Two layouts match the same size and image";
+    709 ReinstallInFile "A machine file contains `reinstall:`";
     710 DatabaseMissing "The database is missing";
-    711 AddressInUse "Address in use";
+    711 AddressInUse "The address is in use";
     712 UnknownServerName "A request contains a host name that is not the server's";
-    713 Tls "TLS";
-    714 ServerProblem "A problem of the server";
+    713 Tls "A TLS connection fails";
+    714 ServerProblem "The server cannot complete its work";
     715 Backup "A backup cannot be written or restored";
     716 AccessDenied "The user lacks a permission";
     720 DatabaseUnavailable "The database is unavailable";
     721 DatabaseMoved "The database was moved";
     722 DatabaseAddress "The PostgreSQL database cannot be used";
-    730 OidcSettings "The settings of OpenID Connect";
+    730 OidcSettings "The OpenID Connect settings are invalid";
     731 OidcLogin "A login with OpenID Connect is refused";
     732 OidcProvider "The identity provider cannot be used";
 
     800 Migration "A migration fails";
     801 MigrationSource "The machine cannot be migrated";
-    802 MigrationTarget "The target machine does not fit";
+    802 MigrationTarget "The target machine is not suitable";
     803 MigrationCopy "The transfer of a migration fails";
     804 MigrationEnded "The migration has ended";
-    805 TransferDisk "The disk of a transfer is unusable";
+    805 TransferDisk "A disk cannot be used for the transfer";
 }

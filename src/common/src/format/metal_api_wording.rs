@@ -1,18 +1,18 @@
-//! The product's own wording for phrases of metal-api. The REST API uses the phrases of metal-api unchanged, because
-//! its clients compare them. The command line and the web page show the product's own wording.
+//! Replacement of metal-api's phrases by the product's own wording. The REST API uses metal-api's phrases unchanged,
+//! because clients compare them. The command line and the web page use the product's own wording.
 
-/// Beginning of metal-api's message about a reinstall that is refused; the exact reason follows.
+/// Beginning of metal-api's message about a refused reinstall. The actual reason follows.
 const REFUSED_REINSTALL: &str = "machine either locked, not allocated yet or invalid image ID specified: ";
-/// Phrases, and the wording that replaces them.
+/// Phrases of metal-api, each with the wording that replaces it.
 const PHRASES: [(&str, &str); 4] = [
     (REFUSED_REINSTALL, ""),
     (" is not reinstallable, abort reinstallation", " has no disk that a reinstall may erase"),
     (" does not exist on given hardware", " does not exist on this machine"),
     (" is not supported, but:", " is not supported; supported values: "),
 ];
-/// Beginning of metal-api's message about two layouts that match the same images; size and images follow.
+/// Beginning of metal-api's message about two layouts that match the same images. The size and the images follow.
 const COLLISION: &str = "these combinations already exist:";
-/// Types of objects, as metal-api writes them before a colon, and their names.
+/// Types of objects in front of a colon in metal-api's messages, and the product's own terms for them.
 const NOUNS: [(&str, &str); 10] = [
     ("device", "device"),
     ("filesystem", "filesystem"),
@@ -26,7 +26,7 @@ const NOUNS: [(&str, &str); 10] = [
     ("lvmtype", "type of logical volume"),
 ];
 
-/// Replaces metal-api's phrases by the product's own wording, such as `given GPTType:x is not supported, but:8300`.
+/// Replaces metal-api's phrases, such as `given GPTType:x is not supported, but:8300`, by the product's own wording.
 pub fn reword_metal_phrases(text: &str) -> String {
     let text = PHRASES.iter().fold(reword_collisions(text), |text, (phrase, own)| text.replace(phrase, own));
     let mut words: Vec<String> = Vec::new();
@@ -41,7 +41,7 @@ pub fn reword_metal_phrases(text: &str) -> String {
         });
         let before = words.pop_if(|_| is_given && named.is_some()).unwrap_or_default();
         words.push(match named {
-            // The text before the phrase may contain the end of the previous line.
+            // The text before the phrase may include the end of the previous line.
             Some(named) if is_given => before.trim_end_matches("given").to_owned() + &named,
             Some(named) => named,
             None => word.to_owned(),

@@ -1,5 +1,5 @@
-//! Tables for terminals: aligned columns that fit a width. Cells that are too long are wrapped between words, and truncated if they are
-//! still too long.
+//! Tables for terminals: aligned columns that fit a width. Cells that are too long are wrapped between words. If they
+//! are still too long, they are truncated.
 
 #[cfg(test)]
 mod tests;
@@ -9,9 +9,9 @@ use super::{display_width, pad_to_width};
 
 /// Number of spaces between two columns.
 const GAP: usize = 2;
-/// Width to which all columns shrink if the table is too wide.
+/// Minimum width to which columns shrink if the table is too wide.
 const NARROWEST: usize = 8;
-/// Width below which a column of sentences shrinks only together with all other columns.
+/// Width to which columns of sentences shrink first. Below this width, they shrink together with all other columns.
 const NARROWEST_PROSE: usize = 24;
 /// Maximum number of lines of a wrapped cell.
 const CELL_LINES: usize = 3;
@@ -20,8 +20,11 @@ const CELL_LINES: usize = 3;
 #[derive(Debug, Clone, Default)]
 pub struct TableColumn {
     pub title: String,
-    /// True for a column that contains sentences. If the table is too wide, this column shrinks before the other columns.
+    /// True for a column that contains sentences. If the table is too wide, this column shrinks before the other
+    /// columns.
     pub is_prose: bool,
+    /// True for a column that never shrinks, because its wrapped or truncated cells would be useless.
+    pub is_rigid: bool,
 }
 
 /// Cell of a table.
@@ -37,11 +40,13 @@ pub struct TableFormat {
     /// Maximum width in columns; `None` if lines may have any length.
     pub width: Option<usize>,
     pub has_titles: bool,
-    /// True if the styles of cells are written, as marks for [`super::terminal_escaping::render_styles`].
+    /// True if the table contains the styles of its cells, as marks that [`super::terminal_escaping::render_styles`]
+    /// replaces.
     pub is_styled: bool,
 }
 
-/// Formats a table. Columns are separated by two spaces, and lines do not end in spaces. Line breaks in cells are escaped.
+/// Formats a table. Columns are separated by two spaces, and lines do not end in spaces. Line breaks in cells are
+/// escaped.
 pub fn format_table(columns: &[TableColumn], rows: &[Vec<TableCell>], format: TableFormat) -> String {
     let titles = columns.iter().map(|column| TableCell { text: column.title.clone(), style: Some(TextStyle::Bold) });
     let titles = format.has_titles.then(|| titles.collect::<Vec<_>>());
@@ -59,15 +64,17 @@ fn escape_cells(row: &[TableCell]) -> Vec<TableCell> {
     row.iter().map(|cell| TableCell { text: escape_line(&cell.text).into_owned(), style: cell.style }).collect()
 }
 
-/// Reduces the widths of columns until the table fits. Columns of sentences are reduced first, and then the widest
-/// columns.
+/// Reduces the widths of columns until the table fits. First reduces the columns of sentences, and then always the
+/// widest column.
 fn fit_widths(widths: &mut [usize], columns: &[TableColumn], available: usize) {
     let available = available.saturating_sub(GAP * widths.len().saturating_sub(1));
     for (floor, is_shrunk) in [(NARROWEST_PROSE, [false, true]), (NARROWEST, [true, true])] {
         loop {
             let excess = widths.iter().sum::<usize>().saturating_sub(available);
             let shrinks = |index: usize, width: usize| {
-                width > floor && is_shrunk[usize::from(columns.get(index).is_some_and(|column| column.is_prose))]
+                let column = columns.get(index);
+                let is_rigid = column.is_some_and(|column| column.is_rigid);
+                width > floor && !is_rigid && is_shrunk[usize::from(column.is_some_and(|column| column.is_prose))]
             };
             let widest = widths.iter().enumerate().filter(|(index, width)| shrinks(*index, **width));
             match widest.max_by_key(|(_, width)| **width).map(|(index, _)| index) {
@@ -99,8 +106,8 @@ fn format_row(row: &[TableCell], widths: &[usize], is_styled: bool) -> String {
     text
 }
 
-/// Wraps the text of a cell between words, into at most [`CELL_LINES`] lines. Words that are too long are truncated.
-/// The last line is truncated if the remaining text does not fit.
+/// Wraps the text of a cell between words into at most [`CELL_LINES`] lines. Words that are too long are truncated. If
+/// the remaining text does not fit into the last line, the last line is truncated.
 fn wrap_cell(text: &str, width: usize) -> Vec<String> {
     if display_width(text) <= width {
         return vec![text.to_owned()];
@@ -118,14 +125,15 @@ fn wrap_cell(text: &str, width: usize) -> Vec<String> {
     lines
 }
 
-/// Returns the length, in bytes, of as many leading words as fit into a line; at least the length of the first word.
+/// Returns the length, in bytes, of the leading words that fit into a line. The result includes at least the first
+/// word.
 fn find_line_end(text: &str, width: usize) -> usize {
     let ends = text.match_indices(' ').map(|(at, _)| at).chain([text.len()]).filter(|end| !text[..*end].ends_with(' '));
     let fitting = ends.enumerate().take_while(|(index, end)| *index == 0 || display_width(&text[..*end]) <= width);
     fitting.last().map_or(text.len(), |(_, end)| end)
 }
 
-/// Truncates the text to a width in columns. The last character of truncated text is `…`.
+/// Truncates the text to a width in columns. Truncated text ends with `…`.
 pub fn truncate_to_width(text: &str, width: usize) -> String {
     if display_width(text) <= width {
         return text.to_owned();

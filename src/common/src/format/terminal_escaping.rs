@@ -1,7 +1,6 @@
-//! Safe output of untrusted text on a terminal: control characters, invisible characters and characters that change the
-//! writing direction are escaped. All commands and logs write their output through the functions of this module
-//! (`crate::output`, `linux::console`). The only escape sequences in the output come from the program's own
-//! [`TextStyle`]s.
+//! Safe output of untrusted text on a terminal. Control characters, invisible characters, and characters that change
+//! the writing direction are escaped. All commands and logs write their output through this module (`crate::output`,
+//! `linux::console_log`), so escape sequences in the output come only from the program's own [`TextStyle`]s.
 
 use std::borrow::Cow;
 use std::fmt::Write;
@@ -19,7 +18,7 @@ pub enum TextStyle {
     Yellow,
 }
 
-/// Styles, each with the parameters of its Select Graphic Rendition sequence (ECMA-48, 8.3.117). The index of a style
+/// Styles and the parameters of their Select Graphic Rendition sequences (ECMA-48, 8.3.117). The index of a style
 /// determines its mark; see [`FIRST_MARK`].
 const STYLES: [(TextStyle, &str); 8] = [
     (TextStyle::Bold, "1"),
@@ -32,13 +31,15 @@ const STYLES: [(TextStyle, &str); 8] = [
     (TextStyle::Yellow, "33"),
 ];
 
-/// Character that marks the start of text in the first style of [`STYLES`]; the marks of the other styles are the characters after it. All
-/// marks are Unicode noncharacters, which ordinary text must not contain. [`render_styles`] replaces the marks by escape sequences.
+/// Character that marks the start of text in the first style of [`STYLES`]. The next characters mark the other styles.
+/// All marks are Unicode noncharacters, which do not occur in ordinary text. [`render_styles`] replaces them by escape
+/// sequences.
 const FIRST_MARK: u32 = 0xfdd0;
 const END_MARK: char = '\u{fdef}';
 
 impl TextStyle {
-    /// Escapes the text and encloses it in the marks of this style, which [`render_styles`] replaces by escape sequences.
+    /// Escapes the text, and encloses it in the marks of this style. [`render_styles`] replaces the marks by escape
+    /// sequences.
     pub fn paint_text(self, text: &str) -> String {
         format!("{}{}{END_MARK}", self.style_mark(), escape_hidden(text))
     }
@@ -49,7 +50,7 @@ impl TextStyle {
     }
 }
 
-/// Returns whether a character controls a terminal, is invisible, or changes how the text around it appears.
+/// Returns whether a character controls the terminal, is invisible, or changes the display of the text around it.
 pub(crate) fn is_hidden(c: char) -> bool {
     c.is_control()
         || matches!(c,
@@ -58,7 +59,8 @@ pub(crate) fn is_hidden(c: char) -> bool {
             | '\u{fdd0}'..='\u{fdef}' | '\u{fff9}'..='\u{fffb}' | '\u{e0000}'..='\u{e0fff}')
 }
 
-/// Escapes hidden characters as `\u{1b}`. Line breaks and tabs are preserved; use [`escape_line`] for names.
+/// Escapes hidden characters as `\u{1b}`, but preserves line breaks and tabs. Names must be escaped with
+/// [`escape_line`].
 pub fn escape_hidden(text: &str) -> Cow<'_, str> {
     escape_except(text, &['\n', '\t'])
 }
@@ -103,8 +105,8 @@ fn is_mark(c: char) -> bool {
     c == END_MARK || (c as u32).checked_sub(FIRST_MARK).is_some_and(|index| (index as usize) < STYLES.len())
 }
 
-/// Escapes hidden characters in a JSON document. The value of the document does not change, because hidden characters
-/// can occur only inside strings, where an escape has the same meaning.
+/// Escapes hidden characters in a JSON document. Its value does not change: hidden characters occur only in strings, in
+/// which the escape has the same meaning.
 pub fn escape_json(document: &str) -> Cow<'_, str> {
     let is_escaped = |c: char| is_hidden(c) && !matches!(c, '\n' | '\r' | '\t');
     if !document.contains(is_escaped) {
@@ -136,7 +138,7 @@ mod tests {
     use crate::recorded_output::{HOSTILE, first_hidden};
 
     #[test]
-    fn nothing_that_a_terminal_obeys_is_written() {
+    fn escaped_text_contains_no_control_characters() {
         for c in (0..=0x10_ffff).filter_map(char::from_u32).filter(|c| is_hidden(*c)) {
             let text = format!("a{c}b");
             assert_eq!(first_hidden(&escape_line(&text)), None, "{:x}", c as u32);
@@ -159,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_programs_own_styles_are_sequences() {
+    fn only_own_styles_become_escape_sequences() {
         let text = format!(
             "a {} \u{1b}[8mb {}",
             TextStyle::BoldRed.paint_text("WI\u{1b}PE"),
@@ -170,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn json_keeps_its_value() {
+    fn escaped_json_preserves_its_value() {
         let value = serde_json::json!({ HOSTILE: [HOSTILE, "\u{e0041}", "plain é"], "n": 1 });
         for document in [value.to_string(), serde_json::to_string_pretty(&value).unwrap()] {
             let escaped = escape_json(&document);
@@ -180,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_in_a_message_is_no_message() {
+    fn continuation_lines_of_messages_are_indented() {
         assert_eq!(escape_message("one\ndrophammer: two\n\u{1b}[A\n"), "one\n    drophammer: two\n    \\u{1b}[A");
     }
 }

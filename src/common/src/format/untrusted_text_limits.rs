@@ -1,5 +1,5 @@
 //! Length limits for untrusted text from machines, controllers, registries, control planes, and previous owners of
-//! disks. For each type of text, one function truncates the text and replaces characters that are unsafe on a terminal.
+//! disks. Each type of text has a function that truncates it, and replaces characters that are unsafe on a terminal.
 
 use super::{replace_hidden, truncate_bytes};
 
@@ -15,9 +15,9 @@ pub(crate) const MESSAGE_BYTES: usize = 16 << 10;
 pub(crate) const DOCUMENT_BYTES: usize = 1 << 20;
 
 /// Mark that is appended to a truncated text.
-const SHORTENED: &str = "…";
+const TRUNCATION_MARK: &str = "…";
 
-/// Type of an untrusted text, which determines its maximum length.
+/// Type of an untrusted text, which determines the maximum length.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TextKind {
     Identifier,
@@ -25,8 +25,8 @@ pub enum TextKind {
     Line,
     Message,
     Document,
-    /// Log or certificate. A signature may cover such a text. Therefore line ends are preserved, and truncation does
-    /// not append a mark.
+    /// Log or certificate. Since a signature may cover such a text, line ends are preserved, and no mark is appended to
+    /// truncated text.
     Log,
 }
 
@@ -69,13 +69,14 @@ pub(crate) fn sanitize_document(text: &str) -> String {
     sanitize_lines(&truncate_with_mark(text, DOCUMENT_BYTES))
 }
 
-/// Sanitizes a part of a log, and truncates it to [`DOCUMENT_BYTES`]. The last line may be incomplete and continue in the next part.
+/// Sanitizes a part of a log, and truncates it to [`DOCUMENT_BYTES`]. Its last line may continue in the next part of
+/// the log.
 pub fn sanitize_log(text: &str) -> String {
     let line = |line: &str| replace_hidden(line.trim_end_matches('\n')) + if line.ends_with('\n') { "\n" } else { "" };
     truncate_bytes(text, DOCUMENT_BYTES).split_inclusive('\n').map(line).collect()
 }
 
-/// Returns the sanitized first line of a message, for use in a log line.
+/// Returns the first line of a string, sanitized, for use in messages that consist of one line.
 pub fn first_line(text: &str) -> String {
     sanitize_line(text.lines().next().unwrap_or_default())
 }
@@ -84,11 +85,11 @@ fn sanitize_lines(text: &str) -> String {
     text.lines().map(replace_hidden).collect::<Vec<_>>().join("\n")
 }
 
-/// Truncates a text that is longer than `bytes`, and appends a mark.
+/// Truncates a string that is longer than `bytes` bytes, and appends a mark.
 pub fn truncate_with_mark(text: &str, bytes: usize) -> String {
     match text.len() <= bytes {
         true => text.to_owned(),
-        false => truncate_bytes(text, bytes.saturating_sub(SHORTENED.len())).to_owned() + SHORTENED,
+        false => truncate_bytes(text, bytes.saturating_sub(TRUNCATION_MARK.len())).to_owned() + TRUNCATION_MARK,
     }
 }
 
@@ -97,7 +98,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_kind_of_text_has_its_length() {
+    fn every_text_type_has_a_length_limit() {
         let long = "ä".repeat(DOCUMENT_BYTES);
         for (kind, bytes) in [
             (TextKind::Identifier, IDENTIFIER_BYTES),
@@ -109,14 +110,14 @@ mod tests {
         ] {
             let bounded = kind.sanitize(&long);
             assert!(bounded.len() <= bytes && bounded.len() > bytes - 4, "{kind:?}: {}", bounded.len());
-            assert_eq!(bounded.ends_with(SHORTENED), kind != TextKind::Log, "{kind:?}");
+            assert_eq!(bounded.ends_with(TRUNCATION_MARK), kind != TextKind::Log, "{kind:?}");
             assert_eq!(kind.sanitize("as it is"), "as it is");
             assert!(!kind.sanitize("a\u{1b}[2Jb").contains('\u{1b}'), "{kind:?}");
         }
     }
 
     #[test]
-    fn line_ends_are_kept_where_they_belong() {
+    fn only_messages_and_logs_keep_line_breaks() {
         assert_eq!(sanitize_line("a\nb"), "a b");
         assert_eq!(sanitize_message("a\u{1b}[2J\nb\n"), "a [2J\nb");
         assert_eq!(sanitize_log("a \u{1b}b \n\nc"), "a  b\n\nc");

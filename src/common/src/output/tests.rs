@@ -1,17 +1,17 @@
-//! Names with control characters cannot forge output of commands.
+//! Names with control characters cannot forge the output of commands.
 
 use super::*;
 use crate::recorded_output::{HOSTILE, first_hidden, recorded};
 
 #[test]
-fn json_is_exact() {
+fn json_with_hostile_text_is_escaped_and_unchanged() {
     let text = to_json(&serde_json::json!({ "name": HOSTILE })).unwrap();
     assert_eq!(first_hidden(&text), None);
     assert_eq!(serde_json::from_str::<serde_json::Value>(&text).unwrap()["name"], HOSTILE);
 }
 
 #[test]
-fn an_error_stays_one_message() {
+fn error_with_hostile_text_remains_one_message() {
     let said = recorded(|| Err::<(), _>(Error::new(Phase::Image, format!("unpack {HOSTILE}"))));
     assert_eq!(first_hidden(&said), None);
     let lines: Vec<&str> = said.lines().collect();

@@ -1,9 +1,10 @@
-//! Writes any value as YAML in block style.
+//! Writer that formats any value as YAML in block style.
 
 use super::format_scalar;
 use serde_json::Value;
 
-/// Formats a value as a YAML document. Reading the document returns the same value, and the document contains no hidden characters.
+/// Formats a value as a YAML document. A reader of the document gets the same value, and the document contains no
+/// hidden characters.
 pub fn to_block_yaml(value: &Value) -> String {
     let mut text = String::new();
     append_value(&mut text, value, 0);
@@ -30,7 +31,7 @@ fn append_value(text: &mut String, value: &Value, indent: usize) {
     }
 }
 
-/// Appends a field's value: in the same line if the value is a scalar or empty, otherwise below the field.
+/// Appends the value of a field: in the line of the field if the value is a scalar or empty, and below it otherwise.
 fn append_field_value(text: &mut String, value: &Value, indent: usize) {
     let is_nested = match value {
         Value::Object(fields) => !fields.is_empty(),
@@ -71,7 +72,7 @@ mod tests {
     }
 
     #[test]
-    fn every_value_is_read_back_as_it_was() {
+    fn written_values_are_read_back_unchanged() {
         let value = json!({"yes": "no", "1.0": "12", "": "", "hostile": HOSTILE, "nested": [[1, [2.5]], [], {}, true, null],
             "lines": "a\nb: c\n- d", "quotes": "\"'\\#"});
         let text = to_block_yaml(&value);

@@ -1,7 +1,7 @@
-//! Edits values in a YAML text. The comments, order, quotes and line ends of unchanged values are preserved.
+//! Editor of values in a YAML text. The comments, order, quotes and line ends of unchanged values are preserved.
 //!
-//! Items of a list are matched by their names. When a value is removed, the comments of this value are removed too, and
-//! are returned to the caller.
+//! Items of a list are matched by their names. If a value is removed, its comments are also removed, and are returned
+//! to the caller.
 
 mod formatter;
 mod parser;
@@ -10,21 +10,21 @@ use parser::{MapEntry, NodeKind, ParsedYaml, YamlNode};
 use serde_json::{Map, Value};
 use std::ops::Range;
 
-/// Result of editing a text.
+/// Result of editing a document.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EditedYaml {
     pub text: String,
-    /// Comments that were removed together with their values.
-    pub gone: Vec<String>,
+    /// Comments that were removed together with values.
+    pub removed_comments: Vec<String>,
 }
 
-/// Fields by which an item of a list is recognized even if its other fields change. The name of an item is the value of
-/// the first of these fields that the item has.
+/// Fields that identify an item of a list even if its other fields change. The name of an item is the value of the
+/// first of these fields that the item has.
 const NAMES: [&str; 7] = ["id", "number", "arrayname", "name", "path", "device", "type"];
 
-/// Changes the text, which must have the value `old`, so that it has the value `new`. Only the parts that differ are
-/// rewritten. Returns `None` if these parts cannot be changed in place. The caller must parse the result and compare it
-/// with `new`, because not every spelling of `old` is supported.
+/// Edits a text with the value `old` so that its value becomes `new`. Only the parts that differ are rewritten. Returns
+/// `None` if they cannot be edited in place. The caller must parse the result and compare it with `new`, because not
+/// every YAML notation of `old` is supported.
 pub fn edit_values(text: &str, old: &Value, new: &Value) -> Option<EditedYaml> {
     let (bom, body) = match text.strip_prefix('\u{feff}') {
         Some(body) => ("\u{feff}", body),
@@ -34,7 +34,7 @@ pub fn edit_values(text: &str, old: &Value, new: &Value) -> Option<EditedYaml> {
     let mut editor = YamlEditor { text: body, edits: Vec::new() };
     editor.change_value(&root, None, old, new, 0)?;
     let YamlEditor { mut edits, .. } = editor;
-    // A stable sort is used, so that insertions at the same position keep their order.
+    // The sort is stable, so several insertions at the same position stay in the order in which they were added.
     edits.sort_by_key(|(range, _)| range.start);
     if edits.windows(2).any(|two| two[0].0.end > two[1].0.start) {
         return None;
@@ -43,12 +43,13 @@ pub fn edit_values(text: &str, old: &Value, new: &Value) -> Option<EditedYaml> {
     let goes = |comment: &&Range<usize>| {
         edits.iter().any(|(range, _)| range.start <= comment.start && comment.start < range.end)
     };
-    let gone = comments.iter().filter(goes).map(|comment| body[comment.clone()].trim_end().to_owned()).collect();
+    let removed_comments =
+        comments.iter().filter(goes).map(|comment| body[comment.clone()].trim_end().to_owned()).collect();
     let mut changed = body.to_owned();
     for (range, new) in edits.into_iter().rev() {
         changed.replace_range(range, &new);
     }
-    Some(EditedYaml { text: format!("{bom}{changed}"), gone })
+    Some(EditedYaml { text: format!("{bom}{changed}"), removed_comments })
 }
 
 /// Returns whether the text has a comment. If the text cannot be parsed, returns whether it contains a `#`.
@@ -101,7 +102,8 @@ struct YamlEditor<'a> {
 }
 
 impl YamlEditor<'_> {
-    /// Changes a value. `from` is the offset after the colon of a field; it is `None` for the item of a list and for the whole document.
+    /// Edits a value. `from` is the offset after the colon of a field; `None` for an item of a list, and for the whole
+    /// document.
     fn change_value(
         &mut self,
         node: &YamlNode,
@@ -131,7 +133,7 @@ impl YamlEditor<'_> {
     fn replace_value(&mut self, node: &YamlNode, from: Option<usize>, new: &Value, depth: usize) -> Option<()> {
         let is_short = !new.is_array() && !new.is_object();
         let (range, text) = match from {
-            // Only the value itself is replaced: the text between colon and value is preserved.
+            // Only the value is replaced. The text between the colon and the value is preserved.
             Some(_) if is_short && !node.is_empty() && node.is_scalar() => (node.range()?, format_flow(new)),
             Some(from) if node.within_flow => (from..node.end?, format!(" {}", format_flow(new))),
             Some(from) => {
@@ -156,7 +158,7 @@ impl YamlEditor<'_> {
             let (before, after) = (field_value(old, &entry.key), field_value(new, &entry.key));
             match is_removed(entry, old, new) {
                 true => self.remove_entry(node, entries, index)?,
-                // An entry of the text that exists in neither `old` nor `new` is not changed.
+                // A field of the text that neither `old` nor `new` contains is not changed.
                 false if before == after => {}
                 false => self.change_value(&entry.node, Some(entry.colon + 1), &before, &after, depth + 1)?,
             }
@@ -194,7 +196,8 @@ impl YamlEditor<'_> {
                 let start = line_start(self.text, entry.start);
                 match (self.text[start..entry.start].trim().is_empty(), next) {
                     (true, _) => start..next_line_start(self.text, entry.node.end?),
-                    // The removed field follows the dash of a list item, so the next field moves to its position.
+                    // The removed field is the first one after the dash of a list item, so the next field takes its
+                    // position.
                     (false, Some(next)) => entry.start..next.start,
                     (false, None) => return None,
                 }
@@ -220,14 +223,14 @@ impl YamlEditor<'_> {
         for (index, _) in items.iter().enumerate().filter(|(index, _)| !stays.contains(index)) {
             self.remove_item(node, items, index)?;
         }
-        let mut before: Option<usize> = None;
+        let mut previous: Option<usize> = None;
         for (value, place) in new.iter().zip(&places) {
             match place {
                 Some(place) => {
                     self.change_value(&items[*place], None, &old[*place], value, depth + 1)?;
-                    before = Some(*place);
+                    previous = Some(*place);
                 }
-                None => self.insert_item(node, items, before, stays[0], value, depth)?,
+                None => self.insert_item(node, items, previous, stays[0], value, depth)?,
             }
         }
         Some(())
@@ -251,26 +254,26 @@ impl YamlEditor<'_> {
         Some(())
     }
 
-    /// Inserts `value` into a list. `before` is the index of the item that will precede `value`. If `before` is `None`,
-    /// `value` is inserted in front of the item with the index `first`, which is the first preserved item.
+    /// Inserts `value` into a list, after the item with the index `previous`. If `previous` is `None`, inserts `value`
+    /// in front of the item with the index `first`, which is the first preserved item.
     fn insert_item(
         &mut self,
         node: &YamlNode,
         items: &[YamlNode],
-        before: Option<usize>,
+        previous: Option<usize>,
         first: usize,
         value: &Value,
         depth: usize,
     ) -> Option<()> {
-        let neighbour = &items[before.unwrap_or(first)];
-        let (at, text) = match (node.flow, before) {
+        let neighbour = &items[previous.unwrap_or(first)];
+        let (at, text) = match (node.flow, previous) {
             (true, Some(_)) => (neighbour.end?, format!(", {}", format_flow(value))),
             (true, None) => (neighbour.start, format!("{}, ", format_flow(value))),
             (false, _) => {
                 let dash = self.find_dash(neighbour)?;
                 let newline = self.newline();
                 let item = formatter::format_item(value, self.column_of(dash), depth, newline);
-                match before {
+                match previous {
                     Some(_) => (line_end(self.text, neighbour.end?), format!("{newline}{item}")),
                     None => (line_start(self.text, dash), format!("{item}{newline}")),
                 }
@@ -289,7 +292,7 @@ impl YamlEditor<'_> {
         self.text[line_start(self.text, at)..at].chars().count()
     }
 
-    /// Returns the indentation of the field in this line. The dashes of list items count as indentation.
+    /// Returns the indentation of the field in this line. Dashes of list items are part of the indentation.
     fn indent_of(&self, at: usize) -> usize {
         let line = &self.text[line_start(self.text, at)..at];
         line.chars().take_while(|c| [' ', '-'].contains(c)).count()
@@ -309,7 +312,7 @@ fn is_removed(entry: &MapEntry, old: &Map<String, Value>, new: &Map<String, Valu
     field_value(new, &entry.key).is_null() && !field_value(old, &entry.key).is_null()
 }
 
-/// Returns, for each new item, the index of the matching old item.
+/// Returns, for each new item, the index of the old item with the same identity.
 fn match_items(old: &[Value], new: &[Value]) -> Vec<Option<usize>> {
     let mut places: Vec<Option<usize>> = vec![None; new.len()];
     let is_free = |places: &[Option<usize>], index: usize| !places.contains(&Some(index));

@@ -1,5 +1,5 @@
-//! Structural fuzz test of the YAML reader, with values in all styles and with unsupported constructs. If both this
-//! reader and PyYAML accept a document, they must return the same value.
+//! Structural fuzz test of the YAML reader, with values in all styles and with unsupported constructs. If this reader
+//! and PyYAML both accept a document, they must return the same value.
 
 use super::read_document;
 use fastrand::Rng;
@@ -9,12 +9,12 @@ use std::collections::BTreeMap;
 use std::sync::{LazyLock, Mutex};
 use std::time::Duration;
 use testing::fuzzing::{Fuzz, folder};
-use testing::reference_implementation::JudgeProcess;
+use testing::reference_implementation::ReferenceProcess;
 
-/// Process that parses documents with PyYAML, and answers requests one after the other.
-static JUDGE: LazyLock<Mutex<JudgeProcess>> = LazyLock::new(|| {
+/// Process that parses documents with PyYAML.
+static JUDGE: LazyLock<Mutex<ReferenceProcess>> = LazyLock::new(|| {
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/src/yaml/fuzz/yaml_judge.py");
-    Mutex::new(JudgeProcess::start_python(script))
+    Mutex::new(ReferenceProcess::start_python(script))
 });
 
 /// Number of generated documents for each result of the comparison with PyYAML.
@@ -37,7 +37,7 @@ fn fuzz_yaml_structure() {
         hangs: Duration::from_secs(60),
         corpus: Vec::new(),
         mutated: |_, random| generate(random).into_bytes(),
-        judge: compare,
+        check_input: compare,
     };
     fuzz.run();
     let counts = COUNTS.lock().unwrap();
@@ -56,7 +56,7 @@ fn compare(input: &[u8], _: &mut Rng) -> bool {
     let theirs = read_with_pyyaml(text);
     let verdict = match (&ours, &theirs) {
         (Ok(ours), Ok(theirs)) => {
-            // For an empty document, this reader returns an empty mapping, and PyYAML returns null.
+            // For an empty document, this reader returns an empty mapping, whereas PyYAML returns null.
             let is_empty = theirs.is_null() && ours.as_object().is_some_and(Map::is_empty);
             assert!(is_empty || ours == theirs, "{text}\n{ours}\n{theirs}");
             "same document"
@@ -86,7 +86,7 @@ const WORDS: [&str; 26] = [
     "&a", "!a", "\"", "'", "é x", "{a", "[b]", "<<", "---",
 ];
 const KEYS: [&str; 8] = ["a", "b", "key", "long key", "x-y", "n", "1", "\u{e9}"];
-/// Constructs that are occasionally added to a document.
+/// Constructs that the test occasionally adds to a document.
 const ODDITIES: [&str; 14] = [
     "a: &anchor x\nb: *anchor\n",
     "a: &m {x: 1}\nb: {<<: *m}\n",
@@ -146,7 +146,7 @@ fn block_sequence(random: &mut Rng, text: &mut String, indent: usize, depth: usi
     }
 }
 
-/// Generates the text after a colon or a dash, up to the end of its last line.
+/// Generates the text between a colon or a dash and the end of the value's last line.
 fn value(random: &mut Rng, text: &mut String, indent: usize, depth: usize) {
     let step = random.usize(1..5);
     match random.u8(..9) {
@@ -195,7 +195,7 @@ fn scalar(random: &mut Rng, text: &mut String) {
         0 => text.push_str(&format!("'{}'", word.replace('\'', "''"))),
         1 => text.push_str(&super::quote_string(word)),
         2 => text.push_str(&super::format_scalar(word)),
-        // The word is written without quotes, although some words are not valid plain scalars.
+        // The word is written without quotes, even if YAML requires quotes for it.
         3 => text.push_str(word),
         _ => text.push_str(&format!("plain{}", random.u8(..))),
     }

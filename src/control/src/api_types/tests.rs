@@ -1,4 +1,4 @@
-//! Tests of the exact JSON of reports, which other programs read.
+//! Tests of the exact JSON of messages, because other programs read them.
 
 use super::*;
 use common::error_code::ErrorCode;
@@ -8,7 +8,7 @@ use model::machine_migration::MigrationReport;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-/// Returns a report with the fields that are the same in all tests.
+/// Returns a report with fields that are equal in all tests.
 fn ended(outcome: InstallOutcome) -> InstallResult {
     InstallResult {
         outcome,
@@ -40,7 +40,7 @@ fn assert_json(ended: &InstallResult, expected: &str) {
 }
 
 #[test]
-fn a_success() {
+fn success_report_has_expected_json() {
     let boot = BootInfo {
         kernel: "/vmlinuz".into(),
         initrd: "/initrd".into(),
@@ -86,10 +86,10 @@ fn a_success() {
 const FAILED: &str = r#"{"success":false,"message":"m","allocationuuid":"a-1","step":"STEP","kernel":"","initrd":"","cmdline":"","bootloaderid":"","timings":[{"step":"storage.wipe","seconds":1.5}],"plan":"the plan","order":"o-1","untouched":UNTOUCHED"#;
 
 #[test]
-fn a_failure_that_touched_nothing() {
+fn untouched_failure_report_has_expected_json() {
     let outcome = InstallOutcome::FailedUntouched(FailureSummary {
         stage: "plan".into(),
-        unbelieved: marker(),
+        untrusted_marker: marker(),
         ..FailureSummary::default()
     });
     let expected = FAILED.replace("STEP", "plan").replace("UNTOUCHED", "true");
@@ -97,7 +97,7 @@ fn a_failure_that_touched_nothing() {
 }
 
 #[test]
-fn a_failure_that_had_begun() {
+fn started_failure_report_has_expected_json() {
     let outcome =
         InstallOutcome::FailedBegun(FailureSummary { stage: "image.burn".into(), ..FailureSummary::default() });
     let expected = FAILED.replace("STEP", "image.burn").replace("UNTOUCHED", "false");
@@ -109,7 +109,7 @@ fn a_failure_is_reported_with_its_code() {
     let failed = FailureSummary { code: Some(ErrorCode::Mkfs), ..FailureSummary::default() };
     let report = InstallReport::from(&ended(InstallOutcome::FailedBegun(failed)));
     assert_eq!(report.code.as_deref(), Some("DH-310"));
-    // Servers of older versions respond without a code.
+    // Older servers respond without a code.
     let body: ErrorBody = serde_json::from_str(r#"{"statuscode": 409, "message": "m"}"#).unwrap();
     assert_eq!((body.code, body.error_code), (None, None));
 }
@@ -124,7 +124,7 @@ fn read_recorded<T: Serialize + DeserializeOwned>(pointer: &str) -> T {
 }
 
 #[test]
-fn registrations_and_starts_of_earlier_agents_are_read_with_every_field() {
+fn parses_registrations_and_starts_of_earlier_agents() {
     let registered: RegisterRequest = read_recorded("/register");
     let RegisteredHardware { memory, cpu_cores, disks, nics } = registered.hardware;
     assert_eq!(
@@ -145,7 +145,7 @@ fn registrations_and_starts_of_earlier_agents_are_read_with_every_field() {
 }
 
 #[test]
-fn reports_events_and_logs_of_earlier_agents_are_read_with_every_field() {
+fn parses_reports_events_and_logs_of_earlier_agents() {
     let success: InstallReport = read_recorded("/reports/success");
     assert_eq!((success.success, success.bootloaderid.as_str(), success.timings.len()), (true, "debian", 2));
     assert_eq!(success.marker.unwrap().order, success.order);
@@ -153,8 +153,8 @@ fn reports_events_and_logs_of_earlier_agents_are_read_with_every_field() {
     assert_eq!((success.kept.len(), success.hidden[0].files, success.volumes[0].name.as_str()), (1, 3, "db-1"));
     let untouched: InstallReport = read_recorded("/reports/failure untouched");
     assert_eq!((untouched.success, untouched.untouched, untouched.step.as_deref()), (false, true, Some("plan")));
-    let begun: InstallReport = read_recorded("/reports/failure begun");
-    assert_eq!((begun.untouched, begun.step.as_deref(), begun.marker), (false, Some("image.burn"), None));
+    let started: InstallReport = read_recorded("/reports/failure begun");
+    assert_eq!((started.untouched, started.step.as_deref(), started.marker), (false, Some("image.burn"), None));
 
     let names = ["PXE Booting", "Preparing", "Registering", "Waiting", "Installing"].into_iter().chain([
         "Booting New Kernel",
@@ -177,7 +177,7 @@ fn reports_events_and_logs_of_earlier_agents_are_read_with_every_field() {
 }
 
 #[test]
-fn machines_of_a_migration_with_earlier_agents_are_read_with_every_field() {
+fn parses_migration_reports_of_earlier_agents() {
     let source: MigrationReport = read_recorded("/moving/send");
     let carried = source.carried.unwrap();
     assert_eq!(

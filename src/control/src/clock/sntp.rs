@@ -1,15 +1,15 @@
-//! Client for time servers: SNTP, RFC 4330.
+//! Client for time servers that use SNTP (RFC 4330).
 
 use std::net::{ToSocketAddrs, UdpSocket};
 use std::time::{Duration, Instant, SystemTime};
 
 pub(super) const PORT: u16 = 123;
 
-/// Timeout for the response of one time server.
-const ANSWER: Duration = Duration::from_secs(3);
+/// Time limit for the response of one time server.
+const RESPONSE_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// Number of seconds from 1900, when NTP's first era begins, to 1970. If the most significant bit of a timestamp is not
-/// set, the timestamp belongs to the second era, which begins in 2036.
+/// Number of seconds between 1900, when the first era of NTP began, and 1970. A timestamp whose most significant bit is
+/// not set belongs to the second era, which begins in 2036.
 const TO_1970: u64 = 2_208_988_800;
 const ERA: u64 = 1 << 32;
 
@@ -30,7 +30,7 @@ pub(super) fn query_time_server(server: &str, port: u16) -> Result<SystemTime, S
         .ok_or_else(|| format!("no time from {server}: the host name does not resolve to an address"))?;
     let socket = UdpSocket::bind(if address.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" }).map_err(lost)?;
     socket.connect(address).map_err(lost)?;
-    let (began, end) = (Instant::now(), Instant::now() + ANSWER);
+    let (began, end) = (Instant::now(), Instant::now() + RESPONSE_TIMEOUT);
     let secret = fastrand::u64(1..);
     socket.send(&build_sntp_request(secret)).map_err(lost)?;
     let mut answer = [0; PACKET];
@@ -38,7 +38,7 @@ pub(super) fn query_time_server(server: &str, port: u16) -> Result<SystemTime, S
         let left = end.saturating_duration_since(Instant::now()).max(Duration::from_millis(1));
         socket.set_read_timeout(Some(left)).map_err(lost)?;
         let length = socket.recv(&mut answer).map_err(lost)?;
-        // The time in the response is corrected by half of the round-trip time.
+        // Half of the round-trip time is added to the time in the response.
         if let Some(time) = parse_sntp_response(answer.get(..length).unwrap_or_default(), secret) {
             return Ok(time + began.elapsed() / 2);
         }
@@ -48,7 +48,7 @@ pub(super) fn query_time_server(server: &str, port: u16) -> Result<SystemTime, S
     }
 }
 
-/// Builds an SNTP request of version 4. Its transmit timestamp is a random number that the response must repeat.
+/// Builds an SNTP request of version 4. Its transmit timestamp is a random number, which the response must repeat.
 fn build_sntp_request(secret: u64) -> [u8; PACKET] {
     let mut packet = [0; PACKET];
     packet[0] = 4 << 3 | 3;
@@ -56,7 +56,7 @@ fn build_sntp_request(secret: u64) -> [u8; PACKET] {
     packet
 }
 
-/// Returns the time in a response, or `None` if the response belongs to another request or the server is not
+/// Returns the time in a response; `None` if the response belongs to another request, or the server is not
 /// synchronized.
 fn parse_sntp_response(packet: &[u8], secret: u64) -> Option<SystemTime> {
     let packet: &[u8; PACKET] = packet.try_into().ok()?;
@@ -87,10 +87,10 @@ mod tests {
     }
 
     #[test]
-    fn only_an_answer_to_this_question_is_one() {
+    fn only_valid_sntp_responses_to_the_request_are_accepted() {
         let at = |seconds: u64| Some(SystemTime::UNIX_EPOCH + Duration::from_secs(seconds));
         let ask = build_sntp_request(7);
-        // The year 1970, and a time in the next era, which begins in 2036.
+        // The year 1970, and a time in the second era, which begins in 2036.
         assert_eq!(parse_sntp_response(&answer(&ask, 4 << 3 | 4, 1, 2_208_988_800), 7), at(0));
         assert_eq!(parse_sntp_response(&answer(&ask, 4 << 3 | 4, 15, 5), 7), at(ERA + 5 - TO_1970));
         for (first, stratum, secret) in [(4 << 3 | 3, 1, 7), (0xc0 | 4, 1, 7), (4, 0, 7), (4, 16, 7), (4, 1, 8)] {
@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_is_asked_and_others_are_not_listened_to() {
+    fn queries_time_server_and_skips_invalid_responses() {
         let server = UdpSocket::bind("127.0.0.1:0").unwrap();
         let port = server.local_addr().unwrap().port();
         let told = thread::spawn(move || {

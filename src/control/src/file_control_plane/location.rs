@@ -1,4 +1,4 @@
-//! Location of a machine file: a URL or a path, with placeholders for properties of the machine.
+//! Location of a machine file: a URL or path, in which placeholders represent properties of the machine.
 
 use common::encoding::percent_encode;
 use common::error::{Error, Phase, Result};
@@ -35,7 +35,8 @@ impl fmt::Display for FileLocation {
     }
 }
 
-/// Expands a pattern for this machine. If the pattern contains `{mac}`, there is one location per network interface.
+/// Replaces the placeholders in a pattern by the properties of this machine. A pattern with `{mac}` results in one
+/// location for each network interface.
 ///
 /// # Errors
 /// Fails if the pattern contains a property that the machine lacks.
@@ -45,7 +46,10 @@ pub(crate) fn expand_pattern(pattern: &str, machine: &str, inventory: &Inventory
             return Ok(text.to_owned());
         }
         let value = encode_value(usable_value(name, value)).ok_or_else(|| {
-            pattern_error(pattern, &format!("{name} cannot be replaced: this machine does not have a usable value"))
+            pattern_error(
+                pattern,
+                &format!("the placeholder {name} cannot be replaced: this machine does not have a usable value for it"),
+            )
         })?;
         Ok(text.replace(name, &value))
     };
@@ -53,21 +57,21 @@ pub(crate) fn expand_pattern(pattern: &str, machine: &str, inventory: &Inventory
     let of_machine = |nic: &&Nic| usable_mac(&nic.mac).is_some() && !is_controller_driver(&nic.driver);
     let macs: Vec<&str> = inventory.nics.iter().filter(of_machine).map(|nic| nic.mac.as_str()).collect();
     let macs = if macs.is_empty() || !filled.contains("{mac}") { vec![""] } else { macs };
-    let places = macs.into_iter().map(|mac| {
+    let locations = macs.into_iter().map(|mac| {
         let place = fill(&filled, "{mac}", mac)?;
         match place.contains(['{', '}']) {
             true => Err(pattern_error(pattern, "only {uuid}, {mac} and {serial} are supported")),
             false => Ok(FileLocation(place)),
         }
     });
-    places.collect()
+    locations.collect()
 }
 
-/// Returns the value, or an empty string if several machines may have this value. If such a value were used in a
-/// location, several machines would read the same file.
+/// Returns the value, or an empty string if other machines may have the same value: these machines would read the same
+/// file.
 fn usable_value<'a>(name: &str, value: &'a str) -> &'a str {
     let is_shared = match name {
-        // The operator may use any text as the id of a machine, not only a UUID.
+        // The operator may choose any string as the id of a machine, so the value need not be a UUID.
         "{uuid}" => uuid::Uuid::try_parse(value).is_ok_and(|uuid| usable_uuid(uuid).is_none()),
         "{serial}" => usable_serial(value).is_none(),
         _ => usable_mac(value).is_none(),
@@ -75,8 +79,8 @@ fn usable_value<'a>(name: &str, value: &'a str) -> &'a str {
     if is_shared { "" } else { value }
 }
 
-/// Percent-encodes a value for URLs and file names, since a serial number may contain any character. Returns `None` if the value is empty
-/// or consists of dots only.
+/// Percent-encodes a value for URLs and file names, because a serial number may contain any character. Returns `None`
+/// if the value is empty or consists only of dots.
 fn encode_value(value: &str) -> Option<String> {
     let value = value.trim();
     // A value that consists of dots would refer to another directory.
@@ -102,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn what_tells_a_machine_from_others_is_filled_in() {
+    fn placeholders_are_replaced_by_machine_identifiers() {
         let inventory = inventory("S/N 7\u{e9}", &["52:54:00:00:00:01", "52:54:00:00:00:02"]);
         for (pattern, expected) in [
             ("https://h/m/{uuid}.json", vec!["https://h/m/4c4c-1.json"]),
@@ -110,13 +114,13 @@ mod tests {
             ("/media/{mac}.json", vec!["/media/52:54:00:00:00:01.json", "/media/52:54:00:00:00:02.json"]),
             ("http://h/one", vec!["http://h/one"]),
         ] {
-            let places = expand_pattern(pattern, "4c4c-1", &inventory).unwrap();
-            assert_eq!(places.iter().map(FileLocation::as_str).collect::<Vec<_>>(), expected);
+            let locations = expand_pattern(pattern, "4c4c-1", &inventory).unwrap();
+            assert_eq!(locations.iter().map(FileLocation::as_str).collect::<Vec<_>>(), expected);
         }
     }
 
     #[test]
-    fn what_a_machine_does_not_have_names_no_file() {
+    fn missing_identifier_or_unknown_placeholder_is_refused() {
         for (pattern, serial, why) in [
             ("http://h/{serial}", " ", "{serial} cannot be replaced: this machine does not have a usable value"),
             ("http://h/{serial}/x", "..", "{serial} cannot be replaced: this machine does not have a usable value"),
@@ -129,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn a_placeholder_names_no_file() {
+    fn default_identifiers_are_refused_as_file_names() {
         for serial in
             ["To be filled by O.E.M.", "Default string", "1234567890", "System Serial Number", "0000000", "None"]
         {
@@ -146,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn the_signature_lies_beside_it() {
+    fn signature_location_has_minisig_suffix() {
         for (place, signature) in [("/m/a.json", "/m/a.json.minisig"), ("http://h/a?b=c", "http://h/a.minisig?b=c")] {
             assert_eq!(FileLocation(place.to_owned()).signature_location().as_str(), signature);
         }

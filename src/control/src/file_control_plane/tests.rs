@@ -1,4 +1,5 @@
-//! Tests of files on a web server and in a directory: waiting for a file, verifying its signature, and reading it again before anything is destroyed.
+//! Tests with files on a web server and in a directory: waiting for a file, verifying its signature, and reading it
+//! again before anything is destroyed.
 
 use super::*;
 use crate::fake_control_plane::ended;
@@ -17,21 +18,21 @@ const QUICK: RetryPolicy = RetryPolicy {
     longest_pause: Duration::from_millis(5),
 };
 
-/// Web server that records each request with the status of its response.
+/// Web server that records each request and the status of its response.
 #[derive(Clone, Default)]
 struct Web {
     files: Arc<Mutex<BTreeMap<String, String>>>,
-    asked: Arc<Mutex<Vec<String>>>,
+    requests: Arc<Mutex<Vec<String>>>,
 }
 
 impl Web {
-    /// Starts the server. Returns it with its URL.
+    /// Starts the server, and returns it together with its URL.
     fn start() -> (Web, String) {
         let web = Web::default();
         let answering = web.clone();
         let server = Server::start(Vec::new(), move |request| {
             let act = answering.answer(request);
-            answering.asked.lock().unwrap().push(format!("{} {}", request.line(), act.status.unwrap_or(200)));
+            answering.requests.lock().unwrap().push(format!("{} {}", request.line(), act.status.unwrap_or(200)));
             act
         });
         (web, server.url("").trim_end_matches('/').to_owned())
@@ -51,7 +52,7 @@ impl Web {
         }
     }
 
-    /// Stores a file, and its signature by this key.
+    /// Stores a file, and its signature with this key.
     fn put(&self, path: &str, text: &str, key: &Key) {
         self.files
             .lock()
@@ -63,12 +64,12 @@ impl Web {
         self.files.lock().unwrap().remove(path);
     }
 
-    fn asked(&self) -> Vec<String> {
-        std::mem::take(&mut self.asked.lock().unwrap())
+    fn take_requests(&self) -> Vec<String> {
+        std::mem::take(&mut self.requests.lock().unwrap())
     }
 }
 
-/// Key that signs files as minisign does.
+/// Key with which files are signed, in the format of minisign.
 struct Key(Ed25519KeyPair);
 
 impl Key {
@@ -117,7 +118,7 @@ fn allocated(id: &str, more: &str) -> String {
 const NOW: Duration = Duration::from_millis(1);
 
 #[test]
-fn a_file_is_waited_for_and_must_stay_what_it_was() {
+fn allocation_file_is_awaited_and_must_remain_unchanged() {
     let ((web, url), key) = (Web::start(), Key::of(1));
     let control = control(&format!("{url}/m/{{uuid}}.json"), None, &[&key]);
     let path = format!("/m/{MACHINE}.json");
@@ -133,7 +134,7 @@ fn a_file_is_waited_for_and_must_stay_what_it_was() {
     let (get, signature) = (format!("GET {path}"), format!("GET {path}.minisig 200"));
     let (nothing, whole, same) = (format!("{get} 404"), format!("{get} 200"), format!("{get} 304"));
     let expected = [&nothing, &whole, &signature, &same, &whole, &signature, &same].map(String::as_str);
-    assert_eq!(web.asked(), expected);
+    assert_eq!(web.take_requests(), expected);
 
     web.put(&path, &document(MACHINE, &allocated("a-22", "")), &key);
     let error = control
@@ -152,7 +153,7 @@ fn a_file_is_waited_for_and_must_stay_what_it_was() {
 }
 
 #[test]
-fn what_nobody_vouches_for_is_refused() {
+fn unsigned_or_untrusted_files_are_refused() {
     let ((web, url), key, stranger) = (Web::start(), Key::of(1), Key::of(2));
     let good = document(MACHINE, &allocated("a-1", ""));
     web.put("/good", &good, &key);
@@ -170,12 +171,12 @@ fn what_nobody_vouches_for_is_refused() {
     ] {
         let error = control(&format!("{url}{path}"), None, &keys).wait_for_allocation(NOW).unwrap_err();
         assert!(error.to_string().contains(why), "{path}: {error}");
-        assert!(!error.is_refusal(), "a refusal is one of the token");
+        assert!(!error.is_refusal(), "the error is not a refusal of the token");
     }
 }
 
 #[test]
-fn what_is_not_for_this_machine_or_would_be_done_for_ever_is_refused() {
+fn foreign_files_and_unnumbered_reinstalls_are_refused() {
     let ((web, url), key) = (Web::start(), Key::of(1));
     let order = |id: &str| format!(r#", "reinstall": true, "order": {{"id": "{id}", "attempt": 1, "attempts": 1}}"#);
     for (text, why) in [
@@ -195,7 +196,7 @@ fn what_is_not_for_this_machine_or_would_be_done_for_ever_is_refused() {
 }
 
 #[test]
-fn a_server_that_is_away_is_asked_for_a_while_and_a_path_is_read() {
+fn unreachable_server_is_reported_and_local_path_read() {
     let (key, directory) = (Key::of(1), tempfile::tempdir().unwrap());
     let error = control("http://127.0.0.1:9/file", None, &[&key]).wait_for_allocation(NOW).unwrap_err().to_string();
     assert!(error.contains("http://127.0.0.1:9/file: no answer"), "{error}");
@@ -211,7 +212,7 @@ fn a_server_that_is_away_is_asked_for_a_while_and_a_path_is_read() {
 }
 
 #[test]
-fn the_report_is_put_once_and_stops_nothing() {
+fn report_is_uploaded_once_and_failures_are_ignored() {
     let ((web, url), key) = (Web::start(), Key::of(1));
     let report = format!("{url}/reports/{{uuid}}");
     assert_eq!(
@@ -221,7 +222,7 @@ fn the_report_is_put_once_and_stops_nothing() {
     let path = format!("/reports/{MACHINE}");
     let put: InstallReport = serde_json::from_str(&web.files.lock().unwrap()[&path]).unwrap();
     assert_eq!(put, InstallReport::from(&ended()));
-    assert_eq!(web.asked(), [format!("PUT {path} 201")]);
+    assert_eq!(web.take_requests(), [format!("PUT {path} 201")]);
     let nobody = control("/f", Some("http://127.0.0.1:9/"), &[&key]);
     assert_eq!(nobody.report_result(&ended()).unwrap(), ReportAcknowledgement::default());
 }

@@ -1,10 +1,10 @@
-//! Tests of the requests as a server receives them.
+//! Tests of the requests that a server receives.
 
 use super::*;
 use crate::api_types::REQUEST_ID;
 use crate::fake_control_plane::ended;
 use crate::http_machine_client::report_retries;
-use crate::retry::{BRIEF, PATIENT};
+use crate::retry::{ONE_MINUTE_RETRIES, TEN_MINUTE_RETRIES};
 use model::install_report::{EventName, FailureSummary, InstallOutcome};
 use testing::http::{Act, Request, Server};
 
@@ -23,7 +23,7 @@ pub(crate) fn lines(server: &Server) -> Vec<String> {
 }
 
 #[test]
-fn a_reinstall_begins_only_when_the_control_plane_says_so() {
+fn reinstall_starts_only_with_permission_of_control_plane() {
     const REFUSAL: &str = r#"{"statuscode": 409, "message": "order o-1 was cancelled"}"#;
     let (control, server) = control(&[(200, "{}"), (503, ""), (200, ""), (409, REFUSAL)]);
     let begin = || control.announce_point_of_no_return(&AttemptNotice { order: Some("o-1"), ..NOTICE });
@@ -33,7 +33,7 @@ fn a_reinstall_begins_only_when_the_control_plane_says_so() {
     assert!(error.starts_with("announce the point of no return (request "), "{error}");
     assert!(error.contains("409") && error.ends_with(": order o-1 was cancelled"), "{error}");
     let asked = server.requests();
-    assert_eq!(asked.len(), 4, "a refusal is not asked again");
+    assert_eq!(asked.len(), 4, "a refused request is not repeated");
     for request in asked {
         assert_eq!(request.line(), "POST /v1/machine/m-1/point-of-no-return");
         assert_eq!(request.body, r#"{"allocationuuid":"a-1","order":"o-1"}"#);
@@ -42,7 +42,7 @@ fn a_reinstall_begins_only_when_the_control_plane_says_so() {
 
 /// The code is printed on the machine's console, and is part of the report.
 #[test]
-fn the_code_of_the_server_is_the_code_of_the_error() {
+fn error_has_the_code_of_the_server() {
     for (status, code, printed, number) in [
         (409, "DH-643", "no (DH-643)", 643),
         (401, "DH-704", "no (DH-704)", 704),
@@ -59,7 +59,7 @@ fn the_code_of_the_server_is_the_code_of_the_error() {
     }
 }
 
-/// Errors that a retry or another server may resolve are not denials.
+/// An error that a retry or another server may resolve does not count as a refusal.
 #[test]
 fn only_a_conflict_is_a_denial() {
     for (status, is_denial) in [(409, true), (400, false), (401, false), (404, false), (413, false), (500, false)] {
@@ -69,9 +69,9 @@ fn only_a_conflict_is_a_denial() {
     }
 }
 
-/// Error messages on the console contain the id that is in the server's log.
+/// Error messages on the console contain the request id that is also in the server's log.
 #[test]
-fn each_request_has_an_id_and_an_error_names_it() {
+fn errors_contain_the_unique_request_id() {
     let (control, server) = control(&[(200, "{}"), (503, ""), (409, ""), (404, "")]);
     control.register_machine(&Inventory::default()).unwrap();
     let error = control.announce_point_of_no_return(&NOTICE).unwrap_err().to_string();
@@ -90,7 +90,7 @@ fn each_request_has_an_id_and_an_error_names_it() {
 }
 
 #[test]
-fn a_part_of_the_log_is_sent_once_and_not_to_whom_keeps_none() {
+fn log_upload_is_not_repeated_and_detects_missing_endpoint() {
     let (control, server) = control(&[(200, "{}"), (503, ""), (401, ""), (404, ""), (405, "")]);
     assert!(control.upload_log(7, "one\n").unwrap());
     assert!(control.upload_log(11, "two\n").is_err() && control.upload_log(11, "two\n").is_err());
@@ -100,7 +100,7 @@ fn a_part_of_the_log_is_sent_once_and_not_to_whom_keeps_none() {
 }
 
 #[test]
-fn a_token_that_is_not_taken_any_more_is_registered_again_once() {
+fn rejected_token_causes_one_new_registration() {
     const MOVED: &str = r#"{"statuscode": 401, "message": "registered from 10.0.0.1, not from 10.0.0.2"}"#;
     let (control, server) = control(&[(200, "{}"), (401, MOVED), (503, ""), (200, "{}"), (204, "")]);
     control.register_machine(&Inventory::default()).unwrap();
@@ -110,12 +110,12 @@ fn a_token_that_is_not_taken_any_more_is_registered_again_once() {
 }
 
 #[test]
-fn an_event_that_is_not_taken_is_sent_again_after_another_registration() {
+fn rejected_event_is_repeated_after_new_registration() {
     const MOVED: &str = r#"{"statuscode": 401, "message": "registered from 10.0.0.1, not from 10.0.0.2"}"#;
     let (control, server) = control(&[(200, "{}"), (401, MOVED), (200, "{}"), (200, "{}"), (401, MOVED)]);
     control.register_machine(&Inventory::default()).unwrap();
-    control.send_event(&said("one")).unwrap();
-    assert!(control.send_event(&said("two")).unwrap_err().is_refusal(), "not so soon again");
+    control.send_event(&alive_event("one")).unwrap();
+    assert!(control.send_event(&alive_event("two")).unwrap_err().is_refusal(), "not again before the pause has ended");
     let (register, event) = ("POST /v1/machine/register", "POST /v1/machine/m-1/event");
     assert_eq!(lines(&server), [register, event, register, event, event]);
     let bodies: Vec<String> = server.requests().into_iter().map(|request| request.body).collect();
@@ -123,28 +123,28 @@ fn an_event_that_is_not_taken_is_sent_again_after_another_registration() {
     assert!(bodies[3].contains("one") && bodies[4].contains("two"), "{bodies:?}");
 }
 
-/// An installation continues even if its events cannot be delivered.
+/// An installation continues even if the server does not receive its events.
 #[test]
-fn no_event_waits_for_a_server_that_is_away() {
+fn events_are_not_retried_while_server_is_unavailable() {
     const MOVED: &str = r#"{"statuscode": 401, "message": "registered from 10.0.0.1, not from 10.0.0.2"}"#;
     let (control, server) = control(&[(401, MOVED), (503, ""), (200, "{}"), (401, MOVED), (503, "")]);
-    assert!(control.send_event(&said("one")).unwrap_err().is_refusal(), "nothing to register with");
-    let error = control.send_event(&said("two")).unwrap_err();
+    assert!(control.send_event(&alive_event("one")).unwrap_err().is_refusal(), "the machine has not registered before");
+    let error = control.send_event(&alive_event("two")).unwrap_err();
     assert!(error.to_string().contains("503"), "{error}");
     control.register_machine(&Inventory::default()).unwrap();
     *control.client.by_event.lock().unwrap() = None;
-    let error = control.send_event(&said("three")).unwrap_err().to_string();
+    let error = control.send_event(&alive_event("three")).unwrap_err().to_string();
     assert!(error.starts_with("register (request ") && error.contains("503"), "{error}");
-    assert_eq!(server.requests().len(), 5, "each is asked once");
+    assert_eq!(server.requests().len(), 5, "each request is sent once");
 }
 
-fn said(message: &str) -> ProgressEvent {
+fn alive_event(message: &str) -> ProgressEvent {
     let event = EventName::Alive;
     ProgressEvent { event, message: message.to_owned(), stage: None, seconds: None, progress: None }
 }
 
 #[test]
-fn a_token_that_has_ended_is_a_refusal() {
+fn expired_token_is_a_refusal() {
     const ENDED: &str = r#"{"statuscode": 401, "message": "older than a day"}"#;
     let (control, server) = control(&[(401, ENDED), (200, "{}"), (401, ENDED), (401, ENDED)]);
     let error = control.register_machine(&Inventory::default()).unwrap_err();
@@ -155,21 +155,21 @@ fn a_token_that_has_ended_is_a_refusal() {
 }
 
 #[test]
-fn who_must_hear_of_a_failure_is_waited_for() {
+fn successes_and_announced_failures_are_retried_longer() {
     let failed = |announced| FailureSummary { announced, ..FailureSummary::default() };
     for (outcome, wanted) in [
-        (ended().outcome, PATIENT),
-        (InstallOutcome::FailedUntouched(failed(true)), PATIENT),
-        (InstallOutcome::FailedBegun(failed(true)), PATIENT),
-        (InstallOutcome::FailedUntouched(failed(false)), BRIEF),
-        (InstallOutcome::FailedBegun(failed(false)), BRIEF),
+        (ended().outcome, TEN_MINUTE_RETRIES),
+        (InstallOutcome::FailedUntouched(failed(true)), TEN_MINUTE_RETRIES),
+        (InstallOutcome::FailedBegun(failed(true)), TEN_MINUTE_RETRIES),
+        (InstallOutcome::FailedUntouched(failed(false)), ONE_MINUTE_RETRIES),
+        (InstallOutcome::FailedBegun(failed(false)), ONE_MINUTE_RETRIES),
     ] {
         assert_eq!(report_retries(&outcome).patience, wanted.patience, "{outcome:?}");
     }
 }
 
 #[test]
-fn another_attempt_is_only_made_when_it_is_asked_for() {
+fn retry_is_read_from_report_acknowledgement() {
     let answers = &[(200, r#"{"retry": true}"#), (200, r#"{"retry": false}"#), (200, "{}"), (200, "thanks")];
     let (control, _server) = control(answers);
     for ((_, answer), retry) in answers.iter().zip([true, false, false, false]) {
@@ -177,14 +177,14 @@ fn another_attempt_is_only_made_when_it_is_asked_for() {
     }
 }
 
-/// The second attempt comes no earlier than the server has requested.
+/// The second attempt is not made before the time that the server has requested.
 #[test]
 fn a_busy_server_determines_when_a_request_is_repeated() {
     let server = Server::start(Vec::new(), {
         let is_first = std::sync::atomic::AtomicBool::new(true);
         move |_| match is_first.swap(false, std::sync::atomic::Ordering::SeqCst) {
             true => Act::wire("HTTP/1.1 503 Busy\r\nRetry-After: 3\r\nContent-Length: 0\r\n\r\n"),
-            false => Act::says(200, "{}"),
+            false => Act::respond(200, "{}"),
         }
     });
     let control = HttpControlPlane::new(server.url("").trim_end_matches('/'), "t", "m-1").unwrap();

@@ -1,9 +1,9 @@
 //! Registration from a privileged source port, and requests for secrets. The port proves to the server that a
-//! privileged process registers. Only after such a registration does the server send secrets.
+//! privileged process of the machine registers. Only then does the server send secrets.
 
 use super::HttpMachineClient;
 use crate::api_types::{REQUEST_ID, RegisterRequest};
-use crate::retry::{PATIENT, RetryPolicy, RetrySchedule};
+use crate::retry::{RetryPolicy, RetrySchedule, TEN_MINUTE_RETRIES};
 use ::http::Request;
 use ::http::header::{AUTHORIZATION, CONTENT_TYPE};
 use common::error::{Context, Phase, Result};
@@ -14,7 +14,7 @@ use model::allocation::{ReleasedSecrets, SecretField, SecretPurpose, SecretsRequ
 use reqwest::Method;
 use std::time::Duration;
 
-/// Id of the received allocation, and the names of its secret fields that the server sends only on a separate request.
+/// Id of the received allocation, and the names of its secret fields that the server sends only on separate request.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct SeparateSecretFields {
     pub allocation: String,
@@ -56,8 +56,8 @@ impl HttpMachineClient {
         }
     }
 
-    /// Fetches the secrets for this purpose. Returns `None` without a request if the allocation already contains these
-    /// secrets, or does not have such secrets.
+    /// Fetches the secrets for this purpose. Returns `None` without sending a request if the allocation already
+    /// contains these secrets, or has no such secrets.
     pub(super) async fn request_secrets(
         &self,
         purpose: SecretPurpose,
@@ -70,7 +70,7 @@ impl HttpMachineClient {
         let what = "fetch the secrets of the allocation";
         let request = SecretsRequest { allocationuuid: separate.allocation, purpose };
         let send = || self.build_request(Method::POST, &self.machine_path("/secrets")).json(&request);
-        let response = self.request_reregistering(PATIENT, what, patience, send).await?;
+        let response = self.request_reregistering(TEN_MINUTE_RETRIES, what, patience, send).await?;
         let text = response.text().await.map_err(|error| self.unreachable_error(what, error.without_url()))?;
         serde_json::from_str(&text).map(Some).map_err(|error| self.parse_error(what, error))
     }
@@ -83,7 +83,7 @@ mod tests {
     use crate::http_control_plane::tests::{control, lines};
 
     #[test]
-    fn secrets_are_fetched_only_if_the_control_plane_releases_them_separately() {
+    fn fetches_only_secrets_that_are_released_separately() {
         const MACHINE: &str = r#"{"id": "m-1", "allocation": {"allocationuuid": "a-1", "hostname": "h", "image": {"id": "i", "url": "u"},
             "filesystemlayout": {}, "separate_secrets": ["user_data", "console_password"]}}"#;
         let (control, server) = control(&[(200, MACHINE), (200, r#"{"user_data": "the-user-data"}"#), (409, "{}")]);

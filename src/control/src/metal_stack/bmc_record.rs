@@ -1,8 +1,8 @@
-//! Management controller (BMC) in metal-stack's database: its address, credentials and FRU.
+//! Record of the management controller (BMC) in metal-stack's database: address, credentials and FRU.
 //!
-//! A registration replaces the whole record, so values that the registration omits are erased. The agent therefore
-//! reads the control plane's values first, and sends them back unchanged. Only missing values are read from the BMC
-//! itself.
+//! A registration replaces the whole record, and thus erases all values that it omits. Therefore the agent first reads
+//! the record from the control plane, and sends the values of this record back unchanged. Only missing values are read
+//! from the BMC itself.
 
 use common::format::untrusted_text_limits::sanitize_name;
 use model::bmc::{FruInfo, InBandBmc};
@@ -10,7 +10,7 @@ use model::registry_auth::SecretText;
 use serde_json::Value;
 use std::net::IpAddr;
 
-/// Port number that metal-stack's own agent registers for every BMC.
+/// Port that metal-stack's own agent registers for every BMC.
 const PORT: u16 = 623;
 /// `ipmitool` interface that metal-stack's own agent registers for every BMC.
 const INTERFACE: &str = "lanplus";
@@ -18,12 +18,12 @@ const INTERFACE: &str = "lanplus";
 /// Record of a BMC, with metal-stack's fields. Unknown fields are empty.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct BmcRecord {
-    /// Host and port.
+    /// Host and port of the BMC.
     pub address: String,
     pub mac: String,
     pub user: String,
     pub password: SecretText,
-    /// Interface of `ipmitool`.
+    /// Interface (`-I`) with which `ipmitool` connects to the BMC.
     pub interface: String,
     pub version: String,
     pub power_state: String,
@@ -34,13 +34,13 @@ pub struct BmcRecord {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum KnownBmc {
     Record(Box<BmcRecord>),
-    /// The control plane does not have this machine, so a registration cannot erase anything.
+    /// The control plane has no record of this machine, so a registration cannot erase anything.
     Unregistered,
-    /// The machine is not permitted to read the record. Contains the reason.
+    /// The machine is not permitted to read the record. The value is the reason.
     Unreadable(String),
 }
 
-/// Field names that differ between the API versions.
+/// Names of those fields of the record whose names differ between the API versions.
 pub(crate) struct RecordFields {
     pub version: &'static str,
     pub power_state: &'static str,
@@ -90,7 +90,7 @@ impl BmcRecord {
         *self == BmcRecord::default()
     }
 
-    /// Sets the empty fields from the BMC's own data, which do not include credentials.
+    /// Fills empty fields with data from the BMC itself, which do not include credentials.
     fn fill_gaps(&mut self, bmc: &InBandBmc) {
         if let Some(address) = bmc.address.filter(|_| self.address.is_empty()) {
             self.address = match address {
@@ -120,8 +120,8 @@ pub(crate) fn to_camel_case(name: &str) -> String {
     })
 }
 
-/// Fills the gaps of the control plane's record with data from the BMC, and prints which values the registration will
-/// erase. `in_band` is `None` if the machine has no BMC, and an error if the BMC does not respond.
+/// Fills the empty fields of the control plane's record with data from the BMC, and prints which values the
+/// registration will erase. `in_band` is `None` if the machine has no BMC, or an error if the BMC does not respond.
 pub(crate) fn combine(known: KnownBmc, in_band: Result<Option<InBandBmc>, String>, say: &dyn Fn(&str)) -> BmcRecord {
     let in_band = in_band.unwrap_or_else(|why| {
         say(&format!("the BMC cannot be read in-band: {why}"));
@@ -146,7 +146,8 @@ pub(crate) fn combine(known: KnownBmc, in_band: Result<Option<InBandBmc>, String
     }
     if let KnownBmc::Unreadable(why) = known {
         let rest = match own {
-            Some(own) => format!("address {own}, MAC and FRU are registered as read from the BMC"),
+            Some(own) => format!("the registration contains the address {own}, the MAC and the FRU data that were \
+                read from the BMC itself"),
             None => "the registration also erases the BMC's address and MAC in the control plane, because the BMC was not found in-band"
                 .to_owned(),
         };
@@ -199,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn known_values_stay_and_the_bmc_fills_gaps() {
+    fn recorded_bmc_values_are_preserved_and_gaps_filled() {
         let (record, said) = combined(KnownBmc::Record(Box::new(known())), Ok(Some(in_band())));
         let filled = BmcRecord {
             mac: "0c:c4:7a:0a:0b:0c".into(),
@@ -222,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn losses_are_printed() {
+    fn incomplete_bmc_registrations_are_reported() {
         let (record, said) = combined(KnownBmc::Unregistered, Ok(Some(in_band())));
         assert_eq!((record.address.as_str(), record.user.as_str(), said.as_str()), ("10.1.0.7:623", "", ""));
         let (record, said) = combined(KnownBmc::Unregistered, Ok(None));

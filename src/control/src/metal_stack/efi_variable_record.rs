@@ -1,7 +1,7 @@
-//! State that a metal-stack machine stores between boots, in addition to the state that the control plane stores.
+//! State that a metal-stack machine stores between boots, because the control plane does not store it.
 //!
-//! The state is stored in EFI variables, because disks may be removed, erased, or slow to appear. A machine without EFI
-//! variables does not store any state.
+//! The state is stored in EFI variables, because disks may be removed, erased, or slow to appear. A machine without
+//! EFI variables stores no state.
 
 use common::error::{Context, Error, Phase, Result};
 use linux::efi::drophammer_variables;
@@ -9,14 +9,14 @@ use model::recorded_disks::KnownDisk;
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 
-/// Name of the EFI variable in which boots record the machine's disks.
+/// Name of the EFI variable in which a boot records the machine's disks for later boots.
 const DISKS: &str = "DrophammerDisks";
 
-/// Name of the EFI variable that contains the id of the allocation whose installation was reported.
+/// Name of the EFI variable with the id of the allocation whose installation was reported.
 const REPORTED: &str = "DrophammerReported";
 
-/// Maximum size of a value, in bytes. The storage for all EFI variables is small, and some boards do not boot when it
-/// is full.
+/// Maximum size of a value, in bytes. All EFI variables share a small storage, and some boards do not boot if it is
+/// full.
 const MAXIMUM_BYTES: usize = 8 << 10;
 
 /// Access to the state in EFI variables.
@@ -36,15 +36,17 @@ impl FirmwareRecord {
         FirmwareRecord { directory: directory.to_owned() }
     }
 
-    /// Returns the disks that earlier boots recorded. The list is empty if none were recorded.
+    /// Returns the disks that earlier boots have recorded; empty if there is no record.
     ///
     /// # Errors
-    /// Fails if a record exists but cannot be read. Without the record, the agent would not wait for disks that are slow to appear.
+    /// Fails if a record exists but cannot be read. Without it, the agent would not wait for disks that are slow to
+    /// appear.
     pub(crate) fn read_disks(&self) -> Result<Vec<KnownDisk>> {
         Ok(drophammer_variables::read_json(&self.directory, DISKS)?.unwrap_or_default())
     }
 
-    /// Records the disks. To reduce wear of the flash memory, writes nothing if the same disks are already recorded.
+    /// Records the disks. If the record already contains the same disks, writes nothing, to reduce the wear of the
+    /// flash memory.
     ///
     /// # Errors
     /// Fails if the firmware has no variables or no space, or the record is too large.
@@ -58,7 +60,7 @@ impl FirmwareRecord {
             return Err(Error::new(
                 Phase::Control,
                 format!(
-                    "{variable}: the value has {bytes} bytes, which exceeds the size limit",
+                    "{variable}: the value is {bytes} bytes, which exceeds the size limit",
                     variable = what(),
                     bytes = value.len()
                 ),
@@ -67,7 +69,8 @@ impl FirmwareRecord {
         drophammer_variables::write_variable(&self.directory, DISKS, &value).context(Phase::Control, what)
     }
 
-    /// Returns whether the control plane has acknowledged the report of this installation, according to the record.
+    /// Returns whether, according to the record, the control plane has acknowledged the report of this allocation's
+    /// installation.
     ///
     /// # Errors
     /// Fails if a record exists but cannot be read, because the allocation may then already be installed.
@@ -76,7 +79,7 @@ impl FirmwareRecord {
         Ok(reported.is_some_and(|reported| !allocation.is_empty() && reported.allocation == allocation))
     }
 
-    /// Records that the control plane has acknowledged the report of the installation of this allocation.
+    /// Records that the control plane has acknowledged this allocation's installation report.
     ///
     /// # Errors
     /// Fails if the firmware has no variables or no space.
@@ -113,8 +116,8 @@ mod tests {
     }
 
     #[test]
-    fn a_machine_without_such_firmware_remembers_nothing() {
-        let record = FirmwareRecord::new(Path::new("/nonexistent/efivars"));
+    fn record_requires_efi_variables() {
+        let record = FirmwareRecord::new(Path::new("/proc/nonexistent/efivars"));
         assert!(record.write_disks(&[known("A")]).is_err() && record.write_reported("a-1").is_err());
         assert!(record.read_disks().unwrap().is_empty() && !record.is_reported("a-1").unwrap());
     }
@@ -129,9 +132,9 @@ mod tests {
         assert_eq!(record.read_disks().unwrap(), [known("A")]);
     }
 
-    /// An installed machine whose record is damaged must not count as empty.
+    /// An installed machine with a damaged record must not count as one that was never installed.
     #[test]
-    fn a_record_that_cannot_be_read_is_refused_and_not_taken_for_absent() {
+    fn unreadable_record_is_refused_and_never_overwritten() {
         let directory = tempfile::tempdir().unwrap();
         let record = FirmwareRecord::new(directory.path());
         for value in [
@@ -147,9 +150,9 @@ mod tests {
             for error in [record.read_disks().unwrap_err(), record.is_reported("a-1").unwrap_err()] {
                 assert!(error.is_refusal() && error.to_string().contains("nothing is erased"), "{error}");
             }
-            assert!(record.write_disks(&[known("A")]).is_err(), "it is not overwritten either");
+            assert!(record.write_disks(&[known("A")]).is_err(), "an existing variable is not overwritten");
         }
-        // A value without attributes, and a value that the kernel refuses to read.
+        // One variable has no attributes, and the kernel refuses to read the other one.
         let path = drophammer_variables::variable_path(directory.path(), DISKS);
         std::fs::write(&path, [7, 0]).unwrap();
         assert!(record.read_disks().unwrap_err().to_string().contains("2 bytes"));

@@ -1,17 +1,17 @@
-//! Filter of the events that are sent to metal-stack.
+//! Filter for the events that are sent to metal-stack.
 //!
-//! metal-stack's server stores the phase of a machine, and interprets a repeated phase as a crash loop. Each phase is
-//! therefore sent at most once per boot. All other events are sent as keepalives, at most one per minute.
+//! metal-stack's server stores the phase of a machine, and interprets a repeated phase as a crash loop. Therefore each
+//! phase is sent at most once per boot. All other events are sent as keepalives, at most once per minute.
 
 use model::install_report::{EventName, ProgressEvent};
 use std::time::{Duration, Instant};
 
-/// Minimum interval between keepalives. The server expects one message per minute, and considers a machine dead after a
-/// few minutes of silence.
-const ALIVE: Duration = Duration::from_secs(60);
+/// Minimum interval between keepalives. The server expects a message each minute, and considers a machine dead after a
+/// few minutes without a message.
+const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(60);
 
 /// Maximum length of a message, in characters. The limit is low, because the server shows messages in a table.
-const WORDS: usize = 500;
+const MAXIMUM_MESSAGE_CHARACTERS: usize = 500;
 
 /// Record of the events that were sent in this boot.
 #[derive(Debug, Default)]
@@ -22,12 +22,12 @@ pub(crate) struct EventFilter {
 }
 
 impl EventFilter {
-    /// Returns the name and message to send for an event, or `None` if nothing is sent.
+    /// Returns the name and the message of the event to send; `None` if nothing must be sent.
     pub(crate) fn filter_event(&mut self, event: &ProgressEvent, now: Instant) -> Option<(EventName, String)> {
         let is_phase = event.event != EventName::Alive && !self.phases.contains(&event.event);
         if is_phase {
             self.phases.push(event.event);
-        } else if self.last.is_some_and(|last| now.duration_since(last) < ALIVE) {
+        } else if self.last.is_some_and(|last| now.duration_since(last) < KEEPALIVE_INTERVAL) {
             return None;
         }
         self.last = Some(now);
@@ -44,11 +44,11 @@ fn describe_event(event: &ProgressEvent, is_phase: bool) -> String {
     }
 }
 
-/// Joins the first two nonempty lines of a message: the summary, and the first reason, if any.
+/// Joins the first two nonempty lines of a message: the summary, and the first reason if there is one.
 fn shorten_message(message: &str) -> String {
     let lines: Vec<&str> = message.lines().map(str::trim).filter(|line| !line.is_empty()).take(2).collect();
     let text = lines.join(" ");
-    match text.char_indices().nth(WORDS) {
+    match text.char_indices().nth(MAXIMUM_MESSAGE_CHARACTERS) {
         Some((end, _)) => format!("{}…", &text[..end]),
         None => text,
     }
@@ -63,9 +63,9 @@ mod tests {
         ProgressEvent { event, message: message.to_owned(), stage, seconds: None, progress: None }
     }
 
-    /// Events of an installation, with the second in which each of them occurs.
+    /// Events of an installation, each with the second in which it occurs.
     #[test]
-    fn each_phase_is_told_once_and_all_else_is_a_sign_of_life() {
+    fn each_phase_is_sent_once_and_progress_becomes_alive() {
         use EventName::{Alive, BootingNewKernel, Crashed, Installing, PlannedReboot, Preparing, Registering, Waiting};
         let began = Instant::now();
         let mut told = EventFilter::default();
@@ -110,10 +110,10 @@ mod tests {
     }
 
     #[test]
-    fn a_sentence_is_no_book() {
+    fn event_messages_are_truncated() {
         let (_, words) = EventFilter::default()
             .filter_event(&event(EventName::Crashed, None, &"ä".repeat(9000)), Instant::now())
             .unwrap();
-        assert_eq!(words.chars().count(), WORDS + 1);
+        assert_eq!(words.chars().count(), MAXIMUM_MESSAGE_CHARACTERS + 1);
     }
 }

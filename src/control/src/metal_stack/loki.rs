@@ -1,6 +1,6 @@
-//! Log upload to the Loki server in pixie's configuration. The installation waits for the upload only briefly before a
-//! reboot. Lines are added to a bounded buffer, and a thread sends them. If the buffer is full, lines are dropped and
-//! counted. Only the first upload error is printed on the console.
+//! Upload of the log to the Loki server in pixie's configuration. Lines are added to a bounded buffer, from which a
+//! thread sends them. If the buffer is full, lines are dropped and counted. Before a reboot, the agent waits only
+//! briefly for the upload. Only the first error is printed on the console.
 
 use super::pixie_config::{ApiCredentials, LoggingConfig, PixieConfig};
 use common::error::{Context, Error, Phase, Result};
@@ -16,9 +16,9 @@ use std::thread;
 use std::time::{Duration, Instant, SystemTime};
 
 /// Timeout of a request to Loki.
-const ANSWER: Duration = Duration::from_secs(5);
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
 /// Minimum interval between requests, so that lines are sent in batches.
-const PAUSE: Duration = Duration::from_secs(1);
+const UPLOAD_INTERVAL: Duration = Duration::from_secs(1);
 const LONGEST_PAUSE: Duration = Duration::from_secs(60);
 
 /// Maximum number of buffered lines. An installation prints a few hundred lines.
@@ -28,9 +28,9 @@ const BYTES: usize = 512 << 10;
 /// Maximum length of a line, in characters.
 const LINE: usize = 4 << 10;
 
-/// Minimum length of secrets that are redacted. A shorter secret could be part of an ordinary word, which would then be
-/// redacted too.
-const SHORTEST_SECRET: usize = 6;
+/// Minimum length of a secret that is redacted. A shorter secret might be part of ordinary words, which would then also
+/// be redacted.
+const MINIMUM_SECRET_LENGTH: usize = 6;
 
 /// Log upload to Loki.
 pub(crate) struct LokiUpload {
@@ -41,7 +41,7 @@ pub(crate) struct LokiUpload {
 
 struct LokiShared {
     state: Mutex<LokiBuffer>,
-    /// Condition variable that is notified after lines were added or sent.
+    /// Condition variable that is notified when lines were added or sent.
     changed: Condvar,
 }
 
@@ -52,8 +52,8 @@ struct LokiBuffer {
     dropped: usize,
     /// True while lines that were taken from the buffer are being sent.
     under_way: bool,
-    /// True if a caller waits until all lines are sent. The lines are then sent immediately, without waiting for the
-    /// minimum interval between requests.
+    /// True if a caller waits until all lines are sent. The next request is then sent without waiting for the minimum
+    /// interval.
     hurry: bool,
 }
 
@@ -88,10 +88,10 @@ impl LokiUpload {
 
     /// Adds a secret that will be redacted in all further lines.
     pub(crate) fn redact_secret(&mut self, secret: &str) {
-        self.secrets.extend(Some(secret.to_owned()).filter(|secret| secret.len() >= SHORTEST_SECRET));
+        self.secrets.extend(Some(secret.to_owned()).filter(|secret| secret.len() >= MINIMUM_SECRET_LENGTH));
     }
 
-    /// Adds each line of a text to the buffer.
+    /// Adds each line of a string to the buffer.
     pub(crate) fn add_lines(&self, text: &str) {
         let text = self.secrets.iter().fold(without_secrets(text), |text, secret| text.replace(secret.as_str(), "…"));
         let now = SystemTime::now();
@@ -109,7 +109,7 @@ impl LokiUpload {
         self.shared.changed.notify_all();
     }
 
-    /// Waits until all lines are sent. Returns after `patience` even if they are not sent.
+    /// Waits until all lines are sent, but at most for `patience`.
     pub(crate) fn wait_until_sent(&self, patience: Duration) {
         let end = Instant::now() + patience;
         let mut state = lock_mutex(&self.shared.state);
@@ -134,12 +134,12 @@ fn collect_secrets(config: &PixieConfig) -> Vec<String> {
         ApiCredentials::V2(api) => vec![&api.token],
     };
     let own = config.logging.iter().filter_map(|logging| logging.basic_auth.as_ref()).map(|basic| &basic.password);
-    api.into_iter().chain(own).filter(|secret| secret.len() >= SHORTEST_SECRET).cloned().collect()
+    api.into_iter().chain(own).filter(|secret| secret.len() >= MINIMUM_SECRET_LENGTH).cloned().collect()
 }
 
 impl LokiShared {
     /// Waits until the buffer contains lines, and until `pause` has elapsed or a caller waits for the upload. Removes
-    /// the lines from the buffer and returns them.
+    /// the lines from the buffer, and returns them.
     fn take_batch(&self, pause: Duration) -> Vec<(SystemTime, String)> {
         let mut state = lock_mutex(&self.state);
         let end = Instant::now() + pause;
@@ -184,11 +184,11 @@ impl LokiShared {
 }
 
 fn upload_loop(push: &LokiClient, shared: &LokiShared) {
-    let (mut pause, mut told) = (PAUSE, false);
+    let (mut pause, mut told) = (UPLOAD_INTERVAL, false);
     loop {
         let lines = shared.take_batch(pause);
         match push.send_lines(&lines) {
-            Ok(()) => pause = PAUSE,
+            Ok(()) => pause = UPLOAD_INTERVAL,
             Err((again, error)) => {
                 if !std::mem::replace(&mut told, true) {
                     tracing::warn!(
@@ -218,9 +218,10 @@ impl LokiClient {
         Ok(LokiClient { client, logging, machine: machine.to_owned() })
     }
 
-    /// Sends lines in one request. The Boolean in the error is true if a retry may succeed.
+    /// Sends lines in one request. The flag in the error is true if a retry may succeed.
     fn send_lines(&self, lines: &[(SystemTime, String)]) -> Result<(), (bool, Error)> {
-        let request = self.client.post(&self.logging.endpoint).timeout(ANSWER).json(&self.build_document(lines));
+        let request =
+            self.client.post(&self.logging.endpoint).timeout(REQUEST_TIMEOUT).json(&self.build_document(lines));
         let request = match &self.logging.basic_auth {
             Some(basic) if !basic.user.is_empty() => request.basic_auth(&basic.user, Some(&basic.password)),
             _ => request,
@@ -240,7 +241,7 @@ impl LokiClient {
         }
     }
 
-    /// Returns the JSON document for Loki's push API. Its timestamps are numbers of nanoseconds, as strings.
+    /// Returns the JSON document for Loki's push API, whose timestamps are strings with the number of nanoseconds.
     fn build_document(&self, lines: &[(SystemTime, String)]) -> Value {
         let nanoseconds =
             |time: &SystemTime| time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_nanos().to_string();
@@ -296,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_taken_now_is_sent_again_and_what_never_is_taken_is_not() {
+    fn lines_are_resent_after_503_but_not_after_400() {
         for (status, sent) in [(503, 2), (400, 1)] {
             let server = Server::start(vec![], move |request| Act::status(if request.nth == 0 { status } else { 204 }));
             let loki = LokiUpload::from_config(&config(server.url(""), ""), "m").unwrap();
@@ -311,7 +312,7 @@ mod tests {
     }
 
     #[test]
-    fn a_loki_that_is_away_costs_no_time_and_little_memory() {
+    fn unavailable_loki_does_not_block_and_memory_is_bounded() {
         let server = Server::start(vec![], |_| Act::stall_before_the_answer());
         let loki = LokiUpload::from_config(&config(server.url(""), "loki"), "m").unwrap();
         let began = Instant::now();
@@ -332,7 +333,7 @@ mod tests {
     }
 
     #[test]
-    fn where_no_loki_is_named_there_is_none() {
+    fn upload_requires_a_configured_loki() {
         assert!(LokiUpload::from_config(&config("  ".into(), "loki"), "m").is_none());
         assert!(LokiUpload::from_config(&config("http://127.0.0.1:9".into(), "syslog"), "m").is_none());
         assert!(LokiUpload::from_config(&PixieConfig { logging: None, ..config(String::new(), "") }, "m").is_none());

@@ -2,11 +2,12 @@
 //!
 //! | API of pixie | address | the configuration contains |
 //! |---|---|---|
-//! | metal-stack's API v2 | `/config/UUID` on the host of `PIXIE_API_URL` | `client`, with a token for this one machine |
+//! | metal-stack's API v2 | `/config/UUID` on the host of `PIXIE_API_URL` | `client`, with a token for this one
+//! machine |
 //! | v1 | `PIXIE_API_URL` itself | `address`, `metal_api_url`, and a certificate that all machines share |
 //!
-//! The address of v2 is requested first. A pixie of API v1 does not serve this address; the agent then requests
-//! `PIXIE_API_URL` itself. The version of the API is determined from the fields of the response.
+//! The address of v2 is requested first. If pixie does not serve it, because it supports only API v1, the agent
+//! requests `PIXIE_API_URL` itself. The fields of the response determine the version of the API.
 
 use crate::retry::{AttemptResult, RetryPolicy};
 use common::bounded_read::read_whole;
@@ -20,7 +21,7 @@ use serde_json::Value;
 use std::time::Duration;
 
 /// Timeout of a request.
-const ANSWER: Duration = Duration::from_secs(15);
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(15);
 
 /// Maximum size of a response, in bytes. A certificate chain is tens of kilobytes.
 const DOCUMENT_BYTES: u64 = 1 << 20;
@@ -50,7 +51,7 @@ pub struct V1Credentials {
     pub address: String,
     /// URL of the REST server, without a trailing slash.
     pub metal_api_url: String,
-    /// CA certificates, in PEM like `cert` and `key`.
+    /// CA certificates in PEM, like `cert` and `key`.
     pub ca_cert: String,
     pub cert: String,
     pub key: String,
@@ -125,7 +126,7 @@ struct ClientFields {
 /// Fetches the configuration. Retries, because pixie may be restarting.
 ///
 /// # Errors
-/// Fails if pixie does not respond, or if its configuration is incomplete. The message lists the missing fields.
+/// Fails if pixie does not respond, or its configuration is incomplete. The message lists the missing fields.
 pub fn fetch_config(pixie: &str, machine: &str, retries: RetryPolicy) -> Result<PixieConfig> {
     let client = http::new_client()?;
     retries.run_attempts(|| match fetch_any_version(&client, pixie, machine) {
@@ -158,13 +159,13 @@ fn v2_config_url(pixie: &str, machine: &str) -> Result<String> {
     Ok(url.into())
 }
 
-/// Fetches a configuration. Returns `None` if the address does not exist on the server, or if the response is not a
-/// JSON object.
+/// Fetches a configuration. Returns `None` if this address does not exist on the server, or the response is not a JSON
+/// object.
 fn fetch_config_at(client: &Client, url: &str) -> Result<Option<PixieConfig>> {
     let lost = |error: reqwest::Error| {
         Error::with_source(Phase::Control, format!("pixie's configuration at {url}: no answer"), error.without_url())
     };
-    let response = client.get(url).timeout(ANSWER).send().map_err(lost)?;
+    let response = client.get(url).timeout(REQUEST_TIMEOUT).send().map_err(lost)?;
     match response.status() {
         StatusCode::OK => {}
         StatusCode::NOT_FOUND | StatusCode::METHOD_NOT_ALLOWED => return Ok(None),
@@ -180,7 +181,7 @@ fn fetch_config_at(client: &Client, url: &str) -> Result<Option<PixieConfig>> {
     check_document(document, date).map(Some).map_err(|why| config_error(url, why))
 }
 
-/// Parses a response. Returns `None` if it is not a JSON object, but for example an HTML page of another server.
+/// Parses a response. Returns `None` if it is not a JSON object, for example an HTML page of another server.
 fn parse_document(response: Response) -> Result<Option<Value>, String> {
     let text =
         read_whole(response, DOCUMENT_BYTES).map_err(|error| format!("the configuration is truncated: {error}"))?;
@@ -194,7 +195,8 @@ fn parse_document(response: Response) -> Result<Option<Value>, String> {
     Ok(serde_json::from_slice(&text).ok().filter(Value::is_object))
 }
 
-/// Checks the configuration, and reports all missing fields together. The messages do not contain values, since these may be secrets.
+/// Checks the configuration, and reports all missing fields together. The messages do not contain values, because these
+/// may be secrets.
 fn check_document(document: Value, date: Option<String>) -> Result<PixieConfig, String> {
     let PixieDocument { client, address, metal_api_url, ca_cert, cert, key, hmac, partition, ntp_servers, logging } =
         serde_json::from_value(document)
@@ -234,7 +236,7 @@ fn check_document(document: Value, date: Option<String>) -> Result<PixieConfig, 
     Ok(PixieConfig { partition, ntp_servers: ntp_servers.unwrap_or_default(), logging, api, date })
 }
 
-/// Describes a parse error without the offending value.
+/// Describes a parse error without the value that caused it.
 fn describe_parse_error(error: &serde_json::Error) -> String {
     let text = error.to_string();
     let expected = text.rsplit_once("expected ").map(|(_, expected)| format!("expected {expected}"));
@@ -248,7 +250,7 @@ fn config_error(url: &str, why: String) -> Error {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::retry::ONCE;
+    use crate::retry::NO_RETRIES;
     use serde_json::json;
     use testing::http::Server;
 
@@ -268,13 +270,13 @@ mod tests {
 
     fn fetched(answers: &[(u16, &str)]) -> (Result<PixieConfig>, Vec<String>) {
         let server = Server::script(answers);
-        let config = fetch_config(&server.url("certs?x=1"), MACHINE, ONCE);
+        let config = fetch_config(&server.url("certs?x=1"), MACHINE, NO_RETRIES);
         let asked = server.requests().iter().map(|request| request.path.clone()).collect();
         (config, asked)
     }
 
     #[test]
-    fn both_forms_are_read() {
+    fn reads_configurations_of_api_v1_and_v2() {
         let own = format!("/config/{MACHINE}");
         let (config, asked) = fetched(&[(200, &v2().to_string())]);
         let ApiCredentials::V2(V2Credentials { url, token, ca_cert, identity }) = config.ok().unwrap().api else {
@@ -285,7 +287,7 @@ mod tests {
             ("https://api", "T", Some("CA"), None)
         );
         assert_eq!(asked, [own.as_str()]);
-        // A pixie of v1 responds with this status, or with an HTML page.
+        // Possible responses of a pixie of API v1 to this address.
         for unknown in [(404, "404 page not found"), (405, ""), (200, "<html>")] {
             let (config, asked) = fetched(&[unknown, (200, &v1().to_string())]);
             let config = config.ok().unwrap();
@@ -298,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missing_is_named_at_once_and_no_secret_is_told() {
+    fn all_missing_fields_are_named_without_secrets() {
         let without = |mut document: Value, fields: &[&str]| {
             for field in fields {
                 match field.split_once('.') {
@@ -330,11 +332,13 @@ mod tests {
             let error = fetched(answers).0.err().unwrap().to_string();
             assert!(error.contains(expected), "{error}");
         }
-        assert!(fetch_config("http://", MACHINE, ONCE).err().unwrap().to_string().contains("PIXIE_API_URL=http://"));
+        assert!(
+            fetch_config("http://", MACHINE, NO_RETRIES).err().unwrap().to_string().contains("PIXIE_API_URL=http://")
+        );
     }
 
     #[test]
-    fn pixie_is_asked_again() {
+    fn pixie_configuration_is_requested_until_complete() {
         const QUICK: RetryPolicy = RetryPolicy {
             patience: Duration::from_secs(60),
             first_pause: Duration::from_millis(1),

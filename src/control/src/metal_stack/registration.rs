@@ -11,16 +11,17 @@ const TEXT: usize = 256;
 pub struct MachineRegistration {
     pub machine: String,
     pub partition: String,
-    /// Version of the agent, shown to operators.
+    /// Version of the agent, which operators see.
     pub version: String,
     pub memory_bytes: u64,
     pub cpus: Vec<Cpu>,
-    /// Device path and size in bytes of each disk. The server determines the machine's size from the disks.
+    /// Device path and size in bytes of each disk. From these values, the server determines the size of the machine, a
+    /// class of hardware.
     pub disks: Vec<(String, u64)>,
     pub nics: Vec<RegisteredNic>,
     pub bios: BiosInfo,
     pub product: ProductInfo,
-    /// Record of the BMC. It replaces the record that the control plane stores.
+    /// Record of the BMC, which replaces the record that the control plane stores.
     pub bmc: BmcRecord,
 }
 
@@ -38,12 +39,12 @@ pub struct ProductInfo {
     pub serial: String,
 }
 
-/// Network interface of the machine, or the port of a leaf switch that an interface is connected to.
+/// Network interface of the machine, or the port of a leaf switch to which an interface is connected.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct RegisteredNic {
     pub name: String,
     pub mac: String,
-    /// Identifier of the leaf's port; empty for an interface of the machine.
+    /// Identifier of the leaf's port; empty for an interface of the machine itself.
     pub identifier: String,
     pub hostname: String,
     pub neighbours: Vec<RegisteredNic>,
@@ -71,7 +72,7 @@ impl MachineRegistration {
             memory_bytes: inventory.memory_bytes,
             cpus: inventory.cpus.iter().map(cpu).collect(),
             disks: disks.map(|disk| (disk.device.to_string(), disk.size_bytes)).collect(),
-            // The loopback interface is registered too, because inventories of operators expect it.
+            // The loopback interface is also registered, because operators' inventories contain it.
             nics: std::iter::once(lo).chain(nics).collect(),
             bios: BiosInfo {
                 vendor: shorten_field(&system.bios_vendor),
@@ -88,7 +89,7 @@ impl MachineRegistration {
     }
 }
 
-/// Describes the port of a leaf switch. The port id is reported both as MAC and as identifier, as by metal-stack's own
+/// Describes the port of a leaf switch. The port id is sent both as MAC and as identifier, as by metal-stack's own
 /// agent. The server requires names of at least two characters, so shorter names get a prefix.
 fn describe_port(leaf: &model::inventory::lldp::LldpNeighbour) -> RegisteredNic {
     let name = leaf.display_name();
@@ -113,7 +114,7 @@ mod tests {
     use model::inventory::{InventoryDisk, Nic};
 
     #[test]
-    fn leaves_are_told_by_the_ids_of_their_ports() {
+    fn lldp_neighbours_are_registered_with_their_port_ids() {
         let leaf = |port: &str, description: &str| LldpNeighbour {
             hostname: "leaf01".into(),
             port: port.into(),

@@ -1,7 +1,6 @@
-//! Client of metal-stack's API v1: gRPC with a certificate that all machines share, and one signed REST request.
+//! Client of metal-stack's API v1: gRPC with a certificate that all machines share, and signed REST requests.
 //!
-//! metal-stack supports reinstalls, but does not count their attempts. The machine therefore counts them itself
-//! ([`reinstall_note`]).
+//! metal-stack supports reinstalls, but does not count their attempts, so the machine counts them ([`reinstall_note`]).
 
 mod grpc;
 mod known_bmc;
@@ -16,8 +15,8 @@ mod tests;
 use super::bmc_record::KnownBmc;
 use super::pixie_config::{self, PixieConfig};
 use super::registration::MachineRegistration;
-use super::{AttemptNotice, MADE_BEFORE, MetalApi, ReportAcknowledgement};
-use crate::retry::{AttemptResult, ONCE, PATIENT, RetryPolicy};
+use super::{AttemptNotice, MetalApi, ReportAcknowledgement, UNKNOWN_PASSWORD_TEXT};
+use crate::retry::{AttemptResult, NO_RETRIES, RetryPolicy, TEN_MINUTE_RETRIES};
 use common::error::{Error, Phase, Result};
 use common::error_code::ErrorCode;
 use common::sync::lock_mutex;
@@ -36,7 +35,7 @@ use std::thread;
 use std::time::{Duration, Instant, SystemTime};
 
 /// Timeout of a request.
-const ANSWER: Duration = Duration::from_secs(30);
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
 /// Timeout of an event, which is sent only once.
 const EVENT: Duration = Duration::from_secs(5);
 
@@ -51,29 +50,28 @@ pub struct V1Timeouts {
 }
 
 const PACE: V1Timeouts =
-    V1Timeouts { retries: PATIENT, pause: Duration::from_secs(3), silence: Duration::from_secs(30) };
+    V1Timeouts { retries: TEN_MINUTE_RETRIES, pause: Duration::from_secs(3), silence: Duration::from_secs(30) };
 
-/// Clients of both servers of the control plane, created from one configuration of pixie.
+/// Clients of both servers of the control plane, from one configuration of pixie.
 struct V1Connections {
     grpc: GrpcClient,
     rest: RestClient,
 }
 
-/// Client of API v1.
+/// Client of metal-stack's API v1 for one machine.
 pub struct MetalApiV1 {
     pixie: String,
     machine: String,
-    /// Connections to the control plane. If credentials are rejected, the connections are recreated with a new
-    /// configuration from pixie.
+    /// Connections to the control plane. If the server rejects the credentials, they are replaced by connections with a
+    /// new configuration from pixie.
     ways: Mutex<Arc<V1Connections>>,
-    /// Open `Wait` stream. The control plane allocates the machine only while this stream is open. The stream therefore
-    /// stays open between two calls of [`MetalApi::wait_for_allocation`].
+    /// Open `Wait` stream. The control plane allocates the machine only while this stream is open, so it stays open
+    /// between two calls of [`MetalApi::wait_for_allocation`].
     stream: Mutex<Option<GrpcCall>>,
     /// Machine as it was last received.
     seen: Mutex<Option<AssignedMachine>>,
     memory: ReinstallNoteStore,
-    /// Note about the reinstall that this boot carries out. The number of attempts in the note already includes this
-    /// boot.
+    /// Note about the reinstall that this boot carries out. The number of attempts already includes this boot.
     note: Mutex<Option<ReinstallNote>>,
     pace: V1Timeouts,
 }
@@ -110,15 +108,17 @@ impl MetalApiV1 {
         lock_mutex(&self.ways).clone()
     }
 
-    /// Fetches a new configuration from pixie. A failure is only logged, since the next attempt may succeed.
+    /// Fetches a new configuration from pixie. A failure is only logged, because the next attempt may succeed.
     fn renew_connections(&self) {
-        match pixie_config::fetch_config(&self.pixie, &self.machine, ONCE).and_then(|config| connect_apis(&config)) {
+        match pixie_config::fetch_config(&self.pixie, &self.machine, NO_RETRIES)
+            .and_then(|config| connect_apis(&config))
+        {
             Ok(ways) => *lock_mutex(&self.ways) = Arc::new(ways),
             Err(error) => tracing::warn!("{error}"),
         }
     }
 
-    /// Sends a request with retries. If a certificate may have been rejected, fetches a new configuration.
+    /// Sends a request, with retries. If a certificate may have been rejected, fetches a new configuration.
     fn call_with_retries(
         &self,
         retries: RetryPolicy,
@@ -134,7 +134,7 @@ impl MetalApiV1 {
                     self.renew_connections();
                     AttemptResult::Transient(failure.into_error())
                 }
-                Err(GrpcFailure::Passing(error)) => AttemptResult::Transient(error),
+                Err(GrpcFailure::Transient(error)) => AttemptResult::Transient(error),
                 Err(GrpcFailure::Unknown(error)) => AttemptResult::Permanent(error),
             }
         })
@@ -152,7 +152,7 @@ impl MetalApiV1 {
             Err(Error::refusal(Phase::Control, format!("the control plane's response cannot be used: {what}"))
                 .with_code(ErrorCode::OtherMachine))
         };
-        // Without this check, a response with another machine's allocation would erase this machine.
+        // Without this check, a response with another machine's allocation could erase this machine.
         if !machine.id.eq_ignore_ascii_case(&self.machine) {
             return about(&format!(
                 "the response is for machine {other}, but this is machine {own_machine}",
@@ -167,8 +167,8 @@ impl MetalApiV1 {
         Ok(machine)
     }
 
-    /// Listens to the `Wait` stream for at most `patience`. Returns whether the server has ended the stream without an
-    /// error, which it does when it allocates the machine.
+    /// Listens to the `Wait` stream for at most `patience`. Returns true if the server has ended the stream without an
+    /// error, which means that the machine is allocated.
     fn listen_for_allocation(&self, patience: Duration) -> Result<bool, GrpcFailure> {
         let mut stream = lock_mutex(&self.stream);
         let end = Instant::now() + patience;
@@ -177,7 +177,7 @@ impl MetalApiV1 {
             None => self.current_connections().grpc.start_call(
                 &boot_service_method("Wait"),
                 messages::encode_machine_id(&self.machine),
-                ANSWER,
+                REQUEST_TIMEOUT,
             )?,
         };
         loop {
@@ -194,7 +194,7 @@ impl MetalApiV1 {
                         "the `Wait` stream sent no message for {seconds} s",
                         seconds = self.pace.silence.as_secs()
                     );
-                    return Err(GrpcFailure::Passing(Error::new(Phase::Control, message)));
+                    return Err(GrpcFailure::Transient(Error::new(Phase::Control, message)));
                 }
             }
         }
@@ -228,16 +228,16 @@ impl MetalApi for MetalApiV1 {
     }
 
     /// Registers the machine. Also requests the superuser password, because the control plane expects this request. The
-    /// password is not used.
+    /// agent does not use the password.
     fn register_machine(&self, registration: &MachineRegistration) -> Result<()> {
-        if let Err(error) = self.call_with_retries(ONCE, "SuperUserPassword", &[], ANSWER) {
+        if let Err(error) = self.call_with_retries(NO_RETRIES, "SuperUserPassword", &[], REQUEST_TIMEOUT) {
             tracing::info!("{error}");
         }
         let answer = self.call_with_retries(
             self.pace.retries,
             "Register",
             &messages::encode_registration(registration),
-            ANSWER,
+            REQUEST_TIMEOUT,
         )?;
         match messages::read_size(&answer).as_deref() {
             None | Some("" | "unknown") => {
@@ -261,10 +261,10 @@ impl MetalApi for MetalApiV1 {
     }
 
     /// Listens to the `Wait` stream. If the stream ends with an error, or the server is temporarily unreachable,
-    /// returns false after a pause. Such failures are normal, and the caller waits again.
+    /// returns false after a pause. Such failures are normal; the caller waits again.
     fn wait_for_allocation(&self, patience: Duration) -> Result<bool> {
         match self.listen_for_allocation(patience) {
-            Ok(true) => match self.fetch_current_machine(ONCE) {
+            Ok(true) => match self.fetch_current_machine(NO_RETRIES) {
                 Ok(machine) if machine.allocation.is_some() => return Ok(true),
                 Ok(_) => self.pause_with_reason("the `Wait` stream ended without an allocation"),
                 Err(error) if error.is_refusal() => return Err(error),
@@ -306,19 +306,16 @@ impl MetalApi for MetalApiV1 {
         }
     }
 
-    /// Checks that the allocation or reinstall is still in force. For a reinstall, also records the disks before the
-    /// first write. The record identifies the disks for the next attempt, because an interrupted attempt leaves no
-    /// install marker on them.
+    /// Checks that the allocation or the reinstall is still in force. Before a reinstall, also records the disks: an
+    /// interrupted attempt leaves no install marker on them, so the next attempt identifies them by this record.
     fn confirm_begin(&self, notice: &AttemptNotice) -> Result<()> {
         let now = self.fetch_current_machine(self.pace.retries)?.allocation;
         let reinstall = notice.order.is_some();
         let still = now.is_some_and(|now| now.id == notice.allocation && now.reinstall == reinstall);
         if !still {
             let what = if reinstall { "the reinstall order of allocation" } else { "allocation" };
-            let message = format!(
-                "{what} {allocation} is no longer in force. Nothing was written",
-                allocation = notice.allocation
-            );
+            let message =
+                format!("{what} {allocation} is no longer valid. Nothing was written", allocation = notice.allocation);
             return Err(Error::refusal(Phase::Control, message));
         }
         if let Some(note) = lock_mutex(&self.note).as_mut().filter(|_| reinstall) {
@@ -331,31 +328,32 @@ impl MetalApi for MetalApiV1 {
         Ok(())
     }
 
-    /// Reports a success with the few fields that the server evaluates. If a reinstall has failed and the old system is
-    /// intact, the reinstall is aborted. After any other failure of a reinstall, the reinstall flag of the allocation
-    /// remains set, and the next boot makes the next attempt.
+    /// Reports a success, with the few fields that the server evaluates. If a reinstall fails and the old system is
+    /// intact, aborts the reinstall. After any other failure of a reinstall, leaves the reinstall flag at the control
+    /// plane set, so that the next boot makes the next attempt.
     fn report_result(&self, ended: &InstallResult, console_password: Option<&str>) -> Result<ReportAcknowledgement> {
         let allocation = lock_mutex(&self.seen).as_ref().and_then(|machine| machine.allocation.clone());
         let allocation = allocation.filter(|allocation| allocation.id == ended.allocation);
         let reinstall = allocation.as_ref().is_some_and(|allocation| allocation.reinstall);
         let is_known = !reinstall && allocation.as_ref().is_some_and(|allocation| allocation.succeeded);
         match &ended.outcome {
-            // The machine has booted over PXE by accident, after it had been installed. Nothing is reported, because
-            // the server already has the report, and another report would overwrite the password.
+            // The machine was already installed, and has booted over PXE by accident. The server already has the report
+            // of the installation, and another report would overwrite the console password at the server.
             InstallOutcome::Succeeded { .. } if console_password.is_none() && is_known => {}
             InstallOutcome::Succeeded { boot, .. } => {
-                let console_password = console_password.unwrap_or(MADE_BEFORE);
+                let console_password = console_password.unwrap_or(UNKNOWN_PASSWORD_TEXT);
                 let image = allocation.map(|allocation| allocation.image.id).unwrap_or_default();
                 let report = messages::encode_report(&self.machine, &image, boot, console_password, &ended.message);
-                self.call_with_retries(self.pace.retries, "Report", &report, ANSWER)?;
+                self.call_with_retries(self.pace.retries, "Report", &report, REQUEST_TIMEOUT)?;
                 self.delete_note();
             }
-            // The installation is complete, but its report was rejected. Nothing else is reported, and the machine does
-            // not reboot.
+            // The installation is complete, but the server has rejected its report. No other report is sent, and the
+            // machine does not reboot.
             InstallOutcome::FailedBegun(failed) if failed.stage == StageName::ReportFinal.as_str() => {}
-            // Without a marker, only this machine's note proves that no earlier attempt has written.
+            // If no install marker was found, only the note that this machine stores proves that no earlier attempt has
+            // written to the disks.
             InstallOutcome::FailedUntouched(failed)
-                if reinstall && (!failed.unmarked || matches!(self.memory.read_note(), Ok(Some(_)))) =>
+                if reinstall && (!failed.lacks_record || matches!(self.memory.read_note(), Ok(Some(_)))) =>
             {
                 self.abort_reinstall(false)?;
                 self.delete_note();

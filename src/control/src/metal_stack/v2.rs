@@ -13,8 +13,8 @@ use super::bmc_record::KnownBmc;
 use super::efi_variable_record::FirmwareRecord;
 use super::pixie_config::{self, PixieConfig};
 use super::registration::MachineRegistration;
-use super::{AttemptNotice, MADE_BEFORE, MetalApi, ReportAcknowledgement};
-use crate::retry::{AttemptResult, ONCE, PATIENT, RetryPolicy};
+use super::{AttemptNotice, MetalApi, ReportAcknowledgement, UNKNOWN_PASSWORD_TEXT};
+use crate::retry::{AttemptResult, NO_RETRIES, RetryPolicy, TEN_MINUTE_RETRIES};
 use common::error::{Context, Error, Phase, Result};
 use common::sync::lock_mutex;
 use connect_rpc::{ConnectClient, ConnectFailure, FirstEvent};
@@ -30,7 +30,7 @@ use std::time::{Duration, Instant};
 const SERVICE: &str = "metalstack.infra.v2.BootService";
 
 /// Timeout of a request.
-const ANSWER: Duration = Duration::from_secs(30);
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
 /// Timeout of an event, which is sent only once.
 const EVENT: Duration = Duration::from_secs(5);
 
@@ -38,23 +38,23 @@ const EVENT: Duration = Duration::from_secs(5);
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct V2Timeouts {
     pub retries: RetryPolicy,
-    /// Maximum duration of a stream. The agent closes the stream before the server's deadline of one minute, since a message that the
-    /// server sends at the deadline would be lost.
+    /// Maximum duration of a stream. The agent closes the stream before the server's time limit of one minute, because
+    /// a message that the server sends at the time limit would be lost.
     pub stream: Duration,
     /// Pause after a stream that has failed, or that the server has closed.
     pub pause: Duration,
-    /// Time without a message on a stream after which the machine is considered unallocated. If an allocation exists,
-    /// the server sends it immediately.
+    /// Time without a message on an open stream after which the machine counts as unallocated. The server would have
+    /// sent an existing allocation immediately.
     pub silence: Duration,
-    /// Replaces `silence` for a machine whose data would be lost if the machine was wrongly considered unallocated. The
-    /// time must be less than ten seconds, because proxies may close a silent stream after ten seconds.
+    /// Value of `silence` if a machine that is wrongly treated as unallocated would lose data. It must be less than ten
+    /// seconds, because proxies may close a silent stream after that time.
     pub long_silence: Duration,
     /// Time within which the server must confirm that an allocation still exists.
     pub confirm: Duration,
 }
 
 const PACE: V2Timeouts = V2Timeouts {
-    retries: PATIENT,
+    retries: TEN_MINUTE_RETRIES,
     stream: Duration::from_secs(50),
     pause: Duration::from_secs(3),
     silence: Duration::from_secs(3),
@@ -62,18 +62,18 @@ const PACE: V2Timeouts = V2Timeouts {
     confirm: Duration::from_secs(120),
 };
 
-/// Client of API v2.
+/// Client of metal-stack's API v2 for one machine.
 pub(crate) struct MetalApiV2 {
     pixie: String,
     machine: String,
-    /// Connection, which is recreated with a new configuration from pixie if the credentials are rejected.
+    /// Connection. If the server rejects the credentials, it is replaced by one with a new configuration from pixie.
     connect: Mutex<Arc<ConnectClient>>,
     /// Allocation as it was last received.
     allocation: Mutex<Option<Value>>,
     /// True if the server is too old to accept events.
     takes_no_events: AtomicBool,
-    /// Record of the allocation whose installation was reported. The machine stores this record, because the server's
-    /// responses do not state whether an allocation is installed.
+    /// Record of the allocation whose installation was reported. The machine stores it, because the responses of the
+    /// server do not show whether an allocation is installed.
     record: FirmwareRecord,
     pace: V2Timeouts,
 }
@@ -109,7 +109,7 @@ impl MetalApiV2 {
         lock_mutex(&self.connect).clone()
     }
 
-    /// Sends a request with retries. If the token or a certificate is rejected, fetches a new configuration.
+    /// Sends a request, with retries. If the token or a certificate is rejected, fetches a new configuration.
     fn call_with_retries(
         &self,
         retries: RetryPolicy,
@@ -123,15 +123,15 @@ impl MetalApiV2 {
                 self.renew_client();
                 AttemptResult::Transient(failure.into_error())
             }
-            Err(ConnectFailure::Passing(error)) => AttemptResult::Transient(error),
+            Err(ConnectFailure::Transient(error)) => AttemptResult::Transient(error),
             Err(failure) => AttemptResult::Permanent(failure.into_error()),
         })
     }
 
-    /// Fetches a new configuration from pixie. A failure is only logged, since the next attempt may succeed.
+    /// Fetches a new configuration from pixie. A failure is only logged, because the next attempt may succeed.
     fn renew_client(&self) {
-        let renewed =
-            pixie_config::fetch_config(&self.pixie, &self.machine, ONCE).and_then(|config| connect_client(&config));
+        let renewed = pixie_config::fetch_config(&self.pixie, &self.machine, NO_RETRIES)
+            .and_then(|config| connect_client(&config));
         match renewed {
             Ok(connect) => *lock_mutex(&self.connect) = Arc::new(connect),
             Err(error) => tracing::warn!("{error}"),
@@ -142,8 +142,8 @@ impl MetalApiV2 {
         json!({ "uuid": self.machine })
     }
 
-    /// Opens a stream, and returns the allocation that the server sends. Returns `None` if the stream stayed open
-    /// without a message for `patience`. Fails if the stream ended earlier.
+    /// Opens a stream, and returns the allocation that the server sends. Returns `None` if the stream stays open for
+    /// `patience` without a message. Fails if the stream ends before.
     fn wait_on_stream(&self, patience: Duration) -> Result<Option<Value>, Error> {
         let began = Instant::now();
         match self.current_client().read_first_message("Wait", &self.machine_id_message(), patience) {
@@ -165,8 +165,8 @@ impl MetalApiV2 {
         }
     }
 
-    /// Returns whether a stream stays open and silent for `patience`. A silent stream alone does not prove that there
-    /// is no allocation: the server must also respond to a subsequent request.
+    /// Returns whether a stream stays open and silent for `patience`. The silence does not prove that there is no
+    /// allocation, because the server may have failed meanwhile.
     fn is_silent(&self, patience: Duration) -> Result<bool> {
         self.pace.retries.run_attempts(|| match self.wait_on_stream(patience) {
             Ok(Some(allocation)) => {
@@ -179,8 +179,8 @@ impl MetalApiV2 {
     }
 }
 
-/// Creates a client that trusts the CA certificates of the configuration or, if it contains none, the CA certificates
-/// of the system.
+/// Creates a client that trusts the CA certificates in the configuration. If it contains none, the client trusts the CA
+/// certificates of the system.
 fn connect_client(config: &PixieConfig) -> Result<ConnectClient> {
     let pixie_config::ApiCredentials::V2(api) = &config.api else {
         return Err(Error::new(
@@ -212,26 +212,36 @@ impl MetalApi for MetalApiV2 {
     }
 
     fn register_machine(&self, registration: &MachineRegistration) -> Result<()> {
-        self.call_with_retries(self.pace.retries, "Register", &json_encoding::encode_registration(registration), ANSWER)
-            .map(drop)
+        self.call_with_retries(
+            self.pace.retries,
+            "Register",
+            &json_encoding::encode_registration(registration),
+            REQUEST_TIMEOUT,
+        )
+        .map(drop)
     }
 
-    /// Returns whether the machine is allocated. The API has no call for this, and its stream is silent without an
-    /// allocation. The machine is therefore considered unallocated if a stream stays open and silent, and the server
-    /// then responds to another request. If data is at stake, this must happen three times.
+    /// Returns whether the machine is allocated. The API has no call for this, but the stream of an unallocated machine
+    /// is silent. Therefore the machine counts as unallocated if a stream stays open and silent, and the server then
+    /// responds to another request. If data would be lost by a wrong answer, the stream must be silent three times.
     fn is_allocated(&self, at_stake: bool) -> Result<bool> {
         let (times, silence) = if at_stake { (3, self.pace.long_silence) } else { (1, self.pace.silence) };
         for _ in 0..times {
             if !self.is_silent(silence)? {
                 return Ok(true);
             }
-            self.call_with_retries(self.pace.retries, "SuperUserPassword", &self.machine_id_message(), ANSWER)?;
+            self.call_with_retries(
+                self.pace.retries,
+                "SuperUserPassword",
+                &self.machine_id_message(),
+                REQUEST_TIMEOUT,
+            )?;
         }
         Ok(false)
     }
 
-    /// Waits for an allocation on a stream. If the stream ends, or the server is temporarily unreachable, returns false
-    /// after a pause. Such failures are normal, and the caller waits again.
+    /// Waits on a stream for an allocation. If the stream ends, or the server is temporarily unreachable, returns false
+    /// after a pause. Such failures are normal; the caller waits again.
     fn wait_for_allocation(&self, patience: Duration) -> Result<bool> {
         match self.wait_on_stream(patience.min(self.pace.stream)) {
             Ok(Some(allocation)) => {
@@ -251,7 +261,7 @@ impl MetalApi for MetalApiV2 {
         }
     }
 
-    /// Returns an empty list, because the API does not let a machine read its registered hardware.
+    /// Returns an empty list, because a machine cannot read its registered hardware over this API.
     fn registered_disks(&self) -> Vec<u64> {
         Vec::new()
     }
@@ -281,8 +291,8 @@ impl MetalApi for MetalApiV2 {
         }
     }
 
-    /// Checks that the allocation is still in force. If it is, the server sends the allocation immediately on a new
-    /// stream.
+    /// Checks that the allocation is still in force. The server sends an allocation that is in force immediately on a
+    /// new stream.
     fn confirm_begin(&self, notice: &AttemptNotice) -> Result<()> {
         let end = Instant::now() + self.pace.confirm;
         let why = loop {
@@ -300,19 +310,20 @@ impl MetalApi for MetalApiV2 {
             thread::sleep(http::add_jitter(self.pace.pause));
         };
         let message = format!(
-            "allocation {allocation} could not be confirmed to be in force: {why}. Nothing was written",
+            "metal-stack did not confirm that allocation {allocation} is still valid: {why}. Nothing was written",
             allocation = notice.allocation
         );
         Err(Error::refusal(Phase::Control, message))
     }
 
-    /// Reports the success of an installation only once. A later boot does not know the console password, and a second
+    /// Reports the success of an installation once. A later boot does not know the console password, and a second
     /// report would overwrite the password at the server.
     fn report_result(&self, ended: &InstallResult, console_password: Option<&str>) -> Result<ReportAcknowledgement> {
         let is_news = console_password.is_some() || !self.record.is_reported(&ended.allocation)?;
         if matches!(ended.outcome, InstallOutcome::Succeeded { .. }) && is_news {
-            let question = json!({"uuid": self.machine, "consolePassword": console_password.unwrap_or(MADE_BEFORE)});
-            self.call_with_retries(self.pace.retries, "InstallationSucceeded", &question, ANSWER)?;
+            let question =
+                json!({"uuid": self.machine, "consolePassword": console_password.unwrap_or(UNKNOWN_PASSWORD_TEXT)});
+            self.call_with_retries(self.pace.retries, "InstallationSucceeded", &question, REQUEST_TIMEOUT)?;
             if let Err(error) = self.record.write_reported(&ended.allocation) {
                 tracing::warn!("{error}; if the machine boots over PXE by accident, it reports the installation again");
             }

@@ -1,7 +1,7 @@
 use super::*;
 
 #[test]
-fn a_configuration_is_read_back_as_it_was_written() {
+fn written_configuration_is_read_back() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("new/config.yaml");
     let context = |server: &str, token| ServerContext { server: server.to_owned(), token };
@@ -109,7 +109,7 @@ fn a_symbolic_link_to_the_configuration_is_preserved() {
     }
 }
 
-/// The last target does not exist yet, as in a new checkout of the operator's files.
+/// The last link leads to a file that does not exist yet, as in a new checkout of the operator's files.
 #[test]
 fn a_chain_of_symbolic_links_is_preserved() {
     let folder = tempfile::tempdir().unwrap();

@@ -1,8 +1,8 @@
-//! Documents that describe a machine, read on a workstation: the operator's machine file, as in `machines/` of `drophammer serve`, or the
-//! document that the agent receives.
+//! Reader of documents about a machine, on a workstation: the operator's machine file, as in `machines/` of `drophammer
+//! serve`, or the document that the agent receives.
 
 use common::diagnostic::Diagnostic;
-use common::type_errors::reword_type_error;
+use common::type_errors::describe_json_error;
 use model::allocation::{self, Allocation};
 use model::inventory::Nic;
 use site::operator_files;
@@ -10,11 +10,11 @@ use site::operator_files;
 /// Returns whether the text describes a machine rather than a layout.
 pub use site::operator_files::is_machine_text;
 
-/// Returns the allocation in the text, or `None` if the text contains no allocation. If NICs are specified, the network
-/// of the allocation must match these NICs.
+/// Returns the allocation in the text; `None` if the text contains no allocation. If NICs are given, the network of the
+/// allocation must match them.
 ///
 /// # Errors
-/// Returns all problems, with line and column if known.
+/// Returns all problems, with line and column if they are known.
 pub(crate) fn read_allocation(text: &str, nics: Option<&[Nic]>) -> Result<Option<Allocation>, Vec<Diagnostic>> {
     let read =
         if operator_files::is_agent_document(text) { parse_agent_document(text) } else { parse_machine_file(text) };
@@ -40,12 +40,10 @@ fn parse_agent_document(text: &str) -> Result<Option<Allocation>, Vec<String>> {
 }
 
 fn format_json_error(error: &serde_json::Error) -> String {
-    let said = error.to_string();
-    let why = said.split(" at line ").next().unwrap_or_default();
-    format!("{}:{}: {}", error.line().max(1), error.column().max(1), reword_type_error(why))
+    format!("{}:{}: {}", error.line().max(1), error.column().max(1), describe_json_error(error))
 }
 
-/// Converts messages to diagnostics. A line and column at the start of a message become the position.
+/// Converts messages to diagnostics. If a message starts with a line and a column, they become the position.
 pub(crate) fn parse_messages(lines: Vec<String>) -> Vec<Diagnostic> {
     let problem = |line: &String| {
         let mut parts = line.splitn(3, ':');

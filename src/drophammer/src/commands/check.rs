@@ -1,8 +1,10 @@
-//! `drophammer check`: checks each layout, and checks that no two of the layouts match the same size and image. Also checks the other files
-//! that operators write.
+//! `drophammer check`: checks layouts and the other files that operators write. Also checks that no two layouts match
+//! the same size and image.
 
 mod documents;
 mod fix;
+#[cfg(test)]
+mod malformed_file_tests;
 mod suggestions;
 mod summary;
 
@@ -14,12 +16,15 @@ use common::error_code::ErrorCode;
 use common::exit_status::CommandOutcome;
 use common::format::metal_api_wording::reword_metal_phrases;
 use common::output::{print_text, to_json};
-use documents::{DOCUMENT_TYPES, DocumentReport};
+use documents::DocumentReport;
+pub(crate) use documents::DocumentType;
 use model::inventory::Nic;
 use model::layout::layout_set::{DuplicateLayout, LayoutCollision, LayoutSet};
 use model::layout::{self, ParsedLayout};
 use serde::Serialize;
 use serde_json::json;
+use site::os_definitions::is_definition_folder;
+use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
 
@@ -28,14 +33,15 @@ use std::path::{Path, PathBuf};
 pub struct CheckOptions {
     /// Layouts in YAML or JSON, one or several per file. For a directory, all *.yaml, *.yml and *.json in it are read.
     /// Specify - to read standard input. All layouts together form one set, in which no two layouts may match the same
-    /// size and image. Machine files, image files, deploy templates and Kubernetes volumes are recognized by their fields,
-    /// and the directory of a server by its machines/ or layouts/.
+    /// size and image. Machine files, image files, sizes, deploy templates, Kubernetes volumes, OS definitions,
+    /// image-states.yaml, registries.json and oidc.yaml are recognized by their names, fields and folders, and the directory
+    /// of a server by its machines/ or layouts/.
     #[arg(required = true, value_name = "FILE|DIR")]
     pub files: Vec<PathBuf>,
     /// Print the findings as JSON.
     #[arg(long)]
     pub json: bool,
-    /// List the valid files too, not only the problems and the summary.
+    /// Also list the valid files, not only the problems and the summary.
     #[arg(long, short, conflicts_with_all = ["json", "fix"])]
     pub verbose: bool,
     /// Print id and file of the layout that is selected for this size and image.
@@ -56,31 +62,26 @@ pub struct CheckOptions {
     pub write: bool,
 }
 
-/// Findings of all files.
+/// Findings about all files.
 #[derive(Serialize)]
 pub(crate) struct CheckReport {
     layouts: Vec<LayoutReport>,
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    machines: Vec<DocumentReport>,
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    images: Vec<DocumentReport>,
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    templates: Vec<DocumentReport>,
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    volumes: Vec<DocumentReport>,
+    /// Files other than layouts, by type.
+    #[serde(flatten)]
+    documents: BTreeMap<DocumentType, Vec<DocumentReport>>,
     duplicates: Vec<CodedProblem<DuplicateLayout>>,
     collisions: Vec<CodedProblem<LayoutCollision>>,
     #[serde(skip)]
     set: LayoutSet,
-    /// Treat notes as problems.
+    /// True if notes are treated as problems (`--strict`).
     #[serde(skip)]
     is_strict: bool,
-    /// List the valid files too.
+    /// True if valid files are also listed (`--verbose`).
     #[serde(skip)]
     is_verbose: bool,
 }
 
-/// Problem of several layouts, with its code.
+/// Problem that concerns several layouts, with its code.
 #[derive(Serialize)]
 struct CodedProblem<T> {
     #[serde(flatten)]
@@ -100,7 +101,7 @@ impl<T: std::fmt::Display> std::fmt::Display for CodedProblem<T> {
     }
 }
 
-/// Findings of one layout; a file may contain several.
+/// Findings about one layout. A file may contain several layouts.
 #[derive(Serialize)]
 struct LayoutReport {
     file: PathBuf,
@@ -108,15 +109,14 @@ struct LayoutReport {
     id: Option<String>,
     valid: bool,
     problems: Vec<Diagnostic>,
-    /// Noncanonical spellings, and valid values that are probably mistakes.
+    /// Notes about spellings that are not canonical, and about valid values that are probably mistakes.
     notes: Vec<Diagnostic>,
-    /// The layout, if it is valid.
+    /// Parsed layout; `None` if it is invalid.
     #[serde(skip)]
     parsed: Option<ParsedLayout>,
 }
 
-/// Prints the result that the options request: all problems of the layouts, the selected layout, or the canonical
-/// spelling.
+/// Prints the output that the options request: all problems, the selected layout, or the canonical spelling.
 ///
 /// # Errors
 /// Returns an error if a file or directory cannot be read or written, or a directory contains no layout.
@@ -152,17 +152,17 @@ pub(super) fn check_output(options: &CheckOptions) -> Result<(String, CommandOut
     Ok((text, CommandOutcome::good_if(good)))
 }
 
-/// Returns the NICs in the inventory that `--inventory` specifies. The networks of machine files must match these NICs.
+/// Returns the NICs in the inventory of `--inventory`, which the networks in machine files must match.
 fn read_nics(options: &CheckOptions) -> Result<Option<Vec<Nic>>> {
     options.inventory.as_ref().map(|path| Ok(super::plan::read_inventory(path)?.nics)).transpose()
 }
 
-/// Returns whether a path is the directory of a server.
+/// Returns whether a path is a server's directory.
 fn is_site_directory(path: &Path) -> bool {
     path.join("machines").is_dir() || path.join("layouts").is_dir()
 }
 
-/// Checks the directory of a server, as `drophammer site check` does.
+/// Checks a server's directory, as `drophammer site check` does.
 fn check_site_directory(dir: &Path, options: &CheckOptions) -> Result<CommandOutcome> {
     let is_for_layouts = options.fix || options.strict || options.verbose;
     if is_for_layouts || !options.select.is_empty() || options.inventory.is_some() {
@@ -176,20 +176,28 @@ fn check_site_directory(dir: &Path, options: &CheckOptions) -> Result<CommandOut
 }
 
 impl CheckReport {
-    /// Checks all files, and the files in directories, as one set.
+    /// Checks all files, including those in directories, as one set.
     #[cfg(test)]
     pub(crate) fn check_files(paths: &[PathBuf]) -> Result<CheckReport> {
         CheckReport::check_files_with_nics(paths, None)
     }
 
-    /// Checks all files, and the files in directories, as one set. If NICs are specified, the networks of machine files
+    /// Checks all files, including those in directories, as one set. If NICs are given, the networks in machine files
     /// must match these NICs.
     fn check_files_with_nics(paths: &[PathBuf], nics: Option<&[Nic]>) -> Result<CheckReport> {
-        let (mut layouts, mut documents) = (Vec::new(), Vec::new());
-        for file in read_files(paths)? {
-            let text = file.text.as_ref().ok();
-            if let Some(document) = text.and_then(|text| DocumentReport::check_text(&file.path, text, nics)) {
-                documents.push(document);
+        let mut layouts = Vec::new();
+        let mut documents = BTreeMap::<DocumentType, Vec<DocumentReport>>::new();
+        for definition in paths.iter().filter_map(|path| DocumentReport::check_folder(path)) {
+            documents.entry(definition.document_type).or_default().push(definition);
+        }
+        let files: Vec<&PathBuf> = paths.iter().filter(|path| !is_definition_folder(path)).collect();
+        for file in read_files(&files)? {
+            let document = match &file.text {
+                Ok(text) => DocumentReport::check_text(&file.path, text, nics),
+                Err(problems) => DocumentReport::from_unreadable(&file.path, problems),
+            };
+            if let Some(document) = document {
+                documents.entry(document.document_type).or_default().push(document);
                 continue;
             }
             let found = match file.text {
@@ -202,23 +210,8 @@ impl CheckReport {
             LayoutSet::new(layouts.iter().filter_map(|one| Some((one.file.as_path(), &one.parsed.as_ref()?.layout))));
         let duplicates = CodedProblem::list(set.find_duplicates(), ErrorCode::Layout);
         let collisions = CodedProblem::list(set.find_collisions(), ErrorCode::AmbiguousLayout);
-        let mut documents_of = |document_type| -> Vec<DocumentReport> {
-            documents.extract_if(.., |one: &mut DocumentReport| one.document_type == document_type).collect()
-        };
-        let [machines, images, templates, volumes] = DOCUMENT_TYPES.map(&mut documents_of);
         let (is_strict, is_verbose) = (false, false);
-        Ok(CheckReport {
-            duplicates,
-            collisions,
-            layouts,
-            machines,
-            images,
-            templates,
-            volumes,
-            set,
-            is_strict,
-            is_verbose,
-        })
+        Ok(CheckReport { duplicates, collisions, layouts, documents, set, is_strict, is_verbose })
     }
 
     fn is_good(&self) -> bool {
@@ -231,7 +224,7 @@ impl CheckReport {
 
     /// Returns the files that are not layouts.
     fn documents(&self) -> impl Iterator<Item = &DocumentReport> {
-        [&self.machines, &self.images, &self.templates, &self.volumes].into_iter().flatten()
+        self.documents.values().flatten()
     }
 
     fn format_selection(&self, size: &str, image: &str, as_json: bool) -> Result<String> {
@@ -249,7 +242,7 @@ impl CheckReport {
             Ok(chosen) => format!("{}  {}\n", chosen.id, chosen.file.display()),
             Err(why) => {
                 let printed = why.to_string();
-                // The code belongs to the message, which the nearest layouts follow.
+                // The code is appended to the message itself, before the list of the nearest layouts.
                 let (message, nearest) = printed.split_at(printed.find('\n').unwrap_or(printed.len()));
                 format!("{}{nearest}\n", ErrorCode::NoMatchingLayout.annotate(message))
             }
@@ -308,17 +301,17 @@ impl LayoutReport {
     }
 }
 
-/// Returns the path with replacement characters for bytes that are not UTF-8, because JSON cannot contain these bytes.
+/// Returns the path with replacement characters in place of bytes that are not UTF-8, which JSON cannot contain.
 fn printable_path(path: &Path) -> PathBuf {
     path.to_string_lossy().into_owned().into()
 }
 
-/// Adds the code to the problems that have none.
+/// Adds the code to problems without a code.
 fn with_default_codes(problems: Vec<Diagnostic>, code: ErrorCode) -> Vec<Diagnostic> {
     problems.into_iter().map(|problem| problem.with_default_code(code)).collect()
 }
 
-/// Reads the layouts in a text. The problems contain suggestions.
+/// Reads the layouts in the contents of a file. The returned problems contain suggestions.
 fn read_layouts(text: &str) -> Vec<std::result::Result<ParsedLayout, Vec<Diagnostic>>> {
     let mut found = layout::read_all_layouts(text);
     found
@@ -334,7 +327,7 @@ pub(super) fn explain_layout_problems(text: &str, mut problems: Vec<Diagnostic>)
     with_default_codes(problems, ErrorCode::Layout)
 }
 
-/// Path of a file and its text, or the problems that prevent reading it.
+/// Text of a file, or the problems that prevent reading it.
 struct TextFile {
     path: PathBuf,
     text: std::result::Result<String, Vec<Diagnostic>>,
@@ -342,13 +335,13 @@ struct TextFile {
 
 /// Reads the files, and the layout files in directories. It is an error if a file named on the command line does not exist. An unreadable
 /// file in a directory, such as a dangling link, is reported as a problem of that file.
-fn read_files(paths: &[PathBuf]) -> Result<Vec<TextFile>> {
+fn read_files<P: AsRef<Path>>(paths: &[P]) -> Result<Vec<TextFile>> {
     let mut files = Vec::new();
-    for given in paths {
+    for given in paths.iter().map(AsRef::as_ref) {
         for path in list_layout_files(given)? {
             let text = match read_bytes(&path) {
                 Ok(bytes) => decode_layouts(&path, &bytes),
-                Err(error) if path == *given => return Err(error),
+                Err(error) if path == given => return Err(error),
                 Err(error) => {
                     let why = std::error::Error::source(&error).map(ToString::to_string).unwrap_or_default();
                     Err(vec![Diagnostic::new("", format!("cannot read the file: {why}"))])
@@ -360,7 +353,8 @@ fn read_files(paths: &[PathBuf]) -> Result<Vec<TextFile>> {
     Ok(files)
 }
 
-/// Returns the path itself if it is a file. For a directory, returns the layout files directly in it, sorted by name.
+/// Returns the path itself if it is a file. For a directory, returns the layout files in it, but not in its
+/// subdirectories, sorted by name.
 fn list_layout_files(path: &Path) -> Result<Vec<PathBuf>> {
     if !path.is_dir() {
         return Ok(vec![path.to_owned()]);

@@ -1,4 +1,4 @@
-//! Fuzz test of `drophammer check`: files with any bytes, in a directory with a valid layout.
+//! Fuzz test of `drophammer check` with arbitrary files in a directory that also contains a valid layout.
 
 use super::check::CheckReport;
 use fastrand::Rng;
@@ -16,10 +16,10 @@ fn fuzz_files_for_check() {
     let mut corpus: Vec<Vec<u8>> = files.map(|file| fs::read(file).unwrap()).collect();
     corpus.sort();
     let hangs = Duration::from_secs(240);
-    Fuzz { folder: folder("check"), few: 150, hangs, corpus, mutated: mutate_bytes, judge: is_checked }.run();
+    Fuzz { folder: folder("check"), few: 150, hangs, corpus, mutated: mutate_bytes, check_input: is_checked }.run();
 }
 
-/// Changes, inserts or removes up to four bytes of a file's content.
+/// Changes, inserts or removes at most four bytes of a file's content.
 fn mutate_bytes(corpus: &[Vec<u8>], random: &mut Rng) -> Vec<u8> {
     let mut bytes = corpus[random.usize(..corpus.len())].clone();
     for _ in 0..random.usize(1..5) {

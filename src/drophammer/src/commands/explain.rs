@@ -1,18 +1,19 @@
-//! `drophammer explain`: prints the manual's entry of an error code, or lists all codes.
+//! `drophammer explain`: prints the entry about an error code in the manual, or lists all codes.
 
 pub(crate) mod manual_entry;
 mod paragraphs;
 
-use crate::terminal_output::table_width;
+use crate::object_list::{ListColumn, ListOptions, ObjectList, OutputFormat, format_for_terminal, to_yaml};
+use crate::terminal_output::{print_for_terminal, table_width};
 use clap::Args;
 use common::error::{Error, Phase, Result};
 use common::error_code::ErrorCode;
 use common::exit_status::{CommandOutcome, report_refusal};
-use common::output::{print_text, to_json};
+use common::output::to_json;
 use manual_entry::ManualEntry;
 use paragraphs::wrap_paragraphs;
 
-/// Maximum width of paragraphs: longer lines are hard to read.
+/// Maximum width of paragraphs, because longer lines are hard to read.
 const MAX_WIDTH: usize = 100;
 
 /// Options of `drophammer explain`.
@@ -20,7 +21,9 @@ const MAX_WIDTH: usize = 100;
 pub struct ExplainOptions {
     /// Code at the end of a message, such as DH-310. Without a code, all codes are listed.
     pub code: Option<String>,
-    /// Print JSON.
+    #[command(flatten)]
+    pub list: ListOptions,
+    /// Print the entry or the list as JSON.
     #[arg(long)]
     pub json: bool,
 }
@@ -31,16 +34,13 @@ pub struct ExplainOptions {
 /// Returns an error if standard output cannot be written.
 pub fn run_explain(options: &ExplainOptions) -> Result<CommandOutcome> {
     let text = explain_output(options);
-    report_refusal(text.and_then(|text| print_text(&text)).map(|()| CommandOutcome::Good))
+    report_refusal(text.and_then(|text| print_for_terminal(&text)).map(|()| CommandOutcome::Good))
 }
 
 fn explain_output(options: &ExplainOptions) -> Result<String> {
     let Some(code) = &options.code else {
         let entries: Vec<ManualEntry> = ErrorCode::ALL.iter().filter_map(|code| ManualEntry::find(*code)).collect();
-        return match options.json {
-            true => Ok(to_json(&entries)? + "\n"),
-            false => Ok(entries.iter().map(|entry| format!("{}  {}\n", entry.code, entry.title)).collect()),
-        };
+        return format_for_terminal(&code_columns(), &entries, &options.list, options.json);
     };
     let width = table_width().map_or(MAX_WIDTH, |width| width.min(MAX_WIDTH));
     let entry = ErrorCode::parse(code).and_then(ManualEntry::find).ok_or_else(|| {
@@ -48,7 +48,21 @@ fn explain_output(options: &ExplainOptions) -> Result<String> {
             format!("cannot explain {code:?}: this version has no such code; `drophammer explain` lists all codes");
         Error::refusal(Phase::Settings, what).with_code(ErrorCode::UnknownCode)
     })?;
-    if options.json { Ok(to_json(&entry)? + "\n") } else { Ok(wrap_paragraphs(&entry.to_string(), width)) }
+    match options.list.output_format(options.json)? {
+        OutputFormat::Json => Ok(to_json(&entry)? + "\n"),
+        OutputFormat::Yaml => to_yaml(&entry),
+        OutputFormat::Name => Ok(format!("{}\n", entry.code)),
+        OutputFormat::Table | OutputFormat::Wide => Ok(wrap_paragraphs(&entry.to_string(), width)),
+    }
+}
+
+fn code_columns() -> ObjectList<'static, ManualEntry> {
+    let columns = vec![
+        ListColumn::new("code", |entry: &ManualEntry| entry.code.to_string()),
+        ListColumn::new("meaning", |entry: &ManualEntry| entry.title).with_prose(),
+        ListColumn::new("page", |entry: &ManualEntry| entry.page).only_wide(),
+    ];
+    ObjectList { command: "explain", noun: "codes", name: |entry| entry.code.to_string(), columns }
 }
 
 #[cfg(test)]
@@ -56,7 +70,7 @@ mod tests {
     use super::*;
 
     fn explain(code: Option<&str>, json: bool) -> Result<String> {
-        explain_output(&ExplainOptions { code: code.map(str::to_owned), json })
+        explain_output(&ExplainOptions { code: code.map(str::to_owned), list: ListOptions::default(), json })
     }
 
     #[test]
@@ -77,10 +91,21 @@ mod tests {
     #[test]
     fn without_a_code_all_codes_are_listed() {
         let text = explain(None, false).unwrap();
-        assert_eq!(text.lines().count(), ErrorCode::ALL.len());
-        assert!(text.contains("DH-210  No such disk\n"), "{text}");
+        assert_eq!(text.lines().count(), 1 + ErrorCode::ALL.len());
+        assert!(text.contains("DH-210  A disk of the layout does not exist\n"), "{text}");
         let json: Vec<serde_json::Value> = serde_json::from_str(&explain(None, true).unwrap()).unwrap();
         assert_eq!(json.len(), ErrorCode::ALL.len());
+    }
+
+    #[test]
+    fn codes_are_printed_in_all_formats_of_lists() {
+        let output = |code: Option<&str>, output| {
+            let list = ListOptions { output: Some(output), ..ListOptions::default() };
+            explain_output(&ExplainOptions { code: code.map(str::to_owned), list, json: false }).unwrap()
+        };
+        assert!(output(None, OutputFormat::Name).contains("DH-310\n"));
+        assert_eq!(output(Some("310"), OutputFormat::Name), "DH-310\n");
+        assert!(output(Some("310"), OutputFormat::Yaml).contains("code: DH-310\n"));
     }
 
     #[test]

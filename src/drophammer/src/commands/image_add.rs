@@ -1,4 +1,5 @@
-//! `drophammer image add`: downloads or copies an image into the directory of a server, and writes its image file.
+//! `drophammer image add`: downloads or copies an image into a server's directory, and writes the image file that
+//! describes it.
 
 use clap::{Args, ValueEnum};
 use common::error::{Context, Error, Phase, Result};
@@ -64,7 +65,7 @@ impl FormatChoice {
     }
 }
 
-/// Adds an image to the directory of a server. The image file is written last, so that the server sees only complete images.
+/// Adds an image to a server's directory. The image file is written last, so the server never sees an incomplete image.
 ///
 /// # Errors
 /// Returns an error if the image cannot be fetched, does not match its digest, or cannot be written.
@@ -72,17 +73,18 @@ pub fn add_image(options: &AddImageOptions) -> Result<CommandOutcome> {
     report_refusal(copy_into_site(options).and_then(|text| print_text(&text)).map(|()| CommandOutcome::Good))
 }
 
-/// Files in which the image is stored.
+/// Paths of the files of an image.
 struct ImageFiles {
     image: PathBuf,
-    /// File that describes the image to the server.
+    /// Path of the image file, which describes the image to the server.
     description: PathBuf,
 }
 
 fn copy_into_site(options: &AddImageOptions) -> Result<String> {
     let folder = options.dir.join("images");
     if !folder.is_dir() {
-        let why = "is not a server's directory, because it contains no directory images; create one with `drophammer serve --init DIR`";
+        let why = "is not a server's directory, because it has no subdirectory images; create a server's directory with \
+                   `drophammer serve --init DIR`";
         return Err(add_refusal(format!("{} {why}", options.dir.display())));
     }
     let resolved = resolve_source(options)?;
@@ -95,7 +97,7 @@ fn copy_into_site(options: &AddImageOptions) -> Result<String> {
     let copied = store_file(&files.image, |file| download::copy_image(&resolved, stated, file))?;
     let rest = store_sidecars(&resolved.url, &files.image)
         .and_then(|()| store_file(&files.description, |file| write_text(file, text.as_bytes())));
-    // An image without its description would prevent a second attempt.
+    // After a failure, the image is removed, because its file would prevent another attempt to add it.
     rest.inspect_err(|_| remove_image(&files.image))?;
     Ok(format!(
         "{id} is added: {file} ({size}, {format}), {digest}\nInstall it on a new machine, or reinstall a machine:\n  drophammer machine add --name NAME --image {id} --layout LAYOUT --ssh-key FILE\n  drophammer machine reinstall NAME --image {id}\n",
@@ -122,7 +124,7 @@ fn resolve_source(options: &AddImageOptions) -> Result<ResolvedImage> {
     image::resolve_image(&source)
 }
 
-/// Returns the paths of the new files.
+/// Returns the paths of the files to create.
 fn name_files(folder: &Path, url: &str, id: &str) -> Result<ImageFiles> {
     let path = url.split(['?', '#']).next().unwrap_or_default();
     let name = path.rsplit('/').next().unwrap_or_default().replace("%20", "-");
@@ -138,19 +140,20 @@ fn name_files(folder: &Path, url: &str, id: &str) -> Result<ImageFiles> {
         return Err(add_refusal(format!("the id {id:?} must consist of letters, digits and `._-+`")));
     }
     let files = ImageFiles { image: folder.join(name), description: folder.join(format!("{id}.yaml")) };
-    // A file that was left over next to another image of this name would be used for the new image.
+    // The sidecar files must also not exist: a file that remains from an earlier image with this name would be used for
+    // the new image.
     let sidecars = SIDECAR_SUFFIXES.iter().map(|suffix| with_suffix(&files.image, suffix));
     let mut all = [files.image.clone(), files.description.clone()].into_iter().chain(sidecars);
     match all.find(|path| path.exists()) {
         Some(path) => Err(add_refusal(format!(
-            "{file} already exists: use another id or file name, or remove the file",
+            "{file} already exists: rename the source, use another --id, or remove the file",
             file = path.display()
         ))),
         None => Ok(files),
     }
 }
 
-/// Returns the text of the image file.
+/// Returns the text of the image file that describes the image.
 fn describe_image(id: &str, name: Option<&str>, image: &Path, resolved: &ResolvedImage) -> Result<String> {
     let file = image.file_name().unwrap_or_default().to_string_lossy();
     let mut fields = Map::new();
@@ -163,7 +166,7 @@ fn describe_image(id: &str, name: Option<&str>, image: &Path, resolved: &Resolve
     Ok(text)
 }
 
-/// Copies the manifest, the digest and the signatures next to the image, if they exist.
+/// Stores the manifest, the digest and the signatures next to the image, as far as they exist.
 fn store_sidecars(url: &str, image: &Path) -> Result<()> {
     for suffix in SIDECAR_SUFFIXES {
         if let Some(bytes) = download::read_sidecar(url, suffix)? {
@@ -173,7 +176,7 @@ fn store_sidecars(url: &str, image: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Creates a file that must not exist yet. The file appears under its name when it is complete.
+/// Creates a file, which must not exist yet. It gets its name only when it is complete.
 fn store_file<T>(path: &Path, fill: impl FnOnce(&mut BufWriter<File>) -> Result<T>) -> Result<T> {
     let what = || format!("write {}", path.display());
     let name = path.file_name().unwrap_or_default().to_string_lossy();
@@ -182,7 +185,7 @@ fn store_file<T>(path: &Path, fill: impl FnOnce(&mut BufWriter<File>) -> Result<
     let mut file = BufWriter::new(file);
     let filled = fill(&mut file).and_then(|filled| {
         file.flush().and_then(|()| file.get_ref().sync_all()).context(Phase::Image, what)?;
-        // Unlike a rename, a link never replaces a file.
+        // `hard_link` fails if the file exists, whereas a rename would replace it.
         fs::hard_link(&temporary, path).context(Phase::Image, what)?;
         Ok(filled)
     });
@@ -194,7 +197,7 @@ fn write_text(file: &mut BufWriter<File>, text: &[u8]) -> Result<()> {
     file.write_all(text).context(Phase::Image, || "write a file of the image")
 }
 
-/// Removes an image that is not described, with the files next to it.
+/// Removes an image that has no image file yet, and the sidecar files of the image.
 fn remove_image(image: &Path) {
     let sidecars = SIDECAR_SUFFIXES.iter().map(|suffix| with_suffix(image, suffix));
     sidecars.chain([image.to_owned()]).for_each(|path| drop(fs::remove_file(path)));
@@ -216,7 +219,7 @@ mod tests {
     use site::operator_files::ImageLocation;
     use tempfile::TempDir;
 
-    /// Beginning of an XFS filesystem.
+    /// Content that begins like an XFS filesystem.
     const IMAGE: &str = "XFSB, and the rest of the image";
 
     fn site() -> TempDir {
@@ -265,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn an_image_in_an_unknown_format_is_added_if_the_format_is_stated() {
+    fn unknown_image_format_is_accepted_if_stated() {
         let (dir, from) = (site(), tempfile::tempdir().unwrap());
         let image = from.path().join("appliance.raw");
         fs::write(&image, [0xa5, 0x5a, 0x17, 0xee, 0x01].repeat(1000)).unwrap();
@@ -276,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_verified_leaves_no_file() {
+    fn refused_images_leave_no_files() {
         let (dir, from) = (site(), tempfile::tempdir().unwrap());
         let image = from.path().join("debian.raw");
         fs::write(&image, IMAGE).unwrap();

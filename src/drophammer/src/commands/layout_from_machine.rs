@@ -1,4 +1,4 @@
-//! `drophammer layout from-machine`: writes the layout of a machine that another installer has installed.
+//! `drophammer layout from-machine`: derives a layout from a machine that another installer has installed.
 
 use super::plan::{PlanArgs, read_inventory};
 use super::plan_registered::{fetch_machine_preview, registered_inventory};
@@ -12,7 +12,7 @@ use layout_discovery::{assess_reinstall, discover_layout, format_layout};
 use model::inventory::Inventory;
 use std::path::{Path, PathBuf};
 
-/// fstab of the running system.
+/// Path of the running system's fstab.
 const FSTAB: &str = "/etc/fstab";
 
 /// Options of `drophammer layout from-machine`.
@@ -24,7 +24,8 @@ pub struct FromMachineOptions {
     /// Machine of a server, by its id or name. Its registered inventory is used.
     #[arg(long, value_name = "ID")]
     pub machine: Option<String>,
-    /// The installed system's /etc/fstab. By default, the fstab that the inventory contains is used, or /etc/fstab of this machine.
+    /// The installed system's /etc/fstab. By default, the fstab in the inventory is used or, if this command reads the
+    /// machine on which it runs, the /etc/fstab of this machine.
     #[arg(long, value_name = "FILE")]
     pub fstab: Option<PathBuf>,
     /// Id of the layout.
@@ -32,8 +33,8 @@ pub struct FromMachineOptions {
     pub id: String,
 }
 
-/// Prints the layout. Properties of the machine that the layout does not express, and the effect of a reinstall, are printed on standard
-/// error too.
+/// Prints the layout on standard output. Prints on standard error which properties of the machine the layout does not
+/// express, and what a reinstall would do.
 ///
 /// # Errors
 /// Fails if the inventory or the fstab cannot be read.
@@ -72,7 +73,8 @@ mod tests {
     use super::*;
     use common::recorded_output::recorded;
 
-    fn run(machine: &str) -> String {
+    /// Returns the output and the outcome, which determines the exit status.
+    fn run(machine: &str) -> (String, CommandOutcome) {
         let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../testdata/foreign-installations/");
         let file = |name: &str| Some(PathBuf::from(format!("{folder}{machine}/{name}")));
         let options = FromMachineOptions {
@@ -81,12 +83,19 @@ mod tests {
             id: "web".to_owned(),
             ..FromMachineOptions::default()
         };
-        recorded(|| run_from_machine(&options, &ServerOptions::default()))
+        let mut outcome = CommandOutcome::Erases;
+        let output = recorded(|| {
+            let run = run_from_machine(&options, &ServerOptions::default());
+            outcome = *run.as_ref().unwrap();
+            run
+        });
+        (output, outcome)
     }
 
     #[test]
     fn the_layout_and_the_effect_of_a_reinstall_are_printed() {
-        let output = run("almalinux-uefi");
+        let (output, outcome) = run("almalinux-uefi");
+        assert_eq!(outcome, CommandOutcome::Good);
         for text in [
             "id: web",
             "  # contains only data: preserved completely\n  - device: sdb\n    wipeonreinstall: false",
@@ -94,6 +103,17 @@ mod tests {
         ] {
             assert!(output.contains(text), "{text}: {output}");
         }
-        assert!(run("fedora").contains("contains the system and data in one filesystem"));
+    }
+
+    /// The outcome `Refused` sets the exit status 2.
+    #[test]
+    fn a_reinstall_that_would_be_refused_has_its_own_outcome() {
+        for (machine, expected) in
+            [("fedora", "contains the system and data in one filesystem"), ("state-degraded-mirror", "degraded")]
+        {
+            let (output, outcome) = run(machine);
+            assert_eq!(outcome, CommandOutcome::Refused, "{machine}");
+            assert!(output.contains(expected) && output.contains("id: web"), "{machine}: {output}");
+        }
     }
 }

@@ -1,4 +1,4 @@
-//! `drophammer plan`: shows what an installation would do.
+//! `drophammer plan`: prints what an installation would do.
 
 #[cfg(test)]
 mod tests;
@@ -83,8 +83,8 @@ pub struct PlanArgs {
     #[arg(long)]
     pub json: bool,
     /// Let the exit status report the effect: 0 if nothing changes, 3 if data would be lost, 4 if the machine changes
-    /// without loss. With this option, a machine that is installed and has no reinstall order is not refused: nothing
-    /// changes.
+    /// without loss. With this option, a machine that is installed and has no reinstall order is reported as unchanged
+    /// (0), not as refused (2).
     #[arg(long)]
     pub detailed_exitcode: bool,
 }
@@ -97,22 +97,22 @@ pub fn run_plan(options: &PlanArgs) -> Result<CommandOutcome> {
     report_refusal(plan_output(options).and_then(|(text, outcome)| print_for_terminal(&text).map(|()| outcome)))
 }
 
-/// Inputs of the planner, and additions to its output.
+/// Inputs of the planner, and additions to the printed plan.
 pub(super) struct PlanInputs {
     pub parsed: ParsedLayout,
     pub inventory: Inventory,
     pub request: PlanRequest,
-    /// Additional notes to print with the plan.
+    /// Notes to print in addition to the plan.
     pub notes: Vec<String>,
-    /// Deploy templates that were merged into the steps.
+    /// Deploy templates that were merged into the steps of the plan.
     pub templates: NamedTemplates,
 }
 
 /// Reason why no plan is made.
 pub(super) enum MissingPlan {
-    /// Problems of the files that the options name.
+    /// The files that the options name have these problems.
     Invalid(String),
-    /// Description of a machine on which nothing would be installed.
+    /// Nothing would be installed on the machine. Contains the description of this state.
     Unchanged(String),
 }
 
@@ -122,7 +122,7 @@ impl From<String> for MissingPlan {
     }
 }
 
-/// Computes the plan. Returns the output and the exit status.
+/// Computes the plan. Returns the output and the outcome.
 pub fn plan_output(options: &PlanArgs) -> Result<(String, CommandOutcome)> {
     if let Some(file) = &options.saved {
         return saved_plan::show_plan(options, file);
@@ -148,7 +148,7 @@ pub fn plan_output(options: &PlanArgs) -> Result<(String, CommandOutcome)> {
     }
 }
 
-/// Collects the inputs of a plan without a server. The inner error contains the reason why no plan is made.
+/// Collects the inputs of a plan. The inner error is the reason why no plan is made.
 fn collect_inputs(options: &PlanArgs) -> Result<std::result::Result<PlanInputs, MissingPlan>> {
     let inventory = match &options.inventory {
         Some(path) => read_inventory(path)?,
@@ -157,7 +157,7 @@ fn collect_inputs(options: &PlanArgs) -> Result<std::result::Result<PlanInputs, 
     inputs_from_files(options, inventory).map(|inputs| inputs.map_err(MissingPlan::from))
 }
 
-/// Collects the inputs from the files that the options name, without a server.
+/// Collects the inputs of a plan from the files that the options name.
 pub(super) fn inputs_from_files(
     options: &PlanArgs,
     mut inventory: Inventory,
@@ -189,8 +189,8 @@ pub(super) fn inputs_from_files(
         url: "the image's server".to_owned(),
         ..PlanSubject::default()
     };
-    let claim = options.without_marker.then(|| waived_claim(&inventory));
-    let notes = note_installations(mode, &inventory);
+    let claim = options.without_marker.then(|| build_waived_claim(&inventory));
+    let notes = describe_installations(mode, &inventory);
     Ok(Ok(PlanInputs {
         parsed,
         inventory,
@@ -200,7 +200,8 @@ pub(super) fn inputs_from_files(
     }))
 }
 
-/// Returns the layout from the file, or the one that a template generates. The inner error lists all problems of the layout.
+/// Returns the layout in the file, or the layout that a template generates. The inner error lists all problems of the
+/// layout.
 fn choose_layout(
     file: Option<&Path>,
     generated: Option<std::result::Result<ParsedLayout, String>>,
@@ -215,7 +216,8 @@ fn choose_layout(
     }
 }
 
-/// Returns the allocation from the file of `--allocation`, if given. The inner error lists all problems of that file.
+/// Returns the allocation in the file of `--allocation`, or an empty allocation without this option. The inner error
+/// lists all problems of the file.
 fn read_assignment(options: &PlanArgs, inventory: &Inventory) -> Result<std::result::Result<PlanAssignment, String>> {
     let Some(path) = &options.allocation else { return Ok(Ok(PlanAssignment::default())) };
     let allocation = match super::allocation_reader::read_allocation(&read_text(path)?, Some(&inventory.nics)) {
@@ -246,14 +248,14 @@ fn make_plan(options: &PlanArgs, asked: PlanInputs) -> Result<(String, CommandOu
             plan.warnings.extend(notes);
             let outcome = choose_outcome(options, plan.summary.lost_bytes);
             let text = with_steps(colourize(&plan), to_json(&plan))?;
-            // The summary is repeated at the top, because a plan may be longer than the terminal.
+            // The summary is printed at the top as well, because a plan may be longer than the terminal.
             let text =
                 if options.json { text + "\n" } else { format!("{}\n{text}", plan.summary.to_string().trim_start()) };
             Ok((text, outcome))
         }
         Err(refusal) => {
             let refusal = refusal.located(|problem| parsed.locate_problem(problem));
-            // A refusal has no field for notes.
+            // The JSON of a refusal has no field for notes, so they are printed separately.
             for note in notes {
                 print_error(&note);
             }
@@ -278,10 +280,10 @@ pub(super) fn colourize(said: &impl Display) -> String {
     if wants_colour() { format!("{said:#}") } else { said.to_string() }
 }
 
-/// Returns the state of the installation that a control plane would report after a reinstall order with
-/// `--without-marker`. If the inventory contains an install marker, the machine and the allocation are taken from that
-/// marker, so that the returned state does not contradict the marker.
-fn waived_claim(inventory: &Inventory) -> InstallClaim {
+/// Returns the state that a control plane would send after a reinstall was ordered with `--without-marker`. If the
+/// inventory contains an install marker, the state refers to the machine and the allocation in this marker, so that it
+/// does not contradict the marker.
+fn build_waived_claim(inventory: &Inventory) -> InstallClaim {
     let marker = inventory.filesystems.iter().find_map(|filesystem| filesystem.marker.as_ref());
     InstallClaim {
         machine: marker.map(|marker| &marker.machine).or(inventory.system.uuid.as_ref()).cloned().unwrap_or_default(),
@@ -291,9 +293,9 @@ fn waived_claim(inventory: &Inventory) -> InstallClaim {
     }
 }
 
-/// Returns a note for each existing installation in the inventory. Without a server, it is unknown which allocation the
-/// machine would receive. The note therefore describes what happens if the machine receives the installed allocation.
-fn note_installations(mode: InstallMode, inventory: &Inventory) -> Vec<String> {
+/// Returns a note about each existing installation in the inventory. Without a server, the allocation that the machine
+/// would receive is unknown, so the note describes what happens if it receives the installed allocation.
+fn describe_installations(mode: InstallMode, inventory: &Inventory) -> Vec<String> {
     let marked = inventory.filesystems.iter().filter(|_| mode == InstallMode::Install);
     let marked = marked.filter_map(|filesystem| Some((&filesystem.device, filesystem.marker.as_ref()?)));
     let said = |(device, marker): (&DevicePath, &InstallMarker)| {
@@ -305,14 +307,14 @@ fn note_installations(mode: InstallMode, inventory: &Inventory) -> Vec<String> {
     marked.map(said).collect()
 }
 
-pub(super) fn read_inventory(path: &Path) -> Result<Inventory> {
+pub(crate) fn read_inventory(path: &Path) -> Result<Inventory> {
     let text = read_text(path)?;
     let what = || format!("{file} is not an inventory as printed by `drophammer inventory`", file = path.display());
     let inventory: Inventory = serde_json::from_str(&text).context(Phase::Inventory, what)?;
     refuse_impossible(inventory, what)
 }
 
-/// Refuses an inventory with impossible values, which would mislead the planner.
+/// Refuses an inventory with impossible values, from which the planner would draw wrong conclusions.
 pub(super) fn refuse_impossible(inventory: Inventory, what: impl FnOnce() -> String) -> Result<Inventory> {
     match inventory.find_impossible_property() {
         Some(why) => Err(Error::refusal(Phase::Inventory, format!("{}: {why}", what()))),

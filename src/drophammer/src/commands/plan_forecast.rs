@@ -1,8 +1,9 @@
-//! Forecast of `drophammer plan --machine` if the registered inventory is older than the last installation: the verdict
-//! about each disk. The whole plan cannot be made, because the contents of the disks have changed.
+//! Forecast of `drophammer plan --machine` for a machine whose registered inventory is older than its last
+//! installation. The forecast contains the verdict about each disk. A complete plan cannot be made, because the
+//! contents of the disks have changed.
 
 use super::plan::{PlanArgs, choose_outcome, refuse_impossible};
-use super::plan_registered::{FRESH, format_time, require_allocation, simulate_reinstall};
+use super::plan_registered::{FRESH_INVENTORY_REMEDY, format_time, require_allocation, simulate_reinstall};
 use api::plan_input::{PlanInput, RegisteredInventory};
 use common::error::Result;
 use common::exit_status::CommandOutcome;
@@ -11,13 +12,13 @@ use common::format::terminal_escaping::escape_line;
 use common::format::{self, format_bytes, format_count};
 use common::output::to_json;
 use plan::DiskVerdict;
-use plan::request_from_allocation::preview::{NOBODY_LOOKED, PlannedDisk, PreviewPlan, preview_plan};
+use plan::request_from_allocation::preview::{PREVIEW_REMARK, PlannedDisk, PreviewPlan, preview_plan};
 use serde::Serialize;
 
-/// Forecast, as printed with `--json`.
+/// Forecast in the JSON format of `--json`.
 #[derive(Serialize)]
 struct PlanForecast<'a> {
-    /// Reason why the verdicts are only a forecast.
+    /// Reason why only a forecast is possible.
     foreseen: &'a str,
     /// Time of the inventory, as RFC 3339 in UTC.
     inventory: &'a str,
@@ -25,10 +26,10 @@ struct PlanForecast<'a> {
     disks: &'a [PlannedDisk],
 }
 
-/// Returns the forecast as text or JSON, with the exit status.
+/// Returns the forecast as text or JSON, and the outcome.
 ///
 /// # Errors
-/// Returns an error if the machine has nothing to install, or the options contradict the machine's state.
+/// Returns an error if the machine has nothing to install, or if the options contradict the machine's state.
 pub(crate) fn forecast_plan(
     options: &PlanArgs,
     name: &str,
@@ -52,14 +53,14 @@ pub(crate) fn forecast_plan(
     Ok((text, choose_outcome(options, lost_bytes)))
 }
 
-/// Machine, image and inventory of a forecast.
+/// Machine, image and inventory to which a forecast refers.
 pub(super) struct ForecastSubject<'a> {
     pub name: &'a str,
     pub image: &'a str,
     pub registered: &'a RegisteredInventory,
 }
 
-/// Formats the forecast as text, with a summary at its beginning, or as JSON.
+/// Formats the forecast as JSON, or as text that begins with a summary.
 ///
 /// # Errors
 /// Returns an error if the forecast cannot be formatted as JSON.
@@ -78,7 +79,7 @@ pub(super) fn format_forecast(
     }
     let what = if is_reinstall { "reinstall" } else { "installation" };
     Ok(format!(
-        "{machine}: {what} with {image}; the inventory is {registered}\nData lost: {losses}\n{foreseen}: {NOBODY_LOOKED}.\n\n{disks}\nFor the whole plan: {FRESH}\n",
+        "{machine}: {what} with {image}; the inventory is {registered}\nData lost: {losses}\n{foreseen}: {PREVIEW_REMARK}.\n\n{disks}\nFor the whole plan: {FRESH_INVENTORY_REMEDY}\n",
         machine = escape_line(name),
         image = escape_line(image),
         registered = format_time(registered),

@@ -1,5 +1,5 @@
-//! `drophammer plan --machine`: plans a machine of a server from the machine's registered inventory and the allocation
-//! that the server would now send to the machine.
+//! `drophammer plan --machine`: makes the plan of a server's machine from its registered inventory and from the
+//! allocation that the server would now send to it.
 
 use super::plan::{MissingPlan, PlanArgs, PlanInputs, inputs_from_files, read_inventory, refuse_impossible};
 use super::plan_forecast::forecast_plan;
@@ -22,26 +22,26 @@ use plan::{InstallMode, MarkerWaiver, PlanRequest};
 use reqwest::Method;
 use serde::de::DeserializeOwned;
 
-pub(super) const FRESH: &str =
+pub(super) const FRESH_INVENTORY_REMEDY: &str =
     "run `drophammer inventory` on the machine, and specify the output of that command with --inventory FILE";
 
 /// Inputs of a plan, or a forecast if the registered inventory is outdated.
 #[allow(
     clippy::large_enum_variant,
-    reason = "a command has only one such value, so the size of the largest variant does not matter"
+    reason = "a command creates only one value of this enum, so the size of its largest variant does not matter"
 )]
 pub(super) enum RegisteredPlan {
-    /// The error contains the reason why no plan is made.
+    /// Inputs of the plan. The error is the reason why no plan is made.
     Inputs(std::result::Result<PlanInputs, MissingPlan>),
-    /// Text of the forecast, and the exit status.
+    /// Output of the forecast, and its outcome.
     Forecast(String, CommandOutcome),
 }
 
-/// Collects the inputs from which the machine's agent would compute the plan.
+/// Collects the inputs from which the agent of the machine would make its plan.
 ///
 /// # Errors
-/// Returns an error if the server cannot be reached, if the server lacks the inventory or the allocation, or if the
-/// options contradict the machine's state.
+/// Returns an error if the server cannot be reached, if the server has no inventory or no allocation of the machine, or
+/// if the options contradict the machine's state.
 pub(super) fn collect_inputs(options: &PlanArgs, machine: &str) -> Result<RegisteredPlan> {
     let server = OperatorClient::new(&options.of)?;
     let (preview, _) = fetch_machine_preview(&server, options, machine)?;
@@ -80,7 +80,8 @@ pub(super) fn collect_inputs(options: &PlanArgs, machine: &str) -> Result<Regist
     })))
 }
 
-/// Requests the inputs of the plan. Also returns the requested reinstall, or `None` if the plan is for the current orders.
+/// Requests the inputs of the plan. Also returns the reinstall that the options request; `None` if the plan is for the
+/// current orders.
 ///
 /// # Errors
 /// Returns an error if the server cannot be reached, or the reinstall cannot be ordered.
@@ -112,7 +113,8 @@ pub(super) fn fetch_machine_preview(
     }
 }
 
-/// Returns the registered inventory if the plan would be based on it, although an installation has started since then.
+/// Returns the registered inventory if it is outdated and the plan would be made from it. It is outdated if an
+/// installation has started since the registration.
 fn outdated_inventory<'a>(options: &PlanArgs, preview: &'a PlanInput) -> Option<&'a RegisteredInventory> {
     let replaces = options.inventory.is_some() || options.layout.is_some() || !options.template.is_empty();
     preview.registered.as_ref().filter(|registered| registered.outdated && !replaces)
@@ -129,7 +131,7 @@ pub(super) fn inventory_refusal(why: impl Into<String>) -> Error {
     Error::refusal(Phase::Inventory, why)
 }
 
-/// Returns the inventory stored by the server, and a note that states the age of the inventory.
+/// Returns the inventory at the server, and a note about its age.
 pub(super) fn registered_inventory(
     machine: &str,
     registered: Option<&RegisteredInventory>,
@@ -139,7 +141,7 @@ pub(super) fn registered_inventory(
     if registered.outdated {
         return Err(inventory_refusal(format!(
             "the inventory of machine {machine} is {as_of}, and an installation has started since then: the contents of its disks have \
-             changed; {FRESH}"
+             changed; {FRESH_INVENTORY_REMEDY}"
         )));
     }
     let what = || format!("the registered inventory of machine {machine} is invalid");
@@ -158,7 +160,7 @@ pub(super) fn require_registered<'a>(
     registered.ok_or_else(|| {
         inventory_refusal(format!(
             "machine {machine} has never registered, so the server has no inventory of it: boot it over PXE once (nothing is installed \
-             before it has an allocation), or {FRESH}"
+             before it has an allocation), or {FRESH_INVENTORY_REMEDY}"
         ))
     })
 }
@@ -180,8 +182,8 @@ fn format_age(seconds: u64) -> String {
     format!("{count} {unit} ago")
 }
 
-/// Collects the inputs from which the machine's agent would compute the plan: the allocation, layout and options that
-/// the server would send.
+/// Collects the inputs from which the machine's agent would make its plan: the allocation, layout and options that the
+/// server would send.
 fn inputs_from_allocation(
     options: &PlanArgs,
     name: &str,
@@ -220,7 +222,8 @@ fn inputs_from_allocation(
         "the image's server".clone_into(&mut request.subject.url);
     }
     let notes = if inventory.filesystems.is_empty() { waive_unseen_marker(&mut request) } else { Vec::new() };
-    // Steps that only a newer server supports are still refused.
+    // If the server has sent a step that this version does not support, the steps are not replaced, so that the planner
+    // refuses this step.
     if !templates.is_empty() && told.problems().is_empty() {
         request.steps = merged.steps.into();
     }
@@ -230,7 +233,7 @@ fn inputs_from_allocation(
 /// Returns the allocation that the server would send to the machine.
 ///
 /// # Errors
-/// Returns an error with the reason if the server would not send an allocation.
+/// Returns the reason why the server would not send an allocation.
 pub(super) fn require_allocation(preview: &PlanInput, name: &str) -> Result<Allocation> {
     let why = || {
         let why = preview.withheld.as_deref().unwrap_or("the server does not offer an allocation");
@@ -241,13 +244,13 @@ pub(super) fn require_allocation(preview: &PlanInput, name: &str) -> Result<Allo
     preview.machine.allocation.clone().ok_or_else(why)
 }
 
-/// Disables the check of the install marker, because the registered inventory does not contain the marker. Returns a
-/// note about this for a first installation; for a reinstall, the plan itself mentions the missing check.
+/// Disables the check of the install marker, because the registered inventory does not contain the marker. For a first
+/// installation, returns a note about the missing check. The plan of a reinstall already mentions the missing check.
 fn waive_unseen_marker(request: &mut PlanRequest) -> Vec<String> {
     let claim = request.claim.as_mut().filter(|claim| claim.waiver.is_none());
     match (request.mode, claim) {
         (InstallMode::Reinstall, Some(claim)) => {
-            claim.waiver = Some(MarkerWaiver::Unseen);
+            claim.waiver = Some(MarkerWaiver::OfflinePlan);
             Vec::new()
         }
         (InstallMode::Reinstall, None) => Vec::new(),
@@ -259,12 +262,12 @@ fn waive_unseen_marker(request: &mut PlanRequest) -> Vec<String> {
     }
 }
 
-/// Returns whether the machine boots its installed system: it is installed, and a reinstall is neither ordered nor previewed.
+/// Returns whether the machine is installed, and a reinstall is neither ordered nor previewed.
 fn is_unchanged(options: &PlanArgs, allocation: &Allocation) -> bool {
     options.layout.is_none() && !options.reinstall && allocation.succeeded && !allocation.reinstall
 }
 
-/// Turns the allocation into a hypothetical reinstall if `--reinstall` is given and the server has no reinstall order.
+/// Changes the allocation to that of a reinstall if `--reinstall` is given and no reinstall is ordered at the server.
 pub(super) fn simulate_reinstall(options: &PlanArgs, name: &str, allocation: &mut Allocation) -> Result<()> {
     if !allocation.succeeded && options.reinstall {
         return Err(inventory_refusal(format!(
@@ -287,7 +290,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn how_long_ago_that_was() {
+    fn inventory_time_is_formatted_with_age() {
         for (seconds, words) in [
             (0, "just now"),
             (150, "2 minutes ago"),

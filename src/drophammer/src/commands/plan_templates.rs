@@ -1,11 +1,11 @@
-//! `drophammer plan --template`: applies deploy templates to an installation.
+//! `drophammer plan --template`: applies deploy templates to the plan of an installation.
 
 use super::{format_located, read_text};
 use common::diagnostic::{self, Diagnostic};
 use common::error::Result;
 use model::deploy_steps::template::DeployTemplate;
 use model::deploy_steps::{
-    CATALOGUE, MAKE_THE_LAYOUT, OutOfBandStep, PlannedStep, TemplateStep, find_misplaced_step, merge_templates,
+    CATALOGUE, LAYOUT_DEFINITION_STEPS, OutOfBandStep, PlannedStep, TemplateStep, find_misplaced_step, merge_templates,
 };
 use model::inventory::Inventory;
 use model::ironic_raid::{self, RaidConfig};
@@ -14,16 +14,16 @@ use serde_json::{Value, json};
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
 
-/// Deploy templates with the paths of their files.
+/// Deploy templates, each with the path of its file.
 pub(crate) struct NamedTemplates(Vec<(PathBuf, DeployTemplate)>);
 
-/// Steps of the installation after the templates were merged into the default steps.
+/// Steps of the installation, which result from merging the templates into the default steps.
 pub(crate) struct MergedSteps {
     pub steps: Vec<PlannedStep>,
     arrays: Option<TemplateArrays>,
 }
 
-/// Array configuration from which the layout is generated, with its template and its path in the template.
+/// Arrays from which the layout is generated, the template that defines them, and their path in this template.
 struct TemplateArrays {
     config: RaidConfig,
     template: usize,
@@ -59,7 +59,7 @@ impl NamedTemplates {
             said.collect::<String>()
         })?;
         self.check_out_of_band(&steps)?;
-        let mut makers = steps.iter().filter(|step| MAKE_THE_LAYOUT.contains(&step.entry.name));
+        let mut makers = steps.iter().filter(|step| LAYOUT_DEFINITION_STEPS.contains(&step.entry.name));
         let arrays = makers.next().map(|step| self.read_arrays(step)).transpose()?;
         match makers.next() {
             Some(other) => {
@@ -74,7 +74,7 @@ impl NamedTemplates {
         }
     }
 
-    /// Refuses steps that run through the management controller if they cannot run in the specified order.
+    /// Refuses out-of-band steps if they cannot run in the specified order.
     fn check_out_of_band(&self, steps: &[PlannedStep]) -> std::result::Result<(), String> {
         let remote: Vec<&PlannedStep> = steps.iter().filter(|step| step.entry.out_of_band).collect();
         let parsed = remote.iter().filter_map(|step| OutOfBandStep::parse(step.entry.name, &step.arguments).ok());
@@ -100,7 +100,7 @@ impl NamedTemplates {
         }
     }
 
-    /// Returns the path of a step within its template, such as `steps[2]`.
+    /// Returns the path of a step in its template, such as `steps[2]`.
     fn step_path(&self, template: usize, step: &PlannedStep) -> String {
         let wanted = step.as_template_step();
         let is_this = |other: &TemplateStep| other.interface == wanted.interface && other.step == wanted.step;
@@ -117,8 +117,8 @@ impl NamedTemplates {
         }
     }
 
-    /// Returns the layout that a template generates for a machine with this inventory, or `None` if no template generates one. The inner
-    /// error lists the reasons why the layout cannot be generated.
+    /// Returns the layout that a template generates for a machine with this inventory; `None` if no template generates
+    /// a layout. The inner error lists the reasons why the layout cannot be generated.
     pub(crate) fn generate_layout(
         &self,
         merged: &MergedSteps,
@@ -138,7 +138,7 @@ impl NamedTemplates {
         }))
     }
 
-    /// Formats the merged steps as a table that names the templates of each step.
+    /// Formats the merged steps as a table, with the names of each step's templates.
     pub(crate) fn format_steps(&self, steps: &[PlannedStep]) -> String {
         let width = steps.iter().map(|step| step.entry.name.len()).max().unwrap_or_default();
         let mut text = "steps\n".to_owned();
@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn the_merged_steps_are_shown_with_the_template_that_each_comes_from() {
+    fn merged_steps_are_printed_with_their_templates() {
         let inventory = testdata("inventories/five-sata.json");
         let (text, exit) = plan(&[SECURE, MIRROR], &["--inventory", &inventory]).unwrap();
         let steps: Vec<&str> = text.split("\n\n").nth(1).unwrap().lines().collect();
@@ -224,7 +224,7 @@ mod tests {
         let json: serde_json::Value = serde_json::from_str(&json).unwrap();
         assert_eq!(json["deploy_steps"][6]["templates"], serde_json::json!(["CUSTOM_MIRROR"]));
         assert_eq!(json["deploy_steps"][0]["templates"], serde_json::json!([]));
-        // The steps are printed even if the plan is refused.
+        // The steps are printed even if the layout's plan is refused.
         let one = testdata("inventories/sata-1.json");
         let layout = testdata("layouts/default.yaml");
         let (text, exit_of_layout) = plan(&[SECURE], &["--inventory", &one, "--layout", &layout]).unwrap();
@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_merged_is_named_by_file_and_place() {
+    fn invalid_templates_are_refused_with_file_and_position() {
         let inventory = testdata("inventories/sata-1.json");
         let layout = testdata("layouts/default.yaml");
         let refused = |templates: &[&str], more: &[&str]| {

@@ -1,5 +1,5 @@
-//! Plan of a reinstall in a file: `plan --out FILE` saves the plan, `plan FILE` prints the plan, and `machine reinstall
-//! --plan FILE` orders the plan. The file contains all inputs of the plan, so that a later change of an input is detected.
+//! File with the plan of a reinstall: `plan --out FILE` saves the plan, `plan FILE` prints it, and `machine reinstall
+//! --plan FILE` orders it. The file contains all inputs of the plan, so that later changes of the inputs are detected.
 
 mod input_changes;
 
@@ -26,27 +26,27 @@ use std::io::ErrorKind;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
-/// Version of the format of the file.
+/// Version of the file format.
 const VERSION: u32 = 1;
 
-/// Content of the file.
+/// Content of the file with a saved plan.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct SavedPlan {
     version: u32,
-    /// Reinstall that the plan carries out.
+    /// Request for the reinstall that the plan describes.
     request: ReinstallRequest,
-    /// Verdicts of the plan and their hash, as in an approval.
+    /// Verdicts of the plan and their hash, in the form of an approval.
     approval: ApprovedPlan,
-    /// Machine and allocation from which the plan was made, without secrets.
+    /// Machine and allocation for which the plan was made, without secrets.
     machine: AssignedMachine,
     registered: RegisteredInventory,
-    /// True if the inventory was read from a file. It is then not compared with the registered inventory.
+    /// True if the inventory is from a file, and is therefore not compared with the registered one.
     inventory_from_file: bool,
 }
 
 impl SavedPlan {
-    /// Reads the file, and checks that its plan follows from its inputs.
+    /// Reads the file, and checks that the plan in it results from the inputs in it.
     ///
     /// # Errors
     /// Returns an error if the file cannot be read, or was changed after the plan was saved.
@@ -58,8 +58,8 @@ impl SavedPlan {
                 format!("{file}: {why}; save the plan again with `--out`", file = path.display()),
             )
         };
-        let document: serde_json::Value = serde_json::from_str(&text)
-            .map_err(|_| invalid("the file is not a plan that `drophammer plan --out` has saved"))?;
+        let document: serde_json::Value =
+            serde_json::from_str(&text).map_err(|_| invalid("the file was not written by `drophammer plan --out`"))?;
         if document["version"] != VERSION {
             return Err(invalid(&format!(
                 "the version of the plan is {version}, but must be {VERSION}",
@@ -67,7 +67,7 @@ impl SavedPlan {
             )));
         }
         let saved: SavedPlan = serde_json::from_value(document).context(Phase::Plan, || {
-            format!("{file} is not a plan that `drophammer plan --out` has saved", file = path.display())
+            format!("{file} was not written by `drophammer plan --out`", file = path.display())
         })?;
         parse_approval(&saved.approval.verdicts, &saved.approval.sha256).map_err(|why| invalid(&why))?;
         let planned = saved.make_plan().map_err(|refusal| invalid(&refusal.printed))?;
@@ -92,7 +92,7 @@ impl SavedPlan {
         preview_plan(&self.machine, self.machine.allocation.clone().unwrap_or_default(), inventory, outdated)
     }
 
-    /// Returns one line for each input that differs from the current input.
+    /// Returns a line for each input that differs from the current one.
     pub(crate) fn find_changes(&self, present: &PlanInput) -> Vec<String> {
         let mut changes = input_changes::compare_machines(&self.machine, present);
         let image = self.request.imageid.as_str();
@@ -106,7 +106,7 @@ impl SavedPlan {
         changes
     }
 
-    /// Writes the file, which only its owner can read, because an allocation may contain the operator's data.
+    /// Writes the file with permissions for its owner only, because an allocation may contain confidential data.
     fn write_file(&self, path: &Path) -> Result<()> {
         let text = to_json(self)? + "\n";
         let mut temporary = path.as_os_str().to_owned();
@@ -129,7 +129,7 @@ impl SavedPlan {
     }
 }
 
-/// Makes the plan of a reinstall, saves it, and returns the output and the exit status.
+/// Makes the plan of a reinstall and saves it. Returns the output and the outcome.
 ///
 /// # Errors
 /// Returns an error if the server cannot be reached, the machine cannot be reinstalled, or the file cannot be written.
@@ -168,7 +168,7 @@ pub(super) fn save_plan(options: &PlanArgs, machine: &str, file: &Path) -> Resul
             "the ordered installation is already on machine {machine}: nothing would be written"
         )));
     };
-    let value = serde_json::to_value(verdicts).context(Phase::Plan, || "format the verdicts of the plan")?;
+    let value = serde_json::to_value(verdicts).context(Phase::Plan, || "convert the plan to JSON")?;
     (saved.approval.sha256, saved.approval.verdicts) = (verdicts.digest(), value);
     saved.write_file(file)?;
     let (text, outcome) = print_planned(options, &saved, &planned)?;
@@ -182,7 +182,7 @@ pub(super) fn save_plan(options: &PlanArgs, machine: &str, file: &Path) -> Resul
 /// Checks that the file does not exist, or contains a plan of the same machine.
 ///
 /// # Errors
-/// Returns an error if the plan must not overwrite the file.
+/// Returns an error if the file must not be overwritten.
 fn refuse_overwriting(path: &Path, machine: &str) -> Result<()> {
     let found = match std::fs::read(path) {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
@@ -190,7 +190,7 @@ fn refuse_overwriting(path: &Path, machine: &str) -> Result<()> {
         Ok(bytes) => match serde_json::from_slice::<SavedPlan>(&bytes) {
             Ok(saved) if saved.machine.id == machine => return Ok(()),
             Ok(saved) => format!("the file contains the plan of machine {machine}", machine = saved.machine.id),
-            Err(_) => "the file exists and is not a plan that `drophammer plan --out` has saved".to_owned(),
+            Err(_) => "the file exists and was not written by `drophammer plan --out`".to_owned(),
         },
     };
     Err(inventory_refusal(format!(

@@ -1,7 +1,8 @@
-//! `drophammer schema`: JSON Schema (draft 2020-12) of the files that operators write, for completion and checks in editors.
+//! `drophammer schema`: prints the JSON Schema (draft 2020-12) of files that operators write, for completion and checks
+//! in editors.
 //!
-//! Fields, types and descriptions are derived from the Rust types; [`rules`] adds constraints of the format and accepted alternative
-//! spellings.
+//! Fields, types and descriptions are derived from the Rust types. [`rules`] adds restrictions of the format, and
+//! accepted alternative spellings.
 
 mod deploy_template;
 mod image;

@@ -1,4 +1,4 @@
-//! `drophammer store`: the database of a server.
+//! `drophammer store`: manages the database of a server.
 
 use clap::{Args, Subcommand};
 use common::error::Result;

@@ -58,20 +58,21 @@ fn only_layouts_are_fixed() {
     assert_eq!(fs::read_to_string(path("debian.yaml")).unwrap(), image);
 }
 
-/// The documentation shows the actual output, without the notes.
+/// The documentation contains the actual output, except the notes.
 #[test]
-fn the_documentation_shows_the_seeds_as_a_set() {
-    let blocks = testing::docs::blocks(include_str!("../../../../docs/checking.md"), "text");
+fn documented_check_output_matches_the_seed_layouts() {
+    let checked = testing::docs::code_blocks(include_str!("../../../../docs/checking.md"), "text");
+    let selected = testing::docs::code_blocks(include_str!("../../../../docs/layout-selection.md"), "text");
     let here = |text: String| text.replace(&format!("{}/", seeds().display()), "layouts/");
     let said = here(found(&[seeds()]));
     let lines: Vec<&str> = said.lines().filter(|line| !line.ends_with("(note)")).collect();
-    assert_eq!(lines, blocks[0].lines().collect::<Vec<_>>());
+    assert_eq!(lines, checked[0].lines().collect::<Vec<_>>());
     let (said, _) = run(&[seeds().to_str().unwrap(), "--select", "c1-xlarge-x86", "debian-9.0.20261101"]).unwrap();
-    assert_eq!(here(said).trim_end(), blocks[1]);
+    assert_eq!(here(said).trim_end(), selected[0]);
 }
 
 #[test]
-fn a_directory_is_one_set_and_so_are_files() {
+fn layouts_of_a_run_are_checked_as_one_set() {
     let all = "{sizes: [c1], images: {debian: \"*\"}}";
     let dir = directory(&[
         ("a.yaml", &layout("a", all)),
@@ -103,7 +104,7 @@ fn a_directory_is_one_set_and_so_are_files() {
 }
 
 #[test]
-fn the_exit_status_says_whether_it_is_good() {
+fn exit_status_distinguishes_valid_and_refused_layouts() {
     let dir = directory(&[
         ("a.yaml", &layout("a", "{sizes: [c1], images: {debian: \">= 10\"}}")),
         ("b.yaml", &layout("b", "{sizes: [c1], images: {debian: \"< 10\", suse: 7}}")),
@@ -151,7 +152,7 @@ fn the_exit_status_says_whether_it_is_good() {
 }
 
 #[test]
-fn fixed_files_say_the_same_and_the_others_are_left_alone() {
+fn fix_preserves_meaning_and_skips_other_files() {
     let unusual = fs::read_to_string(seeds().join("s3-storage.yaml")).unwrap();
     let json = serde_json::to_string(&model::layout::read_yaml(&unusual).unwrap().layout).unwrap();
     let canonical = layout("a", "{sizes: [c1], images: {debian: \">= 10\"}}");
@@ -176,7 +177,7 @@ fn fixed_files_say_the_same_and_the_others_are_left_alone() {
         ]
     );
     assert!(said.contains("d.yaml: not valid, unchanged\n"), "{said}");
-    assert_eq!(read("a.yaml"), canonical, "with its comment");
+    assert_eq!(read("a.yaml"), canonical, "the comment is preserved");
     assert_eq!(read("d.yaml"), "id: d\nwipe: true # kept\n");
     let before = model::layout::read_yaml(&unusual).unwrap();
     for name in ["b.yaml", "c.json", "e.yaml"] {
@@ -185,10 +186,10 @@ fn fixed_files_say_the_same_and_the_others_are_left_alone() {
     }
     assert!(read("c.json").starts_with('{'));
     assert!(dir.path().join("e.yaml").is_symlink());
-    assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 5, "nothing is left beside them");
+    assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 5, "no temporary file remains");
 }
 
-/// A layout in metal-stack's v2 spelling, with block and flow style, comments and CRLF line endings.
+/// Layout in the spelling of metal-stack's API v2, in block and flow style, with comments and CRLF line ends.
 const V2: &str = "# kept\r
 id: v2   # an id\r
 disks:\r
@@ -233,7 +234,7 @@ constraints: {sizes: [c1], images: {debian: \">= 10\"}}\r
 ";
 
 #[test]
-fn a_layout_of_the_v2_api_is_read_and_edited_in_place() {
+fn v2_layout_is_accepted_and_fixed() {
     let dir = directory(&[("v2.yaml", V2)]);
     let file = dir.path().join("v2.yaml");
     let (said, outcome) = run(&[file.to_str().unwrap()]).unwrap();
@@ -249,9 +250,9 @@ fn a_layout_of_the_v2_api_is_read_and_edited_in_place() {
     assert!(said.ends_with("v2.yaml: already canonical\n"), "{said}");
 }
 
-/// A layout in JSON, as returned by metal-stack's v2 API.
+/// Layout in JSON, as metal-stack's API v2 returns it.
 #[test]
-fn what_the_v2_api_has_for_people_is_not_read_and_goes() {
+fn descriptive_v2_fields_are_ignored_and_removed_by_fix() {
     let answer = r#"{"id": "v2", "meta": {"createdAt": "2026-11-22T10:00:00Z", "generation": "3"}, "name": "a layout",
         "filesystems": [{"device": "/dev/sda1", "format": "FORMAT_EXT4", "name": "root", "description": "the system",
             "path": "/", "mountOptions": ["noatime"]}],
@@ -273,7 +274,7 @@ fn what_the_v2_api_has_for_people_is_not_read_and_goes() {
 }
 
 #[test]
-fn layouts_are_read_from_the_forms_that_metal_stack_has() {
+fn reads_layouts_from_all_metal_stack_file_formats() {
     let constraints = "{sizes: [c1], images: {}}";
     let (one, two) = (layout("a", constraints), layout("b", constraints));
     let item = |text: &str| format!("- {}", text.lines().skip(1).collect::<Vec<_>>().join("\n  "));
@@ -291,7 +292,7 @@ fn layouts_are_read_from_the_forms_that_metal_stack_has() {
         assert_eq!(valid, count, "{text}{said}");
         assert_eq!(said.contains("valid (b)"), count == 2, "{said}");
     }
-    // One of the layouts is invalid, and the path of its problem contains its index.
+    // If one of several layouts is invalid, the path of the problem contains the index of this layout.
     let dir = directory(&[("set.yaml", &format!("{list}- id: c\n  disks: 7\n"))]);
     let said = found(&[dir.path().join("set.yaml")]);
     assert!(said.contains("[2].disks: must be a list"), "{said}");
@@ -306,7 +307,7 @@ fn layouts_are_read_from_the_forms_that_metal_stack_has() {
 }
 
 #[test]
-fn what_cannot_be_read_is_told_with_its_place_and_the_others_are_checked() {
+fn unreadable_files_are_reported_and_the_others_checked() {
     let dir = directory(&[
         ("a.yaml", &layout("a", "{sizes: [c1], images: {}}")),
         ("b.json", &layout("b", "{sizes: [c2], images: {}}")),
@@ -320,15 +321,15 @@ fn what_cannot_be_read_is_told_with_its_place_and_the_others_are_checked() {
     assert_eq!(
         lines,
         [
-            "b.json:1:1: not valid JSON, although the file name ends in .json: expected value (DH-200)",
-            "c.json:2:11: not valid JSON, although the file name ends in .json: EOF while parsing a list (DH-200)",
+            "b.json:1:1: not valid JSON, although the file name ends in .json: a value is missing or invalid (DH-200)",
+            "c.json:2:11: not valid JSON, although the file name ends in .json: the document ends too early (DH-200)",
             "d.yaml: the document is empty (DH-200)",
-            "e.yaml: cannot read the file: No such file or directory (os error 2) (DH-200)",
+            "e.yaml: cannot read the file: No such file or directory (DH-200)",
             "f.yaml: not UTF-8 text: invalid from byte 5 on (DH-200)",
             "5 of 6 files are not valid: 6 layouts; invalid layouts are not compared with the other layouts",
         ]
     );
-    // The same layout is valid as JSON.
+    // The same layout in JSON is valid.
     let json =
         serde_json::to_string(&model::layout::read_yaml(&layout("b", "{sizes: [], images: {}}")).unwrap().layout);
     fs::write(dir.path().join("b.json"), json.unwrap()).unwrap();
@@ -336,7 +337,7 @@ fn what_cannot_be_read_is_told_with_its_place_and_the_others_are_checked() {
 }
 
 #[test]
-fn notes_are_problems_where_somebody_says_strict() {
+fn strict_option_turns_notes_into_problems() {
     let dir = directory(&[("a.yaml", &layout("a", "{sizes: [c1], images: {debian: '*'}}")), ("b.yaml", V2)]);
     let file = |name: &str| dir.path().join(name).to_str().unwrap().to_owned();
     for (name, strict, expected) in [

@@ -1,4 +1,4 @@
-//! `drophammer tree`: draws a layout from its disks up to its mount points, on a terminal or as an SVG image.
+//! `drophammer tree`: draws a layout, from its disks to its mount points, on a terminal or as an SVG image.
 
 mod terminal;
 #[cfg(test)]
@@ -19,7 +19,7 @@ pub struct TreeOptions {
     #[arg(value_name = "LAYOUT")]
     pub layout: PathBuf,
     /// Draw an SVG image, and write it to FILE or, if FILE is omitted, to standard output.
-    // Requires `=`, so that a layout is never mistaken for the file to write.
+    // FILE must be preceded by `=`, so that a layout on the command line is never mistaken for the file to write.
     #[arg(long, value_name = "FILE", num_args = 0..=1, require_equals = true)]
     pub svg: Option<Option<PathBuf>>,
 }
@@ -41,7 +41,7 @@ pub fn run_tree(options: &TreeOptions) -> Result<CommandOutcome> {
         None => print_for_terminal(&terminal::draw_tree(&graph, wants_colour()))?,
         Some(None) => print_text(&diagram::draw_svg(&graph))?,
         Some(Some(path)) => std::fs::write(path, diagram::draw_svg(&graph))
-            .context(Phase::Settings, || format!("write the image to {file}", file = path.display()))?,
+            .context(Phase::Settings, || format!("write the diagram to {file}", file = path.display()))?,
     }
     Ok(CommandOutcome::Good)
 }

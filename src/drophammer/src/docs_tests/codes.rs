@@ -1,4 +1,4 @@
-//! Tests that the manual and the program agree on the error codes.
+//! Tests that the manual and the program contain the same error codes.
 
 use crate::commands::explain::manual_entry::{PAGES, read_entries};
 use common::error::Phase;
@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Returns the titles of the groups in `docs/codes.md`, by the first digit of the codes.
+/// Titles of the groups in `docs/codes.md`, by the first digit of the codes.
 const GROUPS: [(u16, &str); 8] = [
     (1, "Settings and commands"),
     (2, "Layouts and plans"),
@@ -36,7 +36,46 @@ fn each_code_has_exactly_one_entry_in_the_manual() {
     }
 }
 
-/// Other pages may mention codes, but do not contain entries.
+/// Verbs in the imperative, with which the remedies in the manual begin.
+const REMEDY_VERBS: [&str; 57] = [
+    "add", "approve", "ask", "attach", "boot", "change", "check", "choose", "compare", "compute", "copy", "correct",
+    "create", "delete", "disable", "enable", "enlarge", "erase", "follow", "free", "increase", "inspect", "install",
+    "log", "look", "mount", "move", "omit", "order", "preserve", "provide", "rebuild", "reduce", "remove", "rename",
+    "repair", "repeat", "replace", "reset", "restore", "run", "select", "serve", "set", "sign", "specify", "start",
+    "stop", "switch", "type", "unlock", "unmount", "upgrade", "use", "verify", "wait", "write",
+];
+
+/// Returns the text of an entry in one line, without blocks of code.
+fn flatten_prose(text: &str) -> String {
+    let prose = text.split("```").step_by(2);
+    prose.flat_map(str::split_whitespace).collect::<Vec<_>>().join(" ")
+}
+
+/// Returns whether a sentence or clause of the text begins with a verb in the imperative.
+fn has_remedy(prose: &str) -> bool {
+    let clauses = [". ", ": ", "; ", ", "].into_iter().fold(vec![prose], |clauses, separator| {
+        clauses.into_iter().flat_map(|clause| clause.split(separator)).collect()
+    });
+    let first_word = |clause: &str| {
+        let clause = clause.trim_start_matches("* ");
+        let clause = clause.strip_prefix("or ").or(clause.strip_prefix("and ")).unwrap_or(clause);
+        clause.split(' ').next().unwrap_or_default().to_lowercase()
+    };
+    clauses.into_iter().any(|clause| REMEDY_VERBS.contains(&first_word(clause).as_str()))
+}
+
+#[test]
+fn each_entry_describes_the_meaning_and_a_remedy() {
+    let mut incomplete = Vec::new();
+    for entry in PAGES.iter().flat_map(|(page, text)| read_entries(page, text)) {
+        let prose = flatten_prose(entry.text);
+        let is_complete = prose.matches(['.', ':']).count() >= 2 && has_remedy(&prose);
+        incomplete.extend((!is_complete).then(|| format!("{} {} in {}: {prose}", entry.code, entry.title, entry.page)));
+    }
+    assert_eq!(incomplete, [] as [String; 0], "entries without a remedy");
+}
+
+/// Pages without entries may also mention codes, but only codes that exist.
 #[test]
 fn no_page_contains_an_unknown_code() {
     let changelog = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../../CHANGELOG.md"));
@@ -49,13 +88,13 @@ fn no_page_contains_an_unknown_code() {
     }
 }
 
-/// Returns the anchor of a heading, as in `docs_tests::links`.
+/// Returns the anchor of a heading, by the rules of `docs_tests::links`.
 fn anchor(title: &str) -> String {
     let hyphenated = title.to_lowercase().replace(' ', "-");
     hyphenated.chars().filter(|c| c.is_alphanumeric() || "-_".contains(*c)).collect()
 }
 
-/// Checks the tables in `docs/codes.md`. If this test fails, replace the tables by those in the message.
+/// Checks the tables in `docs/codes.md`. If this test fails, replace the tables by the ones in its message.
 #[test]
 fn the_table_of_codes_is_complete() {
     let entries: BTreeMap<ErrorCode, &str> =
@@ -73,7 +112,7 @@ fn the_table_of_codes_is_complete() {
     assert!(page.ends_with(&tables), "{tables}");
 }
 
-/// Returns the Rust sources of the product below a folder, without tests, and the scripts of the ramdisk.
+/// Returns the product's Rust source files below a folder, without tests, and the scripts of the ramdisk.
 fn product_sources(folder: &Path) -> Vec<PathBuf> {
     let entries = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
     let is_product = |path: &PathBuf| !path.file_stem().is_some_and(|name| name.to_string_lossy().contains("tests"));
@@ -83,7 +122,7 @@ fn product_sources(folder: &Path) -> Vec<PathBuf> {
         .collect()
 }
 
-/// Checks that the product uses each code: outside of the table, and outside of tests.
+/// Checks that each code is used outside of the table and of tests.
 #[test]
 fn each_code_is_used() {
     let root = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."));

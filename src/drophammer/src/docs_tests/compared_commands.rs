@@ -1,9 +1,9 @@
-//! Checks the commands in the table that compares drophammer with other tools.
+//! Checks the commands in the table of `docs/command-comparison.md`, which compares drophammer with other tools.
 
 use crate::cli::Cli;
 use clap::Parser;
 
-/// Values for the placeholders in the table. Other words are used as they are.
+/// Values for placeholders in the table. Other words are used unchanged.
 const VALUES: [(&str, &str); 4] = [("URL", "http://h"), ("SIZE", "c1"), ("ARGUMENTS", "quiet"), ("ID", "storage-7")];
 
 #[test]

@@ -1,4 +1,4 @@
-//! Tests that the links between the pages of the documentation are valid, and that the book contains every page.
+//! Tests that the links between the pages of the documentation are valid, and that the book contains all pages.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -8,20 +8,21 @@ fn root() -> &'static Path {
     Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."))
 }
 
-/// Returns all pages of the documentation, without the changelog.
+/// Returns the paths of all pages of the documentation, except the changelog.
 pub(super) fn pages() -> Vec<PathBuf> {
     let docs = fs::read_dir(root().join("docs")).unwrap().map(|entry| entry.unwrap().path());
     let pages = docs.filter(|path| path.extension().is_some_and(|extension| extension == "md"));
     pages.chain([root().join("README.md"), root().join("CONTRIBUTING.md")]).collect()
 }
 
-/// Returns the targets of a page's links, except links to other hosts.
+/// Returns the targets of the links on a page, except links to other hosts.
 fn links(page: &str) -> Vec<&str> {
     let links = page.split("](").skip(1).filter_map(|rest| rest.split(')').next());
     links.filter(|link| !link.contains("://")).collect()
 }
 
-/// Returns the anchors of a page's headings: in lower case, with hyphens for blanks, and without other punctuation.
+/// Returns the anchors of the headings on a page: in lower case, with hyphens instead of blanks, and without other
+/// punctuation.
 fn headings(page: &str) -> Vec<String> {
     let outside_of_blocks = page.split("\n```").step_by(2);
     let headings = outside_of_blocks.flat_map(str::lines).filter(|line| line.starts_with('#'));
@@ -29,7 +30,7 @@ fn headings(page: &str) -> Vec<String> {
     in_words.map(|heading| heading.chars().filter(|c| c.is_alphanumeric() || "-_".contains(*c)).collect()).collect()
 }
 
-/// Checks that the target of a link exists, and contains the heading that the link names.
+/// Checks that the target of a link exists, and contains the heading in the link.
 fn check_link(page: &Path, link: &str) {
     let (file, heading) = link.split_once('#').unwrap_or((link, ""));
     let target = if file.is_empty() { page.to_owned() } else { page.parent().unwrap().join(file) };
@@ -45,7 +46,7 @@ fn check_link(page: &Path, link: &str) {
 }
 
 #[test]
-fn every_link_in_the_docs_leads_to_a_page_and_to_a_heading_of_it() {
+fn every_link_in_the_docs_has_a_target() {
     let mut found = 0;
     for page in pages().into_iter().chain([root().join("CHANGELOG.md")]) {
         for link in links(&fs::read_to_string(&page).unwrap()) {
@@ -68,13 +69,13 @@ fn the_book_contains_every_page_once() {
     assert_eq!(listed, pages);
 }
 
-/// Returns the text files of the product, its tests and its scripts below a folder.
+/// Returns all files below a folder, recursively.
 fn source_files(folder: &Path) -> Vec<PathBuf> {
     let entries = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
     entries.flat_map(|path| if path.is_dir() { source_files(&path) } else { vec![path] }).collect()
 }
 
-/// Checks the names of pages in messages, comments and scripts, such as `docs/serve.md#logs`.
+/// Checks the paths of pages that messages, comments and scripts mention, such as `docs/serve.md#logs`.
 #[test]
 fn every_page_that_the_sources_name_exists() {
     let folders = ["src", "scripts", "initramfs", "qemu-tests", "examples", "docs"];

@@ -1,10 +1,11 @@
-//! Tests that messages quoted in the documentation occur in the product sources.
+//! Tests that the source code contains the messages that the documentation quotes.
 
 use std::fs;
 use std::path::Path;
-use testing::docs::blocks;
+use testing::docs::code_blocks;
 
-/// Returns the product sources below a folder, without tests. String literals that span several lines are joined.
+/// Returns the contents of the product's source files below a folder, without tests. String literals that span several
+/// lines are joined.
 fn sources(folder: &Path) -> Vec<String> {
     let mut found = Vec::new();
     for entry in fs::read_dir(folder).unwrap() {
@@ -21,8 +22,8 @@ fn sources(folder: &Path) -> Vec<String> {
     found
 }
 
-/// Returns the parts of a message outside of `<…>`. The parts are also split at punctuation, because a message may be
-/// composed of several string literals.
+/// Returns the parts of a message outside of `<…>`, split at punctuation as well, because the source code may compose a
+/// message from several string literals.
 fn clauses(message: &str) -> Vec<&str> {
     let parts = message.split('<').enumerate();
     let outside = parts.filter_map(|(index, part)| match index {
@@ -34,18 +35,19 @@ fn clauses(message: &str) -> Vec<&str> {
 }
 
 #[test]
-fn the_messages_in_the_docs_are_the_programs_own() {
+fn documented_messages_exist_in_the_sources() {
     let root = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."));
     let mut sources = sources(&root.join("src"));
     sources.extend(self::sources(&root.join("initramfs/agent/root")));
     let pages = concat!(
         include_str!("../../../../docs/messages.md"),
+        include_str!("../../../../docs/messages-service.md"),
         include_str!("../../../../docs/messages-ramdisk.md"),
         include_str!("../../../../docs/messages-plan.md"),
         include_str!("../../../../docs/messages-install.md"),
         include_str!("../../../../docs/messages-commands.md"),
     );
-    let messages = blocks(pages, "text").join("\n");
+    let messages = code_blocks(pages, "text").join("\n");
     assert!(messages.lines().count() > 30, "{messages}");
     for message in messages.lines() {
         let clauses = clauses(message);

@@ -3,7 +3,7 @@ use std::net::TcpListener;
 
 #[test]
 fn positions_of_names_are_recognized() {
-    use NamedObject::{Context, Image, Layout, Machine, Rollout};
+    use NamedObject::{Context, Image, Layout, Machine, OsDefinition, Rollout, Size, Template, User};
     for (line, expected) in [
         ("drophammer machine show ", Some((Machine, ""))),
         ("drophammer machine show sto", Some((Machine, "sto"))),
@@ -14,11 +14,23 @@ fn positions_of_names_are_recognized() {
         ("drophammer machine add --name a --layout ", Some((Layout, ""))),
         ("drophammer machine --server http://h:1 show ", Some((Machine, ""))),
         ("drophammer plan --machine ", Some((Machine, ""))),
+        ("drophammer machine allocate a ", Some((Machine, ""))),
+        ("drophammer machine events sto", Some((Machine, "sto"))),
+        ("drophammer audit --machine sto", Some((Machine, "sto"))),
         ("drophammer volume delete ", Some((Machine, ""))),
         ("drophammer layout show ", Some((Layout, ""))),
         ("drophammer image show ", Some((Image, ""))),
         ("drophammer rollout show ", Some((Rollout, ""))),
         ("drophammer rollout halt 1", Some((Rollout, "1"))),
+        ("drophammer size delete ", Some((Size, ""))),
+        ("drophammer template show ", Some((Template, ""))),
+        ("drophammer os modify we", Some((OsDefinition, "we"))),
+        ("drophammer user show ", Some((User, ""))),
+        ("drophammer user token list ", Some((User, ""))),
+        ("drophammer user token create ", Some((User, ""))),
+        ("drophammer user token create ann ", None),
+        ("drophammer user add ", None),
+        ("drophammer size apply ", None),
         ("drophammer rollout list ", None),
         ("drophammer config use ", Some((Context, ""))),
         ("drophammer machine list --context ", Some((Context, ""))),
@@ -39,7 +51,7 @@ fn positions_of_names_are_recognized() {
 }
 
 #[test]
-fn the_server_of_the_command_line_is_asked() {
+fn completion_uses_server_of_the_command_line() {
     let line = "drophammer machine --server http://h:1 --context=c show --token-file /t ";
     let server = find_position(line).unwrap().server;
     assert_eq!((server.server.as_deref(), server.context.as_deref()), (Some("http://h:1"), Some("c")));
@@ -63,7 +75,7 @@ fn names_that_a_shell_could_interpret_are_omitted() {
     }
 }
 
-/// A server that accepts connections, but does not respond.
+/// The server accepts connections, but does not respond.
 #[test]
 fn a_server_that_does_not_respond_is_abandoned() {
     let folder = tempfile::tempdir().unwrap();
@@ -77,6 +89,6 @@ fn a_server_that_does_not_respond_is_abandoned() {
         complete_line(&line(server.clone())).unwrap_err();
         let began = std::time::Instant::now();
         assert_eq!(print_names(&line(server)).unwrap(), CommandOutcome::Good);
-        assert!(began.elapsed() < 10 * DEADLINE);
+        assert!(began.elapsed() < 10 * RESPONSE_TIMEOUT);
     }
 }

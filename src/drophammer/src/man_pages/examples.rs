@@ -1,16 +1,17 @@
-//! Examples in the manual pages: those of `--help`, and further examples for commands whose help has none.
+//! Examples in the manual pages: the examples in `--help`, and further ones for commands whose help contains none.
 
 use super::page_sections::is_exit_status;
 use clap::Command;
 
 /// Examples that the `--help` of the parent command does not show.
-const FURTHER: [&str; 48] = [
+const ADDITIONAL_EXAMPLES: [&str; 55] = [
     "drophammer serve backup /srv/drophammer /backup/drophammer-2026-11-22",
     "drophammer serve restore /srv/drophammer /backup/drophammer-2026-11-22",
     "drophammer image list --all",
     "drophammer machine list --filter phase=failed",
     "drophammer machine events storage-7",
     "drophammer machine history storage-7",
+    "drophammer machine allocate web-1 web-2 --image debian-13.1.20261101 --ssh-key id.pub",
     "drophammer machine free storage-7",
     "drophammer machine lock storage-7 storage-8 --reason 'holds the only copy'",
     "drophammer machine unlock storage-7 storage-8",
@@ -34,20 +35,26 @@ const FURTHER: [&str; 48] = [
     "drophammer config use install.rack",
     "drophammer config delete bench",
     "drophammer template list",
-    "drophammer template show CUSTOM_MIRROR",
+    "drophammer template create mirror.yaml",
+    "drophammer template delete CUSTOM_MIRROR",
     "drophammer size list --sort memory",
     "drophammer size show c1-small",
+    "drophammer size create c1-small.yaml",
+    "drophammer size delete c1-small",
     "drophammer user list",
     "drophammer user show ann",
     "drophammer user modify ann --role viewer",
     "drophammer user disable operator",
     "drophammer user enable operator",
-    "drophammer user remove ann",
+    "drophammer user delete ann",
     "drophammer user token list ann",
     "drophammer user token create ci deploy --expires never",
     "drophammer user token revoke ann laptop",
     "drophammer user add ci --role operator",
+    "drophammer site list /srv/drophammer",
     "drophammer site check /srv/drophammer",
+    "drophammer site apply -f /srv/rack --dry-run",
+    "drophammer site export /srv/rack",
     "drophammer site plan /srv/drophammer --image debian-13.1.20261101",
     "drophammer check default.yaml",
     "drophammer completion bash",
@@ -55,7 +62,7 @@ const FURTHER: [&str; 48] = [
     "drophammer schema machine",
 ];
 
-/// Returns the text of the examples of the last command in `path`.
+/// Returns the text with the examples of the last command in `path`.
 pub(super) fn examples_of(path: &[&Command]) -> String {
     let Some((command, above)) = path.split_last() else { return String::new() };
     if let Some(own) = help_examples(command) {
@@ -64,7 +71,7 @@ pub(super) fn examples_of(path: &[&Command]) -> String {
     let words: Vec<&str> = path.iter().map(|command| command.get_name()).collect();
     let related = above.iter().copied().chain(command.get_subcommands());
     let of_related: Vec<String> = related.filter_map(help_examples).collect();
-    let lines = of_related.iter().flat_map(|text| text.lines().map(str::trim)).chain(FURTHER);
+    let lines = of_related.iter().flat_map(|text| text.lines().map(str::trim)).chain(ADDITIONAL_EXAMPLES);
     let mut all: Vec<&str> = lines.filter(|line| is_example_of(line, &words)).collect();
     all.dedup();
     all.iter().map(|line| format!("  {line}\n")).collect()

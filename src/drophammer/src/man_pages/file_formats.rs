@@ -5,12 +5,12 @@ use crate::commands::schema::{SchemaDocument, generate_schema};
 use clap_mangen::roff::{Roff, bold, roman};
 use serde_json::Value;
 
-/// Names of the pages.
+/// Names of the manual pages about file formats.
 pub(super) const PAGES: [&str; 3] = ["drophammer-layout", "drophammer-machine", "drophammer-image"];
-/// Maximum depth of nested fields. The network configuration has deeper levels, which docs/network.md describes.
+/// Maximum depth of nested fields on a page. docs/network.md describes the deeper levels of the network configuration.
 const DEPTH: usize = 5;
 
-/// Page about one type of file.
+/// Page about the format of one type of file.
 struct FilePage {
     name: &'static str,
     document: SchemaDocument,
@@ -19,7 +19,7 @@ struct FilePage {
     example: &'static str,
 }
 
-/// Returns the file names and the texts of the pages.
+/// Returns the file names and contents of the pages.
 pub(super) fn render_pages() -> Vec<(String, Vec<u8>)> {
     let pages = [
         FilePage {
@@ -77,14 +77,15 @@ fn render_page(page: &FilePage) -> String {
     roff.to_roff()
 }
 
-/// Writes the fields of a schema as entries of the page.
+/// Writes a schema's fields as man page entries.
 struct FieldList<'a> {
     root: &'a Value,
     roff: &'a mut Roff,
 }
 
 impl<'a> FieldList<'a> {
-    /// Adds the fields of an object, and below them the fields of nested objects. `prefix` is the path of the object.
+    /// Adds the fields of an object, each followed by the fields of its nested objects. `prefix` is the path of the
+    /// object.
     fn add_fields(&mut self, schema: &'a Value, prefix: &str, depth: usize) {
         let required = |name: &str| schema["required"].as_array().is_some_and(|all| all.iter().any(|one| one == name));
         for (name, field) in schema["properties"].as_object().into_iter().flatten() {
@@ -109,7 +110,7 @@ impl<'a> FieldList<'a> {
         }
     }
 
-    /// Follows references, and returns the alternative that is not null.
+    /// Resolves references, and selects the alternative that is not null.
     fn resolve(&self, schema: &'a Value) -> &'a Value {
         let reference = schema["$ref"].as_str().and_then(|reference| reference.strip_prefix('#'));
         if let Some(target) = reference.and_then(|path| self.root.pointer(path)) {
@@ -137,7 +138,7 @@ impl<'a> FieldList<'a> {
     }
 }
 
-/// Returns the type of a value, such as `list`, or `None` if the schema permits several.
+/// Returns the type of a value, such as `list`; `None` if several types are permitted.
 fn describe_type(schema: &Value) -> Option<String> {
     let name = match &schema["type"] {
         Value::Array(types) => types.iter().filter_map(Value::as_str).find(|name| *name != "null"),
@@ -154,7 +155,7 @@ fn describe_type(schema: &Value) -> Option<String> {
     Some(name.to_owned())
 }
 
-/// Returns the permitted values, or `None` if the schema does not list them.
+/// Returns the permitted values; `None` if the schema does not list them.
 fn list_values(schema: &Value) -> Option<String> {
     let mut values = Vec::new();
     for one in schema["oneOf"].as_array().into_iter().flatten().chain([schema]) {

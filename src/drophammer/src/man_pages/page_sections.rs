@@ -1,19 +1,19 @@
-//! Sections EXAMPLES, EXIT STATUS, ENVIRONMENT, FILES and SEE ALSO of a page about a command.
+//! The sections EXAMPLES, EXIT STATUS, ENVIRONMENT, FILES and SEE ALSO of the page about a command.
 
 use super::examples;
 use agent::cli::EXIT_CODES;
 use clap::Command;
 use clap_mangen::roff::{Inline, Roff, bold, roman};
 
-/// Variables of all commands that contact a server.
-const OF_CLIENTS: [(&str, &str); 4] = [
+/// Environment variables of all commands that contact a server.
+const CLIENT_VARIABLES: [(&str, &str); 4] = [
     ("DROPHAMMER_SERVER", "Address of the server if neither --server nor --context is specified."),
     ("DROPHAMMER_CONTEXT", "Context that is used if no server is specified."),
     ("DROPHAMMER_TOKEN_FILE", "File with the operator's token if --token-file is not specified."),
     ("XDG_CONFIG_HOME", "Directory of the configuration, instead of ~/.config."),
 ];
-/// Variables of all commands that print lists.
-const OF_LISTS: [(&str, &str); 2] = [
+/// Environment variables of all commands that print lists.
+const LIST_VARIABLES: [(&str, &str); 2] = [
     ("DROPHAMMER_OUTPUT", "Output format if --output is not specified."),
     ("COLUMNS", "Width of tables, instead of the width of the terminal."),
 ];
@@ -35,12 +35,12 @@ const SITE_FILES: [(&str, &str); 5] = [
 ];
 const DOCUMENTATION: (&str, &str) = ("/usr/share/doc/drophammer/", "The manual.");
 
-/// Returns the name of the page of a command. `path` are the commands from `drophammer` to this command.
+/// Returns the name of the page about a command. `path` contains the commands from `drophammer` to this command.
 pub(super) fn page_name(path: &[&Command]) -> String {
     path.iter().map(|command| command.get_name()).collect::<Vec<_>>().join("-")
 }
 
-/// Returns the sections of the page of the last command in `path`.
+/// Returns the sections of the page about the last command in `path`.
 pub(super) fn render_sections(path: &[&Command]) -> Roff {
     let mut roff = Roff::new();
     roff.control("SH", ["EXAMPLES"]);
@@ -77,7 +77,7 @@ pub(super) fn add_entry<const N: usize>(roff: &mut Roff, term: [Inline; N], text
     roff.text([roman(text)]);
 }
 
-/// Returns the description of the exit status from the help of the command or of its parent commands.
+/// Returns the exit-status section in the help of the command or a parent command.
 fn exit_status(path: &[&Command]) -> String {
     let of_help = path.iter().rev().find_map(|command| {
         let help = command.get_after_help()?.to_string();
@@ -86,19 +86,19 @@ fn exit_status(path: &[&Command]) -> String {
         (!text.is_empty()).then_some(text)
     });
     let text = of_help.unwrap_or_else(|| join_lines(EXIT_CODES));
-    text.trim_start_matches("Exit status: ").trim_start_matches("Exit codes: ").to_owned()
+    text.trim_start_matches("Exit status: ").to_owned()
 }
 
 /// Returns whether a paragraph of a help text describes the exit status.
 pub(super) fn is_exit_status(paragraph: &str) -> bool {
-    ["Exit status:", "Exit codes:", "With --detailed-exitcode:"].iter().any(|begin| paragraph.starts_with(begin))
+    ["Exit status:", "With --detailed-exitcode:"].iter().any(|begin| paragraph.starts_with(begin))
 }
 
 fn join_lines(text: &str) -> String {
     text.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
-/// Returns whether a command or one of its subcommands has this option.
+/// Returns whether a command or any of its subcommands has this option.
 fn has_option(command: &Command, long: &str) -> bool {
     command.get_arguments().any(|option| option.get_long() == Some(long))
         || command.get_subcommands().any(|below| !below.is_hide_set() && has_option(below, long))
@@ -108,7 +108,7 @@ fn contacts_server(path: &[&Command]) -> bool {
     path.last().is_some_and(|command| has_option(command, "context")) || is_at(path, &["login", "config"])
 }
 
-/// Returns whether the command is one of these commands, or a subcommand of one of them.
+/// Returns whether the command is one of the named commands, or a subcommand of one.
 fn is_at(path: &[&Command], names: &[&str]) -> bool {
     path.get(1).is_some_and(|command| names.contains(&command.get_name()))
 }
@@ -122,16 +122,17 @@ fn variables(path: &[&Command]) -> Vec<(String, String)> {
     let mut all: Vec<(String, String)> = command.get_arguments().filter_map(of_option).collect();
     let mut shared = Vec::new();
     if contacts_server(path) {
-        shared.extend(OF_CLIENTS);
+        shared.extend(CLIENT_VARIABLES);
     }
     if has_option(command, "no-headers") {
-        shared.extend(OF_LISTS);
+        shared.extend(LIST_VARIABLES);
     }
     if has_option(command, "bmc") {
         shared.push(("DROPHAMMER_BMC_PASSWORD", "Password at the management controller."));
     }
     if path.iter().any(|command| command.get_name() == "pack") {
-        shared.push(("SOURCE_DATE_EPOCH", "Latest timestamp in the image."));
+        shared
+            .push(("SOURCE_DATE_EPOCH", "Upper limit of the modification times in the image, in seconds since 1970."));
     }
     shared.push(NO_COLOR);
     all.extend(shared.into_iter().map(|(name, text)| (name.to_owned(), text.to_owned())));
@@ -150,7 +151,7 @@ fn files(path: &[&Command]) -> Vec<(&'static str, &'static str)> {
     all
 }
 
-/// Adds references to the parent command's page, to the pages of subcommands, and to the pages of file formats.
+/// Adds references to the pages about the parent command, the subcommands, and the file formats.
 fn add_references(roff: &mut Roff, path: &[&Command]) {
     let Some((command, above)) = path.split_last() else { return };
     let mut names = vec![match above {

@@ -48,7 +48,7 @@ fn every_command_and_every_file_has_a_page() {
     }
 }
 
-/// Splits an example into words. Its redirections, and commands before or after a pipe, are omitted.
+/// Splits an example into words. Redirections, and other commands of a pipeline, are omitted.
 fn split_example(line: &str) -> Option<Vec<String>> {
     let command = line.split(" | ").find(|part| part.trim_start().starts_with("drophammer "))?;
     let command = command.split(" > ").next()?.replace("$(date +%F)", "2026-11-22").replace("SALT/HEX", "salt/0a1b");
@@ -99,7 +99,7 @@ fn pages_name_variables_and_fields() {
     }
 }
 
-/// Formats a page with the program that man(1) uses, if the program is installed.
+/// Formats a page with the program that man(1) uses, if this program is installed.
 #[test]
 fn pages_are_formatted() {
     let folder = tempfile::tempdir().unwrap();

@@ -1,42 +1,47 @@
-//! Columns of a list, and its filters and order, which refer to columns by their keys.
+//! Columns of a list. Filters and the sort order refer to columns by their keys.
 
 use common::format::natural_sort_key;
 use common::format::replace_hidden;
 use common::format::table::{TableCell, TableColumn};
 use common::format::terminal_escaping::TextStyle;
+use common::timestamp::shorten_time;
 use serde_json::Value;
 use std::cmp::Ordering;
+use time::OffsetDateTime;
+use time::format_description::well_known::Rfc3339;
 
-/// Columns and names of the objects of a list.
+/// Description of a list: the columns, and the names of the listed objects.
 pub(crate) struct ObjectList<'a, T> {
-    /// Name of the command for these objects, such as `machine`.
+    /// Name of the command that lists these objects, such as `machine`.
     pub command: &'static str,
-    /// Plural noun for messages, such as `machines`.
+    /// Plural noun for the objects in messages, such as `machines`.
     pub noun: &'static str,
-    /// Returns the name by which other commands refer to the object.
+    /// Function that returns the name that commands use for an object.
     pub name: fn(&T) -> String,
     pub columns: Vec<ListColumn<'a, T>>,
 }
 
 /// Column of a list.
 pub(crate) struct ListColumn<'a, T> {
-    /// Key for `--filter` and `--sort`. In upper case, the key is the title of the column.
+    /// Key of the column for `--filter` and `--sort`. The title of the column is the key in upper case.
     pub key: &'static str,
     /// True if only `-o wide` prints the column.
     pub is_wide: bool,
-    /// True if the cells contain sentences.
+    /// True if the cells of the column contain sentences.
     pub is_prose: bool,
+    /// True if the column is never narrower than its cells.
+    pub is_rigid: bool,
     pub cell: Box<dyn Fn(&T) -> ListCell + 'a>,
 }
 
 /// Value of an object in one column.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct ListCell {
-    /// Text to print and to compare with filters; empty if the object has no value.
+    /// Printed text, with which filters are compared; empty if the object has no value.
     pub text: String,
-    /// Text to sort by, if it differs from the printed text.
+    /// Sort key, if it differs from the printed text.
     pub order: Option<String>,
-    /// Value that filters also match, if it differs from the printed text.
+    /// Text with which filters are compared in addition to the printed text.
     pub value: Option<String>,
     pub style: Option<TextStyle>,
 }
@@ -48,6 +53,14 @@ impl<T: Into<String>> From<T> for ListCell {
 }
 
 impl ListCell {
+    /// Returns the cell of a time in RFC 3339, which is printed in seconds, and sorted in nanoseconds. Other text is
+    /// printed unchanged.
+    fn from_time(time: &str) -> ListCell {
+        let parsed = OffsetDateTime::parse(time, &Rfc3339);
+        let order = parsed.ok().map(|time| time.unix_timestamp_nanos().to_string());
+        ListCell { order, ..ListCell::from(shorten_time(time)) }
+    }
+
     pub(super) fn into_table_cell(self) -> TableCell {
         let text = if self.text.is_empty() { "-".to_owned() } else { self.text };
         TableCell { text, style: self.style }
@@ -60,26 +73,38 @@ impl ListCell {
 
 impl<'a, T> ListColumn<'a, T> {
     pub(crate) fn new<C: Into<ListCell>>(key: &'static str, cell: impl Fn(&T) -> C + 'a) -> ListColumn<'a, T> {
-        ListColumn { key, is_wide: false, is_prose: false, cell: Box::new(move |object| cell(object).into()) }
+        ListColumn {
+            key,
+            is_wide: false,
+            is_prose: false,
+            is_rigid: false,
+            cell: Box::new(move |object| cell(object).into()),
+        }
     }
 
-    /// Restricts the column to `-o wide`.
+    /// Makes the column visible only with `-o wide`.
     pub(crate) fn only_wide(self) -> Self {
         ListColumn { is_wide: true, ..self }
     }
 
-    /// Marks the column as one whose cells contain sentences.
+    /// Returns a column of times in RFC 3339.
+    pub(crate) fn new_time(key: &'static str, time: impl Fn(&T) -> String + 'a) -> ListColumn<'a, T> {
+        let column = ListColumn::new(key, move |object: &T| ListCell::from_time(&time(object)));
+        ListColumn { is_rigid: true, ..column }
+    }
+
+    /// Marks the column as one with sentences.
     pub(crate) fn with_prose(self) -> Self {
         ListColumn { is_prose: true, ..self }
     }
 
     pub(super) fn table_column(&self) -> TableColumn {
-        TableColumn { title: self.key.to_uppercase(), is_prose: self.is_prose }
+        TableColumn { title: self.key.to_uppercase(), is_prose: self.is_prose, is_rigid: self.is_rigid }
     }
 }
 
 impl<'a, T> ObjectList<'a, T> {
-    /// Splits a filter `KEY=VALUE` into the column and the value.
+    /// Parses a filter `KEY=VALUE`. Returns the column with this key, and the value.
     pub(super) fn parse_filter<'f>(&self, filter: &'f str) -> Result<(&ListColumn<'a, T>, &'f str), String> {
         let Some((key, value)) = filter.split_once('=') else {
             return Err(format!("--filter {filter:?}: must be KEY=VALUE; keys: {keys}", keys = self.list_keys()));
@@ -87,7 +112,7 @@ impl<'a, T> ObjectList<'a, T> {
         Ok((self.find_column("--filter", key)?, value))
     }
 
-    /// Sorts objects by a column, in natural order: rack2 precedes rack10. Objects without a value come last.
+    /// Sorts objects by a column, in natural order: rack2 precedes rack10. Objects without a value are last.
     pub(crate) fn sort(&self, objects: &mut [&T], key: Option<&str>) -> Result<(), String> {
         let is_descending = key.is_some_and(|key| key.starts_with('-'));
         let column = match key {
@@ -126,7 +151,7 @@ impl<'a, T> ObjectList<'a, T> {
     }
 }
 
-/// Returns the text of a field of a JSON object; empty if the field is not a string.
+/// Returns the value of a field of a JSON object, or an empty string if the field is not a string.
 pub(crate) fn text_of_field(object: &Value, field: &str) -> String {
     object[field].as_str().unwrap_or_default().to_owned()
 }

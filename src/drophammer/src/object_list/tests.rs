@@ -73,7 +73,7 @@ fn unknown_keys_are_refused_with_the_list_of_keys() {
 }
 
 #[test]
-fn patterns() {
+fn asterisk_in_pattern_matches_any_text() {
     for (text, pattern, expected) in [
         ("debian-12", "debian-12", true),
         ("debian-12", "DEBIAN-12", true),
@@ -91,7 +91,7 @@ fn patterns() {
 }
 
 #[test]
-fn every_format() {
+fn list_is_printed_in_every_output_format() {
     let failed = ListOptions { filter: vec!["phase=installed".to_owned()], ..ListOptions::default() };
     for (format, expected) in [
         (OutputFormat::Table, "NAME   PHASE\nrack2  installed\n"),
@@ -113,7 +113,7 @@ fn every_format() {
 }
 
 #[test]
-fn documents_keep_the_order_of_the_server() {
+fn documents_preserve_the_order_of_the_server() {
     let order = |sort: Option<&str>| {
         let options = ListOptions { sort: sort.map(str::to_owned), ..ListOptions::default() };
         let text = formatted(&options, OutputFormat::Json).unwrap();
@@ -127,12 +127,12 @@ fn documents_keep_the_order_of_the_server() {
 #[test]
 fn objects_are_shown_by_name() {
     let shown =
-        |name: &str, as_json| common::recorded_output::recorded(|| print_object(&racks(), &objects(), name, as_json));
-    assert_eq!(shown("rack2", false), "bytes: 1000\nname: rack2\nphase: installed\n");
-    assert!(shown("rack2", true).starts_with("{\n  \"bytes\": 1000,"));
+        |name: &str, format| common::recorded_output::recorded(|| print_object(&racks(), &objects(), name, format));
+    assert_eq!(shown("rack2", ShowFormat::Yaml), "bytes: 1000\nname: rack2\nphase: installed\n");
+    assert!(shown("rack2", ShowFormat::Json).starts_with("{\n  \"bytes\": 1000,"));
     let refused = "drophammer: the server has no rack \"rack3\"; `drophammer rack list` lists its racks (DH-100)\n";
-    assert_eq!(shown("rack3", false), refused);
-    assert_eq!(shown("rack3", true), refused);
+    assert_eq!(shown("rack3", ShowFormat::Yaml), refused);
+    assert_eq!(shown("rack3", ShowFormat::Json), refused);
 }
 
 #[test]
@@ -150,7 +150,7 @@ fn quiet_and_json_select_a_format() {
 }
 
 #[test]
-fn a_watched_list_is_printed_when_it_changes_and_ends_with_the_first_failure() {
+fn watched_list_is_reprinted_only_after_changes() {
     let round = Cell::new(0);
     let output = common::recorded_output::recorded(|| {
         watch_list(Duration::ZERO, || {

@@ -46,7 +46,7 @@ pub(super) fn add_machine(
     let request = server.request(Method::POST, &format!("/v1/machine/{id}/file"));
     let ssh_pub_keys = match read_keys(&asked.ssh_keys)? {
         Ok(keys) => keys,
-        Err(why) => return Ok(print_refusal(&why)),
+        Err(why) => return Ok(print_refusal(&format!("machine add: {why}"))),
     };
     let body = MachineFileRequest {
         name: asked.name.clone(),
@@ -57,7 +57,7 @@ pub(super) fn add_machine(
         ssh_pub_keys,
     };
     match server.send_json::<CreatedMachineFile>(request.json(&body))? {
-        OperatorResponse::Refused(why) => Ok(print_refusal(&why)),
+        OperatorResponse::Refused(why) => Ok(print_refusal(&why.replace(LAYOUT_REMEDY, LAYOUT_OPTIONS))),
         OperatorResponse::Good(added) if json => print_json(&added),
         OperatorResponse::Good(added) => {
             print_text(&describe_added(&added))?;
@@ -66,13 +66,16 @@ pub(super) fn add_machine(
     }
 }
 
-/// Maximum number of new machines that an error message lists.
-const LISTED: usize = 10;
+/// Remedy in the server's message about a machine file without a layout, and the options of this command.
+const LAYOUT_REMEDY: &str = "specify a filesystemlayout or a size";
+const LAYOUT_OPTIONS: &str = "specify --layout ID or --size SIZE";
+/// Maximum number of new machines that are listed in an error message.
+const MAXIMUM_LISTED_MACHINES: usize = 10;
 
 /// Returns the id of the machine to add: the given id, or the id of the only machine without a file.
 ///
 /// # Errors
-/// Returns an error if no id is given, and not exactly one machine is new.
+/// Returns an error if no id is given, and the number of machines without a file is not one.
 fn find_new_machine(all: &[MachineSummary], given: Option<&str>) -> Result<String, String> {
     if let Some(id) = given {
         return Ok(id.to_lowercase());
@@ -82,12 +85,12 @@ fn find_new_machine(all: &[MachineSummary], given: Option<&str>) -> Result<Strin
         [machine] => Ok(machine.id.clone()),
         [] => Err("machine add: no machine without a machine file is waiting; boot a new machine over PXE first, or specify the id of a machine".to_owned()),
         several => {
-            let lines = several.iter().take(LISTED).map(|machine| {
+            let lines = several.iter().take(MAXIMUM_LISTED_MACHINES).map(|machine| {
                 let address = machine.address.as_deref().unwrap_or("unknown address");
                 format!("\n  {}  {address}", machine.id)
             });
             let lines: String = lines.collect();
-            let more = several.len().saturating_sub(LISTED);
+            let more = several.len().saturating_sub(MAXIMUM_LISTED_MACHINES);
             let more = if more > 0 {
                 format!("\n  and {more} more: `drophammer machine list --filter phase=new`")
             } else {
@@ -102,19 +105,23 @@ fn find_new_machine(all: &[MachineSummary], given: Option<&str>) -> Result<Strin
 }
 
 /// Returns the public keys. Each argument is a key, or the path of a file with one key per line. The inner error is the
-/// reason why a line is not a public key. The keys are checked before they are sent, because a line may be part of a private key.
-fn read_keys(given: &[String]) -> Result<Result<Vec<String>, String>> {
+/// reason why a line is not a public key. All lines are checked before any of them is sent, because a line may be part
+/// of a private key.
+pub(super) fn read_keys(given: &[String]) -> Result<Result<Vec<String>, String>> {
     let mut keys = Vec::new();
     for one in given {
-        // A key consists of its type, its data and a comment; the path of a file rarely contains a blank.
+        // A key consists of type, data and comment, separated by blanks. The path of a file rarely contains a blank,
+        // and hardly ever one that is followed by such data.
         let text = match one.split_whitespace().nth(1).is_some_and(|data| data.starts_with("AAAA")) {
             true => one.clone(),
-            false => std::fs::read_to_string(one).context(Phase::Settings, || format!("read the SSH key {one}"))?,
+            false => {
+                std::fs::read_to_string(one).context(Phase::Settings, || format!("cannot read the SSH key {one}"))?
+            }
         };
         let lines = text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#'));
         keys.extend(lines.map(str::to_owned));
         if let Some(why) = keys.iter().find_map(|key| find_public_key_error(key)) {
-            return Ok(Err(format!("machine add: --ssh-key {one}: {why}")));
+            return Ok(Err(format!("--ssh-key {one}: {why}")));
         }
     }
     Ok(Ok(keys))
@@ -127,7 +134,7 @@ fn describe_added(added: &CreatedMachineFile) -> String {
         omitted.iter().map(|omitted| format!("MAC {} {}: omitted.\n", omitted.mac, omitted.reason)).collect();
     let macs = if macs.is_empty() { "none".to_owned() } else { macs.join(" ") };
     let next = match image {
-        None => "To install the machine, add an `allocation` to its file.\n".to_owned(),
+        None => format!("To install the machine:\n  drophammer machine allocate {name} --image IMAGE --ssh-key FILE\n"),
         Some(image) => format!(
             "{name} will be installed with {image}: at once if it waits in the ramdisk, and otherwise at its next boot over PXE.\n\
              Watch the installation:\n  drophammer machine show {name}\n  drophammer machine logs -f {name}\n"
@@ -169,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_is_given_itself_or_in_a_file() {
+    fn ssh_keys_are_read_from_arguments_and_files() {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("id.pub");
         std::fs::write(&file, format!("# mine\n{KEY} a@b\n\n{KEY} c\n")).unwrap();
@@ -180,9 +187,9 @@ mod tests {
         assert!(error.contains("read the SSH key /no/such/key.pub"), "{error}");
     }
 
-    /// All lines of a file are checked before any line is sent.
+    /// All lines of a file are checked before any of them is sent.
     #[test]
-    fn a_file_with_another_line_is_refused() {
+    fn key_file_with_invalid_line_is_refused() {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("id");
         for (text, words) in [
@@ -196,10 +203,12 @@ mod tests {
     }
 
     #[test]
-    fn what_happens_next_depends_on_the_image() {
+    fn next_step_after_adding_depends_on_the_image() {
         let (name, file) = ("web-1".to_owned(), "machines/web-1.yaml".to_owned());
         let added = CreatedMachineFile { name, file, ..CreatedMachineFile::default() };
-        assert!(describe_added(&added).ends_with("To install the machine, add an `allocation` to its file.\n"));
+        assert!(
+            describe_added(&added).ends_with("\n  drophammer machine allocate web-1 --image IMAGE --ssh-key FILE\n")
+        );
         let text = describe_added(&CreatedMachineFile { image: Some("debian-13".to_owned()), ..added });
         assert!(
             text.contains("web-1 will be installed with debian-13: at once") && text.contains("logs -f web-1"),

@@ -25,7 +25,7 @@ pub(crate) fn adopt_machines(
         };
     }
     let describe = (!json).then_some(&describe_adopted as &dyn Fn(&_, &_) -> _);
-    let build = |id: &str| server.request(Method::POST, &format!("/v1/machine/{id}/adopt"));
+    let build = |machine: &MachineSummary| server.request(Method::POST, &format!("/v1/machine/{}/adopt", machine.id));
     let (adopted, outcome) = send_for_each(server, all, &asked.machines, &build, describe)?;
     match &adopted[..] {
         [] => {}
@@ -78,7 +78,7 @@ mod tests {
     use api::operator::WaitingMarker;
 
     #[test]
-    fn the_machines_that_wait_are_shown_with_the_command_that_adopts_them() {
+    fn waiting_machines_are_listed_with_the_adopt_command() {
         let machine = |id: &str, image: &str| MachineSummary {
             id: id.to_owned(),
             name: format!("storage-{id}"),

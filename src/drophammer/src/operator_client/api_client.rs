@@ -1,4 +1,4 @@
-//! HTTP client of the operator's API.
+//! HTTP client for the operator's API.
 
 use super::ServerOptions;
 use super::connection::{ServerConnection, select_connection};
@@ -14,14 +14,15 @@ use linux::http::scheme_mismatch::{SchemeMismatch, find_scheme_mismatch};
 use reqwest::Method;
 use reqwest::blocking::{Client, RequestBuilder};
 use serde::de::DeserializeOwned;
+use serde_json::Value;
 use std::time::Duration;
 
-/// Message of a server for paths without an endpoint.
+/// Error message of a server for a path without an endpoint.
 const NO_ENDPOINT: &str = "no such endpoint";
 
-const ANSWER: Duration = Duration::from_secs(30);
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Address and credentials of the server.
+/// Client with the address and the token of a server.
 pub(crate) struct OperatorClient {
     client: Client,
     connection: ServerConnection,
@@ -29,12 +30,12 @@ pub(crate) struct OperatorClient {
 
 pub(crate) enum OperatorResponse<T> {
     Good(T),
-    /// The server refused the request, with this message.
+    /// The server has refused the request. Contains the server's message.
     Refused(String),
 }
 
 impl<T> OperatorResponse<T> {
-    /// Converts the response if the server has not refused the request.
+    /// Applies a conversion to the server's response. A refusal is returned unchanged.
     pub(crate) fn map<U>(self, convert: impl FnOnce(T) -> U) -> OperatorResponse<U> {
         match self {
             OperatorResponse::Good(response) => OperatorResponse::Good(convert(response)),
@@ -52,10 +53,11 @@ impl OperatorClient {
         OperatorClient::with_connection(select_connection(options)?)
     }
 
-    /// Creates the client for a server.
+    /// Creates the client for this server.
     ///
     /// # Errors
-    /// Returns an error if TLS cannot be set up, the proxy for the server is not supported, or the token cannot be sent.
+    /// Returns an error if TLS cannot be set up, the proxy settings for the server are not supported, or the token
+    /// cannot be sent.
     pub(crate) fn with_connection(connection: ServerConnection) -> Result<OperatorClient> {
         check_proxy(&connection.url, ProxyScope::Https)?;
         if !connection.token.chars().all(|c| c == ' ' || c.is_ascii_graphic()) {
@@ -66,14 +68,19 @@ impl OperatorClient {
         Ok(OperatorClient { client: http::new_operator_client()?, connection })
     }
 
-    pub(crate) fn request(&self, method: Method, path: &str) -> RequestBuilder {
-        let ServerConnection { url, token, .. } = &self.connection;
-        self.client.request(method, format!("{url}{path}")).bearer_auth(token).timeout(ANSWER)
+    /// Returns the URL of the server.
+    pub(crate) fn url(&self) -> &str {
+        &self.connection.url
     }
 
-    /// Returns a request without a token, for endpoints that do not require one.
+    pub(crate) fn request(&self, method: Method, path: &str) -> RequestBuilder {
+        let ServerConnection { url, token, .. } = &self.connection;
+        self.client.request(method, format!("{url}{path}")).bearer_auth(token).timeout(REQUEST_TIMEOUT)
+    }
+
+    /// Returns a request without a token, for an endpoint that requires none.
     pub(crate) fn public_request(&self, method: Method, path: &str) -> RequestBuilder {
-        self.client.request(method, format!("{}{path}", self.connection.url)).timeout(ANSWER)
+        self.client.request(method, format!("{}{path}", self.connection.url)).timeout(REQUEST_TIMEOUT)
     }
 
     /// Sends the request and parses the response.
@@ -123,8 +130,9 @@ impl OperatorClient {
         let body = http::read_error_response(response);
         let parsed = serde_json::from_str::<ErrorBody>(&body).ok();
         let code = parsed.as_ref().and_then(|body| body.error_code.clone()).filter(|code| error_code::is_code(code));
-        let uncoded = untrusted_text_limits::sanitize_message(&parsed.map_or(body, |body| body.message));
-        // A code of a newer server is printed, although it has no entry in the manual of this version.
+        let uncoded = untrusted_text_limits::sanitize_message(&read_error_message(parsed, body));
+        // The error code is printed even if it is from a newer server, and the manual of this version does not contain
+        // it.
         let said = code.as_deref().map_or(uncoded.clone(), |code| error_code::append(uncoded.clone(), code));
         let known = code.as_deref().and_then(ErrorCode::parse);
         match status.as_u16() {
@@ -150,14 +158,31 @@ impl OperatorClient {
     }
 }
 
+/// Returns the message of an error; for a body in an unknown format, the body itself.
+fn read_error_message(parsed: Option<ErrorBody>, body: String) -> String {
+    match parsed {
+        Some(parsed) => parsed.message,
+        None => read_ironic_message(&body).unwrap_or(body),
+    }
+}
+
+/// Returns the message of an error in Ironic's format, which the endpoint of deploy templates uses.
+fn read_ironic_message(body: &str) -> Option<String> {
+    let outer: Value = serde_json::from_str(body).ok()?;
+    let inner: Value = serde_json::from_str(outer["error_message"].as_str()?).ok()?;
+    let message = ["faultstring", "description"].into_iter().find_map(|name| inner[name].as_str())?;
+    Some(message.to_owned())
+}
+
 impl OperatorClient {
-    /// Returns the server's message in the product's own wording. The names of machines are requested if the message contains their ids.
+    /// Returns the server's message in the product's own wording. If the message contains ids of machines, requests
+    /// their names.
     fn reword_refusal(&self, said: &str) -> String {
         let machines = match server_messages::contains_ids(said) {
             false => Vec::new(),
             true => match self.send_json::<Vec<MachineSummary>>(self.request(Method::GET, "/v1/machines")) {
                 Ok(OperatorResponse::Good(machines)) => machines,
-                // The ids are shown instead of the names.
+                // If the names cannot be read, the ids remain in the message.
                 _ => Vec::new(),
             },
         };
@@ -168,7 +193,7 @@ impl OperatorClient {
     }
 }
 
-/// Describes a request that has failed because of the scheme of the URL.
+/// Describes a request that has failed because the server uses another URL scheme.
 fn describe_scheme_mismatch(url: &str, mismatch: SchemeMismatch) -> String {
     match mismatch {
         SchemeMismatch::ServerLacksTls => {
@@ -178,6 +203,30 @@ fn describe_scheme_mismatch(url: &str, mismatch: SchemeMismatch) -> String {
         }
         SchemeMismatch::ServerLacksHttp => {
             format!("{url} does not respond with HTTP: if the server has a TLS certificate, use the URL with https://")
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn errors_in_ironics_format_are_read() {
+        for (body, expected) in [
+            (
+                r#"{"error_message": "{\"faultcode\": \"Client\", \"faultstring\": \"name is taken\"}"}"#,
+                Some("name is taken"),
+            ),
+            (
+                r#"{"error_message": "{\"code\": 404, \"title\": \"Not Found\", \"description\": \"none\"}"}"#,
+                Some("none"),
+            ),
+            (r#"{"error_message": "text"}"#, None),
+            ("{}", None),
+            ("<html>", None),
+        ] {
+            assert_eq!(read_ironic_message(body).as_deref(), expected, "{body}");
         }
     }
 }

@@ -1,5 +1,5 @@
-//! `drophammer machine boot-digest`: prints the command that starts a reinstall on the running machine. The command contains the digest of
-//! kernel, ramdisk and kernel command line.
+//! `drophammer machine boot-digest`: prints the command that starts a reinstall on the running machine. The command
+//! contains the digest of the kernel, the ramdisk and the kernel command line.
 
 use super::{OperatorClient, OperatorResponse, encode_segment, find_machine, print_json, print_refusal};
 use api::boot_digest::BootDigestResponse;
@@ -9,7 +9,7 @@ use common::exit_status::CommandOutcome;
 use common::output::print_text;
 use reqwest::Method;
 
-/// Prints the reinstall command for one machine.
+/// Prints the command that starts the reinstall of a machine.
 ///
 /// # Errors
 /// Returns an error if the server cannot be reached or fails.
@@ -33,12 +33,13 @@ pub(crate) fn print_boot_digest(
     }
 }
 
-/// Returns the command for an ordered reinstall, or `None` if the server cannot be reached or does not return a digest,
+/// Returns the command that starts an ordered reinstall; `None` if the server cannot be reached or returns no digest,
 /// for example because its own URL is not configured.
 pub(crate) fn reinstall_command_for(server: &OperatorClient, machine: &MachineSummary) -> Option<String> {
     match request_boot_digest(server, &machine.id, None) {
         Ok(OperatorResponse::Good(shown)) => Some(reinstall_command(&shown)),
-        // The order has been placed; `drophammer machine boot-digest` prints the reason.
+        // The reinstall was ordered, so the reason why there is no command is not printed here. `drophammer machine
+        // boot-digest` prints the reason.
         Ok(OperatorResponse::Refused(_)) | Err(_) => None,
     }
 }
@@ -48,7 +49,7 @@ fn request_boot_digest(
     id: &str,
     at: Option<&str>,
 ) -> Result<OperatorResponse<BootDigestResponse>> {
-    // A value that is escaped for a path is also valid in a query.
+    // A value that is escaped for a URL path is also escaped for a query.
     let query = at.map(|at| format!("?server={}", encode_segment(at).trim_start_matches('/'))).unwrap_or_default();
     server.send_json(server.request(Method::GET, &format!("/v1/machine{}/boot-digest{query}", encode_segment(id))))
 }

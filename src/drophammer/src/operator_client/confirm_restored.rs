@@ -28,7 +28,7 @@ pub(crate) fn confirm_machines(
     }
     let describe = |_: &MachineSummary, confirmed: &MachineSummary| describe_next(confirmed);
     let describe = (!json).then_some(&describe as &dyn Fn(&_, &_) -> _);
-    let build = |id: &str| server.request(Method::POST, &format!("/v1/machine/{id}/confirm"));
+    let build = |machine: &MachineSummary| server.request(Method::POST, &format!("/v1/machine/{}/confirm", machine.id));
     let (confirmed, outcome) = send_for_each(server, all, &asked.machines, &build, describe)?;
     if json && !confirmed.is_empty() {
         print_json(&confirmed)?;
@@ -41,6 +41,9 @@ fn describe_next(machine: &MachineSummary) -> String {
     let name = escape_line(if machine.name.is_empty() { &machine.id } else { &machine.name });
     let next = match (&machine.order, &machine.allocation, &machine.moving) {
         (_, _, Some(moving)) => format!("the machine's migration continues ({state})", state = moving.state),
+        (Some(order), ..) if order.is_suspended() => {
+            "the machine boots its disk, because its order is suspended".to_owned()
+        }
         (Some(order), ..) if order.given_up => {
             "the machine waits for the operator, because its order was abandoned".to_owned()
         }
@@ -62,11 +65,12 @@ mod tests {
     use api::operator::ReinstallOrder;
 
     #[test]
-    fn what_happens_next_to_a_confirmed_machine_is_printed() {
+    fn next_step_of_a_confirmed_machine_is_printed() {
         let order = serde_json::json!({"id": "o", "image": "debian-13", "created": "", "attempts": 0, "begun": false,
             "without_marker": false, "given_up": false});
         let order = serde_json::from_value::<ReinstallOrder>(order).unwrap();
-        let abandoned = Some(ReinstallOrder { begun: true, given_up: true, ..order.clone() });
+        let abandoned = Some(ReinstallOrder { started: true, given_up: true, ..order.clone() });
+        let suspended = Some(ReinstallOrder { given_up: true, ..order.clone() });
         let order = Some(order);
         let machine = MachineSummary { id: "4c-1".to_owned(), name: "one".to_owned(), ..MachineSummary::default() };
         let allocated = MachineSummary { allocation: Some("a1".to_owned()), ..machine.clone() };
@@ -82,6 +86,10 @@ mod tests {
             (
                 &MachineSummary { order: abandoned, ..installed.clone() },
                 "the machine waits for the operator, because its order was abandoned",
+            ),
+            (
+                &MachineSummary { order: suspended, ..installed.clone() },
+                "the machine boots its disk, because its order is suspended",
             ),
             (&MachineSummary { order, ..installed.clone() }, "the machine is reinstalled with debian-13"),
         ] {

@@ -1,5 +1,5 @@
-//! Selection of the server and of the operator's token: from options, the environment, the contexts of the configuration file, and the
-//! files that a server writes.
+//! Selection of the server and the operator's token. Both come from options, the environment, the contexts in the
+//! configuration file, or files of a server on this host.
 
 #[cfg(test)]
 mod tests;
@@ -18,7 +18,7 @@ const LOCAL_SERVER: &str = "http://127.0.0.1:8080";
 /// Default ports of `drophammer serve`, without and with TLS.
 const HTTP_PORT: u16 = 8080;
 const HTTPS_PORT: u16 = 8443;
-/// Token of the server that the Debian package installs.
+/// Token file of the server in the Debian package.
 const PACKAGE_TOKEN: &str = "/var/lib/drophammer/operator.token";
 
 /// Server and token that a command uses.
@@ -26,21 +26,21 @@ const PACKAGE_TOKEN: &str = "/var/lib/drophammer/operator.token";
 pub(crate) struct ServerConnection {
     pub url: String,
     pub token: String,
-    /// Description of the token's origin, for error messages.
+    /// Description of the source of the token, for error messages.
     pub token_origin: String,
 }
 
-/// Sources of the address and the token, other than the options of the command.
+/// Sources of the server's address and the token, other than options of the command.
 pub(crate) struct ConnectionSources<'a> {
     pub environment: &'a dyn Fn(&str) -> Option<String>,
     pub config: ClientConfig,
-    /// Token in the working directory, such as the server's directory.
+    /// Path of a token file in the working directory, which may be the server's directory.
     pub local_token: PathBuf,
-    /// Token of the package, for servers on this host.
+    /// Path of the package's token file, for servers on this host.
     pub package_token: PathBuf,
 }
 
-/// Returns the value of an environment variable, unless the value is empty.
+/// Returns the value of an environment variable; `None` if it is not set or empty.
 pub(crate) fn read_environment(name: &str) -> Option<String> {
     std::env::var(name).ok().filter(|value| !value.is_empty())
 }
@@ -74,15 +74,15 @@ impl ConnectionSources<'_> {
     fn select(&self, options: &ServerOptions) -> Result<ServerConnection> {
         let (server, context) = self.select_server(options)?;
         let url = parse_server_url(&server).map_err(connection_error)?;
-        // A token is only sent to the server of its own context.
+        // A token is sent only to the server for which its context was stored.
         let is_its_server = |context: &&ServerContext| parse_server_url(&context.server).as_ref() == Ok(&url);
         let context = context.or_else(|| self.config.contexts.values().find(is_its_server));
         let (token, token_origin) = self.select_token(options, context, &url)?;
         Ok(ServerConnection { url, token, token_origin })
     }
 
-    /// Returns the address of the server, and the context from which the address was taken. Options take precedence over the
-    /// environment, and the environment over the current context.
+    /// Returns the address of the server, and the context with this address if it is from a context. Options take
+    /// precedence over the environment, and the environment over the current context.
     fn select_server(&self, options: &ServerOptions) -> Result<(String, Option<&ServerContext>)> {
         let of_context = |name: &str| -> Result<(String, Option<&ServerContext>)> {
             let context = self.config.find_context(name).map_err(connection_error)?;
@@ -105,14 +105,14 @@ impl ConnectionSources<'_> {
         name.map_or_else(|| Ok((LOCAL_SERVER.to_owned(), None)), |name| of_context(&name))
     }
 
-    /// Returns the token and a description of its origin.
+    /// Returns the token, and a description of its source.
     fn select_token(
         &self,
         options: &ServerOptions,
         context: Option<&ServerContext>,
         url: &str,
     ) -> Result<(String, String)> {
-        // The variable may contain the token of another server than the one that --context selects.
+        // The token in the variable might not belong to the server that --context selects.
         let has_own_token = options.context.is_some() && context.is_some_and(|context| context.token.is_some());
         let in_environment =
             || (self.environment)("DROPHAMMER_TOKEN_FILE").filter(|_| !has_own_token).map(PathBuf::from);
@@ -140,7 +140,7 @@ impl ConnectionSources<'_> {
     }
 }
 
-/// Reads the token in a file. Also returns a description of the file.
+/// Reads the token in a file. Returns the token, and a description of the file.
 fn read_token_file(file: &Path) -> Result<(String, String)> {
     let text = fs::read_to_string(file).map_err(|error| {
         let remedy = match error.kind() {
@@ -158,12 +158,12 @@ fn read_token_file(file: &Path) -> Result<(String, String)> {
     }
 }
 
-/// Completes and checks the address of a server: `install.rack`, `install.rack:8443`, `https://install.rack:8443/`. If
-/// the address has no scheme, the result has the scheme `https` if the port is the default port for TLS, and `http`
-/// otherwise.
+/// Checks the address of a server, and completes it to a URL: `install.rack`, `install.rack:8443`,
+/// `https://install.rack:8443/`. Without a scheme, the result is an `https` URL if the port is the default port for
+/// TLS, and an `http` URL otherwise.
 ///
 /// # Errors
-/// Returns a message if the address is not the URL of a server.
+/// Returns a message if the address is not that of a server.
 pub(crate) fn parse_server_url(text: &str) -> std::result::Result<String, String> {
     let refuse =
         |why: &str| Err(format!("cannot use the server's URL {text:?}: {why}; example: http://install.rack:8080"));
@@ -175,7 +175,7 @@ pub(crate) fn parse_server_url(text: &str) -> std::result::Result<String, String
     };
     let parsed = match reqwest::Url::parse(&url) {
         Ok(parsed) => parsed,
-        Err(error) => return refuse(&error.to_string()),
+        Err(error) => return refuse(describe_url_error(text, &error.to_string())),
     };
     if parsed.query().is_some() || parsed.fragment().is_some() {
         return refuse("the URL must not contain `?` or `#`");
@@ -186,7 +186,7 @@ pub(crate) fn parse_server_url(text: &str) -> std::result::Result<String, String
     }
     Ok(match parsed.port() {
         Some(HTTPS_PORT) => url.replacen("http://", "https://", 1),
-        // Url::parse omits port 80, the default port of http.
+        // In an http URL, Url::parse omits port 80, so the text itself is examined for this port.
         None if !text.split('/').next().unwrap_or_default().ends_with(":80") => {
             let (host, path) = text.split_at(text.find('/').unwrap_or(text.len()));
             format!("http://{}:{HTTP_PORT}{}", host.trim_end_matches(':'), path.trim_end_matches('/'))
@@ -195,7 +195,17 @@ pub(crate) fn parse_server_url(text: &str) -> std::result::Result<String, String
     })
 }
 
-/// Returns whether a URL leads to this host.
+/// Describes an error of the URL parser.
+fn describe_url_error(text: &str, error: &str) -> &'static str {
+    match error {
+        _ if text.contains(char::is_whitespace) => "the URL must not contain spaces",
+        "empty host" => "the name or the address of the server is missing",
+        "invalid port number" => "the port must be a number up to 65535",
+        _ => "the name or the address of the server is invalid",
+    }
+}
+
+/// Returns whether a URL refers to this host.
 pub(crate) fn is_loopback_url(url: &str) -> bool {
     let host = reqwest::Url::parse(url).ok().and_then(|url| url.host_str().map(str::to_owned));
     host.is_some_and(|host| {

@@ -31,14 +31,16 @@ pub enum ConfigCommand {
     },
     /// Make a context the current one, which applies to commands without --server and --context.
     Use {
+        /// Name of the context.
         #[arg(value_name = "NAME")]
         name: String,
     },
-    /// Create or change a context. `drophammer login` creates a context too, and stores the token in it.
+    /// Create or change a context. `drophammer login` also creates a context, and stores the token in it.
     Set(SetContextOptions),
     /// Delete a context, with its token.
     #[command(visible_alias = "rm")]
     Delete {
+        /// Name of the context.
         #[arg(value_name = "NAME")]
         name: String,
     },
@@ -46,6 +48,7 @@ pub enum ConfigCommand {
 
 #[derive(Debug, Args)]
 pub struct SetContextOptions {
+    /// Name of the context.
     #[arg(value_name = "NAME")]
     pub name: String,
     /// Address of the server. Required if the context does not exist yet. If the address changes, the stored token is removed.
@@ -56,13 +59,13 @@ pub struct SetContextOptions {
     pub token_file: Option<PathBuf>,
 }
 
-/// Entry of the list of contexts, without the token.
+/// Context in the output of `drophammer config list`, without the text of its token.
 #[derive(Debug, Serialize)]
 struct ContextSummary {
     name: String,
     server: String,
     is_current: bool,
-    /// `stored`, or the path of the token's file.
+    /// `stored`, or the path of the token file.
     token: Option<String>,
 }
 
@@ -80,14 +83,15 @@ pub fn run_config(options: &ConfigArgs) -> Result<CommandOutcome> {
     Ok(outcome)
 }
 
-/// Describes the environment variable that takes precedence over the current context, if one is set.
+/// Describes the environment variable that currently takes precedence over the current context; `None` if none is set.
 fn describe_override(environment: impl Fn(&str) -> Option<String>) -> Option<String> {
     let variables = ["DROPHAMMER_SERVER", "DROPHAMMER_CONTEXT"];
     let (name, value) = variables.into_iter().find_map(|name| Some((name, environment(name)?)))?;
     Some(format!("{name}={value} takes precedence over the current context; unset {name} to use the context"))
 }
 
-/// Describes a stored context, with the command that makes it the current one.
+/// Describes a stored context. If it is not the current context, the text contains the command that makes it the
+/// current one.
 fn describe_stored(config: &ClientConfig, name: &str) -> String {
     match config.current.as_deref() == Some(name) {
         true => format!("Context {name} is stored, and is the current one.\n"),
@@ -128,13 +132,13 @@ fn set_context(config: &mut ClientConfig, asked: &SetContextOptions) -> std::res
         return Err(format!("context {context:?} does not exist yet: add --server URL", context = asked.name));
     };
     let token_file = match &asked.token_file {
-        // The path must not depend on the working directory of later commands.
+        // The path is made absolute, because later commands may run in another working directory.
         Some(file) => {
             Some(std::path::absolute(file).map_err(|error| format!("--token-file {}: {error}", file.display()))?)
         }
         None => None,
     };
-    // A token is only sent to the server for which it was stored.
+    // A token is sent only to the server for which it was stored.
     let kept = known.filter(|known| known.server == server).and_then(|known| known.token.clone());
     let token = token_file.map(ContextToken::File).or(kept);
     config.contexts.insert(asked.name.clone(), ServerContext { server, token });
@@ -221,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stored_token_is_removed_with_the_address_of_its_server() {
+    fn changed_server_address_removes_the_stored_token() {
         let token = Some(ContextToken::Text(model::registry_auth::SecretText::new("t")));
         let server = "http://h:8080".to_owned();
         let mut config = ClientConfig::default();

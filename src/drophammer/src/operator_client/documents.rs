@@ -1,5 +1,5 @@
-//! `drophammer apply` and `drophammer export`: convert between a directory and the documents in the database that several
-//! servers share.
+//! `drophammer apply` and `drophammer export`: copy the documents of a directory to the database that several servers
+//! share, and back.
 
 mod exported_files;
 mod hidden_lines;
@@ -23,8 +23,8 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// Time limit for the response: the server loads all documents before it stores them.
-const ANSWER: Duration = Duration::from_secs(300);
+/// Time limit for the response. The server checks all documents before it stores them.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(300);
 
 #[derive(Debug, Args)]
 pub struct ApplyOptions {
@@ -91,7 +91,7 @@ pub fn run_apply(options: &ApplyOptions) -> Result<CommandOutcome> {
     let texts: BTreeMap<String, String> = documents.iter().map(|one| (one.path.clone(), one.text.clone())).collect();
     let asked = DocumentApplication { documents, prune: options.prune, dry_run: options.dry_run };
     let server = OperatorClient::new(&options.of)?;
-    let request = server.request(Method::POST, "/v1/documents/apply").timeout(ANSWER).json(&asked);
+    let request = server.request(Method::POST, "/v1/documents/apply").timeout(REQUEST_TIMEOUT).json(&asked);
     let report: DocumentReport = match server.send_json(request)? {
         OperatorResponse::Refused(why) => return Ok(print_refusal(&why)),
         OperatorResponse::Good(report) => report,
@@ -101,7 +101,7 @@ pub fn run_apply(options: &ApplyOptions) -> Result<CommandOutcome> {
         false => {
             print_text(&describe_report(&report, &texts, options.show_secrets))?;
             for path in &ignored {
-                print_error(&format!("{}: not a document; it stays in the directory", path.display()));
+                print_error(&format!("{}: not a document; the file stays in the directory", path.display()));
             }
         }
     }
@@ -118,7 +118,7 @@ fn choose_outcome(report: &DocumentReport, is_detailed: bool) -> CommandOutcome 
     }
 }
 
-/// Returns a line for each document that changes, the diffs of a dry run, and the numbers of documents.
+/// Returns a line for each document that changes, the diffs of a dry run, and the number of documents.
 fn describe_report(report: &DocumentReport, texts: &BTreeMap<String, String>, show_secrets: bool) -> String {
     let mut text = String::new();
     let mut counts = BTreeMap::<DocumentAction, usize>::new();
@@ -163,7 +163,7 @@ fn action_name(action: DocumentAction, dry_run: bool) -> &'static str {
 pub fn run_export(options: &ExportOptions) -> Result<CommandOutcome> {
     exported_files::check_directory(&options.dir, options.force)?;
     let server = OperatorClient::new(&options.of)?;
-    let request = server.request(Method::POST, "/v1/documents/export").timeout(ANSWER);
+    let request = server.request(Method::POST, "/v1/documents/export").timeout(REQUEST_TIMEOUT);
     let exported: DocumentExport = match server.send_json(request)? {
         OperatorResponse::Refused(why) => return Ok(print_refusal(&why)),
         OperatorResponse::Good(exported) => exported,

@@ -1,40 +1,36 @@
-//! `drophammer machine free`: removes the allocation of a machine.
+//! `drophammer machine free`: removes the allocations of machines.
 
-use super::{OperatorClient, OperatorResponse, find_machine, print_json, print_refusal};
+use super::per_machine_requests::send_for_each;
+use super::{OperatorClient, print_json};
 use ::api::operator::MachineSummary;
 use common::error::Result;
 use common::exit_status::CommandOutcome;
 use common::format::terminal_escaping::escape_line;
-use common::output::print_text;
 use reqwest::Method;
 use serde_json::Value;
 
-/// Frees the machine with this id or name.
+/// Frees the machines.
 ///
 /// # Errors
 /// Returns an error if the server cannot be reached, rejects the token, or fails.
-pub(super) fn free_machine(
+pub(super) fn free_machines(
     server: &OperatorClient,
     all: &[MachineSummary],
-    name: &str,
+    names: &[String],
     json: bool,
 ) -> Result<CommandOutcome> {
-    let machine = match find_machine(all, name) {
-        Ok(machine) => machine,
-        Err(why) => return Ok(print_refusal(&why)),
-    };
-    let request = server.request(Method::DELETE, &format!("/v1/machine/{}/free", machine.id));
-    match server.send_json::<Value>(request)? {
-        OperatorResponse::Refused(why) => Ok(print_refusal(&why)),
-        OperatorResponse::Good(freed) if json => print_json(&freed),
-        OperatorResponse::Good(_) => {
-            print_text(&describe_freed(machine))?;
-            Ok(CommandOutcome::Good)
-        }
+    let build = |machine: &MachineSummary| server.request(Method::DELETE, &format!("/v1/machine/{}/free", machine.id));
+    let describe = |machine: &MachineSummary, _: &Value| describe_freed(machine);
+    let describe = (!json).then_some(&describe as &dyn Fn(&_, &_) -> _);
+    let (freed, outcome) = send_for_each::<Value>(server, all, names, &build, describe)?;
+    match &freed[..] {
+        [one] if json && names.len() == 1 => print_json(one).map(|_| outcome),
+        [_, ..] if json => print_json(&freed).map(|_| outcome),
+        _ => Ok(outcome),
     }
 }
 
-/// Describes the effect on a machine, in its state before the request.
+/// Describes the effect of the request on a machine, from its state before the request.
 fn describe_freed(machine: &MachineSummary) -> String {
     let name = escape_line(if machine.name.is_empty() { &machine.id } else { &machine.name });
     match &machine.allocation {
@@ -52,7 +48,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_effect_depends_on_the_allocation() {
+    fn description_of_freeing_depends_on_the_allocation() {
         let free = MachineSummary { id: "4c-1".to_owned(), ..MachineSummary::default() };
         assert_eq!(describe_freed(&free), "4c-1 had no allocation: nothing was changed.\n");
         let name = "web-1".to_owned();

@@ -1,20 +1,20 @@
 //! `drophammer layout`: the layouts of a server.
 
 use super::options::{LayoutCommand, LayoutOptions};
+use super::stored_documents::DocumentEndpoint;
 use super::{OperatorClient, OperatorResponse, encode_segment, print_json, print_refusal};
 use crate::commands::layout_from_machine::run_from_machine;
 use crate::commands::{check_layout_text, read_text};
-use crate::object_list::{ListColumn, ObjectList, print_list, text_of_field};
+use crate::object_list::{ListColumn, ObjectList, ShowFormat, print_list, text_of_field};
 use common::error::Result;
 use common::exit_status::CommandOutcome;
-use common::format::replace_hidden;
 use common::output::print_text;
 use model::layout::{canonical_yaml, read_json};
 use reqwest::Method;
 use serde_json::{Value, json};
 use std::path::Path;
 
-const AT: &str = "/v1/filesystemlayout";
+const LAYOUTS_PATH: &str = "/v1/filesystemlayout";
 
 /// Performs the command and prints the result.
 ///
@@ -22,73 +22,54 @@ const AT: &str = "/v1/filesystemlayout";
 /// Fails as [`super::run_machine_command`] does, or if a file cannot be read.
 pub fn run_layout_command(options: &LayoutOptions) -> Result<CommandOutcome> {
     let server = match &options.command {
-        // A server is needed only for the inventory of a registered machine.
+        // This command needs a server only for the inventory of a registered machine.
         LayoutCommand::FromMachine(machine) => return run_from_machine(machine, &options.of),
         _ => OperatorClient::new(&options.of)?,
     };
-    let ask = |method: Method, path: &str| server.request(method, &format!("{AT}{path}"));
+    let endpoint = DocumentEndpoint {
+        server: &server,
+        noun: "Layout",
+        path: LAYOUTS_PATH,
+        list: LAYOUTS_PATH,
+        as_json: options.json,
+    };
     match &options.command {
         LayoutCommand::FromMachine(machine) => run_from_machine(machine, &options.of),
-        LayoutCommand::List(list) => match server.send_json::<Vec<Value>>(ask(Method::GET, ""))? {
+        LayoutCommand::List(list) => match server.send_json::<Vec<Value>>(server.request(Method::GET, LAYOUTS_PATH))? {
             OperatorResponse::Refused(why) => Ok(print_refusal(&why)),
             OperatorResponse::Good(all) => print_list(&layout_columns(), &all, list, options.json),
         },
-        LayoutCommand::Show { id } => {
-            print_layout(server.send_json(ask(Method::GET, &encode_segment(id)))?, options.json)
+        LayoutCommand::Show { id, format } => {
+            let request = server.request(Method::GET, &format!("{LAYOUTS_PATH}{}", encode_segment(id)));
+            print_layout(server.send_json(request)?, format.show_format(options.json)?)
         }
-        LayoutCommand::Delete { id } => {
-            print_done(server.send_json(ask(Method::DELETE, &encode_segment(id)))?, options.json, "was deleted")
-        }
+        LayoutCommand::Delete { id } => endpoint.delete_document(id),
         LayoutCommand::Create { file } => match read_layout_file(file)? {
             Err(why) => Ok(print_refusal(&why)),
-            Ok(layout) => {
-                print_done(server.send_json(ask(Method::PUT, "").json(&layout))?, options.json, "was created")
-            }
+            Ok(layout) => endpoint.create_document(&layout),
         },
-        LayoutCommand::Apply { file } => {
-            let layout = match read_layout_file(file)? {
-                Err(why) => return Ok(print_refusal(&why)),
-                Ok(layout) => layout,
-            };
-            let all = match server.send_json::<Vec<Value>>(ask(Method::GET, ""))? {
-                OperatorResponse::Refused(why) => return Ok(print_refusal(&why)),
-                OperatorResponse::Good(all) => all,
-            };
-            let (method, word) = match all.iter().any(|one| one["id"] == layout["id"]) {
-                true => (Method::POST, "was updated from the file"),
-                false => (Method::PUT, "was created"),
-            };
-            print_done(server.send_json(ask(method, "").json(&layout))?, options.json, word)
-        }
+        LayoutCommand::Apply { file } => match read_layout_file(file)? {
+            Err(why) => Ok(print_refusal(&why)),
+            Ok(layout) => endpoint.apply_document(&layout),
+        },
     }
 }
 
-/// Reads a layout from the operator's file, in any spelling. The inner error lists the problems of the layout with line
-/// and column, as `drophammer check` does.
+/// Reads a layout in any supported syntax from a file. The inner error lists the problems of the layout, with line and
+/// column, in the format of `drophammer check`.
 fn read_layout_file(file: &Path) -> Result<Result<Value, String>> {
     Ok(check_layout_text(file, &read_text(file)?).map(|parsed| json!(parsed.layout)))
 }
 
-fn print_layout(answer: OperatorResponse<Value>, as_json: bool) -> Result<CommandOutcome> {
+fn print_layout(answer: OperatorResponse<Value>, format: ShowFormat) -> Result<CommandOutcome> {
     match answer {
         OperatorResponse::Refused(why) => Ok(print_refusal(&why)),
-        OperatorResponse::Good(layout) if as_json => print_json(&layout),
+        OperatorResponse::Good(layout) if format == ShowFormat::Json => print_json(&layout),
         OperatorResponse::Good(layout) => match read_json(&layout) {
             Ok(parsed) => print_text(&canonical_yaml(&parsed.layout)).map(|()| CommandOutcome::Good),
-            // A newer server may have layouts that are not supported here.
+            // The layout may be from a newer server, and use features that this version does not support.
             Err(_) => print_json(&layout),
         },
-    }
-}
-
-fn print_done(answer: OperatorResponse<Value>, as_json: bool, word: &str) -> Result<CommandOutcome> {
-    match answer {
-        OperatorResponse::Refused(why) => Ok(print_refusal(&why)),
-        OperatorResponse::Good(layout) if as_json => print_json(&layout),
-        OperatorResponse::Good(layout) => {
-            print_text(&format!("Layout {} {word}.\n", replace_hidden(layout["id"].as_str().unwrap_or_default())))
-                .map(|()| CommandOutcome::Good)
-        }
     }
 }
 
@@ -120,7 +101,7 @@ mod tests {
     use crate::object_list::format_wide;
 
     #[test]
-    fn an_invalid_layout_is_reported_as_by_check() {
+    fn invalid_layout_is_reported_like_the_check_command() {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("a.yaml");
         let text = "id: a\ndisks: [{device: /dev/sda, partitions: [{number: 1, size: 100%}]}]\n\
@@ -134,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn the_table_is_that_of_the_proposal() {
+    fn layout_table_has_the_columns_of_metalctl() {
         let layout = |id: &str, sizes: &[&str], images: Value| {
             json!({"id": id, "description": "fs\u{1b}[2J", "constraints": {"sizes": sizes, "images": images},
                 "filesystems": [{"path": "/"}, {"path": null}, {"path": "/var"}]})

@@ -1,6 +1,6 @@
-//! `drophammer machine lock` and `machine unlock`: change the lock in the files of machines.
+//! `drophammer machine lock` and `machine unlock`: lock and unlock machines in their machine files.
 
-use super::options::{LockOptions, UnlockOptions};
+use super::options::{LockOptions, NamedMachinesOptions};
 use super::per_machine_requests::send_for_each;
 use super::{OperatorClient, print_json};
 use ::api::metal_api::machine_lock::LockRequest;
@@ -19,7 +19,7 @@ pub(super) fn lock_machines(
     json: bool,
 ) -> Result<CommandOutcome> {
     let body = LockRequest { reason: asked.reason.clone() };
-    let build = |id: &str| server.request(Method::POST, &lock_path(id)).json(&body);
+    let build = |machine: &MachineSummary| server.request(Method::POST, &lock_path(&machine.id)).json(&body);
     change_locks(server, all, &asked.machines, &build, json)
 }
 
@@ -27,10 +27,10 @@ pub(super) fn lock_machines(
 pub(super) fn unlock_machines(
     server: &OperatorClient,
     all: &[MachineSummary],
-    asked: &UnlockOptions,
+    asked: &NamedMachinesOptions,
     json: bool,
 ) -> Result<CommandOutcome> {
-    let build = |id: &str| server.request(Method::DELETE, &lock_path(id));
+    let build = |machine: &MachineSummary| server.request(Method::DELETE, &lock_path(&machine.id));
     change_locks(server, all, &asked.machines, &build, json)
 }
 
@@ -42,7 +42,7 @@ fn change_locks(
     server: &OperatorClient,
     all: &[MachineSummary],
     names: &[String],
-    build: &dyn Fn(&str) -> RequestBuilder,
+    build: &dyn Fn(&MachineSummary) -> RequestBuilder,
     json: bool,
 ) -> Result<CommandOutcome> {
     let describe = (!json).then_some(&describe_lock as &dyn Fn(&_, &_) -> _);
@@ -59,7 +59,7 @@ fn describe_lock(before: &MachineSummary, now: &MachineSummary) -> String {
         (None, None) => format!("{name} was not locked: nothing was changed.\n"),
         (Some(_), None) => format!("{name} is unlocked.\n"),
         (_, Some(reason)) => {
-            let order = now.order.as_ref().filter(|order| !order.begun);
+            let order = now.order.as_ref().filter(|order| !order.started);
             let order = order.map(|_| {
                 format!(
                     " A reinstall was ordered before, and will be carried out: `drophammer machine reinstall {name} --cancel` cancels it."
@@ -89,7 +89,7 @@ mod tests {
         let order: ReinstallOrder = serde_json::from_value(order).unwrap();
         let text = describe_lock(&open, &MachineSummary { order: Some(order.clone()), ..locked.clone() });
         assert!(text.ends_with("`drophammer machine reinstall web-1 --cancel` cancels it.\n"), "{text}");
-        let begun = Some(ReinstallOrder { begun: true, ..order });
-        assert!(!describe_lock(&open, &MachineSummary { order: begun, ..locked }).contains("--cancel"));
+        let started = Some(ReinstallOrder { started: true, ..order });
+        assert!(!describe_lock(&open, &MachineSummary { order: started, ..locked }).contains("--cancel"));
     }
 }

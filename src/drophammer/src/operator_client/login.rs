@@ -1,4 +1,4 @@
-//! `drophammer login`: stores a server and the operator's token for it as a context.
+//! `drophammer login`: stores the address of a server and the operator's token as a context.
 
 use super::connection::{ServerConnection, find_config_path, is_loopback_url, parse_server_url};
 use super::oidc_login::{fetch_login_info, log_in_at_provider};
@@ -12,7 +12,7 @@ use common::exit_status::CommandOutcome;
 use common::format::terminal_escaping::escape_line;
 use common::output::{print_note, print_text};
 use common::url_host::extract_host;
-use linux::console::hidden_input::read_hidden_line;
+use linux::console_log::hidden_input::read_hidden_line;
 use model::registry_auth::SecretText;
 use reqwest::Method;
 use serde::de::IgnoredAny;
@@ -20,10 +20,10 @@ use std::io::{IsTerminal, stdin};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// Terminal of the operator.
+/// Path of the operator's terminal.
 const TERMINAL: &str = "/dev/tty";
-/// Time to enter the token.
-const PATIENCE: Duration = Duration::from_secs(600);
+/// Time limit for entering the token.
+const TOKEN_INPUT_TIMEOUT: Duration = Duration::from_secs(600);
 
 #[derive(Debug, Args)]
 pub struct LoginOptions {
@@ -33,10 +33,11 @@ pub struct LoginOptions {
     /// Name of the context [default: the host name of the server].
     #[arg(long, value_name = "NAME")]
     pub name: Option<String>,
-    /// File with the token. If omitted, the token is requested on the terminal, or read from standard input.
+    /// File with the token. If omitted, the command logs in with OpenID Connect if the server supports it. Otherwise,
+    /// it prompts for the token on the terminal, or reads it from standard input.
     #[arg(long, value_name = "FILE", conflicts_with = "oidc")]
     pub token_file: Option<PathBuf>,
-    /// Request a token on the terminal, although the server supports logins with OpenID Connect.
+    /// Prompt for a token on the terminal, even if the server supports OpenID Connect.
     #[arg(long, conflicts_with = "oidc")]
     pub token: bool,
     /// Log in with OpenID Connect, even if standard input is not a terminal.
@@ -44,14 +45,14 @@ pub struct LoginOptions {
     pub oidc: bool,
 }
 
-/// Logs in with OpenID Connect if the server supports it. Otherwise requests the token of a user. Checks the token at the
-/// server, and stores server and token as the current context.
+/// Logs in with OpenID Connect if the server supports it. Otherwise prompts for the token of a user. Checks the token
+/// at the server, and stores the server and the token as the current context.
 ///
 /// # Errors
 /// Returns an error if the server cannot be reached or rejects the token, or if the configuration cannot be written.
 pub fn run_login(options: &LoginOptions) -> Result<CommandOutcome> {
     let path = find_config_path()?;
-    // An invalid configuration is reported before the token is requested.
+    // An invalid configuration file is reported before the operator enters the token.
     ClientConfig::read_file(&path)?;
     let url = match parse_server_url(&options.url) {
         Ok(url) => url,
@@ -76,8 +77,8 @@ pub fn run_login(options: &LoginOptions) -> Result<CommandOutcome> {
     }
 }
 
-/// Logs in with OpenID Connect, and returns the token of the server; `None` if the server does not support OpenID Connect,
-/// and `is_required` is false.
+/// Logs in with OpenID Connect, and returns the token for the server; `None` if the server does not support OpenID
+/// Connect and `is_required` is false.
 fn log_in_with_oidc(url: &str, is_required: bool) -> Result<Option<OperatorResponse<String>>> {
     let (token, token_origin) = (String::new(), "no token".to_owned());
     let server = OperatorClient::with_connection(ServerConnection { url: url.to_owned(), token, token_origin })?;
@@ -109,7 +110,7 @@ pub(super) fn log_in(path: &Path, url: &str, name: Option<&str>, token: &str) ->
     }
     let mut config = ClientConfig::read_file(path)?;
     let host = extract_host(url);
-    // Another port of the same host may be another server.
+    // The host name is the name of the context, but a server at another port of this host is another server.
     if let (None, Some(known)) = (name, config.contexts.get(host).filter(|known| known.server != url)) {
         return Ok(print_refusal(&format!(
             "context {host} already contains the server {known_server}: add --name NAME to store {url} under another name",
@@ -133,6 +134,6 @@ fn request_token(file: Option<&Path>) -> Result<String> {
         return read_text(Path::new(crate::commands::STDIN));
     }
     let question = "Operator's token (content of operator.token in the server's directory; input is hidden):";
-    let line = read_hidden_line(Path::new(TERMINAL), question, Instant::now() + PATIENCE);
+    let line = read_hidden_line(Path::new(TERMINAL), question, Instant::now() + TOKEN_INPUT_TIMEOUT);
     line.map(Option::unwrap_or_default).context(Phase::Control, || format!("read the token from {TERMINAL}"))
 }

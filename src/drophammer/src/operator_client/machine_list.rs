@@ -1,28 +1,34 @@
-//! `drophammer machine list`: columns of the list, and the sentence with the most important information about a
+//! `drophammer machine list`: columns of the list, and a sentence with the most important information about each
 //! machine.
 
-use super::options::ListMachinesOptions;
-use super::{OperatorClient, OperatorResponse, print_refusal, server_problems};
-use crate::object_list::{ListCell, ListColumn, ObjectList, format_for_terminal, print_list, watch_list};
+use super::watched_output::{WatchOptions, watch_responses};
+use super::{OperatorClient, OperatorResponse, server_problems};
+use crate::object_list::{ListCell, ListColumn, ListOptions, ObjectList, format_for_terminal, print_list};
 use ::api::display_phase::{DisplayPhase, ObjectFate};
 use ::api::operator::{MachineSummary, ReinstallOrder, WaitingMarker};
 use ::api::out_of_band::progress::OutOfBandProgress;
+use clap::Args;
 use common::encoding::percent_encode;
 use common::error::Result;
-use common::exit_status::{CommandOutcome, report_refusal};
+use common::exit_status::CommandOutcome;
 use common::format;
 use common::format::terminal_escaping::TextStyle;
+use common::output::print_note;
 use model::install_report::EventName;
 use reqwest::Method;
-use std::time::Duration;
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 
-/// Time between two requests of `--watch`.
-const WATCH_PAUSE: Duration = Duration::from_secs(2);
+#[derive(Debug, Args)]
+pub struct ListMachinesOptions {
+    #[command(flatten)]
+    pub list: ListOptions,
+    #[command(flatten)]
+    pub watch: WatchOptions,
+}
 
-/// Fetches the machines of a list. The server applies those filters that it supports; a server of an earlier version
-/// returns all machines. All machines are also returned if the names of machines in a migration are needed.
+/// Fetches the machines for a list. The server applies the filters that it supports; a server of an earlier version
+/// returns all machines. All machines are also requested if the list must contain the names of machines in a migration.
 ///
 /// # Errors
 /// Returns an error if the server cannot be reached, rejects the token, or fails.
@@ -45,8 +51,8 @@ pub(super) fn fetch_machines(
     server.send_json(server.request(Method::GET, "/v1/machines"))
 }
 
-/// Returns the query for the filters that the server can apply: a phase and an image without `*`. The list applies all
-/// filters once more.
+/// Returns the query with the filters that the server can apply: a phase, and an image without `*`. All filters are
+/// applied again to the response.
 fn filter_query(filters: &[String]) -> String {
     let mut query = String::new();
     for name in ["phase", "image"] {
@@ -64,7 +70,7 @@ fn filter_query(filters: &[String]) -> String {
     query
 }
 
-/// Prints the machines, with `--watch` again and again.
+/// Prints the machines, repeatedly with `--watch`.
 pub(super) fn list_machines(
     server: &OperatorClient,
     all: &[MachineSummary],
@@ -72,23 +78,24 @@ pub(super) fn list_machines(
     json: bool,
 ) -> Result<CommandOutcome> {
     let is_for_readers = asked.list.is_for_readers(json)?;
-    if !asked.watch {
+    if !asked.watch.watch {
         if is_for_readers {
             server_problems::print_problems(server);
         }
+        if is_for_readers && all.is_empty() && asked.list.filter.is_empty() {
+            print_note(
+                "No machines. A machine is listed here after its first boot over PXE, or as soon as it has a machine file.",
+            );
+            return Ok(CommandOutcome::Good);
+        }
         return print_list(&machine_columns(all, OffsetDateTime::now_utc()), all, &asked.list, json);
     }
-    report_refusal(watch_list(WATCH_PAUSE, || match fetch_machines(server, asked)? {
-        OperatorResponse::Good(all) => {
-            let problems = if is_for_readers { server_problems::format_problems(server) } else { String::new() };
-            let columns = machine_columns(&all, OffsetDateTime::now_utc());
-            format_for_terminal(&columns, &all, &asked.list, json).map(|list| Some(problems + &list))
-        }
-        OperatorResponse::Refused(why) => {
-            print_refusal(&why);
-            Ok(None)
-        }
-    }))
+    let format = |all: &Vec<MachineSummary>| {
+        let problems = if is_for_readers { server_problems::format_problems(server) } else { String::new() };
+        let columns = machine_columns(all, OffsetDateTime::now_utc());
+        format_for_terminal(&columns, all, &asked.list, json).map(|list| problems + &list)
+    };
+    watch_responses(|| fetch_machines(server, asked), format)
 }
 
 pub(super) fn machine_columns(all: &[MachineSummary], now: OffsetDateTime) -> ObjectList<'_, MachineSummary> {
@@ -101,6 +108,7 @@ pub(super) fn machine_columns(all: &[MachineSummary], now: OffsetDateTime) -> Ob
         ListColumn::new("image", installed_image),
         ListColumn::new("wanted", |machine: &MachineSummary| machine.wanted.clone().unwrap_or_default()).only_wide(),
         ListColumn::new("layout", |machine: &MachineSummary| machine.layout.clone().unwrap_or_default()).only_wide(),
+        ListColumn::new("address", |machine: &MachineSummary| machine.address.clone().unwrap_or_default()).only_wide(),
         ListColumn::new("seen", move |machine: &MachineSummary| describe_last_seen(machine, now)),
         ListColumn::new("message", |machine: &MachineSummary| describe_machine(machine, all)).with_prose(),
     ];
@@ -123,7 +131,8 @@ fn describe_phase(machine: &MachineSummary) -> ListCell {
     ListCell { style, ..ListCell::from(phase.word) }
 }
 
-/// Returns the time since the machine's last request, such as `3 min ago`. The column is sorted by this time, the most recent first.
+/// Returns the time since the last request of the machine, such as `3 min ago`. The most recent request is sorted
+/// first.
 fn describe_last_seen(machine: &MachineSummary, now: OffsetDateTime) -> ListCell {
     let Some(time) = machine.last_seen.as_deref().filter(|time| !time.is_empty()) else { return ListCell::default() };
     let Ok(seen) = OffsetDateTime::parse(time, &Rfc3339) else { return ListCell::from(time) };
@@ -132,14 +141,14 @@ fn describe_last_seen(machine: &MachineSummary, now: OffsetDateTime) -> ListCell
 }
 
 /// Returns the most important information about the machine: the reason for a failure, the stage of a running
-/// installation, and the reinstall order or migration of the machine.
+/// installation, and the reinstall order or migration.
 fn describe_machine(machine: &MachineSummary, all: &[MachineSummary]) -> String {
     if machine.new {
-        return String::new();
+        return machine.address.as_deref().map(|address| format!("registered from {address}")).unwrap_or_default();
     }
     let order = describe_order(machine, all);
     if let Some(failure) = &machine.failure {
-        // The code comes first, because the end of a long reason is not visible in the table.
+        // The code precedes the reason, because the table may truncate a long reason.
         let code = failure.attempt.code.as_ref().map(|code| format!("{code}: ")).unwrap_or_default();
         let reason = code + &failure.attempt.to_string();
         return [reason, order].into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join("; ");
@@ -172,16 +181,18 @@ pub(super) fn describe_order(machine: &MachineSummary, all: &[MachineSummary]) -
         return "new".to_owned();
     }
     match (&machine.order, &machine.locked) {
+        (Some(order), _) if order.is_suspended() => format!("{} suspended", order.image),
         (Some(order), _) if order.given_up => format!("{} abandoned", order.image),
         _ if machine.out_of_band.is_some() => {
             machine.out_of_band.as_ref().map(OutOfBandProgress::describe).unwrap_or_default()
         }
         (order, _) if machine.needs_confirmation => describe_unconfirmed(order.as_ref(), machine.on_disk.as_ref()),
+        (Some(order), _) if order.attempts == 0 => format!("{} at the next boot over PXE", order.image),
         (Some(order), _) => {
-            let begun = if order.begun { ", started" } else { "" };
+            let started = if order.started { ", started" } else { "" };
             let applied = if order.apply_allocation { ", applies the file" } else { "" };
             format!(
-                "{image} attempt {attempt} of {attempts}{begun}{applied}",
+                "{image} attempt {attempt} of {attempts}{started}{applied}",
                 image = order.image,
                 attempt = order.attempts,
                 attempts = machine.attempts
@@ -194,8 +205,8 @@ pub(super) fn describe_order(machine: &MachineSummary, all: &[MachineSummary]) -
     }
 }
 
-/// Describes a machine that needs confirmation: its reinstall order, and the unrecorded installation that the machine
-/// has found on its disks.
+/// Describes a machine that needs confirmation: its reinstall order, and the installation on its disks that the server
+/// has not recorded.
 fn describe_unconfirmed(order: Option<&ReinstallOrder>, on_disk: Option<&WaitingMarker>) -> String {
     let order = order.map(|order| format!("{} ", order.image)).unwrap_or_default();
     let on_disk =

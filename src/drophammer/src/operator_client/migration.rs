@@ -1,4 +1,5 @@
-//! `drophammer machine move`: orders, shows, cancels and finishes the migration of a machine to the hardware of another machine.
+//! `drophammer machine move`: orders, prints, approves, cancels or finishes the migration of a machine to the hardware
+//! of another machine.
 
 use super::machine_list::machine_name;
 use super::options::MoveOptions;
@@ -47,7 +48,7 @@ pub(crate) fn run_move_command(
     Ok(CommandOutcome::Good)
 }
 
-/// Builds the request that the options specify: order, cancel, finish, approve or show the migration.
+/// Builds the request that the options specify: to order, cancel, finish, approve or print a migration.
 fn build_request(
     server: &OperatorClient,
     all: &[MachineSummary],
@@ -77,7 +78,7 @@ fn build_request(
     })
 }
 
-/// Parses assignments of disks, such as `/dev/sda=S45NNE0M01`.
+/// Parses assignments of disks in the form `/dev/sda=S45NNE0M01`.
 fn parse_disks(said: &[String]) -> Result<BTreeMap<String, String>, String> {
     let mut all = BTreeMap::new();
     for one in said {
@@ -85,16 +86,16 @@ fn parse_disks(said: &[String]) -> Result<BTreeMap<String, String>, String> {
         let (name, disk) =
             both.ok_or_else(|| format!("--disk {one:?} is not NAME=DISK, such as /dev/sda=S45NNE0M01"))?;
         if all.insert(name.to_owned(), disk.to_owned()).is_some() {
-            return Err(format!("--disk assigns {name} twice"));
+            return Err(format!("--disk is specified twice for {name}"));
         }
     }
     Ok(all)
 }
 
-/// Describes the state of the migration and the next steps.
+/// Describes the state of a migration and the next steps of the operator.
 fn describe_migration(all: &[MachineSummary], shown: &MigrationView) -> String {
     let [a, b] = [&shown.from, &shown.to].map(|id| format::terminal_escaping::escape_line(machine_name(all, id)));
-    let stands = |stands: bool| if stands { "is ready in its ramdisk" } else { "is not yet in its ramdisk" };
+    let stands = |stands: bool| if stands { "is ready in its ramdisk" } else { "does not wait in its ramdisk yet" };
     let mut text = format!("Migration of {a} to {b}: {state}; order {order}.\n", state = shown.state, order = shown.id);
     for disk in &shown.disks {
         let serial = if disk.serial.is_empty() {
@@ -121,14 +122,14 @@ fn describe_migration(all: &[MachineSummary], shown: &MigrationView) -> String {
             "{b} has received all data and boots the migrated system. {a} waits, and is free once {b} phones home, or after:\n  drophammer machine move {a} --finish\n\
              If {b} does not work, switch it off and run:\n  drophammer machine move {a} --cancel --off {b}\n"
         ),
-        MigrationState::Done => format!("{b} has the allocation. {a} is free; its disks are unchanged.\n"),
+        MigrationState::Done => format!("{b} has the allocation. {a} is free, and the disks of {a} are unchanged.\n"),
         MigrationState::Cancelled => format!("{a} keeps the allocation and boots from its disks. {b} is free.\n"),
         MigrationState::Refused => format!("Nothing was written. {a} keeps the allocation and boots from its disks.\n"),
     };
     text
 }
 
-/// Lists the certificates, and the command that approves the unapproved ones.
+/// Describes the certificates, and the command that approves those that are not approved yet.
 fn describe_certificates(a: (&str, &Option<CertificateShown>), b: (&str, &Option<CertificateShown>)) -> String {
     let (mut text, mut unapproved) = (String::new(), String::new());
     for (machine, certificate) in [a, b] {
@@ -180,13 +181,13 @@ mod tests {
     }
 
     #[test]
-    fn a_state_is_shown_with_what_can_be_done() {
+    fn migration_state_is_printed_with_possible_commands() {
         let one = MachineSummary { id: "4c-1".to_owned(), name: "one".to_owned(), ..MachineSummary::default() };
         for (state, words) in [
-            (MigrationState::Ordered, "one is ready in its ramdisk, 4c-2 is not yet in its ramdisk."),
+            (MigrationState::Ordered, "one is ready in its ramdisk, 4c-2 does not wait in its ramdisk yet."),
             (MigrationState::Copying, "drophammer machine move one --cancel\n"),
             (MigrationState::Booting, "drophammer machine move one --cancel --off 4c-2\n"),
-            (MigrationState::Done, "one is free; its disks are unchanged."),
+            (MigrationState::Done, "one is free, and the disks of one are unchanged."),
             (MigrationState::Cancelled, "one keeps the allocation and boots from its disks. 4c-2 is free."),
             (MigrationState::Refused, "Nothing was written."),
         ] {
@@ -198,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn unapproved_certificates_are_shown_with_the_command_that_approves_them() {
+    fn unapproved_certificates_are_printed_with_the_approve_command() {
         let one = MachineSummary { id: "4c-1".to_owned(), name: "one".to_owned(), ..MachineSummary::default() };
         let with = |from, to| {
             let of = |fingerprint: &str, trust| Some(CertificateShown { fingerprint: fingerprint.to_owned(), trust });
@@ -221,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn disks_are_said_once_each() {
+    fn disk_mapping_requires_each_name_once() {
         let said = |all: &[&str]| parse_disks(&all.iter().map(|one| (*one).to_owned()).collect::<Vec<_>>());
         assert_eq!(said(&["/dev/sda=S1", "os=nvme0n1"]).unwrap().len(), 2);
         for (bad, words) in [

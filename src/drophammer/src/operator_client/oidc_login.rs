@@ -1,5 +1,5 @@
 //! Login with OpenID Connect on the command line: the device flow (RFC 8628) at the identity provider, and the exchange
-//! of the ID token at the server.
+//! of the ID token for a token of the server.
 
 use super::{OperatorClient, OperatorResponse};
 use ::api::oidc_login::{ExchangedToken, IdTokenExchange, OidcLoginInfo};
@@ -17,12 +17,13 @@ use serde::Deserialize;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-/// Deadline of a request to the identity provider.
-const DEADLINE: Duration = Duration::from_secs(15);
-/// Maximum time for the login in the browser.
-const PATIENCE: Duration = Duration::from_secs(1800);
-/// Pause between two polls, unless the provider specifies another one, and its increase if polls are too frequent.
-const PAUSE: Duration = Duration::from_secs(5);
+/// Time limit of a request to the identity provider.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(15);
+/// Time limit for the login in the browser.
+const BROWSER_LOGIN_TIMEOUT: Duration = Duration::from_secs(1800);
+/// Pause between two polls if the provider specifies none. It is also added to the pause if the provider reports that
+/// polls are too frequent.
+const DEFAULT_POLL_INTERVAL: Duration = Duration::from_secs(5);
 const GRANT: &str = "urn:ietf:params:oauth:grant-type:device_code";
 
 /// Response of the provider's device authorization endpoint.
@@ -53,16 +54,16 @@ pub(super) fn fetch_login_info(server: &OperatorClient) -> Result<Option<OidcLog
     match server.send_json::<OidcLoginInfo>(server.public_request(Method::GET, "/v1/oidc")) {
         Ok(OperatorResponse::Good(info)) => Ok(Some(info).filter(|info| info.available)),
         Ok(OperatorResponse::Refused(_)) => Ok(None),
-        // A server of an earlier version.
+        // Servers of an earlier version do not have this endpoint, so they do not support OpenID Connect.
         Err(error) if error.code() == ErrorCode::ServerUrl => Ok(None),
         Err(error) => Err(error),
     }
 }
 
-/// Logs the user in at the identity provider, and returns a token of the server, or its refusal.
+/// Logs the user in at the identity provider. Returns a token for the server, or the server's refusal.
 ///
 /// # Errors
-/// Returns an error if the provider refuses the login or does not respond, or the login takes too long.
+/// Returns an error if the provider refuses the login or does not respond, or if the login takes too long.
 pub(super) fn log_in_at_provider(
     server: &OperatorClient,
     info: &OidcLoginInfo,
@@ -102,7 +103,7 @@ fn describe_provider(info: &OidcLoginInfo) -> String {
     sanitize_message(info.name.as_deref().or(info.issuer.as_deref()).unwrap_or("the identity provider"))
 }
 
-/// Returns the text that the user reads. The provider's texts are printed only if they cannot change the terminal.
+/// Returns the instructions for the user. Texts from the provider are included only if they cannot affect the terminal.
 fn describe_authorization(authorization: &DeviceAuthorization) -> Result<String> {
     let DeviceAuthorization { user_code, verification_uri, verification_uri_complete, expires_in, .. } = authorization;
     let texts = [Some(user_code), Some(verification_uri), verification_uri_complete.as_ref()];
@@ -119,7 +120,7 @@ fn describe_authorization(authorization: &DeviceAuthorization) -> Result<String>
         format!("Open {verification_uri} in a browser, and enter the code {user_code} within {minutes} min.\n");
     if let Some(url) = verification_uri_complete {
         check_provider_url(url).map_err(fail)?;
-        text += &format!("Or open {url} and compare the code.\n");
+        text += &format!("Or open {url}, and check that the page shows the same code.\n");
     }
     Ok(text)
 }
@@ -132,8 +133,9 @@ fn poll_token(
     authorization: &DeviceAuthorization,
     info: &OidcLoginInfo,
 ) -> Result<SecretText> {
-    let mut pause = authorization.interval.map_or(PAUSE, |seconds| Duration::from_secs(seconds.clamp(1, 60)));
-    let end = Instant::now() + Duration::from_secs(authorization.expires_in).min(PATIENCE);
+    let mut pause =
+        authorization.interval.map_or(DEFAULT_POLL_INTERVAL, |seconds| Duration::from_secs(seconds.clamp(1, 60)));
+    let end = Instant::now() + Duration::from_secs(authorization.expires_in).min(BROWSER_LOGIN_TIMEOUT);
     let code = authorization.device_code.reveal();
     let form = [("grant_type", GRANT), ("device_code", code), ("client_id", client_id)];
     let expired = || fail("the code has expired; run the command again");
@@ -142,7 +144,7 @@ fn poll_token(
         if Instant::now() >= end {
             return Err(expired());
         }
-        // A lost connection does not end the login.
+        // After a lost connection, polling continues.
         let Ok(response) = post_form(client, endpoint, &form) else { continue };
         if response.status().is_server_error() {
             continue;
@@ -155,7 +157,7 @@ fn poll_token(
         match (answer.id_token, answer.error.as_str()) {
             (Some(token), _) => return Ok(token),
             (None, "authorization_pending") => {}
-            (None, "slow_down") => pause += PAUSE,
+            (None, "slow_down") => pause += DEFAULT_POLL_INTERVAL,
             (None, "expired_token") => return Err(expired()),
             (None, "") => return Err(fail(format!("{} has sent no ID token", describe_provider(info)))),
             (None, _) => {
@@ -169,7 +171,7 @@ fn poll_token(
 fn post_form(client: &Client, url: &str, form: &[(&str, &str)]) -> Result<Response> {
     let body = serde_urlencoded::to_string(form).context(Phase::Control, || "encode the request")?;
     let request = client.post(url).header(CONTENT_TYPE, "application/x-www-form-urlencoded").body(body);
-    let sent = request.header(ACCEPT, "application/json").timeout(DEADLINE).send();
+    let sent = request.header(ACCEPT, "application/json").timeout(REQUEST_TIMEOUT).send();
     sent.map_err(|error| {
         let why = format!("no response from {url}{}", http::describe_clock(&error));
         Error::with_source(Phase::Control, why, error.without_url()).with_code(ErrorCode::OidcProvider)
@@ -181,7 +183,7 @@ fn read_text(response: Response) -> Result<String> {
     Ok(String::from_utf8_lossy(&body).into_owned())
 }
 
-/// Reads an error response. If it has another format, its status is returned as the error.
+/// Parses an error response. If its format is unknown, returns its status as the error.
 fn read_refusal(response: Response) -> TokenResponse {
     let status = response.status();
     let refusal = serde_json::from_str::<TokenResponse>(&http::read_error_response(response)).unwrap_or_default();
@@ -199,7 +201,7 @@ fn describe_refusal(refusal: &TokenResponse) -> String {
     })
 }
 
-/// Returns the name of this host, after which the token is named.
+/// Returns the name of this host, which becomes part of the token's name.
 fn read_host_name() -> String {
     let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     name.trim().to_owned()

@@ -1,10 +1,13 @@
 //! Options of the operator's commands.
 
 use super::add_machine::AddOptions;
-use super::machine_details::{LogOptions, OneMachineOptions};
+use super::allocate_machine::AllocateOptions;
+use super::machine_details::event_lists::{EventOptions, HistoryOptions};
+use super::machine_details::{LogOptions, ShowMachineOptions};
+use super::machine_list::ListMachinesOptions;
 use super::order_options::{PlanMachineOptions, ReinstallOrderOptions};
 use crate::commands::layout_from_machine::FromMachineOptions;
-use crate::object_list::ListOptions;
+use crate::object_list::{DocumentOptions, ListOptions};
 use bmc::PowerAction;
 use clap::builder::FalseyValueParser;
 use clap::{Args, Subcommand};
@@ -45,55 +48,51 @@ pub enum MachineCommand {
     #[command(visible_alias = "ls")]
     List(ListMachinesOptions),
     /// Show everything about one machine: state, failure, file, hardware, and the timeline of its last installation.
-    Show(OneMachineOptions),
+    Show(ShowMachineOptions),
     /// List the stored events of a machine, the oldest first.
-    Events(OneMachineOptions),
+    Events(EventOptions),
     /// Print the console log of a machine: the output of ramdisk and agent during its last boots.
     Logs(LogOptions),
-    /// List the orders and ended installations of a machine, the oldest first.
-    History(OneMachineOptions),
+    /// List the orders and the finished installations of a machine, successful or failed, the oldest first.
+    History(HistoryOptions),
     /// Print what the next boot of a machine would do, disk by disk; the same as `drophammer plan --machine`.
     Plan(PlanMachineOptions),
     /// Create the machine file of a registered machine, with its MACs and its size. With --image, the file also contains
     /// an allocation, and the machine is installed.
+    #[command(visible_alias = "create")]
     Add(AddOptions),
+    /// Install free machines: add an allocation to their files.
+    Allocate(AllocateOptions),
     /// Order a reinstall: the image is replaced; disks without wipeonreinstall are preserved.
     Reinstall(ReinstallOrderOptions),
     /// Lock machines, with a reason that is written to their files. Nothing can be ordered for a locked machine, and it can
     /// be neither freed nor allocated.
     Lock(LockOptions),
     /// Unlock machines.
-    Unlock(UnlockOptions),
-    /// Free a machine: remove the allocation from its file, and power the machine off if its management controller is known.
-    /// The disks are unchanged, and the machine waits in the ramdisk after its next boot over PXE.
-    Free(OneMachineOptions),
+    Unlock(NamedMachinesOptions),
+    /// Free machines: remove the allocations from their files, and power the machines off if their management controllers are
+    /// known. The disks are unchanged, and a machine waits in the ramdisk after its next boot over PXE.
+    Free(NamedMachinesOptions),
     /// Change the OS parameters in a machine file.
     Modify(ModifyMachineOptions),
     /// Power a machine on or off through its management controller, set its next boot to PXE, or print its power state.
     Power(PowerOptions),
-    /// Migrate a machine to the hardware of another machine: order, show, approve, cancel or finish the migration.
+    /// Migrate a machine to the hardware of another machine: order, show, approve, cancel or finish the migration. To
+    /// copy single disks between two hosts without a server, use `drophammer move`.
     Move(MoveOptions),
     /// Record the installations that the install markers of machines describe, after the server has lost its own
-    /// records. The machines then boot their disks.
+    /// records. The machines then boot their disks. For a machine that another installer has installed, run `drophammer
+    /// adopt` on that machine instead.
     Adopt(AdoptOptions),
-    /// Print the command that carries out a reinstall on the running machine. With the digest in the command, the
-    /// machine detects a kernel, ramdisk or kernel command line that was replaced in transit. Such a replacement is
-    /// possible if the server uses plain HTTP.
+    /// Print the `drophammer reinstall` command for the running machine, with the digest of kernel, ramdisk and kernel
+    /// command line. With this digest, the machine detects a kernel, ramdisk or kernel command line that was replaced
+    /// in transit. Such a replacement is possible if the server uses plain HTTP.
     BootDigest(BootDigestOptions),
     /// Confirm that the records of these machines are up to date after the database was restored from a backup. The server neither
     /// installs nor migrates a machine whose record is not confirmed.
     Confirm(ConfirmOptions),
     /// Move the records of a machine to its new id, after a new mainboard or new firmware has changed the id.
     Rename(RenameOptions),
-}
-
-#[derive(Debug, Args)]
-pub struct ListMachinesOptions {
-    #[command(flatten)]
-    pub list: ListOptions,
-    /// Repeat the list every two seconds, until Ctrl-C.
-    #[arg(short, long, env = "DROPHAMMER_WATCH", value_parser = FalseyValueParser::new())]
-    pub watch: bool,
 }
 
 #[derive(Debug, Args)]
@@ -114,8 +113,11 @@ pub enum LayoutCommand {
     List(ListOptions),
     /// Print a layout as YAML.
     Show {
+        /// Id of the layout.
         #[arg(value_name = "ID")]
         id: String,
+        #[command(flatten)]
+        format: DocumentOptions,
     },
     /// Create a layout from a file. Fails if the server already has a layout with this id.
     #[command(visible_alias = "add")]
@@ -134,7 +136,9 @@ pub enum LayoutCommand {
     /// everything else.
     FromMachine(FromMachineOptions),
     /// Delete a layout that is not in use.
+    #[command(visible_alias = "rm")]
     Delete {
+        /// Id of the layout.
         #[arg(value_name = "ID")]
         id: String,
     },
@@ -163,6 +167,7 @@ pub enum VolumeCommand {
         list: ListOptions,
     },
     /// Add the volumes and storage classes in a file to a machine file.
+    #[command(visible_alias = "create")]
     Add {
         /// The machine's id or its name.
         #[arg(value_name = "ID")]
@@ -176,10 +181,12 @@ pub enum VolumeCommand {
         /// Name of the volume.
         #[arg(value_name = "NAME")]
         name: String,
+        #[command(flatten)]
+        format: DocumentOptions,
     },
     /// Remove a volume from a machine file. The data of the volume is preserved, but drophammer no longer manages the
     /// volume.
-    #[command(alias = "rm")]
+    #[command(visible_alias = "rm")]
     Delete {
         /// The machine's id or its name.
         #[arg(value_name = "ID")]
@@ -222,7 +229,7 @@ pub struct LockOptions {
 }
 
 #[derive(Debug, Args)]
-pub struct UnlockOptions {
+pub struct NamedMachinesOptions {
     /// Ids or names of machines.
     #[arg(value_name = "ID", required = true)]
     pub machines: Vec<String>,
@@ -255,7 +262,7 @@ pub struct ConfirmOptions {
     /// Ids or names of machines.
     #[arg(value_name = "ID")]
     pub machines: Vec<String>,
-    /// Confirm all machines, including those that are added later.
+    /// Confirm all machines. Machines that are added later also do not need confirmation.
     #[arg(long)]
     pub all: bool,
 }
@@ -286,7 +293,7 @@ pub enum PowerCommand {
 }
 
 impl PowerCommand {
-    /// Returns the action; `None` for a query.
+    /// Returns the power action; `None` if only the power state is queried.
     pub(crate) fn action(self) -> Option<PowerAction> {
         match self {
             PowerCommand::On => Some(PowerAction::On),
@@ -379,10 +386,10 @@ pub struct MoveOptions {
 
 #[derive(Debug, Args)]
 pub struct RenameOptions {
-    /// Previous id.
+    /// Previous id of the machine.
     #[arg(value_name = "OLD")]
     pub old: String,
-    /// New id.
+    /// New id of the machine.
     #[arg(value_name = "NEW")]
     pub new: String,
 }

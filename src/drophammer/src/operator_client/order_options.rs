@@ -7,8 +7,8 @@ use std::path::PathBuf;
 /// Overrides of a reinstall. An override applies to one order.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Args)]
 pub struct ReinstallOverrideOptions {
-    /// Reinstall even if the disk with / does not contain an install marker of this machine, for example after the disk
-    /// was replaced.
+    /// Reinstall even if the disk with the root filesystem (/) does not contain an install marker of this machine, for
+    /// example after the disk was replaced.
     #[arg(long)]
     pub without_marker: bool,
     /// Use the layout of the machine file even if this layout wipes disks that the installed layout preserves.
@@ -27,7 +27,7 @@ pub struct ReinstallOverrideOptions {
 }
 
 impl ReinstallOverrideOptions {
-    /// Returns the request for a reinstall with these overrides.
+    /// Returns the request for a reinstall of this machine with this image and these overrides.
     pub(crate) fn to_request(&self, machine: &str, image: &str) -> ReinstallRequest {
         let ReinstallOverrideOptions { without_marker, change_promise, give_up, replace_newer, apply_allocation } =
             self.clone();
@@ -70,7 +70,8 @@ pub struct PlanMachineOptions {
 
 #[derive(Debug, Args)]
 pub struct ReinstallOrderOptions {
-    /// Ids or names of machines. Several machines are reinstalled as a rollout, in this order, which requires --at-most.
+    /// Ids or names of machines. Several machines are reinstalled as a rollout, in this order, which requires --at-most
+    /// and a confirmation by the number of machines (--yes).
     #[arg(value_name = "ID", required_unless_present_any = ["plans", "filter"])]
     pub machines: Vec<String>,
     /// Id of the new image.
@@ -88,19 +89,26 @@ pub struct ReinstallOrderOptions {
     #[command(flatten)]
     pub rollout: RolloutLimitOptions,
     /// Start the reinstall now: set the machine to boot over PXE next and power-cycle it, through the controller in
-    /// `bmc:` of its machine file. In a rollout, the server does this for each machine when it is its turn.
+    /// `bmc:` of its machine file. In a rollout, the server does this for each machine as soon as it has ordered the
+    /// reinstall of the machine.
     #[arg(long)]
     pub now: bool,
-    /// Order the reinstall although its plan is refused. The server plans the reinstall with the hardware that the machine has
-    /// registered last; after a repair, the machine may accept what this plan refuses.
+    /// Order the reinstall even if its plan is refused. The server plans the reinstall with the hardware that the
+    /// machine has registered last. If the hardware was repaired since, the machine's own plan at its next boot may
+    /// succeed.
     #[arg(long, conflicts_with_all = ["at_most", "start", "window", "filter", "stop_after"])]
     pub ignore_plan: bool,
     /// Cancel the reinstall order. This is possible only until the reinstall has started.
-    #[arg(long, conflicts_with_all = ORDERED, conflicts_with_all = ["plans", "now", "at_most", "start", "window", "filter"])]
+    #[arg(long, conflicts_with_all = ORDERED, conflicts_with_all = ["plans", "now", "at_most", "start", "window", "filter", "yes"])]
     pub cancel: bool,
+    /// Number of machines that will be reinstalled, which confirms an order for several machines or with --filter. Without
+    /// this option, the command prompts for the number.
+    #[arg(long, value_name = "COUNT")]
+    pub yes: Option<usize>,
 }
 
-/// Limits of a rollout. With one of these options, the server orders the reinstalls itself when it is their turn.
+/// Limits of a rollout. With one of these options, the server itself orders each reinstall when the turn of its machine
+/// comes.
 #[derive(Debug, Clone, Default, Args)]
 pub struct RolloutLimitOptions {
     /// Reinstall at most this number of machines at the same time. The server orders the next reinstall when one has ended.
@@ -130,6 +138,6 @@ impl ReinstallOrderOptions {
     }
 }
 
-/// Options that describe an order on the command line.
+/// Names of the options that specify an order on the command line.
 const ORDERED: [&str; 7] =
     ["image", "without_marker", "change_promise", "give_up", "replace_newer", "apply_allocation", "ignore_plan"];

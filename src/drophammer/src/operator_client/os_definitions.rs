@@ -2,7 +2,7 @@
 
 use super::options::{ParameterOptions, ServerOptions};
 use super::{OperatorClient, OperatorResponse, encode_segment, print_json, print_refusal};
-use crate::object_list::{ListCell, ListColumn, ListOptions, ObjectList, print_list};
+use crate::object_list::{ListCell, ListColumn, ListOptions, ObjectList, RecordOptions, print_list, print_value};
 use api::metal_api::os_definitions::{OsDefinitionResponse, OsMachineResponse};
 use api::metal_api::os_parameters::{OsParameterChanges, StoredOsParameters};
 use clap::builder::FalseyValueParser;
@@ -40,8 +40,11 @@ pub enum OsCommand {
     /// Show an OS definition: the descriptions of its parameters, and the machines that use the definition, each with
     /// the os_version from which it was installed.
     Show {
+        /// Name of the OS definition.
         #[arg(value_name = "NAME")]
         name: String,
+        #[command(flatten)]
+        format: RecordOptions,
     },
     /// Change the parameters for all machines with a definition or a variant. Parameters of a definition that does not exist yet are stored
     /// unchecked.
@@ -72,18 +75,19 @@ pub fn run_os_command(options: &OsOptions) -> Result<CommandOutcome> {
             let path = format!("/v1/os{}/parameters", encode_segment(name));
             change_parameters(&server, &path, parameters, options.json)
         }
-        OsCommand::Show { name } => {
+        OsCommand::Show { name, format } => {
             let path = format!("/v1/os{}", encode_segment(name));
             match server.send_json::<OsDefinitionResponse>(server.request(Method::GET, &path))? {
                 OperatorResponse::Refused(why) => Ok(print_refusal(&why)),
-                OperatorResponse::Good(shown) if options.json => print_json(&shown),
-                OperatorResponse::Good(shown) => print_text(&format_definition(&shown)).map(|()| CommandOutcome::Good),
+                OperatorResponse::Good(shown) => {
+                    print_value(&shown, format.show_format(options.json)?, format_definition)
+                }
             }
         }
     }
 }
 
-/// Changes the parameters that are stored at an endpoint, and prints the names of the parameters that are stored now.
+/// Changes the parameters at an endpoint of the server, and prints the names of the parameters that are set now.
 ///
 /// # Errors
 /// Fails as [`super::run_machine_command`] does.
@@ -180,7 +184,7 @@ fn format_definition(shown: &OsDefinitionResponse) -> String {
     if machines.is_empty() { text } else { text + "\n" + &format_machines(machines, shown.os_version.as_deref()) }
 }
 
-/// Formats the machines that use the definition. `now` is the current os_version of the definition.
+/// Formats the machines that use the definition. `now` is the definition's current `os_version`.
 fn format_machines(machines: &[OsMachineResponse], now: Option<&str>) -> String {
     let mut rows = vec![["machine", "os", "installed", "os_version", ""].map(str::to_owned)];
     rows.extend(machines.iter().map(|machine| {

@@ -1,30 +1,32 @@
-//! Sends the same request for each of several machines.
+//! Commands that send the same request for each of several machines.
 
+use super::machine_list::name_or_id;
 use super::{OperatorClient, OperatorResponse, find_machine, print_refusal};
 use api::operator::MachineSummary;
 use common::error::Result;
 use common::exit_status::CommandOutcome;
 use common::output::print_text;
 use reqwest::blocking::RequestBuilder;
+use serde::de::DeserializeOwned;
 
-/// Function that describes the effect of a request on a machine. The arguments are the summaries of the machine before
-/// and after the request.
-type ChangeDescription = dyn Fn(&MachineSummary, &MachineSummary) -> String;
+/// Function that describes the effect of a request on a machine. Its arguments are the summary of the machine before the
+/// request, and the response.
+type ChangeDescription<'a, T> = dyn Fn(&MachineSummary, &T) -> String + 'a;
 
-/// Sends the request that `build` returns for the id of each named machine, and prints the refusals. Returns the machines
-/// that accepted the request, in their new state, and the exit status. If `describe` is specified, prints the text that
-/// `describe` returns for each of these machines.
+/// Sends the request that `build` returns for each named machine, and prints refusals. Returns the responses for the
+/// machines that accepted the request, and the outcome. If `describe` is given, also prints its text for
+/// each of these machines.
 ///
 /// # Errors
 /// Returns an error if the server cannot be reached, or the text cannot be printed.
-pub(crate) fn send_for_each(
+pub(crate) fn send_for_each<T: DeserializeOwned>(
     server: &OperatorClient,
     all: &[MachineSummary],
     names: &[String],
-    build: &dyn Fn(&str) -> RequestBuilder,
-    describe: Option<&ChangeDescription>,
-) -> Result<(Vec<MachineSummary>, CommandOutcome)> {
-    // If a machine is not found, its name is most likely misspelled: no request is sent for any machine.
+    build: &dyn Fn(&MachineSummary) -> RequestBuilder,
+    describe: Option<&ChangeDescription<'_, T>>,
+) -> Result<(Vec<T>, CommandOutcome)> {
+    // A name that is not found is probably misspelled. In this case, no request is sent for any machine.
     let machines: Result<Vec<&MachineSummary>, String> =
         names.iter().map(|machine| find_machine(all, machine)).collect();
     let machines = match machines {
@@ -33,8 +35,8 @@ pub(crate) fn send_for_each(
     };
     let (mut accepted, mut outcome) = (Vec::new(), CommandOutcome::Good);
     for machine in machines {
-        match server.send_json::<MachineSummary>(build(&machine.id))? {
-            OperatorResponse::Refused(why) => outcome = print_refusal(&why),
+        match server.send_json::<T>(build(machine))? {
+            OperatorResponse::Refused(why) => outcome = print_refusal(&name_subject(machine, names.len(), why)),
             OperatorResponse::Good(listed) => {
                 if let Some(describe) = describe {
                     print_text(&describe(machine, &listed))?;
@@ -44,4 +46,33 @@ pub(crate) fn send_for_each(
         }
     }
     Ok((accepted, outcome))
+}
+
+/// Returns the reason of a refusal with the name of the machine. If there is only one machine, a reason whose subject is
+/// not the machine remains unchanged.
+fn name_subject(machine: &MachineSummary, count: usize, why: String) -> String {
+    let name = name_or_id(machine);
+    match why.strip_prefix("machine is ") {
+        Some(rest) => format!("machine {name} is {rest}"),
+        None if count == 1 || why.contains(name) => why,
+        None => format!("{name}: {why}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_refusal_for_one_of_several_machines_contains_its_name() {
+        let machine = MachineSummary { name: "web-1".to_owned(), ..MachineSummary::default() };
+        for (count, why, expected) in [
+            (1, "no image", "no image"),
+            (2, "no image", "web-1: no image"),
+            (1, "machine is locked: repair", "machine web-1 is locked: repair"),
+            (2, "machine web-1 is locked", "machine web-1 is locked"),
+        ] {
+            assert_eq!(name_subject(&machine, count, why.to_owned()), expected);
+        }
+    }
 }

@@ -1,4 +1,4 @@
-//! `drophammer machine reinstall --plan FILE`: orders exactly a saved plan.
+//! `drophammer machine reinstall --plan FILE`: orders a reinstall that carries out exactly a saved plan.
 
 use super::machine_list::name_or_id;
 use super::{OperatorClient, OperatorResponse, find_machine};
@@ -15,8 +15,8 @@ use std::path::Path;
 
 type PlannedOrder<'a> = std::result::Result<(&'a MachineSummary, Option<ReinstallRequest>), String>;
 
-/// Reads the saved plan, and returns its machine and the order that approves it. `named` is the machine that the command
-/// line names, if any. The inner error is the reason why the plan cannot be ordered.
+/// Reads the saved plan. Returns the machine of the plan, and the order that approves the plan. `named` is the machine
+/// on the command line, if there is one. The inner error is the reason why the plan cannot be ordered.
 pub(super) fn read_planned_order<'a>(
     server: &OperatorClient,
     all: &'a [MachineSummary],
@@ -56,7 +56,7 @@ pub(super) fn read_planned_order<'a>(
     Ok(Ok((machine, Some(ReinstallRequest { approved: Some(saved.approval().clone()), ..request.clone() }))))
 }
 
-/// Requests the inputs for planning a reinstall that is not ordered.
+/// Requests the inputs for planning a reinstall that is not ordered yet.
 ///
 /// # Errors
 /// Returns an error if the server cannot be reached, or does not support such plans.
@@ -85,8 +85,8 @@ pub(crate) fn fetch_reinstall_preview(
     }
 }
 
-/// Returns the reason why the response does not describe the reinstall, or `None` if it does. Servers of earlier versions ignore the
-/// query, and return the inputs of the order that is open, or of the installed system.
+/// Returns the reason why the response does not belong to this reinstall; `None` if it does. Servers of earlier
+/// versions ignore the query, and return the inputs for the open order or for the installed system.
 fn explain_other_plan(preview: &PlanInput, asked: &ReinstallRequest) -> Option<String> {
     let (machine, image) = (&preview.machine, &asked.imageid);
     let allocation = machine.allocation.as_ref()?;
@@ -137,7 +137,7 @@ mod tests {
         let moving = Some(MigrationOffer {
             order: "o".to_owned(),
             part: MigrationSide::Send,
-            begun: false,
+            started: false,
             awaits_approval: false,
             peer: None,
             carried: None,

@@ -1,5 +1,5 @@
-//! `drophammer machine power`: carries out a power action on a machine or prints its power state, through the server or
-//! directly through its management controller.
+//! `drophammer machine power`: performs a power action on a machine, or prints its power state, through the server or
+//! directly through the machine's management controller.
 
 use super::options::{ControllerOptions, PowerOptions};
 use super::{OperatorClient, OperatorResponse, find_machine, print_json, print_refusal};
@@ -16,21 +16,21 @@ use reqwest::Method;
 use std::fmt::Display;
 use std::time::Duration;
 
-/// Timeout of a request to the server. Controllers are slow, and the server sends them several requests for each action.
-const ANSWER: Duration = Duration::from_secs(300);
+/// Timeout of a request to the server. Controllers are slow, and each action requires several requests to them.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(300);
 
-/// Environment variable that contains the password if no password file is specified.
+/// Environment variable with the password for the controller, for use without a password file.
 const PASSWORD: &str = "DROPHAMMER_BMC_PASSWORD";
 
-/// Result of the command.
+/// Result of a power command.
 #[derive(Debug, Clone, Copy)]
 enum PowerResult {
     Switched(PowerAction),
     State(PowerState),
 }
 
-/// Carries out the command directly through the controller named on the command line. Returns `None` if no controller
-/// is named.
+/// Performs the command directly through the controller on the command line. Returns `None` if the command line names
+/// no controller.
 pub(crate) fn switch_directly(asked: &PowerOptions, json: bool) -> Option<Result<CommandOutcome>> {
     let address = asked.controller.bmc.as_deref()?;
     let done = read_controller(address, &asked.controller).and_then(|bmc| {
@@ -69,7 +69,7 @@ fn read_controller(address: &str, asked: &ControllerOptions) -> Result<Bmc> {
     })
 }
 
-/// Carries out the command through the server.
+/// Performs the command through the server.
 pub(crate) fn switch_through_server(
     server: &OperatorClient,
     all: &[MachineSummary],
@@ -92,8 +92,8 @@ pub(crate) fn switch_through_server(
     }
 }
 
-/// Power-cycles the machine into PXE, so that the machine carries out its reinstall or migration order now. If the
-/// power cycle fails, the reinstall or migration order remains open.
+/// Power-cycles the machine into PXE, so that it carries out its reinstall order or migration now. If the power cycle
+/// fails, the order remains open.
 ///
 /// # Errors
 /// Returns an error if the machine cannot be power-cycled.
@@ -107,7 +107,8 @@ pub(crate) fn power_cycle_now(
     for action in [PowerAction::Pxe, PowerAction::Cycle] {
         match request_power(server, machine, action)? {
             OperatorResponse::Refused(why) => {
-                // The order is stored, so that this is a failure (exit status 1), not a refusal.
+                // The order was placed, so the refused restart is reported as a failure (exit status 1) and not as a
+                // refusal.
                 let what = format!("the {ordered} is ordered, but {name} could not be restarted: {why}");
                 return Err(Error::new(Phase::Control, what));
             }
@@ -126,12 +127,12 @@ fn request_power(
     action: PowerAction,
 ) -> Result<OperatorResponse<PowerRequest>> {
     let path = format!("/v1/machine/{}/power", machine.id);
-    server.send_json(server.request(Method::POST, &path).timeout(ANSWER).json(&PowerRequest { action }))
+    server.send_json(server.request(Method::POST, &path).timeout(REQUEST_TIMEOUT).json(&PowerRequest { action }))
 }
 
 fn request_state(server: &OperatorClient, machine: &MachineSummary) -> Result<OperatorResponse<PowerStateResponse>> {
     let path = format!("/v1/machine/{}/power", machine.id);
-    server.send_json(server.request(Method::GET, &path).timeout(ANSWER))
+    server.send_json(server.request(Method::GET, &path).timeout(REQUEST_TIMEOUT))
 }
 
 fn print_result(machine: &str, result: PowerResult, json: bool) -> Result<CommandOutcome> {

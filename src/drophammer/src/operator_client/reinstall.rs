@@ -1,20 +1,24 @@
-//! `drophammer machine reinstall`: orders or cancels a reinstall, and describes the next steps.
+//! `drophammer machine reinstall`: orders or cancels a reinstall, and prints the next steps.
 
 use super::order_options::ReinstallOrderOptions;
+use super::rollout_confirmation::OrderedMachines;
 use super::{
     OperatorClient, OperatorResponse, boot_digest, find_machine, planned_reinstall, power, print_json, print_refusal,
     rollouts,
 };
 use ::api::operator::MachineSummary;
+use ::api::operator::order_log::describe_replaced_order;
 use ::api::operator::reinstalls::ReinstallRequest;
 use ::api::rollouts::PLAN_REFUSED;
 use common::error::Result;
+use common::error_code::ErrorCode;
 use common::exit_status::CommandOutcome;
 use common::format::terminal_escaping::escape_line;
 use common::output::print_text;
 use model::allocation::ApprovedPlan;
 use reqwest::Method;
 use site::effective_allocation::{AllocationDifference, UNRECORDED};
+use std::slice;
 
 pub(crate) fn reinstall_machine(
     server: &OperatorClient,
@@ -33,6 +37,11 @@ pub(crate) fn reinstall_machine(
         Ok(found) => found,
         Err(why) => return Ok(print_refusal(&why)),
     };
+    if let (Some(order), Some(_)) = (&order, asked.yes)
+        && let Err(why) = OrderedMachines::new(all, slice::from_ref(order)).confirm(asked.yes, false)?
+    {
+        return Ok(print_refusal(&why));
+    }
     let path = format!("/v1/machine/{}/reinstall", machine.id);
     let request = match &order {
         None => server.request(Method::DELETE, &path),
@@ -46,7 +55,7 @@ pub(crate) fn reinstall_machine(
             let text = describe_next_steps(machine, &listed, command.as_deref()) + &describe_approval(approved);
             match json {
                 true => drop(print_json(&listed)?),
-                // The other lines explain how to start the reinstall, which `--now` does.
+                // The instructions for starting the reinstall are omitted, because `--now` starts it.
                 false if asked.now => print_text(&(describe_order(machine, &listed) + &describe_approval(approved)))?,
                 false => print_text(&text)?,
             }
@@ -59,12 +68,14 @@ pub(crate) fn reinstall_machine(
     }
 }
 
-/// Returns the query with which the server refuses an order whose plan is refused. Servers of earlier versions ignore it.
+/// Returns the query parameter with which the server refuses an order if its plan is refused. Servers of earlier
+/// versions ignore it.
 fn order_query(asked: &ReinstallOrderOptions) -> &'static str {
     if asked.ignore_plan { "" } else { "?check_plan=true" }
 }
 
-/// Adds the commands that show the plan and ignore it, if the order was refused because its plan is refused.
+/// If the order was refused because of its plan, adds the commands that show the plan, or order the reinstall in spite
+/// of it.
 fn add_plan_remedy(why: &str, asked: &ReinstallOrderOptions) -> String {
     let (Some(machine), Some(image)) = (asked.machines.first(), &asked.image) else { return why.to_owned() };
     if !why.starts_with(PLAN_REFUSED) {
@@ -75,8 +86,8 @@ fn add_plan_remedy(why: &str, asked: &ReinstallOrderOptions) -> String {
     )
 }
 
-/// Returns the machine, and the reinstall to order. Returns `None` instead of a reinstall if the open order must be
-/// canceled. The inner error is the reason why nothing is ordered.
+/// Returns the machine, and the reinstall to order. The reinstall is `None` if the open order must be canceled. The
+/// inner error is the reason why nothing can be ordered.
 fn find_order<'a>(
     server: &OperatorClient,
     all: &'a [MachineSummary],
@@ -91,10 +102,20 @@ fn find_order<'a>(
         return planned_reinstall::read_planned_order(server, all, named, file);
     }
     let Some(machine) = named else { return Ok(Err("the machine is missing: specify its id or its name".to_owned())) };
+    if asked.image.is_some() && machine.allocation.is_none() && !machine.new {
+        return Ok(Err(explain_missing_allocation(machine)));
+    }
     Ok(Ok((machine, asked.image.as_ref().map(|image| asked.overrides.to_request(&machine.id, image)))))
 }
 
-/// Describes the reinstall order and its effects on the allocation, or the cancellation of a reinstall order.
+pub(super) fn explain_missing_allocation(machine: &MachineSummary) -> String {
+    let name = display_name(machine);
+    ErrorCode::ReinstallRefused.annotate(format!(
+        "machine {name} cannot be reinstalled: it is free; `drophammer machine allocate {name} --image IMAGE` installs it"
+    ))
+}
+
+/// Describes the reinstall order and its effects on the allocation, or its cancellation.
 fn describe_order(before: &MachineSummary, now: &MachineSummary) -> String {
     let name = display_name(now);
     let Some(order) = &now.order else {
@@ -104,10 +125,12 @@ fn describe_order(before: &MachineSummary, now: &MachineSummary) -> String {
     let (image, id) = (escape_line(&order.image), escape_line(&order.id));
     let notes = describe_differences(&now.differences, now.allocation_unrecorded);
     let notes: String = notes.iter().map(|note| format!("{note}\n")).collect();
-    format!("{name} will be reinstalled with {image}{from} at its next boot over PXE; order {id}.\n{notes}")
+    let replaced = now.replaced.as_ref().map(|replaced| escape_line(&describe_replaced_order(replaced)).into_owned());
+    let replaced = replaced.map(|replaced| format!("This order {replaced}.\n")).unwrap_or_default();
+    format!("{name} will be reinstalled with {image}{from} at its next boot over PXE; order {id}.\n{replaced}{notes}")
 }
 
-/// Describes the effects of a reinstall on the allocation, one line for each difference between the machine file and
+/// Describes the effects of a reinstall on the allocation, with a line for each difference between the machine file and
 /// the installed allocation.
 pub(crate) fn describe_differences(differences: &[AllocationDifference], is_unrecorded: bool) -> Vec<String> {
     let is_applied = differences.iter().all(AllocationDifference::is_applied);
@@ -126,7 +149,7 @@ pub(crate) fn describe_differences(differences: &[AllocationDifference], is_unre
     summary.into_iter().chain(lines).collect()
 }
 
-/// Describes the approval that the order contains, if any.
+/// Describes the approval in the order; empty if there is none.
 fn describe_approval(approved: Option<&ApprovedPlan>) -> String {
     let text = |approved: &ApprovedPlan| {
         format!(
@@ -141,7 +164,7 @@ fn display_name(machine: &MachineSummary) -> String {
     escape_line(if machine.name.is_empty() { &machine.id } else { &machine.name }).to_string()
 }
 
-/// Describes the order and the next steps to the operator.
+/// Describes the order and the next steps of the operator.
 pub(super) fn describe_next_steps(before: &MachineSummary, now: &MachineSummary, command: Option<&str>) -> String {
     let (name, ordered) = (display_name(now), describe_order(before, now));
     if now.order.is_none() {

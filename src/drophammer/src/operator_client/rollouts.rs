@@ -3,8 +3,14 @@
 use super::machine_list::machine_columns;
 use super::options::ServerOptions;
 use super::order_options::{ReinstallOrderOptions, RolloutLimitOptions};
-use super::{OperatorClient, OperatorResponse, find_machine, planned_reinstall, print_json, print_refusal};
-use crate::object_list::{ListColumn, ListOptions, ObjectList, print_list, select_objects};
+use super::rollout_confirmation::OrderedMachines;
+use super::watched_output::{WatchOptions, watch_responses};
+use super::{OperatorClient, OperatorResponse, find_machine, planned_reinstall, print_refusal};
+use crate::object_list::{
+    ListColumn, ListOptions, ObjectList, RecordOptions, ShowFormat, format_for_terminal, format_value, print_list,
+    print_value, select_objects,
+};
+use crate::terminal_output::table_width;
 use ::api::operator::MachineSummary;
 use ::api::operator::reinstalls::ReinstallRequest;
 use ::api::rollouts::{MemberView, RolloutCounts, RolloutRequest, RolloutState, RolloutView};
@@ -12,18 +18,21 @@ use clap::builder::FalseyValueParser;
 use clap::{Args, Subcommand};
 use common::error::Result;
 use common::exit_status::CommandOutcome;
+use common::format::table::{TableCell, TableColumn, TableFormat, format_table};
 use common::format::terminal_escaping::escape_line;
-use common::format::{format_bytes, format_columns, format_count, natural_sort_key};
-use common::output::print_text;
+use common::format::{format_bytes, format_count, natural_sort_key};
 use reqwest::Method;
 use reqwest::blocking::RequestBuilder;
+use std::io::{IsTerminal, stdin};
 use std::time::Duration;
 use time::OffsetDateTime;
 
-/// Timeout of the request that orders a rollout: the server plans the reinstall of each machine.
-const ANSWER: Duration = Duration::from_secs(300);
-/// Maximum number of machines that commands other than `rollout show` list.
-const LISTED: usize = 20;
+/// Timeout of the request that orders a rollout, for which the server plans the reinstall of each machine.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(300);
+/// Maximum number of machines in the output of commands other than `rollout show`.
+const MAXIMUM_LISTED_MACHINES: usize = 20;
+/// Minimum width of a terminal for the column with the times of the orders.
+const WIDE_ENOUGH_FOR_ORDER_TIMES: usize = 100;
 
 #[derive(Debug, Args)]
 pub struct RolloutOptions {
@@ -40,24 +49,38 @@ pub struct RolloutOptions {
 pub enum RolloutCommand {
     /// List the rollouts: state, progress, image, and the reason for a stop. The newest is last.
     #[command(visible_alias = "ls")]
-    List(ListOptions),
+    List {
+        #[command(flatten)]
+        list: ListOptions,
+        #[command(flatten)]
+        watch: WatchOptions,
+    },
     /// Print a rollout with its machines.
     Show {
+        /// Id of the rollout, as printed by `drophammer rollout list`.
         #[arg(value_name = "ID")]
         id: u32,
+        #[command(flatten)]
+        format: RecordOptions,
+        #[command(flatten)]
+        watch: WatchOptions,
     },
     /// Order no further reinstalls. Machines whose reinstall is ordered or in progress are not affected.
     Halt {
+        /// Id of the rollout, as printed by `drophammer rollout list`.
         #[arg(value_name = "ID")]
         id: u32,
     },
-    /// Order reinstalls again after a halt, or after failures. The failures so far no longer count.
+    /// Order reinstalls again after a halt, or after failures. Previous failures no longer count towards --stop-after.
     Resume {
+        /// Id of the rollout, as printed by `drophammer rollout list`.
         #[arg(value_name = "ID")]
         id: u32,
     },
-    /// End a rollout: order no further reinstalls, and cancel the orders that have not passed their point of no return.
+    /// End a rollout: order no further reinstalls, and cancel the reinstalls that have not passed their point of no
+    /// return.
     Cancel {
+        /// Id of the rollout, as printed by `drophammer rollout list`.
         #[arg(value_name = "ID")]
         id: u32,
     },
@@ -70,30 +93,53 @@ pub enum RolloutCommand {
 pub fn run_rollout_command(options: &RolloutOptions) -> Result<CommandOutcome> {
     let server = OperatorClient::new(&options.of)?;
     let request = match &options.command {
-        RolloutCommand::List(list) => {
-            return match server.send_json(server.request(Method::GET, "/v1/rollouts"))? {
-                OperatorResponse::Refused(why) => Ok(print_refusal(&why)),
-                OperatorResponse::Good(all) => {
-                    let all: Vec<RolloutView> = all;
-                    print_list(&rollout_columns(), &all, list, options.json)
-                }
-            };
+        RolloutCommand::List { list, watch } => return list_rollouts(&server, list, *watch, options.json),
+        RolloutCommand::Show { id, format, watch } => {
+            return show_rollout(&server, *id, format.show_format(options.json)?, *watch);
         }
-        RolloutCommand::Show { id } => server.request(Method::GET, &format!("/v1/rollouts/{id}")),
         RolloutCommand::Halt { id } => server.request(Method::POST, &format!("/v1/rollouts/{id}/halt")),
         RolloutCommand::Resume { id } => server.request(Method::POST, &format!("/v1/rollouts/{id}/resume")),
         RolloutCommand::Cancel { id } => server.request(Method::DELETE, &format!("/v1/rollouts/{id}")),
     };
-    let most = if matches!(options.command, RolloutCommand::Show { .. }) { usize::MAX } else { LISTED };
-    print_rollout(&server, request, options.json, most)
+    print_rollout(&server, request, ShowFormat::from_json_switch(options.json), MAXIMUM_LISTED_MACHINES)
 }
 
-/// Sends a request, and prints the rollout in the response, with its machines if there are at most `most` of them.
-fn print_rollout(server: &OperatorClient, request: RequestBuilder, json: bool, most: usize) -> Result<CommandOutcome> {
+fn list_rollouts(
+    server: &OperatorClient,
+    list: &ListOptions,
+    watch: WatchOptions,
+    json: bool,
+) -> Result<CommandOutcome> {
+    let fetch = || server.send_json::<Vec<RolloutView>>(server.request(Method::GET, "/v1/rollouts"));
+    if watch.watch {
+        return watch_responses(fetch, |all| format_for_terminal(&rollout_columns(), all, list, json));
+    }
+    match fetch()? {
+        OperatorResponse::Refused(why) => Ok(print_refusal(&why)),
+        OperatorResponse::Good(all) => print_list(&rollout_columns(), &all, list, json),
+    }
+}
+
+fn show_rollout(server: &OperatorClient, id: u32, format: ShowFormat, watch: WatchOptions) -> Result<CommandOutcome> {
+    let request = || server.request(Method::GET, &format!("/v1/rollouts/{id}"));
+    if !watch.watch {
+        return print_rollout(server, request(), format, usize::MAX);
+    }
+    let describe = |rollout: &RolloutView| format_rollout(rollout, usize::MAX);
+    watch_responses(|| server.send_json(request()), |rollout| format_value(rollout, format, describe))
+}
+
+/// Sends a request, and prints the rollout that the response contains. Also prints the machines of the rollout if there
+/// are at most `most`.
+fn print_rollout(
+    server: &OperatorClient,
+    request: RequestBuilder,
+    format: ShowFormat,
+    most: usize,
+) -> Result<CommandOutcome> {
     match server.send_json::<RolloutView>(request)? {
         OperatorResponse::Refused(why) => Ok(print_refusal(&why)),
-        OperatorResponse::Good(rollout) if json => print_json(&rollout),
-        OperatorResponse::Good(rollout) => print_text(&format_rollout(&rollout, most)).map(|()| CommandOutcome::Good),
+        OperatorResponse::Good(rollout) => print_value(&rollout, format, |rollout| format_rollout(rollout, most)),
     }
 }
 
@@ -115,12 +161,18 @@ pub(super) fn order_rollout(
             "{count} cannot be reinstalled all at once; specify --at-most N, the maximum number of reinstalls at the same time"
         )));
     };
+    if (members.len() > 1 || !asked.rollout.filter.is_empty() || asked.yes.is_some())
+        && let Err(why) = OrderedMachines::new(all, &members).confirm(asked.yes, stdin().is_terminal())?
+    {
+        return Ok(print_refusal(&why));
+    }
     let body = RolloutRequest { members, at_most, stop_after, start, window, power_cycle: asked.now };
-    let request = server.request(Method::POST, "/v1/rollouts").timeout(ANSWER).json(&body);
-    print_rollout(server, request, json, LISTED)
+    let request = server.request(Method::POST, "/v1/rollouts").timeout(REQUEST_TIMEOUT).json(&body);
+    print_rollout(server, request, ShowFormat::from_json_switch(json), MAXIMUM_LISTED_MACHINES)
 }
 
-/// Returns the reinstalls in the order in which they start. The inner error is the reason why nothing is ordered.
+/// Returns the reinstalls in the order in which they will start. The inner error is the reason why nothing can be
+/// ordered.
 fn collect_members(
     server: &OperatorClient,
     all: &[MachineSummary],
@@ -157,7 +209,7 @@ fn collect_members(
     }))
 }
 
-/// Sorts the machines as `machine list` does.
+/// Sorts the machines in the order of `machine list`.
 fn sort_naturally(mut machines: Vec<&MachineSummary>) -> Vec<&MachineSummary> {
     machines.sort_by(|one, other| natural_sort_key(&one.name).cmp(&natural_sort_key(&other.name)));
     machines
@@ -189,7 +241,7 @@ fn state_word(rollout: &RolloutView) -> &'static str {
     }
 }
 
-/// Describes the members, such as `3 of 8 done, 2 in progress, 1 failed`.
+/// Describes the progress of a rollout, such as `3 of 8 done, 2 in progress, 1 failed`.
 fn describe_counts(rollout: &RolloutView) -> String {
     let RolloutCounts { ordered, installing, done, failed, skipped, .. } = rollout.counts;
     let parts = [(ordered + installing, "in progress"), (failed, "failed"), (skipped, "skipped")];
@@ -201,7 +253,8 @@ fn to_minute(time: &str) -> String {
     time.get(..16).map_or_else(|| time.to_owned(), |minute| minute.replace('T', " "))
 }
 
-/// Formats a rollout with its members, if there are at most `most` of them, and the next steps.
+/// Formats a rollout and the next steps of the operator. The members of the rollout are included if there are at most
+/// `most`.
 fn format_rollout(rollout: &RolloutView, most: usize) -> String {
     let RolloutView { id, limits, images, created, created_by, reason, .. } = rollout;
     let reason = if reason.is_empty() { String::new() } else { format!(": {}", escape_line(reason)) };
@@ -223,22 +276,35 @@ fn format_rollout(rollout: &RolloutView, most: usize) -> String {
     if rollout.members.len() > most {
         return head + &format!("List the machines:\n  drophammer rollout show {id}\n") + &describe_next_steps(rollout);
     }
-    let titles = ["MACHINE", "STATE", "ORDERED", "ENDED", "DATA LOST", "REASON"].map(str::to_owned);
-    let rows: Vec<[String; 6]> = std::iter::once(titles).chain(rollout.members.iter().map(member_row)).collect();
-    head + &format_columns(&rows) + &describe_next_steps(rollout)
+    let table = TableFormat { width: table_width(), has_titles: true, is_styled: false };
+    head + &format_members(&rollout.members, table) + &describe_next_steps(rollout)
 }
 
-fn member_row(member: &MemberView) -> [String; 6] {
-    let or_dash = |text: &str| if text.is_empty() { "-".to_owned() } else { escape_line(text).into_owned() };
+fn format_members(members: &[MemberView], table: TableFormat) -> String {
+    let column = |title: &str| TableColumn { title: title.to_owned(), ..TableColumn::default() };
+    let mut columns = Vec::from(["MACHINE", "STATE", "ORDERED", "ENDED", "DATA LOST", "REASON"].map(column));
+    columns[5].is_prose = true;
+    let mut rows: Vec<Vec<TableCell>> = members.iter().map(member_row).collect();
+    // On a narrow terminal, the ORDERED column is dropped to make room for failure reasons.
+    if table.width.is_some_and(|width| width < WIDE_ENOUGH_FOR_ORDER_TIMES) {
+        drop(columns.remove(2));
+        rows.iter_mut().for_each(|row| drop(row.remove(2)));
+    }
+    format_table(&columns, &rows, table)
+}
+
+fn member_row(member: &MemberView) -> Vec<TableCell> {
+    let or_dash = |text: &str| if text.is_empty() { "-".to_owned() } else { text.to_owned() };
     let lost = member.lost_bytes.map_or_else(|| "unknown".to_owned(), format_bytes);
-    [
+    let cells = [
         or_dash(if member.name.is_empty() { &member.machine } else { &member.name }),
         member.state.to_string(),
         or_dash(&to_minute(&member.ordered)),
         or_dash(&to_minute(&member.ended)),
         lost,
         or_dash(member.reason.lines().next().unwrap_or_default()),
-    ]
+    ];
+    cells.into_iter().map(|text| TableCell { text, style: None }).collect()
 }
 
 fn describe_next_steps(rollout: &RolloutView) -> String {

@@ -1,47 +1,30 @@
-//! Messages of the server for people: metal-api's phrases and lists of machine ids are replaced.
+//! Conversion of the server's messages for people: metal-api's phrases and lists of machine ids are replaced.
 
 use common::format::format_count;
+use common::format::machine_ids::replace_machine_ids;
 use common::format::metal_api_wording::reword_metal_phrases;
 
-/// Maximum number of machines that a message names.
-const NAMED: usize = 5;
-/// Types of objects in metal-api's messages, and their names in the singular and in the plural.
+/// Maximum number of machines whose names a message contains.
+const MAXIMUM_LISTED_MACHINES: usize = 5;
+/// Types of objects in metal-api's messages, and the product's terms for them in the singular and in the plural.
 const NOUNS: [(&str, &str, &str); 4] = [
     ("filesystemlayout", "layout", "layouts"),
     ("image", "image", "images"),
     ("machine", "machine", "machines"),
     ("size", "size", "sizes"),
 ];
-/// Beginning of metal-api's list of machines.
+/// Beginning of the list of machines in a message of metal-api.
 const IDS: &str = " is in use by machines:[";
 
-/// Returns whether the message contains ids of machines, which [`reword_message`] replaces by names.
+/// Returns whether the message contains ids of machines that [`reword_message`] would replace by names.
 pub(super) fn contains_ids(message: &str) -> bool {
-    !listed_ids(message).is_empty() || replace_ids(message, |_| String::new()) != message
+    !listed_ids(message).is_empty() || replace_machine_ids(message, |_| Some(String::new())) != message
 }
 
-/// Returns the ids in metal-api's list of machines; empty if the message has no list.
+/// Returns the ids in the list of machines in a message of metal-api; empty if there is no list.
 fn listed_ids(message: &str) -> Vec<&str> {
     let list = message.split_once(IDS).and_then(|(_, rest)| rest.strip_suffix(']'));
     list.map(|list| list.split(' ').collect()).unwrap_or_default()
-}
-
-/// Replaces the ids in `machine ID` and in commands such as `drophammer machine move ID` by names. Other ids are the subject of
-/// a message, or part of a path.
-fn replace_ids(message: &str, name_of: impl Fn(&str) -> String) -> String {
-    let mut words: Vec<String> = Vec::new();
-    for word in message.split(' ') {
-        let id = word.trim_matches(|c: char| !c.is_ascii_alphanumeric());
-        let before = |back: usize| words.len().checked_sub(back).map(|at| words[at].trim_start_matches(['`', '(']));
-        let is_subject = before(1) == Some("machine");
-        let is_argument = before(2) == Some("machine") && before(3) == Some("drophammer");
-        let is_id = id.len() == 36 && uuid::Uuid::try_parse(id).is_ok();
-        words.push(match is_id && (is_subject || is_argument) {
-            true => word.replacen(id, &name_of(id), 1),
-            false => word.to_owned(),
-        });
-    }
-    words.join(" ")
 }
 
 /// Returns the message in the product's own wording. `name_of` returns the name of the machine with an id.
@@ -51,17 +34,17 @@ pub(super) fn reword_message(message: &str, name_of: impl Fn(&str) -> String) ->
     }
     let ids = listed_ids(message);
     let Some((object, _)) = message.split_once(IDS).filter(|_| !ids.is_empty()) else {
-        return reword_metal_phrases(&replace_ids(message, name_of));
+        return reword_metal_phrases(&replace_machine_ids(message, |id| Some(name_of(id))));
     };
     let object = object.replacen("filesystemlayout ", "layout ", 1);
-    let more = ids.len().saturating_sub(NAMED);
-    let names: Vec<String> = ids.iter().take(NAMED).map(|id| name_of(id)).collect();
+    let more = ids.len().saturating_sub(MAXIMUM_LISTED_MACHINES);
+    let names: Vec<String> = ids.iter().take(MAXIMUM_LISTED_MACHINES).map(|id| name_of(id)).collect();
     let more = if more > 0 { format!(" and {}", format_count(more, "other", "others")) } else { String::new() };
     let count = format_count(ids.len(), "machine", "machines");
     format!("{object} is in use by {count}: {names}{more}", names = names.join(", "))
 }
 
-/// Rewords metal-api's message about an object that does not exist: `no filesystemlayout with id "a" found`.
+/// Rewords metal-api's message `no filesystemlayout with id "a" found`, which reports a missing object.
 fn reword_missing(message: &str) -> Option<String> {
     let (kind, rest) = message.strip_prefix("no ")?.split_once(" with id ")?;
     let (id, code) = rest.split_once(" found")?;
@@ -97,7 +80,7 @@ mod tests {
     }
 
     #[test]
-    fn ids_become_names_and_a_count() {
+    fn machine_ids_become_counted_names() {
         let name = |id: &str| format!("web-{id}");
         for (message, expected) in [
             ("filesystemlayout a is in use by machines:[1]", "layout a is in use by 1 machine: web-1"),

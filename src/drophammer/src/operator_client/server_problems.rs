@@ -1,4 +1,4 @@
-//! Problems of the server itself, such as a full disk, above the list of machines.
+//! Problems of the server itself, such as a full disk. They are printed above the list of machines.
 
 use super::{OperatorClient, OperatorResponse};
 use crate::terminal_output::{wants_colour, wants_coloured_messages};
@@ -8,8 +8,8 @@ use common::format::terminal_escaping::TextStyle;
 use common::output::print_alert;
 use reqwest::Method;
 
-/// Requests the current problems. The list is empty if they cannot be read: a server of an earlier version does not have
-/// this endpoint, and the request that the operator has made reports the other errors.
+/// Requests the current problems; empty if the request fails. Servers of earlier versions do not have this endpoint.
+/// Any other error also affects the request for the list of machines, which reports the error.
 fn fetch_problems(server: &OperatorClient) -> Vec<String> {
     match server.send_json::<Vec<ServerProblem>>(server.request(Method::GET, "/v1/problems")) {
         Ok(OperatorResponse::Good(problems)) => problems.into_iter().map(|problem| problem.message).collect(),
@@ -17,14 +17,14 @@ fn fetch_problems(server: &OperatorClient) -> Vec<String> {
     }
 }
 
-/// Prints one red line on standard error for each problem.
+/// Prints a red line for each problem on standard error.
 pub(super) fn print_problems(server: &OperatorClient) {
     for problem in fetch_problems(server) {
         print_alert(&format!("problem of the server: {problem}"), wants_coloured_messages());
     }
 }
 
-/// Returns one red line for each problem, for a list that is redrawn.
+/// Returns a red line for each problem, for a list that is redrawn on the terminal.
 pub(super) fn format_problems(server: &OperatorClient) -> String {
     format_lines(&fetch_problems(server), wants_colour())
 }

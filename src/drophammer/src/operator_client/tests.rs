@@ -1,5 +1,5 @@
 use super::machine_list::machine_columns;
-use super::reinstall::describe_next_steps;
+use super::reinstall::{describe_next_steps, explain_missing_allocation};
 use super::*;
 use crate::object_list::{ListOptions, format_for_terminal, format_wide};
 use ::api::operator::{ReinstallOrder, ReinstallOutcome as Ended, WaitingMarker};
@@ -34,8 +34,9 @@ fn order() -> ReinstallOrder {
         id,
         image,
         created,
+        created_by: text("ann"),
         attempts: 2,
-        begun: true,
+        started: true,
         without_marker: false,
         change_promise: false,
         give_up: vec![],
@@ -47,11 +48,12 @@ fn order() -> ReinstallOrder {
         attempt: None,
         given_up: false,
         handed: None,
+        unregistered: 0,
     }
 }
 
 #[test]
-fn machines_are_found_by_id_and_by_a_name_that_is_theirs_alone() {
+fn machines_are_found_by_id_and_unique_name() {
     let all = [machine("4c-1", "one"), machine("4c-2", "two"), machine("4c-3", "two"), machine("4c-4", "")];
     assert_eq!(find_machine(&all, "4C-1").unwrap().name, "one");
     assert_eq!(find_machine(&all, "one").unwrap().id, "4c-1");
@@ -62,7 +64,7 @@ fn machines_are_found_by_id_and_by_a_name_that_is_theirs_alone() {
 }
 
 #[test]
-fn no_name_is_more_than_one_step() {
+fn path_segments_are_percent_encoded() {
     assert_eq!(
         (encode_segment("debian-12.0"), encode_segment("a/b ü")),
         ("/debian-12.0".to_owned(), "/a%2Fb%20%C3%BC".to_owned())
@@ -70,7 +72,7 @@ fn no_name_is_more_than_one_step() {
 }
 
 #[test]
-fn the_list() {
+fn machine_table_shows_phase_image_and_message() {
     let outcome = |success, message: &str| {
         let (order, image) = ("o0".to_owned(), "debian-13".to_owned());
         Some(Ended { order, image, success, message: message.to_owned(), time: String::new() })
@@ -82,7 +84,8 @@ fn the_list() {
             outcome: outcome(false, "image.burn:\u{1b}[2Jno\nmore"),
             ..machine("1", "one")
         },
-        MachineSummary { order: Some(given_up), ..machine("2", "two") },
+        MachineSummary { order: Some(given_up.clone()), ..machine("2", "two") },
+        MachineSummary { order: Some(ReinstallOrder { started: false, ..given_up }), ..machine("9", "nine") },
         MachineSummary {
             locked: Some("why".to_owned()),
             project: Some("blue".to_owned()),
@@ -103,7 +106,10 @@ fn the_list() {
     let table = format_wide(&machine_columns(&all, datetime!(2026-01-01 03:00 UTC)), &all);
     let rows: Vec<Vec<&str>> =
         table.lines().map(|line| line.split("  ").filter(|cell| !cell.is_empty()).map(str::trim).collect()).collect();
-    assert_eq!(rows[0], ["NAME", "ID", "PHASE", "PROJECT", "SIZE", "IMAGE", "WANTED", "LAYOUT", "SEEN", "MESSAGE"]);
+    assert_eq!(
+        rows[0],
+        ["NAME", "ID", "PHASE", "PROJECT", "SIZE", "IMAGE", "WANTED", "LAYOUT", "ADDRESS", "SEEN", "MESSAGE"]
+    );
     let row = |name: &str| rows.iter().find(|row| row[0] == name).unwrap();
     assert_eq!(
         row("one")[1..],
@@ -115,17 +121,19 @@ fn the_list() {
             "debian-12",
             "debian-12",
             "default",
+            "-",
             "3 h ago",
             "debian-13 attempt 2 of 3, started; the reinstall with debian-13 has failed: image.burn: [2Jno"
         ]
     );
-    assert_eq!(row("two")[9], "debian-13 abandoned");
-    assert_eq!(row("seven")[9], "needs confirmation");
-    assert_eq!(row("eight")[9], "debian-13 needs confirmation, its disks have debian-14");
-    assert_eq!((row("three")[3], row("three")[9]), ("blue", "locked: why"));
-    assert_eq!((row("four")[2], row("four")[5], row("four")[9]), ("not installed", "-", "-"));
-    assert_eq!(*row("5"), ["5", "5", "free", "-", "-", "-", "-", "-", "-", "-"]);
-    assert_eq!((row("six")[2], row("six")[9]), ("waits for adoption", "waits with a marker"));
+    assert_eq!(row("two")[10], "debian-13 abandoned");
+    assert_eq!((row("nine")[2], row("nine")[10]), ("reinstall suspended", "debian-13 suspended"));
+    assert_eq!(row("seven")[10], "needs confirmation");
+    assert_eq!(row("eight")[10], "debian-13 needs confirmation, its disks have debian-14");
+    assert_eq!((row("three")[3], row("three")[10]), ("blue", "locked: why"));
+    assert_eq!((row("four")[2], row("four")[5], row("four")[10]), ("not installed", "-", "-"));
+    assert_eq!(*row("5"), ["5", "5", "free", "-", "-", "-", "-", "-", "-", "-", "-"]);
+    assert_eq!((row("six")[2], row("six")[10]), ("waits for adoption", "waits with a marker"));
 }
 
 #[test]
@@ -164,7 +172,24 @@ fn new_machines_and_failures_are_in_the_list() {
 }
 
 #[test]
-fn what_happens_next_is_said() {
+fn reinstall_of_a_free_machine_is_refused_with_the_command_that_installs_it() {
+    let why = explain_missing_allocation(&machine("4c-1", "web-1"));
+    assert!(why.contains("`drophammer machine allocate web-1 --image IMAGE`") && why.ends_with(" (DH-641)"), "{why}");
+}
+
+#[test]
+fn new_machines_and_unstarted_orders_are_described() {
+    let new = MachineSummary { new: true, address: Some("10.0.0.7".to_owned()), ..machine("4c-1", "") };
+    let unstarted = ReinstallOrder { attempts: 0, started: false, ..order() };
+    let ordered = MachineSummary { order: Some(unstarted), ..machine("4c-2", "web-2") };
+    let all = [new, ordered];
+    let table = format_wide(&machine_columns(&all, datetime!(2026-01-01 03:00 UTC)), &all);
+    assert!(table.contains("  registered from 10.0.0.7\n"), "{table}");
+    assert!(table.contains("  debian-13 at the next boot over PXE\n"), "{table}");
+}
+
+#[test]
+fn next_steps_of_a_reinstall_are_printed() {
     let before = machine("4c-1", "one");
     let text = describe_next_steps(
         &before,
@@ -179,6 +204,12 @@ fn what_happens_next_is_said() {
     ] {
         assert!(text.contains(words), "{words}: {text}");
     }
+    assert!(!text.contains("replaces"), "{text}");
+    let replaced = Some(ReinstallOrder { id: "o0".to_owned(), started: false, ..order() });
+    let listed = MachineSummary { order: Some(order()), replaced, ..before.clone() };
+    let text = describe_next_steps(&before, &listed, None);
+    let words = "order o1.\nThis order replaces order o0 (image debian-13, ordered by ann at 2026-01-01T00:00:00Z).\n";
+    assert!(text.contains(words), "{text}");
     let changed = |effect| {
         let (installed, file) = (Some("a".into()), Some("b".into()));
         AllocationDifference { field: "hostname".to_owned(), installed, file, secret: false, effect }

@@ -1,8 +1,13 @@
-//! `drophammer user` and `drophammer whoami`: users of a server, their roles, projects and tokens.
+//! `drophammer user` and `drophammer whoami`: manage the users of a server, with their roles, projects and tokens.
+
+mod user_record;
 
 use super::options::ServerOptions;
 use super::{OperatorClient, OperatorResponse, encode_segment, print_json, print_refusal};
-use crate::object_list::{ListColumn, ListOptions, ObjectList, print_list};
+use crate::object_list::{
+    ListColumn, ListOptions, ObjectList, RecordOptions, SingleObjectOptions, print_list, print_single_object,
+    print_value,
+};
 use ::api::access::{Identity, IdentitySource, UserRole};
 use ::api::user_management::{CreatedToken, NewToken, NewUser, UserChange, UserDetails, UserRecord, UserToken};
 use clap::builder::FalseyValueParser;
@@ -30,6 +35,8 @@ pub struct UserOptions {
 pub struct WhoamiOptions {
     #[command(flatten)]
     pub of: ServerOptions,
+    #[command(flatten)]
+    pub format: SingleObjectOptions,
     /// Print the server's response as JSON.
     #[arg(long, env = "DROPHAMMER_JSON", value_parser = FalseyValueParser::new())]
     pub json: bool,
@@ -38,10 +45,13 @@ pub struct WhoamiOptions {
 #[derive(Debug, Subcommand)]
 pub enum UserCommand {
     /// Add a user or a service account, without a token.
+    #[command(visible_alias = "create")]
     Add {
+        /// Name of the user.
         #[arg(value_name = "NAME")]
         name: String,
-        /// viewer reads, operator also orders and changes machines, admin also manages users and objects of all machines.
+        /// Role of the user: a viewer can only read; an operator can also change machines and order installations; an
+        /// admin can also manage users, and objects that concern all machines.
         #[arg(long, value_name = "ROLE", value_parser = parse_role)]
         role: UserRole,
         /// Restrict the user to the machines of this project; can be specified several times. An admin cannot be restricted.
@@ -51,15 +61,20 @@ pub enum UserCommand {
     /// List the users: name, role, projects, origin, and whether they are disabled.
     #[command(visible_alias = "ls")]
     List(ListOptions),
-    /// Print a user with the tokens of the user as JSON.
+    /// Print a user, and list the user's tokens.
     Show {
+        /// Name of the user.
         #[arg(value_name = "NAME")]
         name: String,
+        #[command(flatten)]
+        format: RecordOptions,
     },
     /// Change the role or the projects of a user.
     Modify {
+        /// Name of the user.
         #[arg(value_name = "NAME")]
         name: String,
+        /// New role of the user.
         #[arg(long, value_name = "ROLE", value_parser = parse_role)]
         role: Option<UserRole>,
         /// Projects of the user instead of the current ones; can be specified several times.
@@ -71,17 +86,20 @@ pub enum UserCommand {
     },
     /// Refuse all tokens of a user, and end the user's sessions, until the user is enabled.
     Disable {
+        /// Name of the user.
         #[arg(value_name = "NAME")]
         name: String,
     },
     /// Accept the tokens of a disabled user again.
     Enable {
+        /// Name of the user.
         #[arg(value_name = "NAME")]
         name: String,
     },
-    /// Remove a user with all tokens.
-    #[command(visible_aliases = ["delete", "rm"])]
-    Remove {
+    /// Delete a user with all tokens.
+    #[command(visible_alias = "rm", alias = "remove")]
+    Delete {
+        /// Name of the user.
         #[arg(value_name = "NAME")]
         name: String,
     },
@@ -96,6 +114,7 @@ pub enum UserCommand {
 pub enum TokenCommand {
     /// Create a token, and print it. The token cannot be printed again.
     Create {
+        /// Name of the user.
         #[arg(value_name = "USER")]
         user: String,
         /// Name of the token, such as the name of the host or program that uses it.
@@ -108,6 +127,7 @@ pub enum TokenCommand {
     /// List the tokens of a user: name, creation, expiry, last use, revocation.
     #[command(visible_alias = "ls")]
     List {
+        /// Name of the user.
         #[arg(value_name = "USER")]
         user: String,
         #[command(flatten)]
@@ -115,8 +135,10 @@ pub enum TokenCommand {
     },
     /// Revoke a token, and end the sessions of its user.
     Revoke {
+        /// Name of the user.
         #[arg(value_name = "USER")]
         user: String,
+        /// Name of the token.
         #[arg(value_name = "NAME")]
         name: String,
     },
@@ -126,7 +148,7 @@ fn parse_role(text: &str) -> std::result::Result<UserRole, String> {
     UserRole::parse(text).ok_or_else(|| "the roles are viewer, operator and admin".to_owned())
 }
 
-/// Parses the validity of a token: `30d` or `30` in days; 0 stands for `never`.
+/// Parses the validity of a token in days: `30d` or `30`. Returns 0 for `never`.
 fn parse_validity(text: &str) -> std::result::Result<u32, String> {
     if text == "never" {
         return Ok(0);
@@ -135,7 +157,7 @@ fn parse_validity(text: &str) -> std::result::Result<u32, String> {
     days.ok_or_else(|| "must be a number of days, such as 30d, or never".to_owned())
 }
 
-/// Sends a request, and prints the response: as JSON, or as the text that `describe` returns.
+/// Sends a request, and prints the response as JSON, or as the text that `describe` returns.
 fn perform<T: DeserializeOwned + Serialize>(
     server: &OperatorClient,
     request: reqwest::blocking::RequestBuilder,
@@ -174,11 +196,12 @@ pub fn run_user_command(options: &UserOptions) -> Result<CommandOutcome> {
                 OperatorResponse::Good(all) => print_list(&user_columns(), &all, list, json),
             }
         }
-        UserCommand::Show { name } => {
-            let shown = server.send_json::<UserDetails>(server.request(Method::GET, &at(name)))?;
-            match shown {
+        UserCommand::Show { name, format } => {
+            match server.send_json::<UserDetails>(server.request(Method::GET, &at(name)))? {
                 OperatorResponse::Refused(why) => Ok(print_refusal(&why)),
-                OperatorResponse::Good(user) => print_json(&user),
+                OperatorResponse::Good(user) => {
+                    print_value(&user, format.show_format(json)?, user_record::format_user_details)
+                }
             }
         }
         UserCommand::Modify { name, role, projects, all_projects } => {
@@ -187,9 +210,9 @@ pub fn run_user_command(options: &UserOptions) -> Result<CommandOutcome> {
         }
         UserCommand::Disable { name } => disable(name, true),
         UserCommand::Enable { name } => disable(name, false),
-        UserCommand::Remove { name } => {
+        UserCommand::Delete { name } => {
             perform(&server, server.request(Method::DELETE, &at(name)), json, |user: &UserRecord| {
-                format!("User {} is removed.\n", escape_line(&user.name))
+                format!("User {} was deleted.\n", escape_line(&user.name))
             })
         }
         UserCommand::Token { command } => run_token_command(&server, command, json),
@@ -202,7 +225,7 @@ fn run_token_command(server: &OperatorClient, command: &TokenCommand, json: bool
         TokenCommand::Create { user, name, expires } => {
             let asked = NewToken { name: name.clone(), days: Some(*expires) };
             let request = server.request(Method::POST, &at(user)).json(&asked);
-            // Only the token, so that it can be piped into `drophammer login` or a file.
+            // Only the token is printed, so that the output can be piped into `drophammer login` or a file.
             perform(server, request, json, |created: &CreatedToken| format!("{}\n", escape_line(&created.token)))
         }
         TokenCommand::List { user, list } => {
@@ -230,15 +253,28 @@ fn run_token_command(server: &OperatorClient, command: &TokenCommand, json: bool
 /// Fails as [`super::run_machine_command`] does.
 pub fn run_whoami(options: &WhoamiOptions) -> Result<CommandOutcome> {
     let server = OperatorClient::new(&options.of)?;
-    perform(&server, server.request(Method::GET, "/v1/whoami"), options.json, |identity: &Identity| {
-        format!(
-            "{}, {}, {}, with token {}\n",
-            escape_line(&identity.user),
-            identity.role,
-            describe_projects(&identity.projects),
-            escape_line(&identity.token)
-        )
-    })
+    match server.send_json::<Identity>(server.request(Method::GET, "/v1/whoami"))? {
+        OperatorResponse::Refused(why) => Ok(print_refusal(&why)),
+        OperatorResponse::Good(identity) => {
+            print_single_object(&identity_columns(), identity, &options.format, options.json)
+        }
+    }
+}
+
+fn identity_columns() -> ObjectList<'static, Identity> {
+    let columns = vec![
+        ListColumn::new("user", |identity: &Identity| identity.user.clone()),
+        ListColumn::new("role", |identity: &Identity| identity.role.to_string()),
+        ListColumn::new("projects", |identity: &Identity| list_projects(&identity.projects)),
+        ListColumn::new("token", |identity: &Identity| identity.token.clone()),
+        ListColumn::new("origin", |identity: &Identity| describe_origin(identity.source).to_owned()).only_wide(),
+    ];
+    ObjectList { command: "whoami", noun: "users", name: |identity| identity.user.clone(), columns }
+}
+
+/// Returns the projects for lists. A user without projects may access all machines.
+fn list_projects(projects: &[String]) -> String {
+    if projects.is_empty() { "all".to_owned() } else { projects.join(", ") }
 }
 
 fn describe_projects(projects: &[String]) -> String {
@@ -257,15 +293,15 @@ fn user_columns() -> ObjectList<'static, UserRecord> {
     let columns = vec![
         ListColumn::new("name", |user: &UserRecord| user.name.clone()),
         ListColumn::new("role", |user: &UserRecord| user.role.to_string()),
-        ListColumn::new("projects", |user: &UserRecord| user.projects.join(", ")),
+        ListColumn::new("projects", |user: &UserRecord| list_projects(&user.projects)),
         ListColumn::new("origin", |user: &UserRecord| describe_origin(user.source).to_owned()),
         ListColumn::new("disabled", |user: &UserRecord| if user.disabled { "yes" } else { "" }),
-        ListColumn::new("created", |user: &UserRecord| user.created.clone()).only_wide(),
+        ListColumn::new_time("created", |user: &UserRecord| user.created.clone()).only_wide(),
     ];
     ObjectList { command: "user", noun: "users", name: |user| user.name.clone(), columns }
 }
 
-/// Returns the origin of a user in lists.
+/// Returns a word for the source of a user, for lists.
 fn describe_origin(source: IdentitySource) -> &'static str {
     match source {
         IdentitySource::TokenFile => "token file",
@@ -277,10 +313,12 @@ fn describe_origin(source: IdentitySource) -> &'static str {
 fn token_columns() -> ObjectList<'static, UserToken> {
     let columns = vec![
         ListColumn::new("name", |token: &UserToken| token.name.clone()),
-        ListColumn::new("created", |token: &UserToken| token.created.clone()),
-        ListColumn::new("expires", |token: &UserToken| token.expires.clone().unwrap_or_else(|| "never".to_owned())),
-        ListColumn::new("used", |token: &UserToken| token.last_used.clone().unwrap_or_default()),
-        ListColumn::new("revoked", |token: &UserToken| token.revoked.clone().unwrap_or_default()),
+        ListColumn::new_time("created", |token: &UserToken| token.created.clone()).only_wide(),
+        ListColumn::new_time("expires", |token: &UserToken| {
+            token.expires.clone().unwrap_or_else(|| "never".to_owned())
+        }),
+        ListColumn::new_time("used", |token: &UserToken| token.last_used.clone().unwrap_or_default()),
+        ListColumn::new_time("revoked", |token: &UserToken| token.revoked.clone().unwrap_or_default()),
     ];
     ObjectList { command: "user token", noun: "tokens", name: |token| token.name.clone(), columns }
 }
@@ -288,6 +326,15 @@ fn token_columns() -> ObjectList<'static, UserToken> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_user_without_projects_may_access_all() {
+        assert_eq!(list_projects(&[]), "all");
+        assert_eq!(list_projects(&["blue".to_owned(), "red".to_owned()]), "blue, red");
+        let identity = Identity::from_token_file();
+        let text = crate::object_list::format_wide(&identity_columns(), &[identity]);
+        assert!(text.starts_with("USER      ROLE   PROJECTS  TOKEN ") && text.contains("  admin  all  "), "{text}");
+    }
 
     #[test]
     fn validities_and_roles_are_parsed() {

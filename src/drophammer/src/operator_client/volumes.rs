@@ -1,4 +1,4 @@
-//! `drophammer volume`: Kubernetes volumes of a server's machines.
+//! `drophammer volume`: manages the Kubernetes volumes of machines.
 
 use super::machine_list::machine_name;
 use super::options::{VolumeCommand, VolumeOptions};
@@ -71,7 +71,7 @@ fn print_volumes(
 ) -> Result<CommandOutcome> {
     let columns = volume_columns(machines);
     match &options.command {
-        VolumeCommand::Show { name } => print_object(&columns, all, name, options.json),
+        VolumeCommand::Show { name, format } => print_object(&columns, all, name, format.show_format(options.json)?),
         VolumeCommand::List { list, .. } => print_list(&columns, all, list, options.json),
         _ => print_list(&columns, all, &ListOptions::default(), options.json),
     }

@@ -26,24 +26,24 @@ async fn start(router: Router) -> (SocketAddr, Heard) {
 }
 
 async fn start_with(router: Router, tls: Option<ServerTls>) -> (SocketAddr, Heard) {
-    start_limited(router, tls, 100, TURN_PATIENCE).await
+    start_limited(router, tls, 100, PERMIT_TIMEOUT).await
 }
 
-/// Starts a server with a maximum number of connections, and with a time limit for the wait for a turn.
+/// Starts a server with a maximum number of connections, and with a time limit for the wait for a request permit.
 async fn start_limited(
     router: Router,
     tls: Option<ServerTls>,
     places: usize,
-    turn_patience: Duration,
+    permit_timeout: Duration,
 ) -> (SocketAddr, Heard) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let (address, heard) = (listener.local_addr().unwrap(), Heard::default());
     let watch = StatusLog::json_into(heard.clone());
     tokio::spawn(async move {
         let (front, running) = (RoutedListener { listener, router, tls }, GracefulShutdown::new());
-        let (alarms, health) = (RateLimitedLog::new(watch.clone()), ServerHealth::default());
-        let mut door = ConnectionLimiter::new(places, ClientQuotas::new(places, &[]), watch, alarms, health);
-        door.turn_patience = turn_patience;
+        let (rate_limited_log, health) = (RateLimitedLog::new(watch.clone()), ServerHealth::default());
+        let mut door = ConnectionLimiter::new(places, ClientQuotas::new(places, &[]), watch, rate_limited_log, health);
+        door.permit_timeout = permit_timeout;
         loop {
             let (front, place, accepted) = door.accept_next(&[&front]).await;
             let (stream, address) = accepted.unwrap();
@@ -61,7 +61,7 @@ async fn ask(stream: &mut TcpStream, path: &str) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_request_that_panics_is_answered_and_the_server_lives() {
+async fn panicking_request_is_answered_with_500() {
     async fn panics() -> &'static str {
         tokio::task::yield_now().await;
         let none: [u8; 0] = [];
@@ -87,7 +87,7 @@ async fn a_request_that_panics_is_answered_and_the_server_lives() {
 
 /// The unread rest of a request body arrives after the response was sent.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_request_whose_body_nobody_reads_is_answered_and_the_connection_goes_on() {
+async fn unread_body_is_discarded_and_connection_remains_usable() {
     let (address, _) = start(Router::new().route("/well", get(|| async { "well" }))).await;
     let mut stream = TcpStream::connect(address).await.unwrap();
     for path in ["/nothing", "/well"] {
@@ -110,7 +110,7 @@ async fn a_request_whose_body_nobody_reads_is_answered_and_the_connection_goes_o
 
 /// The response is larger than all buffers between server and client.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_reader_that_reads_nothing_is_given_up_and_a_slow_one_is_not() {
+async fn stalled_reader_times_out_but_slow_one_succeeds() {
     const BYTES: usize = 64 << 20;
     for reads in [false, true] {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -132,7 +132,7 @@ async fn a_reader_that_reads_nothing_is_given_up_and_a_slow_one_is_not() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn one_address_does_not_take_all_places() {
+async fn one_address_cannot_occupy_all_connections() {
     let router = Router::new().route("/well", get(|| async { Body::from("well") }));
     let (address, _) = start(router).await;
     let mut idle = Vec::new();
@@ -150,7 +150,7 @@ async fn one_address_does_not_take_all_places() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn who_does_not_begin_with_tls_is_cut_off_and_gives_its_place_back() {
+async fn connection_without_tls_handshake_is_closed_and_released() {
     let file = |name: &str| {
         std::path::Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../..")).join("testdata/tls").join(name)
     };
@@ -175,11 +175,11 @@ async fn who_does_not_begin_with_tls_is_cut_off_and_gives_its_place_back() {
 
 /// The requests of another address are not affected.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_request_that_does_not_get_its_turn_is_told_when_to_return() {
+async fn request_above_the_turn_limit_receives_retry_after() {
     let router = Router::new().route("/well", get(|| async { "well" })).route("/slow", get(std::future::pending::<()>));
     let (address, _) = start_limited(router, None, 100, Duration::from_millis(100)).await;
     let mut slow = Vec::new();
-    for _ in 0..crate::request_turns::OF_ONE_ADDRESS {
+    for _ in 0..crate::request_permits::MAXIMUM_ADDRESS_REQUESTS {
         let mut stream = TcpStream::connect(address).await.unwrap();
         stream.write_all(b"GET /slow HTTP/1.1\r\nHost: h\r\n\r\n").await.unwrap();
         slow.push(stream);
@@ -206,7 +206,7 @@ async fn a_request_that_does_not_get_its_turn_is_told_when_to_return() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn connections_are_closed_after_their_response_if_few_are_free() {
     let router = Router::new().route("/well", get(|| async { "well" }));
-    let (address, _) = start_limited(router, None, 20, TURN_PATIENCE).await;
+    let (address, _) = start_limited(router, None, 20, PERMIT_TIMEOUT).await;
     let mut first = TcpStream::connect(address).await.unwrap();
     assert!(!ask(&mut first, "/well").await.contains("connection: close"));
     // Connections without a request stay open. One permit more is reserved for the next connection.

@@ -1,7 +1,7 @@
 //! Output formats of the log: JSON, plain lines, or redrawn lines on a terminal.
 
 use super::progress_lines::MachineBars;
-use super::{AnsweredRequest, LogLine, LogMessage, MachineOrigin};
+use super::{AnsweredRequest, LogLine, LogMessage, MachineNames, MachineOrigin};
 use common::format::terminal_escaping::{TextStyle, escape_json, escape_line, render_styles};
 use common::format::{self, replace_hidden, untrusted_text_limits};
 use common::timestamp::now;
@@ -16,7 +16,7 @@ use time::macros::format_description;
 use time::{OffsetDateTime, UtcOffset};
 
 /// Minimum interval between two plain lines about the progress of a machine.
-const PROGRESS_EVERY: Duration = Duration::from_secs(2);
+const PROGRESS_INTERVAL: Duration = Duration::from_secs(2);
 
 /// Maximum number of machines whose last progress is stored. When this number is reached, machines without recent
 /// progress are removed.
@@ -32,8 +32,8 @@ pub struct JsonOutput<W> {
 }
 
 impl<W: Write + Send> LogOutput for JsonOutput<W> {
-    fn show(&mut self, LogLine { request, said }: LogLine) -> std::io::Result<()> {
-        let mut value = match said {
+    fn show(&mut self, LogLine { request, message }: LogLine) -> std::io::Result<()> {
+        let mut value = match message {
             LogMessage::Listening(url) => json!({ "listening": url }),
             LogMessage::Note(text) => json!({ "time": now(), "note": text }),
             LogMessage::Problem(text) => json!({ "time": now(), "problem": text }),
@@ -70,27 +70,29 @@ fn with_event(mut line: Value, event: &ProgressEvent) -> Value {
 pub struct PlainOutput<W> {
     pub out: W,
     pub offset: UtcOffset,
+    pub names: MachineNames,
     pub last_progress: HashMap<String, Instant>,
 }
 
 impl<W: Write + Send> LogOutput for PlainOutput<W> {
-    fn show(&mut self, LogLine { said, .. }: LogLine) -> std::io::Result<()> {
+    fn show(&mut self, LogLine { message, .. }: LogLine) -> std::io::Result<()> {
         let time = format_clock(self.offset);
         let mut write = |line: &str| writeln!(self.out, "{}", escape_line(line));
-        match said {
+        match message {
             LogMessage::Listening(url) => write(&format!("listening on {url}"))?,
-            LogMessage::Note(text) => write(&format!("{time} {text}"))?,
+            LogMessage::Note(text) => write(&format!("{time} {}", self.names.insert_names(&text)))?,
             LogMessage::Problem(text) => {
+                let text = self.names.insert_names(&text);
                 text.lines().try_for_each(|line| write(&format!("{time} {}", replace_hidden(line))))?;
             }
             LogMessage::Event(who, event) => {
                 if event.progress.is_some() {
                     let last = self.last_progress.get(&who.machine);
-                    if last.is_some_and(|last| last.elapsed() < PROGRESS_EVERY) {
+                    if last.is_some_and(|last| last.elapsed() < PROGRESS_INTERVAL) {
                         return Ok(());
                     }
                     if self.last_progress.len() >= PROGRESSING {
-                        self.last_progress.retain(|_, last| last.elapsed() < PROGRESS_EVERY);
+                        self.last_progress.retain(|_, last| last.elapsed() < PROGRESS_INTERVAL);
                     }
                     self.last_progress.insert(who.machine.clone(), Instant::now());
                 }
@@ -112,17 +114,22 @@ impl<W: Write + Send> LogOutput for PlainOutput<W> {
 pub struct TerminalOutput {
     pub bars: MachineBars,
     pub offset: UtcOffset,
+    pub names: MachineNames,
 }
 
 impl LogOutput for TerminalOutput {
-    fn show(&mut self, LogLine { said, .. }: LogLine) -> std::io::Result<()> {
+    fn show(&mut self, LogLine { message, .. }: LogLine) -> std::io::Result<()> {
         let time = format_clock(self.offset);
-        match said {
+        match message {
             LogMessage::Listening(url) => self.bars.print_line(&format!("listening on {url}")),
-            LogMessage::Note(text) => self.bars.print_line(&format!("{time} {}", replace_hidden(&text))),
-            LogMessage::Problem(text) => text
-                .lines()
-                .try_for_each(|line| self.bars.lines.println(paint_red(&format!("{time} {}", replace_hidden(line))))),
+            LogMessage::Note(text) => {
+                self.bars.print_line(&format!("{time} {}", replace_hidden(&self.names.insert_names(&text))))
+            }
+            LogMessage::Problem(text) => {
+                self.names.insert_names(&text).lines().try_for_each(|line| {
+                    self.bars.lines.println(paint_red(&format!("{time} {}", replace_hidden(line))))
+                })
+            }
             LogMessage::Event(who, event) => {
                 let bar = self.bars.machine_bar(&who);
                 let total =

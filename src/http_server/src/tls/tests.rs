@@ -8,7 +8,7 @@ fn file(name: &str) -> PathBuf {
 }
 
 #[test]
-fn a_certificate_and_a_key_that_cannot_be_used_are_refused_with_file_and_reason() {
+fn unusable_certificate_or_key_is_refused_with_reason() {
     assert!(ServerTls::load_certificate(&file("server.pem"), &file("server.key")).is_ok());
     let dir = tempfile::tempdir().unwrap();
     let damaged = dir.path().join("damaged.pem");
@@ -36,13 +36,14 @@ fn a_certificate_and_a_key_that_cannot_be_used_are_refused_with_file_and_reason(
         (damaged, file("server.key"), ["damaged.pem: ", "invalid PEM"]),
         (nonsense, file("server.key"), ["nonsense.pem: ", "cannot be used"]),
     ] {
-        let error = ServerTls::load_certificate(&certificates, &key).err().expect("it is refused").to_string();
+        let error =
+            ServerTls::load_certificate(&certificates, &key).err().expect("the certificate is refused").to_string();
         assert!(words.iter().all(|words| error.contains(words)), "{words:?}: {error}");
     }
 }
 
 #[test]
-fn the_hosts_that_the_certificate_names() {
+fn certificate_covers_only_its_host_names() {
     let tls = ServerTls::load_certificate(&file("server.pem"), &file("server.key")).unwrap();
     for (host, is_for) in [
         ("127.0.0.1", true),

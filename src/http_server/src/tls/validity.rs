@@ -8,10 +8,10 @@ use time::format_description::BorrowedFormatItem;
 use time::macros::format_description;
 use time::{Duration, PrimitiveDateTime};
 
-/// Remaining validity below which a certificate is reported as a problem, because it must be renewed.
+/// Remaining validity below which a certificate is reported as a problem, so that the operator renews it.
 const RENEWAL: Duration = Duration::days(30);
 
-/// DER tags (X.690).
+/// DER tags (X.690) of the parsed values.
 const SEQUENCE: u8 = 0x30;
 const VERSION: u8 = 0xa0;
 const UTC_TIME: u8 = 0x17;
@@ -40,14 +40,14 @@ impl CertificateValidity {
         let (certificate, _) = read_value(certificate, SEQUENCE)?;
         let (fields, _) = read_value(certificate, SEQUENCE)?;
         let fields = read_value(fields, VERSION).map_or(fields, |(_, rest)| rest);
-        // Serial number, signature algorithm, issuer.
+        // Skips serial number, signature algorithm and issuer.
         let fields = (0..3).try_fold(fields, |fields, _| Some(read_any(fields)?.2))?;
         let (validity, _) = read_value(fields, SEQUENCE)?;
         let (not_before, rest) = read_time(validity)?;
         Some(CertificateValidity { not_before, not_after: read_time(rest)?.0 })
     }
 
-    /// Returns the problem that the certificate has now or will have within 30 days.
+    /// Returns the problem of the certificate, if it is invalid now or will expire within 30 days.
     fn find_problem(self, now: OffsetDateTime, what: &str) -> Option<ValidityProblem> {
         let (from, until) = (self.not_before.date(), self.not_after.date());
         let renew = "renew the certificate, and restart the server";
@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn the_validity_is_read_in_both_formats() {
+    fn validity_is_parsed_in_both_asn1_formats() {
         for (not_before, not_after) in [
             (datetime!(2026-01-02 03:04:05 UTC), datetime!(2027-06-07 08:09:10 UTC)),
             (datetime!(1999-12-31 23:59:59 UTC), datetime!(2049-12-31 23:59:59 UTC)),

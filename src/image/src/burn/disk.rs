@@ -17,8 +17,8 @@ impl IncomingImage {
         self.single_part()?;
         self.detect_qcow2()?;
         self.check_beginning(&|stream: &mut PipelineReader| {
-            // A copy is checked, because the worker could change the shared memory during the check.
-            let head = stream.look_ahead(HEAD_BYTES)?.to_vec();
+            // The check uses a copy of the data, because the worker could change the shared memory during the check.
+            let head = stream.peek_bytes(HEAD_BYTES)?.to_vec();
             Ok(raw::check_disk_image(&head, disk, expected).map_err(|why| why.to_string()))
         })
     }
@@ -69,10 +69,10 @@ fn burn_disk_once(
     watch: WatchProgress,
 ) -> Result<BurnOutcome> {
     arriving.restart();
-    let Download { reader, digest, told, stages, .. } = arriving;
-    let held_back = report_progress(&told, part.size_bytes, watch, || raw::write_image(reader, target, expected));
-    if let Some(why) = told.start_over() {
-        return Ok(BurnOutcome::StartOver { why, resumed: told.resumed() });
+    let Download { reader, digest, download, stages, .. } = arriving;
+    let held_back = report_progress(&download, part.size_bytes, watch, || raw::write_image(reader, target, expected));
+    if let Some(why) = download.start_over() {
+        return Ok(BurnOutcome::StartOver { why, resumed: download.resumed() });
     }
     let onto = || format!("write {} to {}", part.url, target.disk.name);
     let held_back = held_back.context(Phase::Image, onto)?;
@@ -87,6 +87,6 @@ fn burn_disk_once(
     }
     let tar_bytes = held_back.bytes;
     held_back.release().context(Phase::Image, onto)?;
-    let (bytes, resumed, shares) = (told.bytes(), told.resumed(), stages.shares());
+    let (bytes, resumed, shares) = (download.bytes(), download.resumed(), stages.shares());
     Ok(BurnOutcome::Whole(BurnResult { bytes, tar_bytes, resumed, shares, ..BurnResult::default() }))
 }

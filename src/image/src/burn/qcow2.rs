@@ -14,7 +14,7 @@ use std::ops::{Range, RangeInclusive};
 
 /// Maximum length of the list of tables that the worker returns, in bytes. The list comes from an untrusted process.
 /// The agent uses the list only to select the ranges of the image that it fetches.
-const MOST_LIST_BYTES: u64 = 64 << 10;
+const MAXIMUM_LIST_BYTES: u64 = 64 << 10;
 /// Supported lengths of a table, in bytes.
 const TABLE_BYTES: RangeInclusive<u64> = 512..=2 << 20;
 
@@ -24,14 +24,14 @@ impl IncomingImage {
     pub(super) fn detect_qcow2(&mut self) -> Result<()> {
         let found = Cell::new(false);
         self.check_beginning(&|stream| {
-            found.set(stream.look_ahead(MAGIC.len())? == MAGIC);
+            found.set(stream.peek_bytes(MAGIC.len())? == MAGIC);
             Ok(Ok(()))
         })?;
         if !found.get() {
             return Ok(());
         }
         let part = self.single_part()?.clone();
-        let is_packed = self.first.take().is_some_and(|first| !first.told.beginning().starts_with(&MAGIC));
+        let is_packed = self.first.take().is_some_and(|first| !first.download.beginning().starts_with(&MAGIC));
         if is_packed {
             let why = "the image is a compressed qcow2 file; provide the uncompressed qcow2 file, or convert it to a \
                        raw image with `drophammer image pack`";
@@ -57,7 +57,7 @@ impl IncomingImage {
     fn query_worker(&self, part: &ImagePart, plain: PayloadKind, pieces: RangeSource) -> Result<Vec<u8>> {
         let looking = || format!("check the qcow2 tables of {url}", url = part.url);
         let arriving = Download::start(Box::new(pieces), &part.digest, plain, None).context(Phase::Image, looking)?;
-        match read_prefix(arriving.reader, MOST_LIST_BYTES) {
+        match read_prefix(arriving.reader, MAXIMUM_LIST_BYTES) {
             Ok(answer) => Ok(answer),
             Err(error) if error.kind() == io::ErrorKind::InvalidData => {
                 Err(Error::refusal(Phase::Image, format!("{}: {error}", part.url)))
@@ -134,14 +134,14 @@ mod tests {
         incoming.burn_to_disk(&target, &expected, &|_| ())
     }
 
-    /// Returns a disk with other contents.
+    /// Creates the file of a disk filled with noise, and returns its path.
     fn disk(directory: &Path) -> std::path::PathBuf {
         fs::write(directory.join("disk"), noise(4 << 20)).unwrap();
         directory.join("disk")
     }
 
     #[test]
-    fn a_qcow2_arrives_as_the_disk_that_it_is() {
+    fn qcow2_is_written_as_its_disk() {
         let (image, expected) = small();
         let directory = tempfile::tempdir().unwrap();
         let served = Server::start(image.clone(), |_| Act::default());
@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_written_as_it_comes_is_refused_and_the_disk_is_as_it_was() {
+    fn refuses_unsuitable_qcow2_and_leaves_the_disk_unchanged() {
         let (image, _) = small();
         let with = |at: usize, bytes: &[u8]| {
             let mut image = image.clone();
@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn a_qcow2_is_no_tree_of_files() {
+    fn qcow2_is_not_a_tree_of_files() {
         let (image, _) = small();
         let server = Server::start(image.clone(), |_| Act::default());
         let source =

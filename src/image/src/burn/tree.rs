@@ -1,7 +1,7 @@
 //! Writes a tree of files: unpacks the parts of the image in order below the root, and removes the unpacked files after
 //! a failure.
 
-use super::{BurnOutcome, BurnResult, IncomingImage, MOST_STARTS, WatchProgress};
+use super::{BurnOutcome, BurnResult, IncomingImage, MAXIMUM_STARTS, WatchProgress};
 use crate::fetch::ImagePart;
 use crate::pipeline::{Download, HoldFile, LoadAverage, ProgressMeter};
 use crate::tree::{HiddenFileCounter, MemberReceiver, MountsBelow, UnpackResult, UnpackRoot, relative_paths, untar};
@@ -11,26 +11,26 @@ use std::path::Path;
 use std::time::Instant;
 
 impl IncomingImage {
-    /// Marks files that exist below the root as belonging to another owner. Files of the image may replace these files,
-    /// but nothing else removes them. Whiteouts therefore remove only files of this image. If the image changes during
-    /// the download, unpacking fails; it does not clear the root and start over.
+    /// Declares that the files below the root belong to another owner. Files of the image may replace these files, but
+    /// nothing else removes them: whiteouts remove only files of this image, and if the image changes during the
+    /// download, unpacking fails instead of clearing the root and starting over.
     pub fn among_others(self) -> IncomingImage {
         IncomingImage { among_others: true, ..self }
     }
 
     /// Streams the image to files below `root`. After a failure, the unpacked files are removed from the filesystems
-    /// that this run has created. `watch` is called a few times per second.
+    /// that this installation has created. `watch` is called a few times per second.
     ///
     /// Succeeds only if the download has the length that the server declared, the compressed stream and the tar are
     /// complete, and the digest matches. The data is not synced, so a disk error may still occur when the filesystem is
     /// unmounted.
     ///
-    /// On a merged filesystem, files of the image replace files and symlinks of the same name. Existing directories
-    /// keep their content, and nothing else is changed.
+    /// On the filesystems in [`MountsBelow::merged`], files of the image replace files and symlinks of the same name.
+    /// Existing directories keep their content, and nothing else is changed.
     ///
     /// An image that would replace existing files, or files of a lower layer, is verified before it is unpacked.
-    /// Unverified data is written only to filesystems that this run has created, which are not booted before the
-    /// installation is complete.
+    /// Unverified data is written only to filesystems that this installation has created, which are not booted before
+    /// the installation is complete.
     ///
     /// # Errors
     /// Returns the first error of the download, the decoder, the tar, the write or the digest check.
@@ -40,7 +40,7 @@ impl IncomingImage {
         let looked = || format!("read {}", root.display());
         let is_others = self.among_others && !below.is_empty().context(Phase::Image, looked)?;
         let below = if self.among_others { below.among_others() } else { below };
-        let starts = if is_others { 1 } else { MOST_STARTS };
+        let starts = if is_others { 1 } else { MAXIMUM_STARTS };
         let fresh = match is_others {
             true => Vec::new(),
             false => below.record_snapshots(&relative_paths(beneath.fresh)).context(Phase::Image, looked)?,
@@ -51,40 +51,36 @@ impl IncomingImage {
         loop {
             let burned = self.burn_parts(&below, beneath, replaces, watch);
             let url = &self.reached.url;
-            let end = match burned {
+            let error = match burned {
                 Ok(BurnOutcome::Whole(burned)) => {
                     return Ok(BurnResult { resumed: burned.resumed + resumed, ..burned });
                 }
-                Ok(BurnOutcome::StartOver { why, resumed }) if start < starts => Ok((why, resumed)),
+                Ok(BurnOutcome::StartOver { why, resumed: before }) if start < starts => {
+                    start += 1;
+                    tracing::warn!(
+                        "image {url}: {why}; starting again from the beginning (attempt {start} of {starts})"
+                    );
+                    resumed += before + 1;
+                    let emptied = || format!("empty {folder} before another attempt", folder = root.display());
+                    below.restore_snapshots(&fresh).context(Phase::Image, emptied)?;
+                    continue;
+                }
                 Ok(BurnOutcome::StartOver { why, .. }) => {
                     let times = if starts == 1 { String::new() } else { format!(", in {starts} attempts") };
                     let text = format!(
-                        "the image {url} changed during the download, or the download could not be resumed{times}: {why}"
+                        "the image {url} could not be downloaded{times}: it changed during the download, or the \
+                        download could not be resumed. Last reason: {why}"
                     );
-                    Err(Error::new(Phase::Image, text))
+                    Error::new(Phase::Image, text)
                 }
-                Err(error) => Err(error),
+                Err(error) => error,
             };
-            let (why, before) = match end {
-                Ok(again) => again,
-                Err(error) => {
-                    // Verified lower layers are removed too: without the layers above them they would look like a
-                    // complete image.
-                    if let Err(why) = below.restore_snapshots(&fresh) {
-                        tracing::warn!(
-                            "cannot remove the incomplete image from {folder}: {why}",
-                            folder = root.display()
-                        );
-                    }
-                    return Err(error);
-                }
-            };
-            start += 1;
-            tracing::warn!("image {url}: {why}; starting again from the beginning (attempt {start} of {starts})");
-            resumed += before + 1;
-            below
-                .restore_snapshots(&fresh)
-                .context(Phase::Image, || format!("empty {folder} before another attempt", folder = root.display()))?;
+            // Verified lower layers are also removed: without the layers above them, they would look like a
+            // complete image.
+            if let Err(why) = below.restore_snapshots(&fresh) {
+                tracing::warn!("cannot remove the incomplete image from {folder}: {why}", folder = root.display());
+            }
+            return Err(error);
         }
     }
 
@@ -115,21 +111,21 @@ impl IncomingImage {
                 }
                 false => None,
             };
-            // If the part is held back in a file, its download starts over, and the data that was fetched to check the
-            // beginning is discarded.
+            // A part that must be verified before it is unpacked is stored in a file first. Its download starts from
+            // the beginning, and the data that was fetched to check the image is discarded.
             let arriving = match first.take().filter(|_| held_in.is_none()) {
                 Some(first) => first,
                 None => self.start_download(part, held_in)?,
             };
             let began = Instant::now();
-            match burn_part(arriving, part, root, &mut counter, &mut meter, watch, self.reached.layered)? {
+            match download_part(arriving, part, root, &mut counter, &mut meter, watch, self.reached.layered)? {
                 BurnOutcome::Whole(burned) => {
                     average.add(&burned.shares, began.elapsed());
                     add_result(&mut sum, burned);
                 }
                 start_over => return Ok(start_over),
             }
-            // The next part may replace files of this part.
+            // From the second part on, files of earlier parts may be replaced.
             replaces = true;
         }
         (sum.hidden, sum.shares) = (counter.finish(), average.shares());
@@ -147,7 +143,7 @@ fn add_result(sum: &mut BurnResult, part: BurnResult) {
 }
 
 /// Downloads and unpacks one part, and verifies its digest.
-fn burn_part(
+fn download_part(
     arriving: Download,
     part: &ImagePart,
     root: &UnpackRoot,
@@ -157,11 +153,11 @@ fn burn_part(
     layered: bool,
 ) -> Result<BurnOutcome> {
     arriving.restart();
-    let Download { reader, line, digest, told, stages } = arriving;
+    let Download { reader, line, digest, download, stages } = arriving;
     let members = MemberReceiver::new(reader, Box::new(move |answer| line.answer(answer)));
-    let unpacked = meter.report_while(&told, watch, || untar(members, root, counter, layered, &told, &stages));
-    if let Some(why) = told.start_over() {
-        return Ok(BurnOutcome::StartOver { why, resumed: told.resumed() });
+    let unpacked = meter.report_while(&download, watch, || untar(members, root, counter, layered, &download, &stages));
+    if let Some(why) = download.start_over() {
+        return Ok(BurnOutcome::StartOver { why, resumed: download.resumed() });
     }
     let unpacked = unpacked.context(Phase::Image, || format!("unpack {}", part.url))?;
     let digest = digest.join().context(Phase::Image, || format!("digest of {}", part.url))?;
@@ -174,7 +170,7 @@ fn burn_part(
         return Err(Error::new(Phase::Image, text).with_code(ErrorCode::DigestMismatch));
     }
     let UnpackResult { entries, tar_bytes, conflicts } = unpacked;
-    let (bytes, resumed, shares) = (told.bytes(), told.resumed(), stages.shares());
+    let (bytes, resumed, shares) = (download.bytes(), download.resumed(), stages.shares());
     Ok(BurnOutcome::Whole(BurnResult {
         bytes,
         tar_bytes,

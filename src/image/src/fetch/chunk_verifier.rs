@@ -43,7 +43,7 @@ impl VerifiedDownload {
         let manifest = &*self.manifest;
         let Some(expected) = manifest.chunks.get(self.next) else {
             self.chunk.clear();
-            // No data may follow the last chunk. If more data follows, this read of the download returns an error.
+            // The download is read once more after the last chunk: this read returns an error if more data follows.
             return self.fetch.read(&mut [0]).map(|_| ());
         };
         let start = self.next as u64 * u64::from(manifest.chunk_bytes);

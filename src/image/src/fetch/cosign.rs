@@ -25,7 +25,7 @@ const TYPE: &str = "cosign container image signature";
 const NAME: &str = "image";
 
 /// Maximum number of signatures of an image. Each signature is fetched with a separate request.
-const MOST_SIGNATURES: usize = 16;
+const MAXIMUM_SIGNATURES: usize = 16;
 /// Maximum length of a signed payload including its annotations, in bytes.
 pub(crate) const PAYLOAD_BYTES: u64 = 64 << 10;
 
@@ -126,7 +126,7 @@ pub(crate) fn signature_tag(digest: &Digest) -> String {
 /// Parses the manifest stored under [`signature_tag`].
 ///
 /// # Errors
-/// Returns an error if the manifest is invalid, or contains either no signatures or more than [`MOST_SIGNATURES`].
+/// Returns an error if the manifest is invalid, or contains either no signatures or more than [`MAXIMUM_SIGNATURES`].
 pub(crate) fn parse_signatures(manifest: &[u8]) -> Result<Vec<CosignSignature>, String> {
     let manifest: SignatureManifest =
         serde_json::from_slice(manifest).map_err(|why| format!("cannot parse the manifest: {why}"))?;
@@ -140,12 +140,12 @@ pub(crate) fn parse_signatures(manifest: &[u8]) -> Result<Vec<CosignSignature>, 
         .collect();
     match signatures.len() {
         0 => Err("found no signature made by `cosign sign --key`".to_owned()),
-        1..=MOST_SIGNATURES => Ok(signatures),
-        many => Err(format!("{many} signatures found, but at most {MOST_SIGNATURES} are supported")),
+        1..=MAXIMUM_SIGNATURES => Ok(signatures),
+        many => Err(format!("{many} signatures found, but at most {MAXIMUM_SIGNATURES} are supported")),
     }
 }
 
-/// Signed payload.
+/// Payload that a signature covers.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct CosignPayload {
     /// Digest of the image's manifest or index.

@@ -76,7 +76,7 @@ fn parse_image_url(url: &str) -> Result<ImageUrl> {
         "file" if local_file::path_of_url(url).is_some() => Ok(ImageUrl::Stream(parsed)),
         "file" => Err(Error::refusal(
             Phase::Image,
-            format!("the image URL `{url}` does not contain an absolute path, as in file:///mnt/image"),
+            format!("the image URL `{url}` is invalid: a file URL needs an absolute path, such as file:///mnt/image"),
         )
         .with_code(ErrorCode::ImageUrl)),
         _ => Err(Error::refusal(
@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn size_and_etag_by_head() {
+    fn size_and_etag_come_from_head() {
         let server = Server::start(vec![0; 1234], |_| Act::default());
         let reached = ask(&server, Some(&sha256())).unwrap();
         assert_eq!(reached.url, server.url("os/img.tar.zst?a=b"));
@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn by_the_first_byte_where_head_is_refused() {
+    fn first_byte_is_requested_if_head_is_refused() {
         for refusal in [405, 501, 403] {
             let server = Server::start(vec![0; 1234], move |request| {
                 if request.method == "HEAD" { Act::status(refusal) } else { Act::default() }
@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn the_digest_beside_it_is_taken_and_an_md5_is_the_last_resort() {
+    fn digest_file_with_sha256_takes_precedence_over_md5() {
         let (sha256, md5) = ("0123456789ABCDEF".repeat(4), "0123456789abcdef".repeat(2));
         let beside = [("sha256", &sha256), ("md5", &md5)];
         for (number, (kind, hex)) in beside.into_iter().enumerate() {
@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn no_digest_is_refused() {
+    fn image_without_digest_is_refused() {
         let no_file = Server::start(vec![0; 10], |request| match request.method.as_str() {
             "HEAD" => Act::default(),
             _ => Act::status(404),
@@ -247,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_asked_for_is_refused_at_once() {
+    fn unusable_digests_and_urls_are_refused_without_requests() {
         let server = Server::start(Vec::new(), |_| Act::default());
         for (digest, says) in [
             ("sha256:12", "has 2 digits"),
@@ -271,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn a_missing_image_is_named_without_retries() {
+    fn missing_image_is_reported_without_retries() {
         for status in [404, 410, 401] {
             let server = Server::start(Vec::new(), move |_| Act::status(status));
             let error = ask(&server, Some(&sha256())).unwrap_err().to_string();
@@ -282,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_in_trouble_gets_bounded_retries() {
+    fn server_errors_are_retried_a_limited_number_of_times() {
         let server = Server::start(vec![0; 9], |request| match request.nth {
             0 | 1 => Act::status(500),
             _ => Act::default(),
@@ -295,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_that_is_gone_is_given_up() {
+    fn unreachable_server_is_reported_after_retries() {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let url = format!("http://{}/image", listener.local_addr().unwrap());
         drop(listener);
@@ -313,7 +313,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_place_that_has_the_image_is_taken_and_the_others_wait() {
+    fn first_mirror_with_the_image_is_used() {
         let gone = Server::start(Vec::new(), |_| Act::status(404));
         let troubled = Server::start(Vec::new(), |_| Act::status(503));
         let (good, other) = (Server::start(vec![0; 9], |_| Act::default()), Server::start(vec![], |_| Act::default()));
@@ -325,7 +325,7 @@ mod tests {
     }
 
     #[test]
-    fn a_place_that_comes_back_is_found_and_all_that_fail_are_named() {
+    fn recovered_mirror_is_used_and_all_failures_are_named() {
         let gone = Server::start(Vec::new(), |_| Act::status(404));
         let restarts = Server::start(vec![0; 9], |request| match request.nth {
             0 => Act::status(502),
@@ -342,7 +342,7 @@ mod tests {
     }
 
     #[test]
-    fn an_image_in_a_file_with_its_digest_beside_it() {
+    fn image_file_with_digest_file_is_resolved() {
         let dir = tempfile::tempdir().unwrap();
         let url = format!("file://{}/img.tar", dir.path().display());
         std::fs::write(dir.path().join("img.tar"), [0; 77]).unwrap();
@@ -357,13 +357,13 @@ mod tests {
     }
 
     #[test]
-    fn places_that_do_not_go_together_are_refused() {
+    fn refuses_incompatible_urls() {
         for (urls, says) in [
             (["http://127.0.0.1:1/i", "oci://127.0.0.1:1/i:1"], "and all its mirrors must be in registries"),
             (["oci://127.0.0.1:1/i:1", "http://127.0.0.1:1/i"], "and all its mirrors must be in registries"),
             (["http://127.0.0.1:1/i", "image"], "the image URL `image`"),
             (["http://127.0.0.1:1/i", "oci://127.0.0.1:1/i"], "the tag or digest is missing"),
-            (["http://127.0.0.1:1/i", "file://stick/i"], "does not contain an absolute path, as in file:///"),
+            (["http://127.0.0.1:1/i", "file://stick/i"], "a file URL needs an absolute path, such as file:///"),
         ] {
             let error = reach_all(&urls, Some(sha256())).unwrap_err().to_string();
             assert!(error.contains(says), "{error}");
@@ -371,7 +371,7 @@ mod tests {
     }
 
     #[test]
-    fn where_signatures_are_wanted_registries_are_refused() {
+    fn registries_are_refused_if_minisign_signatures_are_required() {
         for url in ["oci://127.0.0.1:1/i:1", "oci+http://127.0.0.1:1/i:1"] {
             let keys = SignatureKeys(vec!["RWSrW5G2df4ibM6Z/TrFXWSUPCeEn03zajmuZvLkO989EEiX+0k//xd8".parse().unwrap()]);
             let source = ImageSource { url: url.to_owned(), keys, ..ImageSource::default() };

@@ -69,7 +69,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_is_a_file_or_what_stands_in_it() {
+    fn key_is_parsed_from_file_content_or_bare_text() {
         let of = |text: &str| text.parse::<SignatureKey>().unwrap();
         for text in [MINISIGN, &format!("  {MINISIGN}\n"), &format!("untrusted comment: x\n{MINISIGN}\n\n")] {
             assert_eq!(of(text).to_string(), "6C22FE75B6915BAB");
@@ -82,7 +82,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_public_key_is_named_and_a_secret_one_is_not_repeated() {
+    fn invalid_keys_are_refused_without_repeating_secrets() {
         let secret =
             "-----BEGIN ENCRYPTED SIGSTORE PRIVATE KEY-----\neyJrZGYi\n-----END ENCRYPTED SIGSTORE PRIVATE KEY-----\n";
         let body = body();

@@ -17,8 +17,8 @@ pub(crate) fn path_of_url(url: &str) -> Option<PathBuf> {
 /// Returns an error if the file does not exist, is not a regular file, or cannot be read.
 pub(crate) fn open_at(url: &str, position: u64) -> io::Result<(File, u64)> {
     let path = path_of_url(url)
-        .ok_or_else(|| io::Error::other("the URL must contain an absolute path, as in file:///mnt/image.tar.zst"))?;
-    // Opening a FIFO without a writer would block.
+        .ok_or_else(|| io::Error::other("a file URL needs an absolute path, such as file:///mnt/image.tar.zst"))?;
+    // O_NONBLOCK is set, because opening a FIFO without a writer would block.
     let mut file = OpenOptions::new().read(true).custom_flags(nix::libc::O_NONBLOCK).open(path)?;
     let size = regular_size(&file.metadata()?)?;
     file.seek(SeekFrom::Start(position))?;
@@ -35,7 +35,7 @@ mod tests {
     use std::io::Read;
 
     #[test]
-    fn a_file_is_read_from_where_it_is_wanted() {
+    fn file_is_read_from_the_requested_offset() {
         let dir = tempfile::tempdir().unwrap();
         std::fs::write(dir.path().join("an image.tar"), "0123456789").unwrap();
         let url = format!("file://{}/an%20image.tar", dir.path().display());
@@ -46,7 +46,7 @@ mod tests {
     }
 
     #[test]
-    fn a_fifo_is_refused_and_not_waited_for() {
+    fn fifo_is_refused_without_waiting() {
         let dir = tempfile::tempdir().unwrap();
         nix::unistd::mkfifo(&dir.path().join("image"), nix::sys::stat::Mode::S_IRUSR).unwrap();
         let error = open_at(&format!("file://{}/image", dir.path().display()), 0).unwrap_err().to_string();
@@ -54,12 +54,12 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_file_is_refused() {
+    fn refuses_urls_that_are_not_regular_files() {
         for (url, says) in [
             ("file:///no/such/image", "No such file"),
             ("file:///dev/zero", "not a regular file"),
             ("file:///tmp", "not a regular file"),
-            ("file://server/image", "must contain an absolute path"),
+            ("file://server/image", "a file URL needs an absolute path"),
         ] {
             let error = open_at(url, 0).unwrap_err().to_string();
             assert!(error.contains(says), "{url}: {error}");

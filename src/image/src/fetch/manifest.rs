@@ -2,7 +2,7 @@
 
 use crate::pipeline::{Digest, DigestKind};
 use common::encoding::{decode_hex, encode_hex};
-use common::type_errors::reword_type_error;
+use common::type_errors::locate_json_error;
 use model::image_boot_contents::BootContents;
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
@@ -18,10 +18,10 @@ const CHUNK_BYTES: std::ops::RangeInclusive<u32> = 1 << 16..=4 << 20;
 
 /// Length of the chunks in manifests made by `image pack` for images of up to 64 GiB, in bytes. Larger images have
 /// larger chunks.
-const USUAL_CHUNK_BYTES: u32 = 1 << 20;
+const DEFAULT_CHUNK_BYTES: u32 = 1 << 20;
 
 /// Maximum number of chunks in manifests made by `image pack`. A manifest of 65,536 chunks is 4.4 MB long.
-const MOST_CHUNKS: u64 = 1 << 16;
+const MAXIMUM_CHUNKS: u64 = 1 << 16;
 
 /// Manifest of an image: the JSON document `IMAGE.manifest` next to the image. All sizes and digests refer to the
 /// compressed image, as served.
@@ -53,7 +53,7 @@ impl ImageManifest {
     /// # Errors
     /// Returns an error if the document is invalid or inconsistent, or its version is not supported.
     pub fn parse(document: &[u8]) -> Result<ImageManifest, String> {
-        let reword = |error: serde_json::Error| reword_type_error(&error.to_string());
+        let reword = |error: serde_json::Error| locate_json_error(&error);
         let versioned: ManifestVersion =
             serde_json::from_slice(document).map_err(|error| format!("not a manifest: {}", reword(error)))?;
         if versioned.version != VERSION {
@@ -139,10 +139,10 @@ struct ManifestVersion {
 }
 
 fn choose_chunk_bytes(size_bytes: u64) -> io::Result<u32> {
-    let mut doubled = (0..).map(|times| USUAL_CHUNK_BYTES << times).take_while(|bytes| CHUNK_BYTES.contains(bytes));
-    let fits = doubled.find(|bytes| size_bytes.div_ceil(u64::from(*bytes)) <= MOST_CHUNKS);
+    let mut doubled = (0..).map(|times| DEFAULT_CHUNK_BYTES << times).take_while(|bytes| CHUNK_BYTES.contains(bytes));
+    let fits = doubled.find(|bytes| size_bytes.div_ceil(u64::from(*bytes)) <= MAXIMUM_CHUNKS);
     fits.ok_or_else(|| {
-        io::Error::other(format!("the image has {size_bytes} bytes, but manifests support images of at most 256 GiB"))
+        io::Error::other(format!("the image is {size_bytes} bytes, but manifests support images of at most 256 GiB"))
     })
 }
 
@@ -152,7 +152,7 @@ mod tests {
     use crate::testing::noise;
 
     #[test]
-    fn what_is_made_is_read_again() {
+    fn computed_manifest_is_parsed_unchanged() {
         for (length, chunks) in [(0, 0), (1, 1), (1 << 20, 1), ((1 << 20) + 1, 2), (5 << 20, 5)] {
             let image = noise(length);
             let manifest = ImageManifest::compute(&image[..], length as u64).unwrap();
@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn a_manifest_that_lies_is_refused() {
+    fn refuses_inconsistent_manifest() {
         let good = serde_json::to_value(ImageManifest::compute(&noise(3 << 20)[..], 3 << 20).unwrap()).unwrap();
         let hex = "0a".repeat(32);
         let cases = [
@@ -209,7 +209,7 @@ mod tests {
             assert!(error.contains(says), "{field}: {error}");
         }
         for (document, says) in
-            [(&b""[..], "not a manifest"), (b"<html>", "not a manifest"), (b"{\"version\":1}", "missing field")]
+            [(&b""[..], "not a manifest"), (b"<html>", "not a manifest"), (b"{\"version\":1}", "is missing")]
         {
             let error = ImageManifest::parse(document).unwrap_err();
             assert!(error.contains(says), "{error}");

@@ -97,8 +97,8 @@ impl MinisignSignature {
     }
 }
 
-/// Decodes a base64 text that encodes exactly `ALL` bytes, and splits the bytes into the algorithm, the key id and the
-/// remaining `REST` bytes. Returns `None` if the text is invalid.
+/// Decodes a base64 string that encodes exactly `ALL` bytes, and splits the bytes into the algorithm, the key id and
+/// the remaining `REST` bytes. Returns `None` if the text is invalid.
 fn decode_labelled<const ALL: usize, const REST: usize>(base64: &str) -> Option<([u8; 2], MinisignKeyId, [u8; REST])> {
     let bytes: [u8; ALL] = decode_base64(base64)?;
     let (kind, bytes) = bytes.split_first_chunk::<2>()?;

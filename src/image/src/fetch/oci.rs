@@ -119,7 +119,7 @@ fn resolve_layers(
         match look.size_bytes {
             Some(size) if size != layer.size => {
                 return Err(fail(format!(
-                    "the layer {digest} has {size} bytes, but the manifest specifies {expected} bytes",
+                    "the layer {digest} is {size} bytes, but the manifest specifies {expected} bytes",
                     expected = layer.size
                 )));
             }

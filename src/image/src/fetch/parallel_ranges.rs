@@ -62,7 +62,7 @@ type PieceResult = Result<Vec<u8>, String>;
 
 /// State shared by the lanes.
 struct LaneShared {
-    asked: RangeRequest,
+    request: RangeRequest,
     lanes: u64,
     piece_bytes: u64,
     /// Number of the first piece that will not be fetched.
@@ -74,10 +74,11 @@ impl ParallelRanges {
     ///
     /// # Errors
     /// Returns an error if a thread cannot be created.
-    pub fn start(asked: RangeRequest, lanes: u64, memory_bytes: u64) -> io::Result<ParallelRanges> {
-        // Each lane has one piece in flight and one that waits for the reader; one more piece is being read.
+    pub fn start(request: RangeRequest, lanes: u64, memory_bytes: u64) -> io::Result<ParallelRanges> {
+        // The memory is divided by the maximum number of pieces: each lane has one piece in flight and one that waits
+        // for the reader, and one more piece is being read.
         let piece_bytes = (memory_bytes / (2 * lanes + 1)).max(1);
-        let work = Arc::new(LaneShared { asked, lanes, piece_bytes, end: AtomicU64::new(u64::MAX) });
+        let work = Arc::new(LaneShared { request, lanes, piece_bytes, end: AtomicU64::new(u64::MAX) });
         let mut started = ParallelRanges { work, lanes: Vec::new(), next: 0, current: Vec::new(), given: 0 };
         for first in 0..lanes {
             let (to_reader, receiver) = mpsc::sync_channel(1);
@@ -95,7 +96,8 @@ impl ParallelRanges {
     /// Stops fetching new pieces. The stream ends after the pieces that are already being fetched, so there is no gap,
     /// and no fetched data is discarded.
     pub(crate) fn wind_down(&self) {
-        // Each lane has at most one complete piece that waits for the reader, and fetches the one after it.
+        // For each lane, two more pieces are still delivered: at most one piece is complete and waits for the reader,
+        // and the lane is fetching the piece after it.
         self.work.end.fetch_min(self.next + 2 * self.work.lanes, Ordering::Relaxed);
     }
 
@@ -110,10 +112,10 @@ impl ParallelRanges {
             return Ok(Vec::new());
         }
         let lane = &self.lanes[(self.next % self.work.lanes) as usize];
-        match lane.recv_timeout(self.work.asked.stall) {
+        match lane.recv_timeout(self.work.request.stall) {
             Ok(arrived) => arrived,
             Err(RecvTimeoutError::Timeout) => {
-                Err(format!("no data received for {seconds:.0} s", seconds = self.work.asked.stall.as_secs_f32()))
+                Err(format!("no data received for {seconds:.0} s", seconds = self.work.request.stall.as_secs_f32()))
             }
             Err(RecvTimeoutError::Disconnected) => Err("the thread of a range request ended unexpectedly".to_owned()),
         }
@@ -123,7 +125,7 @@ impl ParallelRanges {
 impl Read for ParallelRanges {
     fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
         if self.given == self.current.len() {
-            // Free the memory before waiting for the next piece.
+            // The memory of the finished piece is freed before the wait for the next piece.
             (self.current, self.given) = (Vec::new(), 0);
             self.current = self.receive_piece().map_err(io::Error::other)?;
             self.next += u64::from(!self.current.is_empty());
@@ -158,16 +160,16 @@ impl LaneShared {
 
     /// Returns the offsets of the first and last byte of a piece; `None` if the piece will not be fetched.
     fn piece_span(&self, piece: u64) -> Option<(u64, u64)> {
-        let first = self.asked.start + piece * self.piece_bytes;
-        let wanted = piece < self.end.load(Ordering::Relaxed) && first < self.asked.total;
-        wanted.then(|| (first, (first + self.piece_bytes).min(self.asked.total) - 1))
+        let first = self.request.start + piece * self.piece_bytes;
+        let wanted = piece < self.end.load(Ordering::Relaxed) && first < self.request.total;
+        wanted.then(|| (first, (first + self.piece_bytes).min(self.request.total) - 1))
     }
 
     fn fetch_piece(&self, piece: u64, first: u64, last: u64) -> PieceResult {
-        let asked = &self.asked;
-        let mut request = asked.client.get(&asked.url).header(RANGE, format!("bytes={first}-{last}"));
-        let authorization = asked.authorization.as_ref().map(SecretText::reveal);
-        for (name, value) in [(AUTHORIZATION, authorization), (IF_RANGE, asked.etag.as_deref())] {
+        let wanted = &self.request;
+        let mut request = wanted.client.get(&wanted.url).header(RANGE, format!("bytes={first}-{last}"));
+        let authorization = wanted.authorization.as_ref().map(SecretText::reveal);
+        for (name, value) in [(AUTHORIZATION, authorization), (IF_RANGE, wanted.etag.as_deref())] {
             request = value.iter().fold(request, |request, value| request.header(name.clone(), *value));
         }
         let said =
@@ -202,12 +204,12 @@ impl LaneShared {
             return Err(format!("the server responded with {status} to a range request", status = response.status()));
         }
         let etag = header_text(response, ETAG);
-        if self.asked.etag.is_some() && self.asked.etag != etag {
+        if self.request.etag.is_some() && self.request.etag != etag {
             return Err("the image now has another ETag".to_owned());
         }
         let range = header_text(response, CONTENT_RANGE).unwrap_or_default();
-        if range != format!("bytes {first}-{last}/{}", self.asked.total) {
-            return Err(format!("the server sent a different range than requested: `{range}`"));
+        if range != format!("bytes {first}-{last}/{}", self.request.total) {
+            return Err(format!("the server sent another range than requested: `{range}`"));
         }
         match header_text(response, CONTENT_LENGTH) {
             Some(length) if length.parse() != Ok(last - first + 1) => {

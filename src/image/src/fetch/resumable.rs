@@ -26,7 +26,7 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::time::{Duration, Instant};
 
-/// Number of received bytes after which the counter of failures is reset. If one byte was enough, a server that drops
+/// Number of received bytes after which the counter of failures is reset. If one byte were enough, a server that drops
 /// each connection after one byte would be retried forever.
 const PROGRESS_BYTES: u64 = 64 * 1024;
 
@@ -37,7 +37,7 @@ pub(crate) struct ResumableDownload {
     client: Client,
     image: ImagePart,
     pace: FetchRetryPolicy,
-    places: MirrorList,
+    mirrors: MirrorList,
     stream: Option<DownloadStream>,
     /// Position in the image at which `stream` began, in bytes.
     opened_at: u64,
@@ -47,7 +47,7 @@ pub(crate) struct ResumableDownload {
     authorization: Option<SecretText>,
     /// Number of consecutive rounds in which all mirrors failed.
     failures: u32,
-    /// Number of mirrors that have failed in this round.
+    /// Number of mirrors that have failed in the current round.
     tried: usize,
     /// Position at which the counter of failures was last reset.
     counted_from: u64,
@@ -73,7 +73,7 @@ impl ResumableDownload {
             client: client.clone(),
             image: image.clone(),
             pace: pace.clone(),
-            places: MirrorList::of_image(image),
+            mirrors: MirrorList::of_image(image),
             stream: None,
             opened_at: 0,
             position: 0,
@@ -91,20 +91,20 @@ impl ResumableDownload {
 
     /// Returns the URL of the current mirror.
     pub(crate) fn current_url(&self) -> &str {
-        &self.places.current().url
+        &self.mirrors.current().url
     }
 
     /// Discards the data from `position` on, because the data does not match its digest. Fetches this data again, from
     /// the next mirror if there are several mirrors.
     pub(crate) fn rewind_to(&mut self, position: u64) {
         if let Some(DownloadStream::Lanes(_)) = self.stream {
-            self.choice.settle_on_one();
+            self.choice.fall_back_to_one_lane();
         }
         self.stream = None;
         self.position = position;
         self.counted_from = self.counted_from.min(position);
         self.resumed += 1;
-        self.places.switch_to_next();
+        self.mirrors.switch_to_next();
     }
 
     /// Returns whether each chunk is verified with a manifest. If so, the chunks can be fetched from any mirror.
@@ -121,19 +121,19 @@ impl ResumableDownload {
                 self.slow = (Duration::ZERO, 0);
                 Ok(())
             }
-            Err(OpenFailure::MayPass(why)) => self.handle_drop(&why, false),
+            Err(OpenFailure::Transient(why)) => self.handle_drop(&why, false),
             Err(OpenFailure::Lost(lost, why)) => self.exclude_mirror(lost, why),
         }
     }
 
     /// Opens the stream at the current mirror and position.
     fn open_stream(&mut self) -> OpenResult<DownloadStream> {
-        let url = self.places.current().url.clone();
+        let url = self.mirrors.current().url.clone();
         if url.starts_with("file:") {
             let (file, size) =
                 local_file::open_at(&url, self.position).map_err(|error| fail_for_good(error.to_string()))?;
             self.agree_on_size(Some(size))?;
-            self.places.current_mut().answered = Some(None);
+            self.mirrors.current_mut().answered = Some(None);
             return Ok(DownloadStream::File(file));
         }
         let mut response = self.send_request(&url)?;
@@ -149,7 +149,7 @@ impl ResumableDownload {
 
     /// Returns the `Authorization` header. Only the first mirror receives it.
     fn authorization(&self) -> Option<&SecretText> {
-        self.authorization.as_ref().filter(|_| self.places.is_first())
+        self.authorization.as_ref().filter(|_| self.mirrors.is_first())
     }
 
     /// Requests the image from the current position to its end.
@@ -161,20 +161,20 @@ impl ResumableDownload {
         if self.position > 0 {
             request = request.header(RANGE, format!("bytes={}-", self.position));
             // The ETag of a mirror that was not used before is unknown. The digest is verified at the end.
-            if !self.is_verified() && self.places.current().answered.is_some() {
-                let etag = self.places.current().strong_etag().ok_or_else(|| fail_for_this_start(NO_STRONG_ETAG))?;
+            if !self.is_verified() && self.mirrors.current().answered.is_some() {
+                let etag = self.mirrors.current().strong_etag().ok_or_else(|| fail_for_this_start(NO_STRONG_ETAG))?;
                 request = request.header(IF_RANGE, etag);
             }
         }
         match request.send() {
             Ok(response) if is_retryable(response.status()) => {
-                Err(OpenFailure::MayPass(format!("the server responded with {status}", status = response.status())))
+                Err(OpenFailure::Transient(format!("the server responded with {status}", status = response.status())))
             }
             Ok(response) => Ok(response),
             Err(error) => {
                 let hopeless = is_hopeless(&error);
                 let why = Error::with_source(Phase::Image, "no answer", error.without_url()).to_string();
-                Err(if hopeless { fail_for_good(why) } else { OpenFailure::MayPass(why) })
+                Err(if hopeless { fail_for_good(why) } else { OpenFailure::Transient(why) })
             }
         }
     }
@@ -182,11 +182,11 @@ impl ResumableDownload {
     /// Checks that the response contains the same image, from the current position to the end.
     fn accept_response(&mut self, response: &Response) -> OpenResult<()> {
         let etag = header_text(response, ETAG);
-        let before = self.places.current().answered.clone();
+        let before = self.mirrors.current().answered.clone();
         match (self.position, response.status()) {
             (0, StatusCode::OK) => {
                 self.agree_on_size(header_text(response, CONTENT_LENGTH).and_then(|text| text.parse().ok()))?;
-                if self.places.is_first() && etag != self.image.etag {
+                if self.mirrors.is_first() && etag != self.image.etag {
                     let url = &self.image.url;
                     tracing::warn!(
                         "{url}: the image has changed on the server since its check; the new image is accepted only if its digest matches"
@@ -212,7 +212,7 @@ impl ResumableDownload {
                 return Err(fail_for_good(why));
             }
         }
-        self.places.current_mut().answered = Some(before.unwrap_or(etag));
+        self.mirrors.current_mut().answered = Some(before.unwrap_or(etag));
         Ok(())
     }
 
@@ -220,11 +220,11 @@ impl ResumableDownload {
     /// must have the same size. If there is only one server, a different size is accepted at the beginning of the
     /// download, because the digest is verified at the end.
     fn agree_on_size(&mut self, says: Option<u64>) -> OpenResult<()> {
-        let alone = self.places.is_alone() && self.position == 0 && !self.is_verified();
+        let alone = self.mirrors.is_alone() && self.position == 0 && !self.is_verified();
         match (says, self.total) {
-            (Some(says), Some(total)) if says != total && !alone => Err(fail_for_good(format!(
-                "the image has {says} bytes on this server, but {total} bytes were expected"
-            ))),
+            (Some(says), Some(total)) if says != total && !alone => {
+                Err(fail_for_good(format!("the image is {says} bytes on this server, but {total} bytes were expected")))
+            }
             _ => {
                 self.total = says.or(self.total);
                 Ok(())
@@ -250,18 +250,18 @@ impl ResumableDownload {
         if self.position - self.counted_from >= PROGRESS_BYTES {
             (self.failures, self.tried, self.counted_from) = (0, 0, self.position);
         }
-        self.places.current_mut().why = why.to_owned();
+        self.mirrors.current_mut().why = why.to_owned();
         self.resumed += 1;
         if !stay && self.switch_mirror(why) {
             self.tried += 1;
-            if self.tried < self.places.count_usable() {
+            if self.tried < self.mirrors.count_usable() {
                 return Ok(());
             }
             self.tried = 0;
         }
         self.failures += 1;
         if self.failures >= self.pace.attempts {
-            return Err(self.give_up_with(&format!("{why} ({} attempts without progress)", self.failures)));
+            return Err(self.build_final_error(&format!("{why} ({} attempts without progress)", self.failures)));
         }
         let pause = self.pace.pause_after(self.failures);
         tracing::warn!(
@@ -279,27 +279,27 @@ impl ResumableDownload {
     /// Excludes the current mirror and switches to the next one. Fails if no mirror is left.
     fn exclude_mirror(&mut self, lost: MirrorExclusion, why: String) -> io::Result<()> {
         self.stream = None;
-        self.places.exclude_current(lost);
-        self.places.current_mut().why.clone_from(&why);
+        self.mirrors.exclude_current(lost);
+        self.mirrors.current_mut().why.clone_from(&why);
         if self.switch_mirror(&why) {
             self.resumed += 1;
             return Ok(());
         }
-        Err(self.give_up_with(&why))
+        Err(self.build_final_error(&why))
     }
 
     /// Returns the final error of the download. If a mirror that was excluded can still serve the whole image, this
     /// function also records that the download can start over from the first byte.
-    fn give_up_with(&mut self, why: &str) -> io::Error {
-        if self.places.can_restart() {
+    fn build_final_error(&mut self, why: &str) -> io::Error {
+        if self.mirrors.can_restart() {
             self.start_over = Some(format!("{why}, at byte {}", self.position));
         }
-        self.places.final_error(why, self.position)
+        self.mirrors.final_error(why, self.position)
     }
 
     /// Switches to the next usable mirror; returns `false` if no other mirror is usable.
     fn switch_mirror(&mut self, why: &str) -> bool {
-        let before = self.places.switch_to_next();
+        let before = self.mirrors.switch_to_next();
         if let Some(before) = &before {
             tracing::warn!("image: {before}: {why}, at byte {}; continuing with {}", self.position, self.current_url());
         }
@@ -307,8 +307,8 @@ impl ResumableDownload {
     }
 
     /// Returns whether the connection is too slow, because it has delivered fewer than [`PROGRESS_BYTES`] in twice the
-    /// stall timeout. A server that occasionally sends a byte never causes a timeout, although another mirror or a new
-    /// connection may be fast.
+    /// stall timeout. A server that occasionally sends a byte never triggers a timeout, although another mirror or a
+    /// new connection may be fast.
     fn is_too_slow(&mut self, got: usize, waited: Duration) -> bool {
         let (time, bytes) = (self.slow.0 + waited, self.slow.1 + got as u64);
         let is_over = time >= 2 * self.pace.stall;
@@ -319,10 +319,10 @@ impl ResumableDownload {
     /// Handles a stream that ended before the end of the image.
     fn handle_early_end(&mut self, why: String, stalled: bool) -> io::Result<()> {
         if matches!(self.stream, Some(DownloadStream::File(_))) {
-            return self.exclude_mirror(MirrorExclusion::ForGood, why);
+            return self.exclude_mirror(MirrorExclusion::Permanently, why);
         }
-        if self.position > 0 && !self.is_verified() && self.places.current().strong_etag().is_none() {
-            return self.exclude_mirror(MirrorExclusion::ForThisStart, format!("{why}; {NO_STRONG_ETAG}"));
+        if self.position > 0 && !self.is_verified() && self.mirrors.current().strong_etag().is_none() {
+            return self.exclude_mirror(MirrorExclusion::UntilRestart, format!("{why}; {NO_STRONG_ETAG}"));
         }
         let brought = self.position - self.opened_at >= PROGRESS_BYTES;
         self.handle_drop(&why, brought && !stalled)
@@ -353,15 +353,15 @@ impl Read for ResumableDownload {
             let began = Instant::now();
             match stream.read(buf) {
                 Ok(0) if complete || self.total.is_none() => return Ok(0),
-                // The parallel ranges were stopped to continue with another number of ranges.
+                // The parallel ranges were stopped, and the download continues with another number of ranges.
                 Ok(0) if matches!(stream, DownloadStream::Lanes(_)) => self.stream = None,
                 Ok(0) => self.handle_early_end("the connection ended early".to_owned(), false)?,
                 Ok(got) => {
                     self.position += got as u64;
                     if self.total.is_some_and(|total| self.position > total) {
                         let more = "the server sent more data than the Content-Length of the image".to_owned();
-                        self.places.current_mut().why.clone_from(&more);
-                        return Err(self.places.final_error(&more, self.position));
+                        self.mirrors.current_mut().why.clone_from(&more);
+                        return Err(self.mirrors.final_error(&more, self.position));
                     }
                     let waited = began.elapsed();
                     self.choice.record_received(got, waited);
@@ -372,7 +372,7 @@ impl Read for ResumableDownload {
                     return Ok(got);
                 }
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                // The image is complete, so it does not matter how the connection ends.
+                // The image is complete, so an error at the end of the connection is ignored.
                 Err(_) if complete => return Ok(0),
                 Err(error) if matches!(stream, DownloadStream::Lanes(_)) => self.fall_back_to_stream(&error),
                 Err(error) => {

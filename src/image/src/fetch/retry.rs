@@ -57,7 +57,8 @@ impl FetchRetryPolicy {
     /// read, the request is repeated.
     ///
     /// # Errors
-    /// Returns the same errors as [`Self::send_request`], or an error if the document is longer than `most_bytes`.
+    /// Returns the same errors as [`Self::send_request`], or an error if the document is longer than `most_bytes`
+    /// bytes.
     pub(crate) fn read_document(
         &self,
         what: &str,
@@ -149,7 +150,7 @@ mod tests {
     use testing::http::{Act, Server};
 
     #[test]
-    fn pauses_double_up_to_the_longest_and_are_never_exact() {
+    fn pauses_double_up_to_the_maximum_with_jitter() {
         let pace = FetchRetryPolicy::default();
         for (failures, longest) in [(1, 1.0), (2, 2.0), (4, 8.0), (7, 60.0), (40, 60.0)] {
             let pause = pace.pause_after(failures).as_secs_f64();
@@ -160,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn a_small_document_that_breaks_off_is_read_again() {
+    fn truncated_document_is_requested_again() {
         let server =
             Server::start(b"twenty bytes of text".to_vec(), |request| match (request.path.as_str(), request.nth) {
                 ("/cut", 0 | 1) | ("/always", _) => Act::cut_after(7),
@@ -169,7 +170,7 @@ mod tests {
             });
         let client = linux::http::new_client().unwrap();
         let read = |path: &str, most: u64| pace().read_document("read it", most, || client.get(server.url(path)));
-        let Ok(DocumentAnswer::Document(text)) = read("cut", 20) else { panic!("it is there the third time") };
+        let Ok(DocumentAnswer::Document(text)) = read("cut", 20) else { panic!("the third request succeeds") };
         assert_eq!((text, server.requests().len()), (b"twenty bytes of text".to_vec(), 3));
         assert!(matches!(read("gone", 20), Ok(DocumentAnswer::Other(response)) if response.status() == 404));
         let says = |path: &str, most: u64| read(path, most).err().map(|error| error.to_string()).unwrap_or_default();

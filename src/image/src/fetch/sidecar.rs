@@ -25,7 +25,8 @@ pub(crate) enum SidecarLookup {
 /// Reads a file next to an image, from a server or a local file.
 ///
 /// # Errors
-/// Returns an error if the server does not respond, or the file cannot be read or is longer than `most_bytes`.
+/// Returns an error if the server does not respond, or the file cannot be read or is longer than `most_bytes`
+/// bytes.
 pub(crate) fn read_sidecar(
     client: &Client,
     url: &Url,
@@ -78,7 +79,8 @@ pub(crate) fn read_digest(client: &Client, image: &Url, pace: &FetchRetryPolicy)
             SidecarLookup::Found(bytes) => {
                 let text = String::from_utf8_lossy(&bytes);
                 let name = image.path_segments().and_then(Iterator::last).unwrap_or_default();
-                // The content is truncated, because it may be arbitrary text.
+                // The checksum is truncated before it is parsed, because it may be arbitrary text, which an error would
+                // quote.
                 let digest = sidecar_verification::find_checksum(&text, name)
                     .and_then(|sum| format!("{kind}:{sum:.130}").parse());
                 if kind == "md5" {

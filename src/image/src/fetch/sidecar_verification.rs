@@ -215,13 +215,14 @@ fn read_document(suffix: &str, text: &[u8], image: &KnownImage) -> Result<Verifi
         && manifest.size_bytes != size
     {
         return Err(format!(
-            "the document is for an image of {expected} bytes, but the server's image has {size} bytes",
+            "the manifest is for an image of {expected} bytes, but the server's image is {size} bytes",
             expected = manifest.size_bytes
         ));
     }
     match image.digest {
         Some(given) if given.kind != DigestKind::Sha256 => Err(format!(
-            "the digest {digest} in the document cannot be compared with the specified digest {given}; specify the sha256 digest"
+            "the digest {digest} in the signed file cannot be compared with the specified digest {given}; specify the \
+            sha256 digest"
         )),
         Some(given) if *given != digest => Err(format!("digest {digest} differs from the specified digest {given}")),
         _ => Ok(VerifiedDocument { digest, manifest: manifest.map(Arc::new), signed_by: None, signed_as: None }),
@@ -229,7 +230,7 @@ fn read_document(suffix: &str, text: &[u8], image: &KnownImage) -> Result<Verifi
 }
 
 fn parse_sha256_file(text: &[u8], image: &str) -> Result<Digest, String> {
-    let text = std::str::from_utf8(text).map_err(|_| "the document is not text".to_owned())?;
+    let text = std::str::from_utf8(text).map_err(|_| "the file is not text".to_owned())?;
     format!("sha256:{}", find_checksum(text, image)?).parse()
 }
 
@@ -244,7 +245,7 @@ pub(crate) fn find_checksum<'a>(text: &'a str, image: &str) -> Result<&'a str, S
         lines.map(|line| line.trim_start().split_once([' ', '\t']).unwrap_or((line.trim(), ""))).collect();
     let named = |(_, file): &&(&str, &str)| file.trim_start_matches([' ', '*']).rsplit('/').next() == Some(image);
     match (lines.iter().find(named), &lines[..]) {
-        // sha256sum(1) begins a line with a backslash when the file's name has one.
+        // A backslash at the start is removed: sha256sum(1) prints it if the file's name contains a backslash.
         (Some((sum, _)), _) | (None, [(sum, _)]) => Ok(sum.trim_start_matches('\\')),
         _ => Err(format!("found no line for {image}; the file must contain the output of sha256sum")),
     }

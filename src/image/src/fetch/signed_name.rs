@@ -13,7 +13,7 @@ use std::path::Path;
 /// as `IMAGE.sha256`.
 pub const IN_COMMENT: &str = "image:";
 
-/// File in the ramdisk that contains the ids of the oldest images that may be installed, one id per line.
+/// File in the ramdisk with one image id per line: the oldest image of each operating system that may be installed.
 pub const MINIMUM_FILE: &str = "/etc/drophammer/minimum";
 
 /// Oldest version of each operating system that may be installed, and the image id from which the version was parsed.
@@ -57,7 +57,10 @@ impl MinimumVersions {
         for id in ids {
             let ImageId { os, version } = ImageId::parse(id).map_err(|why| wrong(id, &why))?;
             if keys.0.is_empty() {
-                return Err(wrong(id, "image ids cannot be verified without a signature key; set drophammer.key= too"));
+                return Err(wrong(
+                    id,
+                    "image ids cannot be verified without a signature key; also set drophammer.key=",
+                ));
             }
             match minimum.0.insert(os.to_owned(), (version, (*id).to_owned())) {
                 Some((other, written)) if other != version => {
@@ -138,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn the_command_line_raises_what_the_ramdisk_asks_for_and_does_not_lower_it() {
+    fn command_line_raises_the_minimum_of_the_ramdisk() {
         let directory = tempfile::tempdir().unwrap();
         let file = directory.path().join("minimum");
         std::fs::write(&file, "debian-12.0.20261101\n\n  ubuntu-24.04\n").unwrap();
@@ -169,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn the_image_is_the_one_that_is_asked_for_and_not_too_old() {
+    fn image_must_be_the_requested_one_and_recent_enough() {
         let other = "signed as";
         let older = "is older than";
         for (named, wanted, oldest, says) in [
@@ -205,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn a_minimum_that_says_nothing_is_an_error() {
+    fn invalid_minimum_is_an_error() {
         for (ids, says) in [
             (&["ubuntu"][..], "drophammer.minimum=ubuntu: invalid format for os image"),
             (&["ubuntu-x"], "invalid semantic version"),
@@ -226,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn a_signed_comment_can_name_the_image() {
+    fn trusted_comment_may_name_the_image() {
         for (comment, id) in [
             ("timestamp:1\tfile:a.sha256\timage:debian-12.0.1\thashed", Some("debian-12.0.1")),
             ("image:debian-12.0.1", Some("debian-12.0.1")),

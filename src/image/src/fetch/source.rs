@@ -30,7 +30,7 @@ pub struct ImageSource {
 }
 
 /// Parses the digest that an allocation or the command line specifies for the image at `url`: `sha256:HEX` or
-/// `sha512:HEX`. Returns `None` for a blank text.
+/// `sha512:HEX`. Returns `None` for a blank string.
 ///
 /// # Errors
 /// Returns an error if the text is not a digest, or is an md5 digest.

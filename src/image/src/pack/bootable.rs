@@ -67,7 +67,7 @@ mod tests {
     }
 
     #[test]
-    fn trees_that_boot_have_a_kernel_and_an_init() {
+    fn bootable_trees_have_a_kernel_and_an_init() {
         for names in [
             &["boot/vmlinuz-6.1.0-1-amd64", "usr/sbin/init"][..],
             &["boot/vmlinuz", "usr/lib/systemd/systemd"],
@@ -84,7 +84,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missing_is_named() {
+    fn missing_kernel_or_init_is_named() {
         for (names, says) in [
             (&["etc/hostname"][..], "contains neither a kernel nor an init program: a machine"),
             (&["sbin/init", "boot/config-6"], "contains no kernel (boot/vmlinuz*"),

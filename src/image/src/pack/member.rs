@@ -82,7 +82,7 @@ impl PackedMember<'_> {
             self.set_name(&mut header, &mut records);
             write_member(tar, header, records, content)?;
         } else {
-            // GNU sparse 1.0: the map precedes the data.
+            // In the format GNU sparse 1.0, the map of the file precedes its data.
             let map = format_sparse_map(&pieces, size);
             header.set_size(map.len() as u64 + data);
             let base = self.path.rsplit(|byte| *byte == b'/').next().unwrap_or_default();
@@ -190,7 +190,7 @@ fn data_segments(file: &File, size: u64) -> io::Result<Vec<(u64, u64)>> {
     let seek = |offset: u64, whence| -> io::Result<Option<u64>> {
         match lseek(file, i64::try_from(offset).map_err(io::Error::other)?, whence) {
             Ok(found) => Ok(u64::try_from(found).ok()),
-            // The rest of the file is a hole.
+            // ENXIO means that the rest of the file is a hole.
             Err(Errno::ENXIO) => Ok(None),
             Err(error) => Err(error.into()),
         }
@@ -206,7 +206,7 @@ fn data_segments(file: &File, size: u64) -> io::Result<Vec<(u64, u64)>> {
 /// Formats a sparse map: decimal numbers, one per line, padded to a whole block.
 fn format_sparse_map(pieces: &[(u64, u64)], size: u64) -> Vec<u8> {
     let mut pieces = pieces.to_vec();
-    // A hole at the end is followed by an empty segment.
+    // If the file ends with a hole, an empty segment at the end of the map marks the length of the file.
     if pieces.last().is_none_or(|(offset, length)| offset + length < size) {
         pieces.push((size, 0));
     }

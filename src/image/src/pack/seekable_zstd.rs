@@ -43,7 +43,7 @@ impl<W: Write> FrameWriter<W> {
         let queue = Arc::new(Mutex::new(queue));
         for _ in 0..cores {
             let queue = queue.clone();
-            // The loop ends when the sender is dropped.
+            // The thread ends when the sender of the queue is dropped.
             thread::spawn(move || run_compressor(&queue, level));
         }
         let (block, pending, table) = (Vec::with_capacity(FRAME_BYTES), VecDeque::new(), Vec::new());
@@ -67,7 +67,7 @@ impl<W: Write> FrameWriter<W> {
         self.out.write_all(&body.to_le_bytes())?;
         self.out.write_all(&self.table)?;
         self.out.write_all(&self.frames.to_le_bytes())?;
-        // No flags are set. The seek table does not contain checksums, because the frames contain them.
+        // The byte with the flags is 0: the seek table does not contain checksums, because the frames contain them.
         self.out.write_all(&[0])?;
         self.out.write_all(&SEEKABLE.to_le_bytes())?;
         self.out.flush()?;
@@ -116,7 +116,7 @@ impl<W: Write> Write for FrameWriter<W> {
 fn run_compressor(queue: &Mutex<Receiver<CompressJob>>, level: i32) {
     let next = || lock_mutex(queue).recv();
     while let Ok(CompressJob { block, answer }) = next() {
-        // If the receiver is gone, it has failed, and its error is reported separately.
+        // An error is ignored: if the receiver no longer exists, it has failed, and its error is reported separately.
         let _ = answer.send(compress_frame(&block, level));
     }
 }

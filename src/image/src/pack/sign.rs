@@ -38,7 +38,8 @@ impl ImageSigner {
         let reading = || format!("read the secret key {key_file}", key_file = path.display());
         let text = std::fs::read_to_string(path).context(Phase::Settings, reading)?;
         let line = text.lines().nth(1).unwrap_or_default();
-        // The library's errors describe only internals such as buffers, which do not help the operator.
+        // This error replaces the errors of the library, which describe internals such as buffers and do not help the
+        // operator.
         let no_key = || {
             Error::refusal(
                 Phase::Settings,
@@ -100,7 +101,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_public_key_is_told_from_a_secret_one() {
+    fn public_key_is_distinguished_from_a_secret_key() {
         let public = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../../testdata/trust/one.pub"));
         let error = ImageSigner::open_key(public).err().unwrap();
         assert!(error.is_refusal() && error.to_string().contains("one.pub is a public key; "), "{error}");
@@ -117,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_with_a_password_needs_it() {
+    fn locked_key_requires_its_password() {
         let locked = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../../testdata/trust/locked.key"));
         let open = |password: &str| ImageSigner::open_with_password(locked, || Ok(Some(password.to_owned())));
         assert_eq!(open("correct horse").unwrap().id, "6C22FE75B6915BAB");

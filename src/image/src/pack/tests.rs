@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::testing::noise;
-use crate::tests::{assert_same, look, make_zoo};
+use crate::tests::{assert_same, create_all_file_types, look};
 use crate::{IncomingImage, MountsBelow, SignatureKeys};
 use linux::http;
 use std::os::unix::ffi::OsStrExt;
@@ -37,7 +37,7 @@ fn with_id(options: PackOptions, id: &str) -> PackOptions {
     PackOptions { id: Some(id.to_owned()), ..options }
 }
 
-/// Returns a tree that can be created without root privileges. The names are created in this order.
+/// Returns a tree that can be created without root privileges. The files are created in the order of `names`.
 fn small_tree(names: &[&str]) -> TempDir {
     let root = tempfile::tempdir().unwrap();
     for name in names {
@@ -63,7 +63,7 @@ fn set_times(root: &Path) {
 }
 
 #[test]
-fn the_same_tree_gives_the_same_bytes() {
+fn same_tree_yields_the_same_bytes() {
     let reversed: Vec<&str> = NAMES.into_iter().rev().collect();
     let made: Vec<_> = [&NAMES[..], &reversed]
         .into_iter()
@@ -85,7 +85,7 @@ fn the_same_tree_gives_the_same_bytes() {
 }
 
 #[test]
-fn the_manifest_of_a_tree_tells_what_of_it_boots() {
+fn manifest_of_a_tree_lists_its_boot_contents() {
     let (tree, out) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     for name in ["boot/vmlinuz-6.1", "usr/lib/systemd/systemd", "usr/bin/cloud-init", "install.sh"] {
         fs::create_dir_all(tree.path().join(name).parent().unwrap()).unwrap();
@@ -106,7 +106,7 @@ fn the_manifest_of_a_tree_tells_what_of_it_boots() {
     assert_eq!(manifest(), expected);
     fs::remove_dir_all(tree.path().join("boot")).unwrap();
     assert_eq!(manifest()["kernels"], serde_json::json!([]));
-    // wicked of SUSE next to cloud-init, and without it.
+    // SUSE's wicked is reported only if the image does not contain cloud-init.
     fs::create_dir_all(tree.path().join("usr/sbin")).unwrap();
     for name in ["wicked", "ifup"] {
         fs::write(tree.path().join("usr/sbin").join(name), "").unwrap();
@@ -114,7 +114,7 @@ fn the_manifest_of_a_tree_tells_what_of_it_boots() {
     assert_eq!(manifest().get("unsupported_network"), None);
     fs::remove_file(tree.path().join("usr/bin/cloud-init")).unwrap();
     assert_eq!(manifest()["unsupported_network"], "wicked");
-    // Contents that cannot boot cause no warning for a disk image.
+    // A disk image with contents that cannot boot does not trigger a warning.
     let (disk, image) = (out.path().join("disk.raw"), out.path().join("disk.raw.zst"));
     fs::write(&disk, noise(4096)).unwrap();
     pack_image(&options(&disk, &image)).unwrap();
@@ -135,7 +135,7 @@ fn seek_table(image: &[u8]) -> Vec<(usize, usize)> {
 }
 
 #[test]
-fn each_frame_can_be_found_and_decoded_by_itself() {
+fn each_frame_can_be_located_and_decoded_separately() {
     let directory = tempfile::tempdir().unwrap();
     let disk = noise(2 * seekable_zstd::FRAME_BYTES + 12345);
     let (source, image) = (directory.path().join("disk.raw"), directory.path().join("disk.raw.zst"));
@@ -159,7 +159,7 @@ fn each_frame_can_be_found_and_decoded_by_itself() {
 }
 
 #[test]
-fn what_is_refused_is_told_from_what_fails() {
+fn refusals_and_failures_have_different_outcomes() {
     let directory = tempfile::tempdir().unwrap();
     let at = |name: &str| directory.path().join(name);
     fs::write(at("disk.raw"), noise(5000)).unwrap();
@@ -191,7 +191,7 @@ fn what_is_refused_is_told_from_what_fails() {
 }
 
 #[test]
-fn an_image_is_replaced_when_that_is_said() {
+fn existing_image_is_replaced_only_with_force() {
     let (tree, out) = (small_tree(&NAMES), tempfile::tempdir().unwrap());
     let image = out.path().join("image.tar.zst");
     let options = PackOptions { force: false, ..options(tree.path(), &image) };
@@ -206,7 +206,7 @@ fn an_image_is_replaced_when_that_is_said() {
 }
 
 #[test]
-fn what_cannot_boot_and_what_is_called_otherwise_is_warned_of() {
+fn warns_about_unbootable_trees_and_misleading_extensions() {
     let (tree, out) = (small_tree(&NAMES), tempfile::tempdir().unwrap());
     let disk = out.path().join("disk");
     fs::write(&disk, noise(5000)).unwrap();
@@ -236,7 +236,7 @@ fn what_cannot_boot_and_what_is_called_otherwise_is_warned_of() {
 }
 
 #[test]
-fn a_source_that_would_be_replaced_is_refused_and_left_alone() {
+fn refuses_source_that_would_be_replaced() {
     let directory = tempfile::tempdir().unwrap();
     let image = directory.path().join("disk.raw");
     let at = |name: &str| directory.path().join(name);
@@ -279,7 +279,7 @@ fn a_source_that_would_be_replaced_is_refused_and_left_alone() {
 }
 
 #[test]
-fn the_frames_do_not_depend_on_how_the_stream_is_written() {
+fn frames_do_not_depend_on_write_sizes() {
     let stream = noise(seekable_zstd::FRAME_BYTES + 5);
     let made = |piece: usize| {
         let mut frames = FrameWriter::new(Vec::new(), 3);
@@ -293,7 +293,7 @@ fn the_frames_do_not_depend_on_how_the_stream_is_written() {
 }
 
 #[test]
-fn nothing_is_younger_than_the_epoch() {
+fn source_date_epoch_limits_member_times() {
     assert_eq!(parse_epoch(None).unwrap(), None);
     assert_eq!(parse_epoch(Some("1600000000")).unwrap(), Some(1_600_000_000));
     for bad in ["", "yesterday", "-1", "1.5"] {
@@ -313,7 +313,7 @@ fn nothing_is_younger_than_the_epoch() {
 }
 
 #[test]
-fn what_cannot_be_packed_is_named_and_leaves_nothing() {
+fn unpackable_source_is_named_and_leaves_no_files() {
     let directory = tempfile::tempdir().unwrap();
     let at = |name: &str| directory.path().join(name);
     fs::create_dir(at("tree")).unwrap();
@@ -358,7 +358,7 @@ fn what_cannot_be_packed_is_named_and_leaves_nothing() {
 }
 
 #[test]
-fn an_old_image_gives_way_as_a_whole() {
+fn old_image_is_replaced_with_all_its_sidecar_files() {
     let directory = tempfile::tempdir().unwrap();
     let (disk, image) = (directory.path().join("disk"), directory.path().join("image"));
     fs::write(&disk, "one").unwrap();

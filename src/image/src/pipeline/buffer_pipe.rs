@@ -142,7 +142,7 @@ impl Drop for OwnedBuffer {
     }
 }
 
-/// Buffer that one stage owns and fills. At first it contains old data.
+/// Buffer that one stage owns and fills. Initially the buffer contains the data of its previous use.
 pub(crate) struct WritableBuffer(OwnedBuffer);
 
 impl WritableBuffer {
@@ -196,7 +196,8 @@ impl BufferChunk {
         }
     }
 
-    /// Returns the buffer's span, and the range of the chunk in the span's region, or `None` for private memory.
+    /// Returns the shared memory of the buffer, and the range of the chunk in the whole shared region; `None` if the
+    /// buffer is in private memory.
     pub(crate) fn shared_range(&self) -> Option<(&SharedSpan, Range<usize>)> {
         match &self.held.buffer {
             BufferMemory::Shared(span) => Some((span, span.at() + self.start..span.at() + self.end)),
@@ -219,7 +220,8 @@ impl BufferChunk {
         front
     }
 
-    /// Returns whether both chunks are in the same buffer, and together occupy only one buffer.
+    /// Returns whether both chunks are parts of the same buffer and therefore together occupy only one buffer of the
+    /// pool.
     pub(crate) fn is_same_buffer(&self, other: &BufferChunk) -> bool {
         Arc::ptr_eq(&self.held, &other.held)
     }
@@ -260,7 +262,7 @@ pub(crate) trait ChunkSink: Send {
 }
 
 /// Error message that the receiver gets if the sender was dropped before it ended the stream.
-pub(crate) const WITHOUT_A_WORD: &str = "the previous stage ended unexpectedly";
+pub(crate) const UNEXPECTED_END: &str = "the previous stage of the image pipeline ended unexpectedly";
 
 /// Error of a stage that cannot send because the next stage has ended. The next stage reports the cause itself.
 #[derive(Debug)]
@@ -291,7 +293,7 @@ impl PipeSender {
 
     /// Ends the stream successfully.
     pub(crate) fn end(self) {
-        // An error means that the receiver is gone, and does not need the end of the stream.
+        // An error is ignored: it means that the receiver no longer exists, and does not need the end of the stream.
         let _ = self.send_message(PipeMessage::End, &StageClock::default());
     }
 
@@ -352,7 +354,7 @@ impl PipeReceiver {
         self.early.is_some()
     }
 
-    /// Returns the next chunk; `None` after the end.
+    /// Waits for the next chunk and returns it; `None` after the end of the stream.
     ///
     /// # Errors
     /// Returns the error of the previous stage.
@@ -380,7 +382,7 @@ impl PipeReceiver {
                 Ok(None)
             }
             Ok(PipeMessage::Failed(error)) => Err(error),
-            Err(RecvError) => Err(io::Error::other(WITHOUT_A_WORD)),
+            Err(RecvError) => Err(io::Error::other(UNEXPECTED_END)),
         }
     }
 }

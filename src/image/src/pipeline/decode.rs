@@ -6,7 +6,7 @@
 //!                           └─> frames decoded in place ────┘
 //! ```
 
-mod empty_frame_limit;
+mod empty_input_limit;
 mod error;
 mod format;
 mod input;
@@ -30,16 +30,17 @@ use lz4_blocks::{HISTORY_BYTES, Lz4Frame};
 use ordered_output::DecodedItem;
 use std::io::{self, Read};
 use std::thread;
-use thread_pool::{DecodePart, DecoderPool, DecoderState, MOST_BYTES, ROOMS_BESIDE, TASK_BYTES};
+use thread_pool::{ADDITIONAL_OUTPUT_BUFFERS, DecodePart, DecoderPool, DecoderState, MAXIMUM_PART_BYTES, TASK_BYTES};
 use xz::XzDecoder;
 
 /// Maximum number of decoder threads. Typical network links do not deliver enough data to occupy more than four
 /// threads.
-const MOST_THREADS: usize = 4;
+const MAXIMUM_DECODER_THREADS: usize = 4;
 
 /// Maximum memory for frames and blocks that are decoded in one piece, in bytes, in addition to the buffers of the
 /// pool.
-pub(crate) const MOST_WHOLE_BYTES: usize = (MOST_THREADS + ROOMS_BESIDE) * MOST_BYTES;
+pub(crate) const MAXIMUM_WHOLE_FRAME_BYTES: usize =
+    (MAXIMUM_DECODER_THREADS + ADDITIONAL_OUTPUT_BUFFERS) * MAXIMUM_PART_BYTES;
 
 /// Function that receives the first bytes of a stream that is not a tar. If the function recognizes the format, such as
 /// a disk image, it returns a specific error.
@@ -58,7 +59,7 @@ pub(crate) fn decode(
     stages: &StageClocks,
     sender: PipeSender,
 ) {
-    let threads = thread::available_parallelism().map_or(1, |cores| cores.get().min(MOST_THREADS));
+    let threads = thread::available_parallelism().map_or(1, |cores| cores.get().min(MAXIMUM_DECODER_THREADS));
     decode_with(threads, CompressedInput::new(compressed), plain, refuse, pool, stages, sender);
 }
 
@@ -76,7 +77,8 @@ fn decode_with(
         let crew = DecoderPool::new(scope, &shared, stages, pool, threads, input.clock());
         let mut decoding = StreamDecoder { input, crew, plain, refuse, format: None };
         let end = decoding.decode_frames();
-        // This call fails only if the output is closed. The end of the stream is then not needed.
+        // An error is ignored: this call fails only if the output is closed, and the end of the stream is then not
+        // needed.
         let _ = decoding.crew.send_in_order(&mut decoding.input, DecodedItem::End(end));
     });
 }
@@ -138,7 +140,7 @@ impl StreamDecoder<'_, '_> {
 
     /// Passes on an uncompressed stream without a copy.
     fn pass_plain(&mut self) -> io::Result<()> {
-        while let Some(chunk) = self.input.take_some()? {
+        while let Some(chunk) = self.input.take_chunk_rest()? {
             self.crew.send_in_order(&mut self.input, DecodedItem::Content(chunk))?;
         }
         Ok(())
@@ -149,8 +151,8 @@ impl StreamDecoder<'_, '_> {
             let position = self.input.position();
             let mut whole = self.crew.measure(&mut self.input)?;
             if whole.is_none() {
-                // The task being assembled holds buffers, which leaves fewer for the scan. Once the task is queued, the
-                // scan may reach the end of the frame.
+                // The scan may have failed because the task being assembled holds too many buffers. After this task is
+                // queued, its buffers no longer count, so the scan is repeated.
                 self.crew.flush_task(&mut self.input)?;
                 whole = self.crew.measure(&mut self.input)?;
             }
@@ -196,8 +198,7 @@ impl StreamDecoder<'_, '_> {
     }
 
     /// Decodes linked blocks, which refer to the output of earlier blocks. The buffer contains this earlier output
-    /// directly before the free space for the next block, so that the earlier output and the decoded block are
-    /// contiguous.
+    /// directly before the free space for the next block, so the earlier output and the decoded block are contiguous.
     fn decode_linked_blocks(&mut self, frame: &Lz4Frame) -> error::DecodeResult<lz4_blocks::ContentTrailer> {
         let mut history = Vec::new();
         loop {

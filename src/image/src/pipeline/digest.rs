@@ -17,7 +17,7 @@ pub enum DigestKind {
     Md5,
 }
 
-const KINDS: [(DigestKind, &str, usize); 3] =
+const DIGEST_ALGORITHMS: [(DigestKind, &str, usize); 3] =
     [(DigestKind::Sha256, "sha256", 64), (DigestKind::Sha512, "sha512", 128), (DigestKind::Md5, "md5", 32)];
 
 /// Digest in the form `sha256:HEX`. Upper-case hexadecimal digits are converted to lower case.
@@ -35,7 +35,7 @@ impl FromStr for Digest {
         let text = text.trim();
         let (name, hex) =
             text.split_once(':').ok_or_else(|| format!("`{text}` is not a digest; write it as sha256:HEX"))?;
-        let known = KINDS.iter().find(|(_, known, _)| known.eq_ignore_ascii_case(name));
+        let known = DIGEST_ALGORITHMS.iter().find(|(_, known, _)| known.eq_ignore_ascii_case(name));
         let &(kind, _, digits) = known.ok_or_else(|| format!("`{name}` is not a supported digest; use sha256"))?;
         if !hex.bytes().all(|byte| byte.is_ascii_hexdigit()) {
             return Err(format!("the digest `{text}` contains characters that are not hexadecimal digits"));
@@ -66,7 +66,7 @@ impl From<Digest> for String {
 
 impl fmt::Display for Digest {
     fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
-        let name = KINDS.iter().find(|(kind, _, _)| *kind == self.kind).map_or("", |(_, name, _)| name);
+        let name = DIGEST_ALGORITHMS.iter().find(|(kind, _, _)| *kind == self.kind).map_or("", |(_, name, _)| name);
         write!(f, "{name}:{}", self.hex)
     }
 }
@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn known_digests() {
+    fn digests_match_known_values() {
         assert_eq!(digest_of(DigestKind::Md5, "abc"), "md5:900150983cd24fb0d6963f7d28e17f72");
         assert_eq!(
             digest_of(DigestKind::Sha256, "abc"),
@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn a_digest_has_a_known_name_and_the_right_number_of_hexadecimal_digits() {
+    fn digest_needs_a_supported_name_and_correct_length() {
         let upper = format!("sha256:{}", "AB".repeat(32));
         assert_eq!(upper.parse::<Digest>().unwrap().to_string(), format!("sha256:{}", "ab".repeat(32)));
         for (bad, says) in [

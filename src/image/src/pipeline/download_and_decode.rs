@@ -19,7 +19,7 @@ pub(crate) trait StreamSource: Read + Send {
     /// Returns the number of times that the download was resumed so far.
     fn resumed(&self) -> u32;
 
-    /// Returns the reason if the stream ended because it cannot be resumed and must start over.
+    /// Returns the reason why the stream must start over, if it ended because it cannot be resumed.
     fn start_over(&self) -> Option<&str>;
 }
 
@@ -30,7 +30,7 @@ pub(crate) struct Download {
     /// Connection to the worker.
     pub line: WorkerConnection,
     pub digest: DigestThread,
-    pub told: Arc<DownloadState>,
+    pub download: Arc<DownloadState>,
     pub stages: StageClocks,
 }
 
@@ -43,7 +43,7 @@ pub(crate) struct DownloadState {
     beginning: OnceLock<Vec<u8>>,
 }
 
-/// Length of the recorded beginning of a stream, in bytes.
+/// Number of bytes at the start of a stream that are kept, as served.
 const BEGINNING_BYTES: usize = 8;
 
 impl DownloadState {
@@ -68,7 +68,7 @@ impl DownloadState {
         self.resumed.load(Ordering::Relaxed)
     }
 
-    /// Returns the reason if the stream ended because it cannot be resumed and must start over.
+    /// Returns the reason why the stream must start over, if it ended because it cannot be resumed.
     pub(crate) fn start_over(&self) -> Option<String> {
         lock_mutex(&self.start_over).clone()
     }
@@ -105,9 +105,10 @@ impl Download {
         plain: PayloadKind,
         held_in: Option<HoldFile>,
     ) -> io::Result<Download> {
-        let (stages, told) = (StageClocks::start(), Arc::new(DownloadState::default()));
+        let (stages, download) = (StageClocks::start(), Arc::new(DownloadState::default()));
         let worker = DecodeWorker::start(plain, &stages)?;
-        // A stream that is held back does not use the worker's buffers yet.
+        // A stream that is held back in a file is not sent to the worker yet, so it uses its own buffers instead of the
+        // worker's.
         let (pool, to_decode, held) = match held_in {
             None => (worker.pool(), worker.sender(), None),
             Some(held_in) => {
@@ -116,7 +117,7 @@ impl Download {
             }
         };
         let (to_digest, of_fetch) = create_pipe(BUFFERS);
-        let (clock, tell) = (stages.add_clock("network"), told.clone());
+        let (clock, tell) = (stages.add_clock("network"), download.clone());
         thread::spawn(move || fetch_all(feed, &tell, &clock, &pool, to_digest, to_decode));
         let source = PipelineReader::new(of_fetch, stages.add_clock("digest"));
         let kind = promised.kind;
@@ -136,7 +137,7 @@ impl Download {
         let (line, clock) =
             (worker.line(), stages.add_clock(if plain == PayloadKind::Tar { "untar" } else { "write" }));
         let reader = PipelineReader::new(PipeReceiver::from_source(Box::new(worker)), clock);
-        Ok(Download { reader, line, digest, told, stages })
+        Ok(Download { reader, line, digest, download, stages })
     }
 
     /// Restarts the time measurement in this process and in the worker.
@@ -149,7 +150,7 @@ impl Download {
 /// Fetches the stream and sends it to the digest thread and the decoder. Ends early if one of them has ended.
 fn fetch_all(
     mut feed: Box<dyn StreamSource>,
-    told: &DownloadState,
+    download: &DownloadState,
     clock: &StageClock,
     pool: &BufferPool,
     to_digest: PipeSender,
@@ -158,9 +159,9 @@ fn fetch_all(
     loop {
         let mut filling = pool.take_buffer(clock);
         let (got, end) = fill_buffer(&mut feed, &mut filling);
-        told.add_fetched(got as u64);
-        told.resumed.store(feed.resumed(), Ordering::Relaxed);
-        told.beginning.get_or_init(|| filling[..got.min(BEGINNING_BYTES)].to_vec());
+        download.add_fetched(got as u64);
+        download.resumed.store(feed.resumed(), Ordering::Relaxed);
+        download.beginning.get_or_init(|| filling[..got.min(BEGINNING_BYTES)].to_vec());
         if got > 0 {
             let chunk = filling.into_chunk(got);
             let sent = to_digest.send(chunk.clone(), clock).and_then(|()| to_decode.send(chunk, clock));
@@ -175,7 +176,7 @@ fn fetch_all(
                 return to_decode.end();
             }
             Some(Err(error)) => {
-                *lock_mutex(&told.start_over) = feed.start_over().map(str::to_owned);
+                *lock_mutex(&download.start_over) = feed.start_over().map(str::to_owned);
                 to_digest.fail(io::Error::new(error.kind(), error.to_string()));
                 return to_decode.fail(error);
             }
@@ -222,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn whatever_gives_bytes_feeds_the_flow() {
+    fn any_byte_source_can_be_downloaded_and_decoded() {
         let packed = compress("zstd", &noise(3_000_000));
         let (feed, digest) = (Box::new(Here(io::Cursor::new(packed.clone()))), Digest::of_bytes(&packed));
         let mut arriving = Download::start(feed, &digest, PayloadKind::AnyBytes, None).unwrap();
@@ -230,6 +231,6 @@ mod tests {
         arriving.reader.read_to_end(&mut bytes).unwrap();
         assert!(bytes == noise(3_000_000));
         assert_eq!(arriving.digest.join().unwrap(), digest);
-        assert_eq!((arriving.told.bytes(), arriving.told.resumed()), (packed.len() as u64, 7));
+        assert_eq!((arriving.download.bytes(), arriving.download.resumed()), (packed.len() as u64, 7));
     }
 }

@@ -61,7 +61,7 @@ impl PipelineReader {
     ///
     /// # Errors
     /// Returns the error of the previous stage; nothing more can be read after this error.
-    pub(crate) fn look_ahead(&mut self, count: usize) -> io::Result<&[u8]> {
+    pub(crate) fn peek_bytes(&mut self, count: usize) -> io::Result<&[u8]> {
         if self.advance()? && self.current.as_ref().is_some_and(|current| current.len() < count) {
             let position = self.position;
             let mut whole = BufferPool::new(1, count).take_buffer(&self.clock);
@@ -72,7 +72,8 @@ impl PipelineReader {
                 whole[filled..filled + chunk.len()].copy_from_slice(&chunk);
                 filled += chunk.len();
             }
-            // All previous chunks are now in `whole`, except for the rest of the last chunk, which follows `whole`.
+            // `whole` now contains all chunks that were taken. The rest of the last chunk, if any, remains in
+            // `current`, and follows `whole`.
             self.behind = self.current.replace(whole.into_chunk(filled));
             self.position = position;
         }
@@ -84,7 +85,7 @@ impl PipelineReader {
     /// stream.
     fn advance(&mut self) -> io::Result<bool> {
         while self.current.as_ref().is_none_or(|current| current.is_empty()) {
-            // Release the buffer before waiting for the next chunk, which may need it.
+            // The buffer is released before the wait for the next chunk, which may need it.
             self.current = None;
             let next =
                 self.behind.take().map_or_else(|| self.receiver.receive_chunk(&self.clock), |chunk| Ok(Some(chunk)))?;
@@ -123,7 +124,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_looks_ahead_takes_nothing() {
+    fn lookahead_consumes_nothing() {
         for (length, ahead) in [(1, 100), (7, 1), (7, 7), (7, 8), (7, 100), (7, 1000), (1000, 30)] {
             let bytes: Vec<u8> = (0..200u8).collect();
             let mut reader = crate::testing::reader(&bytes, length);
@@ -131,13 +132,13 @@ mod tests {
             let at = length.min(3);
             for count in [1, ahead, ahead, 2 * ahead, 5] {
                 let end = (at + count).min(bytes.len());
-                assert_eq!(reader.look_ahead(count).unwrap(), &bytes[at..end], "{count} in pieces of {length}");
+                assert_eq!(reader.peek_bytes(count).unwrap(), &bytes[at..end], "{count} in pieces of {length}");
                 assert_eq!(reader.position(), at as u64);
             }
             let mut rest = Vec::new();
             reader.read_to_end(&mut rest).unwrap();
             assert_eq!(rest, &bytes[at..]);
-            assert_eq!(reader.look_ahead(1).unwrap(), b"");
+            assert_eq!(reader.peek_bytes(1).unwrap(), b"");
         }
     }
 }

@@ -19,12 +19,12 @@ type ProgressWatcher<'a> = &'a (dyn Fn(TransferProgress) + Sync);
 
 /// Runs `work` like [`ProgressMeter::report_while`], for a single stream.
 pub(crate) fn report_progress<T>(
-    told: &DownloadState,
+    download: &DownloadState,
     total: Option<u64>,
     watch: ProgressWatcher,
     work: impl FnOnce() -> T,
 ) -> T {
-    ProgressMeter::new(total).report_while(told, watch, work)
+    ProgressMeter::new(total).report_while(download, watch, work)
 }
 
 /// Progress over several consecutive streams, with a smoothed rate.
@@ -51,7 +51,7 @@ impl ProgressMeter {
     /// more when `work` has ended.
     pub(crate) fn report_while<T>(
         &mut self,
-        told: &DownloadState,
+        download: &DownloadState,
         watch: ProgressWatcher,
         work: impl FnOnce() -> T,
     ) -> T {
@@ -62,7 +62,7 @@ impl ProgressMeter {
                 while !last {
                     thread::park_timeout(interval);
                     last = done.load(Ordering::Acquire);
-                    watch(self.measure(self.before + told.bytes(), Instant::now()));
+                    watch(self.measure(self.before + download.bytes(), Instant::now()));
                 }
             });
             let result = work();
@@ -70,7 +70,7 @@ impl ProgressMeter {
             teller.thread().unpark();
             result
         });
-        self.before += told.bytes();
+        self.before += download.bytes();
         result
     }
 
@@ -80,8 +80,8 @@ impl ProgressMeter {
         let weight = 1.0 - (-seconds / SMOOTHING_SECONDS).exp();
         let since_start = now.duration_since(self.started_at);
         let average = bytes as f64 / since_start.as_secs_f64().max(0.001);
-        // Buffers accept the first data faster than the disks do, so the rate of short intervals would be too
-        // optimistic.
+        // At the beginning, the average since the start is used: the first data only fills buffers, which is faster
+        // than writing to the disks, so the rate in a short interval would be too high.
         let rate = match self.rate.filter(|_| since_start > AVERAGED) {
             None => average,
             Some(rate) => rate + (current - rate) * weight,
@@ -103,40 +103,40 @@ mod tests {
     use std::sync::Mutex;
 
     #[test]
-    fn the_rate_is_smoothed_and_gives_the_time_left() {
+    fn rate_is_smoothed_and_yields_the_remaining_time() {
         let mut meter = ProgressMeter::new(Some(20_000));
         let start = meter.told_at;
-        let told = [(10_000, 10), (11_000, 11), (11_000, 12)];
-        let told = told.map(|(bytes, second)| meter.measure(bytes, start + Duration::from_secs(second)));
-        assert_eq!((told[0].bytes_per_second, told[0].seconds_left), (1000, Some(10)));
-        assert_eq!((told[1].bytes_per_second, told[1].seconds_left), (1000, Some(9)));
-        assert!(told[2].bytes_per_second < 1000 && told[2].bytes_per_second > 500, "{:?}", told[2]);
-        assert!(told[2].seconds_left > Some(9));
+        let measured = [(10_000, 10), (11_000, 11), (11_000, 12)];
+        let measured = measured.map(|(bytes, second)| meter.measure(bytes, start + Duration::from_secs(second)));
+        assert_eq!((measured[0].bytes_per_second, measured[0].seconds_left), (1000, Some(10)));
+        assert_eq!((measured[1].bytes_per_second, measured[1].seconds_left), (1000, Some(9)));
+        assert!(measured[2].bytes_per_second < 1000 && measured[2].bytes_per_second > 500, "{:?}", measured[2]);
+        assert!(measured[2].seconds_left > Some(9));
     }
 
     #[test]
-    fn the_average_since_the_start_counts_for_ten_seconds() {
+    fn average_since_the_start_applies_for_ten_seconds() {
         let mut meter = ProgressMeter::new(Some(10_000));
         let start = meter.told_at;
         // The buffers are filled within the first second.
-        let told = [(5000, 1), (5000, 5), (5000, 10)];
-        let told = told.map(|(bytes, second)| meter.measure(bytes, start + Duration::from_secs(second)));
-        let rates = told.map(|progress| (progress.bytes_per_second, progress.seconds_left));
+        let measured = [(5000, 1), (5000, 5), (5000, 10)];
+        let measured = measured.map(|(bytes, second)| meter.measure(bytes, start + Duration::from_secs(second)));
+        let rates = measured.map(|progress| (progress.bytes_per_second, progress.seconds_left));
         assert_eq!(rates, [(5000, Some(1)), (1000, Some(5)), (500, Some(10))]);
-        assert!(told.iter().all(|progress| !progress.is_flushing()));
+        assert!(measured.iter().all(|progress| !progress.is_flushing()));
         let end = meter.measure(10_000, start + Duration::from_secs(20));
         assert_eq!(end.to_string(), "10.0 kB of 10.0 kB, flushing");
     }
 
     /// With an interval of one hour, the test passes only if the end is reported immediately.
     #[test]
-    fn the_end_is_told_at_once_and_the_next_stream_goes_on_from_there() {
+    fn end_is_reported_immediately_and_the_next_stream_continues() {
         let mut meter = ProgressMeter { interval: Duration::from_secs(3600), ..ProgressMeter::new(Some(5)) };
         for end in [2, 5] {
-            let (told, last) = (DownloadState::default(), Mutex::new(None));
+            let (download, last) = (DownloadState::default(), Mutex::new(None));
             let watch = |progress: TransferProgress| *last.lock().unwrap() = Some(progress.bytes);
-            let result = meter.report_while(&told, &watch, || {
-                told.add_fetched(end - if end == 5 { 2 } else { 0 });
+            let result = meter.report_while(&download, &watch, || {
+                download.add_fetched(end - if end == 5 { 2 } else { 0 });
                 7
             });
             assert_eq!((result, *last.lock().unwrap()), (7, Some(end)));

@@ -121,7 +121,7 @@ impl SharedSpan {
 
     /// Returns the part of the span that begins at offset `at` of the region, or `None` if that offset is outside the
     /// span.
-    pub(crate) fn rest_from(&self, at: usize) -> Option<SharedSpan> {
+    pub(crate) fn slice_from(&self, at: usize) -> Option<SharedSpan> {
         let skipped = at.checked_sub(self.at)?;
         let bytes = self.bytes.checked_sub(skipped)?;
         Some(SharedSpan { memory: self.memory.clone(), at, bytes })
@@ -150,7 +150,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_written_on_one_side_is_read_on_the_other_and_nobody_else_writes() {
+    fn shared_memory_is_writable_only_by_its_creator() {
         let fd = create_memory(SharedRegion::Packed, 8192).unwrap();
         let mut here = SharedSpan::map(&fd, SharedRegion::Packed, 8192, true).unwrap();
         seal_writes(&fd).unwrap();
@@ -162,15 +162,15 @@ mod tests {
     }
 
     #[test]
-    fn spans_stay_within_their_memory() {
+    fn spans_remain_within_their_memory() {
         let fd = create_memory(SharedRegion::Plain, 10_000).unwrap();
         let mut span = SharedSpan::map(&fd, SharedRegion::Plain, 10_000, true).unwrap();
         let whole = span.clone();
         let cut: Vec<_> = std::iter::from_fn(|| span.split_front(3000)).map(|cut| (cut.at(), cut.len())).collect();
         assert_eq!(cut, [(0, 3000), (3000, 3000), (6000, 3000)]);
         assert_eq!((span.at(), span.len()), (9000, 1000));
-        assert_eq!(whole.rest_from(9999).map(|span| span.len()), Some(1));
-        assert!(whole.rest_from(10_001).is_none() && span.rest_from(8999).is_none());
+        assert_eq!(whole.slice_from(9999).map(|span| span.len()), Some(1));
+        assert!(whole.slice_from(10_001).is_none() && span.slice_from(8999).is_none());
         assert_eq!(
             [0, 1, 2].map(SharedRegion::from_number),
             [Some(SharedRegion::Packed), Some(SharedRegion::Plain), None]

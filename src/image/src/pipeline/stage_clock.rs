@@ -7,7 +7,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Measures how long one thread of a stage waits for other stages. Waiting for the network or a disk counts as work.
+/// Clock that measures how long one thread of a stage waits for other stages. Waiting for the network or a disk counts
+/// as work.
 #[derive(Debug, Default)]
 pub struct StageClock {
     waited_nanoseconds: AtomicU64,
@@ -156,7 +157,7 @@ mod tests {
     use std::thread::sleep;
 
     #[test]
-    fn the_stage_that_does_not_wait_is_the_bottleneck() {
+    fn stage_that_does_not_wait_is_the_bottleneck() {
         let stages = StageClocks::start();
         let (network, one, two) = (stages.add_clock("network"), stages.add_clock("write"), stages.add_clock("write"));
         for (clock, seconds) in [(network, 1), (one, 8), (two, 7)] {
@@ -168,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn all_of_a_wait_is_counted_and_nothing_else() {
+    fn only_time_spent_waiting_is_counted() {
         let clock = StageClock::default();
         clock.time_wait(|| sleep(Duration::from_millis(5)));
         let (waited, began) = (clock.waited(), Instant::now());
@@ -181,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn a_long_stream_weighs_more_than_a_short_one() {
+    fn long_stream_has_more_weight_than_a_short_one() {
         let shares = |of: [(&str, u8); 2]| of.map(|(stage, percent)| StageShare { stage: stage.to_owned(), percent });
         let mut average = LoadAverage::default();
         average.add(&shares([("network", 90), ("decode", 10)]), Duration::from_secs(30));
@@ -191,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_waited_before_the_restart_does_not_count() {
+    fn wait_before_the_restart_is_not_counted() {
         let stages = StageClocks::start();
         let (before, during) = (stages.add_clock("before"), stages.add_clock("during"));
         before.time_wait(|| sleep(Duration::from_millis(20)));

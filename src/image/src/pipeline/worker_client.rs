@@ -13,7 +13,7 @@
 
 use super::buffer_pipe::{
     BufferChunk, BufferMemory, BufferOwner, BufferPool, ChunkSink, ChunkSource, PipeMessage, PipeSender, ReceiverGone,
-    WITHOUT_A_WORD,
+    UNEXPECTED_END,
 };
 use super::decode::PayloadKind;
 use super::lent_buffers::LentBuffers;
@@ -36,7 +36,7 @@ pub(crate) const PACKED_BYTES: usize = BUFFERS * BUFFER_BYTES;
 
 /// Size of the region for the worker's output, in bytes, including the buffers for frames that are decoded in one
 /// piece.
-pub(crate) const PLAIN_BYTES: usize = PLAIN_BUFFERS * PLAIN_BUFFER_BYTES + super::decode::MOST_WHOLE_BYTES;
+pub(crate) const PLAIN_BYTES: usize = PLAIN_BUFFERS * PLAIN_BUFFER_BYTES + super::decode::MAXIMUM_WHOLE_FRAME_BYTES;
 
 /// Placeholder for the download error in messages of the worker. The worker does not receive the download error, so the
 /// agent inserts the error into the worker's message.
@@ -171,7 +171,7 @@ impl DecodeWorker {
         let known = self.current.as_ref().filter(|(known, _)| *known == place);
         if known.is_none() {
             let memory = if place.0 == SharedRegion::Packed { &self.packed } else { &self.plain };
-            let span = memory.rest_from(place.1).ok_or_else(protocol_error)?;
+            let span = memory.slice_from(place.1).ok_or_else(protocol_error)?;
             self.current = Some((place, BufferChunk::from_shared(span, Arc::new(self.line.clone()))));
         }
         let whole = self.current.as_ref().map(|(_, whole)| whole.clone()).ok_or_else(protocol_error)?;
@@ -192,7 +192,7 @@ impl ChunkSource for DecodeWorker {
             if self.left.is_empty() {
                 self.receive_packet()?;
             }
-            // Taken out of `self`, because the parsed event borrows the packet.
+            // The packet is taken out of `self`, because the parsed event borrows it.
             let packet = std::mem::take(&mut self.packet);
             let mut words = &packet[self.left.clone()];
             let given = match WorkerEvent::parse_front(&mut words) {
@@ -204,7 +204,7 @@ impl ChunkSource for DecodeWorker {
                     Ok(None)
                 }
                 Some(WorkerEvent::Failed { is_content, text }) => Err(self.worker_error(is_content, &text)),
-                Some(WorkerEvent::Lent { region, buffer, at, bytes }) if self.is_ready => {
+                Some(WorkerEvent::SharedBuffer { region, buffer, at, bytes }) if self.is_ready => {
                     self.chunk_in_buffer((region, buffer as usize), at as usize..at as usize + bytes as usize).map(Some)
                 }
                 Some(WorkerEvent::Inline(bytes)) if self.is_ready => Ok(Some(BufferChunk::from_vec(bytes.to_vec()))),
@@ -240,8 +240,8 @@ fn protocol_error() -> io::Error {
 
 /// Logs a warning on the first call only, because the warning concerns the kernel and not the image.
 fn warn_without_landlock() {
-    static SAID: Once = Once::new();
-    SAID.call_once(|| {
+    static LIMIT_REPORTED: Once = Once::new();
+    LIMIT_REPORTED.call_once(|| {
         tracing::warn!(
             "this kernel does not support Landlock: the image decoder is restricted only by its unprivileged user and \
              a system call filter"
@@ -277,7 +277,7 @@ impl ChunkSink for WorkerSink {
                 WorkerRequest::Broken
             }
         };
-        // If the worker is gone, the thread that reads its output reports the cause.
+        // The cause is not reported here: if the worker has exited, the thread that reads its output reports why.
         self.line.0.send(&word.to_packet()).map_err(|_| ReceiverGone)
     }
 }
@@ -285,8 +285,8 @@ impl ChunkSink for WorkerSink {
 impl Drop for WorkerSink {
     fn drop(&mut self) {
         if !self.is_whole.get() {
-            // If the worker is gone, the message is not needed.
-            let _ = self.take_message(PipeMessage::Failed(io::Error::other(WITHOUT_A_WORD)));
+            // An error is ignored: if the worker has exited, it does not need the message.
+            let _ = self.take_message(PipeMessage::Failed(io::Error::other(UNEXPECTED_END)));
         }
     }
 }

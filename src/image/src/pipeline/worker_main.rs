@@ -84,7 +84,7 @@ impl WorkerStart {
     ) {
         let mut out = self.open_sender();
         let stages = StageClocks::start();
-        // The pipe can hold all buffers and the end of the stream.
+        // The pipe has room for all buffers and the end of the stream, so sending to it never blocks.
         let (sender, receiver) = create_pipe(BUFFERS + 1);
         let (tell, answers) = mpsc::channel();
         let WorkerStart { wire, plain, packed, pool, returned, lent } = self;
@@ -102,7 +102,7 @@ impl WorkerStart {
             PayloadKind::Qcow2 => stages.add_clock("convert"),
             _ => Arc::default(),
         };
-        // If the agent is gone, the result is not needed.
+        // An error is ignored: if the agent has exited, it does not need the result.
         let _ = out.add_event(&WorkerEvent::Ready { landlock }).and_then(|()| out.flush()).and_then(|()| {
             match rest(PipelineReader::new(of_decode, clock), &mut out, &answers, &pool) {
                 Ok(()) => out.send_end(&stages),
@@ -113,7 +113,7 @@ impl WorkerStart {
 
     /// Reports an error to the agent instead of decoding the image.
     pub(crate) fn report_error(self, error: &io::Error) {
-        // If the agent is gone, the error is not needed.
+        // A failure to send is ignored: if the agent has exited, it does not need the error.
         let _ = self.open_sender().send_failure(error);
     }
 
@@ -151,17 +151,17 @@ fn receive_packets(
     {
         match word {
             WorkerRequest::Packed { at, bytes } => {
-                let Some(span) = packed.rest_from(at as usize) else { return };
+                let Some(span) = packed.slice_from(at as usize) else { return };
                 let piece = BufferChunk::from_shared(span, returned.clone()).split_to(bytes as usize);
-                // This call fails only if the decoder has ended. In that case the decoder's error is already being
-                // sent.
+                // An error is ignored: this call fails only if the decoder has ended, and the decoder's error is then
+                // already being sent.
                 let _ = source.as_ref().map(|source| source.send(piece, &clock));
             }
             WorkerRequest::Whole => drop(source.take().map(PipeSender::end)),
             WorkerRequest::Broken => drop(source.take().map(|source| source.fail(io::Error::other(SOURCE)))),
             WorkerRequest::Freed { region, at } => lent.release((region, at as usize)),
             WorkerRequest::Answer(answer) => {
-                // If the receiver has failed, the answer is not needed.
+                // An error is ignored: if the receiver has failed, it does not need the answer.
                 let _ = tell.send(answer);
             }
             WorkerRequest::Restart => stages.restart(),
@@ -177,7 +177,7 @@ impl BufferOwner for ReturnPipe {
         if let BufferMemory::Shared(span) = buffer
             && let Ok(at) = u32::try_from(span.at())
         {
-            // If the agent is gone, the buffer is not needed.
+            // An error is ignored: if the agent has exited, it does not need the buffer.
             let _ = (&self.0).write_all(&at.to_le_bytes());
         }
     }
@@ -252,8 +252,9 @@ impl WorkerOutput for PacketSender {
             self.last = Some(place);
             self.lent.add(place, chunk);
         }
-        self.add_event(&WorkerEvent::Lent { region: place.0, buffer, at, bytes })?;
-        // Send immediately: only few buffers are in flight at a time, and the agent may wait for this one.
+        self.add_event(&WorkerEvent::SharedBuffer { region: place.0, buffer, at, bytes })?;
+        // The packet is sent immediately, because only few buffers are in flight at a time, and the agent may be
+        // waiting for this one.
         if is_new { self.flush() } else { Ok(()) }
     }
 

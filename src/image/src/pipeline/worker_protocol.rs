@@ -87,7 +87,7 @@ impl WorkerSocket {
 
     /// Shuts the connection down, which wakes threads that wait at either end.
     pub(crate) fn close(&self) {
-        // An error means that the connection is already closed.
+        // An error is ignored: it means that the connection is already closed.
         let _ = shutdown(self.0.as_raw_fd(), Shutdown::Both);
     }
 }
@@ -157,7 +157,7 @@ pub(crate) enum WorkerEvent<'a> {
     },
     /// The next bytes of the output, at offset `at` of a shared region. `buffer` is the offset of the buffer that
     /// contains them.
-    Lent {
+    SharedBuffer {
         region: SharedRegion,
         buffer: u32,
         at: u32,
@@ -174,13 +174,13 @@ pub(crate) enum WorkerEvent<'a> {
 }
 
 const READY: u8 = 0;
-const LENT: u8 = 1;
+const SHARED_BUFFER_EVENT: u8 = 1;
 pub(crate) const INLINE: u8 = 2;
-const END: u8 = 3;
+const END_EVENT: u8 = 3;
 const FAILED: u8 = 4;
 
 /// Maximum number of stages in [`WorkerEvent::End`].
-const MOST_STAGES: u8 = 16;
+const MAXIMUM_STAGES: u8 = 16;
 
 impl<'a> WorkerEvent<'a> {
     /// Parses and removes the first event of a packet; returns `None` if the event is invalid.
@@ -188,15 +188,15 @@ impl<'a> WorkerEvent<'a> {
         let mut words = PacketParser(packet);
         let event = match words.take_u8()? {
             READY => WorkerEvent::Ready { landlock: words.take_u8()? != 0 },
-            LENT => WorkerEvent::Lent {
+            SHARED_BUFFER_EVENT => WorkerEvent::SharedBuffer {
                 region: SharedRegion::from_number(words.take_u8()?)?,
                 buffer: words.take_u32()?,
                 at: words.take_u32()?,
                 bytes: words.take_u32()?,
             },
             INLINE => WorkerEvent::Inline(words.take_text()?),
-            END => {
-                let count = words.take_u8().filter(|count| *count <= MOST_STAGES)?;
+            END_EVENT => {
+                let count = words.take_u8().filter(|count| *count <= MAXIMUM_STAGES)?;
                 let busy = (0..count).map(|_| Some((std::str::from_utf8(words.take_text()?).ok()?, words.take_u64()?)));
                 WorkerEvent::End(busy.collect::<Option<_>>()?)
             }
@@ -214,8 +214,8 @@ impl<'a> WorkerEvent<'a> {
     pub(crate) fn append_to(&self, packet: &mut Vec<u8>) {
         match self {
             WorkerEvent::Ready { landlock } => packet.extend([READY, u8::from(*landlock)]),
-            WorkerEvent::Lent { region, buffer, at, bytes } => {
-                packet.extend([LENT, region.number()]);
+            WorkerEvent::SharedBuffer { region, buffer, at, bytes } => {
+                packet.extend([SHARED_BUFFER_EVENT, region.number()]);
                 [buffer, at, bytes].into_iter().for_each(|word| packet.extend(word.to_le_bytes()));
             }
             WorkerEvent::Inline(bytes) => {
@@ -223,8 +223,8 @@ impl<'a> WorkerEvent<'a> {
                 add_text(packet, bytes);
             }
             WorkerEvent::End(busy) => {
-                packet.extend([END, u8::try_from(busy.len()).unwrap_or(MOST_STAGES)]);
-                for (name, nanoseconds) in busy.iter().take(MOST_STAGES.into()) {
+                packet.extend([END_EVENT, u8::try_from(busy.len()).unwrap_or(MAXIMUM_STAGES)]);
+                for (name, nanoseconds) in busy.iter().take(MAXIMUM_STAGES.into()) {
                     add_text(packet, name.as_bytes());
                     packet.extend(nanoseconds.to_le_bytes());
                 }
@@ -237,14 +237,14 @@ impl<'a> WorkerEvent<'a> {
     }
 }
 
-/// Appends a text, preceded by its length.
+/// Appends a string, preceded by its length.
 pub(crate) fn add_text(packet: &mut Vec<u8>, text: &[u8]) {
     let length = u32::try_from(text.len()).unwrap_or(u32::MAX);
     packet.extend(length.to_le_bytes());
     packet.extend(&text[..length as usize]);
 }
 
-/// Parser of the numbers and texts in a packet. Its functions return `None` if too few bytes are left.
+/// Parser of the numbers and strings in a packet. Its functions return `None` if too few bytes are left.
 pub(crate) struct PacketParser<'a>(pub &'a [u8]);
 
 impl<'a> PacketParser<'a> {
@@ -266,7 +266,7 @@ impl<'a> PacketParser<'a> {
         self.take_bytes().map(u64::from_le_bytes)
     }
 
-    /// Reads a text, preceded by its length.
+    /// Reads a string, preceded by its length.
     pub(crate) fn take_text(&mut self) -> Option<&'a [u8]> {
         let length = usize::try_from(self.take_u32()?).ok()?;
         let (text, rest) = self.0.split_at_checked(length)?;
@@ -280,7 +280,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_said_is_heard() {
+    fn requests_and_events_survive_encoding() {
         let said = [
             WorkerRequest::Packed { at: 524_288, bytes: 7 },
             WorkerRequest::Whole,
@@ -297,7 +297,7 @@ mod tests {
         let events = || {
             [
                 WorkerEvent::Ready { landlock: true },
-                WorkerEvent::Lent { region: SharedRegion::Packed, buffer: 1, at: 2, bytes: 3 },
+                WorkerEvent::SharedBuffer { region: SharedRegion::Packed, buffer: 1, at: 2, bytes: 3 },
                 WorkerEvent::Inline(b"bytes"),
                 WorkerEvent::Failed { is_content: true, text: "why".to_owned() },
                 WorkerEvent::End(vec![("decode", 12), ("untar", u64::MAX)]),
@@ -320,7 +320,7 @@ mod tests {
     }
 
     #[test]
-    fn packets_come_whole_with_files_and_an_end() {
+    fn packets_arrive_complete_with_files_and_an_end() {
         let (here, there) = WorkerSocket::create_pair().unwrap();
         let there = WorkerSocket::over(there);
         let file = tempfile::tempfile().unwrap();
@@ -336,7 +336,7 @@ mod tests {
     }
 
     #[test]
-    fn last_words_are_heard_of_who_did_not_listen() {
+    fn last_packet_of_a_closed_peer_is_received() {
         let (here, there) = WorkerSocket::create_pair().unwrap();
         let there = WorkerSocket::over(there);
         there.send(b"the end").unwrap();

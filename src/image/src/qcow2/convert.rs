@@ -148,7 +148,8 @@ impl ClusterDecoder {
 
     fn inflate(&mut self, packed: &[u8]) -> Result<usize, String> {
         self.deflate.reset(false);
-        // The data may lack an end mark. The caller checks that the output is a full cluster.
+        // The status of the decompression is ignored, because the data may lack an end mark. The caller checks that the
+        // output is a full cluster.
         self.deflate.decompress(packed, &mut self.cluster, FlushDecompress::Finish).map_err(|why| why.to_string())?;
         Ok(self.deflate.total_out() as usize)
     }

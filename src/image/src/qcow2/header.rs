@@ -11,7 +11,7 @@ pub(crate) const HEADER_BYTES: usize = 112;
 
 /// Maximum size of the L1 table, in bytes. With the default cluster size of qemu-img (64 KiB) such a table describes an
 /// image of 256 TiB.
-const MOST_TABLES_BYTES: u64 = 4 << 20;
+const MAXIMUM_L1_TABLE_BYTES: u64 = 4 << 20;
 
 /// Mask of the offset in a table entry: bits 9 to 55.
 const OFFSET: u64 = 0x00ff_ffff_ffff_fe00;
@@ -24,7 +24,7 @@ const SECTOR_BYTES: u64 = 512;
 
 const DIRTY: u64 = 1;
 const CORRUPT: u64 = 2;
-const ELSEWHERE: u64 = 4;
+const EXTERNAL_DATA_FILE_BIT: u64 = 4;
 const COMPRESSION: u64 = 8;
 const SUBCLUSTERS: u64 = 16;
 
@@ -54,7 +54,7 @@ pub(crate) struct Qcow2Header {
 pub(crate) enum ClusterLocation {
     Zeros,
     At(u64),
-    /// Compressed data at offset `at`, with a length of at most `bytes`.
+    /// Compressed data at offset `at`, with a length of at most `bytes` bytes.
     Packed {
         at: u64,
         bytes: usize,
@@ -103,7 +103,7 @@ impl Qcow2Header {
                 "the qcow2 has {in_file} L1 table entries, but a size of {size_bytes} bytes requires {tables} entries"
             )));
         }
-        if 8 * tables > MOST_TABLES_BYTES {
+        if 8 * tables > MAXIMUM_L1_TABLE_BYTES {
             return Err(invalid_image(format!(
                 "the qcow2 has {size_bytes} bytes in clusters of 2^{cluster_bits} bytes, so its L1 table exceeds the supported size"
             )));
@@ -171,8 +171,9 @@ impl Qcow2Header {
 
 fn reject_unsupported(backing: u64, encryption: u64, snapshots: u64, features: u64) -> io::Result<()> {
     let one = "convert the qcow2 to a single file with `qemu-img convert -O qcow2`";
-    if backing != 0 || features & ELSEWHERE != 0 {
-        // The header could refer to any file of the machine that converts the image.
+    if backing != 0 || features & EXTERNAL_DATA_FILE_BIT != 0 {
+        // Images that depend on another file are refused: the header could name any file of the machine that converts
+        // the image.
         return Err(invalid_image(format!("the qcow2 depends on another file (backing file or data file); {one}")));
     }
     if encryption != 0 {

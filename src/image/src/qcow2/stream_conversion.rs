@@ -10,10 +10,10 @@ use std::collections::{BTreeMap, VecDeque};
 use std::io;
 
 /// Maximum size of all clusters and tables that are kept for later use, in bytes.
-const MOST_KEPT_BYTES: usize = 32 << 20;
+const MAXIMUM_CACHED_BYTES: usize = 32 << 20;
 
 /// Maximum number of clusters that have not been read yet but are needed according to the tables read so far.
-const MOST_WANTED: usize = 1 << 20;
+const MAXIMUM_MISSING_CLUSTERS: usize = 1 << 20;
 
 /// Number of clusters with compressed data that are kept, because these clusters may contain further data that is
 /// needed later. qemu-img fills one cluster at a time, and compressed data may extend into the next cluster.
@@ -97,9 +97,9 @@ impl<S: SequentialFile> StreamClusters<S> {
                     self.note_table(number, &table)?;
                     self.early.insert(number, table);
                 }
-                None => self.keep_cluster()?,
+                None => self.cache_cluster()?,
             }
-            if (self.kept.len() + self.early.len()) * self.header.cluster_bytes() > MOST_KEPT_BYTES {
+            if (self.kept.len() + self.early.len()) * self.header.cluster_bytes() > MAXIMUM_CACHED_BYTES {
                 return Err(unordered_error(stop));
             }
         }
@@ -126,7 +126,7 @@ impl<S: SequentialFile> StreamClusters<S> {
         if table.len() == self.header.cluster_bytes() { Ok(table) } else { Err(truncated_error()) }
     }
 
-    fn keep_cluster(&mut self) -> io::Result<()> {
+    fn cache_cluster(&mut self) -> io::Result<()> {
         let number = self.next;
         let cluster = self.take_cluster()?;
         self.kept.insert(number, cluster);
@@ -150,11 +150,11 @@ impl<S: SequentialFile> StreamClusters<S> {
         for (guest, entry) in (first..clusters).zip(table_entries(table)) {
             match self.header.parse_entry(entry)? {
                 ClusterLocation::Zeros => {}
-                ClusterLocation::At(at) => self.note_use(self.header.cluster_at(at), guest, false)?,
+                ClusterLocation::At(at) => self.record_cluster_use(self.header.cluster_at(at), guest, false)?,
                 ClusterLocation::Packed { at, bytes } => {
                     let end = self.header.cluster_at(at + bytes as u64 - 1);
                     for cluster in self.header.cluster_at(at)..=end {
-                        self.note_use(cluster, guest, true)?;
+                        self.record_cluster_use(cluster, guest, true)?;
                     }
                 }
             }
@@ -162,9 +162,9 @@ impl<S: SequentialFile> StreamClusters<S> {
         Ok(())
     }
 
-    fn note_use(&mut self, cluster: u64, guest: u64, is_packed: bool) -> io::Result<()> {
+    fn record_cluster_use(&mut self, cluster: u64, guest: u64, is_packed: bool) -> io::Result<()> {
         let has_gone = cluster < self.next && !self.kept.contains_key(&cluster);
-        if has_gone || self.tables.contains_key(&cluster) || self.wanted.len() >= MOST_WANTED {
+        if has_gone || self.tables.contains_key(&cluster) || self.wanted.len() >= MAXIMUM_MISSING_CLUSTERS {
             return Err(unordered_error(cluster));
         }
         let want = self.wanted.entry(cluster).or_insert(ClusterUse { last: guest, is_packed });
@@ -188,7 +188,7 @@ impl<S: SequentialFile> StreamClusters<S> {
             return Ok(());
         }
         self.advance_to(cluster)?;
-        self.keep_cluster()
+        self.cache_cluster()
     }
 }
 

@@ -15,9 +15,9 @@ pub const HEAD_BYTES: usize = 8 << 20;
 
 /// Maximum number of L2 tables that are fetched. With the default cluster size of qemu-img (64 KiB), this number of
 /// tables describes an image of 2 TiB.
-const MOST_TABLES: usize = 4096;
+const MAXIMUM_L2_TABLES: usize = 4096;
 /// Maximum size of all L2 tables together, in bytes.
-const MOST_TABLES_BYTES: usize = 512 << 20;
+const MAXIMUM_L2_TABLES_BYTES: usize = 512 << 20;
 
 /// Sends a list of the L2 tables to `out`: first the length that all tables share, then the offset of each table, in
 /// file order. All numbers are eight bytes long and big-endian. `stream` provides the first [`HEAD_BYTES`] bytes of the
@@ -50,7 +50,7 @@ fn table_offsets(head: &[u8]) -> io::Result<(Qcow2Header, Vec<u64>)> {
         places.extend(header.table_offset(entry)?);
     }
     places.sort();
-    match places.len() <= MOST_TABLES && places.len() * header.cluster_bytes() <= MOST_TABLES_BYTES {
+    match places.len() <= MAXIMUM_L2_TABLES && places.len() * header.cluster_bytes() <= MAXIMUM_L2_TABLES_BYTES {
         true => Ok((header, places)),
         false => Err(invalid_image(format!(
             "the qcow2 has {} tables, too many to fetch and check one by one; convert it to a raw image with \

@@ -133,7 +133,7 @@ fn disk(directory: &Path) {
 /// Named `root_` because only `scripts/test loop` provides its tools.
 #[test]
 #[ignore = "needs qemu-img"]
-fn root_what_qemu_img_makes_becomes_the_disk_that_it_was_made_of() {
+fn root_qcow2_of_qemu_img_converts_to_its_disk() {
     let directory = tempfile::tempdir().unwrap();
     let (at, image) = (directory.path(), directory.path().join("disk.qcow2"));
     disk(at);
@@ -164,7 +164,7 @@ fn root_what_qemu_img_makes_becomes_the_disk_that_it_was_made_of() {
 /// the test above.
 #[test]
 #[ignore = "needs qemu-img and qemu-io"]
-fn root_what_has_no_order_is_refused_before_it_is_written_and_packed_from_a_file() {
+fn root_unordered_qcow2_is_accepted_only_from_a_file() {
     let directory = tempfile::tempdir().unwrap();
     let at = directory.path();
     // Order of clusters as left by a running machine: 640 MiB written from the end to the beginning.
@@ -255,7 +255,7 @@ pub(crate) fn small() -> (Vec<u8>, Vec<u8>) {
 }
 
 #[test]
-fn clusters_of_every_kind_become_a_disk() {
+fn clusters_of_every_type_become_a_disk() {
     let (image, disk) = small();
     checked(&image).unwrap();
     let expected = format!("{:x}", Sha256::digest(&disk));
@@ -275,7 +275,7 @@ fn clusters_of_every_kind_become_a_disk() {
 }
 
 #[test]
-fn what_a_header_must_not_say_is_refused_in_words() {
+fn refuses_unsupported_qcow2_headers_with_the_reason() {
     let with = |at: usize, bytes: &[u8]| {
         let (mut image, _) = small();
         image[at..at + bytes.len()].copy_from_slice(bytes);
@@ -310,7 +310,8 @@ fn what_a_header_must_not_say_is_refused_in_words() {
     ] {
         match checked(&image) {
             Err(error) => assert!(!says.is_empty() && error.to_string().contains(says), "{says}: {error}"),
-            // The tables do not contain the length of the file.
+            // The check cannot detect that the file is truncated, because the tables do not contain the length of the
+            // file.
             Ok(()) => assert!(converted(&image).unwrap_err().to_string().contains("ends before its last cluster")),
         }
         assert_eq!(converted(&image).unwrap_err().kind(), io::ErrorKind::InvalidData, "{says}");
@@ -328,7 +329,7 @@ fn what_a_header_must_not_say_is_refused_in_words() {
 }
 
 #[test]
-fn packed_places_are_read_as_they_are_written() {
+fn entries_of_compressed_clusters_are_parsed() {
     let (image, _) = small();
     let header = Qcow2Header::parse(&image[..HEADER_BYTES]).unwrap();
     // With clusters of 4 KiB, an entry has 58 bits for the offset, and four for the number of sectors after the first.
@@ -366,7 +367,7 @@ fn mutated(corpus: &[Vec<u8>], random: &mut Rng) -> Vec<u8> {
 
 /// Converts the image without a panic and in bounded memory. If the check of the tables has accepted it, only its data
 /// may cause an error.
-fn judge(image: &[u8], _: &mut Rng) -> bool {
+fn check_input(image: &[u8], _: &mut Rng) -> bool {
     let mut collected = Collected { most: Some(64 << 20), ..Collected::default() };
     let result = convert_stream(source(image, 8192, Ok(())), &mut collected, &BufferPool::new(3, 1 << 20));
     if let (Ok(()), Err(error)) = (checked(image), &result) {
@@ -388,5 +389,5 @@ fn judge(image: &[u8], _: &mut Rng) -> bool {
 fn fuzz_whatever_is_wrong_with_a_qcow2_is_an_error() {
     let (image, _) = small();
     let (few, hangs) = (3000, Duration::from_secs(60));
-    Fuzz { folder: folder("qcow2"), few, hangs, corpus: vec![image], mutated, judge }.run();
+    Fuzz { folder: folder("qcow2"), few, hangs, corpus: vec![image], mutated, check_input }.run();
 }

@@ -13,7 +13,8 @@ use std::io;
 /// Requirements of the layout on a raw image.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ImageRequirements {
-    /// Numbers of the partitions that have filesystems. If empty, the image need not have partitions.
+    /// Numbers of the partitions that the image must contain, because the layout has filesystems on them. If
+    /// empty, the image need not have a partition table.
     pub partitions: Vec<u32>,
     /// Number of the partition that is enlarged to the end of the disk.
     pub grow: Option<u32>,
@@ -24,7 +25,7 @@ pub struct ImageRequirements {
 }
 
 /// Number of bytes that are needed to distinguish a disk image from a tree of files: two sectors of the largest size.
-pub const KIND_BYTES: usize = 2 * 4096;
+pub const DETECTION_BYTES: usize = 2 * 4096;
 
 /// Minimum size of a disk image in bytes: one sector.
 const MINIMUM_BYTES: usize = 512;
@@ -98,7 +99,7 @@ pub fn check_disk_image(head: &[u8], disk: &TargetDisk, expected: &ImageRequirem
             Err(rejection("the image has a protective MBR but no GPT: it is damaged".to_owned()))
         }
         Some(entries) => {
-            // Sector numbers are in units of the disk's sector size (UEFI specification 5.2.1).
+            // The sector numbers in an MBR are in units of the disk's sector size (UEFI specification 5.2.1).
             let end = entries.iter().map(|entry| entry.end * sector).max().unwrap_or_default();
             if end > disk.size_bytes {
                 Err(too_long_error(disk, Some(end)))
@@ -123,7 +124,7 @@ fn check_bare_data(head: &[u8]) -> io::Result<()> {
     }
     if head.len() < MINIMUM_BYTES {
         let length = head.len();
-        return Err(rejection(format!("the image is not a disk image: it has only {length} bytes; check its URL")));
+        return Err(rejection(format!("the image is not a disk image: it is only {length} bytes; check its URL")));
     }
     Ok(())
 }
@@ -190,7 +191,7 @@ pub(super) fn too_long_error(disk: &TargetDisk, needed: Option<u64>) -> io::Erro
     let needed = needed
         .map(|bytes| format!(" (according to its partition table, it requires {bytes} bytes)"))
         .unwrap_or_default();
-    rejection(format!("the image is larger than the disk{needed}: {name} has {size_bytes} bytes"))
+    rejection(format!("the image is larger than the disk{needed}: {name} is {size_bytes} bytes"))
 }
 
 /// Returns whether the bytes begin with a tar header, according to the magic number of ustar, which the POSIX and GNU
@@ -232,7 +233,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_what_can_be_a_disk_is_written_to_one() {
+    fn only_disk_images_are_written_to_a_disk() {
         let disk = TargetDisk { name: "/dev/sda".into(), size_bytes: 1 << 30, sector_bytes: 512 };
         let check = |start: &[u8], length: usize| {
             let mut head = start.to_vec();
@@ -248,7 +249,7 @@ mod tests {
             (&[0x1f, 0x8b, 8], 1 << 20, "compressed with gzip twice"),
             (b"PK\x03\x04", 1 << 20, "a zip archive"),
             (b"PK", 2, "not a disk image"),
-            (b"\0", 511, "it has only 511 bytes"),
+            (b"\0", 511, "it is only 511 bytes"),
             (b"<!DOCTYPE html><html></html>", 28, "HTML page"),
         ] {
             let error = check(start, length).unwrap_err();

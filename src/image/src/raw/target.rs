@@ -62,7 +62,7 @@ impl RawTarget {
             let why = "the path is neither a disk nor a file whose length is a multiple of 512 bytes";
             return Err(io::Error::other(why)).context(Phase::Image, what);
         }
-        // Opened without O_DIRECT: some filesystems do not support direct I/O, or require larger sectors than
+        // A file is opened without O_DIRECT: some filesystems do not support direct I/O, or require larger sectors than
         // [`FILE_SECTOR_BYTES`].
         let file = open_disk(path, 0).context(Phase::Image, what)?;
         Ok(RawTarget::new(file, TargetDisk { name: path.clone(), size_bytes, sector_bytes }))
@@ -187,6 +187,6 @@ impl DerefMut for AlignedBuffer {
 impl RawTarget {
     /// Reopens the disk read-only, so that a test can provoke write errors.
     pub(crate) fn reopen_read_only(&mut self) {
-        self.file = File::open(&self.disk.name).expect("a disk that was open before can be opened again");
+        self.file = File::open(&self.disk.name).expect("reopen the disk");
     }
 }

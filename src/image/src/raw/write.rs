@@ -119,7 +119,7 @@ fn write_rest(stream: &mut PipelineReader, target: &RawTarget) -> io::Result<Wri
     let (jobs, todo) = mpsc::sync_channel(BUFFERS);
     let (empty, empties) = mpsc::channel();
     for _ in 0..BUFFERS {
-        // Sending cannot fail, because the receiver of this channel still exists.
+        // Sending a buffer cannot fail, because the receiver `empties` still exists.
         let _ = empty.send(AlignedBuffer::new(BUFFER_BYTES));
     }
     let todo = Mutex::new(todo);
@@ -156,7 +156,8 @@ fn run_job(job: WriterJob, target: &RawTarget, empty: &mpsc::Sender<AlignedBuffe
         WriterJob::Write { buffer, offset, parts } => {
             let written =
                 parts.into_iter().try_for_each(|part| target.write_at(offset + part.start as u64, &buffer[part]));
-            // At the end of the stream the receiver is gone, and the buffer is no longer needed.
+            // An error is ignored: at the end of the stream, the receiver no longer exists, and does not need the
+            // buffer.
             let _ = empty.send(buffer);
             written
         }
@@ -300,7 +301,8 @@ fn fill_block(stream: &mut PipelineReader, block: &mut [u8]) -> io::Result<(usiz
 }
 
 fn is_zero(bytes: &[u8]) -> bool {
-    // The compiler compares arrays of this size several words at a time, even if it optimizes for size.
+    // The bytes are compared in arrays of 64: the compiler compares such arrays several words at a time, even if it
+    // optimizes for size.
     let (arrays, rest) = bytes.as_chunks::<64>();
     arrays.iter().all(|array| *array == [0; 64]) && rest.iter().all(|byte| *byte == 0)
 }

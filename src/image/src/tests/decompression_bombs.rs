@@ -1,13 +1,14 @@
-//! Small images that would cause excessive work: each type of bomb in each compression format. All of them must end
-//! with little memory and work, and leave almost nothing on the disk. The tests of the decoders contain streams without
-//! output, and the tests of registries contain malicious documents.
+//! Small images that would require excessive work: each type of bomb in each compression format. All of them must end
+//! with little memory and work, and leave almost nothing on the disk. The tests of the decoders contain streams
+//! without output, and the tests of registries contain malicious documents.
 
 use super::*;
 use crate::pipeline::{BufferPool, PipelineReader, create_pipe, decode};
 use crate::testing::{compress_all, pax_record, peak_kib, source};
 use std::process::Command;
 
-/// Maximum number of header blocks of one bomb: fewer than in production, and none for the length of the image.
+/// Maximum number of header blocks of one bomb. In production, more are allowed, and their number increases with the
+/// length of the image.
 const BLOCKS: u64 = 500;
 
 /// Maximum size of the files that one bomb may leave on the disk, in bytes.
@@ -16,8 +17,8 @@ const LEFT_BYTES: u64 = 1 << 20;
 /// Maximum memory of all bombs of one compression format, in the process that runs only this test.
 const PEAK_KIB: u64 = 128 << 10;
 
-/// Environment variable of the process that unpacks the bombs. It runs no other test, so that its memory use can be
-/// measured.
+/// Environment variable of the process that unpacks the bombs. This process runs no other test, so that its memory use
+/// can be measured.
 const ALONE: &str = "DROPHAMMER_TEST_BOMBS";
 
 struct Bomb {
@@ -25,7 +26,7 @@ struct Bomb {
     tar: Vec<u8>,
     /// Number of zero bytes after the tar.
     zeros: usize,
-    /// Number of layers of the image, each of which is this bomb.
+    /// Number of layers of the image. Each layer is this bomb.
     parts: usize,
     layered: bool,
     /// Part of the expected error message; empty if the bomb is accepted and harmless.
@@ -214,21 +215,21 @@ fn go_off_alone(codec: &str, name: &str) {
 }
 
 #[test]
-fn bombs_in_zstd_end_in_little_memory_and_leave_next_to_nothing() {
-    go_off_alone("zstd", "bombs_in_zstd_end_in_little_memory_and_leave_next_to_nothing");
+fn zstd_bombs_end_in_limited_memory_and_leave_little() {
+    go_off_alone("zstd", "zstd_bombs_end_in_limited_memory_and_leave_little");
 }
 
 #[test]
-fn bombs_in_lz4_end_in_little_memory_and_leave_next_to_nothing() {
-    go_off_alone("lz4", "bombs_in_lz4_end_in_little_memory_and_leave_next_to_nothing");
+fn lz4_bombs_end_in_limited_memory_and_leave_little() {
+    go_off_alone("lz4", "lz4_bombs_end_in_limited_memory_and_leave_little");
 }
 
 #[test]
-fn bombs_in_gzip_end_in_little_memory_and_leave_next_to_nothing() {
-    go_off_alone("gzip", "bombs_in_gzip_end_in_little_memory_and_leave_next_to_nothing");
+fn gzip_bombs_end_in_limited_memory_and_leave_little() {
+    go_off_alone("gzip", "gzip_bombs_end_in_limited_memory_and_leave_little");
 }
 
 #[test]
-fn bombs_in_xz_end_in_little_memory_and_leave_next_to_nothing() {
-    go_off_alone("xz", "bombs_in_xz_end_in_little_memory_and_leave_next_to_nothing");
+fn xz_bombs_end_in_limited_memory_and_leave_little() {
+    go_off_alone("xz", "xz_bombs_end_in_limited_memory_and_leave_little");
 }

@@ -3,7 +3,7 @@
 use super::*;
 
 /// Creates a tree with all types of files and attributes that an image can contain.
-pub(crate) fn make_zoo(root: &Path) {
+pub(crate) fn create_all_file_types(root: &Path) {
     use nix::sys::stat::{Mode, SFlag, UtimensatFlags, makedev, mknod, utimensat};
     use nix::sys::time::TimeSpec;
     use std::os::unix::ffi::OsStrExt;
@@ -73,9 +73,9 @@ pub(crate) fn make_zoo(root: &Path) {
 
 #[test]
 #[ignore = "needs root"]
-fn root_what_gnu_tar_and_bsdtar_pack_arrives_as_it_left() {
+fn root_trees_of_gnu_tar_and_bsdtar_are_unpacked_unchanged() {
     let zoo = tempfile::tempdir().unwrap();
-    make_zoo(zoo.path());
+    create_all_file_types(zoo.path());
     let gnu = ["tar", "--xattrs", "--xattrs-include=*", "--sparse", "--numeric-owner"];
     let sparse = |version: &'static str| [&gnu[..], &["--format=posix", version]].concat();
     let producers = [

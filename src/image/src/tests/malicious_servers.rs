@@ -7,10 +7,10 @@ use std::sync::mpsc;
 use std::time::Duration;
 use testing::http::{Request, tls_file};
 
-/// Timeout of a burn. It is longer than any of these burns takes on a slow machine, so a burn that exceeds it hangs.
+/// Timeout of a burn. No burn of these tests takes as long on a slow machine, so a burn that exceeds the timeout hangs.
 const HANGS: Duration = Duration::from_secs(120);
 
-/// Maximum number of requests of one burn: checks and starts, each with all attempts.
+/// Maximum number of requests of one burn: the checks and all starts, each with all attempts.
 const MOST_REQUESTS: usize = 30;
 
 /// Stall timeout for servers that stall. All of them cause an error, even if the machine is slower than this timeout.
@@ -29,7 +29,8 @@ struct Liar {
     given: bool,
 }
 
-const STARTS: Option<&str> = Some("changed during the download, or the download could not be resumed, in 3 attempts: ");
+const STARTS: Option<&str> =
+    Some("in 3 attempts: it changed during the download, or the download could not be resumed. Last reason: ");
 const ATTEMPTS: Option<&str> = Some("(4 attempts");
 
 /// Returns a server that sends a wrong image, but the correct size and digest.
@@ -69,7 +70,7 @@ fn leads_to(url: &str) -> Act {
 }
 
 /// Returns servers with wrong redirects, lengths and transfer encodings.
-fn liars_about_the_way(image: &[u8], honest: String) -> Vec<Liar> {
+fn servers_with_faulty_transfers(image: &[u8], honest: String) -> Vec<Liar> {
     let length = image.len();
     let ok = |length: usize| format!("HTTP/1.1 200 OK\r\nETag: \"one\"\r\nContent-Length: {length}");
     let chunked = "HTTP/1.1 200 OK\r\nETag: \"one\"\r\nTransfer-Encoding: chunked";
@@ -136,7 +137,7 @@ fn ranged(range: &str) -> Act {
 }
 
 /// Returns servers with wrong contents, and with wrong responses to the request for the remaining bytes.
-fn liars_about_the_image(image: &[u8]) -> Vec<Liar> {
+fn servers_with_faulty_images(image: &[u8]) -> Vec<Liar> {
     let (length, whole) = (image.len(), image.to_vec());
     let mut other = whole.clone();
     other[150_000] ^= 1;
@@ -225,12 +226,12 @@ fn burn_by(stall: Duration, url: String, given: Option<Digest>, root: &Path) -> 
 }
 
 #[test]
-fn a_server_that_lies_gives_the_right_image_or_one_clear_error() {
+fn malicious_server_yields_the_image_or_one_error() {
     let (tar, digest_of) = (small_tar(), |image: &[u8]| digest(DigestKind::Sha256, image));
     let image = compress("zstd", &tar);
     let honest = Server::start(image.clone(), |_| Act::default());
-    let mut liars = liars_about_the_way(&image, honest.url("image"));
-    liars.extend(liars_about_the_image(&image));
+    let mut liars = servers_with_faulty_transfers(&image, honest.url("image"));
+    liars.extend(servers_with_faulty_images(&image));
     let (count, mut came, mut wrongs) = (liars.len(), 0, Vec::new());
     for Liar { name, lie, says, stalls, over_tls, given } in liars {
         let start: fn(Vec<u8>, Lie) -> Server = if over_tls { Server::start_tls } else { Server::start };
@@ -259,6 +260,6 @@ fn a_server_that_lies_gives_the_right_image_or_one_clear_error() {
         wrongs.extend((requests > MOST_REQUESTS).then(|| format!("{name}: {requests} requests")));
     }
     assert_eq!(wrongs, Vec::<String>::new(), "{}", wrongs.join("\n"));
-    assert_eq!(honest.requests().len(), 0, "it was led there");
+    assert_eq!(honest.requests().len(), 0, "a redirect was followed");
     println!("{count} lying servers: {came} gave the image, {} an error", count - came);
 }

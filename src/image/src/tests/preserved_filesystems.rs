@@ -1,11 +1,12 @@
-//! Preserved filesystems below the root: merging an image into them, and that starting over deletes nothing on them.
+//! Preserved filesystems below the root: an image is merged into them, and a restart of the burn deletes nothing on
+//! them.
 
 use super::*;
 use crate::tree::tests::{Seen, kept, mounted, text};
 use linux::storage::test_loop_device::TestLoopDevice;
 
 #[test]
-fn the_count_is_in_what_is_burned() {
+fn counts_of_hidden_files_are_reported() {
     let image = compress("zstd", &Tar::new().file("var/lib/a", b"1").file("srv/b", b"2").end());
     let server = Server::start(image.clone(), |_| Act::default());
     let source = ImageSource {
@@ -22,8 +23,8 @@ fn the_count_is_in_what_is_burned() {
     assert_eq!((burned.entries, burned.conflicts.files), (2, 0));
 }
 
-/// Returns a server that sends a part of `bad`, and the image `good` at the request for the rest. The part is longer
-/// than the data that a decoder holds back.
+/// Returns a server that first sends a part of `bad`, and then responds to the request for the rest with `good`. The
+/// part is longer than the data that a decoder buffers.
 fn changing(bad: Vec<u8>, good: &[u8]) -> Server {
     let good = good.to_vec();
     Server::start(bad, move |request| match (request.method.as_str(), request.nth) {
@@ -41,7 +42,7 @@ fn reached(server: &Server, good: &[u8]) -> ResolvedImage {
 
 #[test]
 #[ignore = "needs root and loop devices"]
-fn loop_starting_over_leaves_nothing_of_what_was_not_verified() {
+fn loop_restart_removes_all_unverified_files() {
     let disks = ["/", "/var", "/home", "/srv/kept"].map(|path| (TestLoopDevice::new(64 << 20, 512), path));
     let directory = tempfile::tempdir().unwrap();
     let root = directory.path().join("root");
@@ -78,7 +79,7 @@ fn loop_starting_over_leaves_nothing_of_what_was_not_verified() {
     for new in ["new", "home/a"] {
         assert!(after.remove(Path::new(new)).is_some(), "{new}");
     }
-    // The times of directories are those of the burn.
+    // Modification times are not compared, because the burn changes those of directories.
     let timeless = |seen: BTreeMap<PathBuf, Seen>| -> BTreeMap<_, _> {
         let inodes = |(path, seen): (PathBuf, Seen)| (path, Seen { mtime: (0, 0), same_as: PathBuf::new(), ..seen });
         seen.into_iter().map(inodes).filter(|(path, _)| path != Path::new("home/lost+found")).collect()
@@ -88,7 +89,7 @@ fn loop_starting_over_leaves_nothing_of_what_was_not_verified() {
 
 #[test]
 #[ignore = "needs root and loop devices"]
-fn loop_what_has_another_digest_does_not_come_to_a_merged_filesystem() {
+fn loop_wrong_digest_leaves_a_merged_filesystem_unchanged() {
     let disks = ["/", "/var/lib"].map(|path| (TestLoopDevice::new(64 << 20, 512), path));
     let directory = tempfile::tempdir().unwrap();
     let root = directory.path().join("root");
@@ -108,7 +109,7 @@ fn loop_what_has_another_digest_does_not_come_to_a_merged_filesystem() {
 }
 
 #[test]
-fn what_is_merged_into_and_is_no_filesystem_of_its_own_could_be_cleared_and_is_refused() {
+fn refuses_merge_into_a_directory_without_its_own_filesystem() {
     let directory = tempfile::tempdir().unwrap();
     let root = kept(directory.path());
     let image = compress("zstd", &Tar::new().file("var/lib/dpkg/status", b"new").end());
@@ -124,7 +125,7 @@ fn what_is_merged_into_and_is_no_filesystem_of_its_own_could_be_cleared_and_is_r
 
 #[test]
 #[ignore = "needs root and loop devices"]
-fn loop_nothing_unproven_comes_to_a_merged_filesystem_and_a_burn_starts_over_there() {
+fn loop_unverified_data_never_reach_a_merged_filesystem() {
     let bad = Tar::new().file("var/old", b"old").file("var/lib/first", b"f").file("data", &noise(12 << 20));
     let good = Tar::new().file("new", b"new").file("var/lib/status", b"new").hard_link("copy", "var/lib/status");
     let good = compress("zstd", &good.file("data", &noise(12 << 20)).end());

@@ -29,7 +29,7 @@ fn arrived(root: &Path) -> bool {
 }
 
 #[test]
-fn an_image_from_two_places_is_whole_and_one_from_a_wrong_place_is_not() {
+fn mirrors_complete_an_image_unless_forged() {
     let image = compress("zstd", &small_tar());
     let cut = || Server::start(image.clone(), |_| Act { etag: None, ..Act::cut_after(100_000) });
     let mut forged = image.clone();
@@ -59,7 +59,7 @@ fn an_image_from_two_places_is_whole_and_one_from_a_wrong_place_is_not() {
 }
 
 #[test]
-fn a_place_that_can_only_begin_is_begun_with_again() {
+fn server_without_etag_is_restarted_from_the_beginning() {
     let image = compress("zstd", &small_tar());
     let first = Server::start(image.clone(), |request| match request.nth {
         0 => Act { etag: None, ..Act::cut_after(100_000) },
@@ -73,7 +73,7 @@ fn a_place_that_can_only_begin_is_begun_with_again() {
 }
 
 #[test]
-fn an_image_in_a_file_arrives() {
+fn image_in_a_file_is_burned() {
     let (dir, root) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let image = compress("gzip", &small_tar());
     fs::write(dir.path().join("img.tar.gz"), &image).unwrap();

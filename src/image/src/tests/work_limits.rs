@@ -9,7 +9,7 @@ fn behind_a_large_global_header(what: impl Fn(Tar) -> Tar) -> Vec<u8> {
 }
 
 #[test]
-fn headers_are_paid_for_with_bytes_of_the_image() {
+fn header_budget_depends_on_the_image_size() {
     for tar in [
         behind_a_large_global_header(|tar| tar.directory("d")),
         behind_a_large_global_header(|tar| tar.pax(b'g', &[b"k1="])),
@@ -21,7 +21,7 @@ fn headers_are_paid_for_with_bytes_of_the_image() {
         let error = error.to_string();
         assert!(error.contains("header blocks, too many for the length of the image"), "{error}");
         assert!(!root.path().join("last").exists());
-        // The same tar without compression is long enough for its headers.
+        // Without compression, the tar is long enough for the same number of headers.
         burn_from(&Server::start(tar.clone(), |_| Act::default()), &tar, root.path()).unwrap();
         assert!(root.path().join("last").exists());
     }
@@ -45,7 +45,7 @@ fn with_blocks_left(blocks: u64, layered: bool, tar: Tar) -> (Option<String>, us
 }
 
 #[test]
-fn members_without_content_count() {
+fn members_without_content_count_against_the_budget() {
     let files = |count: usize| (0..count).fold(Tar::new(), |tar, number| tar.file(&number.to_string(), b""));
     // The end of the tar is counted as another header block.
     assert_eq!(with_blocks_left(101, false, files(100)), (None, 100));
@@ -58,7 +58,7 @@ fn members_without_content_count() {
 }
 
 #[test]
-fn parents_that_the_tar_does_not_bring_count() {
+fn implied_parent_directories_count_against_the_budget() {
     let deep = |number: usize| format!("{number}/{}file", "d/".repeat(300));
     let tar = |count: usize| {
         (0..count).fold(Tar::new(), |tar, number| {
@@ -71,7 +71,7 @@ fn parents_that_the_tar_does_not_bring_count() {
 }
 
 #[test]
-fn what_whiteouts_look_at_in_vain_counts() {
+fn entries_examined_by_whiteouts_count_against_the_budget() {
     let files = (0..1000).fold(Tar::new(), |tar, number| tar.file(&format!("d/{number}"), b""));
     let whiteouts = |count: usize| (0..count).fold(Tar(files.0.clone()), |tar, _| tar.file("d/.wh..wh..opq", b""));
     assert_eq!(with_blocks_left(10_000, true, whiteouts(5)), (None, 1001));

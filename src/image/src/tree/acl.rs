@@ -52,11 +52,11 @@ fn proc_path(directory: impl AsFd, name: &OsStr) -> PathBuf {
 /// order that the kernel requires.
 type AclEntry = (u16, u32, u16);
 
-const NO_ID: u32 = u32::MAX;
+const UNDEFINED_ID: u32 = u32::MAX;
 
 /// Adds the ACLs that `tar --acls` and bsdtar store as text in separate records. If the member also has an ACL as an
 /// extended attribute, that attribute is used instead. Returns a message for each ACL that is not supported. ACLs with
-/// user names instead of ids are not supported, because the image's list of users is not available here.
+/// user names instead of ids are not supported, because the image's user list is not available here.
 pub(crate) fn add_text_acls(records: &PaxRecords, attributes: &mut MemberAttributes) -> Vec<String> {
     let mut lost = Vec::new();
     if records.get("SCHILY.acl.ace").is_some() {
@@ -66,7 +66,8 @@ pub(crate) fn add_text_acls(records: &PaxRecords, attributes: &mut MemberAttribu
         let is_there = attributes.xattrs.iter().any(|(there, _)| there == name);
         let Some(text) = records.get(key).filter(|_| !is_there) else { continue };
         match parse_entries(&String::from_utf8_lossy(text)) {
-            // This ACL is equivalent to the mode, and the kernel would store only the mode.
+            // An access ACL with only the entries of owner, group and others is equivalent to the mode. It is skipped,
+            // because the kernel would store only the mode.
             Ok(entries) if name == ACCESS && entries.iter().all(|(tag, ..)| [1, 4, 32].contains(tag)) => {}
             Ok(entries) => {
                 if name == ACCESS {
@@ -94,9 +95,9 @@ fn mode_with_acl(entries: &[AclEntry]) -> u32 {
     may(1).unwrap_or(0) << 6 | may(16).or(may(4)).unwrap_or(0) << 3 | may(32).unwrap_or(0)
 }
 
-/// Returns the permissions of the owning group in an ACL that cannot be restored. The mode of the member contains the
-/// mask of the ACL instead of these permissions. The mask may grant more permissions, which the group must not obtain
-/// if the ACL is not restored.
+/// Returns the owning group's permissions in an ACL that cannot be restored. The mode of the member contains the mask
+/// of the ACL instead of these permissions. The mask may grant more permissions, which the group must not obtain if
+/// the ACL is not restored.
 fn group_permissions(text: &[u8]) -> u32 {
     let text = String::from_utf8_lossy(text);
     let group = split_entries(&text).filter_map(parse_entry).find(|(tag, ..)| *tag == 4);
@@ -122,12 +123,12 @@ fn parse_entries(text: &str) -> Result<Vec<AclEntry>, String> {
 fn parse_entry(text: &str) -> Option<AclEntry> {
     let fields: Vec<&str> = text.split('#').next()?.trim_end().split(':').collect();
     let (tag, id, rights) = match fields[..] {
-        ["user", "", rights] => (1, NO_ID, rights),
+        ["user", "", rights] => (1, UNDEFINED_ID, rights),
         ["user", id, rights] | ["user", _, rights, id] => (2, parse_id(id)?, rights),
-        ["group", "", rights] => (4, NO_ID, rights),
+        ["group", "", rights] => (4, UNDEFINED_ID, rights),
         ["group", id, rights] | ["group", _, rights, id] => (8, parse_id(id)?, rights),
-        ["mask", rights] | ["mask", "", rights] => (16, NO_ID, rights),
-        ["other", rights] | ["other", "", rights] => (32, NO_ID, rights),
+        ["mask", rights] | ["mask", "", rights] => (16, UNDEFINED_ID, rights),
+        ["other", rights] | ["other", "", rights] => (32, UNDEFINED_ID, rights),
         _ => return None,
     };
     let &[read, write, execute] = rights.as_bytes() else { return None };
@@ -136,7 +137,7 @@ fn parse_entry(text: &str) -> Option<AclEntry> {
 }
 
 fn parse_id(id: &str) -> Option<u32> {
-    id.parse().ok().filter(|id| *id != NO_ID)
+    id.parse().ok().filter(|id| *id != UNDEFINED_ID)
 }
 
 /// Encodes an ACL (linux/posix_acl_xattr.h): version 2, then tag, permissions and id of each entry.
@@ -160,9 +161,16 @@ mod tests {
     use std::ffi::OsString;
 
     #[test]
-    fn each_form_of_an_entry_is_understood_and_in_the_kernels_order() {
-        let all =
-            vec![(1, NO_ID, 6), (2, 1, 4), (2, 1234, 6), (4, NO_ID, 4), (8, 77, 1), (16, NO_ID, 7), (32, NO_ID, 0)];
+    fn acl_entries_are_parsed_in_every_form_and_sorted() {
+        let all = vec![
+            (1, UNDEFINED_ID, 6),
+            (2, 1, 4),
+            (2, 1234, 6),
+            (4, UNDEFINED_ID, 4),
+            (8, 77, 1),
+            (16, UNDEFINED_ID, 7),
+            (32, UNDEFINED_ID, 0),
+        ];
         for text in [
             "user::rw-,group::r--,other::---,user:daemon:r--:1,user:1234:rw-,group:77:--x,mask::rwx",
             "user::rw-\nuser:1:r--\nuser:1234:rw-\t#effective:r--\ngroup::r--\ngroup:77:--x\nmask:rwx\nother:---\n",
@@ -173,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn what_gives_no_number_and_rights_is_named() {
+    fn acl_entry_without_number_or_permissions_is_named() {
         for part in [
             "user:lisa:rw-",
             "group:staff:r-x:many",
@@ -201,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_the_member_does_not_have_already_is_added() {
+    fn only_acls_that_the_member_lacks_are_added() {
         let three = "user::rwx,group::r-x,other::r-x";
         let five = "user::rwx,user:7:r--,group::r-x,mask::rwx,other::r-x";
         let names = |names: &[&str]| names.iter().map(OsString::from).collect::<Vec<_>>();

@@ -8,7 +8,7 @@
 //! | a record twice, or without a value | use the first record, the last record, or the field of the header |
 //! | PAX `path` and a GNU long name | use the first name, the last name, or always the name in one of the two formats |
 //! | a path prefix in a header that is not in POSIX format | prepend or ignore the prefix |
-//! | numbers with signs or spaces, or followed by other bytes | parse different numbers, or none; some treat such a number as the end of the archive |
+//! | malformed numbers: signs, spaces, other bytes after them | parse another number or none, or end the archive |
 //! | sparse maps in two notations, with gaps, or on links | use different maps |
 
 use super::pax::PaxRecords;
@@ -161,20 +161,21 @@ impl MemberClaims<'_> {
     }
 
     fn sparse_map_disagreement(&self) -> Option<String> {
-        // Writers use only version 1. With version 0, some readers use no map, and others use a different one.
+        // Only version 1 of the sparse format is accepted. No tar writer uses this record with version 0, for which
+        // some readers use no map, and others a different map.
         if self.has("GNU.sparse.major") && self.records.get("GNU.sparse.major") != Some(&b"1"[..]) {
-            return Some("the version of the member's sparse map is not supported".to_owned());
+            return Some("the member uses a version of the sparse format that is not supported".to_owned());
         }
         let maps = [
             self.has("GNU.sparse.offset") || self.has("GNU.sparse.numbytes"),
             self.has("GNU.sparse.map"),
-            // The map is stored before the data.
+            // With this record, a map is stored before the data of the file.
             self.has("GNU.sparse.major"),
         ];
         if maps.into_iter().filter(|is_there| *is_there).count() > 1 {
             return Some("the member has two sparse maps".to_owned());
         }
-        // The number of segments is also stored before the data.
+        // A map before the data contains the number of its segments, so a record must not specify this number again.
         if self.has("GNU.sparse.major") && self.has("GNU.sparse.numblocks") {
             return Some("the member specifies the number of segments in its sparse map twice".to_owned());
         }
@@ -189,7 +190,9 @@ impl MemberClaims<'_> {
             false => ("GNU.sparse.size", "GNU.sparse.realsize"),
         };
         if self.has(other) {
-            return Some(format!("the member's record {other} belongs to another version of its sparse map"));
+            return Some(format!(
+                "the record {other} does not match the version of the sparse format that the member uses"
+            ));
         }
         if !self.has(length) {
             return Some(
@@ -271,8 +274,8 @@ pub(crate) fn parse_number(field: &[u8]) -> io::Result<u64> {
     })
 }
 
-/// Numeric fields of a header except the size, each with its range of bytes. Python parses all of them for every type of
-/// member, and treats a member with an invalid number as the end of the archive.
+/// Numeric fields of a header except the size, each with its range of bytes. Python parses all of them for every type
+/// of member, and treats a member with an invalid number as the end of the archive.
 const NUMERIC_FIELDS: [(&str, Range<usize>); 7] = [
     ("mode", 100..108),
     ("uid", 108..116),
@@ -291,10 +294,10 @@ pub(crate) fn ambiguous_number(header: &Header) -> Option<&'static str> {
 
 /// Returns whether all tar readers parse this numeric field of a header in the same way. The field must consist of
 /// optional spaces, octal digits, and spaces or NUL bytes at the end. Numbers in base 256 that fit into 64 bits, and a
-/// field of NUL bytes, are accepted too.
+/// field of NUL bytes, are also accepted.
 pub(crate) fn is_plain_number(field: &[u8]) -> bool {
     if field[0] & 0x80 != 0 {
-        // GNU tar and Python accept only these two first bytes.
+        // A number in base 256 must begin with 0x80 or 0xff, because GNU tar and Python accept no other first byte.
         let (marker, ignored) = (field[0], &field[1..field.len().saturating_sub(8).max(1)]);
         return matches!(marker, 0x80 | 0xff)
             && ignored.iter().all(|byte| *byte == if marker == 0xff { 0xff } else { 0 });

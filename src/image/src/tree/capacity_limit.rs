@@ -8,7 +8,7 @@ use std::os::fd::AsFd;
 
 /// Number of bytes that a tar may have in addition to twice the capacity. The margin is for headers, which may be
 /// larger than the files, for example if a small filesystem is full of symlinks.
-const MARGIN: u64 = 64 << 20;
+const HEADER_MARGIN_BYTES: u64 = 64 << 20;
 
 /// Capacity of the filesystems found so far.
 #[derive(Debug, Default)]
@@ -26,17 +26,17 @@ impl TargetCapacity {
         if self.seen.iter().all(|(device, _)| *device != stat.st_dev) {
             let filesystem = fstatfs(directory)?;
             let bytes = filesystem.blocks().saturating_mul(filesystem.block_size().unsigned_abs());
-            // A tmpfs without a size limit has no blocks.
+            // A tmpfs without a size limit reports zero blocks, and counts as unlimited.
             self.seen.push((stat.st_dev, if bytes == 0 { u64::MAX } else { bytes }));
         }
         Ok(())
     }
 
-    /// Returns the maximum length of a tar, in bytes: twice the capacity and [`MARGIN`]. A tar may be longer than the
-    /// capacity, because later files may replace earlier ones, and filesystems may compress.
+    /// Returns the maximum length of a tar, in bytes: twice the capacity and [`HEADER_MARGIN_BYTES`]. A tar may be
+    /// longer than the capacity, because later files may replace earlier ones, and filesystems may compress.
     pub(crate) fn max_tar_bytes(&self) -> u64 {
         let sum = self.seen.iter().fold(0_u64, |sum, (_, bytes)| sum.saturating_add(*bytes));
-        sum.saturating_mul(2).saturating_add(MARGIN)
+        sum.saturating_mul(2).saturating_add(HEADER_MARGIN_BYTES)
     }
 }
 

@@ -1,5 +1,5 @@
-//! A name in an open directory below the root to which an image is unpacked, and operations that create, replace or
-//! remove the file with this name. If the file is a symlink, it is never followed.
+//! Directory entries in the tree to which an image is unpacked, each identified by an open directory and a name.
+//! Entries can be created, replaced and removed. Symlinks are never followed.
 
 use super::acl;
 use super::remove_tree::{DirectoryEntry, TreeRemoval, inode_identity};
@@ -46,7 +46,7 @@ impl RootEntry<'_> {
     /// exists, does nothing, because an existing directory is not created again.
     ///
     /// # Errors
-    /// Returns an error if too many names are recorded.
+    /// Returns an error if the layer creates too many entries.
     pub(crate) fn record_created(&self, as_directory: bool) -> io::Result<()> {
         match as_directory && self.is_directory().unwrap_or(false) {
             true => Ok(()),

@@ -6,7 +6,7 @@ use model::install_report::HiddenFiles;
 use std::path::{Path, PathBuf};
 
 /// Maximum number of conflicts whose paths are listed. All conflicts are counted.
-const NAMED: usize = 10;
+const MAXIMUM_LISTED_PATHS: usize = 10;
 
 /// Mount points below the root, as paths in the installed system, such as `/var/lib`.
 #[derive(Debug, Clone, Copy, Default)]
@@ -16,8 +16,8 @@ pub struct MountsBelow<'a> {
     /// Preserved filesystems that are mounted while the image is unpacked. Files of the image are added to these
     /// filesystems, and replace files of the same name.
     pub merged: &'a [String],
-    /// Filesystems that this run has created, and that are mounted while the image is unpacked. If unpacking starts
-    /// over, files of the image are removed from these filesystems.
+    /// Filesystems that this installation has created, and that are mounted while the image is unpacked. If unpacking
+    /// starts over, files of the image are removed from these filesystems.
     pub fresh: &'a [String],
 }
 
@@ -32,7 +32,7 @@ pub struct FileConflicts {
 impl FileConflicts {
     pub(crate) fn add_conflict(&mut self, path: &Path) {
         self.files += 1;
-        if self.first.len() < NAMED {
+        if self.first.len() < MAXIMUM_LISTED_PATHS {
             self.first.push(format!("/{}", path.display()));
         }
     }
@@ -82,7 +82,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_file_counts_once_below_the_deepest_mount_point() {
+    fn file_is_counted_once_below_the_deepest_mount_point() {
         let hidden = ["/var/lib", "/var", "/srv", "/var/lib/"].map(str::to_owned);
         let merged = ["/var/lib/dpkg".to_owned()];
         let mut counter = HiddenFileCounter::new(MountsBelow { hidden: &hidden[..3], merged: &merged, fresh: &[] });
@@ -96,10 +96,10 @@ mod tests {
     }
 
     #[test]
-    fn conflicts_are_all_counted_and_some_named() {
+    fn all_conflicts_are_counted_and_some_named() {
         let mut conflicts = FileConflicts::default();
         (0..25).for_each(|number| conflicts.add_conflict(&Path::new("var/lib").join(number.to_string())));
-        assert_eq!((conflicts.files, conflicts.first.len()), (25, NAMED));
+        assert_eq!((conflicts.files, conflicts.first.len()), (25, MAXIMUM_LISTED_PATHS));
         assert_eq!(conflicts.first[0], "/var/lib/0");
     }
 }

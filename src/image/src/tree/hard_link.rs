@@ -12,7 +12,7 @@ use std::io;
 use std::os::unix::ffi::OsStrExt;
 use xattr::FileExt;
 
-/// Creates a hard link to `source` at `place`. Returns `false` if the filesystem of `place` does not support this link;
+/// Creates a hard link at `place` to `source`. Returns `false` if the filesystem of `place` cannot contain the link;
 /// the caller must then create a copy.
 ///
 /// # Errors
@@ -21,9 +21,11 @@ use xattr::FileExt;
 pub(crate) fn try_hard_link(source: &RootEntry, place: &RootEntry) -> io::Result<bool> {
     let Err(error) = place.make_hard_link(source) else { return Ok(true) };
     match error.raw_os_error().map(Errno::from_raw) {
-        // The source is on another filesystem, or has the maximum number of links: 65,000 on ext4.
+        // These errors mean that the source is on another filesystem, or has the maximum number of links (65,000 on
+        // ext4).
         Some(Errno::EXDEV | Errno::EMLINK) => Ok(false),
-        // FAT does not support hard links. On other filesystems EPERM is an error about the source.
+        // On FAT, EPERM means that the filesystem does not support hard links. On other filesystems, EPERM is an error
+        // about the source.
         Some(Errno::EPERM) if is_fat(place.parent())? => Ok(false),
         _ => Err(error),
     }

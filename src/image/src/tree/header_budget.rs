@@ -1,6 +1,5 @@
-//! Limits the work that an image can cause. A few compressed bytes can expand to millions of headers, each of which
-//! causes the creation of a file. Therefore the number of header blocks is limited in proportion to the length of the
-//! image.
+//! Limits the work that one image requires. A few compressed bytes can expand to millions of headers, and each header
+//! creates a file. Therefore the number of header blocks is limited in proportion to the length of the image.
 
 /// Number of header blocks that any image may have, regardless of its length.
 const FREE: u64 = 1 << 18;
@@ -45,7 +44,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn headers_are_paid_for_with_bytes_over_all_parts_of_an_image() {
+    fn header_budget_grows_with_bytes_over_all_layers() {
         let mut work = HeaderBudget::default();
         assert_eq!([0, 1000, u64::MAX].map(|bytes| work.left(bytes)), [FREE, FREE + 4000, u64::MAX]);
         work.add_part(FREE - 10, 2);

@@ -40,7 +40,7 @@ pub(crate) enum MemberKind {
 /// Attributes of a member.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct MemberAttributes {
-    /// Mode: twelve bits.
+    /// Mode: the permissions and the set-user-ID, set-group-ID and sticky bits, twelve bits in total.
     pub mode: u32,
     pub uid: u32,
     pub gid: u32,
@@ -77,7 +77,7 @@ impl MemberAttributes {
             gid: id("gid", parse_number(&fields.gid))?,
             mtime: match records.time_value("mtime")? {
                 Some(time) => time,
-                // Times before 1970 are stored as negative numbers in base 256.
+                // The number is signed: times before 1970 are stored as negative numbers in base 256.
                 None => (parse_number(&fields.mtime)?.cast_signed(), 0),
             },
             xattrs: records.xattrs()?,

@@ -41,7 +41,7 @@ const FRAMES: [MemberFrame; 7] = [
 pub const HEAD_BYTES: usize = 5;
 
 /// Maximum length of a frame, in bytes. The largest sparse map takes 4 MiB, and the longest names and attributes 3 MiB.
-pub(crate) const MOST_BYTES: usize = 8 << 20;
+pub(crate) const MAXIMUM_FRAME_BYTES: usize = 8 << 20;
 
 /// Progress of parsing.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -137,7 +137,8 @@ pub(crate) fn decode_member(words: &mut PacketParser) -> Option<(TarMember, u64)
     }
     let mtime = (words.take_u64()?.cast_signed(), nanoseconds);
     let count = words.take_u32()?;
-    // The vector grows with the data received, not with the declared count.
+    // No memory is reserved for the declared count, which is untrusted: the vector grows with the data that is
+    // received.
     let mut xattrs = Vec::new();
     for _ in 0..count {
         xattrs.push((OsString::from_vec(words.take_text()?.to_vec()), words.take_text()?.to_vec()));
@@ -178,7 +179,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn members_are_told_as_they_are() {
+    fn members_survive_encoding() {
         let attributes = MemberAttributes {
             mode: 0o4755,
             uid: 1,
@@ -218,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn what_no_tar_can_say_is_not_taken() {
+    fn refuses_members_that_no_tar_can_contain() {
         let told = |kind, change: fn(&mut MemberAttributes)| {
             let mut attributes = MemberAttributes { mode: 0, uid: 0, gid: 0, mtime: (0, 0), xattrs: Vec::new() };
             change(&mut attributes);
@@ -237,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn frames_have_a_kind_and_a_length() {
+    fn frames_have_a_type_and_a_length() {
         for frame in FRAMES {
             assert_eq!(MemberFrame::decode_head(&frame.encode_head(70_000)), Some((frame, 70_000)));
         }

@@ -13,7 +13,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Component, Path, PathBuf};
 
 /// Maximum number of symlinks that are followed for one path, equal to the kernel's MAXSYMLINKS.
-const MOST_SYMLINKS: u32 = 40;
+const MAXIMUM_SYMLINKS: u32 = 40;
 
 /// Open directory, and its path below the root without symlinks.
 pub(crate) struct WalkedDirectory {
@@ -21,7 +21,8 @@ pub(crate) struct WalkedDirectory {
     pub path: PathBuf,
 }
 
-/// Returns whether a path, which must not contain symlinks, is at or below a merged mount point.
+/// Returns whether a path is at or below one of the mount points `merged`: those of preserved filesystems into which
+/// the image is merged. The path must not contain symlinks.
 pub(crate) fn is_merged(path: &Path, merged: &[PathBuf]) -> bool {
     merged.iter().any(|mount_point| path.starts_with(mount_point))
 }
@@ -67,7 +68,7 @@ pub(crate) fn walk_to_directory(
             Err(Errno::ENOTDIR | Errno::ELOOP) => {
                 let target = read_symlink(&here.fd, &name)?;
                 symlinks += 1;
-                if symlinks > MOST_SYMLINKS {
+                if symlinks > MAXIMUM_SYMLINKS {
                     return Err(Errno::ELOOP);
                 }
                 if Path::new(&target).is_absolute() {
@@ -116,7 +117,7 @@ mod tests {
     use std::os::unix::fs::symlink;
 
     #[test]
-    fn own_symlinks_are_followed_within_the_root_and_kept_ones_are_not() {
+    fn symlinks_are_followed_within_the_root_except_preserved_ones() {
         let directory = tempfile::tempdir().unwrap();
         let root = directory.path().join("root");
         fs::create_dir_all(root.join("var/lib/real")).unwrap();

@@ -13,7 +13,7 @@ use std::os::unix::ffi::OsStringExt;
 
 /// Maximum number of xattrs of a member. The number is limited because a short xattr takes several times its length in
 /// memory.
-const MOST_XATTRS: usize = 1000;
+const MAXIMUM_XATTRS: usize = 1000;
 
 /// Records of one PAX header, in order. A key may occur several times, as in GNU sparse format 0.0.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -98,19 +98,19 @@ impl PaxRecords {
         })
     }
 
-    /// Returns the extended attributes, from the records of GNU tar and bsdtar (`SCHILY.xattr.NAME`), from GNU tar's record of
-    /// the SELinux label (`RHT.security.selinux`), and from those of earlier versions of bsdtar (`LIBARCHIVE.xattr.NAME`).
-    /// If several records contain the same attribute, the first of these forms is used.
+    /// Returns the extended attributes, from the records of GNU tar and bsdtar (`SCHILY.xattr.NAME`), from GNU tar's
+    /// SELinux record (`RHT.security.selinux`), and from those of earlier versions of bsdtar
+    /// (`LIBARCHIVE.xattr.NAME`). If several records contain the same attribute, the first of these forms is used.
     ///
     /// # Errors
-    /// Returns an error if there are more than [`MOST_XATTRS`], or if a record cannot be decoded.
+    /// Returns an error if there are more than [`MAXIMUM_XATTRS`], or if a record cannot be decoded.
     pub(crate) fn xattrs(&self) -> io::Result<Vec<(OsString, Vec<u8>)>> {
         let mut found: BTreeMap<OsString, (u8, Vec<u8>)> = BTreeMap::new();
         for (count, attribute) in self.0.iter().filter_map(decode_xattr).enumerate() {
             let (rank, name, value) = attribute?;
-            if count >= MOST_XATTRS {
+            if count >= MAXIMUM_XATTRS {
                 let text =
-                    format!("the member has more than {MOST_XATTRS} extended attributes, which is not supported");
+                    format!("the member has more than {MAXIMUM_XATTRS} extended attributes, which is not supported");
                 return Err(invalid_record(text));
             }
             if found.get(&name).is_none_or(|known| known.0 <= rank) {
@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn values_are_read_by_length_not_by_line() {
+    fn pax_values_are_parsed_by_length() {
         let records = parse(&["SCHILY.xattr.user.a=1\n2\n\n34", "size=900", "path=a=b c"]);
         assert_eq!(records.xattrs().unwrap(), [("user.a".into(), b"1\n2\n\n34".to_vec())]);
         assert_eq!(records.parse_number("size").unwrap(), Some(900));
@@ -217,16 +217,16 @@ mod tests {
     }
 
     #[test]
-    fn more_xattrs_than_any_file_has_are_refused() {
+    fn refuses_more_xattrs_than_supported() {
         let record = |index: usize| (format!("SCHILY.xattr.user.{index}").into_bytes(), Vec::new());
         let records = |count: usize| PaxRecords((0..count).map(record).collect());
-        assert_eq!(records(MOST_XATTRS).xattrs().unwrap().len(), MOST_XATTRS);
-        let error = records(MOST_XATTRS + 1).xattrs().unwrap_err().to_string();
+        assert_eq!(records(MAXIMUM_XATTRS).xattrs().unwrap().len(), MAXIMUM_XATTRS);
+        let error = records(MAXIMUM_XATTRS + 1).xattrs().unwrap_err().to_string();
         assert_eq!(error, "the member has more than 1000 extended attributes, which is not supported");
     }
 
     #[test]
-    fn every_form_of_an_xattr_is_decoded_and_the_most_common_one_precedes() {
+    fn xattrs_are_decoded_in_every_form_by_precedence() {
         let label = |text: &str| ("security.selinux".into(), text.as_bytes().to_vec());
         for (records, expected) in [
             (&["RHT.security.selinux=system_u:object_r:etc_t:s0"][..], vec![label("system_u:object_r:etc_t:s0")]),
@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn malformed_records_are_refused() {
+    fn refuses_malformed_pax_records() {
         for bad in [
             &b"12 size=900"[..],
             b"13 size=900\n",
@@ -264,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn times() {
+    fn pax_times_are_parsed() {
         for (text, time) in [
             ("0", Some((0, 0))),
             ("1700000000", Some((1_700_000_000, 0))),
@@ -284,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn local_records_win_over_global_ones_and_can_take_them_away() {
+    fn local_pax_records_override_or_remove_global_ones() {
         let global = parse(&["uid=10", "gid=20", "comment=x"]);
         let local = parse(&["uid=30", "gid="]).override_global(&global);
         assert_eq!(local.parse_number("uid").unwrap(), Some(30));
@@ -293,7 +293,7 @@ mod tests {
     }
 
     #[test]
-    fn names_of_attributes_are_decoded() {
+    fn percent_encoded_attribute_names_are_decoded() {
         let gnu = |byte| b"=%".contains(&byte);
         assert_eq!(decode_percent(b"user.a%3Db%25%41%", gnu), OsString::from("user.a=b%%41%"));
         assert_eq!(decode_percent(b"user.a%3Db%25%41%4", |_| true), OsString::from("user.a=b%A%4"));

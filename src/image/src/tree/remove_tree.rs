@@ -68,7 +68,7 @@ impl TreeRemoval<'_> {
         };
         match removed {
             Ok(()) => Ok(true),
-            // The entry is a mount point, possibly a file with a bind mount.
+            // EBUSY means that the entry is a mount point, possibly a file with a bind mount.
             Err(Errno::EBUSY) => {
                 self.closed_met += u64::from(has_content(&directory, name)?);
                 Ok(false)

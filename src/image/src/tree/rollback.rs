@@ -1,5 +1,5 @@
 //! Rollback after the unpacking of an image has failed or must start over. The unpacked files were not completely
-//! verified, so none of them may remain on the filesystems that this run has created.
+//! verified, so none of them may remain on the filesystems that this installation has created.
 
 use super::remove_tree::{TreeRemoval, inode_identity, list_names};
 use linux::safe_open::{self, PathRestriction};
@@ -84,7 +84,7 @@ impl DirectorySnapshot {
         for (name, value) in self.xattrs.iter().filter(|(name, value)| now.get(*name) != Some(value)) {
             directory.set_xattr(name, value)?;
         }
-        // Removing an ACL may have changed the mode.
+        // The mode is read again, because the removal of an ACL may have changed it.
         let mode = fstat(directory)?.st_mode;
         if mode != was.st_mode {
             fchmod(directory, Mode::from_bits_truncate(was.st_mode & 0o7777))?;

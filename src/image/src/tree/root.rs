@@ -24,7 +24,7 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
 /// Maximum number of cached directories. When this number is reached, the cache is cleared.
-const MOST_KNOWN: usize = 64;
+const MAXIMUM_CACHED_DIRECTORIES: usize = 64;
 
 /// Root directory to which an image is unpacked.
 pub(crate) struct UnpackRoot {
@@ -115,7 +115,8 @@ impl UnpackRoot {
     pub(crate) fn nameless_file(&self) -> io::Result<File> {
         let (flags, mode) = (OFlag::O_RDWR | OFlag::O_CLOEXEC, Mode::S_IRUSR | Mode::S_IWUSR);
         match openat(&self.fd, ".", flags | OFlag::O_TMPFILE, mode) {
-            // Some filesystems do not support O_TMPFILE, such as NFS.
+            // On a filesystem without support for O_TMPFILE, such as NFS, a file with a name is created, and the name
+            // is removed.
             Err(Errno::EOPNOTSUPP) => {
                 let name = format!(".drophammer-{}", std::process::id());
                 let file = openat(&self.fd, name.as_str(), flags | OFlag::O_CREAT | OFlag::O_EXCL, mode)?;
@@ -196,7 +197,7 @@ impl UnpackRoot {
         let (fd, merged) = if self.merged.is_empty() {
             (if make { self.make_directories(path)? } else { self.open_path(path)? }, false)
         } else {
-            // Resolving may replace a file with a directory, which invalidates cached directories.
+            // The cache is cleared, because resolving the path may have replaced a file with a directory.
             self.clear_cache();
             let WalkedDirectory { fd, path: real } = walk_to_directory(&self.fd, &self.merged, path, make)?;
             (fd, is_merged(&real, &self.merged))
@@ -206,7 +207,7 @@ impl UnpackRoot {
         let leaves_acls = !merged && acl::inherits_acl(&fd)?;
         let directory = Rc::new(ResolvedDirectory { fd, identity: inode_identity(&stat), merged, leaves_acls });
         let mut known = self.known.borrow_mut();
-        if known.len() >= MOST_KNOWN {
+        if known.len() >= MAXIMUM_CACHED_DIRECTORIES {
             known.clear();
         }
         known.insert(path.as_os_str().to_owned(), directory.clone());
@@ -234,7 +235,7 @@ impl UnpackRoot {
     fn make_directories(&self, path: &Path) -> io::Result<OwnedFd> {
         match self.open_path(path) {
             Err(Errno::ENOENT) if path != Path::new("") => {
-                // The cost increases with the depth of the directory.
+                // The cost of creating a directory increases with the length of its path.
                 self.add_work(1 + path.as_os_str().len() as u64 / 64);
                 let above = self.make_directories(parent_of(path))?;
                 make_directory(&above, &name_of(path)?)?;
@@ -254,8 +255,9 @@ impl UnpackRoot {
         safe_open::open_beneath(&self.fd, path, flags | OFlag::O_DIRECTORY, PathRestriction::AsRoot)
     }
 
-    /// Records the directories of the root filesystem and of the filesystems mounted at `mount_points`, before the image is
-    /// unpacked, for [`Self::restore_snapshots`]. `mount_points` lists only filesystems that this run has created.
+    /// Records the directories of the root filesystem and of the filesystems mounted at `mount_points`, before the
+    /// image is unpacked, for [`Self::restore_snapshots`]. `mount_points` lists only filesystems that this installation
+    /// has created.
     ///
     /// # Errors
     /// Returns an error if a directory cannot be read, if a merged directory is on the root filesystem, or if a mount

@@ -10,7 +10,7 @@ use tar::GnuSparseHeader;
 
 /// Maximum number of segments of one file. This number of segments takes 4 MiB of memory. Files of OS images have far
 /// fewer.
-const MOST_SEGMENTS: usize = 1 << 18;
+const MAXIMUM_SEGMENTS: usize = 1 << 18;
 
 const BLOCK: u64 = 512;
 
@@ -31,7 +31,7 @@ impl SparseMap {
         for &(offset, length) in &segments {
             let next = offset.checked_add(length).filter(|next| offset >= end && *next <= file_size);
             end = next.ok_or_else(|| invalid_map("the segments of the sparse map overlap or are outside the file"))?;
-            // This cannot overflow: the segments are disjoint.
+            // The sum of the lengths cannot overflow, because the segments are disjoint.
             sum += length;
         }
         if sum != data_size {
@@ -65,7 +65,7 @@ impl SparseMap {
                 let keys = [&b"GNU.sparse.offset"[..], b"GNU.sparse.numbytes"];
                 let mut numbers = Vec::new();
                 for (key, value) in records.iter().filter(|(key, _)| keys.contains(key)) {
-                    // Offset and length alternate.
+                    // In the list of numbers, offsets and lengths alternate.
                     if key != keys[numbers.len() % 2] {
                         return Err(invalid_map("the sparse map has an offset without a length"));
                     }
@@ -89,9 +89,10 @@ impl SparseMap {
     pub(crate) fn read_lines(stream: &mut impl Read, file_size: u64, data_size: u64) -> io::Result<SparseMap> {
         let mut lines =
             DecimalLines { stream, block: [0; BLOCK as usize], at: BLOCK as usize, read: 0, limit: data_size };
-        let count = usize::try_from(lines.next_number()?).ok().filter(|count| *count <= MOST_SEGMENTS);
+        let count = usize::try_from(lines.next_number()?).ok().filter(|count| *count <= MAXIMUM_SEGMENTS);
         let count = count.ok_or_else(|| invalid_map("the sparse map has too many segments"))?;
-        // The vector grows with the data received, not with the declared count.
+        // No memory is reserved for the declared count, which is untrusted: the vector grows with the data that is
+        // received.
         let mut segments = Vec::new();
         for _ in 0..count {
             segments.push((lines.next_number()?, lines.next_number()?));
@@ -116,9 +117,9 @@ pub(crate) fn add_segments(
     let (filled, rest) = pieces.split_at(count);
     let is_cut = (!is_last && !rest.is_empty()) || rest.iter().any(|piece| !piece.is_empty());
     if is_cut {
-        return Err(invalid_map("the sparse map continues after an empty segment, which ends the map"));
+        return Err(invalid_map("the sparse map has further segments after the empty segment that ends the map"));
     }
-    // Python parses the numbers of empty segments too.
+    // The numbers of empty segments must also be valid, because Python parses them.
     if !pieces.iter().all(|piece| is_plain_number(&piece.offset) && is_plain_number(&piece.numbytes)) {
         return Err(invalid_map(
             "the sparse map contains an ambiguous number, which tar readers parse in different ways",
@@ -127,7 +128,7 @@ pub(crate) fn add_segments(
     for piece in filled {
         segments.push((parse_number(&piece.offset)?, parse_number(&piece.numbytes)?));
     }
-    if segments.len() > MOST_SEGMENTS { Err(invalid_map("the sparse map has too many segments")) } else { Ok(()) }
+    if segments.len() > MAXIMUM_SEGMENTS { Err(invalid_map("the sparse map has too many segments")) } else { Ok(()) }
 }
 
 struct DecimalLines<'a, R> {
@@ -161,7 +162,7 @@ impl<R: Read> DecimalLines<'_, R> {
 }
 
 fn pair_segments(numbers: &[u64]) -> io::Result<Vec<(u64, u64)>> {
-    if numbers.len() / 2 > MOST_SEGMENTS {
+    if numbers.len() / 2 > MAXIMUM_SEGMENTS {
         return Err(invalid_map("the sparse map has too many segments"));
     }
     Ok(numbers.chunks_exact(2).map(|pair| (pair[0], pair[1])).collect())
@@ -194,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn the_map_before_the_data() {
+    fn sparse_map_before_the_data_is_parsed() {
         let text = padded("2\n0\n512\n4096\n20\n");
         let map = SparseMap::read_lines(&mut &text[..], 4116, 512 + 532).unwrap();
         assert_eq!(map, SparseMap { segments: vec![(0, 512), (4096, 20)], file_size: 4116 });
@@ -210,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn maps_that_cannot_be_are_refused() {
+    fn refuses_impossible_sparse_maps() {
         for (text, says) in [
             ("1\n0\n31\n", "31 bytes of data, but the archive contains 30"),
             ("1\n9000\n30\n", "outside the file"),
@@ -236,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn the_map_in_records() {
+    fn sparse_map_in_pax_records_is_parsed() {
         let parse = |pairs: &[&str]| {
             let text: Vec<u8> = pairs.iter().flat_map(|pair| pax_record(pair.as_bytes())).collect();
             SparseMap::from_records(&PaxRecords::parse(&text).unwrap(), 4116, 532)

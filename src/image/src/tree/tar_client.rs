@@ -3,7 +3,7 @@
 use super::capacity_limit::too_long_message;
 use super::header_budget::too_much_message;
 use super::member::TarMember;
-use super::member_frames::{HEAD_BYTES, MOST_BYTES, MemberFrame, ParseProgress, decode_member};
+use super::member_frames::{HEAD_BYTES, MAXIMUM_FRAME_BYTES, MemberFrame, ParseProgress, decode_member};
 use crate::pipeline::{BufferChunk, PacketParser, PipelineReader, StageClock};
 use common::format::replace_hidden;
 use std::io::{self, BufRead, Read};
@@ -39,10 +39,10 @@ pub(crate) struct MemberReceiver {
 /// # Errors
 /// Returns the error of the stream.
 pub(crate) fn check_beginning(stream: &mut PipelineReader) -> io::Result<Result<(), String>> {
-    match MemberFrame::decode_head(stream.look_ahead(HEAD_BYTES)?) {
+    match MemberFrame::decode_head(stream.peek_bytes(HEAD_BYTES)?) {
         Some((MemberFrame::Accepted, _)) => Ok(Ok(())),
-        Some((MemberFrame::Refused, length)) if length <= MOST_BYTES => {
-            let why = stream.look_ahead(HEAD_BYTES + length)?.get(HEAD_BYTES..).unwrap_or_default();
+        Some((MemberFrame::Refused, length)) if length <= MAXIMUM_FRAME_BYTES => {
+            let why = stream.peek_bytes(HEAD_BYTES + length)?.get(HEAD_BYTES..).unwrap_or_default();
             Ok(Err(replace_hidden(&String::from_utf8_lossy(why))))
         }
         _ => Err(protocol_error()),
@@ -63,7 +63,7 @@ impl MemberReceiver {
         }
     }
 
-    /// Returns the clock for the waits of the reading thread.
+    /// Returns the clock that records how long the reading thread waits.
     pub(crate) fn clock(&self) -> Arc<StageClock> {
         self.stream.clock()
     }
@@ -99,7 +99,7 @@ impl MemberReceiver {
             }
             let bytes = self.read_frame_body(length)?;
             let mut words = PacketParser(&bytes);
-            // More of the image may have been fetched meanwhile.
+            // The limit is updated, because more of the image may have been fetched in the meantime.
             self.most_blocks = most_blocks();
             match frame {
                 MemberFrame::Accepted if !self.has_begun => self.has_begun = true,
@@ -154,7 +154,7 @@ impl MemberReceiver {
     }
 
     fn read_frame_body(&mut self, length: usize) -> io::Result<Vec<u8>> {
-        if length > MOST_BYTES {
+        if length > MAXIMUM_FRAME_BYTES {
             return Err(protocol_error());
         }
         let mut bytes = vec![0; length];
@@ -245,7 +245,7 @@ pub(crate) mod here {
             }
         });
         let answer = move |answer| {
-            // A worker that has failed does not wait for the answer.
+            // An error is ignored: a worker that has failed does not wait for the answer.
             let _ = tell.send(answer);
         };
         MemberReceiver::new(PipelineReader::new(receiver, clock), Box::new(answer))

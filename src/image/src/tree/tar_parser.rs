@@ -18,7 +18,7 @@ use tar::{EntryType, Header};
 
 const BLOCK: usize = 512;
 
-/// Maximum length of one extended header (long name or PAX records), in bytes. An xattr has at most 64 KiB.
+/// Maximum length of one extended header (long name or PAX records), in bytes. An xattr is at most 64 KiB.
 const EXTENSION_BYTES: u64 = 1 << 20;
 
 /// Maximum size of all global PAX records together, in bytes. The size is limited because the global records are
@@ -161,7 +161,7 @@ impl<'a> TarParser<'a> {
                 EntryType::XHeader | EntryType::GNULongName | EntryType::GNULongLink => {
                     return Err(self.malformed_error("a member has two extended headers of the same type"));
                 }
-                // The label of a volume (`tar --label`), which is not unpacked.
+                // A member of type `V` is the label of a volume (`tar --label`), which is not unpacked.
                 kind if kind.as_byte() == b'V' && extensions.is_empty() && self.parse_size(&header)? == 0 => {}
                 _ => return self.parse_member(&header, extensions).map(Some),
             }
@@ -259,7 +259,7 @@ impl<'a> TarParser<'a> {
         let size = self.parse_size(header)?;
         if size > EXTENSION_BYTES {
             return Err(
-                self.malformed_error(&format!("an extended header has {size} bytes, but at most 1 MiB is supported"))
+                self.malformed_error(&format!("an extended header is {size} bytes, but at most 1 MiB is supported"))
             );
         }
         self.count_blocks(size.div_ceil(BLOCK as u64))?;

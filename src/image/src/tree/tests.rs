@@ -45,7 +45,7 @@ pub(crate) fn names(root: &Path) -> Vec<PathBuf> {
 }
 
 #[test]
-fn another_machines_marker_is_not_unpacked() {
+fn marker_of_another_machine_is_not_unpacked() {
     let root = tempfile::tempdir().unwrap();
     let tar = Tar::new().file("etc/metal/drophammer.json", b"{}").file("./etc/metal/drophammer.json", b"{}");
     unpack_into(root.path(), &tar.file("etc/metal/image.yaml", b"x").end(), 700, false).unwrap();
@@ -55,14 +55,15 @@ fn another_machines_marker_is_not_unpacked() {
 
 #[test]
 #[ignore = "needs root"]
-fn root_starting_over_enters_no_mount_point() {
+fn root_restart_does_not_enter_mount_points() {
     let directory = tempfile::tempdir().unwrap();
     let root = directory.path().join("root");
     let kept = directory.path().join("kept");
     fs::create_dir_all(root.join("var/lib/kept")).unwrap();
     fs::create_dir_all(&kept).unwrap();
     fs::write(kept.join("precious"), "precious").unwrap();
-    // A bind mount has the same device number, which is the harder case.
+    // A bind mount has the same device number as the directory around it, so the mount point cannot be recognized by
+    // its device number.
     let bind = nix::mount::MsFlags::MS_BIND;
     nix::mount::mount(Some(&kept), &root.join("var/lib/kept"), None::<&str>, bind, None::<&str>).unwrap();
     let below = UnpackRoot::open(&root, Vec::new()).unwrap();

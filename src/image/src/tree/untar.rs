@@ -36,18 +36,18 @@ pub(crate) struct UnpackResult {
 
 /// Unpacks all members. Later members replace earlier ones and existing files. Directories of preserved filesystems are
 /// not replaced; instead, a conflict is recorded. Each member that is not a directory is passed to `counter`. In a
-/// layer of an OCI image (`layered`), whiteouts remove files of earlier layers. `told` is the state of the download;
-/// the number of bytes fetched so far limits the number of header blocks.
+/// layer of an OCI image (`layered`), whiteouts remove files of earlier layers. The number of bytes fetched so far
+/// (`download`) limits the number of header blocks.
 ///
 /// # Errors
-/// Returns the error of the member receiver, or an error if the archive is malformed, truncated or empty, or a file
-/// cannot be written. If a member cannot be unpacked, the error contains its path.
+/// Returns the error of `members`, or an error if the archive is malformed, truncated or empty, or a file cannot be
+/// written. If a member cannot be unpacked, the error contains its path.
 pub(crate) fn untar(
     members: MemberReceiver,
     root: &UnpackRoot,
     counter: &mut HiddenFileCounter,
     layered: bool,
-    told: &DownloadState,
+    download: &DownloadState,
     stages: &StageClocks,
 ) -> io::Result<UnpackResult> {
     let writers = WriterPool::start(members.clock(), stages);
@@ -60,13 +60,13 @@ pub(crate) fn untar(
         entries: 0,
         copied: 0,
         counter,
-        told,
+        download,
         conflicts: FileConflicts::default(),
     };
     let parsed = unpacking.unpack_all();
     let Unpacker { members, writers, entries, conflicts, counter, .. } = unpacking;
     writers.join_writers(parsed)?;
-    counter.work.add_part(members.header_blocks(), told.bytes());
+    counter.work.add_part(members.header_blocks(), download.bytes());
     Ok(UnpackResult { entries, tar_bytes: members.position(), conflicts })
 }
 
@@ -77,10 +77,10 @@ struct Unpacker<'a, 'b> {
     directories: DirectoryAttributes,
     layer: Option<LayerNames>,
     entries: u64,
-    /// Number of bytes of files that were copied in place of hard links.
+    /// Total size of the files that were copied in place of hard links, in bytes.
     copied: u64,
     counter: &'a mut HiddenFileCounter<'b>,
-    told: &'a DownloadState,
+    download: &'a DownloadState,
     conflicts: FileConflicts,
 }
 
@@ -120,7 +120,7 @@ impl Unpacker<'_, '_> {
             })?;
             self.entries += 1;
         }
-        // Layers without members are common.
+        // An archive without members is an error, except for layers: empty layers are common.
         if self.entries == 0 && self.layer.is_none() {
             return Err(io::Error::new(io::ErrorKind::InvalidData, "the tar archive does not contain any members"));
         }
@@ -128,8 +128,8 @@ impl Unpacker<'_, '_> {
     }
 
     fn next_member(&mut self) -> io::Result<Option<TarMember>> {
-        let (work, told, root) = (&self.counter.work, self.told, self.root);
-        self.members.next_member(&|| work.left(told.bytes()).saturating_sub(root.worked()))
+        let (work, download, root) = (&self.counter.work, self.download, self.root);
+        self.members.next_member(&|| work.left(download.bytes()).saturating_sub(root.worked()))
     }
 
     fn unpack_member(&mut self, path: &[u8], member: TarMember) -> io::Result<()> {
@@ -200,7 +200,8 @@ impl Unpacker<'_, '_> {
             MemberKind::Sparse(SparseMap { segments, file_size }) => {
                 self.write_file(path, place, &segments, attributes, Some(file_size))
             }
-            // A hard link has the attributes of its file, which an earlier member has set.
+            // No attributes are set on a hard link, because it shares the attributes of its file, which an
+            // earlier member has set.
             MemberKind::HardLink(target) => self.make_hard_link(&path, place, &target).map_err(|error| {
                 let target = String::from_utf8_lossy(&target);
                 io::Error::new(error.kind(), format!("hard link to {target}: {error}"))
@@ -249,12 +250,13 @@ impl Unpacker<'_, '_> {
         if insufficient_space(file, bytes)?.is_none() {
             return Ok(());
         }
-        // A replaced file occupies space until the writers have closed it.
+        // The free space is checked again after all writers have finished: a replaced file occupies space until the
+        // writers have closed it.
         self.writers.wait_written()?;
         match insufficient_space(file, bytes)? {
             None => Ok(()),
             Some(free) => {
-                let text = format!("the file has {bytes} bytes, but its filesystem has only {free} bytes free");
+                let text = format!("the file is {bytes} bytes, but its filesystem has only {free} bytes free");
                 Err(io::Error::new(io::ErrorKind::StorageFull, text))
             }
         }
@@ -262,7 +264,8 @@ impl Unpacker<'_, '_> {
 
     fn make_hard_link(&mut self, path: &Path, place: &RootEntry, target: &[u8]) -> io::Result<()> {
         let source = self.root.resolve_existing(&relative_inside(target)?)?;
-        // The target of the link was itself not unpacked, because of a conflict.
+        // The target of the link was not unpacked, because a preserved directory has its name. The link is therefore
+        // also recorded as a conflict.
         if source.is_kept_directory()? {
             self.conflicts.add_conflict(path);
             return Ok(());
@@ -270,7 +273,7 @@ impl Unpacker<'_, '_> {
         if try_hard_link(&source, place)? {
             return Ok(());
         }
-        // The source of a copy must be complete.
+        // The content of the source must have been written completely before it is copied.
         self.writers.wait_written()?;
         copy_source(&source, place, |file, bytes| {
             self.check_copied_bytes(bytes)?;
@@ -286,8 +289,10 @@ impl Unpacker<'_, '_> {
         if copied == 0 || self.members.position().saturating_add(copied) <= longest {
             return Ok(());
         }
-        let text = "the tar archive, including the copies that replace hard links across filesystems, is longer than";
-        let text = format!("{text} {longest} bytes, which exceeds the limit for target filesystems of this size");
+        let text = format!(
+            "the tar archive is longer than {longest} bytes, the limit for target filesystems of this size (copies \
+            that replace hard links across filesystems are included)"
+        );
         Err(io::Error::new(io::ErrorKind::InvalidData, text))
     }
 
@@ -302,8 +307,8 @@ impl Unpacker<'_, '_> {
 
     fn finish_directories(&mut self) -> io::Result<()> {
         while let Some((path, attributes)) = self.directories.by_path.pop_last() {
-            // The directory may no longer exist: a later member may have replaced it through another path with a
-            // symlink.
+            // The directory may no longer exist: a later member may have replaced it through another path, which
+            // contains a symlink.
             if let Some(file) = self.root.open_directory(&path).map_err(|error| with_path(&path, &error))? {
                 self.writers.finish_file(Arc::new(OpenedFile { file, path }), attributes, None)?;
             }

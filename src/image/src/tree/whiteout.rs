@@ -57,14 +57,15 @@ impl LayerNames {
     /// Records that this layer has created a name.
     ///
     /// # Errors
-    /// Returns an error if too many names are recorded.
+    /// Returns an error if the layer creates too many entries.
     pub(crate) fn record_name(&mut self, place: &RootEntry) -> io::Result<()> {
         let name = CString::new(place.name.as_bytes())?;
         self.brought.insert((place.parent_identity(), &name))
     }
 
-    /// If there is a directory at `place`, removes the directory with its content, so that a file of this layer can
-    /// replace it.
+    /// If there is a directory at `place`, removes the directory, so that a file of this layer can replace it. The
+    /// content of the directory is also removed. If the content includes entries of this layer or of other owners,
+    /// these entries and the directory remain.
     ///
     /// # Errors
     /// Returns an error if something cannot be removed.
@@ -90,13 +91,13 @@ impl LayerNames {
     /// Returns an error if something cannot be removed.
     pub(crate) fn apply(&self, root: &UnpackRoot, path: &Path, whiteout: &Whiteout) -> io::Result<bool> {
         let place = match root.resolve_existing(path) {
-            // There is nothing to remove.
+            // The directory of the whiteout does not exist, so there is nothing to remove.
             Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {
                 return Ok(true);
             }
             other => other?,
         };
-        // `lost+found` belongs to the filesystem.
+        // `lost+found` in the root directory is not removed, because it belongs to the filesystem.
         let of_root = path.parent() == Some(Path::new(""));
         let lost_found: DirectoryEntry = (place.parent_identity(), c"lost+found");
         let of_the_filesystem = |entry: DirectoryEntry| of_root && entry == lost_found;

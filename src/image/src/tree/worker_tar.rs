@@ -36,7 +36,8 @@ pub(crate) fn send_members(
     let mut members = TarParser::with_limits(stream, Box::new(asks));
     let mut record = Vec::new();
     loop {
-        // Before waiting for more of the tar, send the output so far, so that the agent can process it.
+        // The output so far is sent before the wait for more of the tar, so that the agent can process this output in
+        // the meantime.
         if !members.is_ready() {
             out.borrow_mut().flush()?;
         }

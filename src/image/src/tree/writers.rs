@@ -17,7 +17,7 @@ use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
 use std::{io, mem};
 
-const MOST_WRITERS: usize = 4;
+const MAXIMUM_WRITERS: usize = 4;
 
 // Maximum number of files in a batch of jobs for a writer. Jobs are sent in batches, because waking a thread costs as
 // much as writing a small file.
@@ -50,7 +50,7 @@ enum WriteJob {
         length: Option<u64>,
     },
     /// Sends an acknowledgement when all earlier jobs of this writer are done.
-    Tell(mpsc::Sender<()>),
+    Acknowledge(mpsc::Sender<()>),
 }
 
 struct JobBatch {
@@ -87,7 +87,7 @@ impl FirstError {
 pub(crate) struct WriterPool {
     writers: Vec<WriterThread>,
     /// Index of the writer to which the next batch is sent.
-    turn: usize,
+    next_writer: usize,
     batch: JobBatch,
     /// Number of finished files in the current batch.
     files: usize,
@@ -96,7 +96,7 @@ pub(crate) struct WriterPool {
     /// Whether the current file is incomplete. All jobs of a file are sent to the same writer.
     within: bool,
     first: FirstError,
-    /// Clock of the unpacking thread.
+    /// Records how long the unpacking thread waits for the writers.
     clock: Arc<StageClock>,
 }
 
@@ -104,12 +104,12 @@ impl WriterPool {
     /// Starts the threads. `clock` records the waits of the unpacking thread.
     pub fn start(clock: Arc<StageClock>, stages: &StageClocks) -> WriterPool {
         let cores = thread::available_parallelism().map_or(1, usize::from);
-        let count = cores.clamp(2, MOST_WRITERS);
+        let count = cores.clamp(2, MAXIMUM_WRITERS);
         let first = FirstError::default();
         let depth = OPEN_FILES / BATCH_FILES / count - 2;
         let start = |_| WriterThread::start(depth, stages.add_clock("write"), first.clone());
         let writers = (0..count).map(start).collect();
-        WriterPool { writers, turn: 0, batch: JobBatch::new(), files: 0, bytes: 0, within: false, first, clock }
+        WriterPool { writers, next_writer: 0, batch: JobBatch::new(), files: 0, bytes: 0, within: false, first, clock }
     }
 
     /// Queues bytes to be written at an offset of a file. [`WriterPool::finish_file`] must be called before another
@@ -162,10 +162,10 @@ impl WriterPool {
         }
         let batch = mem::replace(&mut self.batch, JobBatch::new());
         (self.files, self.bytes) = (0, 0);
-        self.writers[self.turn].send_to_writer(batch, &self.clock)?;
+        self.writers[self.next_writer].send_to_writer(batch, &self.clock)?;
         if !self.within {
             let loads = self.writers.iter().map(|writer| writer.load.load(Ordering::Relaxed));
-            self.turn = loads.enumerate().min_by_key(|(_, load)| *load).map_or(0, |(number, _)| number);
+            self.next_writer = loads.enumerate().min_by_key(|(_, load)| *load).map_or(0, |(number, _)| number);
         }
         Ok(())
     }
@@ -178,10 +178,12 @@ impl WriterPool {
         self.send_batch()?;
         let (tell, told) = mpsc::channel();
         for writer in &self.writers {
-            writer.send_to_writer(JobBatch { jobs: vec![WriteJob::Tell(tell.clone())], cost: 0 }, &self.clock)?;
+            writer
+                .send_to_writer(JobBatch { jobs: vec![WriteJob::Acknowledge(tell.clone())], cost: 0 }, &self.clock)?;
         }
         drop(tell);
-        // The count is complete when each writer has answered and dropped its sender.
+        // Counting ends when each writer has dropped its sender: after its answer, or because the writer has ended
+        // without one.
         let answers = self.clock.time_wait(|| told.iter().count());
         if answers == self.writers.len() { Ok(()) } else { Err(stopped_error()) }
     }
@@ -193,7 +195,8 @@ impl WriterPool {
     pub(crate) fn join_writers(mut self, parsed: io::Result<()>) -> io::Result<()> {
         let parsed = parsed.and_then(|()| self.send_batch());
         if let Err(error) = parsed {
-            // If a writer has already failed, its error is preserved, because this error is only a consequence.
+            // If a writer has already recorded an error, that error is preserved, because the error of the unpacking
+            // thread is only a consequence of it.
             self.first.set_if_empty(error);
         }
         let WriterPool { writers, first, clock, .. } = self;
@@ -264,8 +267,8 @@ impl WriteJob {
                     .and_then(|()| set_on_file(&file.file, &attributes))
                     .map_err(|error| with_path(&file.path, &error))
             }
-            // The receiver may be gone.
-            WriteJob::Tell(tell) => {
+            // An error is ignored, because the thread that waits for the acknowledgement may have ended.
+            WriteJob::Acknowledge(tell) => {
                 let _ = tell.send(());
                 Ok(())
             }
@@ -293,7 +296,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_and_paths_fill_a_batch_as_values_do() {
+    fn names_and_paths_count_towards_the_batch_size() {
         let xattrs = |count: usize, value: usize| vec![("user.a".into(), vec![0; value]); count];
         let long = PathBuf::from("x".repeat(BATCH_BYTES / 3 + 1));
         for (path, xattrs, files) in [

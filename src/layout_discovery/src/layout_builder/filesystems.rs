@@ -47,14 +47,11 @@ impl LayoutBuilder<'_> {
         }
     }
 
-    /// Reports content that prevents a reinstall.
+    /// Reports signatures with which a reinstall is not possible.
     fn check_signatures(&mut self, content: &MachineContent) {
         let device = &content.device;
         let kind = content.signature().map(|found| found.kind.as_str()).unwrap_or_default();
         match kind {
-            "swsuspend" => self.prevent(format!(
-                "{device} contains a hibernation image: start the suspended system and shut it down, because its mounted filesystems are not clean"
-            )),
             "zfs_member" if content.purpose.data => {
                 self.prevent(format!("{device} is part of a ZFS pool, which layouts do not support"));
             }
@@ -75,7 +72,8 @@ impl LayoutBuilder<'_> {
         let points: Vec<&str> = content.paths().collect();
         if content.purpose.is_shared() {
             self.prevent(format!(
-                "{device} contains the system and data in one filesystem ({}): move the data to another filesystem, or back them up and remove `preserve: true`",
+                "{device} contains the system and data in one filesystem ({}): move the data to another filesystem, \
+                or back up the data and remove `preserve: true`",
                 points.join(", ")
             ));
         } else if points.len() > 1 {
@@ -92,7 +90,8 @@ impl LayoutBuilder<'_> {
         }
         if let Some(path) = points.iter().find(|path| is_merged_path(path)) {
             self.report(format!(
-                "{path}: contains data and files of the system; a reinstall preserves it and adds the files of the image (reinstall: merge)"
+                "{path}: contains data and files of the system; a reinstall preserves this filesystem, and adds the \
+                files of the image (reinstall: merge)"
             ));
         }
         if content.purpose.data && content.unit.uses().iter().any(|usage| matches!(usage, DeviceUse::Mounted(_))) {
@@ -157,7 +156,7 @@ impl LayoutBuilder<'_> {
         }
         if content.purpose.data {
             self.report(format!(
-                "{device}: {uses} is {found}, which layouts do not support; it is preserved, but not mounted"
+                "{device}: {uses} is {found}, which layouts do not support; the device is preserved, but not mounted"
             ));
             return None;
         }
@@ -207,7 +206,7 @@ fn empty_filesystem(device: &str, format: FilesystemFormat) -> FilesystemSpec {
     }
 }
 
-/// Returns what the operator reads about a content: its device, and its mount points or its type.
+/// Describes a content for the operator: its device, and its mount points or its type.
 pub(crate) fn describe_content(content: &MachineContent) -> String {
     let unmounted = || {
         let type_name = match content.unit {

@@ -4,7 +4,7 @@ use super::LayoutBuilder;
 use crate::layout_names::is_supported_volume;
 use crate::machine_contents::MachineContent;
 use model::inventory::{LvmLogicalVolume, LvmVolumeGroup, StackedDeviceKind};
-use model::layout::{EncryptionSpec, KeySource, LogicalVolumeSpec, LvmType, VolumeGroupSpec};
+use model::layout::{EncryptionSpec, GroupPreservation, KeySource, LogicalVolumeSpec, LvmType, VolumeGroupSpec};
 use model::storage_graph::StackUnit;
 
 const MIB: u64 = 1 << 20;
@@ -25,7 +25,7 @@ impl LayoutBuilder<'_> {
                 devices,
                 tags: group.tags.clone(),
                 encrypted: is_encrypted.then_some(EncryptionSpec { key: KeySource::Prompt }),
-                preserve: self.is_preserved_group(group),
+                preserve: self.find_preservation(group),
             });
             for content in &self.machine.contents {
                 if let Some((_, volume)) = self.machine.volume_of(content).filter(|(of, _)| of.uuid == group.uuid) {
@@ -40,7 +40,7 @@ impl LayoutBuilder<'_> {
         let lvmtype = LvmType::ALL.into_iter().find(|lvmtype| lvmtype.name() == volume.kind);
         let Some(lvmtype) = lvmtype else { return };
         let is_mounted = self.used.contains(name.as_str());
-        if content.purpose.data && !is_mounted && self.is_preserved_group(group) {
+        if content.purpose.data && !is_mounted && (self.is_preserved_group(group) || !is_activated_alone(volume)) {
             return;
         }
         self.layout.logicalvolumes.push(LogicalVolumeSpec {
@@ -68,13 +68,14 @@ impl LayoutBuilder<'_> {
             .map(|volume| format!("{} ({})", volume.name, volume.kind))
             .collect();
         if !others.is_empty() {
-            let others = others.join(", ");
-            match purpose.system {
-                true => self.prevent(format!(
-                    "vg:{name} contains the system and volumes that layouts do not support: {others}; move the system to another group, or move these volumes"
-                )),
-                false => self.report(format!("vg:{name}: preserved with volumes that layouts do not support: {others}")),
-            }
+            let remark = match purpose.system {
+                true => "; the image must contain the tools that activate them, such as thin-provisioning-tools",
+                false => "",
+            };
+            self.report(format!(
+                "vg:{name}: preserved with volumes that layouts do not support: {}{remark}",
+                others.join(", ")
+            ));
         }
         if purpose.is_shared() && self.is_encrypted_group(group) {
             self.prevent(format!("vg:{name} is encrypted and contains the system and data, but layouts do not support an encrypted system"));
@@ -83,7 +84,8 @@ impl LayoutBuilder<'_> {
             self.report(format!("vg:{name}: the system is encrypted, but layouts support encryption only for data; the new system is not encrypted"));
         }
         for volume in &group.volumes {
-            if let Some(why) = &volume.entangled {
+            let is_mounted = self.used.contains(format!("/dev/{name}/{}", volume.name).as_str());
+            if let Some(why) = volume.entangled.as_ref().filter(|_| is_mounted) {
                 self.report(format!(
                     "/dev/{name}/{}: {why}; remove the snapshot or complete the operation before the reinstall",
                     volume.name
@@ -92,15 +94,25 @@ impl LayoutBuilder<'_> {
         }
     }
 
-    /// Returns whether the group is preserved as a whole: it contains only data, or volumes that layouts do not support and that would be
-    /// lost otherwise.
-    pub fn is_preserved_group(&self, group: &LvmVolumeGroup) -> bool {
+    /// Returns the value of `preserve` of the group. The whole group is preserved if it contains only data. In a group
+    /// that also contains the system, volumes are preserved individually; the value `unlisted` preserves data that the
+    /// layout does not list.
+    fn find_preservation(&self, group: &LvmVolumeGroup) -> GroupPreservation {
         let purpose = self.machine.purpose_of_group(group);
-        let is_supported = group.volumes.iter().all(|volume| is_supported_volume(&volume.kind));
-        purpose.data && self.is_renewed_group(group) && (!purpose.system || !is_supported)
+        match () {
+            () if !purpose.data || !self.is_renewed_group(group) => GroupPreservation::None,
+            () if !purpose.system => GroupPreservation::All,
+            () if group.volumes.iter().all(is_activated_alone) => GroupPreservation::None,
+            () => GroupPreservation::Unlisted,
+        }
     }
 
-    /// Returns whether a reinstall renews other parts of a disk of the group.
+    /// Returns whether the whole group needs `preserve: true`.
+    pub fn is_preserved_group(&self, group: &LvmVolumeGroup) -> bool {
+        self.find_preservation(group) == GroupPreservation::All
+    }
+
+    /// Returns whether a reinstall recreates parts of the group's disks outside the group.
     fn is_renewed_group(&self, group: &LvmVolumeGroup) -> bool {
         group.present_devices().any(|device| self.is_partly_renewed(&self.machine.stack.kernel_name(device)))
     }
@@ -111,4 +123,9 @@ impl LayoutBuilder<'_> {
             matches!(stack.find_unit(&stack.kernel_name(device)), StackUnit::Stacked(stacked) if stacked.kind == StackedDeviceKind::Crypt)
         })
     }
+}
+
+/// Returns whether a layout can list the volume: LVM activates it without other volumes.
+fn is_activated_alone(volume: &LvmLogicalVolume) -> bool {
+    is_supported_volume(&volume.kind) && volume.entangled.is_none()
 }

@@ -8,7 +8,7 @@ use model::layout::{PartitionSpec, PartitionType, RequestedSize};
 const MIB: u64 = 1 << 20;
 
 impl LayoutBuilder<'_> {
-    /// Adds the partitions of the listed disks. On a preserved disk, only the partitions that other parts of the layout use are added.
+    /// Adds the partitions of the listed disks. Partitions of a preserved disk are added only if the layout uses them.
     pub fn add_partitions(&mut self) {
         for disk in &self.machine.inventory.disks {
             let Some(spec) = self.disks.get(&disk.name) else { continue };
@@ -39,16 +39,21 @@ impl LayoutBuilder<'_> {
         let purpose = self.machine.purpose_of(&device.kernel_name());
         if !purpose.data && !is_used {
             let type_name = name_system_type(partition).unwrap_or("partition of the system");
-            self.report(format!("{device}: {type_name}; it is not listed, so a reinstall removes it"));
+            self.report(format!(
+                "{device}: {type_name}; the layout does not list this partition, so a reinstall removes it"
+            ));
             return None;
         }
         let mib = partition.size_bytes / MIB;
         if mib == 0 {
-            self.prevent(format!("{device}: partitions smaller than 1 MiB cannot be listed: move its content"));
+            self.prevent(format!(
+                "{device}: this partition is smaller than 1 MiB, and a layout cannot list such \
+                partitions: move its content"
+            ));
             return None;
         }
         if !partition.start_bytes.is_multiple_of(u64::from(disk.sector_bytes.max(1))) {
-            self.prevent(format!("{device}: the partition does not start at a sector"));
+            self.prevent(format!("{device}: the start of the partition is not a multiple of the sector size"));
         }
         let kind =
             PartitionType::ALL.into_iter().find(|kind| partition.kind.eq_ignore_ascii_case(&kind.guid().to_string()));

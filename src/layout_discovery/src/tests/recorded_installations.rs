@@ -1,12 +1,11 @@
+use crate::reinstall_assessment::plan_reinstall;
 use crate::{assess_reinstall, discover_layout, format_layout};
-use model::inventory::Inventory;
+use model::inventory::{ArrayMember, Inventory, MemberRole};
 use model::layout::{canonical_yaml, read_yaml};
+use plan::{InstallClaim, MarkerWaiver};
 use serde::Deserialize;
 use std::fs;
 use std::path::{Path, PathBuf};
-
-/// Refusal of the planner while the agent cannot execute a plan with `preserve: true`. It is a correct verdict, because nothing is lost.
-const UNSUPPORTED: &str = "this version does not support `preserve: true` on a disk with wipeonreinstall: true";
 
 /// Contents of a machine according to the documentation of its installer.
 #[derive(Debug, Deserialize)]
@@ -16,10 +15,10 @@ struct ExpectedContents {
     system: Vec<String>,
     /// Contents that a reinstall must preserve.
     data: Vec<String>,
-    /// Texts in the notes that do not prevent a reinstall.
+    /// Texts that must occur in notes that do not prevent a reinstall.
     #[serde(default)]
     reported: Vec<String>,
-    /// Texts in the obstacles. Empty if a reinstall preserves all data.
+    /// Texts that must occur in the obstacles. Empty if a reinstall preserves all data.
     #[serde(default)]
     refused: Vec<String>,
 }
@@ -63,7 +62,7 @@ fn find_differences(folder: &Path) -> Vec<String> {
     for text in expected.reported.iter().filter(|text| !reports.iter().any(|note| note.contains(text.as_str()))) {
         differences.push(format!("not reported: {text}; reported: {reports:#?}"));
     }
-    let obstacles: Vec<&String> = assessment.obstacles.iter().filter(|text| !text.contains(UNSUPPORTED)).collect();
+    let obstacles = &assessment.obstacles;
     for text in expected.refused.iter().filter(|text| !obstacles.iter().any(|note| note.contains(text.as_str()))) {
         differences.push(format!("not refused: {text}; obstacles: {obstacles:#?}"));
     }
@@ -80,7 +79,7 @@ fn find_differences(folder: &Path) -> Vec<String> {
     differences
 }
 
-/// Returns an error if the commented YAML is not the layout.
+/// Returns an error if the comments change the layout that the parser reads from the YAML.
 fn find_output_errors(annotated: &str, plain: &str) -> Option<String> {
     match (read_yaml(annotated), read_yaml(plain)) {
         (Ok(one), Ok(other)) if one.layout == other.layout => None,
@@ -99,4 +98,41 @@ fn contents_of_recorded_machines_are_assigned_to_system_and_data() {
         }
     }
     assert!(wrong.is_empty(), "{wrong}");
+}
+
+/// The thin pool `data` and its volumes are not listed, so the group retains them while its other volumes are renewed.
+#[test]
+fn a_thin_pool_next_to_the_system_is_preserved_without_being_listed() {
+    let folder = folders().into_iter().find(|folder| folder.ends_with("proxmox-lvm")).unwrap();
+    let inventory: Inventory = serde_json::from_str(&read(&folder, "inventory.json")).unwrap();
+    let found = discover_layout(&inventory, Some(&read(&folder, "fstab")), "found");
+    let text = format_layout(&found, &assess_reinstall(&found, &inventory));
+    assert!(text.contains("# volumes that are not listed are data: preserved\n  - name: pve\n"), "{text}");
+    assert!(text.contains("    preserve: unlisted\n"), "{text}");
+    let names: Vec<&str> = found.layout.logicalvolumes.iter().map(|volume| volume.name.as_str()).collect();
+    assert_eq!(names, ["swap", "root"]);
+    assert!(found.layout.filesystems.iter().all(|filesystem| !filesystem.preserve));
+}
+
+/// A discovered layout must list all members of an array. A reinstall with such a layout preserves the array even if it
+/// has degraded since, as a reinstall with any other layout does.
+#[test]
+fn an_array_that_degrades_after_the_discovery_is_preserved_with_a_warning() {
+    let folder = folders().into_iter().find(|folder| folder.ends_with("state-degraded-mirror")).unwrap();
+    let degraded: Inventory = serde_json::from_str(&read(&folder, "inventory.json")).unwrap();
+    let fstab = read(&folder, "fstab");
+    let mut complete = degraded.clone();
+    let member = ArrayMember { device: "/dev/sdc1".into(), role: MemberRole::Active(1) };
+    complete.arrays[0].members.push(member);
+    let mut second = complete.disks[1].clone();
+    let text = serde_json::to_string(&second).unwrap().replace("sdb", "sdc");
+    second = serde_json::from_str(&text).unwrap();
+    second.serial = "SECOND".to_owned();
+    complete.disks.push(second);
+    let found = discover_layout(&complete, Some(&fstab), "found");
+    let layout = read_yaml(&canonical_yaml(&found.layout)).unwrap().layout;
+    let claim = InstallClaim { waiver: Some(MarkerWaiver::Operator), ..InstallClaim::default() };
+    let plan = plan_reinstall(&layout, &degraded, claim, "").unwrap();
+    let warned = plan.warnings.iter().any(|warning| warning.starts_with("/dev/md0 is kept DEGRADED: "));
+    assert!(warned, "{:#?}", plan.warnings);
 }

@@ -75,7 +75,7 @@ fn format_known_node(DevicePathNode { kind, subtype, data }: &DevicePathNode) ->
         (1, 1) => format!("Pci(0x{:x},0x{:x})", data.get(1)?, data.first()?),
         (1, 4) => format!("VenHw({})", read_guid(data)?),
         (2, 1) => match data.get(..4)? {
-            // EISA encoding of PNP0A03 and PNP0A08.
+            // The ids PNP0A03 and PNP0A08 of PCI and PCI Express root bridges, in EISA encoding.
             [0xd0, 0x41, 0x03 | 0x08, 0x0a] => format!("PciRoot(0x{:x})", read_u32(data, 4)?),
             _ => format!("Acpi(0x{:08x},0x{:x})", read_u32(data, 0)?, read_u32(data, 4)?),
         },
@@ -143,7 +143,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn all_that_the_firmware_remembers() {
+    fn displays_all_boot_variables() {
         let root = [&[2, 1, 12, 0, 0xd0, 0x41, 0x03, 0x0a][..], &[0; 4]].concat();
         let card = card([0x52, 0x54, 0, 0x12, 0x34, 0x56]);
         let network = option(1, "UEFI PXEv4\u{7}", &[&root, PCI, &card, &[&[3, 12, 27, 0][..], &[0; 23]].concat()]);
@@ -169,7 +169,7 @@ Boot001B  malformed load option (2 bytes)";
 
     proptest! {
         #[test]
-        fn anything_is_printed(kind in 0u8..6, subtype in 0u8..26, data in proptest::collection::vec(any::<u8>(), 0..60)) {
+        fn any_load_option_is_displayed_without_control_characters(kind in 0u8..6, subtype in 0u8..26, data in proptest::collection::vec(any::<u8>(), 0..60)) {
             let length = u8::try_from(data.len() + 4).unwrap();
             let whole = [&[kind, subtype, length, 0][..], &data].concat();
             let text = format_entry(1, &option(1, "x", &[&whole]).to_bytes());

@@ -44,7 +44,8 @@ pub fn read_json<T: DeserializeOwned>(directory: &Path, name: &str) -> Result<Op
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
         Err(error) => return refused(error.to_string()),
         Ok(None) => return refused(format!("the value is longer than {MAXIMUM_BYTES} bytes")),
-        // Older kernels create an empty file for a variable that could not be created in the firmware.
+        // An empty file counts as a missing variable: older kernels create such a file if the variable could not be
+        // created in the firmware.
         Ok(Some(content)) if content.is_empty() => return Ok(None),
         Ok(Some(content)) => content,
     };

@@ -4,7 +4,7 @@ use uuid::Uuid;
 
 const ACTIVE: u32 = 1;
 
-const END: &[u8] = &[0x7f, 0xff, 4, 0];
+const END_NODE: &[u8] = &[0x7f, 0xff, 4, 0];
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LoadOption {
@@ -49,10 +49,14 @@ impl LoadOption {
         if loader.len() < 2 || loader.chars().any(char::is_control) {
             return None;
         }
-        let path =
-            [encode_partition_node(&partition.into()), encode_node(4, 4, &encode_utf16_nul(&loader))?, END.to_vec()]
-                .concat();
-        // The length field covers only the path.
+        let path = [
+            encode_partition_node(&partition.into()),
+            encode_node(4, 4, &encode_utf16_nul(&loader))?,
+            END_NODE.to_vec(),
+        ]
+        .concat();
+        // Only the length of the device path is limited to 16 bits: the length field of a load option covers nothing
+        // else.
         u16::try_from(path.len()).ok()?;
         let optional = if arguments.is_empty() { Vec::new() } else { encode_utf16_nul(arguments) };
         Some(LoadOption { attributes: ACTIVE, description, path, optional })
@@ -71,7 +75,8 @@ impl LoadOption {
     }
 
     pub fn to_bytes(&self) -> Vec<u8> {
-        // The path was limited to the range of u16 when it was created or parsed.
+        // The conversion cannot fail: the length of the path was limited to the range of u16 when the load option was
+        // created or parsed.
         let length = u16::try_from(self.path.len()).unwrap_or_default().to_le_bytes();
         let description = encode_utf16_nul(&self.description);
         [&self.attributes.to_le_bytes()[..], &length, &description, &self.path, &self.optional].concat()
@@ -134,7 +139,7 @@ pub mod testing {
 
     /// Returns a load option whose device path consists of these nodes and the end node.
     pub fn option(attributes: u32, description: &str, nodes: &[&[u8]]) -> LoadOption {
-        let path = [nodes.concat(), END.to_vec()].concat();
+        let path = [nodes.concat(), END_NODE.to_vec()].concat();
         LoadOption { attributes, description: description.to_owned(), path, optional: Vec::new() }
     }
 
@@ -165,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_what_other_tools_write() {
+    fn load_option_equals_that_of_other_tools() {
         let esp = PartitionLocation { sectors: 0x82000, ..partition(0xd06ff472_d7a1_4617_b48e_c6b2eff6fe8d) };
         let made = LoadOption::for_file("GRUB", esp, r"\EFI\GRUB\grubx64.efi", "").unwrap();
         assert_eq!(made.to_bytes(), bytes(GRUB));
@@ -174,14 +179,14 @@ mod tests {
     }
 
     #[test]
-    fn arguments_are_text_that_ends() {
+    fn arguments_are_nul_terminated_text() {
         let made = LoadOption::for_file("drophammer: wüb-1\n", partition(7), r"\vmlinuz.efi", "ro a").unwrap();
         assert_eq!((made.description.as_str(), &made.optional[..]), ("drophammer: wüb-1", &b"r\0o\0 \0a\0\0\0"[..]));
         assert_eq!(LoadOption::parse(&made.to_bytes()), Some(made));
     }
 
     #[test]
-    fn a_path_that_no_firmware_takes_makes_no_entry() {
+    fn refuses_loader_paths_that_firmware_does_not_accept() {
         let esp = partition(7);
         for loader in ["", "\\", "a\0b", &"x".repeat(40_000)[..], &"x".repeat(32_750)[..]] {
             assert_eq!(LoadOption::for_file("a", esp, loader, ""), None, "{} letters", loader.len());
@@ -191,7 +196,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn mutated_options_are_read_or_refused(
+        fn mutated_load_options_are_parsed_or_refused(
             changes in proptest::collection::vec((any::<proptest::sample::Index>(), any::<u8>()), 0..8),
             length in any::<proptest::sample::Index>(),
         ) {
@@ -209,7 +214,7 @@ mod tests {
         }
 
         #[test]
-        fn any_bytes_are_read_or_refused(value in proptest::collection::vec(any::<u8>(), 0..200)) {
+        fn any_bytes_are_parsed_or_refused(value in proptest::collection::vec(any::<u8>(), 0..200)) {
             let _ = LoadOption::parse(&value).and_then(|option| option.nodes().map(|nodes| nodes.len()));
         }
     }

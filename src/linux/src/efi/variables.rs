@@ -108,12 +108,13 @@ pub fn write_variable(directory: &Path, name: &str, value: &[u8]) -> io::Result<
 pub(crate) fn write_file(path: &Path, value: &[u8]) -> io::Result<()> {
     let is_new = fs::symlink_metadata(path).is_err();
     make_mutable(path)?;
-    // efivarfs takes attributes and value in one write(2).
+    // Attributes and value are written together, because efivarfs requires them in one write(2).
     let content = [&ATTRIBUTES.to_le_bytes()[..], value].concat();
     let opened = OpenOptions::new().write(true).create(true).truncate(false).open(path);
     let written = opened.and_then(|variable| write_all_and_truncate(variable, &content));
     if written.is_err() && is_new {
-        // If a variable could not be created, older kernels keep an empty file until the next boot.
+        // The file is removed, because older kernels keep an empty file until the next boot if a variable could not be
+        // created.
         let _ = fs::remove_file(path);
     }
     written
@@ -196,7 +197,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_there_is_read_and_what_is_broken_keeps_its_number() {
+    fn variables_are_read_and_malformed_ones_keep_their_number() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path();
         assert_eq!(BootVariables::read(path).unwrap(), BootVariables::default());
@@ -220,13 +221,13 @@ mod tests {
     }
 
     #[test]
-    fn a_new_variable_that_does_not_fit_leaves_nothing() {
+    fn new_variable_that_does_not_fit_is_removed() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path();
         std::os::unix::fs::symlink("/dev/full", variable_path(path, "Boot0001")).unwrap();
         let error = write_variable(path, "Boot0001", b"x").unwrap_err();
         assert_eq!(error.raw_os_error(), Some(nix::libc::ENOSPC));
-        assert!(fs::symlink_metadata(variable_path(path, "Boot0001")).is_ok(), "it was there before");
+        assert!(fs::symlink_metadata(variable_path(path, "Boot0001")).is_ok(), "the old variable still exists");
         write_variable(path, "Boot0002", b"y").unwrap();
         assert_eq!(read_variable(path, "Boot0002").as_deref(), Some(&b"y"[..]));
         remove_variable(path, "Boot0002").unwrap();

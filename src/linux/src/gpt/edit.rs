@@ -1,10 +1,10 @@
 //! Computes the writes that change single entries of a GPT.
 //!
 //! The order of the writes leaves a valid copy with all preserved entries at any time. Copies are written one after the
-//! other, with a flush of the disk's cache in between. The backup copy is first: until the header of the primary copy
-//! is complete, firmware, kernel and tools use the old table, and afterwards the new one. While the primary copy is
-//! incomplete, they use the new backup copy. If an earlier edit was interrupted in one of the copies, this copy is
-//! first, because the other one is then the only valid copy.
+//! other, with a flush of the disk's cache in between. The backup copy is written first: until the header of the
+//! primary copy is complete, firmware, kernel and tools use the old table, and afterwards the new one. While the
+//! primary copy is incomplete, they use the new backup copy. If an earlier edit was interrupted in one of the copies,
+//! that copy is written first, because the other copy is then the only valid one.
 //!
 //! Within a copy, the order does not matter: the checksums in the header match either the old or the new entries.
 
@@ -18,7 +18,7 @@ use operations::TableEdit;
 use std::io;
 
 /// Remedy for tables that another program has damaged.
-const REMEDY: &str = "repair the table with gdisk or sgdisk, and plan again";
+const REMEDY: &str = "repair the partition table with gdisk or sgdisk, and plan again";
 
 /// Writes of an edit.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -68,10 +68,13 @@ pub(crate) fn compute_table_writes(read_at: ReadAt, sectors: u64, edit: &TableEd
         (None, _) => (&primary, &backup),
         (Some(_), None) => (&backup, &primary),
         (Some(first), Some(second)) => {
-            return Err(io::Error::other(format!("both copies of the table are damaged: {first}; {second}; {REMEDY}")));
+            return Err(io::Error::other(format!(
+                "both copies of the partition table are damaged: {first}; {second}; {REMEDY}"
+            )));
         }
     };
     check_placement(&primary.table, &backup.table)?;
+    check_boot_gap(&primary.table, edit)?;
     let target = build_target_entries(&base.table, edit)?;
     check_entries_agree(base, other, edit)?;
     let order = if primary.damage.is_some() { [&primary, &backup] } else { [&backup, &primary] };
@@ -79,11 +82,13 @@ pub(crate) fn compute_table_writes(read_at: ReadAt, sectors: u64, edit: &TableEd
     Ok(TableWrites { copies: copies.collect() })
 }
 
-/// Reads a copy of the table. A copy with wrong checksums is read too, if its header is plausible.
+/// Reads a copy of the table. A copy with wrong checksums is also read, if its header is plausible.
 fn read_copy(read_at: ReadAt, sector: u64, lba: u64, sectors: u64) -> io::Result<TableCopy> {
     let missing = || {
         let last = sectors.saturating_sub(1);
-        io::Error::other(format!("sector {lba} of 0 to {last} does not contain a header of a GPT; {REMEDY}"))
+        io::Error::other(format!(
+            "sector {lba} does not contain a GPT header (the disk has the sectors 0 to {last}); {REMEDY}"
+        ))
     };
     if lba >= sectors {
         return Err(missing());
@@ -134,7 +139,7 @@ fn check_headers_agree(primary: &TableCopy, backup: &TableCopy) -> io::Result<()
     let damage = [primary, backup].map(|copy| copy.damage.as_ref().map(|damage| format!("; {damage}")));
     let [first, second] = damage.map(Option::unwrap_or_default);
     Err(io::Error::other(format!(
-        "the headers at the sectors 1 and {} describe different tables{first}{second}; {REMEDY}",
+        "the headers at the sectors 1 and {} describe different partition tables{first}{second}; {REMEDY}",
         backup.lba
     )))
 }
@@ -152,7 +157,26 @@ fn check_placement(primary: &Gpt, backup: &Gpt) -> io::Result<()> {
         return Ok(());
     }
     Err(io::Error::other(format!(
-        "the table itself is within the sectors for partitions, {first} to {last}; repartition the disk"
+        "the partition table overlaps the sectors {first} to {last}, in which its partitions may be; repartition the \
+        disk"
+    )))
+}
+
+/// Checks that the primary copy is outside the space for the boot loader of a BIOS machine.
+fn check_boot_gap(primary: &Gpt, edit: &TableEdit) -> io::Result<()> {
+    let Some(gap) = edit.boot_gap else { return Ok(()) };
+    let sector = u64::from(edit.sector_bytes.max(1));
+    let (first, end) = (gap.start / sector, gap.start.saturating_add(gap.length) / sector);
+    let (entries, entries_end) =
+        (primary.entries_lba(), primary.entries_lba().saturating_add(primary.entries_sectors()));
+    if entries_end <= first || end <= entries {
+        return Ok(());
+    }
+    Err(io::Error::other(format!(
+        "the boot loader requires the sectors {first} to {last}, but the partition table occupies the sectors {entries} to {table_last}; \
+        boot the machine with UEFI, or repartition the disk",
+        last = end.saturating_sub(1),
+        table_last = entries_end.saturating_sub(1)
     )))
 }
 
@@ -172,7 +196,7 @@ fn check_entries_agree(base: &TableCopy, other: &TableCopy, edit: &TableEdit) ->
         return Ok(());
     }
     Err(io::Error::other(format!(
-        "the copies of the table at the sectors {} and {} differ in the partitions {}; {REMEDY}",
+        "the copies of the partition table at the sectors {} and {} differ in the partitions {}; {REMEDY}",
         base.lba,
         other.lba,
         differing.join(", ")
@@ -189,7 +213,8 @@ impl TableCopy {
         let mut target = self.table.clone();
         target.entries = entries.to_vec();
         target.update_checksums();
-        // The last sector may contain more than entries.
+        // Only the entries are replaced in the sectors that contain them, because the last of these sectors may also
+        // contain other bytes.
         let mut entry_sectors = self.entry_sectors.clone();
         write_bytes(&mut entry_sectors, 0, entries);
         let start = self.table.entries_lba();

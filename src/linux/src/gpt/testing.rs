@@ -6,8 +6,8 @@ use super::*;
 use std::fs;
 use tempfile::NamedTempFile;
 
-/// Creates a disk filled with 0xaa. It starts with an image that has a GPT of 128 partitions of one sector each. If
-/// `backup_lba` is given, the primary header contains this offset of the backup instead of the correct one.
+/// Creates a disk filled with 0xaa. The disk starts with an image that has a GPT of 128 partitions of one sector each.
+/// If `backup_lba` is given, the primary header contains this offset of the backup instead of the correct one.
 pub(crate) fn crowded(sector: u64, image_sectors: u64, more_sectors: u64, backup_lba: Option<u64>) -> NamedTempFile {
     let file = NamedTempFile::new().unwrap();
     fs::write(file.path(), vec![0xaa; ((image_sectors + more_sectors) * sector) as usize]).unwrap();

@@ -13,7 +13,7 @@ fn from(disk: &[u8]) -> impl Fn(&mut [u8], u64) -> io::Result<()> {
 }
 
 #[test]
-fn a_copy_that_is_damaged_or_made_to_cost_memory_is_refused() {
+fn refuses_damaged_or_oversized_gpt_copy() {
     for sector in SECTORS_BYTES {
         let good = crowded_image(sector, 200);
         let read = |disk: &[u8], lba| Gpt::read(&from(disk), sector, lba);
@@ -27,13 +27,13 @@ fn a_copy_that_is_damaged_or_made_to_cost_memory_is_refused() {
             (DISK_GUID, 7, false, "sector 1 is damaged: the header's checksum does not match"),
             (HEADER_SIZE, 91, false, "the header's checksum does not match"),
             (HEADER_SIZE, u32::MAX, false, "the header's checksum does not match"),
-            (OWN_LBA, 2, true, "the header contains another sector number than its own"),
+            (OWN_LBA, 2, true, "the header contains the number of another sector"),
             (ENTRY_COUNT, 0, true, "0 entries of 128 bytes"),
             (ENTRY_COUNT, 4097, true, "4097 entries of 128 bytes"),
             (ENTRY_SIZE, 64, true, "128 entries of 64 bytes"),
             (ENTRY_SIZE, 8192, true, "128 entries of 8192 bytes"),
             (ENTRY_SIZE, 384, true, "128 entries of 384 bytes"),
-            (ENTRIES_LBA, 3, true, "the checksum of its entries does not match"),
+            (ENTRIES_LBA, 3, true, "the checksum of the partition entries does not match"),
             (ENTRIES_LBA + 4, u32::MAX, true, "invalid data"),
             (ENTRIES_LBA, 199, true, "unexpected end of file"),
         ] {
@@ -46,14 +46,14 @@ fn a_copy_that_is_damaged_or_made_to_cost_memory_is_refused() {
             }
             let error = read(&disk, 1).err().unwrap().to_string();
             assert!(error.contains(says), "{says}: {error}");
-            assert!(read(&disk, 199).unwrap() == Some(backup.clone()), "{says}: the other copy is whole");
+            assert!(read(&disk, 199).unwrap() == Some(backup.clone()), "{says}: the other copy is intact");
         }
     }
 }
 
 /// Reading the entries of a mutated table does not panic or exhaust memory.
 #[test]
-fn of_mutated_tables_both_copies_are_read_or_refused() {
+fn both_copies_of_mutated_tables_are_parsed_or_refused() {
     let (mut whole, mut refused, mut none) = (0, 0, 0);
     for Mutated { name, sector, disk } in mutated() {
         let sector = u64::from(sector);
@@ -68,12 +68,12 @@ fn of_mutated_tables_both_copies_are_read_or_refused() {
             }
         }
     }
-    println!("600 copies of mutated GPTs: {whole} whole, {refused} refused, {none} of them none any more");
+    println!("600 copies of mutated GPTs: {whole} whole, {refused} refused, {none} no longer recognized as a GPT");
     assert!(whole > 200 && refused > 50 && none > 20, "{whole} {refused} {none}");
 }
 
 #[test]
-fn a_hybrid_mbr_is_not_changed() {
+fn hybrid_mbr_is_not_changed() {
     let mut mbr = protective_mbr(100);
     resize_protective_mbr(&mut mbr, 1000);
     assert_eq!(mbr, protective_mbr(1000));

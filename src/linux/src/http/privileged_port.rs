@@ -69,7 +69,7 @@ async fn send_over_connection(source: Option<IpAddr>, request: Request<Vec<u8>>)
 }
 
 fn tls_config() -> io::Result<Arc<ClientConfig>> {
-    // Fails only if an earlier call has installed a provider.
+    // An error is ignored: it only means that an earlier call has already installed the cryptographic provider.
     let _ = rustls::crypto::ring::default_provider().install_default();
     let mut config = ClientConfig::with_platform_verifier().map_err(Error::other)?;
     config.alpn_protocols = vec![b"http/1.1".to_vec()];
@@ -94,7 +94,7 @@ async fn exchange_message(
 ) -> io::Result<Response<Bytes>> {
     let (mut sender, connection) =
         hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.map_err(Error::other)?;
-    // The task is not awaited: it ends when the runtime is dropped.
+    // The task that serves the connection is not awaited: it ends when the runtime is dropped.
     drop(tokio::spawn(connection));
     let (head, body) = sender.send_request(request).await.map_err(Error::other)?.into_parts();
     let body = Limited::new(body, ANSWER_BYTES).collect().await.map_err(Error::other)?;
@@ -119,7 +119,7 @@ async fn connect_from_privileged_port(source: Option<IpAddr>, server: SocketAddr
     let first = fastrand::u16(..count);
     for offset in 0..count {
         let socket = if server.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
-        // Earlier connections from this port may be in TIME_WAIT.
+        // Without this option, binding would fail while an earlier connection from this port is in TIME_WAIT.
         socket.set_reuseaddr(true)?;
         let any: IpAddr = if server.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
         let bound =
@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_comes_from_a_privileged_port_if_the_process_is_privileged() {
+    fn privileged_process_sends_from_a_privileged_port() {
         let (port, server) = answer_once("HTTP/1.1 201 Created\r\nContent-Length: 6\r\n\r\nanswer");
         let request = Request::post(format!("http://127.0.0.1:{port}/a?b=c")).header("x-test", "1");
         let answer = send_privileged(request.body(b"the body".to_vec()).unwrap(), PATIENCE).unwrap();
@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn an_endless_or_missing_answer_is_an_error() {
+    fn endless_or_missing_response_is_an_error() {
         let (port, server) = answer_once("HTTP/1.1 200 OK\r\nContent-Length: 2000000\r\n\r\n");
         let post = |port| Request::post(format!("http://127.0.0.1:{port}/")).body(b"the body".to_vec()).unwrap();
         assert!(send_privileged(post(port), PATIENCE).is_err());

@@ -1,8 +1,8 @@
 //! Proxies of the environment: `http_proxy`, `https_proxy`, `all_proxy` and `no_proxy`, in upper or lower case.
 //!
-//! These variables apply only to connections to the Internet, so connections between agents, install servers, control
-//! planes and management controllers ignore them. Only clients with a [`ProxyScope`] use a proxy. Such a client does
-//! not use a proxy for addresses of this host or of a private network.
+//! These variables apply only to connections to the Internet. Connections between agents, install servers, control
+//! planes and management controllers ignore the variables. Only clients with a [`ProxyScope`] use a proxy. Such a
+//! client does not use a proxy for addresses of this host or of a private network.
 
 use common::error::{Error, Phase};
 use common::format::without_secrets;
@@ -184,7 +184,7 @@ mod tests {
     const NAMES: [&str; 4] = ["http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"];
 
     #[test]
-    fn a_token_is_not_sent_to_a_proxy_over_plain_http() {
+    fn token_is_not_sent_to_a_proxy_over_http() {
         let (proxy, server) = (proxy(), Server::start(b"the server".to_vec(), |_| Act::default()));
         for name in NAMES {
             let builder = proxies(&[(name, &proxy.url(""))]).configure(client_builder(None), ProxyScope::Https);
@@ -250,7 +250,7 @@ mod tests {
 
     /// Runs the requests in a process whose environment specifies the proxy.
     #[test]
-    fn the_environment_diverts_no_request_of_the_install_network() {
+    fn environment_redirects_no_install_network_request() {
         const SERVER: &str = "DROPHAMMER_TEST_SERVER";
         if let Ok(server) = env::var(SERVER) {
             let stall = Duration::from_secs(10);
@@ -268,8 +268,7 @@ mod tests {
         for name in NAMES {
             let (proxy, server) = (proxy(), Server::start(b"the server".to_vec(), |_| Act::default()));
             let mut command = std::process::Command::new(env::current_exe().unwrap());
-            command
-                .args(["--exact", "http::proxies::tests::the_environment_diverts_no_request_of_the_install_network"]);
+            command.args(["--exact", "http::proxies::tests::environment_redirects_no_install_network_request"]);
             for other in NAMES {
                 command.env_remove(other);
             }
@@ -280,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn messages_name_the_variable_and_not_the_password() {
+    fn messages_name_the_variable_but_not_the_password() {
         let both = [("https_proxy", "http://user:secret@proxy.example:3128/"), ("HTTP_PROXY", "proxy.example:80")];
         let both = proxies(&both);
         let describe = |url: &str, scope| both.describe(&url.parse().unwrap(), scope);
@@ -303,7 +302,7 @@ mod tests {
     }
 
     #[test]
-    fn unsupported_proxies_are_refused_and_not_bypassed() {
+    fn unsupported_proxies_are_refused_instead_of_bypassed() {
         let server = Server::start(b"the server".to_vec(), |_| Act::default());
         for value in
             ["socks5://me:secret@proxy.example:1080", "socks5h://proxy.example", "http://", "ftp://proxy.example"]
@@ -326,7 +325,7 @@ mod tests {
 
     /// Runs the check in a process whose environment specifies the proxy.
     #[test]
-    fn the_check_reads_the_environment() {
+    fn proxy_check_uses_the_environment() {
         const CHILD: &str = "DROPHAMMER_TEST_CHILD";
         if env::var_os(CHILD).is_some() {
             let error = check_proxy("https://images.example/x", ProxyScope::All).unwrap_err();
@@ -334,7 +333,7 @@ mod tests {
             return check_proxy("https://10.0.0.1/x", ProxyScope::All).unwrap();
         }
         let mut command = std::process::Command::new(env::current_exe().unwrap());
-        command.args(["--exact", "http::proxies::tests::the_check_reads_the_environment"]).env(CHILD, "1");
+        command.args(["--exact", "http::proxies::tests::proxy_check_uses_the_environment"]).env(CHILD, "1");
         ["HTTPS_PROXY", "https_proxy", "ALL_PROXY", "no_proxy", "NO_PROXY"].iter().for_each(|name| {
             command.env_remove(name);
         });

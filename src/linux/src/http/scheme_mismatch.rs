@@ -44,14 +44,14 @@ mod tests {
     }
 
     #[test]
-    fn a_server_without_tls() {
+    fn server_without_tls_is_detected() {
         let server = Server::start(b"ok".to_vec(), |_| Act::default());
         assert_eq!(request(&server.url("")), None);
         assert_eq!(request(&server.url("").replace("http:", "https:")), Some(SchemeMismatch::ServerLacksTls));
     }
 
     #[test]
-    fn a_server_that_responds_with_a_tls_alert() {
+    fn server_that_sends_a_tls_alert_is_detected() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
         let answering = std::thread::spawn(move || {
@@ -65,7 +65,7 @@ mod tests {
     }
 
     #[test]
-    fn a_closed_port_is_another_problem() {
+    fn closed_port_is_not_a_scheme_mismatch() {
         let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
         assert_eq!(request(&format!("http://{address}")), None);
         assert_eq!(request(&format!("https://{address}")), None);

@@ -17,7 +17,7 @@ const SYSTEM_INTERFACE: c_int = 0x0c;
 const BMC_CHANNEL: c_short = 0x0f;
 /// Type of a received message that is the response to a command.
 const RESPONSE: c_int = 1;
-/// Maximum length of a message.
+/// Maximum length of a message, in bytes.
 const MESSAGE_BYTES: usize = 272;
 
 /// `struct ipmi_system_interface_addr`.
@@ -84,7 +84,7 @@ impl IpmiDevice {
         let opened = OpenOptions::new().read(true).write(true).custom_flags(nix::libc::O_NONBLOCK).open(path);
         match opened {
             Ok(file) => Ok(Some(IpmiDevice { file, id: 0 })),
-            // There is no device node, or the driver has not found a system interface.
+            // These errors mean that there is no device node, or that the driver has not found a system interface.
             Err(error)
                 if matches!(error.raw_os_error(), Some(nix::libc::ENOENT | nix::libc::ENODEV | nix::libc::ENXIO)) =>
             {
@@ -128,7 +128,8 @@ impl IpmiDevice {
                 data: data.as_mut_ptr(),
             },
         };
-        // SAFETY: the kernel writes at most `address_bytes` and `data_bytes` to the buffers, which live until the call has ended.
+        // SAFETY: the kernel writes at most `address_bytes` and `data_bytes` bytes to the buffers, which live until the
+        // call has ended.
         unsafe { ioctl::receive_message(self.file.as_raw_fd(), &raw mut received) }?;
         let length = usize::from(received.message.data_bytes).min(MESSAGE_BYTES);
         Ok((received.kind == RESPONSE && received.id == self.id).then(|| data[..length].to_vec()))
@@ -145,11 +146,11 @@ impl IpmiTransport for IpmiDevice {
                 return Err(io::ErrorKind::TimedOut.into());
             }
             let mut ready = [PollFd::new(self.file.as_fd(), PollFlags::POLLIN)];
-            // At least one millisecond, because the call would not wait with zero.
+            // The timeout is at least one millisecond, because the call would not wait with a timeout of zero.
             let timeout = PollTimeout::try_from(left.as_millis().max(1)).unwrap_or(PollTimeout::MAX);
             match poll(&mut ready, timeout) {
                 Ok(0) | Err(nix::errno::Errno::EINTR) => {}
-                // The driver was removed.
+                // The device reports an error instead of data, because the driver was removed.
                 Ok(_) if !ready[0].revents().is_some_and(|events| events.contains(PollFlags::POLLIN)) => {
                     return Err(io::ErrorKind::NotConnected.into());
                 }

@@ -87,7 +87,7 @@ pub(super) fn read_fru(bmc: &mut Bmc, problems: &mut Vec<String>) -> Result<FruI
 /// Storage of the FRU inventory.
 struct FruStorage {
     bytes: usize,
-    /// Whether offsets and lengths are in words instead of bytes.
+    /// True if offsets and lengths are in words instead of bytes.
     by_words: bool,
 }
 
@@ -123,7 +123,7 @@ fn read_area(bmc: &mut Bmc, storage: &FruStorage, offset: usize) -> Result<Vec<u
     let start = storage.read(bmc, offset, 8)?;
     let length = usize::from(start[1]) * 8;
     if length == 0 {
-        return Err(IpmiError::Malformed("the length of the area is zero"));
+        return Err(IpmiError::Malformed("the length of the FRU area is zero"));
     }
     let rest = if length > 8 { storage.read(bmc, offset + 8, length - 8)? } else { Vec::new() };
     Ok([start, rest].concat())
@@ -146,7 +146,7 @@ fn has_valid_checksum(bytes: &[u8]) -> bool {
 /// Parses the fields of an area.
 ///
 /// # Errors
-/// Returns an error if the version or the checksum is wrong, or a field extends beyond the end of the area.
+/// Returns an error if the version or the checksum is wrong, or a field extends beyond the end of the FRU area.
 pub(super) fn parse_fields(area: &[u8], first: usize) -> Result<Vec<String>, &'static str> {
     if area.first().is_none_or(|version| version & 0x0f != VERSION) {
         return Err("unsupported format version");
@@ -154,13 +154,13 @@ pub(super) fn parse_fields(area: &[u8], first: usize) -> Result<Vec<String>, &'s
     if !has_valid_checksum(area) {
         return Err("wrong checksum");
     }
-    // The last byte is the checksum.
-    let mut rest = area.get(first..area.len() - 1).ok_or("the area is too short")?;
+    // The fields end before the last byte of the area, which is the checksum.
+    let mut rest = area.get(first..area.len() - 1).ok_or("the FRU area is too short")?;
     let mut fields = Vec::new();
     while fields.len() < MAXIMUM_FIELDS {
         let Some((&type_length, after)) = rest.split_first().filter(|(byte, _)| **byte != END_OF_FIELDS) else { break };
         let length = usize::from(type_length & 0x3f);
-        let (bytes, after) = after.split_at_checked(length).ok_or("a field extends beyond the end of the area")?;
+        let (bytes, after) = after.split_at_checked(length).ok_or("a field extends beyond the end of the FRU area")?;
         fields.push(decode_field(type_length >> 6, bytes));
         rest = after;
     }
@@ -201,9 +201,9 @@ fn set_fields(fru: &mut FruInfo, area: FruArea, fields: &[String]) {
     let field = |index: usize| fields.get(index).cloned().unwrap_or_default();
     match area {
         FruArea::Chassis => (fru.chassis_part_number, fru.chassis_part_serial) = (field(0), field(1)),
-        // Manufacturer, product name, serial number, part number.
+        // The first fields of a board area are manufacturer, product name, serial number and part number.
         FruArea::Board => (fru.board_mfg, fru.board_mfg_serial, fru.board_part_number) = (field(0), field(2), field(3)),
-        // Manufacturer, product name, part number, version, serial number.
+        // The first fields of a product area are manufacturer, product name, part number, version and serial number.
         FruArea::Product => {
             (fru.product_manufacturer, fru.product_part_number, fru.product_serial) = (field(0), field(2), field(4));
         }

@@ -9,18 +9,18 @@ const GET_LAN_PARAMETERS: Command = (0x0c, 0x02);
 
 /// Numbers of the channels that may be LAN channels. Channel 0 is excluded, because it is the IPMB.
 const CHANNELS: std::ops::RangeInclusive<u8> = 1..=0x0b;
-/// Medium of a LAN channel.
+/// Number that identifies a LAN as the medium of a channel.
 const MEDIUM_LAN: u8 = 4;
 
-// Parameter numbers.
+// Numbers of the LAN configuration parameters that are read.
 const SET_IN_PROGRESS: u8 = 0;
 const IP_ADDRESS: u8 = 3;
 const MAC_ADDRESS: u8 = 5;
 
-/// Maximum number of attempts to read parameters while they are being changed.
+/// Maximum number of attempts to read parameters if the BMC reports that they are being changed.
 const ATTEMPTS: u32 = 5;
 
-/// LAN channel.
+/// LAN channel of the BMC, with its address and MAC.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct LanChannel {
     pub address: Option<IpAddr>,
@@ -52,7 +52,8 @@ pub(super) fn read_lan(bmc: &mut Bmc) -> Result<LanChannel, String> {
 
 fn is_lan(bmc: &mut Bmc, channel: u8) -> Result<bool, IpmiError> {
     match bmc.call(GET_CHANNEL_INFO, &[channel])?[..] {
-        // Some BMCs return the same channel for all numbers.
+        // The response must be about the requested channel, because some BMCs describe the same channel for all channel
+        // numbers.
         [number, medium, ..] => Ok(number & 0x0f == channel && medium & 0x7f == MEDIUM_LAN),
         _ => Err(IpmiError::Malformed("the response to Get Channel Info is too short")),
     }
@@ -89,7 +90,7 @@ fn read_parameter(bmc: &mut Bmc, channel: u8, parameter: u8) -> Result<Vec<u8>, 
     let response = bmc.call(GET_LAN_PARAMETERS, &[channel, parameter, 0, 0])?;
     match response.split_first() {
         Some((_, value)) => Ok(value.to_vec()),
-        None => Err(IpmiError::Malformed("the LAN parameter lacks a revision")),
+        None => Err(IpmiError::Malformed("the response lacks the revision of the LAN parameter")),
     }
 }
 

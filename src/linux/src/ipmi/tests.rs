@@ -113,7 +113,7 @@ fn server_fru() -> FruInfo {
 }
 
 #[test]
-fn a_bmc_is_read_completely() {
+fn bmc_is_read_completely() {
     let expected = InBandBmc {
         address: Some("10.1.0.7".parse().unwrap()),
         mac: "0c:c4:7a:0a:0b:0c".into(),
@@ -130,7 +130,7 @@ fn a_bmc_is_read_completely() {
 }
 
 #[test]
-fn commands_only_read() {
+fn only_reading_commands_are_sent() {
     let mut bmc = FakeBmc::new();
     bmc.read().unwrap();
     let permitted = [GET_DEVICE_ID, (0x06, 0x42), (0x0c, 0x02), (0x0a, 0x10), (0x0a, 0x11)];
@@ -138,7 +138,7 @@ fn commands_only_read() {
 }
 
 #[test]
-fn lan_parameters_that_are_being_changed_are_not_read() {
+fn lan_parameters_are_not_read_during_a_change() {
     // The states are returned from the last to the first.
     for (changing, address) in [
         (vec![0, 1, 1], Some("10.1.0.7")),
@@ -160,7 +160,7 @@ fn lan_parameters_that_are_being_changed_are_not_read() {
 }
 
 #[test]
-fn channels_without_an_address_are_a_fallback() {
+fn channels_without_address_are_a_fallback() {
     let lan = |address: [u8; 4], mac: [u8; 6]| [((1, 3), address.to_vec()), ((1, 5), mac.to_vec())].into();
     let of = |lan, channels| FakeBmc { lan, channels, ..FakeBmc::new() };
     let mac = [2, 0, 0, 0, 0, 1];
@@ -179,7 +179,7 @@ fn channels_without_an_address_are_a_fallback() {
 }
 
 #[test]
-fn a_busy_bmc_is_asked_again_and_another_refusal_is_reported() {
+fn busy_bmc_is_retried_and_other_refusals_are_reported() {
     let mut bmc = FakeBmc { codes: vec![NODE_BUSY; 4], ..FakeBmc::new() };
     assert_eq!(bmc.read().unwrap().fru, server_fru());
     for codes in [vec![NODE_BUSY; 5], vec![0xc1]] {
@@ -201,16 +201,16 @@ fn with_byte(index: usize, value: u8, area: (usize, usize)) -> Vec<u8> {
 
 /// Offsets of the areas in the recorded inventory: header 0 to 8, chassis 8 to 48, board 48 to 104, product 104 to 168.
 #[test]
-fn a_damaged_area_is_omitted_and_the_others_are_read() {
+fn damaged_fru_area_is_reported() {
     let product = (104, 168);
     for (fru, problem) in [
         ([&FRU[..120], &[0xee], &FRU[121..]].concat(), "FRU: product area: wrong checksum"),
         (with_byte(104, 2, product), "FRU: product area: unsupported format version"),
-        (with_byte(107, 0xff, product), "FRU: product area: a field extends beyond the end of the area"),
-        (with_byte(4, 31, (0, 8)), "FRU: product area: the length of the area is zero"),
+        (with_byte(107, 0xff, product), "FRU: product area: a field extends beyond the end of the FRU area"),
+        (with_byte(4, 31, (0, 8)), "FRU: product area: the length of the FRU area is zero"),
         (with_byte(4, 32, (0, 8)), "FRU: product area: the FRU data extends beyond the end of the storage"),
         (with_byte(4, 255, (0, 8)), "FRU: product area: the FRU data extends beyond the end of the storage"),
-        (with_byte(105, 0, product), "FRU: product area: the length of the area is zero"),
+        (with_byte(105, 0, product), "FRU: product area: the length of the FRU area is zero"),
         (with_byte(105, 255, product), "FRU: product area: the FRU data extends beyond the end of the storage"),
         (with_byte(105, 1, product), "FRU: product area: wrong checksum"),
     ] {
@@ -234,7 +234,7 @@ fn a_damaged_area_is_omitted_and_the_others_are_read() {
 }
 
 #[test]
-fn fields_are_decoded_by_their_encodings() {
+fn fru_fields_are_decoded_by_encoding() {
     let area = |fields: &[u8]| {
         let mut area = [&[1, 0, 0], fields].concat();
         let sum = area.iter().fold(0_u8, |sum, byte| sum.wrapping_add(*byte));
@@ -249,14 +249,14 @@ fn fields_are_decoded_by_their_encodings() {
     assert_eq!(parse_fields(&area(&[0x04, 0, 0, 0, 0, 0xc1]), 3).unwrap(), [""]);
     // Some areas lack the byte that ends the fields.
     assert_eq!(parse_fields(&area(&[0xc2, b'a', b'b']), 3).unwrap(), ["ab"]);
-    assert_eq!(parse_fields(&area(&[0xc2, b'a']), 3), Err("a field extends beyond the end of the area"));
-    assert_eq!(parse_fields(&area(&[]), 6), Err("the area is too short"));
+    assert_eq!(parse_fields(&area(&[0xc2, b'a']), 3), Err("a field extends beyond the end of the FRU area"));
+    assert_eq!(parse_fields(&area(&[]), 6), Err("the FRU area is too short"));
     assert_eq!(parse_fields(&[], 3), Err("unsupported format version"));
     assert_eq!(parse_fields(&area(&[0xc2, b'a', b'b'].repeat(50)), 3).unwrap().len(), 8);
 }
 
 #[test]
-fn addresses_and_macs_that_are_none_are_omitted() {
+fn invalid_addresses_and_macs_are_omitted() {
     for octets in [[0, 0, 0, 0], [255; 4], [127, 0, 0, 1], [224, 0, 0, 1], [0, 1, 2, 3]] {
         assert_eq!(parse_address(&octets), None, "{octets:?}");
     }
@@ -271,7 +271,7 @@ fn addresses_and_macs_that_are_none_are_omitted() {
 }
 
 #[test]
-fn a_machine_without_a_bmc_has_none() {
+fn machine_without_bmc_has_none() {
     let directory = tempfile::tempdir().unwrap();
     assert_eq!(read_bmc(&directory.path().join("ipmi0")).unwrap(), None);
     // The file is not a device of the driver.
@@ -291,13 +291,13 @@ impl IpmiTransport for Garbage {
 
 proptest! {
     #[test]
-    fn no_response_is_too_strange(response in prop::collection::vec(any::<u8>(), 0..40), ok in any::<bool>()) {
+    fn any_ipmi_response_is_handled(response in prop::collection::vec(any::<u8>(), 0..40), ok in any::<bool>()) {
         let response = if ok { [&[COMPLETED], &response[..]].concat() } else { response };
         let _ = read_from(&mut Garbage(response), PATIENCE, Duration::ZERO);
     }
 
     #[test]
-    fn no_inventory_is_too_strange(fru in prop::collection::vec(any::<u8>(), 0..300), header in any::<[u8; 6]>()) {
+    fn any_fru_data_are_handled(fru in prop::collection::vec(any::<u8>(), 0..300), header in any::<[u8; 6]>()) {
         let _ = check_header(&fru);
         let _ = parse_fields(&fru, 3);
         let mut header = [&[1], &header[..]].concat();

@@ -33,7 +33,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn model_and_serial_number_are_read() {
+    fn model_and_serial_number_are_parsed() {
         let mut page = vec![0; 572];
         page[1] = 0x89;
         page[60 + 20..60 + 40].copy_from_slice(&swap_word_bytes(b"    S3Z9NB0K123456  "));

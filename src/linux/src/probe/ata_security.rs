@@ -8,17 +8,17 @@ use std::path::Path;
 use std::time::Duration;
 
 /// Time limit for hdparm, which sends a single command. A disk that needs more time is assumed to be failing.
-const PATIENCE: Duration = Duration::from_secs(5);
+const HDPARM_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Security state of a disk.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct AtaSecurity {
     pub supported: bool,
-    /// Whether a user password is set.
+    /// True if a user password is set.
     pub enabled: bool,
-    /// Whether access to the disk requires the password.
+    /// True if access to the disk requires the password.
     pub locked: bool,
-    /// Whether security commands are rejected until the next power cycle. Most firmware freezes disks before it
+    /// True if security commands are rejected until the next power cycle. Most firmware freezes disks before it
     /// boots.
     pub frozen: bool,
     pub enhanced: bool,
@@ -47,7 +47,7 @@ pub(crate) fn read_security(device: &Path) -> Result<AtaSecurity, String> {
     if u16::from_le(identity[SECURITY_STATUS]) & 1 == 0 {
         return Ok(AtaSecurity::default());
     }
-    let output = ToolCommand::new("hdparm").arg("-I").arg(device).deadline(PATIENCE).run();
+    let output = ToolCommand::new("hdparm").arg("-I").arg(device).deadline(HDPARM_TIMEOUT).run();
     Ok(AtaSecurity::parse(&output.map_err(|error| error.to_string())?.stdout))
 }
 
@@ -168,7 +168,7 @@ Checksum: correct
     }
 
     #[test]
-    fn all_of_the_section_is_read() {
+    fn security_section_is_parsed() {
         let expected = AtaSecurity {
             supported: true,
             enhanced: true,
@@ -181,7 +181,7 @@ Checksum: correct
     }
 
     #[test]
-    fn nothing_is_offered_where_something_is_in_the_way() {
+    fn no_erase_method_is_offered_with_an_obstacle() {
         let cases = [
             (NONE.to_owned(), "the disk does not support ATA security"),
             (String::new(), "the disk does not support ATA security"),
@@ -205,12 +205,12 @@ Checksum: correct
     }
 
     #[test]
-    fn a_disk_may_know_the_simple_erase_only() {
+    fn disk_may_support_only_the_simple_erase() {
         assert_eq!(methods(&SSD.replace("\t\tsupported: enhanced", "\tnot\tsupported: enhanced")), [AtaErase]);
     }
 
     #[test]
-    fn times_are_given_in_several_ways() {
+    fn erase_times_are_parsed_in_all_formats() {
         let cases = [
             (
                 "more than 508min for SECURITY ERASE UNIT. more than 508min for ENHANCED SECURITY ERASE UNIT.",
@@ -230,7 +230,7 @@ Checksum: correct
     }
 
     #[test]
-    fn the_list_of_features_is_not_the_section() {
+    fn feature_list_is_not_the_security_section() {
         let text = SSD.replace("Security:\n", "Security\n");
         assert_eq!(AtaSecurity::parse(&text), AtaSecurity::default());
     }

@@ -14,7 +14,7 @@ use operations::{ByteRange, label_copy_ranges};
 /// data at its beginning or end.
 const END_BYTES: u64 = 4 << 20;
 
-/// Size of a read, in bytes.
+/// Number of bytes that are read at once.
 const SAMPLE_BYTES: u64 = 64 << 10;
 
 /// Number of evenly spread samples between the ends. A hard disk needs about 10 ms to read each sample.
@@ -23,7 +23,7 @@ const SAMPLES: u64 = 64;
 /// Returns whether a whole block device or file is blank.
 ///
 /// # Errors
-/// Returns an error if the device cannot be read, so that it is unknown whether the device is blank.
+/// Returns an error if the device cannot be read; whether it is blank is then unknown.
 pub(crate) fn is_whole_device_blank(path: &Path) -> io::Result<bool> {
     let size_bytes = File::open(path)?.seek(SeekFrom::End(0))?;
     is_area_blank(path, DeviceArea { start_bytes: 0, size_bytes })
@@ -33,7 +33,7 @@ pub(crate) fn is_whole_device_blank(path: &Path) -> io::Result<bool> {
 /// data, this is the first sample that is read.
 ///
 /// # Errors
-/// Returns an error if a sample cannot be read, so that it is unknown whether the area is blank.
+/// Returns an error if a sample cannot be read; whether the area is blank is then unknown.
 pub(super) fn is_area_blank(path: &Path, area: DeviceArea) -> io::Result<bool> {
     let file = File::open(path)?;
     let mut buffer = vec![0; SAMPLE_BYTES as usize];
@@ -78,7 +78,7 @@ mod tests {
     const MIB: u64 = 1 << 20;
 
     #[test]
-    fn places_are_at_both_ends_and_all_over() {
+    fn samples_cover_both_ends_and_the_whole_device() {
         for size in [0, 512, 100_000, 12 * MIB, 12 * MIB + 512, 100 * MIB, 22_000_969_973_760] {
             let mut places = sample_ranges(size);
             assert!(places.iter().all(|(start, length)| *length > 0 && start + length <= size), "{size}");
@@ -93,14 +93,14 @@ mod tests {
     }
 
     #[test]
-    fn one_byte_at_a_place_is_enough() {
+    fn one_nonzero_byte_in_a_sample_is_detected() {
         let file = tempfile::NamedTempFile::new().unwrap();
         let size = 300 * MIB;
         file.as_file().set_len(size).unwrap();
         let blank =
             |start, size| is_area_blank(file.path(), DeviceArea { start_bytes: start, size_bytes: size }).unwrap();
         assert!(blank(0, size) && blank(5 * MIB, 7 * MIB));
-        assert!(!blank(0, 0), "of nothing nothing is known");
+        assert!(!blank(0, 0), "an empty area is not considered blank");
         let sample = sample_ranges(size)[2 * 64 + 30].0;
         for at in [0, END_BYTES - 1, size - END_BYTES, size - 1, sample, sample + SAMPLE_BYTES - 1] {
             file.as_file().write_all_at(&[1], at).unwrap();
@@ -108,11 +108,11 @@ mod tests {
             file.as_file().write_all_at(&[0], at).unwrap();
         }
         file.as_file().write_all_at(&[1], 100 * MIB).unwrap();
-        assert!(blank(50 * MIB, 50 * MIB) && !blank(100 * MIB, 50 * MIB), "only its own part counts");
+        assert!(blank(50 * MIB, 50 * MIB) && !blank(100 * MIB, 50 * MIB), "only the area itself is examined");
     }
 
     #[test]
-    fn a_device_with_nothing_but_a_copy_of_a_bluestore_label_is_not_blank() {
+    fn bluestore_label_copy_makes_a_device_nonblank() {
         const GIB: u64 = 1024 * MIB;
         let file = tempfile::NamedTempFile::new().unwrap();
         let (start_bytes, size_bytes) = (3 * MIB, 1500 * GIB);
@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_read_is_an_error() {
+    fn unreadable_device_is_an_error() {
         let file = tempfile::NamedTempFile::new().unwrap();
         file.as_file().set_len(MIB).unwrap();
         assert!(

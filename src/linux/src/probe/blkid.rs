@@ -36,14 +36,14 @@ pub(super) struct BlkidPartition {
     pub kind: String,
     pub guid: String,
     pub name: String,
-    /// Whether this is a DOS extended partition, a container of logical partitions.
+    /// True if this is a DOS extended partition, a container of logical partitions.
     pub extended: bool,
 }
 
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct BlkidSignature {
     pub signature: DeviceSignature,
-    /// Whether the superblock has an invalid checksum, so the content is damaged.
+    /// True if the superblock has an invalid checksum, so the content is damaged.
     pub damaged: bool,
 }
 
@@ -58,7 +58,7 @@ impl BlkidProbe {
     /// Opens a device or an image file, or a range of one of them. `sector_bytes` is the logical sector size of the
     /// disk, which libblkid cannot determine for an image file.
     pub(super) fn open(path: &Path, area: Option<DeviceArea>, sector_bytes: u32) -> io::Result<BlkidProbe> {
-        // O_NONBLOCK: drives without a medium fail immediately.
+        // With O_NONBLOCK, opening a drive without a medium fails immediately.
         let file = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path)?;
         let offset = |bytes: u64| i64::try_from(bytes).map_err(|_| io::Error::from(io::ErrorKind::InvalidInput));
         // libblkid interprets a size of 0 as "to the end".
@@ -126,7 +126,8 @@ impl BlkidProbe {
             blkid::blkid_probe_enable_superblocks(self.raw, 0);
             blkid::blkid_probe_enable_partitions(self.raw, 1);
         }
-        // The partition list does not distinguish a read error from a missing table.
+        // The probe is advanced before the partition list is read: the list alone would not distinguish a read error
+        // from a missing table.
         if !self.advance()? {
             return Ok(None);
         }

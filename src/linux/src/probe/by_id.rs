@@ -16,7 +16,7 @@ pub(super) fn list_by_id_paths(disk: &InventoryDisk, ata: Option<&AtaIdentity>, 
             vec![format!("mmc-{}_{}", replace_unsafe_characters(&disk.model), replace_unsafe_characters(&disk.serial))]
         }
         "virtio" if !disk.serial.is_empty() => vec![format!("virtio-{}", replace_unsafe_characters(&disk.serial))],
-        // The names of USB disks are derived from USB descriptors, which are not read here.
+        // USB disks get no names here: udev derives these names from USB descriptors, which this module does not read.
         "usb" => Vec::new(),
         _ if !disk.hctl.is_empty() => scsi_names(disk, ata),
         _ => Vec::new(),
@@ -59,7 +59,8 @@ fn scsi_names(disk: &InventoryDisk, ata: Option<&AtaIdentity>) -> Vec<String> {
         let parts = ata.map(|identity| [&identity.model, &identity.serial].map(|text| replace_whitespace(text)));
         names.extend(parts.map(|parts| format!("ata-{}", parts.join("_").trim_end_matches('_'))));
     } else if wwn.is_none() && !disk.wwn.starts_with("eui.") && !disk.serial.is_empty() {
-        // scsi_id: 0 denotes a vendor-specific identifier, 2 EUI-64, 3 NAA.
+        // In the names of scsi_id, the first digit is the type of the identifier: 0 for a vendor-specific one, 2 for
+        // EUI-64, 3 for NAA.
         names.push(format!(
             "scsi-0{}_{}_{}",
             replace_whitespace(&disk.vendor),
@@ -92,7 +93,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_nvme_namespace_is_also_known_by_its_other_identifiers() {
+    fn nvme_namespace_has_links_for_its_other_identifiers() {
         let uuid = "3a6e1f10-7c1b-4d8e-9b1a-0123456789ab";
         let nguid = "ace42e00-1a2b-3c4d-5e6f-708192a3b4c5";
         let eui = "00 25 38 5b 01 23 45 67";
@@ -156,7 +157,7 @@ mod tests {
     ];
 
     #[test]
-    fn names_as_udev_makes_them() {
+    fn by_id_names_match_those_of_udev() {
         for ([transport, vendor, model, serial, wwn, namespace], ata, expected) in TABLE {
             let [transport, vendor, model, serial, wwn] = [transport, vendor, model, serial, wwn].map(str::to_owned);
             let hctl = if ["nvme", "virtio"].contains(&transport.as_str()) { "" } else { "0:0:0:0" }.to_owned();

@@ -5,6 +5,7 @@ use super::blkid::{BlkidPartition, BlkidProbe, BlkidSignature, BlkidTable, Devic
 use super::device_users::DeviceUsers;
 use super::sysfs::{ProbeRoots, list_names, parse_sectors, read_attribute};
 use common::error::Result;
+use common::format::system_errors::without_os_error_numbers;
 use model::device_name::{DevicePath, KernelName};
 use model::inventory::{DeviceSignature, DeviceUse, DiskPartition, DiskTable};
 use std::io;
@@ -29,7 +30,7 @@ pub(super) struct DeviceContents {
     pub uses: Vec<DeviceUse>,
     /// Reason why the contents are not completely known.
     pub unreadable: Option<String>,
-    /// Whether the device is blank as defined by [`model::inventory::InventoryDisk::blank`], ignoring users of the
+    /// True if the device is blank as defined by [`model::inventory::InventoryDisk::blank`], ignoring users of the
     /// whole device.
     pub blank: bool,
 }
@@ -77,7 +78,7 @@ pub(super) fn read_contents(target: &ProbeTarget, roots: &ProbeRoots, users: &De
         });
     }
     if !doubts.is_empty() {
-        let text = doubts.join("; ");
+        let text = without_os_error_numbers(&doubts.join("; ")).into_owned();
         tracing::warn!("{device}: cannot determine all contents: {text}", device = target.name);
         contents.unreadable = Some(text);
     }
@@ -158,7 +159,7 @@ fn build_table(
             start_bytes: found.start_bytes,
             size_bytes: found.size_bytes,
             kind: found.kind,
-            // The ID of a DOS partition is not a UUID.
+            // Parsing fails for a DOS partition, whose ID is not a UUID.
             guid: found.guid.parse().ok(),
             label: found.name,
             signatures,

@@ -45,11 +45,11 @@ impl DeviceUsers {
     /// Reads mounts and swap.
     ///
     /// # Errors
-    /// Returns an error if procfs cannot be read, so that the users are unknown.
+    /// Returns an error if procfs cannot be read; the users are then unknown.
     pub(super) fn read(roots: &ProbeRoots) -> Result<DeviceUsers> {
         let path = roots.proc.join("swaps");
         let swaps = match std::fs::read_to_string(&path) {
-            // The kernel does not support swap.
+            // The file is missing if the kernel does not support swap.
             Err(error) if error.kind() == ErrorKind::NotFound => String::new(),
             text => text.context(Phase::Inventory, || format!("read {}", path.display()))?,
         };
@@ -133,7 +133,7 @@ Filename\t\t\t\tType\t\tSize\t\tUsed\t\tPriority
     }
 
     #[test]
-    fn without_mountinfo_it_fails_and_without_swap_it_does_not() {
+    fn missing_mountinfo_but_not_missing_swaps_is_an_error() {
         let tree = FakeMachine::new();
         std::fs::remove_file(tree.path("proc/swaps")).unwrap();
         DeviceUsers::read(&tree.roots()).unwrap();

@@ -12,8 +12,8 @@ fn sysfs_ancestors(sys: &Path, disk: &Path) -> Vec<(String, PathBuf)> {
     disk.ancestors().take_while(|dir| *dir != top).map(named).collect()
 }
 
-/// Returns the transport of a disk: `sata`, `sas`, `nvme`, `virtio`, `usb`, `scsi`, `fc`, `iscsi`, `mmc`; empty if unknown.
-/// `disk` is the canonical directory of the disk below `sys`.
+/// Returns the transport of a disk: `sata`, `sas`, `nvme`, `virtio`, `usb`, `scsi`, `fc`, `iscsi`, `mmc`; empty if
+/// unknown. `disk` is the canonical directory of the disk below `sys`.
 pub(super) fn find_transport(sys: &Path, disk: &Path) -> &'static str {
     let places = sysfs_ancestors(sys, disk);
     let any = |test: &dyn Fn(&str) -> bool| places.iter().any(|(name, _)| test(name));
@@ -51,7 +51,7 @@ pub(super) fn find_by_path(sys: &Path, disk: &Path) -> String {
     build_path_id(sys, disk).map(|id| format!("/dev/disk/by-path/{id}")).unwrap_or_default()
 }
 
-/// Returns the SCSI address (host:channel:target:lun) of a disk. ATA and USB disks have such an address too; for other
+/// Returns the SCSI address (host:channel:target:lun) of a disk. ATA and USB disks also have such an address; for other
 /// disks, the result is empty.
 pub(super) fn find_hctl(disk: &Path) -> String {
     let names = disk.ancestors().filter_map(|dir| dir.file_name()?.to_str());
@@ -83,7 +83,7 @@ fn build_path_id(sys: &Path, disk: &Path) -> Option<String> {
         }
         virtio |= parse_number_after(&name, "virtio").is_some() && parts.is_empty();
     }
-    // udev does not create a link for an eMMC behind a PCI controller.
+    // An eMMC behind a PCI controller has no path, because udev does not create a link for it.
     let is_mmc = sysfs_ancestors(sys, disk).iter().any(|(name, _)| parse_number_after(name, "mmc").is_some());
     if is_mmc || !parts.iter().any(|part| part.starts_with("pci-")) {
         return None;
@@ -121,7 +121,8 @@ fn format_scsi_part(address: &str, dir: &Path) -> Option<String> {
             (bus, _) => format!("ata-{port_number}.{bus}.0"),
         });
     }
-    // Host numbers are unique in the machine; in the name, they are relative to the controller.
+    // In the kernel, the numbers of SCSI hosts are unique in the machine; in the name of the link, they are relative to
+    // the first host of the controller.
     let hosts = std::fs::read_dir(parent).ok()?.flatten();
     let first = hosts.filter_map(|entry| parse_number_after(entry.file_name().to_str()?, "host")).min()?;
     Some(format!("scsi-{}:{bus}:{target}:{lun}", parse_number_after(&host, "host")?.checked_sub(first)?))
@@ -207,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn the_common_places() {
+    fn transport_and_by_path_of_common_disks_are_found() {
         let ahci = "pci0000:00/0000:00:1f.2";
         let hba = "pci0000:16/0000:16:02.0/0000:18:00.0/host0";
         type Case<'a> = (String, &'a [(&'a str, &'a str)], &'a str, &'a str);
@@ -331,7 +332,7 @@ mod tests {
     }
 
     #[test]
-    fn an_nvme_namespace_with_native_multipath_is_where_its_controller_is() {
+    fn nvme_multipath_namespace_has_the_path_of_its_controller() {
         let tree = FakeMachine::new();
         let head = "virtual/nvme-subsystem/nvme-subsys0/nvme0n2";
         tree.disk(head, "..", 1 << 20);
@@ -344,7 +345,7 @@ mod tests {
     }
 
     #[test]
-    fn names_are_told_apart() {
+    fn pci_and_scsi_addresses_are_distinguished() {
         for pci in ["0000:00:1f.2", "10000:01:00.0", "0000:3c:00.7"] {
             assert!(is_pci_address(pci) && !is_scsi_address(pci), "{pci}");
         }

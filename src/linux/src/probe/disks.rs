@@ -12,7 +12,7 @@ use std::thread;
 
 /// Name prefixes of block devices that are not disks: devices backed by memory, files or other disks, and CD and floppy
 /// drives. The areas of an eMMC are recognized by [`KernelName::is_emmc_area`].
-const NOT_DISKS: [&str; 7] = ["loop", "ram", "zram", "dm-", "md", "sr", "fd"];
+const EXCLUDED_NAME_PREFIXES: [&str; 7] = ["loop", "ram", "zram", "dm-", "md", "sr", "fd"];
 
 /// SCSI peripheral type of a disk (SPC-5 table 150).
 const SCSI_DISK: &str = "0";
@@ -47,7 +47,7 @@ pub(super) fn read_disks(roots: &ProbeRoots, users: &DeviceUsers, depth: ProbeDe
 /// is not supported.
 fn explain_missing_capacity(scsi_type: &str, removable: &str) -> Option<&'static str> {
     (scsi_type == SCSI_DISK && removable == "0").then_some(
-        "the kernel reports a capacity of 0: the disk's sectors probably have 520 or 528 bytes, as on disks from \
+        "the kernel reports a capacity of 0: the disk's sectors are probably 520 or 528 bytes, as on disks from \
          storage arrays; reformat the disk with `sg_format --format --size=512`, or remove the disk",
     )
 }
@@ -71,7 +71,8 @@ fn read_disk(roots: &ProbeRoots, users: &DeviceUsers, name: &str, depth: ProbeDe
     let place = dir.canonicalize().unwrap_or_else(|_| dir.clone());
     let name = KernelName::from(name);
     let device = name.device_path();
-    // SCSI provides 16 characters of the model, SATA identify data provides 40.
+    // For SATA disks, the model is taken from the identify data, which contain 40 characters of it; SCSI provides only
+    // 16.
     let identity = ata_identity::read_identity(&dir);
     let mut disk = InventoryDisk {
         name,
@@ -110,7 +111,7 @@ fn is_other_device(dir: &Path, name: &str) -> bool {
     let at = |attribute_name: &str| read_attribute(&dir.join(attribute_name));
     // `hidden` marks the paths of an NVMe multipath disk (nvme0c0n1), which have no device node.
     KernelName::from(name).is_emmc_area()
-        || NOT_DISKS.iter().any(|prefix| name.starts_with(prefix))
+        || EXCLUDED_NAME_PREFIXES.iter().any(|prefix| name.starts_with(prefix))
         || at("hidden") == "1"
         || at("device/type") == SCSI_CDROM
 }
@@ -170,7 +171,8 @@ fn read_wwn(dir: &Path) -> String {
         [dir.join("wwid"), dir.join("device/wwid")].iter().map(|path| read_attribute(path)).find(|id| !id.is_empty());
     match text.unwrap_or_default() {
         id if id.starts_with("naa.") => id.replacen("naa.", "0x", 1),
-        // This is not a registered name: it is derived from vendor, model and serial number, which are already known.
+        // A T10 identifier is not a registered name: it is derived from vendor, model and serial number, which are
+        // already known.
         id if id.starts_with("t10.") => String::new(),
         id => id,
     }

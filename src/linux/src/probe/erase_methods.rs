@@ -64,7 +64,7 @@ mod tests {
     const SATA: &str = "pci0000:00/0000:00:1f.2/ata1/host0/target0:0:0/0:0:0:0/block/sda";
 
     #[test]
-    fn a_disk_that_can_discard_says_so_in_sysfs() {
+    fn discard_support_is_read_from_sysfs() {
         for (content, expected) in
             [("2147450880\n", vec![EraseMethod::Discard]), ("0\n", vec![]), ("\n", vec![]), ("many\n", vec![])]
         {
@@ -80,7 +80,7 @@ mod tests {
     }
 
     #[test]
-    fn a_disk_that_cannot_be_asked_offers_nothing() {
+    fn unreadable_disk_offers_no_erase_method() {
         let tree = FakeMachine::new();
         tree.disk(SATA, "../..", 1 << 20);
         std::fs::remove_file(tree.path("dev/sda")).unwrap();

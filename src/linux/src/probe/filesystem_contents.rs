@@ -17,7 +17,7 @@ use std::path::Path;
 use uuid::Uuid;
 
 /// Maximum number of entries that are read from a directory. A Kubernetes node has only a few volumes.
-const MOST_ENTRIES: usize = 4096;
+const MAXIMUM_DIRECTORY_ENTRIES: usize = 4096;
 /// Maximum size of an fstab that is read, in bytes.
 const FSTAB_BYTES: u64 = 16 << 10;
 
@@ -29,7 +29,7 @@ pub(super) fn read_filesystems(users: &DeviceUsers, inventory: &Inventory) -> Ve
             DeviceUse::Mounted(path) if users.shows_root(path) => Some(path),
             _ => None,
         });
-        // All mounts of a filesystem show the same content.
+        // Only the first mount point is read, because all mounts of a filesystem show the same content.
         let Some(point) = points.into_iter().next() else { continue };
         match read_filesystem(device, Path::new(point)) {
             Ok(filesystem) => found.push(filesystem),
@@ -82,7 +82,7 @@ fn list_sparse_files(root: &File, folder: &str) -> nix::Result<Vec<SparseFile>> 
     let mut folder = Dir::from_fd(safe_open::open_beneath(root, folder, flags, PathRestriction::SameFilesystem)?)?;
     let names: Vec<String> = folder
         .iter()
-        .take(MOST_ENTRIES)
+        .take(MAXIMUM_DIRECTORY_ENTRIES)
         .filter_map(|entry| Some(entry.ok()?.file_name().to_str().ok()?.to_owned()))
         .collect();
     let file = |name: String| {
@@ -101,7 +101,7 @@ fn read_fstab(root: &File) -> Option<String> {
     (!text.is_empty()).then_some(text)
 }
 
-/// Reads the install marker.
+/// Reads the install marker of a filesystem; `None` if it contains no marker.
 fn read_marker(root: &File) -> io::Result<Option<InstallMarker>> {
     let Some(file) = open_regular_file(root, install_marker::PATH.trim_start_matches('/'))? else { return Ok(None) };
     let text = read_whole(file, MARKER_BYTES as u64)?
@@ -109,8 +109,8 @@ fn read_marker(root: &File) -> io::Result<Option<InstallMarker>> {
     Ok(Some(serde_json::from_slice(&text)?))
 }
 
-/// Opens a file; `None` if it does not exist. The filesystem may be from a previous owner. Therefore a symlink must not lead out of the
-/// filesystem, and opening a special file must not block.
+/// Opens a file; `None` if it does not exist. The filesystem may be from a previous owner. Therefore a symlink must not
+/// lead out of the filesystem, and opening a special file must not block.
 fn open_regular_file(root: &File, path: &str) -> io::Result<Option<File>> {
     let flags = OFlag::O_RDONLY | OFlag::O_NONBLOCK | OFlag::O_NOCTTY;
     let file = match safe_open::open_beneath(root, path, flags, PathRestriction::SameFilesystem) {
@@ -140,7 +140,7 @@ mod tests {
         }
     }
 
-    /// A directory with that file at the marker's place.
+    /// Returns a machine with an install marker of this content.
     fn tree(content: &[u8]) -> FakeMachine {
         let tree = FakeMachine::new();
         tree.write("root/etc/metal/drophammer.json", content);
@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn space_and_marker_are_read() {
+    fn sizes_and_marker_are_read() {
         let tree = tree(&serde_json::to_vec(&written()).unwrap());
         let found = read_filesystem(&"/dev/sda2".into(), &tree.path("root")).unwrap();
         assert_eq!((found.device.as_str(), found.marker), ("/dev/sda2", Some(written())));
@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_marker_is_none() {
+    fn invalid_marker_is_unreadable() {
         let whole = serde_json::to_vec(&written()).unwrap();
         let long = [whole.clone(), vec![b' '; MARKER_BYTES]].concat();
         for content in [&b""[..], b"{}", b"no JSON", b"\xff\xfe", b"[]", &whole[..whole.len() - 1], &long] {
@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_leads_elsewhere_or_makes_us_wait() {
+    fn symlinks_and_special_files_are_not_followed() {
         let outside = tree(&serde_json::to_vec(&written()).unwrap());
         let file = outside.path("root/etc/metal/drophammer.json");
         let cases: [(&str, std::path::PathBuf); 4] = [
@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn files_of_sparse_volumes_are_found_wherever_the_filesystem_is_mounted() {
+    fn sparse_volume_files_are_found_at_every_mount_depth() {
         let uid = "9474cda7-0dbe-40fc-9842-3cb0404a725a";
         for folder in ["var/lib/metalk8s/storage/sparse", "metalk8s/storage/sparse", "storage/sparse", "sparse", "."] {
             let tree = FakeMachine::new();
@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn only_mounts_that_show_the_root_are_looked_into() {
+    fn only_mounts_of_the_filesystem_root_are_inspected() {
         let tree = tree(&serde_json::to_vec(&written()).unwrap());
         tree.disk("sda", "x", 16 << 20);
         let root = tree.path("root");
@@ -234,12 +234,12 @@ mod tests {
         assert_eq!((filesystem.device.as_str(), filesystem.marker.as_ref()), ("/dev/sda", Some(&written())));
         assert_eq!(found(format!("28 1 8:0 /some/dir {root} rw - ext4 /dev/sda rw\n")), []);
         let over = format!("28 1 8:0 / {root} rw - ext4 /dev/sda rw\n29 1 0:9 / {root} rw - tmpfs none rw\n");
-        assert_eq!(found(over), [], "something else lies over it");
+        assert_eq!(found(over), [], "another filesystem is mounted over it");
         assert_eq!(found("28 1 8:0 / /no/such/place rw - ext4 /dev/sda rw\n".into()), []);
     }
 
     #[test]
-    fn an_fstab_is_read_unless_it_is_too_large_or_not_a_file_of_the_filesystem() {
+    fn fstab_is_read_unless_too_large_or_a_symlink() {
         let tree = FakeMachine::new();
         tree.write("root/etc/fstab", b"/dev/sda1 / ext4\n");
         assert_eq!(inside(&tree).fstab.as_deref(), Some("/dev/sda1 / ext4\n"));

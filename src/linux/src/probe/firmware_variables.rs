@@ -86,7 +86,8 @@ fn split_vendor(file: &str) -> Option<(&str, Uuid)> {
 fn parse_load_option_name(file: &str) -> Option<(LoadOptionClass, u16)> {
     let (name, vendor) = split_vendor(file)?;
     LoadOptionClass::ALL.into_iter().find_map(|class| {
-        // Operating systems store their recovery options under their own vendor GUID.
+        // Any vendor GUID is accepted for recovery options, because operating systems store these options under their
+        // own GUIDs.
         let is_vendor = vendor == GLOBAL_VENDOR || class == LoadOptionClass::OsRecovery;
         let digits = name.strip_prefix(class.prefix()).filter(|_| is_vendor)?;
         Some((class, parse_hexadecimal_number(digits)?))

@@ -87,7 +87,7 @@ pub(super) fn read_nics(sys: &Path) -> Result<Vec<Nic>> {
                 mac: read_mac(&dir),
                 driver: read_link_name(&dir.join("device/driver")),
                 usb: is_on_usb(&dir),
-                // Reading `carrier` fails with EINVAL while the interface is down.
+                // While the interface is down, reading `carrier` fails with EINVAL, and the link counts as absent.
                 link: read_attribute(&dir.join("carrier")) == "1",
                 name,
                 neighbours: Vec::new(),
@@ -120,7 +120,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn smbios_is_read() {
+    fn smbios_values_are_read() {
         let tree = FakeMachine::new();
         tree.write("sys/class/dmi/id/product_uuid", "4C4C4544-0051-3010-8052-B4C04F4E4232\n");
         tree.write("sys/class/dmi/id/sys_vendor", "QEMU\n");
@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn a_card_in_a_bond_has_its_own_address() {
+    fn bonded_nic_has_its_permanent_address() {
         let tree = FakeMachine::new();
         for (card, shown) in
             [("eth0", "52:54:00:00:00:01"), ("eth1", "52:54:00:00:00:01"), ("bond0", "52:54:00:00:00:01")]
@@ -152,12 +152,12 @@ mod tests {
     }
 
     #[test]
-    fn a_machine_without_smbios_is_a_machine() {
+    fn machine_without_smbios_has_default_values() {
         assert_eq!(read_system(&FakeMachine::new().roots().sys), SystemInfo::default());
     }
 
     #[test]
-    fn placeholders_are_no_uuid() {
+    fn placeholder_uuids_are_ignored() {
         for none in ["", "00000000-0000-0000-0000-000000000000", "FFFFFFFF-ffff-FFFF-FFFF-FFFFFFFFFFFF"] {
             assert_eq!(parse_machine_uuid(none), None, "{none}");
         }
@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn a_vendor_default_is_not_a_uuid() {
+    fn vendor_default_uuids_are_ignored() {
         for default in [
             "03000200-0400-0500-0006-000700080009",
             "00020003-0004-0005-0006-000700080009",
@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn without_topology_all_threads_are_one_socket() {
+    fn cpus_without_topology_form_one_socket() {
         let arm = "processor\t: 0\nBogoMIPS\t: 50.00\nCPU implementer\t: 0x41\n\n\
                    processor\t: 1\nBogoMIPS\t: 50.00\n\nHardware\t: BCM2835\n";
         assert_eq!(parse_cpus(arm), [Cpu { cores: 2, threads: 2, ..Cpu::default() }]);
@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_is_in_bytes_or_an_error() {
+    fn memory_size_is_parsed_in_bytes() {
         assert_eq!(parse_memory_bytes("MemTotal:         502356 kB\nMemFree: 1 kB\n").unwrap(), 502_356 * 1024);
         for bad in
             ["", "MemFree: 12 kB\n", "MemTotal: many kB\n", "MemTotal: 12\n", "MemTotal: 18446744073709551615 kB"]
@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn only_cards_are_listed() {
+    fn only_physical_nics_are_listed() {
         let tree = FakeMachine::new();
         let pci = "sys/devices/pci0000:00/0000:00:03.0";
         tree.write(&format!("{pci}/virtio0/net/eth0/address"), "52:54:00:AA:bb:01\n");

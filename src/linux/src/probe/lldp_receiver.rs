@@ -17,10 +17,10 @@ use std::time::{Duration, Instant};
 const GROUP: [u8; 6] = [0x01, 0x80, 0xc2, 0x00, 0x00, 0x0e];
 
 /// Interval of progress messages, and time limit for each command that this module runs.
-const SAY: Duration = Duration::from_secs(30);
+const PROGRESS_INTERVAL: Duration = Duration::from_secs(30);
 
 /// Maximum number of neighbors that are stored for a NIC. The number is limited because frames may be forged.
-const MOST: usize = 16;
+const MAXIMUM_NEIGHBORS: usize = 16;
 
 /// Sets the links of all NICs up, disables LLDP agents in NIC firmware, and receives frames until both leaf switches
 /// are found or `patience` expires. `say` receives progress messages, which list the NICs without neighbors.
@@ -30,7 +30,7 @@ const MOST: usize = 16;
 pub fn receive_neighbours(nics: &[Nic], patience: Duration, say: &dyn Fn(&str)) -> Result<Vec<NicNeighbours>> {
     for nic in nics {
         // If a link cannot be set up, its NIC receives nothing and is reported as a NIC without neighbors.
-        let _ = ToolCommand::new("ip").args(["link", "set", &nic.name, "up"]).deadline(SAY).run();
+        let _ = ToolCommand::new("ip").args(["link", "set", &nic.name, "up"]).deadline(PROGRESS_INTERVAL).run();
     }
     stop_firmware_agents(nics, Path::new("/sys"), say);
     let cards: BTreeMap<i32, &str> =
@@ -46,7 +46,7 @@ pub fn receive_neighbours(nics: &[Nic], patience: Duration, say: &dyn Fn(&str)) 
         {
             let known = heard.entry(nic).or_default();
             known.retain(|other| (&other.chassis, &other.port) != (&neighbour.chassis, &neighbour.port));
-            if known.len() < MOST {
+            if known.len() < MAXIMUM_NEIGHBORS {
                 known.push(neighbour);
             }
         }
@@ -55,7 +55,7 @@ pub fn receive_neighbours(nics: &[Nic], patience: Duration, say: &dyn Fn(&str)) 
         if matches!(leaves, LeafSearch::Both(_)) || began.elapsed() >= patience {
             return Ok(all);
         }
-        if said.elapsed() >= SAY {
+        if said.elapsed() >= PROGRESS_INTERVAL {
             said = Instant::now();
             say(&describe_search(&leaves));
         }
@@ -90,7 +90,7 @@ pub fn describe_search(leaves: &LeafSearch) -> String {
 fn collect_neighbours(nics: &[Nic], heard: &BTreeMap<&str, Vec<LldpNeighbour>>, sys: &Path) -> Vec<NicNeighbours> {
     let card = |nic: &Nic| NicNeighbours {
         nic: nic.name.clone(),
-        // The speed is -1 without a link.
+        // Without a link, the kernel reports the speed -1, which cannot be parsed here and becomes the default.
         speed: read_attribute(&sys.join("class/net").join(&nic.name).join("speed")).parse().unwrap_or_default(),
         neighbours: heard.get(nic.name.as_str()).cloned().unwrap_or_default(),
     };
@@ -106,7 +106,8 @@ fn stop_firmware_agents(nics: &[Nic], sys: &Path, say: &dyn Fn(&str)) {
         return;
     }
     if !debug.join("i40e").exists() {
-        let _ = ToolCommand::new("mount").args(["-t", "debugfs", "debugfs"]).arg(&debug).deadline(SAY).run();
+        let _ =
+            ToolCommand::new("mount").args(["-t", "debugfs", "debugfs"]).arg(&debug).deadline(PROGRESS_INTERVAL).run();
     }
     for nic in cards {
         let device = super::sysfs::read_link_name(&sys.join("class/net").join(&nic.name).join("device"));
@@ -175,7 +176,7 @@ fn receive_frame(socket: &OwnedFd, frame: &mut [u8]) -> io::Result<Option<(i32, 
     };
     let Ok(length) = usize::try_from(length) else {
         let error = io::Error::last_os_error();
-        // When an interface goes down, the kernel reports this error once to each socket.
+        // `NetworkDown` is not an error here: the kernel reports it once to each socket when an interface goes down.
         let passes = [ErrorKind::WouldBlock, ErrorKind::TimedOut, ErrorKind::Interrupted, ErrorKind::NetworkDown];
         return if passes.contains(&error.kind()) { Ok(None) } else { Err(error) };
     };
@@ -191,7 +192,7 @@ mod tests {
     use std::cell::RefCell;
 
     #[test]
-    fn firmware_is_told_to_leave_lldp_alone() {
+    fn stops_the_lldp_agents_of_nic_firmware() {
         let tree = FakeMachine::new();
         let nic = |name: &str, driver: &str| Nic { name: name.into(), driver: driver.into(), ..Nic::default() };
         tree.write("sys/devices/pci0000:00/0000:01:00.0/vendor", "0x8086\n");
@@ -209,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn which_card_has_heard_nothing_is_said() {
+    fn reports_nics_without_lldp_frames() {
         let texts = |all: &[&str]| all.iter().map(|one| (*one).to_owned()).collect::<Vec<_>>();
         for (leaves, words) in [
             (
@@ -240,7 +241,7 @@ mod tests {
     /// Two veth pairs act as cables to two leaves: the peer interfaces send the leaves' frames.
     #[test]
     #[ignore = "needs root: it makes network cards"]
-    fn root_both_leaves_are_heard_on_the_wire() {
+    fn root_receives_lldp_frames_of_both_leaves() {
         let ip = |words: &str| ToolCommand::new("ip").args(words.split(' ')).run().unwrap();
         let cards = ["dhlldp0", "dhlldp1"];
         for card in cards {

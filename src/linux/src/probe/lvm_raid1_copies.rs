@@ -32,13 +32,13 @@ pub(super) struct DmRaidSuperblock {
     events: u64,
     /// Bit set of the copies that had failed when this superblock was written, with one bit for each slot.
     failed: u64,
-    /// Whether the recovery of this copy is complete, so that it contains all data.
+    /// True if this copy is completely recovered and therefore contains all data.
     recovered: bool,
 }
 
 impl DmRaidSuperblock {
-    /// Parses a little-endian superblock: magic, features, number of copies, slot of this copy, and then the fields of
-    /// this type.
+    /// Parses a little-endian superblock. Magic, features, number of copies and slot of this copy precede the fields
+    /// that this type contains.
     fn parse(bytes: &[u8; 64]) -> Option<DmRaidSuperblock> {
         let word = |at: usize| bytes.get(at..at + 8)?.try_into().ok().map(u64::from_le_bytes);
         (bytes.starts_with(b"DmRd")).then_some(())?;
@@ -98,7 +98,7 @@ pub(super) fn read_superblocks(roots: &ProbeRoots, legs: &[VolumeCopy]) -> Vec<O
 
 /// Returns the segments of the volume with this name, in order. The volume may be hidden; lvm's report contains the
 /// name of a hidden volume in brackets.
-fn find_segments<'a>(row: &'a LvmReportRow, name: &str) -> impl Iterator<Item = &'a LvmReportSegment> {
+pub(super) fn find_segments<'a>(row: &'a LvmReportRow, name: &str) -> impl Iterator<Item = &'a LvmReportSegment> {
     let is = |found: &str| found == name || found.strip_prefix('[').and_then(|it| it.strip_suffix(']')) == Some(name);
     let uuid = row.lv.iter().find(|volume| is(&volume.lv_name)).map(|volume| volume.lv_uuid.as_str());
     let mut segments: Vec<&LvmReportSegment> =
@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn whole_are_copies_that_are_there_and_up_to_date() {
+    fn only_present_and_current_raid1_copies_are_complete() {
         let all = [leg(true), leg(true)];
         let old = |events| Some(DmRaidSuperblock { events, ..NEW });
         let without = |place: u64, events| Some(DmRaidSuperblock { events, failed: 1 << place, ..NEW });
@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn superblocks_as_the_kernel_writes_them() {
+    fn parses_dm_raid_superblocks_of_the_kernel() {
         let mut bytes = [0; 64];
         bytes[..8].copy_from_slice(b"DmRd\x01\0\0\0");
         bytes[16] = 0x20;

@@ -18,14 +18,14 @@ use uuid::Uuid;
 pub(crate) const MEMBERS: [&str; 3] = ["linux_raid_member", "isw_raid_member", "ddf_raid_member"];
 
 /// Time limit for mdadm. It is generous, because failing disks respond slowly.
-const DEADLINE: Duration = Duration::from_secs(60);
+const MDADM_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Metadata formats of firmware RAIDs.
 const FIRMWARE: [&str; 2] = ["imsm", "ddf"];
 const CONTAINER: &str = "container";
 
 /// Maximum number of lines of unparsable mdadm output that are reported.
-const SAID_LINES: usize = 5;
+const MAXIMUM_REPORTED_LINES: usize = 5;
 
 /// Superblock of a member.
 #[derive(Debug, PartialEq, Eq)]
@@ -66,7 +66,7 @@ fn examine_members(
     for device in devices {
         let none = |text: &str| {
             let said: Vec<&str> =
-                text.lines().map(str::trim).filter(|line| !line.is_empty()).take(SAID_LINES).collect();
+                text.lines().map(str::trim).filter(|line| !line.is_empty()).take(MAXIMUM_REPORTED_LINES).collect();
             format!("mdadm does not report an array for the member {device}: {output}", output = said.join(" | "))
         };
         match examine(device).and_then(|text| parse_superblock(&text).ok_or_else(|| none(&text))) {
@@ -82,7 +82,7 @@ fn examine_members(
 
 fn run_mdadm_examine(device: &DevicePath) -> Result<String, String> {
     require_plain_names(Path::new(device.as_str()))?;
-    let output = ToolCommand::new("mdadm").arg("--examine").arg(device).deadline(DEADLINE).run();
+    let output = ToolCommand::new("mdadm").arg("--examine").arg(device).deadline(MDADM_TIMEOUT).run();
     output.map(|output| output.stdout).map_err(|error| error.to_string())
 }
 
@@ -93,7 +93,7 @@ fn parse_superblock(text: &str) -> Option<MdSuperblock> {
         let found = text.lines().filter_map(|line| line.split_once(" : ")).find(|(key, _)| key.trim() == name);
         found.map(|(_, value)| value.trim())
     };
-    // For 0.90 and the firmware formats, mdadm prints the label UUID.
+    // For metadata 0.90 and firmware RAIDs, mdadm prints the UUID with the label `UUID`.
     let uuid = field("Array UUID").or_else(|| field("UUID"))?;
     let uuid = uuid.split_whitespace().next()?.replace(':', "").parse().ok()?;
     let metadata = parse_metadata_version(field("Magic").unwrap_or_default(), field("Version").unwrap_or_default());
@@ -107,7 +107,7 @@ fn parse_superblock(text: &str) -> Option<MdSuperblock> {
         metadata,
         raid_devices: field("Raid Devices").and_then(|text| text.parse().ok()).unwrap_or_default(),
         role: match field("Device Role") {
-            // A recovery offset means that data is still being copied to this member.
+            // A member with a recovery offset counts as a spare, because data is still being copied to it.
             Some(_) if field("Recovery Offset").is_some() => MemberRole::Spare,
             Some(role) => parse_role_1(role),
             None => text.lines().find_map(parse_role_090).unwrap_or(MemberRole::Spare),
@@ -152,7 +152,8 @@ fn writes_at_start(features: &str, version: &str) -> bool {
     features & (RESHAPE | JOURNAL | PPL) != 0 || version.starts_with("0.91")
 }
 
-/// Removes the home host from an array name. Examples: `any:root`, `storage-7:root  (local to host storage-7)` → `root`.
+/// Removes the home host from an array name. Examples: `any:root`, `storage-7:root  (local to host storage-7)` →
+/// `root`.
 fn strip_home_host(name: &str) -> String {
     let name = name.split("  (local to host").next().unwrap_or(name);
     name.split_once(':').map_or(name, |(_, name)| name).to_owned()
@@ -167,7 +168,8 @@ fn parse_metadata_version(magic: &str, version: &str) -> String {
     }
 }
 
-/// Parses a role of metadata 1.x: `Active device 0`, `spare`, `Replacement device 1`, `Journal`.
+/// Parses the role of a member in mdadm's output for metadata 1.x: `Active device 0`, `spare`, `Replacement device 1`,
+/// `Journal`.
 fn parse_role_1(text: &str) -> MemberRole {
     match text.strip_prefix("Active device ").map(str::parse) {
         Some(Ok(place)) => MemberRole::Active(place),
@@ -190,14 +192,14 @@ fn parse_role_090(line: &str) -> Option<MemberRole> {
     })
 }
 
-/// Parses the empty slots of metadata 1.x: `A.A ('A' == active, '.' == missing, 'R' == replacing)`.
+/// Parses the empty slots in mdadm's output for metadata 1.x: `A.A ('A' == active, '.' == missing, 'R' == replacing)`.
 fn parse_empty_slots_1(text: &str) -> Vec<u32> {
     let states = text.split(' ').next().unwrap_or_default();
     (0..).zip(states.chars()).filter(|(_, state)| *state == '.').map(|(place, _)| place).collect()
 }
 
-/// Parses a slot's line of metadata 0.90. Returns the number of the slot if the slot is empty, as in
-/// `   1     1       0        0        1      faulty removed`.
+/// Parses the line about a slot in mdadm's output for metadata 0.90. Returns the number of the slot if the slot is
+/// empty, as in ` 1 1 0 0 1 faulty removed`.
 fn parse_empty_slot_090(line: &str) -> Option<u32> {
     let mut words = line.split_whitespace();
     words.next()?.parse::<u32>().ok()?;

@@ -14,7 +14,7 @@ const IDENTIFY_BYTES: usize = 4096;
 
 /// Timeout of the command Identify. This command normally takes milliseconds. The timeout prevents a removed controller
 /// from blocking the inventory.
-const IDENTIFY_PATIENCE: Duration = Duration::from_secs(5);
+const IDENTIFY_TIMEOUT: Duration = Duration::from_secs(5);
 
 // Values of the Controller or Namespace Structure (CNS) field, which selects the data that Identify returns.
 const CNS_NAMESPACE: u32 = 0x00;
@@ -22,13 +22,13 @@ const CNS_CONTROLLER: u32 = 0x01;
 const CNS_ACTIVE: u32 = 0x02;
 const CNS_ALLOCATED: u32 = 0x10;
 
-// Opcodes of admin commands.
+// Opcodes of the admin commands that are used.
 pub(crate) const GET_LOG_PAGE: u8 = 0x02;
 const IDENTIFY: u8 = 0x06;
 pub(crate) const FORMAT_NVM: u8 = 0x80;
 pub(crate) const SANITIZE: u8 = 0x84;
 
-/// Admin command.
+/// Admin command for an NVMe controller.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct AdminCommand {
     pub opcode: u8,
@@ -86,7 +86,8 @@ pub(crate) fn send_admin_command(device: &File, admin: AdminCommand, data: &mut 
         timeout_ms: u32::try_from(admin.patience.as_millis()).unwrap_or(u32::MAX),
         ..ioctl::NvmeAdminCmd::default()
     };
-    // SAFETY: the kernel reads and writes `command`, and writes at most `data_bytes` to `address`, which is `data`.
+    // SAFETY: the kernel reads and writes `command`, and writes at most `data_bytes` bytes to `address`, which is
+    // `data`.
     match unsafe { ioctl::admin(device.as_raw_fd(), &mut command) }? {
         0 => Ok(()),
         status => Err(io::Error::other(describe_status(status))),
@@ -110,7 +111,8 @@ pub(crate) fn read_namespace_id(device: &File) -> io::Result<u32> {
 pub(crate) fn read_namespace(device: &File) -> io::Result<NvmeNamespace> {
     let id = read_namespace_id(device)?;
     let controller = identify(device, CNS_CONTROLLER, 0)?;
-    // Old controllers do not support these lists. If a list is missing, other namespaces are assumed to exist.
+    // Old controllers do not support the lists of active and allocated namespaces. If a list is missing, other
+    // namespaces are assumed to exist.
     let list = |cns| identify(device, cns, 0).ok().map(|data| parse_namespace_ids(&data));
     let allocated = if manages_namespaces(&controller) { list(CNS_ALLOCATED) } else { None };
     let alone = is_only_namespace(&controller, id, list(CNS_ACTIVE).as_deref(), allocated.as_deref());
@@ -122,7 +124,7 @@ fn identify(device: &File, cns: u32, namespace: u32) -> io::Result<Vec<u8>> {
     let mut data = vec![0; IDENTIFY_BYTES];
     send_admin_command(
         device,
-        AdminCommand { opcode: IDENTIFY, namespace, dword10: cns, patience: IDENTIFY_PATIENCE },
+        AdminCommand { opcode: IDENTIFY, namespace, dword10: cns, patience: IDENTIFY_TIMEOUT },
         &mut data,
     )?;
     Ok(data)
@@ -137,7 +139,8 @@ fn list_erase_methods(controller: &[u8], alone: bool) -> Vec<EraseMethod> {
     let attributes = read_u8(controller, 524);
     let format_is_ours = can_format && (alone || attributes & 0b11 == 0);
     let offers = [
-        // A sanitize operation always affects the whole subsystem.
+        // Sanitize is offered only if the namespace is the only one, because a sanitize operation affects the whole
+        // subsystem.
         (EraseMethod::NvmeSanitizeCrypto, alone && sanitize & 1 != 0),
         (EraseMethod::NvmeSanitizeBlock, alone && sanitize & 1 << 1 != 0),
         (EraseMethod::NvmeFormatCrypto, format_is_ours && attributes & 1 << 2 != 0),
@@ -227,12 +230,12 @@ mod tests {
     }
 
     #[test]
-    fn the_command_has_the_size_that_the_kernel_wants() {
+    fn nvme_command_has_the_size_of_the_kernel_structure() {
         assert_eq!(size_of::<ioctl::NvmeAdminCmd>(), 72);
     }
 
     #[test]
-    fn what_a_controller_can_is_in_four_fields() {
+    fn erase_methods_depend_on_controller_capabilities() {
         const FORMAT: (usize, u8) = (256, 0b10);
         let all_of_it: &[EraseMethod] = &[NvmeSanitizeCrypto, NvmeSanitizeBlock, NvmeFormatCrypto, NvmeFormat];
         type Case<'a> = (&'a str, &'a [(usize, u8)], bool, &'a [EraseMethod]);
@@ -254,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn a_format_that_hits_all_namespaces_is_never_offered_beside_another_one() {
+    fn format_of_all_namespaces_is_not_offered_with_siblings() {
         for attributes in 0..=u8::MAX {
             let asked = controller(&[(256, 0b10), (328, 0xff), (524, attributes)]);
             let hits_all = attributes & 0b11 != 0;
@@ -267,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn a_namespace_is_alone_only_when_that_is_known() {
+    fn namespace_counts_as_only_one_if_proven() {
         const MANY: (usize, u8) = (516, 32);
         const MANAGEMENT: (usize, u8) = (256, 0b1000);
         const SIBLINGS: (usize, u8) = (76, 0b10);
@@ -276,16 +279,16 @@ mod tests {
         type Case<'a> = (&'a str, &'a [(usize, u8)], Option<&'a [u32]>, Option<&'a [u32]>, bool);
         let cases: [Case; 11] = [
             ("there can be only one", &[(516, 1)], None, None, true),
-            ("one is there", &[MANY], one, None, true),
-            ("two are there", &[MANY], two, None, false),
+            ("one namespace exists", &[MANY], one, None, true),
+            ("two namespaces exist", &[MANY], two, None, false),
             ("no list", &[MANY], None, None, false),
             ("an empty list", &[MANY], Some(&[]), None, false),
-            ("one, another's", &[MANY], Some(&[2]), None, false),
+            ("one, of another controller", &[MANY], Some(&[2]), None, false),
             ("one, but another controller may have more", &[MANY, SIBLINGS], one, None, false),
             ("one attached, one exists", &[MANY, MANAGEMENT], one, one, true),
             ("the same with siblings", &[MANY, MANAGEMENT, SIBLINGS], one, one, true),
             ("one attached, two exist", &[MANY, MANAGEMENT], one, two, false),
-            ("it is not known how many exist", &[MANY, MANAGEMENT], one, None, false),
+            ("unknown number of namespaces", &[MANY, MANAGEMENT], one, None, false),
         ];
         for (name, bytes, active, allocated, expected) in cases {
             assert_eq!(is_only_namespace(&controller(bytes), 1, active, allocated), expected, "{name}");
@@ -293,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn the_format_is_kept_as_it_is() {
+    fn current_format_is_preserved() {
         let cases = [
             ((0x00, 0x00), 0x0000),
             ((0x03, 0x00), 0x0003),
@@ -310,20 +313,20 @@ mod tests {
     }
 
     #[test]
-    fn a_list_ends_at_its_first_zero() {
+    fn namespace_list_ends_at_the_first_zero() {
         assert_eq!(parse_namespace_ids(&[1, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 9, 0, 0, 0]), [1, 256]);
         assert_eq!(parse_namespace_ids(&[0; 4096]), Vec::<u32>::new());
         assert_eq!(parse_namespace_ids(&[1, 0, 0, 0]), [1]);
     }
 
     #[test]
-    fn a_refusal_has_its_status_in_words() {
+    fn nvme_status_is_described() {
         assert_eq!(describe_status(0x4002), "the controller returned status 0x002, invalid field");
         assert_eq!(describe_status(0x0281), "the controller returned status 0x281");
     }
 
     #[test]
-    fn a_file_is_no_nvme_disk() {
+    fn file_is_not_an_nvme_namespace() {
         let file = tempfile::tempfile().unwrap();
         assert!(read_namespace(&file).is_err());
     }

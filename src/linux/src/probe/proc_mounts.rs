@@ -39,8 +39,8 @@ pub fn parse_swaps(text: &str) -> Vec<String> {
     text.lines().skip(1).filter_map(|line| line.split_whitespace().next()).map(unescape_octal).collect()
 }
 
-/// Decodes the kernel's octal escapes of space, tab, newline and backslash, such as `\040` (mangle_path in
-/// fs/seq_file.c).
+/// Decodes the octal escapes with which the kernel prints space, tab, newline and backslash, such as `\040`
+/// (mangle_path in fs/seq_file.c).
 fn unescape_octal(text: &str) -> String {
     let bytes = text.as_bytes();
     let mut plain = Vec::with_capacity(bytes.len());
@@ -66,7 +66,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_line_of_mountinfo_is_read_whatever_its_optional_fields() {
+    fn mountinfo_line_is_parsed_with_any_optional_fields() {
         let expected = MountEntry {
             id: 36,
             parent: 35,
@@ -84,14 +84,14 @@ mod tests {
     }
 
     #[test]
-    fn swap_areas_come_after_the_heading() {
+    fn swap_areas_follow_the_heading() {
         let text = "Filename\tType\tSize\tUsed\tPriority\n/dev/sda3 partition 1 0 -2\n/swap\\040file file 1 0 -3\n";
         assert_eq!(parse_swaps(text), ["/dev/sda3", "/swap file"]);
         assert!(parse_swaps("").is_empty());
     }
 
     #[test]
-    fn escapes_are_undone() {
+    fn octal_escapes_are_decoded() {
         let cases = [
             ("/mnt", "/mnt"),
             ("a\\040b\\134c\\011", "a b\\c\t"),

@@ -43,8 +43,8 @@ impl FakeMachine {
         symlink(target, path).unwrap();
     }
 
-    /// Adds a disk at a path below `sys/devices`, and a sparse file of that size as its device node. `device` is the target of
-    /// the disk's `device` link, relative to the disk's directory.
+    /// Adds a disk at a path below `sys/devices`, and a sparse file of that size as its device node. `device` is the
+    /// target of the disk's `device` link, relative to the disk's directory.
     pub(super) fn disk(&self, place: &str, device: &str, size_bytes: u64) {
         let dir = format!("sys/devices/{place}");
         let name = place.rsplit('/').next().unwrap();
@@ -60,8 +60,7 @@ impl FakeMachine {
     }
 }
 
-/// Runs a tool. If the tool is missing, the test fails: if the test was skipped instead, the missing tool would go
-/// unnoticed.
+/// Runs a tool. A missing tool makes the test fail, because a skipped test would go unnoticed.
 pub(super) fn ran(tool: &str, args: &[&str]) {
     if let Err(error) = crate::process::ToolCommand::new(tool).args(args).run() {
         panic!("{error}");

@@ -13,19 +13,19 @@ use uuid::Uuid;
 
 /// Description of a component type.
 struct ComponentKind {
-    /// TYPE reported by libblkid.
+    /// Type of the component as reported by libblkid (TYPE).
     signature: &'static str,
-    /// Description of the object that the components form.
+    /// Description, for messages, of the object that the components form together.
     whole: &'static str,
     id: ObjectIdSource,
     role: ComponentRole,
-    /// Condition under which the device is a component.
+    /// Condition, in addition to the type, under which the device is a component.
     when: ComponentCondition,
 }
 
-/// Location of the object's ID.
+/// Location of the ID of the object to which the component belongs.
 enum ObjectIdSource {
-    /// UUID reported by libblkid.
+    /// The ID is the UUID that libblkid reports.
     Signature,
     /// Binary UUID of 16 bytes at this offset; invalid if all bytes are zero.
     Bytes(u64),
@@ -52,7 +52,7 @@ const JOURNAL: &str = "filesystem and its external journal";
 /// cache. Stratis: the pool UUID in the static header. BlueStore: the UUID in the text of the label, which is the same
 /// on data, DB and WAL devices. ZFS: the UUID of the pool, as reported by libblkid; the members of the pool are in
 /// nested lists, which are not parsed.
-const KINDS: [ComponentKind; 10] = [
+const COMPONENT_TYPES: [ComponentKind; 10] = [
     component_kind(
         "ext2",
         JOURNAL,
@@ -116,7 +116,7 @@ const KINDS: [ComponentKind; 10] = [
 /// Filesystems that record the number of their devices in the superblock. Each entry contains the offset and the length
 /// of that field in bytes. The fields are `num_devices` of btrfs' `struct btrfs_super_block` (little-endian), and
 /// `nr_devices` of bcachefs' `struct bch_sb`.
-const COUNTED: [(&str, u64, usize); 2] = [("btrfs", 0x10000 + 0x88, 8), ("bcachefs", 4096 + 123, 1)];
+const DEVICE_COUNT_FIELDS: [(&str, u64, usize); 2] = [("btrfs", 0x10000 + 0x88, 8), ("bcachefs", 4096 + 123, 1)];
 
 const fn component_kind(
     signature: &'static str,
@@ -154,7 +154,7 @@ pub(super) fn read_components(roots: &ProbeRoots, inventory: &Inventory) -> Vec<
 type ReadBytes<'a> = &'a dyn Fn(u64, usize) -> Option<Vec<u8>>;
 
 fn find_components(device: &DevicePath, signature: &DeviceSignature, bytes: ReadBytes) -> Vec<SpanningComponent> {
-    let kinds = KINDS.iter().filter(|kind| kind.signature == signature.kind && kind.when.is_met(bytes));
+    let kinds = COMPONENT_TYPES.iter().filter(|kind| kind.signature == signature.kind && kind.when.is_met(bytes));
     let parts = kinds.filter_map(|kind| {
         let (whole, id) = (kind.whole.to_owned(), kind.id.read_id(signature, bytes)?);
         Some(SpanningComponent { device: device.clone(), kind: signature.kind.clone(), whole, id, role: kind.role })
@@ -172,7 +172,7 @@ fn find_counted_component(
     signature: &DeviceSignature,
     bytes: ReadBytes,
 ) -> Option<SpanningComponent> {
-    let (kind, at, length) = COUNTED.into_iter().find(|(kind, ..)| *kind == signature.kind)?;
+    let (kind, at, length) = DEVICE_COUNT_FIELDS.into_iter().find(|(kind, ..)| *kind == signature.kind)?;
     let mut count = [0; 8];
     count[..length].copy_from_slice(&bytes(at, length)?);
     let count = Some(u64::from_le_bytes(count)).filter(|count| *count > 1)?;
@@ -270,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn each_kind_tells_what_it_is_a_part_of() {
+    fn every_component_type_yields_its_object_and_role() {
         let id = Uuid::parse_str(WHOLE).unwrap();
         let id = id.as_bytes().as_slice();
         let hex = WHOLE.replace('-', "");
@@ -321,7 +321,7 @@ mod tests {
 
     /// The filesystem is created by mkfs.xfs. libblkid does not report a UUID for its log.
     #[test]
-    fn an_xfs_is_tied_to_its_external_log_and_misses_its_realtime_device() {
+    fn xfs_refers_to_its_external_log_and_realtime_device() {
         use super::super::simulated_machine::{FakeMachine, ran};
         let tree = FakeMachine::new();
         for (name, size_mib) in [("sda", 400), ("sdb", 70), ("sdc", 100)] {

@@ -20,8 +20,8 @@ pub(super) fn read_stacked_devices(roots: &ProbeRoots, users: &DeviceUsers) -> R
     Ok(stacked)
 }
 
-/// Returns the type of a stacked device; `None` for other devices. A disk below bcache has a `bcache` directory too, so
-/// the name of the device is checked as well.
+/// Returns the type of a stacked device; `None` for other devices. A disk below bcache also has a `bcache` directory,
+/// so the name of the device is checked in addition.
 fn detect_kind(name: &str, dir: &Path) -> Option<StackedDeviceKind> {
     if name.starts_with("md") && dir.join("md").is_dir() {
         return Some(StackedDeviceKind::Array);
@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn an_overlay_has_nothing_of_what_it_lies_on_and_no_memory_below() {
+    fn overlay_has_no_signatures_and_no_loop_device_below() {
         let tree = FakeMachine::new();
         mapped(&tree, "dm-0", "253:0", "drophammer-overlay-sda1", "drophammer-overlay-sda1");
         tree.write("sys/block/dm-0/slaves/loop3", "");
@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn an_array_with_partitions_and_volumes_on_it() {
+    fn array_with_partitions_and_volumes_is_read() {
         let tree = FakeMachine::new();
         stack(&tree, "md127", "9:127", &["sda2", "sdb2"], 64 * MIB);
         tree.write("sys/block/md127/md/array_state", "clean\n");
@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn kinds_of_mapped_devices() {
+    fn types_of_mapped_devices_are_recognized() {
         let tree = FakeMachine::new();
         let cases = [
             ("LVM-x", StackedDeviceKind::Volume),
@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_run_is_listed_when_it_holds_something() {
+    fn inactive_devices_are_listed_if_they_have_members() {
         let tree = FakeMachine::new();
         stack(&tree, "md126", "9:126", &["sda"], 0);
         stack(&tree, "md127", "9:127", &[], 0);
@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn a_suspended_device_is_not_read() {
+    fn suspended_device_is_not_read() {
         let tree = FakeMachine::new();
         mapped(&tree, "dm-0", "253:0", "vg00-root", "LVM-abc");
         ran("mkswap", &[tree.path("dev/dm-0").to_str().unwrap()]);

@@ -42,7 +42,7 @@ pub(crate) fn read_proc_file(roots: &ProbeRoots, name: &str) -> Result<String> {
 }
 
 /// Reads a sysfs attribute without padding and control characters, since firmware and disks may supply arbitrary bytes.
-/// Returns an empty text if the attribute does not exist.
+/// Returns an empty string if the attribute does not exist.
 pub(crate) fn read_attribute(path: &Path) -> String {
     let bytes = std::fs::read(path).unwrap_or_default();
     to_printable(&bytes)
@@ -80,7 +80,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn text_of_devices_is_made_printable() {
+    fn device_text_is_sanitized() {
         let cases: [(&[u8], &str); 4] =
             [(b"  QEMU HARDDISK \n", "QEMU HARDDISK"), (b"S45N\x00\x00", "S45N"), (b"\x1b[2Jred", "[2Jred"), (b"", "")];
         for (bytes, expected) in cases {

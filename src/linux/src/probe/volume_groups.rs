@@ -1,16 +1,18 @@
 //! LVM volume groups as described by the metadata on their physical volumes, read by a single `lvm fullreport`. Volumes
 //! need not be active, and this module does not activate any.
 
+mod activation_obstacles;
 mod allocation;
+mod volume_ranges;
 
 use super::lvm_raid1_copies;
 use super::sysfs::{ProbeRoots, format_device_number, list_names, read_attribute, read_link_name};
 use crate::process::ToolCommand;
+use activation_obstacles::{find_closed_reason, find_entanglement};
 use allocation::{PhysicalSegment, build_allocation};
 use model::device_name::{DevicePath, KernelName};
 use model::inventory::{
-    HAS_SNAPSHOT, Inventory, LvmLogicalVolume, LvmPhysicalVolume, LvmVolumeGroup, SHARED_GROUP, StackedDeviceKind,
-    UnassignedDevices, VolumeHealth,
+    Inventory, LvmLogicalVolume, LvmPhysicalVolume, LvmVolumeGroup, StackedDeviceKind, UnassignedDevices, VolumeHealth,
 };
 use serde::Deserialize;
 use std::collections::BTreeSet;
@@ -23,14 +25,14 @@ pub(crate) const MEMBER: &str = "LVM2_member";
 
 /// LVM configuration for read-only commands: LVM then writes nothing, contacts no daemon, and filters out no devices
 /// (lvm.conf(5)).
-pub(crate) const LOOK: &str = "devices{use_devicesfile=0 hints=\"none\" scan_lvs=1 filter=[\"a|.*|\"] global_filter=[\"a|.*|\"] \
+pub(crate) const READ_CONFIG: &str = "devices{use_devicesfile=0 hints=\"none\" scan_lvs=1 filter=[\"a|.*|\"] global_filter=[\"a|.*|\"] \
     obtain_device_list_from_udev=0} global{metadata_read_only=1} backup{backup=0 archive=0} activation{monitoring=0}";
 
 /// Prefix of the device-mapper UUIDs that drophammer assigns to read-only mappings of volumes.
 pub(crate) const COPY: &str = "drophammer-";
 
 /// Time limit for lvm. It is generous, because failing disks respond slowly.
-const DEADLINE: Duration = Duration::from_secs(120);
+const LVM_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// Maximum size of lvm's report in bytes. A truncated report cannot be used. A linear volume takes about 0.5 KiB of the
 /// report, and a raid1 volume with its copies about 2.5 KiB.
@@ -51,8 +53,8 @@ pub(super) fn read_groups(roots: &ProbeRoots, inventory: &Inventory) -> (Vec<Lvm
             let whole = |row: &LvmReportRow, name: &str| {
                 let legs = lvm_raid1_copies::find_copies(row, name);
                 let superblocks = lvm_raid1_copies::read_superblocks(roots, &legs);
-                // A volume without superblocks was never activated and does not contain data yet, so all its copies are
-                // complete.
+                // If no copy of a raid1 volume has a superblock, the volume was never activated and does not contain
+                // data yet, so all its copies count as complete.
                 let fresh = superblocks.iter().all(Option::is_none) && legs.iter().all(|leg| leg.data.is_some());
                 (
                     if fresh { legs.len() } else { lvm_raid1_copies::find_complete_copies(&legs, &superblocks).len() },
@@ -138,12 +140,12 @@ pub(super) struct LvmReportGroup {
     vg_tags: String,
     #[serde(default)]
     vg_free: String,
-    /// Not empty if the group was exported by vgexport(8).
+    /// Text that is not empty if the group was exported by vgexport(8).
     #[serde(default)]
     vg_exported: String,
     #[serde(default)]
     vg_systemid: String,
-    /// Permissions: `writeable` or `read-only`.
+    /// Permissions of the group: `writeable` or `read-only`.
     #[serde(default)]
     vg_permissions: String,
     /// Lock type of the group; not empty if lvmlockd(8) or clvmd manages the group.
@@ -167,7 +169,7 @@ pub(super) struct LvmReportPhysical {
     /// Offset of the first extent of the physical volume.
     #[serde(default)]
     pub pe_start: String,
-    /// `allocatable` or empty.
+    /// `allocatable` if volumes can be allocated on the physical volume; otherwise empty.
     #[serde(default)]
     pv_allocatable: String,
 }
@@ -189,7 +191,7 @@ pub(super) struct LvmReportVolume {
     /// Roles of the volume, such as `public,origin,thickorigin`.
     #[serde(default)]
     lv_role: String,
-    /// Not empty while pvmove(8) is moving the volume.
+    /// Text that is not empty while pvmove(8) is moving the volume.
     #[serde(default)]
     lv_allocation_locked: String,
 }
@@ -215,8 +217,8 @@ pub(super) const GROUP_FIELDS: &str = "vg_uuid,vg_name,vg_extent_size,vg_tags,vg
 pub(super) fn read_report() -> Result<LvmReport, String> {
     // Locks are not used, because nothing is written. `--foreign` includes groups of other hosts (system ID). `--all`
     // includes hidden volumes, such as the copies of a raid1 volume.
-    let lvm = ToolCommand::new("lvm").args(["fullreport", "--all", "--config", LOOK, "--nolocking", "--foreign"]);
-    let lvm = lvm.args(["--reportformat", "json", "--units", "b", "--nosuffix"]);
+    let lvm = ToolCommand::new("lvm").args(["fullreport", "--all", "--config", READ_CONFIG, "--nolocking"]);
+    let lvm = lvm.args(["--foreign", "--reportformat", "json", "--units", "b", "--nosuffix"]);
     let fields = [
         ["--configreport", "vg", "-o", GROUP_FIELDS],
         ["--configreport", "pv", "-o", "pv_uuid,pv_name,pv_size,pe_start,pv_allocatable"],
@@ -229,7 +231,7 @@ pub(super) fn read_report() -> Result<LvmReport, String> {
         ["--configreport", "seg", "-o", "lv_uuid,segtype,stripes,seg_start_pe,seg_size_pe,devices"],
         ["--configreport", "pvseg", "-o", "pv_uuid,pvseg_size,segtype"],
     ];
-    run_report(lvm.args(fields.concat()).env("DM_DISABLE_UDEV", "1").deadline(DEADLINE))
+    run_report(lvm.args(fields.concat()).env("DM_DISABLE_UDEV", "1").deadline(LVM_TIMEOUT))
 }
 
 fn run_report(lvm: ToolCommand) -> Result<LvmReport, String> {
@@ -237,9 +239,9 @@ fn run_report(lvm: ToolCommand) -> Result<LvmReport, String> {
     serde_json::from_str(&output.stdout).map_err(|error| format!("cannot parse the report of lvm: {error}"))
 }
 
-/// Converts lvm's report. `active` returns the kernel name of an active volume for its UUIDs. `path` converts lvm's
-/// path of a device to the path in the inventory. `whole` returns how many copies of a raid1 volume are complete, and
-/// how many exist.
+/// Converts lvm's report. `active` returns the kernel name of an active volume for its UUIDs. `path` converts a device
+/// path printed by lvm to the path in the inventory. `whole` returns how many copies of a raid1 volume are complete,
+/// and how many exist.
 fn build_groups(
     report: LvmReport,
     active: &impl Fn(&str, &str) -> Option<KernelName>,
@@ -250,16 +252,17 @@ fn build_groups(
     for row in report.report {
         let Some(group) = row.vg.first() else { continue };
         let volume = |volume: &LvmReportVolume| {
-            // A volume that was extended may have several segments.
+            // An extended volume may have several segments; the one with the most stripes determines the type.
             let segments = row.seg.iter().filter(|segment| segment.lv_uuid == volume.lv_uuid);
             let widest = segments.max_by_key(|segment| parse_number::<u32>(&segment.stripes));
             let kind = widest.map(|segment| segment.segtype.as_str()).unwrap_or_default();
-            // For a snapshot, lvm reports the segment type of the space that holds its changes.
+            // For a snapshot, lvm reports the segment type of the space that holds its changes, not `snapshot`.
             let snapshot = !volume.origin.is_empty() && ["linear", "striped"].contains(&kind);
             LvmLogicalVolume {
                 running: active(&group.vg_uuid, &volume.lv_uuid),
                 health: determine_health(&row, volume, kind, whole),
                 entangled: find_entanglement(volume).map(str::to_owned),
+                ranges: volume_ranges::find_volume_ranges(&row, &volume.lv_name, kind),
                 name: volume.lv_name.clone(),
                 uuid: volume.lv_uuid.clone(),
                 size_bytes: parse_number(&volume.lv_size),
@@ -267,7 +270,7 @@ fn build_groups(
                 stripes: widest.map(|segment| parse_number(&segment.stripes)).unwrap_or_default(),
             }
         };
-        // Hidden volumes have names in brackets.
+        // Hidden volumes are skipped: lvm prints their names in brackets.
         let volumes = row.lv.iter().filter(|volume| !volume.lv_name.starts_with('[')).map(volume).collect();
         let physical = row.pv.iter().map(|physical| LvmPhysicalVolume {
             device: path(&physical.pv_name),
@@ -281,6 +284,7 @@ fn build_groups(
             free_bytes: group.vg_free.parse().ok(),
             tags: group.vg_tags.split(',').filter(|tag| !tag.is_empty()).map(str::to_owned).collect(),
             physical: physical.collect(),
+            hidden: volume_ranges::find_hidden_volumes(&row),
             volumes,
             closed: find_closed_reason(group),
             allocation: build_allocation(&row, group),
@@ -288,42 +292,6 @@ fn build_groups(
     }
     groups.sort_by(|a, b| (&a.name, &a.uuid).cmp(&(&b.name, &b.uuid)));
     groups
-}
-
-/// Returns why the group cannot be activated in the ramdisk; `None` if it can be activated. The ramdisk has no system
-/// ID (lvmsystemid(7)) and no lock manager (lvmlockd(8)).
-fn find_closed_reason(group: &LvmReportGroup) -> Option<String> {
-    let lock = if group.vg_lock_type.is_empty() { &group.vg_clustered } else { &group.vg_lock_type };
-    if !lock.is_empty() && lock != "none" {
-        return Some(format!(
-            "{SHARED_GROUP} (lock type {lock}), but the ramdisk does not run a lock manager: make the group local in \
-             the installed system with `vgchange --lock-type none`"
-        ));
-    }
-    match (group.vg_exported.is_empty(), group.vg_systemid.as_str()) {
-        (false, _) => Some("the volume group is exported: run `vgimport` in the installed system".to_owned()),
-        (true, "") => None,
-        (true, owner) => Some(format!(
-            "the volume group belongs to the host with the system ID \"{owner}\": remove the system ID with `vgchange --systemid \"\"`"
-        )),
-    }
-}
-
-/// Returns why the volume cannot be activated alone; `None` if it can be activated alone. An origin is activated
-/// together with its snapshots. Activating a volume with a pending merge starts the merge; until the merge is complete,
-/// the origin's extents do not contain the current content. Activating a volume that is being moved continues the move.
-/// Only the attributes that this function reads distinguish such volumes from linear volumes.
-fn find_entanglement(volume: &LvmReportVolume) -> Option<&'static str> {
-    match () {
-        () if volume.lv_attr.starts_with(['O', 'S']) => {
-            Some("is part of a snapshot merge, and LVM would continue the merge if the volume was activated")
-        }
-        () if !volume.lv_allocation_locked.is_empty() => {
-            Some("is being moved, and LVM would continue the move if the volume was activated")
-        }
-        () if volume.lv_role.split(',').any(|role| role == "origin") => Some(HAS_SNAPSHOT),
-        () => None,
-    }
 }
 
 /// Returns the health of a volume. For a raid1 volume, the superblocks of its copies determine the health; for volumes
@@ -363,7 +331,7 @@ pub(super) fn parse_number<T: std::str::FromStr + Default>(text: &str) -> T {
     text.parse().unwrap_or_default()
 }
 
-/// Concatenates the UUIDs of the group and the volume without dashes. LVM uses this text in device-mapper UUIDs.
+/// Concatenates the UUIDs of the group and the volume without dashes. LVM uses this format in device-mapper UUIDs.
 pub(super) fn join_uuids(group: &str, volume: &str) -> String {
     format!("{group}{volume}").replace('-', "")
 }
@@ -383,7 +351,7 @@ fn index_active_volumes(sys: &Path) -> impl Fn(&str, &str) -> Option<KernelName>
     }
 }
 
-/// Returns the inventory's path of a device, for which lvm may print any of its paths; `None` for a missing device
+/// Returns the path of a device in the inventory. lvm may print any path of the device. `None` for a missing device
 /// (`[unknown]`).
 fn resolve_device_path(roots: &ProbeRoots, inventory: &Inventory, path: &str) -> Option<DevicePath> {
     let node = path.strip_prefix("/dev/")?;

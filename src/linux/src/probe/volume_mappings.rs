@@ -49,8 +49,8 @@ pub(crate) fn find_volume_mappings(group: &LvmVolumeGroup) -> Result<Vec<VolumeM
 }
 
 /// Returns whether an inactive volume must be made readable by a mapping, because LVM cannot activate it without
-/// writing. The extents of a snapshot's origin contain the current content and can be mapped. While a merge is pending,
-/// part of the current content is in the snapshot, so the origin is not mapped.
+/// writing. The extents of a snapshot's origin contain the current content, and can be mapped. While a merge is
+/// pending, part of this content is in the snapshot, so the origin is not mapped.
 pub(crate) fn needs_mapping(group: &LvmVolumeGroup, volume: &LvmLogicalVolume) -> bool {
     let is_origin = volume.entangled.as_deref() == Some(HAS_SNAPSHOT);
     let is_closed = group.closed.is_some() && volume.entangled.is_none();
@@ -67,7 +67,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn mapped_are_volumes_whose_content_is_known_without_a_write() {
+    fn volumes_that_cannot_be_activated_safely_are_mapped() {
         let cases = [
             // Columns: type, entangled, closed group, mapped.
             ("linear", None, false, false),

@@ -43,7 +43,8 @@ impl BackgroundProcess {
     /// Returns the exit status of the process; `None` while the process runs.
     pub fn poll_exit(&mut self) -> Option<CommandError> {
         let status = self.child.try_wait().ok().flatten()?;
-        // The last lines may not have been read yet.
+        // The process has exited, but its last lines of output might not have been read yet, so the readers are given
+        // time to finish.
         for reader in self.readers.drain(..) {
             reader.finish(Duration::from_secs(2));
         }
@@ -82,7 +83,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_watched_and_its_end_is_told_with_its_last_words() {
+    fn output_is_watched_and_exit_reported_with_last_lines() {
         // All lines are written to one stream, because lines in two streams have no defined order.
         let (mut running, said) = shell("echo one >&2; read line; echo two >&2; exit 3");
         assert_eq!(said.iter().collect::<Vec<_>>(), ["one", "two"]);
@@ -96,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn it_goes_on_until_it_is_ended() {
+    fn process_runs_until_terminated() {
         let (mut running, said) = shell("trap 'echo asked; exit 0' TERM; echo ready; while :; do sleep 0.05; done");
         assert_eq!(said.recv().as_deref(), Ok("ready"));
         assert!(running.poll_exit().is_none());
@@ -105,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn who_does_not_listen_is_killed() {
+    fn process_that_ignores_sigterm_is_killed() {
         let (running, said) = shell("trap '' TERM; echo ready; while :; do sleep 0.05; done");
         assert_eq!(said.recv().as_deref(), Ok("ready"));
         running.terminate(Duration::from_millis(100));

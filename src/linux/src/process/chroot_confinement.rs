@@ -15,7 +15,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 /// Capabilities that are removed: CAP_SYS_PTRACE and CAP_MKNOD of linux/capability.h.
-const TAKEN_AWAY: [libc::c_ulong; 2] = [19, 27];
+const REMOVED_CAPABILITIES: [libc::c_ulong; 2] = [19, 27];
 
 /// Parameters of [`super::ToolCommand::confined`].
 pub(crate) struct Confinement {
@@ -56,7 +56,7 @@ impl Confinement {
             }
             nix::unistd::chroot(root.as_c_str())?;
             nix::unistd::chdir(folder.as_c_str())?;
-            for capability in TAKEN_AWAY {
+            for capability in REMOVED_CAPABILITIES {
                 // SAFETY: PR_CAPBSET_DROP takes a number.
                 nix::errno::Errno::result(unsafe { libc::prctl(libc::PR_CAPBSET_DROP, capability, 0, 0, 0) })?;
             }

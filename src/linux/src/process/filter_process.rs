@@ -21,7 +21,7 @@ impl FilterProcess {
         let (program, args) = argv.split_first().ok_or(io::ErrorKind::InvalidInput)?;
         let mut command = Command::new(program);
         command.args(args).stdin(Stdio::piped()).stdout(Stdio::piped());
-        // Signals from the terminal are meant for this process only.
+        // The program gets its own process group, because signals from the terminal are meant for the parent only.
         command.process_group(0);
         let started = {
             let _alone = lock_mutex(&STARTING);
@@ -48,7 +48,7 @@ impl FilterProcess {
 
 impl Drop for FilterProcess {
     fn drop(&mut self) {
-        // Fails if the process has already exited, which is not an error.
+        // An error is ignored: killing fails only if the process has already exited.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

@@ -18,7 +18,7 @@ pub(crate) type LineWatcher = Arc<dyn Fn(&str) + Send + Sync>;
 #[derive(Default)]
 pub(crate) struct CapturedText {
     pub text: String,
-    /// Whether the pipe was read to its end and nothing was dropped.
+    /// True if the pipe was read to its end and nothing was dropped.
     pub whole: bool,
 }
 
@@ -63,8 +63,8 @@ pub(crate) fn read_lines(
             }
             let raw = String::from_utf8_lossy(&line);
             if let Ok(mut collected) = collected.lock() {
-                // If a line exceeds the limit, all later lines are dropped too, because a gap in the middle of the text
-                // would go unnoticed.
+                // If a line would make the text longer than the limit, this line and all later lines are dropped:
+                // dropping only this line would leave an unnoticed gap in the text.
                 dropped |= collected.text.len() + raw.len() > limit;
                 if !dropped {
                     collected.text.push_str(&raw);

@@ -6,8 +6,8 @@ use nix::libc;
 use nix::unistd::{Gid, Uid, setgroups, setresgid, setresuid};
 use std::io;
 
-/// User and group ID of unprivileged processes. Debian reserves this number, so that no other user has this ID.
-pub const NOBODY_ELSE: u32 = 65_432;
+/// User and group ID of unprivileged processes. Debian reserves this number, so no other user has this ID.
+pub const SANDBOX_ID: u32 = 65_432;
 
 /// Switches to the unprivileged user and group. Only root can do this.
 ///
@@ -15,7 +15,7 @@ pub const NOBODY_ELSE: u32 = 65_432;
 /// Returns an error if the kernel refuses the change. In this case, the process must not continue.
 pub(crate) fn drop_user() -> io::Result<()> {
     setgroups(&[]).map_err(|error| describe_failure("drop the supplementary groups", error))?;
-    let (uid, gid) = (Uid::from_raw(NOBODY_ELSE), Gid::from_raw(NOBODY_ELSE));
+    let (uid, gid) = (Uid::from_raw(SANDBOX_ID), Gid::from_raw(SANDBOX_ID));
     setresgid(gid, gid, gid).map_err(|error| describe_failure("change the group ID", error))?;
     setresuid(uid, uid, uid).map_err(|error| describe_failure("change the user ID", error))
 }

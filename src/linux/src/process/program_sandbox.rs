@@ -4,7 +4,7 @@
 //!
 //! Unlike workers (`worker_sandbox`), the sandboxed process may start other programs.
 
-use super::privilege_drop::{self, NOBODY_ELSE, describe_failure};
+use super::privilege_drop::{self, SANDBOX_ID, describe_failure};
 use nix::errno::Errno;
 use nix::libc;
 use nix::mount::{MsFlags, mount};
@@ -91,7 +91,7 @@ type SeccompRules = BTreeMap<i64, Vec<SeccompRule>>;
 
 /// File visible inside the sandbox.
 pub(crate) struct SandboxFile<'a> {
-    /// Absolute path.
+    /// Absolute path of the file in the sandbox.
     pub path: PathBuf,
     pub executable: bool,
     pub content: &'a [u8],
@@ -123,7 +123,7 @@ pub(crate) fn enter_sandbox(files: &[SandboxFile]) -> io::Result<()> {
         ForkResult::Child => {}
         ForkResult::Parent { child } => match waitpid(child, None)? {
             WaitStatus::Exited(_, code) => process::exit(code),
-            // Shells also report signals with this exit code.
+            // If a signal has killed the process, the exit code is 128 plus the number of the signal, as in shells.
             WaitStatus::Signaled(_, signal, _) => process::exit(128 + signal as i32),
             _ => process::exit(1),
         },
@@ -155,8 +155,8 @@ fn enter_user_namespace(apart: CloneFlags) -> io::Result<()> {
         .map_err(|error| describe_failure("create namespaces as an unprivileged user", error))?;
     // A group can be mapped only after setgroups(2) is disabled (user_namespaces(7)).
     fs::write("/proc/self/setgroups", "deny")?;
-    fs::write("/proc/self/uid_map", format!("{NOBODY_ELSE} {uid} 1"))?;
-    fs::write("/proc/self/gid_map", format!("{NOBODY_ELSE} {gid} 1"))
+    fs::write("/proc/self/uid_map", format!("{SANDBOX_ID} {uid} 1"))?;
+    fs::write("/proc/self/gid_map", format!("{SANDBOX_ID} {gid} 1"))
 }
 
 /// Builds the new root and changes into it.
@@ -219,7 +219,7 @@ fn write_sandbox_file(root: &Path, file: &SandboxFile) -> io::Result<()> {
 
 /// Sets attributes of a mount and of all mounts below it, which requires Linux 5.12.
 fn set_mount_attributes(mount_point: &Path, attributes: u64) -> io::Result<()> {
-    // Attributes to set, to clear, propagation, and user namespace.
+    // The four fields are the attributes to set, the attributes to clear, the propagation type, and a user namespace.
     let wanted = [attributes, 0, 0, 0];
     let path = std::ffi::CString::new(mount_point.as_os_str().as_encoded_bytes())?;
     let size = size_of_val(&wanted);

@@ -16,7 +16,7 @@ fn output_is_returned_and_watched() {
 }
 
 #[test]
-fn the_error_has_argv_code_and_last_words() {
+fn error_contains_command_exit_code_and_last_lines() {
     let error = ToolCommand::new("sh").args(["-c", "echo 'disk is on fire' >&2; exit 3"]).run().unwrap_err();
     assert_eq!(
         error.to_string(),
@@ -25,14 +25,14 @@ fn the_error_has_argv_code_and_last_words() {
 }
 
 #[test]
-fn a_missing_program_is_named() {
+fn missing_program_is_named() {
     let error = ToolCommand::new("no-such-tool").run().unwrap_err();
     assert!(error.to_string().starts_with("`no-such-tool` could not be started"), "{error}");
     assert_eq!(find_missing_tools(&["sh", "no-such-tool"]), ["no-such-tool"]);
 }
 
 #[test]
-fn a_check_before_the_start_can_forbid_it() {
+fn check_before_start_can_forbid_the_start() {
     let run = |allowed: bool| {
         let check = move || if allowed { Ok(()) } else { Err(std::io::Error::other("still busy")) };
         ToolCommand::new("echo").arg("started").check_before_start(check).run()
@@ -42,7 +42,7 @@ fn a_check_before_the_start_can_forbid_it() {
 }
 
 #[test]
-fn the_deadline_ends_the_process_and_its_children() {
+fn deadline_ends_the_process_and_its_children() {
     let began = Instant::now();
     let error = ToolCommand::new("sh")
         .args(["-c", "echo waiting; sleep 60 & sleep 60"])
@@ -55,7 +55,7 @@ fn the_deadline_ends_the_process_and_its_children() {
 }
 
 #[test]
-fn what_the_kernel_warned_of_stands_beside_the_deadline() {
+fn deadline_error_contains_kernel_warnings() {
     let warnings = vec!["nvme nvme1: I/O 684 QID 1 timeout, reset controller".to_owned()];
     let end = ProcessFailure::Deadline { limit: Duration::from_secs(120), warnings };
     let error = CommandError { argv: "lvm pvs".to_owned(), end, tail: vec!["one".to_owned()] };
@@ -67,18 +67,18 @@ fn what_the_kernel_warned_of_stands_beside_the_deadline() {
 }
 
 #[test]
-fn stdin_is_empty_so_a_prompt_cannot_wait() {
+fn stdin_is_empty() {
     assert_eq!(ToolCommand::new("cat").run().unwrap().stdout, "");
 }
 
 #[test]
-fn what_is_kept_of_the_output_is_bounded() {
+fn captured_output_is_limited() {
     let output = ToolCommand::new("sh").args(["-c", "yes | head -c 4000000"]).run().unwrap();
     assert!((OUTPUT_BYTES - 4096..=OUTPUT_BYTES).contains(&output.stdout.len()), "{}", output.stdout.len());
 }
 
 #[test]
-fn what_must_be_whole_is_whole_or_an_error() {
+fn required_output_is_complete_or_an_error() {
     let said = |limit: usize| {
         ToolCommand::new("sh").args(["-c", "yes | head -c 4000000"]).require_complete_output(limit).run()
     };
@@ -94,7 +94,7 @@ fn what_must_be_whole_is_whole_or_an_error() {
 }
 
 #[test]
-fn a_message_without_the_output_of_the_program_describes_the_failure() {
+fn message_without_program_output_describes_the_failure() {
     let failed = |end| {
         let tail = vec!["hunter2".to_owned(), "exited with 5: hunter2".to_owned()];
         let error = CommandError { argv: "sh -c x".to_owned(), end, tail };

@@ -40,7 +40,7 @@ impl WorkerJob {
 /// Time within which a worker must exit after its socket was closed.
 const LAST_MOMENT: Duration = Duration::from_secs(2);
 
-const LAST_WORDS_BYTES: u64 = 2000;
+const MAXIMUM_STDERR_BYTES: u64 = 2000;
 
 /// Sandboxed worker process, which is killed when this value is dropped.
 pub struct WorkerProcess(Child);
@@ -54,7 +54,7 @@ impl WorkerProcess {
         let mut command = Command::new(PROGRAM);
         command.arg(job.argument()).env_clear().current_dir("/");
         command.stdin(socket).stdout(Stdio::null()).stderr(Stdio::piped());
-        // Signals from the terminal are meant for this process only.
+        // The worker gets its own process group, because signals from the terminal are meant for the parent only.
         command.process_group(0);
         let _alone = lock_mutex(&STARTING);
         command.spawn().map(WorkerProcess)
@@ -70,7 +70,7 @@ impl WorkerProcess {
         while matches!(self.0.try_wait(), Ok(None)) && Instant::now() < patience {
             thread::sleep(Duration::from_millis(5));
         }
-        // Fails if the process has already exited, which is not an error.
+        // If killing fails, the process has exited in the meantime, and has not stopped responding.
         let hangs = matches!(self.0.try_wait(), Ok(None)) && self.0.kill().is_ok();
         let end = match self.0.wait() {
             _ if hangs => "it stopped responding".to_owned(),
@@ -79,8 +79,8 @@ impl WorkerProcess {
         };
         let mut words = Vec::new();
         if let Some(stderr) = &mut self.0.stderr {
-            // Unreadable output is treated as empty.
-            let _ = stderr.take(LAST_WORDS_BYTES).read_to_end(&mut words);
+            // If the output of the worker cannot be read, it counts as empty.
+            let _ = stderr.take(MAXIMUM_STDERR_BYTES).read_to_end(&mut words);
         }
         let words = String::from_utf8_lossy(&words);
         if words.trim().is_empty() { end } else { format!("{end}: {}", words.trim()) }
@@ -89,7 +89,7 @@ impl WorkerProcess {
 
 impl Drop for WorkerProcess {
     fn drop(&mut self) {
-        // Fails if the process has already exited, which is not an error.
+        // An error is ignored: killing fails only if the process has already exited.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }

@@ -28,12 +28,12 @@ const LANDLOCK: [(i64, [u64; 3]); 6] = [
 /// Optional restrictions that the kernel supports.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SandboxSupport {
-    /// Whether Landlock denies access to files. Without Landlock, only the system call filter denies such access.
+    /// True if Landlock denies access to files. Without Landlock, only the system call filter denies such access.
     pub landlock: bool,
 }
 
 /// Drops all privileges of this process, which must be single-threaded. Open descriptors stay usable, and the process
-/// can allocate at most `data_bytes` of memory.
+/// can allocate at most `data_bytes` bytes of memory.
 ///
 /// # Errors
 /// Returns an error if the kernel does not support system call filters, or refuses one of the restrictions. In this
@@ -126,7 +126,7 @@ fn build_seccomp_filter() -> io::Result<BpfProgram> {
         SeccompCondition::new(argument, SeccompCmpArgLen::Dword, is, value).and_then(|is| SeccompRule::new(vec![is]))
     };
     let mut rules: BTreeMap<i64, Vec<SeccompRule>> = ALLOWED.into_iter().map(|call| (call, Vec::new())).collect();
-    // Executable mappings are denied.
+    // mmap(2) and mprotect(2) are denied if they request executable memory.
     for call in [libc::SYS_mmap, libc::SYS_mprotect] {
         rules.insert(call, vec![masked(2, libc::PROT_EXEC, 0).map_err(wrong)?]);
     }

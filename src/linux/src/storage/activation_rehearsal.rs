@@ -9,7 +9,7 @@ use common::error::{Context, Error, Phase, Result};
 use model::device_name::DevicePath;
 use model::layout::FilesystemFormat;
 use nix::sys::statvfs::{FsFlags, statvfs};
-use operations::{ActivateGroup, AssembleArray, CreateVolume, MountFilesystem, Rehearsal, RestoreOp};
+use operations::{ActivateGroup, AssembleArray, CreateVolume, MountFilesystem, Rehearsal, RemoveVolumes, RestoreOp};
 use std::collections::BTreeMap;
 use std::path::Path;
 
@@ -34,12 +34,12 @@ pub fn run_rehearsal(rehearsal: &Rehearsal) -> Result<RehearsalResult> {
     run_rehearsal_within(rehearsal, overlay::available_memory_bytes())
 }
 
-/// Runs the rehearsal with at most `room_bytes` of memory for the changes of all snapshots together.
+/// Runs the rehearsal with at most `room_bytes` bytes of memory for the changes of all snapshots together.
 fn run_rehearsal_within(rehearsal: &Rehearsal, room_bytes: u64) -> Result<RehearsalResult> {
     let log = KernelLog::from_now();
     let room_bytes = room_bytes / rehearsal.over.len().max(1) as u64;
     let mut stage = RehearsalStage { room_bytes, ..RehearsalStage::default() };
-    let played = stage.create_overlays(&rehearsal.over).and_then(|()| stage.bring_up(&rehearsal.operations));
+    let played = stage.create_overlays(&rehearsal.over).and_then(|()| stage.activate_objects(&rehearsal.operations));
     let memory_bytes = stage.used_memory_bytes();
     let full = stage.find_full_overlay();
     let struck = stage.tear_down();
@@ -61,8 +61,8 @@ fn build_refusal(why: &str) -> Error {
     )
 }
 
-/// Returns messages of the kernel log that are appended to an error of md or LVM. Returns an empty text for an error of
-/// mount, because such an error already contains these messages.
+/// Returns messages of the kernel log that are appended to an error of md or LVM. Returns an empty string for an error
+/// of mount, because such an error already contains these messages.
 fn kernel_log_for(log: KernelLog, said: &str) -> String {
     if said.contains(EXCERPT_PREFIX) {
         String::new()
@@ -101,7 +101,7 @@ impl RehearsalStage {
     }
 
     /// Activates the objects, and returns the number of filesystems that were mounted.
-    fn bring_up(&mut self, operations: &[RestoreOp]) -> Result<usize> {
+    fn activate_objects(&mut self, operations: &[RestoreOp]) -> Result<usize> {
         let mut filesystems = 0;
         for operation in operations {
             match operation {
@@ -123,6 +123,7 @@ impl RehearsalStage {
                     self.mount_on_overlay(mount)?;
                     filesystems += 1;
                 }
+                RestoreOp::RemoveVolumes(remove) => self.remove_volumes(remove)?,
                 RestoreOp::CreateVolume(volume) => self.create_volume(volume)?,
             }
         }
@@ -132,12 +133,23 @@ impl RehearsalStage {
     /// Creates a planned logical volume in a group on overlays, so that a refusal by LVM is detected before the wipe.
     fn create_volume(&mut self, volume: &CreateVolume) -> Result<()> {
         let physical = self.overlays_of(&volume.physical);
-        let is_active =
-            |running: &ActiveObject| matches!(running, ActiveObject::Group(name, _) if *name == volume.group);
-        if !self.running.iter().any(is_active) {
-            self.running.push(ActiveObject::Group(volume.group.clone(), physical.clone()));
-        }
+        self.record_group(&volume.group, &physical);
         lvm::create_volume(&CreateVolume { physical, ..volume.clone() })
+    }
+
+    /// Removes volumes of a group on overlays, so that a difference from the plan is detected before the wipe.
+    fn remove_volumes(&mut self, remove: &RemoveVolumes) -> Result<()> {
+        let physical = self.overlays_of(&remove.physical);
+        self.record_group(&remove.group, &physical);
+        lvm::remove_volumes(&RemoveVolumes { physical, ..remove.clone() })
+    }
+
+    /// Records that the group may be active, unless this is recorded already.
+    fn record_group(&mut self, group: &str, physical: &[DevicePath]) {
+        let is_recorded = |running: &ActiveObject| matches!(running, ActiveObject::Group(name, _) if name == group);
+        if !self.running.iter().any(is_recorded) {
+            self.running.push(ActiveObject::Group(group.to_owned(), physical.to_vec()));
+        }
     }
 
     fn mount_on_overlay(&self, mount: &MountFilesystem) -> Result<()> {
@@ -188,7 +200,7 @@ impl RehearsalStage {
 
     fn find_full_overlay(&self) -> Option<DevicePath> {
         let is_over =
-            |overlay: &DevicePath| overlay::read_usage(overlay).is_ok_and(|filled| filled == OverlayUsage::Over);
+            |overlay: &DevicePath| overlay::read_usage(overlay).is_ok_and(|filled| filled == OverlayUsage::Exhausted);
         self.overlays.iter().find(|(_, overlay)| is_over(overlay)).map(|(device, _)| device.clone())
     }
 
@@ -206,7 +218,8 @@ impl RehearsalStage {
         }
         let overlays = std::mem::take(&mut self.overlays);
         for overlay in overlays.values() {
-            // A partially started array or group may still use the overlay, and is stopped first.
+            // An array or group that was started only partially may still use the overlay, so everything on top of the
+            // overlay is stopped first.
             results.push(teardown::release_above(overlay).and_then(|()| overlay::remove_overlay(overlay)));
         }
         btrfs_scan::scan_only(overlays.keys());

@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 /// Unit of `start` and `size` in sysfs, regardless of the disk's sector size.
 pub(crate) const SYSFS_SECTOR_BYTES: u64 = 512;
 
-const BUSY_PATIENCE: Duration = Duration::from_secs(2);
+const BUSY_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Request codes and structures of linux/fs.h and linux/blkpg.h.
 mod ioctl {
@@ -55,7 +55,7 @@ mod ioctl {
     nix::ioctl_readwrite!(fifreeze, b'X', 119, c_int);
     nix::ioctl_readwrite!(fithaw, b'X', 120, c_int);
 
-    // linux/ext4.h.
+    // Request code of linux/ext4.h.
     nix::ioctl_write_ptr!(ext4_resize_fs, b'f', 16, u64);
 
     /// `struct xfs_fsop_geom_v1` of xfs_fs.h, in which the fields not used here are combined.
@@ -104,7 +104,7 @@ pub struct KernelPartition {
 /// a process that was just killed, udev on a developer's machine, or a child process forked by another thread. Such a
 /// child holds all open descriptors until exec, even those with O_CLOEXEC.
 pub(crate) fn retry_while_busy<T>(busy: Errno, mut attempt: impl FnMut() -> nix::Result<T>) -> nix::Result<T> {
-    let end = Instant::now() + BUSY_PATIENCE;
+    let end = Instant::now() + BUSY_TIMEOUT;
     loop {
         match attempt() {
             Err(error) if error == busy && Instant::now() < end => thread::sleep(Duration::from_millis(50)),
@@ -156,10 +156,10 @@ pub fn zero_range(device: &File, start: u64, length: u64) -> nix::Result<()> {
 /// Writes all data of a mounted filesystem to its final location and empties the journal, so that no replay is
 /// necessary. syncfs(2) is not sufficient, because it may leave data in the journal.
 pub(crate) fn flush_journal(filesystem: &File) -> nix::Result<()> {
-    // SAFETY: the argument of both is ignored.
+    // SAFETY: both ioctls ignore their argument.
     match unsafe { ioctl::fifreeze(filesystem.as_raw_fd(), &mut 0) } {
         Ok(_) => unsafe { ioctl::fithaw(filesystem.as_raw_fd(), &mut 0) }.map(drop),
-        // vfat, which has no journal.
+        // vfat does not support freezing, and has no journal to empty.
         Err(Errno::EOPNOTSUPP) => Ok(()),
         Err(error) => Err(error),
     }
@@ -233,9 +233,10 @@ pub fn add_partition(disk: &File, number: u32, start: u64, length: u64) -> nix::
     run_blkpg(disk, ioctl::BLKPG_ADD_PARTITION, number, start, length)
 }
 
-/// Unregisters partition `number` from the kernel. Returns EBUSY if the partition is in use.
+/// Unregisters partition `number` from the kernel. Retries while the partition is in use, because programs that read
+/// the signatures of all devices open it only for a moment. Returns EBUSY if the partition remains in use.
 pub(crate) fn delete_partition(disk: &File, number: u32) -> nix::Result<()> {
-    run_blkpg(disk, ioctl::BLKPG_DEL_PARTITION, number, 0, 0)
+    retry_while_busy(Errno::EBUSY, || run_blkpg(disk, ioctl::BLKPG_DEL_PARTITION, number, 0, 0))
 }
 
 fn run_blkpg(disk: &File, op: c_int, number: u32, start: u64, length: u64) -> nix::Result<()> {
@@ -291,7 +292,7 @@ pub fn read_partitions(disk: &DevicePath) -> Result<Vec<KernelPartition>> {
     let mut found = Vec::new();
     for entry in fs::read_dir(sysfs_path(disk)?).context(Phase::Storage, what)? {
         let path = entry.context(Phase::Storage, what)?.path();
-        // Only partitions have this file.
+        // Only the directories of partitions contain the file `partition`.
         let Ok(number) = read_number(&path.join("partition")) else { continue };
         let sectors = |file| read_number(&path.join(file)).context(Phase::Storage, what);
         found.push(KernelPartition {
@@ -311,7 +312,8 @@ pub fn read_partitions(disk: &DevicePath) -> Result<Vec<KernelPartition>> {
 /// # Errors
 /// The same errors as for [`sysfs_path`].
 pub fn supports_partitions(device: &DevicePath) -> Result<bool> {
-    // Number of minors, including the device itself. A partition has no such file.
+    // `ext_range` is the number of minors, including the minor of the device itself. The directory of a partition does
+    // not contain this file.
     Ok(read_number(&sysfs_path(device)?.join("ext_range")).is_ok_and(|most| most > 1))
 }
 

@@ -1,4 +1,4 @@
-//! The kernel's list of btrfs devices. The kernel remembers every btrfs device that it has scanned. If several devices
+//! The kernel's btrfs device list. The kernel remembers every btrfs device that it has scanned. If several devices
 //! belong to the same filesystem, the kernel uses the device with the latest generation. Overlays of a rehearsal must
 //! therefore not stay on the list; otherwise the kernel would treat the disk itself as an outdated copy.
 
@@ -8,7 +8,7 @@ use std::fs::File;
 
 /// Makes the kernel forget all unmounted btrfs devices, and scan only these devices. Devices without btrfs are ignored.
 pub(crate) fn scan_only<'a>(devices: impl Iterator<Item = &'a DevicePath>) {
-    // Without btrfs support, the kernel does not have a list.
+    // If the control device is missing, the kernel does not support btrfs, and has no list of btrfs devices.
     let Ok(control) = File::open("/dev/btrfs-control") else { return };
     let forgotten = block_device::forget_btrfs_devices(&control);
     tracing::debug!(?forgotten, "btrfs devices");

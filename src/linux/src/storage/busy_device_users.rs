@@ -8,8 +8,8 @@ use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-/// Returns descriptions of the holders of this device and of the processes that have it open. The result may be
-/// incomplete; it is empty if no holder and no process is found.
+/// Describes the holders of this device, and the processes that have it open. The result may be incomplete; it is empty
+/// if no holder and no process is found.
 pub fn list_device_users(device: &DevicePath) -> Vec<String> {
     let mut users = list_device_holders(device);
     let devices = sysfs_with_partitions(device);
@@ -62,7 +62,7 @@ pub(crate) fn list_mount_users(path: &Path) -> Vec<String> {
     users
 }
 
-/// Formats users as `", used by: a, b"`; returns an empty text if there are no users.
+/// Formats users as `", used by: a, b"`; returns an empty string if there are no users.
 pub fn format_users(users: &[String]) -> String {
     if users.is_empty() { String::new() } else { format!(", used by: {}", users.join(", ")) }
 }
@@ -77,7 +77,7 @@ pub fn find_processes_rooted_at(root: &Path) -> Vec<RunningProcess> {
     list_processes().filter(|process| process.read_link("root").is_some_and(|path| path == root)).collect()
 }
 
-/// Running process.
+/// Running process that may use a device or mount.
 #[derive(Debug)]
 pub struct RunningProcess {
     pub id: i32,
@@ -143,7 +143,7 @@ fn is_device(path: &str, number: &str) -> bool {
 }
 
 /// Returns whether the mounted filesystem is on the device with this number. A btrfs mount has an anonymous device
-/// number, so the device number of its source is compared too.
+/// number, so the device number of its source is also compared.
 fn is_mount_of(mount: &MountEntry, number: &str) -> bool {
     mount.number == number.trim() || is_device(&mount.source, number)
 }
@@ -157,7 +157,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_process_with_its_directory_below_the_path_is_named() {
+    fn process_with_open_file_below_the_path_is_named() {
         let dir = tempfile::tempdir().unwrap();
         let dir = dir.path().canonicalize().unwrap();
         let file = fs::File::create(dir.join("open")).unwrap();

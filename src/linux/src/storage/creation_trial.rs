@@ -18,19 +18,19 @@ use std::time::Duration;
 
 /// Maximum memory for a trial, in bytes. Most of an empty filesystem is a hole in the sparse file. The metadata of an 8
 /// TB filesystem takes several hundred MiB; for xfs, most of it is the zeroed log.
-const MOST_MEMORY_BYTES: u64 = 256 << 20;
+const MAXIMUM_MEMORY_BYTES: u64 = 256 << 20;
 
 /// Maximum memory for each device of an array. Superblock, bitmap and bad-block log take a few MiB.
 const MEMBER_MEMORY_BYTES: u64 = 64 << 20;
 
 /// Divisor that limits the memory of a trial to a third of the available memory.
-const PART_OF_FREE: u64 = 3;
+const AVAILABLE_MEMORY_DIVISOR: u64 = 3;
 
 /// Size of the second trial in bytes, if the first trial does not fit into memory.
-const SMALL_BYTES: u64 = 2 << 30;
+const SECOND_TRIAL_BYTES: u64 = 2 << 30;
 
 /// Time limit for mkfs. On a sparse file, mkfs exceeds this limit only if its options cause it to read the whole file.
-const DEADLINE: Duration = Duration::from_secs(120);
+const MKFS_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// Creates the array on in-memory devices. Returns a note if the trial was not possible for lack of memory.
 ///
@@ -113,9 +113,9 @@ fn try_filesystem_of_size(trial: &TryFilesystem, size_bytes: u64, memory_bytes: 
         "the creation of {format} on {device} was not tested with the full size: the test requires more than {mib} MiB of memory",
         mib = memory_bytes >> 20
     );
-    let small = SMALL_BYTES.min(size_bytes);
-    // The first trial ran out of memory, and had not rejected the options until then. A failure of the smaller trial
-    // may be caused by the smaller size, so the failure is reported only as a note.
+    let small = SECOND_TRIAL_BYTES.min(size_bytes);
+    // The first trial ran out of memory without having rejected the options. A second trial uses a smaller size. If it
+    // fails, the smaller size may be the cause, so its failure is reported only as a note.
     Ok(Some(match try_once(trial, small, memory_bytes) {
         Ok(TrialOutcome::Whole) => {
             format!("{note}; a trial with a size of {size} succeeded", size = common::format::format_bytes(small))
@@ -131,7 +131,7 @@ fn try_filesystem_of_size(trial: &TryFilesystem, size_bytes: u64, memory_bytes: 
 
 enum TrialOutcome {
     Whole,
-    /// The trial ran out of memory or out of time.
+    /// The trial was not possible for lack of memory or time.
     NoRoom,
 }
 
@@ -147,7 +147,7 @@ fn try_once(trial: &TryFilesystem, size_bytes: u64, memory_bytes: u64) -> Result
     };
     let make = MakeFilesystem { device: path, ..trial.make.clone() };
     let what = || format!("cannot create {format} for {device} (trial on an in-memory device)");
-    if let Err(error) = mkfs::run_mkfs(&make, DEADLINE).context(Phase::Storage, what)? {
+    if let Err(error) = mkfs::run_mkfs(&make, MKFS_TIMEOUT).context(Phase::Storage, what)? {
         return match scratch.is_full() || is_timeout(&error) {
             true => Ok(TrialOutcome::NoRoom),
             false => Err(error).context(Phase::Storage, what),
@@ -205,7 +205,7 @@ fn trial_memory_bytes() -> io::Result<u64> {
     let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"));
     let kib = line.and_then(|line| line.trim().trim_end_matches(" kB").parse::<u64>().ok());
     let kib = kib.ok_or_else(|| io::Error::other("/proc/meminfo does not contain MemAvailable"))?;
-    Ok((kib * 1024 / PART_OF_FREE).min(MOST_MEMORY_BYTES))
+    Ok((kib * 1024 / AVAILABLE_MEMORY_DIVISOR).min(MAXIMUM_MEMORY_BYTES))
 }
 
 #[cfg(test)]

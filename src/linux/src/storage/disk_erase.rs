@@ -34,7 +34,7 @@ pub fn wipe_disk(disk: &WipeDisk) -> Result<ErasedDisk> {
     zeroing::check_ranges(&disk.device, target.size, &disk.first)?;
     zeroing::check_ranges(&disk.device, target.size, &disk.zero)?;
     signature_wipe::unregister_partitions(&target.file, &disk.device)?;
-    // Errors are ignored here: a disk may accept these writes only after it was formatted by an erase method. Its areas
+    // Errors are ignored here: a disk may accept these writes only after it was formatted by an erase method. The areas
     // are zeroed again below.
     for range in &disk.first {
         if let Err(error) = zeroing::zero_ranges(&target.file, &disk.device, target.size, slice::from_ref(range)) {

@@ -68,7 +68,7 @@ fn list_differences(plan: &DiskIdentity, now: &DiskIdentity) -> Vec<String> {
     for (what, planned, found) in [("serial", &plan.serial, &now.serial), ("wwn", &plan.wwn, &now.wwn)] {
         if let Some(planned) = planned.as_deref().filter(|planned| found.as_deref() != Some(*planned)) {
             differences.push(format!(
-                "the {what} {planned} of the plan is now {actual}",
+                "the {what} was {planned} when the plan was made, and is {actual} now",
                 actual = found.as_deref().unwrap_or("unknown")
             ));
         }
@@ -79,7 +79,9 @@ fn list_differences(plan: &DiskIdentity, now: &DiskIdentity) -> Vec<String> {
     if let (Some(planned), Some(found)) = (plan.diskseq, now.diskseq)
         && planned != found
     {
-        differences.push(format!("the disk's sequence number (diskseq) was {planned}, and is now {found}"));
+        differences.push(format!(
+            "the disk's sequence number (diskseq) was {planned} when the plan was made, and is {found} now"
+        ));
     }
     differences
 }

@@ -12,8 +12,8 @@ const HAS_JOURNAL: u32 = 4;
 const JOURNAL_INODE: usize = 0xe0;
 
 /// Returns whether the journal of the filesystem is on another device. The superblock contains the device number of
-/// such a journal, so the kernel would write to the real journal device even if the filesystem was mounted from a
-/// snapshot.
+/// such a journal. The kernel would therefore write to the real journal device even if the filesystem were mounted from
+/// a snapshot.
 ///
 /// # Errors
 /// Returns an error if the device cannot be read.
@@ -34,7 +34,7 @@ mod tests {
     use crate::process::ToolCommand;
 
     #[test]
-    fn a_journal_is_inside_or_elsewhere() {
+    fn external_journal_is_detected() {
         let dir = tempfile::tempdir().unwrap();
         let path = |name: &str| DevicePath::from(dir.path().join(name).to_str().unwrap());
         for (name, options, expected) in
@@ -45,7 +45,8 @@ mod tests {
             ToolCommand::new("mkfs.ext4").args(["-q", "-F"]).args(options).arg(path(name)).run().unwrap();
             assert_eq!(has_external_journal(&path(name)).unwrap(), expected, "{name}");
         }
-        // mkfs accepts only a block device as an external journal. These are the fields that it would write.
+        // mkfs accepts only a block device as an external journal, so the test itself writes the fields that mkfs would
+        // write.
         let file = std::fs::OpenOptions::new().write(true).open(path("own")).unwrap();
         file.write_all_at(&[0; 4], SUPERBLOCK + JOURNAL_INODE as u64).unwrap();
         assert!(has_external_journal(&path("own")).unwrap());

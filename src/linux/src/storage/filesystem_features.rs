@@ -132,7 +132,8 @@ impl Superblock {
 
     fn find_unsupported(&self, kernel: LinuxVersion) -> Vec<&'static Feature> {
         let (features, read): (&[Feature], ReadWord) = match &self.0 {
-            // The low bits of the version number must be 5; earlier versions do not have the feature fields.
+            // An xfs is checked only if the low bits of its version number are 5, because earlier versions do not have
+            // the feature fields.
             area if area.starts_with(XFS_MAGIC) && area[101] & 0xf == 5 => (&XFS, u32::from_be_bytes),
             area if area[64..].starts_with(BTRFS_MAGIC) => (&BTRFS, u32::from_le_bytes),
             _ if self.is_ext() => (&EXT, u32::from_le_bytes),
@@ -151,8 +152,8 @@ impl Superblock {
 
 type ReadWord = fn([u8; 4]) -> u32;
 
-/// Returns the part of a sentence that describes the remedy: the create options that disable the features. The text is
-/// empty if no options disable them. Returns `None` if there are no features.
+/// Returns the part of a message that describes the remedy: the create options with which mkfs does not enable the
+/// unsupported features. The text is empty if no options disable them. Returns `None` if there are no features.
 fn describe_remedy(format: FilesystemFormat, unsupported: &[&Feature]) -> Option<String> {
     let without = unsupported.iter().map(|feature| feature.without).filter(|it| !it.is_empty());
     let (runtime, features): (Vec<&str>, Vec<&str>) = without.partition(|it| *it == "^free-space-tree");
@@ -193,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn features_are_compared_with_the_kernel() {
+    fn features_are_compared_with_the_kernel_version() {
         let default = xfs(0b1101, 0b1011);
         for (kernel, expected) in [
             ((3, 10), &["reflink", "inobtcount", "bigtime"][..]),
@@ -219,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn the_refusal_contains_both_remedies() {
+    fn refusal_contains_both_remedies() {
         let explain = |superblock: &Superblock, kernel: &str| {
             superblock.explain_unsupported(FilesystemFormat::Xfs, "/srv", kernel).unwrap()
         };
@@ -247,7 +248,7 @@ mod tests {
 
     #[test]
     #[ignore = "needs mkfs.xfs, mkfs.ext4 and mkfs.btrfs"]
-    fn loop_superblocks_of_the_tools_are_read() {
+    fn loop_superblocks_of_mkfs_are_parsed() {
         use FilesystemFormat::{Btrfs, Ext4, Xfs};
         for (format, options, kernel, expected) in [
             (Xfs, &["-q"][..], (3, 10), &["reflink", "inobtcount", "bigtime"][..]),
@@ -263,7 +264,7 @@ mod tests {
 
     #[test]
     #[ignore = "needs mkfs.xfs, mkfs.ext4 and mkfs.btrfs"]
-    fn loop_the_remedies_are_accepted_by_the_tools_and_suffice() {
+    fn loop_remedies_are_accepted_by_mkfs_and_sufficient() {
         use FilesystemFormat::{Btrfs, Ext4, Xfs};
         for format in [Xfs, Btrfs] {
             let explain = |superblock: Superblock| superblock.explain_unsupported(format, "/srv", "3.10.0");

@@ -78,7 +78,7 @@ mod tests {
 
     #[test]
     #[ignore = "needs root and loop devices"]
-    fn loop_xfs_and_btrfs_grow_to_the_end_and_keep_what_is_in_them() {
+    fn loop_xfs_and_btrfs_grow_and_keep_their_content() {
         for format in [FilesystemFormat::Xfs, FilesystemFormat::Btrfs] {
             grows(TestLoopDevice::new(600 * MIB, 512).path(), format);
         }
@@ -150,7 +150,7 @@ mod tests {
 
     #[test]
     #[ignore = "needs root and loop devices"]
-    fn loop_what_cannot_grow_says_so() {
+    fn loop_unsupported_growth_is_an_error() {
         let disk = TestLoopDevice::new(16 * MIB, 512);
         let point = tempfile::tempdir().unwrap();
         let error = grow_filesystem(disk.path(), FilesystemFormat::Vfat, point.path()).unwrap_err().to_string();

@@ -1,5 +1,5 @@
 //! Adapts the partition table of a raw image to the disk: moves the backup GPT to the end of the disk, grows a
-//! partition if requested, and updates the kernel's list of partitions.
+//! partition if requested, and updates the kernel's partition list.
 //!
 //! The image's entries are preserved byte for byte, with their numbers, attributes and GUIDs. Partition tables other
 //! than GPT are not changed.
@@ -44,7 +44,7 @@ pub fn fit_image_table(
         .context(Phase::Storage, || format!("read the sector size of {device}"))?;
     let size_bytes =
         block_device::read_size_bytes(&disk).context(Phase::Storage, || format!("read the size of {device}"))?;
-    // The image was written with direct I/O.
+    // The page cache of the disk is dropped, because it may be outdated: the image was written with direct I/O.
     block_device::flush_buffers(&disk).context(Phase::Storage, || format!("drop the page cache of {device}"))?;
     signature_wipe::unregister_partitions(&disk, device)?;
     let fitted = fit_on_disk(&disk, u64::from(sector_bytes), size_bytes, grow, added);
@@ -80,7 +80,7 @@ pub fn check_image_table(
         Ok(())
     };
     let found = match Gpt::read(&read_at, sector, 1) {
-        // The entries may be at any position on the disk.
+        // The entries may be at any position on the disk, so they need not be within the first bytes of the image.
         Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => None,
         found => found?,
     };
@@ -201,7 +201,7 @@ fn compute_fitted_table(
     });
     if let Some(number) = grow {
         let Some(entry) = found.entries().find(|entry| entry.number == number) else {
-            return refuse(format!("partition {number} cannot grow: the image does not contain it"));
+            return refuse(format!("partition {number} cannot grow: the image does not contain this partition"));
         };
         if let Some(behind) = found.entries().find(|other| other.sectors.start > entry.sectors.start) {
             return refuse(format!(

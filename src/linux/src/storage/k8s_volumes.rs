@@ -55,7 +55,7 @@ fn create_partition(device: &DevicePath, guid: Uuid, uid: Uuid, name: &str) -> R
     // kernel name.
     let device = &fs::canonicalize(device).context(Phase::Storage, || format!("find {device}"))?;
     let device = &DevicePath::from(device.to_string_lossy().into_owned());
-    // An interrupted attempt may have left a partition table.
+    // An interrupted attempt may have left a partition table on the device, which is wiped first.
     signature_wipe::wipe_signatures(device)?;
     let disk = File::open(device).context(Phase::Storage, || format!("open {device}"))?;
     let identity = disk_identity::read_identity(&disk, device)?;
@@ -119,14 +119,14 @@ fn partition_sparse_file(path: &Path, guid: Uuid, uid: Uuid, name: &str) -> io::
     file.sync_all()
 }
 
-/// Returns the path by which Kubernetes mounts a volume.
+/// Returns the device path from which Kubernetes mounts the volume.
 ///
 /// # Errors
 /// Returns an error if LVM fails.
 pub fn persistent_path(persistent: &VolumePath) -> Result<String> {
     match persistent {
         VolumePath::Known(path) => Ok(path.clone()),
-        VolumePath::Made(create) => {
+        VolumePath::NewVolume(create) => {
             let (group, volume) = lvm::read_uuids(create)?;
             Ok(operations::logical_volume_link(&group, &volume))
         }

@@ -124,7 +124,7 @@ fn made_and_mounted(
 
 #[test]
 #[ignore = "needs the ramdisk's tools and kernel: scripts/test vm runs it in a machine"]
-fn vm_every_filesystem_that_the_ramdisk_can_make_it_can_mount() {
+fn vm_every_filesystem_created_in_the_ramdisk_can_be_mounted() {
     let disks = TestDisks::take("vda");
     let device = &disks.partition(&[400]).concat()[0];
     let cases = [

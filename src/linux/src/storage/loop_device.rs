@@ -13,7 +13,7 @@ mod ioctl {
     /// `struct loop_info64`, in which the fields not used here are combined.
     #[repr(C)]
     pub(crate) struct LoopInfo {
-        pub places: [u64; 5],
+        pub combined_fields: [u64; 5],
         pub number_and_keys: [u32; 3],
         pub flags: u32,
         pub names: [u8; 160],
@@ -38,7 +38,7 @@ pub(crate) struct LoopDevice {
     /// Open descriptor, which keeps the loop device attached.
     #[allow(dead_code, reason = "the file is only kept open; no code except tests reads the field")]
     pub file: File,
-    /// Path such as `/dev/loop0`.
+    /// Path of the loop device, such as `/dev/loop0`.
     pub path: DevicePath,
 }
 
@@ -55,7 +55,7 @@ impl LoopDevice {
             let path = DevicePath::from(format!("/dev/loop{number}"));
             let file = fs::OpenOptions::new().read(true).write(true).open(&path)?;
             match configure_loop(&file, backing, sector_bytes) {
-                // Another process took the number in the meantime.
+                // Another process has taken this loop device in the meantime, so another free one is requested.
                 Err(Errno::EBUSY) => continue,
                 result => result?,
             }
@@ -70,7 +70,7 @@ impl LoopDevice {
 fn configure_loop(device: &File, backing: &File, sector_bytes: u32) -> nix::Result<()> {
     let fd = u32::try_from(backing.as_raw_fd()).map_err(|_| Errno::EBADF)?;
     let info = ioctl::LoopInfo {
-        places: [0; 5],
+        combined_fields: [0; 5],
         number_and_keys: [0; 3],
         flags: ioctl::AUTOCLEAR,
         names: [0; 160],
@@ -86,7 +86,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_structures_have_the_size_that_the_kernel_wants() {
+    fn structures_have_the_size_of_the_kernel_structures() {
         assert_eq!((size_of::<ioctl::LoopInfo>(), size_of::<ioctl::LoopConfig>()), (232, 304));
     }
 }

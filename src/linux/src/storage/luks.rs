@@ -19,12 +19,12 @@ use std::time::Duration;
 pub const TOOL: &str = "cryptsetup";
 
 /// Time limit for cryptsetup. It is long enough for the derivation of a key on a slow processor.
-const DEADLINE: Duration = Duration::from_secs(300);
+const CRYPTSETUP_TIMEOUT: Duration = Duration::from_secs(300);
 
 /// Options for key derivation by argon2id with 64 MiB, so that containers can be opened on machines with little memory.
 /// The options are based on the second recommendation in RFC 9106, section 4, but use four passes instead of three, and
 /// one lane instead of four.
-const SLOWLY: [&str; 8] =
+const KEY_DERIVATION_OPTIONS: [&str; 8] =
     ["--pbkdf", "argon2id", "--pbkdf-memory", "65536", "--pbkdf-parallel", "1", "--pbkdf-force-iterations", "4"];
 
 /// Checks the requirements of encrypted containers.
@@ -79,7 +79,7 @@ pub fn create_container(container: &LuksContainer) -> Result<()> {
     let key = if is_sealed(container) { tpm::choose_first_key(container) } else { container.key.clone() };
     let format = cryptsetup_command(&key).args(["luksFormat", "--batch-mode", "--type", "luks2", "--key-file", "-"]);
     let format = format.args(["--uuid", &uuid.to_string(), "--offset", &offset.to_string()]);
-    let format = format.args(["--sector-size", &sector_bytes.to_string()]).args(SLOWLY).arg(device);
+    let format = format.args(["--sector-size", &sector_bytes.to_string()]).args(KEY_DERIVATION_OPTIONS).arg(device);
     format.run().context(Phase::Storage, || format!("encrypt {device}"))?;
     let writable = OpenContainer { container: container.clone(), read_only: false };
     if is_sealed(container) {
@@ -148,7 +148,7 @@ pub fn close_mapping(mapping: &DevicePath) -> Result<()> {
 
 fn cryptsetup_command(key: &SecretText) -> ToolCommand {
     let key = key.reveal().as_bytes().to_vec();
-    ToolCommand::new(TOOL).input(key).env("DM_DISABLE_UDEV", "1").deadline(DEADLINE)
+    ToolCommand::new(TOOL).input(key).env("DM_DISABLE_UDEV", "1").deadline(CRYPTSETUP_TIMEOUT)
 }
 
 fn mapping_name(mapping: &DevicePath) -> &str {

@@ -15,20 +15,23 @@ use std::time::Duration;
 
 #[cfg(test)]
 mod tests;
+mod volume_removal;
+
+pub use volume_removal::remove_volumes;
 
 /// Tools used by this module; all must be in `PATH`.
 pub(crate) const TOOLS: &[&str] = &["lvm", "dmsetup"];
 
-const DEADLINE: Duration = Duration::from_secs(120);
+const LVM_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// LVM configuration (lvm.conf(5)). The ramdisk runs neither LVM's daemons nor udev, which would create device nodes
 /// and list devices. Metadata backups are not stored. LVM's detection of array and multipath members is disabled:
-/// `--devices` already selects the devices, and with the detection, LVM would ignore a disk with an old md superblock
-/// at its end.
+/// `--devices` already selects the devices, and the detection would make LVM ignore a disk with an old md superblock at
+/// its end. Freed extents are not discarded, even if LVM was built with another default.
 const CONFIG: &str = "\
     devices { obtain_device_list_from_udev=0 external_device_info_source=\"none\" use_devicesfile=0 hints=\"none\" \
     filter=[\"a|.*|\"] global_filter=[\"a|.*|\"] md_component_detection=0 multipath_component_detection=0 \
-    fw_raid_component_detection=0 } \
+    fw_raid_component_detection=0 issue_discards=0 } \
     activation { udev_sync=0 udev_rules=0 monitoring=0 } \
     backup { backup=0 archive=0 } \
     global { use_lvmpolld=0 use_lvmlockd=0 event_activation=0 notify_dbus=0 system_id_source=\"none\" }";
@@ -45,7 +48,7 @@ pub fn create_group(group: &CreateGroup) -> Result<()> {
     devices.iter().try_for_each(signature_wipe::wipe_signatures).context(Phase::Storage, what)?;
     run_lvm("vgcreate", devices, build_group_args(group)).context(Phase::Storage, what)?;
     let found = read_report("vgs", devices, name, &["vg_name", "pv_count", "vg_tags"]).context(Phase::Storage, what)?;
-    // LVM prints tags in sorted order.
+    // The planned tags are sorted for the comparison, because LVM prints tags in sorted order.
     let tags: BTreeSet<&str> = tags.iter().map(String::as_str).collect();
     let tags = tags.into_iter().collect::<Vec<_>>().join(",");
     compare_fields(name, &[name.clone(), devices.len().to_string(), tags], &found)
@@ -142,8 +145,8 @@ fn run_lvm(command: &str, devices: &[DevicePath], args: impl IntoIterator<Item =
     let args: Vec<String> = args.into_iter().map(|arg| arg.as_ref().to_owned()).collect();
     let seen = devices.iter().flat_map(|device| ["--devices", device.as_str()]);
     let run = ToolCommand::new("lvm").args([command, "--yes", "--config", CONFIG]).args(seen).args(args);
-    // libdevmapper waits for udev independently of LVM's configuration.
-    let run = run.env("DM_DISABLE_UDEV", "1").deadline(DEADLINE).run();
+    // Without this variable, libdevmapper would wait for udev, regardless of LVM's configuration.
+    let run = run.env("DM_DISABLE_UDEV", "1").deadline(LVM_TIMEOUT).run();
     Ok(run.context(Phase::Storage, || format!("lvm {command}"))?.stdout)
 }
 
@@ -174,7 +177,7 @@ fn compare_volume(volume: &CreateVolume, found: &[String]) -> Result<()> {
     let (stripes, unit) = match volume.kind {
         LvmType::Linear => (1, extent),
         LvmType::Striped => (volume.physical.len() as u64, extent * volume.physical.len() as u64),
-        // LVM counts the copies as stripes.
+        // For a raid1 volume, LVM reports the number of copies as the number of stripes.
         LvmType::Raid1 => (2, extent),
     };
     let planned = match volume.size {

@@ -24,7 +24,7 @@ pub(crate) const TOOLS: &[&str] = &["mdadm"];
 
 /// Time limit for mdadm. mdadm waits up to 25 × 0.2 s for a busy array, and takes some time to clear the bitmap of a
 /// large array.
-const DEADLINE: Duration = Duration::from_secs(120);
+const MDADM_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// Creates an array, verifies it, and zeroes both its ends, because a new array exposes old contents of its members.
 /// Members may be missing if the RAID level tolerates missing members.
@@ -133,7 +133,7 @@ fn build_argv(array: &CreateArray) -> Vec<String> {
         args.push(format!("--spare-devices={}", array.spares));
     }
     args.push(format!("--uuid={}", text(array.uuid)));
-    // Superblocks of version 0.90 have no name field.
+    // The name is omitted for superblocks of version 0.90, which have no field for it.
     if array.metadata != "0.90" {
         args.push(format!("--name={}", array_name(&array.device)));
     }
@@ -153,7 +153,7 @@ fn array_name(device: &DevicePath) -> &str {
 
 fn run_mdadm(args: Vec<String>) -> Result<String, CommandError> {
     // Without this variable, mdadm would wait for udev to create the array's device node and link.
-    let output = ToolCommand::new("mdadm").args(args).env("MDADM_NO_UDEV", "1").deadline(DEADLINE).run()?;
+    let output = ToolCommand::new("mdadm").args(args).env("MDADM_NO_UDEV", "1").deadline(MDADM_TIMEOUT).run()?;
     Ok(output.stdout)
 }
 
@@ -163,7 +163,7 @@ fn freeze_synchronization(device: &DevicePath) -> Result<()> {
     let file = block_device::sysfs_path(device)?.join("md/sync_action");
     // fs::write() is not used, because it would try to create a missing file in sysfs.
     match File::options().write(true).open(&file).and_then(|mut file| file.write_all(b"frozen")) {
-        // Levels without redundancy are not synchronized.
+        // Arrays of a level without redundancy lack this file, because they are not synchronized.
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
         result => result.context(Phase::Storage, || format!("suspend the synchronization of {device}")),
     }
@@ -176,7 +176,7 @@ struct ArrayDetail {
     raid_devices: String,
     metadata: String,
     uuid: Option<Uuid>,
-    /// Members and spares.
+    /// Devices of the array: its members and its spares.
     devices: BTreeSet<DevicePath>,
 }
 

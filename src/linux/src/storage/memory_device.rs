@@ -27,7 +27,7 @@ mod tests {
 
     #[test]
     #[ignore = "needs root and loop devices"]
-    fn loop_a_device_in_memory_keeps_what_is_written_and_leaves_no_trace() {
+    fn loop_memory_device_stores_data_and_leaves_no_trace() {
         let LoopDevice { file: device, path } = create_memory_device(8 << 20).unwrap();
         assert_eq!(block_device::read_size_bytes(&device), Ok(8 << 20));
         device.write_all_at(b"content", 4096).unwrap();

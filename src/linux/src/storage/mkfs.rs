@@ -18,7 +18,7 @@ use std::time::Duration;
 pub(crate) const TOOLS: &[&str] = &["mkfs.ext3", "mkfs.ext4", "mkfs.vfat", "mkfs.xfs", "mkfs.btrfs", "mkswap"];
 
 /// Time limit for mkfs on a small device.
-const DEADLINE: Duration = Duration::from_secs(300);
+const SMALL_DEVICE_TIMEOUT: Duration = Duration::from_secs(300);
 /// Additional time for each GiB of the device. ext3 does not support lazy initialization, so mkfs.ext3 writes all inode
 /// tables, which take 1/64 of the disk.
 const DEADLINE_PER_GIB: Duration = Duration::from_secs(1);
@@ -47,7 +47,7 @@ pub fn make_filesystem(filesystem: &MakeFilesystem) -> Result<()> {
     let size =
         File::open(device).and_then(|file| Ok(block_device::read_size_bytes(&file)?)).context(Phase::Storage, what)?;
     let gib = u32::try_from(size >> 30).unwrap_or(u32::MAX);
-    let made = run_mkfs(filesystem, DEADLINE + DEADLINE_PER_GIB * gib).context(Phase::Storage, what)?;
+    let made = run_mkfs(filesystem, SMALL_DEVICE_TIMEOUT + DEADLINE_PER_GIB * gib).context(Phase::Storage, what)?;
     made.context(Phase::Storage, what)?;
     verify_uuid(filesystem)?;
     link_by_uuid(device, &filesystem.uuid)
@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn command_lines() {
+    fn mkfs_command_lines_contain_uuid_label_and_options() {
         let cases = [
             (FilesystemFormat::Vfat, "1A2B-3C4D", &["-F", "32"][..], "mkfs.vfat -F 32 -i 1A2B3C4D -n data /dev/x1"),
             (FilesystemFormat::Ext3, UUID, &[], "mkfs.ext3 -F -q -U UUID -L data /dev/x1"),
@@ -239,7 +239,7 @@ mod tests {
 
     #[test]
     #[ignore = "needs root and loop devices"]
-    fn loop_several_are_made_at_once() {
+    fn loop_several_filesystems_are_created_concurrently() {
         let formats = [
             FilesystemFormat::Btrfs,
             FilesystemFormat::Xfs,
@@ -262,7 +262,7 @@ mod tests {
 
     #[test]
     #[ignore = "needs root and loop devices"]
-    fn loop_the_tools_own_words_are_in_the_error() {
+    fn loop_error_contains_the_message_of_mkfs() {
         let disk = TestLoopDevice::new(16 << 20, 512);
         let error = make_filesystem(&filesystem(
             disk.path().as_str(),

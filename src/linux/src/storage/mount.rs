@@ -144,7 +144,8 @@ impl MountStack {
     /// Writes back dirty data early, so that less data must be written at the end.
     ///
     /// # Errors
-    /// Returns an error if data could not be written. The kernel reports each write error only once, so the error must not be ignored.
+    /// Returns an error if data could not be written. The kernel reports each write error only once, so the error must
+    /// not be ignored.
     pub fn write_back_early(&self) -> Result<()> {
         self.mounted.iter().try_for_each(|point| sync_filesystem(point))
     }
@@ -169,7 +170,8 @@ impl MountStack {
     }
 }
 
-/// Unmounts the remaining mounts after an error has ended the run. Failures of unmounting are only logged.
+/// Unmounts the mounts that remain after an error has ended the installation. If unmounting fails, the failure is only
+/// logged.
 impl Drop for MountStack {
     fn drop(&mut self) {
         for error in self.unmount_best_effort() {
@@ -195,7 +197,8 @@ fn mount_device(source: &str, point: &Path, fstype: &str, flags: MountFlags, dat
         let options = if data.is_empty() { "no options".to_owned() } else { format!("options {data}") };
         let name = fs::canonicalize(source).unwrap_or_default();
         let name = name.file_name().unwrap_or_default().to_string_lossy();
-        // The kernel logs messages of vfat with the prefix FAT-fs.
+        // The `v` of vfat is removed for the search, because the kernel logs messages about vfat with the prefix
+        // FAT-fs.
         let kind = fstype.trim_start_matches('v');
         format!(
             "{error} (mounted as {fstype}{read_only}, with {options}){kernel_log}",

@@ -21,7 +21,7 @@ pub(crate) fn available_memory_bytes() -> u64 {
 }
 
 /// Creates an overlay over a disk, partition or array, and returns the path of the overlay. The changes in the overlay
-/// take at most `memory_bytes`.
+/// take at most `memory_bytes` bytes of memory.
 ///
 /// # Errors
 /// Returns an error if the device is in use, or the kernel does not support loop devices or snapshots.
@@ -32,13 +32,13 @@ pub(crate) fn create_overlay(device: &DevicePath, memory_bytes: u64) -> Result<D
     let size =
         File::open(device).and_then(|file| Ok(block_device::read_size_bytes(&file)?)).context(Phase::Storage, what)?;
     let chunk_bytes = CHUNK * block_device::SYSFS_SECTOR_BYTES;
-    // The kernel uses the first chunks for metadata.
+    // The memory device has at least 16 chunks, because the kernel uses the first chunks for metadata.
     let changes = memory_device::create_memory_device((memory_bytes / chunk_bytes).max(16) * chunk_bytes)?;
     let table = format!("0 {} snapshot {device} {} N {CHUNK}", size / block_device::SYSFS_SECTOR_BYTES, changes.path);
     let create =
         ToolCommand::new("dmsetup").args(["create", "--noudevsync", "--uuid", &name, "--table", &table, &name]);
     create.env("DM_DISABLE_UDEV", "1").run().context(Phase::Storage, what)?;
-    // From here on, the overlay holds the memory device open.
+    // The memory device need not be kept open here any longer, because the overlay now holds it open.
     drop(changes);
     Ok(format!("/dev/mapper/{name}").into())
 }
@@ -55,8 +55,8 @@ pub(crate) fn remove_overlay(overlay: &DevicePath) -> Result<()> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum OverlayUsage {
     Bytes(u64),
-    /// The changes have exceeded the maximum memory, so reads of the overlay now fail.
-    Over,
+    /// The changes in the overlay have exceeded the maximum memory, so the overlay can no longer be read.
+    Exhausted,
 }
 
 /// Returns the memory usage of an overlay.
@@ -75,7 +75,7 @@ fn parse_status(status: &str) -> Option<OverlayUsage> {
     let last = status.split_whitespace().nth(3)?;
     match last.split_once('/') {
         Some((used, _)) => Some(OverlayUsage::Bytes(used.parse::<u64>().ok()? * block_device::SYSFS_SECTOR_BYTES)),
-        None => matches!(last, "Invalid" | "Overflow").then_some(OverlayUsage::Over),
+        None => matches!(last, "Invalid" | "Overflow").then_some(OverlayUsage::Exhausted),
     }
 }
 
@@ -87,17 +87,17 @@ mod tests {
     use std::os::unix::fs::FileExt;
 
     #[test]
-    fn the_status_of_a_snapshot_says_how_full_it_is() {
+    fn snapshot_status_yields_its_usage() {
         assert_eq!(parse_status("0 131072 snapshot 24/20480 16\n"), Some(OverlayUsage::Bytes(12288)));
-        assert_eq!(parse_status("0 131072 snapshot Invalid\n"), Some(OverlayUsage::Over));
-        assert_eq!(parse_status("0 131072 snapshot Overflow\n"), Some(OverlayUsage::Over));
+        assert_eq!(parse_status("0 131072 snapshot Invalid\n"), Some(OverlayUsage::Exhausted));
+        assert_eq!(parse_status("0 131072 snapshot Overflow\n"), Some(OverlayUsage::Exhausted));
         assert_eq!(parse_status("0 131072 linear\n"), None);
         assert_eq!(parse_status(""), None);
     }
 
     #[test]
     #[ignore = "needs the device mapper: scripts/test vm runs it in a machine"]
-    fn vm_what_is_written_to_an_overlay_stays_in_memory_and_has_a_bound() {
+    fn vm_overlay_writes_remain_in_memory_and_are_limited() {
         let disks = TestDisks::take("vda");
         let disk = &disks.all()[0];
         let before = fingerprints(disks.all());
@@ -115,7 +115,7 @@ mod tests {
         assert!((1 << 20..2 << 20).contains(&bytes), "{bytes}");
         let more = file.write_all_at(&[7; 16 << 20], 1 << 20).and_then(|()| file.sync_all());
         assert!(more.is_err());
-        assert_eq!(read_usage(&overlay).unwrap(), OverlayUsage::Over);
+        assert_eq!(read_usage(&overlay).unwrap(), OverlayUsage::Exhausted);
         drop(file);
         remove_overlay(&overlay).unwrap();
         block_device::set_read_only(&File::open(disk).unwrap(), false).unwrap();

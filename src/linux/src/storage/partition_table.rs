@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use std::{io, thread};
 
 /// Timeout for device nodes. On all but very slow machines, devtmpfs creates the device nodes before BLKPG returns.
-const NODE_PATIENCE: Duration = Duration::from_secs(10);
+const NODE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Writes and verifies the protective MBR, both headers and both arrays of entries. Then waits for the device nodes of
 /// the partitions.
@@ -69,7 +69,7 @@ pub(super) fn check_sectors(disk: &File, device: &DevicePath, planned: u32) -> R
     Ok(size_bytes / u64::from(sector_bytes))
 }
 
-/// Returns the planned table.
+/// Returns the GPT that the plan specifies.
 fn build_planned_gpt(table: &PartitionTable, sectors: u64) -> io::Result<Gpt> {
     let mut gpt = Gpt::new(table.sector_bytes.into(), sectors, table.guid)?;
     check_partitions(&table.partitions, &gpt)?;
@@ -93,7 +93,7 @@ fn verify_gpt_and_mbr(gpt: &Gpt, disk: &File) -> io::Result<()> {
     let mut mbr = [0; 512];
     disk.read_exact_at(&mut mbr, 0)?;
     if mbr != protective_mbr(gpt.backup_lba()) {
-        return Err(io::Error::other("the protective MBR differs from the one written"));
+        return Err(io::Error::other("the protective MBR that was read back differs from the written MBR"));
     }
     gpt.verify(disk)
 }
@@ -139,7 +139,7 @@ pub(super) fn verify_kernel_partitions(device: &DevicePath, planned: &BTreeMap<u
         return Ok(());
     }
     let what = format!(
-        "the kernel's partitions of {device} differ from the written partition table (number: (start, size) in bytes): \
+        "the partitions of {device} in the kernel differ from the written partition table (number: (start, size) in bytes): \
          found {known:?}, expected {planned:?}"
     );
     Err(Error::new(Phase::Storage, what))
@@ -155,7 +155,7 @@ pub(super) fn byte_range(sector_bytes: u32, partition: &NewPartition) -> (u64, u
 pub(super) fn wait_for_node(disk: &DevicePath, number: u32, path: &DevicePath) -> Result<()> {
     let known = block_device::read_partitions(disk)?.into_iter().find(|known| known.number == number);
     let name = known.map(|known| known.name).unwrap_or_default();
-    let end = Instant::now() + NODE_PATIENCE;
+    let end = Instant::now() + NODE_TIMEOUT;
     loop {
         let number = fs::read_to_string(format!("/sys/class/block/{name}/dev")).unwrap_or_default();
         let node = fs::metadata(path);
@@ -163,7 +163,7 @@ pub(super) fn wait_for_node(disk: &DevicePath, number: u32, path: &DevicePath) -
             return Ok(());
         }
         if Instant::now() > end {
-            let seconds = NODE_PATIENCE.as_secs();
+            let seconds = NODE_TIMEOUT.as_secs();
             let what = format!("{path}: the device node of {name} did not appear within {seconds} s");
             return Err(Error::new(Phase::Storage, what));
         }
@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn the_bytes_are_where_uefi_wants_them() {
+    fn gpt_bytes_are_at_their_uefi_offsets() {
         for (sector_bytes, first_usable) in [(512_u32, 34_u64), (4096, 6)] {
             let sectors = 4096;
             let file = tempfile::tempfile().unwrap();
@@ -226,16 +226,16 @@ mod tests {
     }
 
     #[test]
-    fn what_was_changed_behind_our_back_is_noticed() {
+    fn verification_detects_changed_table_bytes() {
         // Sector 0: MBR; 1: primary header; 2-33: entries; last 33: backup entries and header.
         for (offset, expected) in [
-            (450_u64, "the protective MBR differs from the one written"),
-            (512, "the GPT at sector 1 differs from the one written"),
+            (450_u64, "the protective MBR that was read back differs from the written MBR"),
+            (512, "the GPT that was read back from sector 1 differs"),
             (512 + 56, "sector 1 is damaged: the header's checksum"),
-            (512 + 100, "the GPT at sector 1 differs from the one written"),
-            (1024, "sector 1 is damaged: the checksum of its entries"),
-            ((4096 - 33) * 512, "sector 4095 is damaged: the checksum of its entries"),
-            (4095 * 512, "the GPT at sector 4095 differs from the one written"),
+            (512 + 100, "the GPT that was read back from sector 1 differs"),
+            (1024, "sector 1 is damaged: the checksum of the partition entries"),
+            ((4096 - 33) * 512, "sector 4095 is damaged: the checksum of the partition entries"),
+            (4095 * 512, "the GPT that was read back from sector 4095 differs"),
             (4095 * 512 + 56, "sector 4095 is damaged: the header's checksum"),
         ] {
             let file = tempfile::tempfile().unwrap();
@@ -251,11 +251,11 @@ mod tests {
         write_gpt_and_mbr(&build_planned_gpt(&table(512, vec![partition(1, 34, 99, "a")]), 4096).unwrap(), &file)
             .unwrap();
         let other = build_planned_gpt(&table(512, vec![partition(1, 34, 98, "a")]), 4096).unwrap();
-        assert!(verify_gpt_and_mbr(&other, &file).unwrap_err().to_string().contains("differs from the one written"));
+        assert!(verify_gpt_and_mbr(&other, &file).unwrap_err().to_string().contains("differs from the written"));
     }
 
     #[test]
-    fn tables_that_cannot_be_are_refused() {
+    fn refuses_impossible_partition_tables() {
         let cases = [
             (vec![partition(0, 34, 99, "")], "numbers must be unique and from 1"),
             (vec![partition(129, 34, 99, "")], "numbers must be unique and from 1"),
@@ -280,7 +280,7 @@ mod tests {
 
     #[test]
     #[ignore = "needs root and loop devices"]
-    fn loop_sparse_numbers_stay_and_other_tools_agree() {
+    fn loop_sparse_numbers_are_preserved_and_other_tools_agree() {
         for (sector_bytes, first) in [(512, 2048), (4096, 256)] {
             let disk = TestLoopDevice::new(64 << 20, sector_bytes);
             let table = disk.table(
@@ -288,7 +288,7 @@ mod tests {
                 &[(1, first, 2 * first - 1), (2, 2 * first, 3 * first), (15, 4 * first, 5 * first)],
             );
             write_partition_table(&table).unwrap();
-            // The same table again, while the partitions are registered with the kernel.
+            // The same table can be written again while its partitions are registered with the kernel.
             write_partition_table(&table).unwrap();
             let check = ToolCommand::new("sgdisk").args(["-v", disk.path().as_str()]).run().unwrap().stdout;
             assert!(check.contains("No problems found"), "{check}");
@@ -312,7 +312,7 @@ mod tests {
 
     #[test]
     #[ignore = "needs root and loop devices"]
-    fn loop_another_sector_size_or_a_partition_in_use_is_refused() {
+    fn loop_refuses_other_sector_size_or_partition_in_use() {
         let disk = TestLoopDevice::new(64 << 20, 4096);
         let error = write_partition_table(&disk.table(512, &[])).unwrap_err().to_string();
         assert!(error.contains("sector size is 4096 bytes, but the plan was made for 512"), "{error}");

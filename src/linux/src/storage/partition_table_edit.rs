@@ -1,6 +1,7 @@
-//! Changes single entries of a GPT on a disk of which other partitions are preserved and may be in use.
+//! Changes single GPT entries on a disk whose other partitions are preserved and may be in use.
 
 use super::block_device::{self, KernelPartition};
+use super::direct_io::{self, read_direct};
 use super::{disk_identity, partition_table, signature_wipe};
 use crate::gpt::edit::{TableWrites, compute_table_writes};
 use common::error::{Context, Error, Phase, Result};
@@ -10,15 +11,12 @@ use operations::TableEdit;
 use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
 use std::io;
-use std::os::unix::fs::{FileExt, OpenOptionsExt};
-
-/// Alignment of buffers for O_DIRECT, sufficient for sectors of any size.
-const ALIGNMENT: usize = 4096;
+use std::os::unix::fs::OpenOptionsExt;
 
 /// Result of an edit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TableEditOutcome {
-    /// The table was already the edited one, so nothing was written.
+    /// An earlier attempt had already completed the edit, so nothing was written.
     Unchanged,
     /// The table was changed.
     Written { sectors: usize },
@@ -40,21 +38,45 @@ pub fn edit_partition_table(edit: &TableEdit) -> Result<TableEditOutcome> {
     let disk = opened.context(Phase::Storage, || format!("open {device} for writing"))?;
     disk_identity::verify_identity(&disk, &edit.identity)?;
     let disk = partition_table::lock_disk(&disk, device)?;
-    let sectors = partition_table::check_sectors(&disk, device, edit.sector_bytes)?;
-    let read_at = |bytes: &mut [u8], offset: u64| read_direct(&disk, bytes, offset, u64::from(edit.sector_bytes));
-    let what = || format!("edit the partition table of {device} (nothing was written)");
-    let writes = compute_table_writes(&read_at, sectors, edit).context(Phase::Storage, what)?;
-    let stale = find_stale_partitions(edit, writes.count_sectors() > 0)?;
+    let (writes, stale) = prepare_edit(&disk, edit)?;
     stale.iter().try_for_each(|partition| check_unused(device, partition))?;
     stale.iter().try_for_each(|partition| signature_wipe::unregister_partition(&disk, partition))?;
     write_sectors(&disk, &writes).context(Phase::Storage, || format!("write the partition table of {device}"))?;
-    verify_written(&read_at, sectors, edit)
-        .context(Phase::Storage, || format!("read back the partition table of {device}"))?;
+    verify_written(&disk, edit).context(Phase::Storage, || format!("read back the partition table of {device}"))?;
     register_changed_partitions(&disk, edit)?;
     Ok(match writes.count_sectors() {
         0 => TableEditOutcome::Unchanged,
         sectors => TableEditOutcome::Written { sectors },
     })
+}
+
+/// Checks that the table of the disk allows the edit. The disk is only read.
+///
+/// # Errors
+/// Returns the errors of [`edit_partition_table`] that precede its first write, except those about partitions in use.
+pub fn check_table_edit(edit: &TableEdit) -> Result<()> {
+    let device = &edit.device;
+    let opened = OpenOptions::new().read(true).custom_flags(O_DIRECT).open(device);
+    let disk = opened.context(Phase::Storage, || format!("open {device}"))?;
+    disk_identity::verify_identity(&disk, &edit.identity)?;
+    prepare_edit(&disk, edit).map(drop)
+}
+
+/// Returns the sectors to write, and the partitions that the kernel must forget. Nothing is written.
+fn prepare_edit(disk: &File, edit: &TableEdit) -> Result<(TableWrites, Vec<KernelPartition>)> {
+    let device = &edit.device;
+    partition_table::check_sectors(disk, device, edit.sector_bytes)?;
+    let writes = compute_writes(disk, edit)
+        .context(Phase::Storage, || format!("edit the partition table of {device} (nothing was written)"))?;
+    let stale = find_stale_partitions(edit, writes.count_sectors() > 0)?;
+    Ok((writes, stale))
+}
+
+fn compute_writes(disk: &File, edit: &TableEdit) -> io::Result<TableWrites> {
+    let sector = u64::from(edit.sector_bytes);
+    let read_at = |bytes: &mut [u8], offset: u64| read_direct(disk, bytes, offset, sector);
+    let sectors = block_device::read_size_bytes(disk)? / sector.max(1);
+    compute_table_writes(&read_at, sectors, edit)
 }
 
 /// Returns the planned partitions with their starts and lengths in bytes, by number.
@@ -68,8 +90,8 @@ fn list_planned_ranges(edit: &TableEdit) -> BTreeMap<u32, (u64, u64)> {
     preserved.chain(added).collect()
 }
 
-/// Finds the partitions that the kernel must forget. A recreated partition is one of them, even if its location is the
-/// same, unless the table is already the edited one.
+/// Finds the partitions that the kernel must forget. If the edit changes the table, a partition that is removed and
+/// added again must also be forgotten, even if its location stays the same.
 ///
 /// # Errors
 /// Returns an error if a preserved partition has another location in the kernel, or the kernel has a partition that is
@@ -107,19 +129,19 @@ fn check_unused(device: &DevicePath, partition: &KernelPartition) -> Result<()> 
 fn write_sectors(disk: &File, writes: &TableWrites) -> io::Result<()> {
     for copy in &writes.copies {
         for write in copy {
-            let mut buffer = AlignedBuffer::new(write.bytes.len());
-            buffer.as_mut_slice().copy_from_slice(&write.bytes);
-            disk.write_all_at(buffer.as_mut_slice(), write.offset)?;
+            direct_io::write_aligned(disk, &write.bytes, write.offset)?;
         }
         disk.sync_all()?;
     }
     Ok(())
 }
 
-fn verify_written(read_at: crate::gpt::ReadAt, sectors: u64, edit: &TableEdit) -> io::Result<()> {
-    match compute_table_writes(read_at, sectors, edit)?.count_sectors() {
+fn verify_written(disk: &File, edit: &TableEdit) -> io::Result<()> {
+    match compute_writes(disk, edit)?.count_sectors() {
         0 => Ok(()),
-        differing => Err(io::Error::other(format!("{differing} sectors differ from those written"))),
+        differing => {
+            Err(io::Error::other(format!("{differing} sectors that were read back differ from the written sectors")))
+        }
     }
 }
 
@@ -133,34 +155,6 @@ fn register_changed_partitions(disk: &File, edit: &TableEdit) -> Result<()> {
     }
     partition_table::verify_kernel_partitions(&edit.device, &planned)?;
     edit.added.iter().try_for_each(|new| partition_table::wait_for_node(&edit.device, new.number, &new.device))
-}
-
-/// Reads a range that need not be aligned to sectors.
-fn read_direct(disk: &File, bytes: &mut [u8], offset: u64, sector: u64) -> io::Result<()> {
-    let start = offset / sector * sector;
-    let end = offset.checked_add(bytes.len() as u64).ok_or(io::ErrorKind::InvalidInput)?.next_multiple_of(sector);
-    let mut buffer = AlignedBuffer::new((end - start) as usize);
-    disk.read_exact_at(buffer.as_mut_slice(), start)?;
-    let skipped = (offset - start) as usize;
-    bytes.copy_from_slice(&buffer.as_mut_slice()[skipped..skipped + bytes.len()]);
-    Ok(())
-}
-
-/// Zeroed buffer for O_DIRECT.
-struct AlignedBuffer {
-    memory: Vec<u8>,
-    length: usize,
-}
-
-impl AlignedBuffer {
-    fn new(length: usize) -> AlignedBuffer {
-        AlignedBuffer { memory: vec![0; length + ALIGNMENT], length }
-    }
-
-    fn as_mut_slice(&mut self) -> &mut [u8] {
-        let first = self.memory.as_ptr().align_offset(ALIGNMENT);
-        &mut self.memory[first..first + self.length]
-    }
 }
 
 #[cfg(test)]

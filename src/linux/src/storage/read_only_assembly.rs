@@ -12,7 +12,7 @@
 mod volume_groups;
 
 use super::write_protection::WriteLocks;
-use super::{block_device, filesystem_inspection, overlay};
+use super::{block_device, filesystem_inspection, overlay, teardown};
 use crate::probe::{self, ProbeDepth};
 use crate::process::ToolCommand;
 use common::error::{Context, Phase, Result};
@@ -28,7 +28,7 @@ use uuid::Uuid;
 const ROUNDS: usize = 8;
 
 /// Time limit for mdadm and lvm. It is generous, because failing disks respond slowly.
-const DEADLINE: Duration = Duration::from_secs(120);
+const TOOL_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// Maximum memory for changes to a member of an array, in bytes, if the kernel writes at most the bitmap and the
 /// superblock. Bitmaps created by mdadm take a few hundred KiB.
@@ -58,7 +58,8 @@ pub struct ReadOnlyAssembly {
 /// Locks these disks and starts every array and every volume on them that can be started without writing.
 ///
 /// # Errors
-/// Returns an error if a disk cannot be locked, or sysfs cannot be read. In this case, the disks are unlocked again.
+/// Returns an error if a disk cannot be locked, or sysfs cannot be read. In this case, everything that was started is
+/// stopped, and the disks are unlocked again.
 pub fn assemble_read_only(disks: &[DevicePath]) -> Result<ReadOnlyAssembly> {
     let (disks, locks) = (disks.to_vec(), WriteLocks::default());
     let (failed, notes) = (Vec::new(), Vec::new());
@@ -68,8 +69,8 @@ pub fn assemble_read_only(disks: &[DevicePath]) -> Result<ReadOnlyAssembly> {
     match assembled.lock_disks().and_then(|()| assembled.assemble_all()) {
         Ok(()) => Ok(assembled),
         Err(error) => {
-            // The first error is more informative than an error of unlocking.
-            let _ = assembled.locks.unlock_all();
+            // A further error is ignored, because the error of the assembly is more informative.
+            let _ = assembled.take_down();
             Err(error)
         }
     }
@@ -82,7 +83,8 @@ impl ReadOnlyAssembly {
         for stacked in &mut inventory.stacked {
             stacked.assembled = !self.before.contains(&stacked.name);
         }
-        // A later attempt may have succeeded, after another member was found.
+        // A failed attempt is reported only if the object is still not running: a later attempt may have succeeded,
+        // after another member was found.
         let fails = |failed: &&FailedAttempt| {
             !inventory.arrays.iter().any(|array| is_failed_array_running(inventory, array, failed))
                 && !volume_groups::is_failure_resolved(inventory, failed)
@@ -112,17 +114,28 @@ impl ReadOnlyAssembly {
         unlocked
     }
 
-    /// Like [`ReadOnlyAssembly::inspect_filesystems`], but for a machine whose disks must not be written. All disks stay
-    /// locked, including disks that appeared since the assembly. Returns the write locks, and the caller decides when
+    /// Like [`ReadOnlyAssembly::inspect_filesystems`], but for a machine whose disks must not be written. All disks
+    /// stay locked, including disks that appeared since the assembly. Returns the write locks; the caller decides when
     /// to release them.
     ///
     /// # Errors
-    /// Returns an error if a disk cannot be locked, or a filesystem stays mounted. The disks stay locked.
+    /// Returns an error if a disk cannot be locked, or a filesystem stays mounted. After an error, the disks that are
+    /// already locked remain locked.
     pub fn inspect_and_keep_locks(mut self, inventory: &mut Inventory) -> Result<WriteLocks> {
+        self.inspect_locked(inventory)?;
+        Ok(self.locks)
+    }
+
+    /// Adds the contents of the filesystems to the inventory. The disks stay locked until [`ReadOnlyAssembly::take_down`]
+    /// is called.
+    ///
+    /// # Errors
+    /// The same errors as for [`ReadOnlyAssembly::inspect_and_keep_locks`].
+    pub fn inspect_locked(&mut self, inventory: &mut Inventory) -> Result<()> {
         for disk in &mut inventory.disks {
             if self.locks.contains(&disk.device) {
-                // The read-only flag that the inventory shows was set by this program, and is not a property of the
-                // disk.
+                // The disks are not marked as write-protected in the inventory: this program has set their read-only
+                // flags.
                 disk.read_only = false;
             } else if !disk.read_only {
                 self.locks.lock_disk(&disk.device)?;
@@ -131,7 +144,19 @@ impl ReadOnlyAssembly {
         let looked = filesystem_inspection::inspect_filesystems(inventory)?;
         inventory.explored = true;
         self.log_notes(looked);
-        Ok(self.locks)
+        Ok(())
+    }
+
+    /// Ends an inspection: stops everything that the assembly has started, and then makes the disks writable again. If
+    /// a device stays in use, the other devices are stopped nevertheless. The call can be repeated.
+    ///
+    /// # Errors
+    /// Returns an error if a device stays in use (the error lists the users), or a disk cannot be made writable.
+    pub fn take_down(&mut self) -> Result<()> {
+        let stopped: Vec<Result<()>> =
+            self.disks.iter().map(|disk| teardown::release_above_except(disk, &self.before)).collect();
+        let unlocked = self.unlock_disks();
+        stopped.into_iter().collect::<Result<()>>().and(unlocked)
     }
 
     fn log_notes(&mut self, notes: Vec<String>) {
@@ -211,7 +236,7 @@ impl ReadOnlyAssembly {
         match result {
             Ok(()) => tracing::info!("{what}: assembled read-only for inspection"),
             Err(error) => {
-                let note = format!("{what}: cannot assemble: {error}");
+                let note = format!("{what}: cannot be assembled: {error}");
                 tracing::warn!("{note}");
                 self.notes.push(note);
             }
@@ -292,7 +317,13 @@ fn run_mdadm_assemble(array: &MdArray, members: &[DevicePath]) -> Result<(), Str
     let mdadm = ToolCommand::new("mdadm").arg("--assemble").arg(find_free_md_device()?);
     let mdadm = mdadm.args(["--run", "--readonly", "--config=none", "--homehost=any"]);
     let mdadm = mdadm.arg(format!("--uuid={}", array.uuid.simple()));
-    mdadm.args(members).env("MDADM_NO_UDEV", "1").deadline(DEADLINE).run().map(drop).map_err(|error| error.to_string())
+    mdadm
+        .args(members)
+        .env("MDADM_NO_UDEV", "1")
+        .deadline(TOOL_TIMEOUT)
+        .run()
+        .map(drop)
+        .map_err(|error| error.to_string())
 }
 
 /// Returns the highest free array number, which mdadm itself would also choose.

@@ -24,7 +24,7 @@ pub(crate) struct ScratchDisk {
 }
 
 impl ScratchDisk {
-    /// Creates a file of `size_bytes` that takes at most `memory_bytes`.
+    /// Creates a file of `size_bytes` bytes, which takes at most `memory_bytes` bytes of memory.
     ///
     /// # Errors
     /// Returns an error if the tmpfs cannot be mounted.

@@ -16,7 +16,7 @@ pub(crate) const END_BYTES: u64 = 1024 * 1024;
 
 /// Size of the boot code in an MBR, in bytes. The boot code precedes the disk signature and the partition table (UEFI
 /// specification 5.2.1).
-const BOOT_CODE_BYTES: usize = 440;
+pub(super) const BOOT_CODE_BYTES: usize = 440;
 
 /// Zeroes the first and last MiB of a disk or partition, so that its old content is no longer recognized.
 ///
@@ -50,7 +50,11 @@ fn wipe_ranges(device: &DevicePath, more: impl FnOnce(u64) -> Vec<ByteRange>) ->
 /// # Errors
 /// Returns an error if the disk is in use or cannot be written.
 pub fn wipe_boot_code(device: &DevicePath) -> Result<()> {
-    let disk = open_exclusive(device)?;
+    zero_boot_code(&open_exclusive(device)?, device)
+}
+
+/// Zeroes the boot code like [`wipe_boot_code`], on an open disk.
+pub(super) fn zero_boot_code(disk: &File, device: &DevicePath) -> Result<()> {
     disk.write_all_at(&[0; BOOT_CODE_BYTES], 0)
         .and_then(|()| disk.sync_data())
         .context(Phase::Storage, || format!("wipe the boot code of {device}"))
@@ -83,8 +87,7 @@ pub(super) fn unregister_partitions(disk: &File, device: &DevicePath) -> Result<
 
 /// Unregisters a partition from the kernel.
 pub(super) fn unregister_partition(disk: &File, partition: &KernelPartition) -> Result<()> {
-    let delete = || block_device::delete_partition(disk, partition.number);
-    block_device::retry_while_busy(Errno::EBUSY, delete).map_err(|error| {
+    block_device::delete_partition(disk, partition.number).map_err(|error| {
         let node = partition.name.device_path();
         let users = busy_device_users::format_users(&busy_device_users::list_device_users(&node));
         Error::with_source(Phase::Storage, format!("unregister {node} from the kernel{users}"), error)
@@ -101,7 +104,7 @@ mod tests {
 
     #[test]
     #[ignore = "needs root and loop devices"]
-    fn loop_the_boot_code_goes_and_the_table_stays() {
+    fn loop_boot_code_is_erased_and_the_table_preserved() {
         let disk = TestLoopDevice::new(16 * MIB, 512);
         let file = OpenOptions::new().write(true).read(true).open(disk.path()).unwrap();
         file.write_all_at(&[0xaa; 1024], 0).unwrap();
@@ -114,7 +117,7 @@ mod tests {
 
     #[test]
     #[ignore = "needs root and loop devices"]
-    fn loop_a_disk_in_use_is_refused_and_its_user_named() {
+    fn loop_disk_in_use_is_refused_and_its_user_named() {
         let disk = TestLoopDevice::new(16 * MIB, 512);
         crate::process::ToolCommand::new("mkfs.ext4").args(["-q", disk.path().as_str()]).run().unwrap();
         let point = tempfile::tempdir().unwrap();
@@ -136,7 +139,7 @@ mod tests {
 
     #[test]
     #[ignore = "needs root and loop devices"]
-    fn loop_copies_of_bluestore_labels_are_wiped_before_new_content_but_not_with_the_ends_alone() {
+    fn loop_bluestore_label_copies_are_wiped_with_all_signatures() {
         const GIB: u64 = 1024 * MIB;
         let disk = TestLoopDevice::new(12 * GIB, 4096);
         let copies = [GIB, 10 * GIB];
@@ -150,13 +153,13 @@ mod tests {
         copies.into_iter().chain([2 * GIB]).for_each(write);
         wipe_ends(disk.path()).unwrap();
         assert!(copies.iter().all(|at| !is_zero(*at)));
-        assert!(!crate::probe::is_blank(disk.path().as_ref()).unwrap(), "a copy alone is content");
+        assert!(!crate::probe::is_blank(disk.path().as_ref()).unwrap(), "a copy of the label counts as content");
         wipe_signatures(disk.path()).unwrap();
         assert!(copies.iter().all(|at| is_zero(*at)) && !is_zero(2 * GIB));
     }
 
     #[test]
-    fn something_that_is_not_there_is_an_error() {
+    fn missing_device_is_an_error() {
         let error = wipe_ends(&"/dev/no-such-disk".into()).unwrap_err().to_string();
         assert!(error.starts_with("open /dev/no-such-disk for writing: ENOENT: No such file"), "{error}");
     }

@@ -36,10 +36,19 @@ pub fn release_holder(holder: &Holder) -> Result<()> {
 /// # Errors
 /// Returns an error if one of the devices stays in use (the error lists the users).
 pub fn release_above(device: &DevicePath) -> Result<()> {
+    release_above_except(device, &[])
+}
+
+/// Like [`release_above`], but continues to run the devices in `running`.
+///
+/// # Errors
+/// The same errors as for [`release_above`].
+pub(super) fn release_above_except(device: &DevicePath, running: &[KernelName]) -> Result<()> {
     let holders = traversal::order_farthest_first(device.clone(), list_holders);
     for holder in holders.iter().filter(|holder| *holder != device) {
         let name = holder.kernel_name();
         match name {
+            _ if running.contains(&name) => {}
             // The holder was already removed together with another underlying device.
             _ if !Path::new("/sys/block").join(name.as_str()).exists() => {}
             name if name.starts_with("md") => mdadm::stop_array(holder)?,
@@ -102,13 +111,14 @@ fn disable_swap(device: &DevicePath) -> Result<()> {
 /// two groups have the same name.
 pub(super) fn remove_mapping(device: &DevicePath) -> Result<()> {
     let name = mapping_name(device)?;
-    // `--retry` waits 5 s for short-lived users.
+    // With `--retry`, dmsetup retries for 5 s while a short-lived process uses the device.
     let remove = ToolCommand::new("dmsetup").args(["remove", "--retry", "--noudevsync", &name]);
     remove.env("DM_DISABLE_UDEV", "1").run().map_err(|error| {
         let users = busy_device_users::format_users(&busy_device_users::list_device_users(device));
         Error::with_source(Phase::Storage, format!("remove {device} ({name}){users}"), error)
     })?;
-    // dmsetup does not remove LVM's link, and vgcreate refuses a group name that exists in /dev.
+    // LVM's link in /dev is removed here, because dmsetup does not remove it, and vgcreate refuses a group name that
+    // exists in /dev.
     if let Some(link) = volume_link_path(&name)
         && fs::symlink_metadata(&link).is_ok_and(|metadata| metadata.is_symlink())
     {
@@ -137,7 +147,7 @@ fn stop_bcache(device: &DevicePath, sysfs: &Path) -> Result<()> {
     if let Ok(set) = set {
         fs::write(set.join("stop"), "1").context(Phase::Storage, what)?;
     }
-    // Both writes return before the devices are released.
+    // The end of the device is awaited, because both writes return before the devices are released.
     let gone = || if sysfs.exists() { Err(Errno::EBUSY) } else { Ok(()) };
     block_device::retry_while_busy(Errno::EBUSY, gone).map_err(|error| {
         let users = busy_device_users::format_users(&busy_device_users::list_device_users(device));

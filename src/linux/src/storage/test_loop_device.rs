@@ -41,7 +41,8 @@ impl TestLoopDevice {
             let file = NamedTempFile::new().unwrap();
             file.as_file().set_len(size_bytes).unwrap();
             ToolCommand::new("losetup").arg("--detach").arg(&disk.device).run().unwrap();
-            // Another test may have taken the name in the meantime.
+            // If attaching fails, another test has taken this loop device in the meantime, and everything is repeated
+            // with another one.
             if ToolCommand::new("losetup").arg(&disk.device).arg(file.path()).run().is_ok() {
                 disk.file = file;
                 return (before, disk);
@@ -96,19 +97,13 @@ impl Drop for TestLoopDevice {
     }
 }
 
-/// Deletes the kernel's partitions of the device.
+/// Deletes the device's partitions from the kernel.
 ///
-/// The kernel preserves partitions when a loop device is detached, and refuses to delete a partition that another test
-/// is probing (`EBUSY`), so several attempts are made. Remaining partitions would interfere with the next user of the
-/// device; for example, mkfs.vfat refuses a device with partitions.
+/// The kernel preserves partitions when a loop device is detached. Remaining partitions would interfere with the next
+/// user of the device; for example, mkfs.vfat refuses a device with partitions.
 fn delete_partitions(device: &DevicePath) {
-    for _ in 0..100 {
-        let partitions = super::block_device::read_partitions(device).unwrap_or_default();
-        let Ok(disk) = std::fs::File::open(device) else { return };
-        let deleted = |number| super::block_device::delete_partition(&disk, number).is_ok();
-        if partitions.iter().filter(|partition| !deleted(partition.number)).count() == 0 {
-            return;
-        }
-        std::thread::sleep(std::time::Duration::from_millis(20));
+    let Ok(disk) = std::fs::File::open(device) else { return };
+    for partition in super::block_device::read_partitions(device).unwrap_or_default() {
+        let _ = super::block_device::delete_partition(&disk, partition.number);
     }
 }

@@ -15,9 +15,9 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use uuid::Uuid;
 
-/// Size of a read, in bytes.
+/// Number of bytes that are read at once.
 const BLOCK: usize = 1 << 20;
-/// Size of the blocks within a read that are compared with zeros, in bytes.
+/// Size of the blocks into which each read is split, in bytes. A block of zeros is not hashed.
 const PIECE: usize = 64 << 10;
 static ZEROS: [u8; PIECE] = [0; PIECE];
 /// Alignment of buffers for O_DIRECT, sufficient for sectors of any size.
@@ -105,7 +105,7 @@ fn fingerprint(mut content: impl Read) -> String {
 }
 
 #[test]
-fn a_fingerprint_tells_every_byte_its_place_and_the_length() {
+fn fingerprint_depends_on_every_byte_offset_and_length() {
     let zeros = || vec![0; 2 * BLOCK];
     let with = |offset: usize, byte: u8| {
         let mut content = zeros();
@@ -169,7 +169,7 @@ fn free() {
         let _ = ToolCommand::new("dmsetup").args(["remove_all", "--noudevsync"]).env("DM_DISABLE_UDEV", "1").run();
         let _ = ToolCommand::new("mdadm").args(["--stop", "--scan"]).env("MDADM_NO_UDEV", "1").run();
     }
-    // LVM links to volumes that no longer exist.
+    // Removes LVM's links in /dev to volumes that no longer exist.
     for group in fs::read_dir("/dev").into_iter().flatten().flatten().filter(|entry| entry.path().is_dir()) {
         for link in fs::read_dir(group.path()).into_iter().flatten().flatten().map(|entry| entry.path()) {
             if fs::read_link(&link).is_ok_and(|to| to.starts_with("/dev/mapper")) {

@@ -34,7 +34,8 @@ impl WriteLocks {
     /// Returns an error if the disk is missing, or cannot be made read-only.
     pub fn lock_disk(&mut self, disk: &DevicePath) -> Result<()> {
         self.lock_device(disk)?;
-        // A partition has its own flag; before Linux 5.11, it is not inherited from the disk.
+        // The partitions are also locked: each partition has its own read-only flag, which does not follow the flag of
+        // the disk before Linux 5.11.
         let partitions = block_device::read_partitions(disk)?;
         partitions.into_iter().try_for_each(|partition| self.lock_device(&partition.name.device_path()))
     }
@@ -50,13 +51,32 @@ impl WriteLocks {
         verify_writes_refused(device)
     }
 
-    /// Returns whether this run made the device read-only.
+    /// Returns whether the device was made read-only by these locks.
     pub fn contains(&self, device: &DevicePath) -> bool {
         self.devices.contains(device)
     }
 
+    /// Verifies that the kernel still refuses writes to every device that these locks made read-only. The kernel
+    /// discards the flag of a partition if it registers the partition again. Unplugged devices are ignored.
+    ///
+    /// # Errors
+    /// Returns an error that lists the devices that accept writes.
+    pub fn verify_locks(&self) -> Result<()> {
+        let writable: Vec<&str> =
+            self.devices.iter().filter(|device| try_empty_write(device).is_ok()).map(DevicePath::as_str).collect();
+        if writable.is_empty() {
+            return Ok(());
+        }
+        let message = format!(
+            "{} no longer read-only, although this run has not made them writable: another program has changed their \
+             flags or partition tables; boot the machine again",
+            writable.join(", ")
+        );
+        Err(Error::new(Phase::Storage, message))
+    }
+
     /// Records the digests of these ranges. A range that cannot be read is not checked later, because the disk was
-    /// already failing before this run.
+    /// already failing before anything was written.
     pub fn record_digests(&mut self, disk: &DevicePath, untouched: &[ByteRange]) {
         let read = untouched.iter().filter_map(|range| {
             compute_digest(disk, *range).ok().map(|digest| ProtectedRange { disk: disk.clone(), range: *range, digest })
@@ -128,16 +148,20 @@ fn set_device_read_only(device: &DevicePath, read_only: bool) -> Result<()> {
     block_device::set_read_only(&file, read_only).context(Phase::Storage, what)
 }
 
-/// Verifies that the kernel refuses writes to the device. A write of 0 bytes is refused like any other, and changes
-/// nothing if it is not refused.
+/// Writes 0 bytes to a device. Such a write is refused like any other, and changes nothing if it is not refused.
+fn try_empty_write(device: &DevicePath) -> io::Result<usize> {
+    OpenOptions::new().write(true).open(device).and_then(|file| file.write_at(&[], 0))
+}
+
+/// Verifies that the kernel refuses writes to the device.
 fn verify_writes_refused(device: &DevicePath) -> Result<()> {
     let is_refusal = |error: &io::Error| {
         let code = Errno::from_raw(error.raw_os_error().unwrap_or_default());
-        // EBUSY: the device is mounted, and the kernel allows no other writers (CONFIG_BLK_DEV_WRITE_MOUNTED).
+        // EBUSY means that the device is mounted, and that the kernel allows no other writers of mounted devices
+        // (CONFIG_BLK_DEV_WRITE_MOUNTED).
         [Errno::EPERM, Errno::EACCES, Errno::EROFS, Errno::EBUSY].contains(&code)
     };
-    let written = OpenOptions::new().write(true).open(device).and_then(|file| file.write_at(&[], 0));
-    match written {
+    match try_empty_write(device) {
         Err(error) if is_refusal(&error) => Ok(()),
         Err(error) => Err(error).context(Phase::Storage, || format!("verify that {device} is read-only")),
         Ok(_) => Err(Error::new(
@@ -161,7 +185,7 @@ mod tests {
 
     #[test]
     #[ignore = "needs root and loop devices"]
-    fn loop_a_locked_disk_and_its_partitions_refuse_writes_until_unlocked() {
+    fn loop_locked_disk_and_partitions_refuse_writes_until_unlocked() {
         let disk = TestLoopDevice::new(16 << 20, 512);
         partition_table::write_partition_table(&disk.table(512, &[(3, 2048, 4095)])).unwrap();
         let mut locks = WriteLocks::default();
@@ -177,7 +201,7 @@ mod tests {
 
     #[test]
     #[ignore = "needs root and loop devices"]
-    fn loop_a_single_locked_partition_refuses_writes_and_the_others_accept_them() {
+    fn loop_only_the_locked_partition_refuses_writes() {
         let disk = TestLoopDevice::new(16 << 20, 512);
         partition_table::write_partition_table(&disk.table(512, &[(1, 2048, 8191), (3, 8192, 16383)])).unwrap();
         assert!(verify_writes_refused(&disk.partition(3)).unwrap_err().to_string().contains("accepts writes"));
@@ -193,7 +217,26 @@ mod tests {
 
     #[test]
     #[ignore = "needs root and loop devices"]
-    fn loop_partitions_that_are_not_the_layouts_stay_locked_and_what_is_written_is_told() {
+    fn loop_a_lock_that_was_lost_is_found() {
+        let disk = TestLoopDevice::new(16 << 20, 512);
+        partition_table::write_partition_table(&disk.table(512, &[(1, 2048, 8191), (3, 8192, 16383)])).unwrap();
+        let mut locks = WriteLocks::default();
+        locks.lock_device(&disk.partition(1)).unwrap();
+        locks.lock_device(&disk.partition(3)).unwrap();
+        locks.verify_locks().unwrap();
+        // The kernel registers the partition again, for example because another program changed the table.
+        let file = File::open(disk.path()).unwrap();
+        block_device::delete_partition(&file, 3).unwrap();
+        locks.verify_locks().unwrap();
+        block_device::add_partition(&file, 3, 8192 * 512, 8192 * 512).unwrap();
+        let error = locks.verify_locks().unwrap_err().to_string();
+        assert!(error.starts_with(&format!("{} no longer read-only", disk.partition(3))), "{error}");
+        locks.unlock_all().unwrap();
+    }
+
+    #[test]
+    #[ignore = "needs root and loop devices"]
+    fn loop_foreign_partitions_remain_locked_and_changes_are_reported() {
         let disk = TestLoopDevice::new(16 << 20, 512);
         partition_table::write_partition_table(&disk.table(512, &[(1, 2048, 8191), (3, 8192, 16383)])).unwrap();
         let mut locks = WriteLocks::default();
@@ -216,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn a_disk_that_was_unplugged_is_no_trouble_and_one_that_refuses_is() {
+    fn absent_disk_is_ignored_and_unlock_failure_reported() {
         let locks = |devices: &[&str]| WriteLocks {
             devices: devices.iter().map(|device| (*device).into()).collect(),
             ..WriteLocks::default()
@@ -229,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn a_disk_that_is_not_there_cannot_be_locked() {
+    fn absent_disk_cannot_be_locked() {
         let error = WriteLocks::default().lock_disk(&"/dev/no-such-disk".into()).unwrap_err().to_string();
         assert!(error.starts_with("make /dev/no-such-disk read-only: "), "{error}");
     }

@@ -12,10 +12,10 @@ use std::time::{Duration, Instant};
 const BEGIN_BYTES: u64 = 64 << 20;
 
 /// Amount of dirty data, in bytes, above which the kernel blocks writers (`vm.dirty_bytes`).
-const MOST_BYTES: u64 = 1 << 30;
+const MAXIMUM_DIRTY_BYTES: u64 = 1 << 30;
 
 /// Minimum pause between two rounds of [`PeriodicWriteback`].
-const PAUSE: Duration = Duration::from_millis(300);
+const ROUND_INTERVAL: Duration = Duration::from_millis(300);
 
 /// Applies the limits to the whole machine. This is allowed only in the ramdisk, because the kernel of the ramdisk
 /// serves no other system. A failure is logged and only makes the installation slower.
@@ -26,11 +26,10 @@ pub fn limit_dirty_memory(memory_bytes: u64) {
     }
 }
 
-/// Returns two amounts of dirty data, in bytes: the kernel writes in the background above the first amount, and blocks
-/// writers above the second amount. The second amount is at most a quarter of the memory, and the first is at most half
-/// of the second.
+/// Returns `dirty_background_bytes` and `dirty_bytes`. `dirty_bytes` is at most a quarter of the memory, and
+/// `dirty_background_bytes` at most half of `dirty_bytes`.
 fn compute_limits(memory_bytes: u64) -> (u64, u64) {
-    let most = (memory_bytes / 4).min(MOST_BYTES);
+    let most = (memory_bytes / 4).min(MAXIMUM_DIRTY_BYTES);
     (BEGIN_BYTES.min(most / 2), most)
 }
 
@@ -57,13 +56,13 @@ impl PeriodicWriteback {
         let (stop, stopped) = mpsc::channel();
         let often = points.clone();
         let thread = thread::spawn(move || {
-            let mut pause = PAUSE;
+            let mut pause = ROUND_INTERVAL;
             while stopped.recv_timeout(pause) == Err(RecvTimeoutError::Timeout) {
                 let began = Instant::now();
                 sync_filesystems(&often)?;
                 // Processes that create files are blocked during the write-back of the journal. The write-back is
                 // therefore limited to a third of the time.
-                pause = PAUSE.max(2 * began.elapsed());
+                pause = ROUND_INTERVAL.max(2 * began.elapsed());
             }
             Ok(())
         });
@@ -76,7 +75,7 @@ impl PeriodicWriteback {
     /// Returns an error if data could not be written, either now or in an earlier round. The kernel reports each write
     /// error only once.
     pub fn finish(self) -> Result<()> {
-        // The thread has already ended after an error.
+        // An error is ignored: sending fails only if the thread has already ended after an error of its own.
         let _ = self.stop.send(());
         let earlier = self.thread.join().unwrap_or(Ok(()));
         earlier.and(sync_filesystems(&self.points))
@@ -96,7 +95,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn small_machines_keep_less_in_memory() {
+    fn writeback_limits_are_lower_on_small_machines() {
         const MIB: u64 = 1 << 20;
         let cases =
             [(256 << 30, (64 * MIB, 1024 * MIB)), (512 * MIB, (64 * MIB, 128 * MIB)), (64 * MIB, (8 * MIB, 16 * MIB))];
@@ -106,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn both_are_set_and_a_failure_names_the_file() {
+    fn both_limits_are_written_and_failures_name_the_file() {
         let vm = tempfile::tempdir().unwrap();
         write_limits(vm.path(), 1, 2).unwrap();
         assert_eq!(fs::read_to_string(vm.path().join("dirty_background_bytes")).unwrap(), "1");
@@ -116,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_written_back_is_an_error_at_the_end() {
+    fn failed_writeback_is_reported_at_the_end() {
         let directory = tempfile::tempdir().unwrap();
         PeriodicWriteback::start(vec![directory.path().to_owned()]).finish().unwrap();
         let missing = directory.path().join("missing");

@@ -11,17 +11,17 @@ use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::time::{Duration, Instant};
 use std::{io, thread};
 
-/// Size of a read, in bytes.
+/// Number of bytes that are read at once.
 const BLOCK: usize = 4 << 20;
 
 /// Alignment of buffers for direct I/O, sufficient for sectors of any size.
 const ALIGNMENT: usize = 4096;
 
 /// Minimum average throughput in bytes per second; slower devices are failing.
-const SLOWEST_BYTES: u64 = 16 << 20;
+const MINIMUM_BYTES_PER_SECOND: u64 = 16 << 20;
 
 /// Additional time for devices that respond with a delay.
-const PATIENCE: Duration = Duration::from_secs(600);
+const DELAY_ALLOWANCE: Duration = Duration::from_secs(600);
 
 /// Minimum total size of the ranges of a device, in bytes, for which progress is reported.
 const REPORTED_BYTES: u64 = 64 << 30;
@@ -50,7 +50,7 @@ pub fn verify_all_zero(proofs: &[ZeroProof], say: &ProgressSink) -> Result<()> {
 fn verify_device_zero(proof: &ZeroProof, say: &ProgressSink) -> Result<()> {
     let ZeroProof { device, ranges, give_up } = proof;
     let file = open_direct(device).context(Phase::Storage, || format!("open {device} for reading"))?;
-    let deadline = PATIENCE + Duration::from_secs(proof.total_bytes() / SLOWEST_BYTES);
+    let deadline = DELAY_ALLOWANCE + Duration::from_secs(proof.total_bytes() / MINIMUM_BYTES_PER_SECOND);
     let (total, began) = (proof.total_bytes(), Instant::now());
     let mut reading = ZeroCheck { device, give_up, total, done: 0, began, deadline, say };
     for range in ranges {
@@ -67,7 +67,7 @@ fn verify_device_zero(proof: &ZeroProof, say: &ProgressSink) -> Result<()> {
 fn open_direct(device: &DevicePath) -> io::Result<File> {
     let direct = OpenOptions::new().read(true).custom_flags(O_DIRECT).open(device);
     match direct {
-        // The file's filesystem, such as tmpfs, does not support direct I/O.
+        // The path is a file on a filesystem that does not support direct I/O, such as tmpfs.
         Err(error) if error.raw_os_error() == Some(nix::libc::EINVAL) => File::open(device),
         opened => opened,
     }
@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn one_byte_anywhere_is_found() {
+    fn one_nonzero_byte_is_found_anywhere() {
         let size = 300 * MIB;
         let (file, path) = file(size);
         proven(&[proof(&path, &[(0, size)])]).unwrap();
@@ -186,13 +186,13 @@ mod tests {
         }
         let is_blank = |path: &DevicePath| crate::probe::is_blank(path.as_ref()).unwrap();
         file.as_file().write_all_at(&[1], 6 * MIB + 17).unwrap();
-        assert!(is_blank(&path), "samples do not show it");
+        assert!(is_blank(&path), "samples do not detect the data");
         proven(&[proof(&path, &[(0, MIB), (7 * MIB, 10 * MIB)])]).unwrap();
         proven(&[proof(&path, &[(0, MIB), (6 * MIB, MIB)])]).unwrap_err();
     }
 
     #[test]
-    fn all_devices_are_read_and_all_that_are_wrong_are_named() {
+    fn all_devices_are_read_and_all_nonzero_ones_named() {
         let devices = [file(8 * MIB), file(8 * MIB), file(8 * MIB)];
         let proofs: Vec<ZeroProof> = devices.iter().map(|(_, path)| proof(path, &[(0, 8 * MIB)])).collect();
         proven(&proofs).unwrap();
@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_read_completely_is_refused() {
+    fn refuses_devices_that_cannot_be_read_completely() {
         let (_file, path) = file(MIB);
         let error = proven(&[proof(&path, &[(0, 2 * MIB)])]).unwrap_err();
         assert!(error.contains("cannot read the whole device: read at byte 0"), "{error}");
@@ -216,7 +216,7 @@ mod tests {
 
     #[test]
     #[ignore = "needs root and loop devices"]
-    fn loop_a_block_device_is_read_to_its_last_sector() {
+    fn loop_block_device_is_read_to_its_last_sector() {
         for sector_bytes in [512, 4096] {
             let disk = TestLoopDevice::new(64 * MIB + 4096, sector_bytes);
             let all = proof(disk.path(), &[(0, 64 * MIB + 4096)]);

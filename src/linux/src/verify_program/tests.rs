@@ -62,7 +62,7 @@ fn can_run() -> bool {
 }
 
 #[test]
-fn a_verify_says_yes_or_no() {
+fn verify_program_accepts_or_refuses() {
     if !can_run() {
         return;
     }
@@ -81,16 +81,16 @@ fn a_verify_says_yes_or_no() {
 }
 
 #[test]
-fn what_cannot_be_started_is_told_with_its_first_line() {
+fn unstartable_verify_is_reported_with_its_first_line() {
     if !can_run() {
         return;
     }
-    let VerifyVerdict::NotRun(why) = run("#!/usr/bin/no-such-shell\n") else { panic!("it was run") };
+    let VerifyVerdict::NotRun(why) = run("#!/usr/bin/no-such-shell\n") else { panic!("the program was run") };
     assert!(why.contains("#!/usr/bin/no-such-shell") && why.contains("cannot start `verify`"), "{why}");
 }
 
 #[test]
-fn it_is_told_what_ganeti_tells_and_nothing_else() {
+fn verify_receives_only_the_environment_of_ganeti() {
     if !can_run() {
         return;
     }
@@ -106,7 +106,7 @@ fn it_is_told_what_ganeti_tells_and_nothing_else() {
 }
 
 #[test]
-fn one_that_hangs_is_ended_with_all_it_started() {
+fn hanging_verify_is_killed_with_its_children() {
     if !can_run() {
         return;
     }
@@ -130,7 +130,7 @@ fn one_that_hangs_is_ended_with_all_it_started() {
     assert!(!running("86381"));
 }
 
-/// Returns whether a `sleep` process has this text in its arguments.
+/// Returns whether a `sleep` process has this string in its arguments.
 fn running(argument: &str) -> bool {
     let processes = fs::read_dir("/proc").unwrap().flatten();
     let own = std::process::id().to_string();
@@ -141,7 +141,7 @@ fn running(argument: &str) -> bool {
 }
 
 #[test]
-fn one_that_writes_cannot() {
+fn verify_cannot_write_files() {
     if !can_run() {
         return;
     }
@@ -160,7 +160,7 @@ fn one_that_writes_cannot() {
 }
 
 #[test]
-fn it_sees_the_definition_and_programs_alone() {
+fn verify_sees_only_the_definition_and_programs() {
     if !can_run() {
         return;
     }
@@ -178,7 +178,7 @@ fn it_sees_the_definition_and_programs_alone() {
 }
 
 #[test]
-fn one_that_calls_home_cannot() {
+fn verify_has_no_network() {
     if !can_run() {
         return;
     }
@@ -194,7 +194,7 @@ fn one_that_calls_home_cannot() {
 }
 
 #[test]
-fn it_gets_no_power_back() {
+fn verify_cannot_regain_privileges() {
     if !can_run() {
         return;
     }

@@ -8,19 +8,19 @@ use std::path::Path;
 use std::process::{self, Command, Stdio};
 
 /// Directory of the definition in the sandbox.
-const FOLDER: &str = "/definition";
+const DEFINITION_DIRECTORY: &str = "/definition";
 
 /// Exit code that indicates that `verify` could not be started.
-pub(crate) const NOT_RUN: i32 = 125;
+pub(crate) const NOT_STARTED_EXIT_CODE: i32 = 125;
 /// Prefix of the error message that is printed if `verify` could not be started.
-pub(crate) const TROUBLE: &str = "no sandbox: ";
+pub(crate) const NO_SANDBOX_PREFIX: &str = "no sandbox: ";
 
 /// Enters the sandbox and executes the `verify` program of the OS definition. The files of the definition are read from
 /// standard input. The environment is preserved.
 pub fn run_verify_worker() -> ! {
     let Err(error) = enter_and_exec();
-    eprintln!("{TROUBLE}{error}");
-    process::exit(NOT_RUN)
+    eprintln!("{NO_SANDBOX_PREFIX}{error}");
+    process::exit(NOT_STARTED_EXIT_CODE)
 }
 
 fn enter_and_exec() -> io::Result<std::convert::Infallible> {
@@ -28,13 +28,13 @@ fn enter_and_exec() -> io::Result<std::convert::Infallible> {
     io::stdin().read_to_end(&mut text)?;
     let files: DefinitionFiles = serde_json::from_slice(&text)?;
     let seen = files.iter().map(|(path, file)| SandboxFile {
-        path: Path::new(FOLDER).join(path),
+        path: Path::new(DEFINITION_DIRECTORY).join(path),
         executable: file.executable,
         content: file.text.as_bytes(),
     });
     program_sandbox::enter_sandbox(&seen.collect::<Vec<_>>())?;
-    let program = Path::new(FOLDER).join("verify");
-    let error = Command::new(&program).arg("parameters").current_dir(FOLDER).stdin(Stdio::null()).exec();
+    let program = Path::new(DEFINITION_DIRECTORY).join("verify");
+    let error = Command::new(&program).arg("parameters").current_dir(DEFINITION_DIRECTORY).stdin(Stdio::null()).exec();
     let first = files.get("verify").and_then(|file| file.text.lines().next()).unwrap_or_default();
     Err(io::Error::other(format!("cannot start `verify` (its first line is {first:?}): {error}")))
 }

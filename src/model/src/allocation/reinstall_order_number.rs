@@ -1,8 +1,8 @@
-//! Numbers that identify reinstall orders if the source of the orders has no order ids. Such sources are machine files
-//! that the agent reads without a server, and metal-stack.
+//! Numbers that identify reinstall orders of sources without order ids: machine files that the agent reads without a
+//! server, and metal-stack.
 //!
-//! Order numbers are also read from install markers and firmware variables, which the root user of the installed system can write. The
-//! numbers are therefore bounded, and arithmetic on them is checked for overflow.
+//! Order numbers are also read from install markers and firmware variables, which the root user of the installed
+//! system can write. The numbers are therefore bounded, and arithmetic on them is checked for overflow.
 
 use std::fmt;
 
@@ -42,7 +42,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_are_bounded_and_never_wrap_to_zero() {
+    fn order_numbers_are_limited_and_never_wrap_to_zero() {
         for (text, number) in [
             ("1", Some(1)),
             ("02", Some(2)),

@@ -1,4 +1,4 @@
-//! Rules for values that the installed system interprets: host names, kernel arguments, SSH keys, and the servers of DNS and NTP.
+//! Rules for values that the installed system interprets: hostnames, kernel arguments, SSH keys, DNS and NTP servers.
 
 use base64::prelude::{BASE64_STANDARD, Engine};
 use common::diagnostic::Diagnostic;
@@ -34,8 +34,8 @@ pub fn find_hostname_error(name: &str) -> Option<&'static str> {
     }
 }
 
-/// Returns the reason why a text must not be written into `authorized_keys`; `None` if the text is a single nonempty
-/// line that is not part of a private key.
+/// Returns the reason why a string must not be written into `authorized_keys`; `None` if the string is a single
+/// nonempty line that is not part of a private key.
 pub fn find_key_line_error(key: &str) -> Option<&'static str> {
     let is_private = key.contains("PRIVATE KEY-----") || key.contains("PuTTY-User-Key-File");
     match key.trim() {
@@ -50,8 +50,9 @@ pub fn find_key_line_error(key: &str) -> Option<&'static str> {
     }
 }
 
-/// Returns the reason why a text is not a valid line of `authorized_keys`; `None` if it is valid. A line consists of
-/// the type of the key and the key in base64, which may be preceded by options and followed by a comment (sshd(8)).
+/// Returns the reason why a string is not a valid line of `authorized_keys`; `None` if it is valid. A line consists
+/// of the type of the key and the key in base64, which may be preceded by options and followed by a comment
+/// (sshd(8)).
 pub fn find_public_key_error(key: &str) -> Option<&'static str> {
     let is_type = |word: &str| {
         let word = word.strip_suffix("@openssh.com").unwrap_or(word);
@@ -59,7 +60,7 @@ pub fn find_public_key_error(key: &str) -> Option<&'static str> {
     };
     find_key_line_error(key).or_else(|| {
         let words: Vec<&str> = key.split_ascii_whitespace().collect();
-        // Options can contain blanks in quotes.
+        // Options may precede the type of the key, and quoted options may contain blanks, so every word is tried.
         let Some(index) = words.iter().position(|word| is_type(word)) else {
             return Some(
                 "a public key begins with its type, such as ssh-ed25519: specify the whole line of the .pub file",
@@ -141,7 +142,7 @@ pub fn normalize_servers(kind: ServerKind, given: &Value) -> Result<Value, Vec<D
                 let what = if kind == ServerKind::Dns { "an IP address" } else { "an IP address or a host name" };
                 problems.push(Diagnostic::new(
                     format!("{field}[{index}]"),
-                    format!("must be {what}, as `{{{key}: ADDRESS}}` or as a string, and not {entry}"),
+                    format!("must be {what}, as `{{{key}: ADDRESS}}` or as a string, not {entry}"),
                 ));
             }
         }
@@ -154,7 +155,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn arguments_and_names_are_plain_words() {
+    fn kernel_arguments_and_hostnames_are_plain_words() {
         for good in ["quiet", "nvme_core.io_timeout=300", "ip=dhcp", "module_blacklist=a,b", "hugepages=1G:4"] {
             assert_eq!(find_argument_error(good), None, "{good}");
         }
@@ -173,7 +174,7 @@ mod tests {
     const ED25519: &str = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIEIwk2aIjLB/NFS0uwM4s/LOwzTEmCTtitqBHv/340Bo";
 
     #[test]
-    fn public_keys_are_whole_lines() {
+    fn public_keys_are_complete_lines() {
         let commented = format!("{ED25519} you@desk");
         let with_options = format!("from=\"192.0.2.0/24\",command=\"echo a b\" {commented}");
         for good in [ED25519, &commented, &with_options, "ssh-ed25519 AAAA", "ssh-rsa AAAA you@desk"] {

@@ -11,17 +11,17 @@ use std::time::Duration;
 const PORT: u16 = 9999;
 
 /// Default lookup timeout of ironic-python-agent.
-const LOOKUP: Duration = Duration::from_secs(600);
+const DEFAULT_LOOKUP_TIMEOUT: Duration = Duration::from_secs(600);
 
 /// Settings of a machine that an Ironic conductor controls.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ConductorSettings {
-    /// `ipa-api-url=`: URLs without a trailing slash. The first one that responds is used. Empty if only an inspection is
-    /// requested.
+    /// `ipa-api-url=`: URLs without a trailing slash. The first one that responds is used. Empty if only an inspection
+    /// is requested.
     pub api: Vec<String>,
     /// `ipa-inspection-callback-url=`: URLs. The inventory is sent to the first one that accepts it.
     pub inspection: Vec<String>,
-    /// `ipa-listen-port=`.
+    /// `ipa-listen-port=`: port on which the agent accepts requests of the conductor.
     pub listen_port: u16,
     /// `ipa-advertise-host=`: address to which the conductor sends requests for this machine. The default is the local
     /// address of the route to Ironic.
@@ -31,7 +31,7 @@ pub struct ConductorSettings {
     pub advertise_port: Option<u16>,
     /// `ipa-lookup-timeout=`: time within which the lookup of this machine must succeed, in seconds.
     pub lookup: Duration,
-    /// `ipa-agent-token=`: token that Ironic generated before the boot. If it is present, Ironic does not return a token at lookup.
+    /// `ipa-agent-token=`: token that Ironic has generated before the boot, and therefore does not return at lookup.
     pub token: Option<String>,
     /// `BOOTIF=`: MAC address of the NIC from which the machine booted.
     pub boot_mac: Option<String>,
@@ -54,7 +54,8 @@ impl ConductorSettings {
             listen_port: port("ipa-listen-port")?.unwrap_or(PORT),
             advertise_host,
             advertise_port: port("ipa-advertise-port")?,
-            lookup: parse_number("ipa-lookup-timeout", one("ipa-lookup-timeout")?)?.map_or(LOOKUP, Duration::from_secs),
+            lookup: parse_number("ipa-lookup-timeout", one("ipa-lookup-timeout")?)?
+                .map_or(DEFAULT_LOOKUP_TIMEOUT, Duration::from_secs),
             token: one("ipa-agent-token")?,
             boot_mac: one("BOOTIF")?.as_deref().and_then(parse_bootif),
         })
@@ -105,7 +106,7 @@ mod tests {
 
     /// Kernel command line as a conductor writes it into its iPXE script.
     #[test]
-    fn the_words_of_a_conductor_are_read() {
+    fn kernel_command_line_of_ironic_is_parsed() {
         let conductor = read(
             "selinux=0 nofb vga=normal console=ttyS0 ipa-debug=1 ipa-api-url=http://10.0.0.1:6385 \
              ipa-global-request-id=req-7 BOOTIF=52:54:00:AA:00:06 initrd=deploy_ramdisk",
@@ -117,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn everything_that_can_be_told_is_read() {
+    fn every_ipa_setting_is_parsed() {
         let conductor = read(
             "ipa-api-url=http://a:6385/,https://b ipa-inspection-callback-url=http://a/v1/continue_inspection \
              ipa-advertise-host=[2001:db8::1] ipa-advertise-port=19999 ipa-listen-port=9990 ipa-lookup-timeout=30 \
@@ -133,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_used_is_named() {
+    fn reports_unusable_settings_by_name() {
         for (word, expected) in [
             ("ipa-api-url=mdns", "specify the URL of Ironic instead"),
             ("ipa-api-url=http://a,ftp://b", "ipa-api-url=ftp://b must begin with http:// or https://"),

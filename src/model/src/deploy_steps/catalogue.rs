@@ -13,10 +13,10 @@ pub struct CatalogueStep {
     /// Default priority. Steps run in the order of descending priority. A step with priority 0 runs only if a template
     /// sets another priority.
     pub priority: u32,
-    /// Whether this is a core step. A template can set the arguments of a core step and can disable the step, but
+    /// True for a core step. A template can set the arguments of a core step and can disable the step, but
     /// cannot change its position.
     pub core: bool,
-    /// Whether the server runs the step through the machine's management controller. The agent runs all other steps.
+    /// True if the server runs the step through the machine's management controller. The agent runs all other steps.
     pub out_of_band: bool,
     pub arguments: &'static [StepArgument],
     pub kinds: &'static [StepKind],
@@ -67,9 +67,9 @@ const RAID_CONFIG: StepArgument =
 const DELETE_EXISTING: StepArgument =
     StepArgument { name: "delete_existing", about: DELETE_CONFIGURATION.about, values: &[] };
 
-/// Steps that only define the layout, from which the plan is computed. The partitions and arrays are created later by
-/// the step `deploy.apply_layout`, regardless of the priorities of these steps.
-pub const MAKE_THE_LAYOUT: [&str; 2] = ["raid.create_configuration", "raid.apply_configuration"];
+/// Steps that only define the layout for the plan. The step `deploy.apply_layout` creates the partitions and arrays,
+/// regardless of the priorities of these steps.
+pub const LAYOUT_DEFINITION_STEPS: [&str; 2] = ["raid.create_configuration", "raid.apply_configuration"];
 
 const fn argument(name: &'static str, about: &'static str) -> StepArgument {
     StepArgument { name, about, values: &[] }

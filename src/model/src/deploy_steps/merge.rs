@@ -117,7 +117,7 @@ pub fn merge_templates(
     Ok(steps)
 }
 
-/// Adds those default arguments of the step that the template does not set.
+/// Adds the default arguments of the step, except those that the template sets.
 fn add_default_arguments(mut step: PlannedStep, defaults: &[PlannedStep], template: usize) -> PlannedStep {
     let default = defaults.iter().find(|default| default.entry == step.entry);
     let mut arguments = default.map(|default| default.arguments.clone()).unwrap_or_default();
@@ -131,8 +131,8 @@ fn sort_by_priority(steps: &mut [PlannedStep]) {
 }
 
 /// Adds a step to the list. If the list already contains the same core step from an earlier template, adds the
-/// arguments to the existing step instead. If the later template sets a priority, it replaces the priority of the
-/// existing step.
+/// arguments to the existing step and does not add a second step. If the later template sets a priority, this priority
+/// replaces that of the existing step.
 fn add_step(named: &mut Vec<PlannedStep>, step: PlannedStep, priority: Option<u32>) {
     match named.iter_mut().find(|earlier| earlier.entry.core && earlier.entry == step.entry) {
         Some(earlier) => {
@@ -144,7 +144,7 @@ fn add_step(named: &mut Vec<PlannedStep>, step: PlannedStep, priority: Option<u3
     }
 }
 
-/// Name of the invalid argument, and the message. The name is `None` if the problem does not concern an argument.
+/// Name of the invalid argument (`None` if the problem does not concern an argument), and the message.
 pub(super) type ArgumentProblem = (Option<String>, String);
 
 /// Parses one step.
@@ -257,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn the_list_is_sorted_by_priority_then_by_the_order_of_the_templates() {
+    fn steps_are_sorted_by_priority_then_template_order() {
         for (templates, expected) in [
             (&[] as &[&[&str]], "deploy.first=90, raid.between=50, deploy.last=10"),
             // An argument replaces the default argument; the priority is unchanged.
@@ -266,7 +266,7 @@ mod tests {
             (&[&["raid.between=0"]], "deploy.first=90, deploy.last=10"),
             (&[&["deploy.last=0"]], "deploy.first=90, raid.between=50"),
             (&[&["deploy.first=90 7"]], "deploy.first=90 7, raid.between=50, deploy.last=10"),
-            // A step that is listed several times, and steps with equal priority.
+            // One step is listed several times, and other steps have equal priority.
             (
                 &[&["deploy.often=50 1", "deploy.often=50 2"], &["deploy.often=60 3"]],
                 "deploy.first=90, deploy.often=60 3, raid.between=50, deploy.often=50 1, deploy.often=50 2, deploy.last=10",
@@ -281,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_all_told_before_anything_runs() {
+    fn reports_every_invalid_step_before_execution() {
         let mut bad =
             vec![wanted("deploy.often"), wanted("deploy.first=80"), wanted("bios.apply=3"), wanted("raid.between")];
         bad[3].args.insert("level".into(), json!(1));
@@ -299,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn the_own_catalogue_is_in_order_and_has_its_words_for_erasing() {
+    fn catalogue_steps_are_ordered_and_accept_all_erase_modes() {
         let merged =
             |templates: &[Vec<TemplateStep>]| merge_templates(&CATALOGUE, default_steps(&CATALOGUE), templates);
         let steps = merged(&[]).unwrap();
@@ -321,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn a_step_keeps_what_it_is_told_by_default_and_knows_who_has_a_word_in_it() {
+    fn steps_keep_default_arguments_and_record_their_templates() {
         let secure = StepList::with_erase_mode(EraseMode::Secure).list;
         let layout = wanted("deploy.apply_layout");
         let files = wanted("deploy.write_files");
@@ -338,7 +338,7 @@ mod tests {
     }
 
     #[test]
-    fn the_agent_refuses_steps_of_the_management_controller() {
+    fn agent_refuses_steps_of_the_management_controller() {
         let step = |interface: &str, step: &str, args: Value| TemplateStep {
             interface: interface.to_owned(),
             step: step.to_owned(),

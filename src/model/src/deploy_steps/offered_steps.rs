@@ -1,5 +1,5 @@
-//! Steps that the agent offers to a conductor. If a template contains any other step, the conductor rejects the template before the first
-//! step runs.
+//! Steps that the agent offers to a conductor. If a template contains any other step, the conductor rejects the
+//! template before the first step runs.
 //!
 //! In a deployment, all offered steps have priority 0, so that they run only if a template lists them. Ironic would run
 //! a step with a priority above 0 in every deployment.
@@ -16,7 +16,7 @@ pub struct OfferedStep {
     pub kinds: &'static [StepKind],
     /// Priority in automated cleaning. The conductor's configuration can override it.
     pub clean_priority: u32,
-    /// Whether the conductor can abort after this step.
+    /// True if the conductor can abort after this step.
     pub abortable: bool,
     pub arguments: &'static [OfferedArgument],
 }
@@ -49,7 +49,7 @@ const ERASE: OfferedArgument = optional_argument(
 );
 const MODE: OfferedArgument =
     optional_argument("mode", "`install`, or `reinstall`, which preserves disks as the layout specifies.");
-const WITHOUT_MARKER: OfferedArgument = optional_argument(
+const WITHOUT_MARKER_ARGUMENT: OfferedArgument = optional_argument(
     "without_marker",
     "If true, a reinstall does not require an install marker: the operator confirms that the disk with the old system was replaced.",
 );
@@ -98,12 +98,12 @@ pub static OFFERED: [OfferedStep; 15] = [
     deploy_step(
         "install",
         "Performs the whole installation (layout, image, installer and boot entries), in one plan with one point of no return.",
-        &[LAYOUT, IMAGE, ERASE, MODE, WITHOUT_MARKER],
+        &[LAYOUT, IMAGE, ERASE, MODE, WITHOUT_MARKER_ARGUMENT],
     ),
     deploy_step(
         "apply_layout",
         "Wipes disks as the layout specifies, then creates partitions, arrays, volume groups and filesystems.",
-        &[LAYOUT, ERASE, MODE, WITHOUT_MARKER],
+        &[LAYOUT, ERASE, MODE, WITHOUT_MARKER_ARGUMENT],
     ),
     raid_step(
         "apply_configuration",
@@ -159,7 +159,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_step_has_one_name_and_one_place() {
+    fn offered_steps_are_unique_and_listed_by_purpose() {
         for (index, offer) in OFFERED.iter().enumerate() {
             let name = (offer.interface, offer.step);
             assert!(OFFERED[..index].iter().all(|other| (other.interface, other.step) != name), "{name:?}");

@@ -9,14 +9,14 @@ use serde_json::{Map, Value};
 use std::collections::BTreeSet;
 
 /// Maximum number of settings in one step.
-const MOST_SETTINGS: usize = 500;
+const MAXIMUM_SETTINGS: usize = 500;
 
-/// Value of one BIOS attribute.
+/// BIOS attribute and the value that a step sets.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct BiosSetting {
     pub name: String,
-    /// String, number or Boolean.
+    /// Value of the attribute: a string, a number or a Boolean.
     pub value: Value,
 }
 
@@ -24,17 +24,17 @@ pub struct BiosSetting {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "step", rename_all = "snake_case")]
 pub enum OutOfBandStep {
-    /// `bios.apply_configuration`
+    /// Step `bios.apply_configuration`.
     ApplyBios { settings: Vec<BiosSetting> },
-    /// `bios.factory_reset`
+    /// Step `bios.factory_reset`.
     ResetBios,
-    /// `management.set_boot_device`
+    /// Step `management.set_boot_device`.
     SetBootDevice { device: BootDevice, persistent: bool },
-    /// `power.power_on`
+    /// Step `power.power_on`.
     PowerOn,
-    /// `power.power_off`
+    /// Step `power.power_off`.
     PowerOff,
-    /// `power.reboot`
+    /// Step `power.reboot`.
     Reboot,
 }
 
@@ -108,8 +108,8 @@ fn parse_settings(args: &Map<String, Value>) -> Result<Vec<BiosSetting>, Vec<Arg
     let Some(list) = args.get("settings").and_then(Value::as_array) else {
         return Err(wrong("`settings` is required: a list of objects with the fields `name` and `value`".to_owned()));
     };
-    if list.is_empty() || list.len() > MOST_SETTINGS {
-        return Err(wrong(format!("`settings` must have 1 to {MOST_SETTINGS} elements, found {}", list.len())));
+    if list.is_empty() || list.len() > MAXIMUM_SETTINGS {
+        return Err(wrong(format!("`settings` must have 1 to {MAXIMUM_SETTINGS} elements, found {}", list.len())));
     }
     let (mut settings, mut problems, mut names) = (Vec::new(), Vec::new(), BTreeSet::new());
     for (index, one) in list.iter().enumerate() {
@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn arguments_are_those_of_ironic() {
+    fn step_arguments_match_those_of_ironic() {
         let settings =
             json!({"settings": [{"name": "ProcVirtualization", "value": "Enabled"}, {"name": "Cores", "value": 4}]});
         let step = parse("bios.apply_configuration", settings.clone()).unwrap();
@@ -263,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn steps_that_would_leave_the_machine_off_or_boot_elsewhere_are_misplaced() {
+    fn steps_that_power_off_or_change_boot_are_misplaced() {
         let device = || OutOfBandStep::SetBootDevice { device: BootDevice::Disk, persistent: true };
         for (steps, expected) in [
             (vec![], None),

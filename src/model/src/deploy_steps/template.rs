@@ -1,8 +1,8 @@
-//! Deploy templates. A template consists of a trait, and the steps that run on machines with this trait. Templates are parsed from YAML or
-//! JSON, and each problem is reported with its location.
+//! Deploy templates. A template consists of a trait, and the steps that run on machines with this trait. Templates are
+//! parsed from YAML or JSON, and each problem is reported with its location.
 //!
-//! The restrictions match Ironic's. The existence of a step is checked only when templates are merged with the default steps of a
-//! catalogue.
+//! The restrictions match Ironic's. The existence of a step is checked only when templates are merged with the default
+//! steps of a catalogue.
 
 mod check;
 
@@ -203,7 +203,7 @@ steps:
     }
 
     #[test]
-    fn a_file_says_its_steps_and_where_they_are() {
+    fn template_file_yields_steps_with_locations() {
         let template = DeployTemplate::parse_file(MIRROR).unwrap();
         assert_eq!((template.name.as_str(), &template.uuid), ("CUSTOM_MIRROR", &None));
         let [step] = &template.template_steps()[..] else { panic!() };
@@ -225,7 +225,7 @@ steps:
     }
 
     #[test]
-    fn all_that_is_wrong_is_said_with_its_place() {
+    fn reports_every_template_problem_with_its_location() {
         let text = "name: custom\nsteps:\n  - {interface: net, step: '', args: [], priority: high, order: 1}\n  - 7\ntraits: []\n";
         let said = wrong(text);
         for place in [
@@ -246,7 +246,7 @@ steps:
     }
 
     #[test]
-    fn what_the_api_writes_is_read_as_the_same() {
+    fn api_template_survives_conversion_to_yaml() {
         let document = json!({
             "uuid": "3".repeat(32), "name": "CUSTOM_A", "created_at": "2026-11-23T10:00:00.000001+00:00",
             "steps": [
@@ -270,7 +270,7 @@ steps:
     }
 
     #[test]
-    fn the_example_templates_can_run() {
+    fn example_templates_merge_into_the_default_steps() {
         use crate::deploy_steps::{CATALOGUE, StepList, merge_templates};
         for (name, text) in [
             ("VMX_ON", include_str!("../../../../examples/deploy-templates/bios-vmx-on.yaml")),
@@ -286,9 +286,9 @@ steps:
     }
 
     #[test]
-    fn the_page_about_templates_has_a_good_one_and_all_steps() {
+    fn documentation_has_a_valid_template_and_lists_all_steps() {
         let page = include_str!("../../../../docs/templates.md");
-        let template = DeployTemplate::parse_file(&testing::docs::blocks(page, "yaml")[0]).unwrap();
+        let template = DeployTemplate::parse_file(&testing::docs::code_blocks(page, "yaml")[0]).unwrap();
         assert_eq!(template.template_steps()[0].step, "create_configuration");
         for entry in &crate::deploy_steps::CATALOGUE {
             let arguments: Vec<&str> = entry.arguments.iter().map(|argument| argument.name).collect();

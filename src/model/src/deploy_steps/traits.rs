@@ -2,21 +2,24 @@
 
 /// Standard traits of os-traits 3.9.0, one per line, sorted.
 static STANDARD: &str = include_str!("standard-traits.txt");
-const OWN: &str = "CUSTOM_";
+const CUSTOM_TRAIT_PREFIX: &str = "CUSTOM_";
 /// Maximum length of a trait in OpenStack Placement and Ironic.
-const LONGEST: usize = 255;
+const MAXIMUM_TRAIT_LENGTH: usize = 255;
 
 /// Returns the reason why a name is not a valid trait; `None` if it is valid.
 pub fn check_trait(name: &str) -> Option<String> {
-    let is_own = name.strip_prefix(OWN).is_some_and(|rest| {
+    let is_own = name.strip_prefix(CUSTOM_TRAIT_PREFIX).is_some_and(|rest| {
         !rest.is_empty() && rest.bytes().all(|byte| byte.is_ascii_uppercase() || byte.is_ascii_digit() || byte == b'_')
     });
-    if name.len() > LONGEST {
-        return Some(format!("a trait can have at most {LONGEST} characters, found {length}", length = name.len()));
+    if name.len() > MAXIMUM_TRAIT_LENGTH {
+        return Some(format!(
+            "a trait can have at most {MAXIMUM_TRAIT_LENGTH} characters, found {length}",
+            length = name.len()
+        ));
     }
     let is_standard = || STANDARD.lines().any(|known| known == name);
     (!is_own && !is_standard()).then(|| {
-        format!("{name:?} is not a trait: use one of os-traits, or {OWN} followed by capital letters, digits and _")
+        format!("{name:?} is not a trait: use one of os-traits, or {CUSTOM_TRAIT_PREFIX} followed by capital letters, digits and _")
     })
 }
 
@@ -25,7 +28,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn own_traits_and_standard_ones() {
+    fn accepts_custom_and_standard_traits() {
         for good in ["CUSTOM_A", "CUSTOM_1_B", "CUSTOM__", "HW_CPU_X86_VMX", &format!("CUSTOM_{}", "A".repeat(248))] {
             assert_eq!(check_trait(good), None, "{good}");
         }

@@ -2,7 +2,7 @@
 //! (systemd, udev-builtin-path_id.c and 60-persistent-storage.rules): `…-ata-1` and `…-ata-1.0`, `virtio-pci-…` and
 //! `pci-…`, `…-usb-…` and `…-usbv3-…`.
 
-const FOLDER: &str = "/dev/disk/by-path/";
+const BY_PATH_DIRECTORY: &str = "/dev/disk/by-path/";
 const USB: &str = "-usb-";
 const USB_VERSIONS: [&str; 2] = ["-usbv2-", "-usbv3-"];
 
@@ -18,12 +18,12 @@ pub fn list_by_path_spellings(path: &str) -> Vec<String> {
     let virtio = name.strip_prefix("pci-").filter(|address| !address.contains('-')).map(|_| format!("virtio-{name}"));
     let usb = USB_VERSIONS.iter().filter(|_| name.contains(USB)).map(|version| name.replace(USB, version));
     let others: Vec<String> = ata.into_iter().chain(virtio).chain(usb).collect();
-    std::iter::once(name).chain(others).map(|name| format!("{FOLDER}{name}")).collect()
+    std::iter::once(name).chain(others).map(|name| format!("{BY_PATH_DIRECTORY}{name}")).collect()
 }
 
 /// Returns the shortest spelling of a link's name.
 fn canonical_name(path: &str) -> Option<String> {
-    let name = path.strip_prefix(FOLDER)?;
+    let name = path.strip_prefix(BY_PATH_DIRECTORY)?;
     let name = name.strip_prefix("virtio-").filter(|rest| rest.starts_with("pci-")).unwrap_or(name);
     let name = USB_VERSIONS.iter().fold(name.to_owned(), |name, version| name.replace(version, USB));
     Some(match split_ata_port(&name) {
@@ -42,13 +42,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn spellings_of_one_port_are_the_same_and_other_ports_are_not() {
+    fn spellings_of_one_port_match_and_other_ports_differ() {
         for (one, other) in [
             ("pci-0000:00:17.0-ata-1", "pci-0000:00:17.0-ata-1.0"),
             ("virtio-pci-0000:00:05.0", "pci-0000:00:05.0"),
             ("pci-0000:00:14.0-usb-0:3:1.0-scsi-0:0:0:0", "pci-0000:00:14.0-usbv3-0:3:1.0-scsi-0:0:0:0"),
         ] {
-            let [one, other] = [one, other].map(|name| format!("{FOLDER}{name}"));
+            let [one, other] = [one, other].map(|name| format!("{BY_PATH_DIRECTORY}{name}"));
             for path in [&one, &other] {
                 let spellings = list_by_path_spellings(path);
                 assert!(spellings.contains(&one) && spellings.contains(&other), "{spellings:?}");
@@ -63,7 +63,10 @@ mod tests {
             ("pci-0000:00:05.0-nvme-1", "pci-0000:00:05.0"),
             ("pci-0000:00:05.0-scsi-0:0:1:0", "virtio-pci-0000:00:05.0"),
         ] {
-            assert!(!is_same_by_path(&format!("{FOLDER}{one}"), &format!("{FOLDER}{other}")), "{one} {other}");
+            assert!(
+                !is_same_by_path(&format!("{BY_PATH_DIRECTORY}{one}"), &format!("{BY_PATH_DIRECTORY}{other}")),
+                "{one} {other}"
+            );
         }
         assert_eq!(list_by_path_spellings("/dev/disk/by-path/pci-0000:00:05.0-nvme-1").len(), 1);
         assert!(is_same_by_path("", "") && !is_same_by_path("", "/dev/disk/by-path/x"));

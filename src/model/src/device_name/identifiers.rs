@@ -2,7 +2,7 @@
 //! machines report placeholders, which many disks share. When disks are compared or selected, a placeholder is treated
 //! as missing. Inventories and plans still contain the placeholder as reported.
 //!
-//! The rules are in a table in docs/disk-identity.md.
+//! The rules are in a table in docs/placeholders.md.
 
 mod placeholder_links;
 mod placeholders;
@@ -24,8 +24,8 @@ const SWAPPED_WORD: usize = 4;
 
 /// Returns a serial number in canonical form for comparison; `None` if it is missing or a placeholder.
 ///
-/// Two serial numbers have the same canonical form if they differ only in case, surrounding blanks, the type of inner blanks, or the byte
-/// order of ATA words.
+/// Two serial numbers have the same canonical form if they differ only in case, surrounding blanks, the type of inner
+/// blanks, or the byte order of ATA words.
 pub fn comparable_serial(text: &str) -> Option<String> {
     let plain = normalize_serial(text);
     let padded = ata_words(&plain);
@@ -40,7 +40,7 @@ pub fn comparable_serial(text: &str) -> Option<String> {
 
 /// Returns a world wide name in canonical form for comparison; `None` if it is missing or a placeholder.
 ///
-/// Two world wide names have the same canonical form if they differ only in prefix (`0x`, `naa.`, `eui.`), separators and case.
+/// Names that differ only in prefix (`0x`, `naa.`, `eui.`), separators or case have the same canonical form.
 pub fn comparable_wwn(text: &str) -> Option<String> {
     let plain = text.trim().to_lowercase();
     let mut digits = plain.as_str();
@@ -73,10 +73,12 @@ pub fn is_same_serial(one: &str, other: &str) -> Option<bool> {
     Some(comparable_serial(one)? == comparable_serial(other)?)
 }
 
-/// Returns whether two world wide names are the same. Returns `None` if either name is missing or a placeholder. Also
-/// returns `None` if one name equals the first 64 bits of the other, because udev truncates names to 64 bits. Also
-/// returns `None` if the names differ and are of different NVMe types, because a namespace may have one name of each
-/// type, of which the kernel reports only one.
+/// Returns whether two world wide names are the same. Returns `None` if this is unknown:
+///
+/// * A name is missing or a placeholder.
+/// * One name equals the first 64 bits of the other, because udev truncates names to 64 bits.
+/// * The names differ and are of different NVMe types, because a namespace may have one name of each type, of which
+///   the kernel reports only one.
 pub fn is_same_wwn(one: &str, other: &str) -> Option<bool> {
     let types = nvme_type(one).zip(nvme_type(other));
     let is_same_type = types.is_none_or(|(one, other)| one == other);
@@ -106,7 +108,7 @@ fn normalize_serial(text: &str) -> String {
     words.join("_").to_uppercase()
 }
 
-/// Returns the characters of a serial number, with padding to an even number, because an ATA word has two bytes.
+/// Returns the characters of a serial number, with padding to an even number, because an ATA word is two bytes.
 fn ata_words(plain: &str) -> Vec<char> {
     let mut characters: Vec<char> = plain.replace('_', " ").chars().collect();
     if !characters.len().is_multiple_of(2) {

@@ -2,9 +2,9 @@
 //!
 //! Each attempt generates a secret. The control plane receives only its SHA-256, at the point of no return. The secret
 //! itself is written into the install marker at the end of the attempt. The secret proves which attempt has written a
-//! marker. Ids of machines, allocations and orders are no proof, because they are public: a system that was previously
-//! installed on the machine may have written a marker with these ids. However, such a system cannot have known the
-//! secret of an attempt that started later.
+//! marker. Ids of machines, allocations and orders prove nothing, because they are public: a system that was
+//! previously installed on the machine may have written a marker with these ids. However, such a system cannot have
+//! known the secret of an attempt that started later.
 
 use super::{InstallMarker, RecordedDisk};
 use common::encoding::format_sha256;
@@ -13,7 +13,7 @@ use serde_json::Value;
 use std::fmt;
 use uuid::Uuid;
 
-/// Prefix of a SHA-256 digest.
+/// Prefix of a SHA-256 digest in text form.
 const SHA256: &str = "sha256:";
 
 /// Secret of one attempt: 64 hexadecimal digits.
@@ -33,8 +33,8 @@ impl AttemptSecret {
     }
 }
 
-/// Parses any JSON value without an error. Otherwise an invalid secret would make the whole marker unreadable, and the
-/// marker would be treated as absent. A value that is not text becomes a secret that matches no digest.
+/// Accepts any JSON value: an error would make the whole marker unreadable, and the marker would be treated as absent.
+/// A value that is not text becomes a secret that matches no digest.
 impl<'de> Deserialize<'de> for AttemptSecret {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<AttemptSecret, D::Error> {
         let value = Value::deserialize(deserializer)?;
@@ -72,8 +72,8 @@ pub fn is_secret_digest(text: &str) -> bool {
 pub struct AttemptRecord {
     /// `sha256:HEX` of the attempt's secret.
     pub secret_digest: String,
-    /// Id of the image that the attempt installs. Empty for a migration, which transfers the installed system instead of installing an
-    /// image.
+    /// Id of the image that the attempt installs. Empty for a migration, which transfers the installed system instead
+    /// of installing an image.
     #[serde(default, with = "common::serde_empty", skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schema", schemars(with = "String"))]
     pub image: Option<String>,
@@ -88,8 +88,8 @@ pub enum MarkerMismatch {
         expected: String,
         found: String,
     },
-    /// The marker does not contain the GUID of the partition table that the attempt created on the disk `device`, which is named as in the
-    /// layout.
+    /// The marker does not contain the GUID of the partition table that the attempt created on the disk `device`, which
+    /// is named as in the layout.
     Table {
         device: String,
     },
@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_marker_with_secret_image_and_tables_of_the_attempt_is_its_own() {
+    fn marker_matches_attempt_only_by_secret_image_and_tables() {
         let (own, other) = (draw(1), draw(7));
         let attempt = AttemptRecord { secret_digest: own.digest().unwrap(), image: Some("i".to_owned()) };
         let announced = [disk("/dev/sda", Some("new"), Some("old")), disk("/dev/sdb", Some("kept"), Some("kept"))];
@@ -187,7 +187,7 @@ mod tests {
             let is_image = matches!(expected, Err(MarkerMismatch::Image { .. }));
             assert_eq!(marker.check_attempt(&any_image, &announced).is_ok(), expected.is_ok() || is_image);
         }
-        // A record without a digest proves nothing, not even for a marker without a usable secret.
+        // A record without a digest matches no marker, not even one without a usable secret.
         for secret in [None, Some(AttemptSecret::default())] {
             let unknown = InstallMarker { secret, ..InstallMarker::default() };
             assert_eq!(unknown.check_attempt(&AttemptRecord::default(), &[]), Err(MarkerMismatch::Secret));
@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn secrets_differ_and_are_not_logged() {
+    fn secrets_are_unique_and_not_logged() {
         let (one, other) = (draw(1), draw(3));
         assert_ne!(one.digest(), other.digest());
         assert!(is_secret_digest(&one.digest().unwrap()));
@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn a_marker_with_a_nonsensical_secret_is_read_and_proves_nothing() {
+    fn marker_with_invalid_secret_is_parsed_and_proves_nothing() {
         for nonsense in ["5", "null", "[]", "{}", "\"\"", "\"g\"", "18446744073709551616"] {
             let text =
                 format!(r#"{{"machine": "m", "allocation": "a", "image": "i", "layout": "l", "secret": {nonsense}}}"#);

@@ -20,7 +20,7 @@ use uuid::Uuid;
 pub struct FencingToken {
     /// UUID of the database's history. A database that is restored from a backup starts a new history.
     pub database: String,
-    /// Number of the installation within this history, from 1 to [`FencingToken::LIMIT`]; 0 if no valid number was read.
+    /// Number of the installation in this history, from 1 to [`FencingToken::LIMIT`]; 0 if no valid number was read.
     pub sequence: u64,
 }
 
@@ -42,8 +42,8 @@ impl FencingToken {
     }
 }
 
-/// Parses any JSON value without an error. Otherwise an invalid token would make the whole marker unreadable, and the
-/// marker would be treated as absent. An invalid value becomes a token that is not plausible.
+/// Accepts any JSON value: an error would make the whole marker unreadable, and the marker would be treated as absent.
+/// An invalid value becomes a token that is not plausible.
 impl<'de> Deserialize<'de> for FencingToken {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<FencingToken, D::Error> {
         let value = Value::deserialize(deserializer)?;
@@ -75,7 +75,7 @@ mod tests {
     }
 
     #[test]
-    fn only_plausible_tokens_of_one_history_are_compared() {
+    fn only_plausible_tokens_of_the_same_database_are_compared() {
         let five = token(ONE, 5);
         for (other, age) in [
             (token(ONE, 4), Some(Ordering::Greater)),
@@ -96,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn a_marker_with_a_nonsensical_token_is_read_and_its_token_is_not_plausible() {
+    fn invalid_token_is_parsed_as_implausible() {
         for nonsense in [
             "5",
             "\"5\"",
@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn a_marker_without_a_token_has_none_and_one_with_a_token_keeps_it() {
+    fn token_is_optional_and_survives_serialization() {
         let without: InstallMarker =
             serde_json::from_str(r#"{"machine": "m", "allocation": "a", "image": "i", "layout": "l"}"#).unwrap();
         assert_eq!(without.fencing, None);

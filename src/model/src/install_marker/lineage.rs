@@ -13,8 +13,8 @@ use common::encoding::format_sha256;
 const MAXIMUM_SUPERSEDED: usize = 32;
 
 impl InstallMarker {
-    /// Returns `sha256:HEX` of the marker, which identifies the installation. The digest does not cover allocation and
-    /// project, because a reinstall by `drophammer.keep` assigns the marker to a new allocation. Nor does it cover the
+    /// Returns `sha256:HEX` of the marker, which identifies the installation. The digest omits allocation and
+    /// project, because a reinstall by `drophammer.keep` assigns the marker to a new allocation. It also omits the
     /// list of replaced installations, because earlier versions of drophammer drop this list.
     pub fn digest(&self) -> String {
         let (allocation, project, supersedes) = (String::new(), String::new(), Vec::new());
@@ -76,7 +76,7 @@ mod tests {
     }
 
     #[test]
-    fn the_newest_installation_is_the_one_that_replaced_all_others() {
+    fn newest_installation_supersedes_all_others() {
         let first = InstallMarker { time: "2099-01-01T00:00:00Z".into(), ..marker("1", &[]) };
         let second = marker("2", &[&first]);
         let third = marker("3", &[&second]);
@@ -96,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn installations_that_claim_to_have_replaced_each_other_are_not_ordered() {
+    fn mutually_superseding_installations_have_no_order() {
         let (mut one, mut other) = (marker("1", &[]), marker("2", &[]));
         (one.supersedes, other.supersedes) = (vec![other.digest()], vec![one.digest()]);
         assert_eq!(find_newest(&[&one, &other]), None);
@@ -104,7 +104,7 @@ mod tests {
 
     /// Earlier versions drop the list when they rewrite a marker, and the allocation and project may change.
     #[test]
-    fn the_digest_stays_when_the_owner_changes_or_the_list_is_dropped() {
+    fn digest_ignores_allocation_project_and_superseded_list() {
         let first = marker("1", &[]);
         let second = marker("2", &[&first]);
         let changed =
@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn a_marker_of_an_earlier_version_is_read_and_has_replaced_nothing() {
+    fn marker_without_superseded_list_supersedes_nothing() {
         let old =
             br#"{"machine": "m", "allocation": "a", "image": "i", "layout": "l", "time": "2099-01-01T00:00:00Z"}"#;
         let old: InstallMarker = serde_json::from_slice(old).unwrap();
@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn the_list_is_bounded() {
+    fn superseded_list_is_limited() {
         let mut last = marker("0", &[]);
         for order in 1..100 {
             let next = marker(&order.to_string(), &[&last]);

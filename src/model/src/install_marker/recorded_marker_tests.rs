@@ -13,7 +13,7 @@ fn recorded(name: &str) -> (Value, InstallMarker) {
     (written, marker)
 }
 
-/// Returns the record of a disk, as an attempt writes it when it starts.
+/// Returns the record of a disk as written at the start of an attempt.
 fn started_disk() -> RecordedDisk {
     let create = |on: &str, uuid: Option<&str>| PendingCreation {
         on: on.to_owned(),
@@ -73,7 +73,7 @@ fn full() -> InstallMarker {
 }
 
 #[test]
-fn recorded_markers_are_read_with_every_field_and_written_again() {
+fn recorded_markers_are_parsed_and_serialized_without_loss() {
     let bare = RecordedDisk { device: "/dev/sdb".to_owned(), size_bytes: 1, ..RecordedDisk::default() };
     let disks = vec![started_disk(), bare, preserved_disk()];
     let first = InstallMarker { project: String::new(), order: None, received_from: None, ..full() };
@@ -86,10 +86,9 @@ fn recorded_markers_are_read_with_every_field_and_written_again() {
     }
 }
 
-/// A marker that lacks the fields of later versions is parsed as a marker without a proof of its attempt, without
-/// replaced installations, and without volumes.
+/// A marker without the fields of later versions has neither a secret nor lists of replaced installations and volumes.
 #[test]
-fn a_recorded_marker_claims_nothing_about_fields_that_it_lacks() {
+fn marker_without_later_fields_proves_nothing_about_them() {
     let (_, marker) = recorded("full");
     assert_eq!((&marker.fencing, &marker.secret, &marker.volumes), (&None, &None, &None));
     assert_eq!(marker.definition, None);

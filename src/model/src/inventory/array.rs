@@ -18,7 +18,7 @@ pub struct MdArray {
     /// Number of members, without counting spares.
     pub raid_devices: u32,
     pub members: Vec<ArrayMember>,
-    /// Whether the kernel writes more than a bitmap and superblocks when the array starts, even if the array starts
+    /// True if the kernel writes more than a bitmap and superblocks when the array starts, even if the array starts
     /// read-only. This is the case for an array with a partial parity log or a journal, and for an array that is being
     /// reshaped.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
@@ -28,7 +28,7 @@ pub struct MdArray {
     pub running: Option<KernelName>,
 }
 
-/// Formats the UUID of an array in the notation of mdadm and of udev's links.
+/// Formats an array UUID in the notation of mdadm and of udev's links.
 pub fn format_array_uuid(uuid: Uuid) -> String {
     let hex = uuid.simple().to_string();
     [&hex[..8], &hex[8..16], &hex[16..24], &hex[24..]].join(":")
@@ -36,7 +36,7 @@ pub fn format_array_uuid(uuid: Uuid) -> String {
 
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ArrayMember {
-    /// Path such as `/dev/sda1`.
+    /// Device path of the member, such as `/dev/sda1`.
     pub device: DevicePath,
     pub role: MemberRole,
 }

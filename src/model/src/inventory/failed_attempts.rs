@@ -1,5 +1,5 @@
-//! Failed attempts to inspect objects, and devices that cannot be assigned to an object. Both are recorded because a
-//! reinstall is refused if it may destroy data that could not be inspected.
+//! Failed attempts to inspect objects, and devices that cannot be assigned to an object. The planner needs both,
+//! because it refuses a reinstall that may destroy uninspected data.
 
 use crate::device_name::DevicePath;
 use serde::{Deserialize, Serialize};
@@ -22,8 +22,7 @@ pub enum AttemptTarget {
     Filesystem(DevicePath),
     /// LUKS container on this device that is not open, or that the supplied key does not open.
     Container(DevicePath),
-    /// LUKS container on this device that the machine's TPM does not unlock, but that the container's second key
-    /// unlocks.
+    /// LUKS container on this device that its second key unlocks, but the machine's TPM does not.
     Sealed(DevicePath),
 }
 

@@ -1,4 +1,4 @@
-//! Variables of UEFI firmware that determine which program runs at the next boot. The installed system can write all of them.
+//! UEFI variables that determine which program runs at the next boot. The installed system can write all of them.
 
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
@@ -41,18 +41,18 @@ fn is_zero(number: &usize) -> bool {
     *number == 0
 }
 
-/// A load option (UEFI specification 3.1.3). Its texts are truncated to a maximum length.
+/// A load option (UEFI specification 3.1.3). Its strings are truncated to a maximum length.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FirmwareLoadOption {
     pub class: LoadOptionClass,
     pub number: u16,
     pub active: bool,
-    /// Name in the firmware's menu.
+    /// Description of the load option, which the firmware's boot menu displays.
     pub description: String,
-    /// Device path as text.
+    /// UEFI device path, as text.
     pub path: String,
     pub target: LoadTarget,
-    /// Arguments of the program; `None` if they are not text.
+    /// Arguments of the program; `None` if the arguments are not text.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub arguments: Option<String>,
     /// SHA-256 of the variable's value, in hexadecimal; `None` if the value cannot be read.
@@ -90,7 +90,7 @@ impl LoadOptionClass {
         LoadOptionClass::OsRecovery,
     ];
 
-    /// Returns the prefix of the names of all variables of this class.
+    /// Returns the common name prefix of all variables of this class.
     pub fn prefix(self) -> &'static str {
         match self {
             LoadOptionClass::Boot => "Boot",
@@ -101,8 +101,8 @@ impl LoadOptionClass {
         }
     }
 
-    /// Returns the name of the variable that contains the order in which the load options of this class are started; `None` if this class
-    /// has no order.
+    /// Returns the name of the variable that contains the order in which the load options of this class are started;
+    /// `None` if this class has no order.
     pub fn order_variable(self) -> Option<&'static str> {
         match self {
             LoadOptionClass::Boot => Some("BootOrder"),
@@ -122,7 +122,7 @@ pub enum LoadTarget {
     /// An MBR partition. It cannot be matched with a partition of the inventory.
     MbrPartition,
     Uri(String),
-    /// The network, at an address that DHCP supplies.
+    /// The network; the addresses come from DHCP.
     Network,
     /// A fixed network address: the address of an iSCSI target, an NVMe over Fabrics target, a server, or a name
     /// server.
@@ -143,7 +143,7 @@ pub struct OtherFirmwareVariable {
     pub vendor: Uuid,
     pub purpose: VariablePurpose,
     pub bytes: usize,
-    /// SHA-256 of the value, in hexadecimal; `None` if the value cannot be read.
+    /// SHA-256 of the variable's value, in hexadecimal; `None` if the value cannot be read.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub digest: Option<String>,
 }

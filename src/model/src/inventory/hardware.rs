@@ -48,10 +48,10 @@ pub struct Nic {
     pub mac: String,
     #[serde(default)]
     pub driver: String,
-    /// Whether the NIC is a USB device.
+    /// True if the NIC is a USB device.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub usb: bool,
-    /// Whether a carrier is detected on the link.
+    /// True if a carrier is detected on the link.
     #[serde(default)]
     pub link: bool,
     /// LLDP neighbors at the other end of the cable; empty if no LLDP frame was received.

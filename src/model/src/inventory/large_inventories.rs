@@ -1,4 +1,4 @@
-//! Inventories with very many devices, links or signatures. They are used in tests, and to measure the time and memory of computations.
+//! Inventories with very many devices, links or signatures, for tests and for measurements of time and memory.
 
 use super::{
     ArrayMember, AttemptTarget, ComponentRole, DeviceSignature, DeviceUse, DiskPartition, DiskTable, FailedAttempt,
@@ -67,8 +67,8 @@ pub fn towers(count: usize) -> Inventory {
     inventory
 }
 
-/// Returns an inventory with `count` mappings. Each mapping is on top of the previous mapping, and all mappings have
-/// the signature of the same filesystem.
+/// Returns an inventory with `count` mappings. Each mapping is on top of the previous mapping, and all mappings have a
+/// signature with the same filesystem UUID.
 pub fn chain(count: usize) -> Inventory {
     let mut inventory = disks(&["sda", "sdb"]);
     for number in 0..count {
@@ -119,7 +119,7 @@ pub fn holders(count: usize) -> Inventory {
     inventory
 }
 
-/// Returns an inventory with two layers of `count` mappings. Each mapping of the upper layer is on top of all mappings of the lower layer.
+/// Returns an inventory with two layers of `count` mappings. Each upper mapping is on top of all lower mappings.
 pub fn layers(count: usize) -> Inventory {
     let mut inventory = disks(&["sda", "sdb"]);
     inventory.stacked = (0..count).map(|number| mapping(number, vec!["sdb".into()])).collect();
@@ -130,8 +130,8 @@ pub fn layers(count: usize) -> Inventory {
     inventory
 }
 
-/// Returns an inventory with `count` partitions on each of two disks. All partitions have the signature of the same
-/// filesystem.
+/// Returns an inventory with `count` partitions on each of two disks. All partitions have a signature with the same
+/// filesystem UUID.
 pub fn partitions(count: u32) -> Inventory {
     let mut inventory = disks(&["sda", "sdb", "nvme0n1", "nvme1n1"]);
     for disk in &mut inventory.disks[2..] {

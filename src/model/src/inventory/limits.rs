@@ -10,8 +10,8 @@ use std::collections::BTreeSet;
 const DISKS: usize = 4096;
 /// Maximum number of block devices: disks, partitions, arrays, logical volumes and other mappings.
 const BLOCK_DEVICES: usize = 16_384;
-/// Maximum number of relations between devices: a device is on top of another device, is a member of an array, or is a physical volume of a
-/// group.
+/// Maximum number of relations between devices: a device is on top of another device, is a member of an array, or is a
+/// physical volume of a group.
 const LINKS: usize = 262_144;
 /// Maximum number of devices that the inventory does not list although other devices refer to them.
 const UNLISTED: usize = 4096;
@@ -69,7 +69,7 @@ impl Inventory {
         let physical: usize = self.groups.iter().map(|group| group.physical.len()).sum();
         let below: usize = self.stacked.iter().map(|stacked| stacked.below.len()).sum();
         let held = self.all_uses().filter(|usage| matches!(usage, DeviceUse::Holder(_))).count();
-        let volumes: usize = self.groups.iter().map(|group| group.volumes.len()).sum();
+        let volumes: usize = self.groups.iter().map(|group| group.volumes.len() + group.hidden.len()).sum();
         let allocations = self.groups.iter().map(|group| group.volumes.len().saturating_mul(group.physical.len()));
         [
             ("disks", disconnect, self.disks.len(), DISKS),
@@ -155,7 +155,7 @@ impl Inventory {
         named.map(|name| name.as_str()).collect()
     }
 
-    /// Returns all texts that the planner compares, looks up or prints.
+    /// Returns all strings that the planner compares, looks up or prints.
     fn all_names(&self) -> impl Iterator<Item = &str> {
         let disks = self.disks.iter().flat_map(disk_names);
         let stacked = self.stacked.iter().flat_map(|stacked| {
@@ -173,8 +173,9 @@ impl Inventory {
         let groups = self.groups.iter().flat_map(|group| {
             let volumes = group.volumes.iter();
             let volumes = volumes.flat_map(|volume| [volume.name.as_str(), &volume.uuid, &volume.kind]);
+            let hidden = group.hidden.iter().flat_map(|volume| [volume.name.as_str(), &volume.uuid]);
             let tags = group.tags.iter().map(String::as_str);
-            [group.name.as_str(), &group.uuid].into_iter().chain(volumes).chain(tags)
+            [group.name.as_str(), &group.uuid].into_iter().chain(volumes).chain(hidden).chain(tags)
         });
         let holders = self.all_uses().filter_map(|usage| match usage {
             DeviceUse::Holder(name) => Some(name.as_str()),
@@ -207,7 +208,7 @@ mod tests {
     };
 
     #[test]
-    fn storage_servers_are_within_the_limits() {
+    fn inventories_of_large_storage_servers_are_within_the_limits() {
         for inventory in [
             large_inventories::array(800),
             large_inventories::chain(1000),
@@ -224,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn each_limit_is_named() {
+    fn each_exceeded_limit_is_named() {
         let with = |change: &dyn Fn(&mut Inventory)| {
             let mut inventory = large_inventories::chain(3);
             change(&mut inventory);

@@ -30,7 +30,7 @@ pub struct LldpNeighbour {
     /// Port description; empty if the neighbor does not send one.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub description: String,
-    /// Whether the neighbor is a leaf switch. Switches managed by metal-stack send a system name, identify the chassis
+    /// True if the neighbor is a leaf switch. Switches managed by metal-stack send a system name, identify the chassis
     /// by a MAC address, and identify the port by a MAC address or a locally assigned name.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub leaf: bool,
@@ -57,10 +57,10 @@ pub struct NicNeighbours {
 pub enum LeafSearch {
     /// Exactly two leaves, each connected to a different NIC. Neighbors that are not leaves are omitted.
     Both(Vec<NicNeighbours>),
-    /// Fewer than two leaves. Contains the names of the NICs without a leaf, and the names of the leaves that were found.
+    /// Fewer than two leaves, with the names of the NICs without a leaf, and the names of the leaves found.
     TooFew { silent: Vec<String>, leaves: Vec<String> },
-    /// More than two leaves. Two of these leaves cannot be selected by the speeds of the NICs. Contains the names of
-    /// all leaves.
+    /// More than two leaves, from which the speeds of the NICs do not select exactly two. Contains the names of all
+    /// leaves.
     TooMany(Vec<String>),
 }
 
@@ -118,7 +118,7 @@ fn sanitize_text(value: &[u8]) -> String {
 }
 
 /// Selects the two leaves. If there are more than two candidates, the candidates on the fastest NICs are selected,
-/// because switches of other networks may send LLDP frames too.
+/// because switches of other networks may also send LLDP frames.
 pub fn select_leaves(heard: &[NicNeighbours]) -> LeafSearch {
     let of = |heard: &NicNeighbours| -> NicNeighbours {
         let neighbours = heard.neighbours.iter().filter(|neighbour| neighbour.leaf).cloned().collect();
@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn a_leaf_says_who_it_is() {
+    fn lldp_frame_of_a_leaf_is_parsed() {
         let leaf = parse_frame(&whole(MAC, LOCAL, b"leaf01")).unwrap();
         let expected = LldpNeighbour {
             hostname: "leaf01".into(),
@@ -199,8 +199,8 @@ mod tests {
         assert_eq!(leaf, expected);
         let by_mac = parse_frame(&whole(MAC, &[3, 0xaa, 0xbb, 0xcc, 0xdd, 0xee, 0x02], b"leaf01")).unwrap();
         assert_eq!((by_mac.port.as_str(), by_mac.leaf), ("aa:bb:cc:dd:ee:02", true));
-        // The port ID has the subtype of interface names, the chassis ID is not a MAC address, or the system name is
-        // empty.
+        // In each case, one property excludes a leaf: the port ID has the subtype of interface names, the chassis ID
+        // is not a MAC address, or the system name is empty.
         for (chassis, port, name) in [
             (MAC, &b"\x05eth0"[..], &b"server"[..]),
             (b"\x07box", LOCAL, b"box"),
@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_whole_frame_is_nobody() {
+    fn incomplete_or_invalid_lldp_frame_is_ignored() {
         let whole = whole(MAC, LOCAL, b"leaf01");
         for end in 0..whole.len() {
             assert_eq!(parse_frame(&whole[..end]), None, "{end}");
@@ -246,11 +246,11 @@ mod tests {
     }
 
     #[test]
-    fn there_are_exactly_two_leaves() {
+    fn selects_exactly_two_leaves() {
         let texts = |all: &[&str]| all.iter().map(|one| (*one).to_owned()).collect::<Vec<_>>();
         let both = vec![heard("eth0", 25_000, &["leaf01"]), heard("eth1", 25_000, &["leaf02"])];
         assert_eq!(select_leaves(&both), LeafSearch::Both(both.clone()));
-        // The switch of the BMC network, and a hypervisor, are not leaves.
+        // The switch of the BMC network and a hypervisor also send LLDP frames, but are not leaves.
         let others = [heard("eth2", 1_000, &["mgmt"]), heard("eth3", 25_000, &["host"]), heard("eth4", 0, &[])];
         assert_eq!(select_leaves(&[&both[..], &others[..]].concat()), LeafSearch::Both(both.clone()));
         let four = [&both[..], &[heard("eth2", 25_000, &["leaf01"]), heard("eth3", 25_000, &["leaf02"])]].concat();
@@ -275,7 +275,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_frame_is_too_strange(tail in prop::collection::vec(any::<u8>(), 0..600), at in 0_usize..60, byte in any::<u8>()) {
+        fn any_lldp_frame_is_parsed_without_panic(tail in prop::collection::vec(any::<u8>(), 0..600), at in 0_usize..60, byte in any::<u8>()) {
             let _ = parse_frame(&tail);
             let _ = parse_frame(&[&build_frame(&[])[..], &tail].concat());
             let mut changed = whole(MAC, LOCAL, b"leaf01");

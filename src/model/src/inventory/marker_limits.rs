@@ -4,8 +4,8 @@ use super::{FilesystemContents, Inventory};
 use std::cmp::Reverse;
 
 /// Maximum size of all install markers of a machine as JSON, in bytes. The registration contains the markers and must
-/// not exceed the size limit of the server, although a previous tenant may have written markers of any size. A marker
-/// with thousands of Kubernetes volumes is smaller than 1 MiB.
+/// not exceed the size limit of the server, even if a previous tenant has written markers of any size. A marker with
+/// thousands of Kubernetes volumes is smaller than 1 MiB.
 pub const MARKER_BYTES: usize = 2 << 20;
 
 impl Inventory {
@@ -57,7 +57,7 @@ mod tests {
     }
 
     #[test]
-    fn ordinary_markers_stay_readable() {
+    fn markers_of_ordinary_size_remain_readable() {
         assert!(readable(&[]).is_empty());
         assert_eq!(readable(&[3_000, 800_000, 5]), [true; 3]);
     }
@@ -70,7 +70,7 @@ mod tests {
     }
 
     #[test]
-    fn a_registration_with_many_large_markers_is_accepted() {
+    fn registration_with_many_large_markers_is_accepted() {
         let mut inventory = inventory(&[MARKER_BYTES - 10_000; 40]);
         inventory.limit_markers();
         assert!(serde_json::to_vec(&inventory).unwrap().len() < 3 << 20);

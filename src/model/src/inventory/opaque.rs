@@ -39,8 +39,8 @@ pub struct OpaqueObject {
     /// Underlying devices, spelled as in the entries of the disks, partitions and stacked devices.
     pub devices: Vec<DevicePath>,
     pub reason: String,
-    /// Action by which the operator can make the content readable, or remove the object if its data is no longer
-    /// needed.
+    /// Action with which the operator can make the content readable, or remove the object if its data is no
+    /// longer needed.
     pub remedy: String,
     /// True if no attempt was made to make the content readable, but the agent may succeed when it runs on the machine.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
@@ -114,7 +114,8 @@ impl DeviceIndex<'_> {
         };
         let remedy = match is_firmware {
             true => {
-                "delete the RAID volume in the firmware setup; if its content is needed, first back up the content in the system that uses the volume"
+                "delete the RAID volume in the firmware setup; if you need its content, first back it up from the \
+                 system that uses the volume"
             }
             false => "connect the missing members of the array, or repair the array in the system that uses it",
         };
@@ -129,7 +130,7 @@ impl DeviceIndex<'_> {
         })
     }
 
-    /// Returns the arrays that failed to start, and of which no member could be read afterwards.
+    /// Returns the arrays that failed to start and have no member that could be read afterwards.
     fn lost_arrays(&self) -> impl Iterator<Item = OpaqueObject> + '_ {
         self.inventory.failed.iter().filter_map(|failed| match &failed.tried {
             AttemptTarget::Array(uuid) if !self.has_array(*uuid) => Some(OpaqueObject {

@@ -55,7 +55,7 @@ mod tests {
     use crate::inventory::{DiskPartition, LvmLogicalVolume, LvmVolumeGroup, MdArray, StackedDevice};
 
     #[test]
-    fn what_no_machine_has_is_found() {
+    fn reports_properties_that_no_machine_has() {
         let disk = |sector_bytes, size_bytes| InventoryDisk {
             device: "/dev/sda".into(),
             sector_bytes,

@@ -5,7 +5,7 @@ use std::path::Path;
 
 /// Recorded inventories are parsed and serialized without loss, so that plans can be made from them on a workstation.
 #[test]
-fn recorded_inventories_are_read_back() {
+fn recorded_inventories_are_parsed_without_loss() {
     let dir = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../..")).join("testdata/inventories");
     let files = std::fs::read_dir(&dir).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
     let mut files: Vec<String> = files.collect();
@@ -34,14 +34,14 @@ fn recorded_inventories_are_read_back() {
                 assert!(partition.start_bytes + partition.size_bytes <= disk.size_bytes, "{file}");
             }
         }
-        // The types contain all fields of the file.
+        // Serialization returns all fields of the file, so the types contain all of them.
         let value: serde_json::Value = serde_json::from_str(&text).unwrap();
         assert_eq!(serde_json::to_value(&inventory).unwrap(), value, "{file}");
     }
 }
 
 #[test]
-fn a_disk_answers_to_all_its_names() {
+fn disk_is_found_by_all_its_names() {
     let path = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../..")).join("testdata/inventories/nvme-sata.json");
     let mut inventory: Inventory = serde_json::from_str(&std::fs::read_to_string(path).unwrap()).unwrap();
     let found = |inventory: &Inventory, name: &str| inventory.find_disk(name).map(|disk| disk.name.clone());
@@ -65,7 +65,7 @@ fn a_disk_answers_to_all_its_names() {
 }
 
 #[test]
-fn devices_are_found_by_what_is_on_them() {
+fn devices_are_found_by_their_signatures() {
     let path = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../..")).join("testdata/inventories/raid-lvm.json");
     let inventory: Inventory = serde_json::from_str(&std::fs::read_to_string(path).unwrap()).unwrap();
     assert_eq!(

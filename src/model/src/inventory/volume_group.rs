@@ -2,6 +2,7 @@
 
 use crate::device_name::{DevicePath, KernelName};
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeSet;
 
 /// Value of [`LvmLogicalVolume::entangled`] for the origin of a snapshot. The content of the origin is current, and can
 /// be read through a read-only mapping.
@@ -27,7 +28,11 @@ pub struct LvmVolumeGroup {
     pub allocation: Option<GroupAllocation>,
     pub physical: Vec<LvmPhysicalVolume>,
     pub volumes: Vec<LvmLogicalVolume>,
-    /// Reason why LVM does not activate the group on this machine: it is exported, or belongs to another host. `None` if LVM activates it.
+    /// Hidden volumes, except the parts of raid1 volumes in `volumes`; empty in older inventories.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub hidden: Vec<LvmHiddenVolume>,
+    /// Reason why LVM does not activate the group on this machine (exported, owned by another host); `None` if LVM
+    /// activates the group.
     #[serde(default, with = "common::serde_empty", skip_serializing_if = "Option::is_none")]
     pub closed: Option<String>,
 }
@@ -38,7 +43,26 @@ impl LvmVolumeGroup {
         self.physical.iter().filter_map(|physical| physical.device.as_ref())
     }
 
-    /// Returns whether other hosts use the group too.
+    /// Returns whether the location of all volumes is known, including hidden volumes: their ranges and the free space
+    /// add up to the whole group. If an older inventory lacks the free space, each listed volume must have ranges.
+    pub fn is_located_completely(&self) -> bool {
+        let Some(allocation) = &self.allocation else {
+            return self.volumes.iter().all(|volume| !volume.ranges.is_empty());
+        };
+        let visible = self.volumes.iter().flat_map(|volume| &volume.ranges);
+        // The visible parts of an unfinished raid1 volume have ranges of this volume.
+        let ranges: BTreeSet<(&str, u64, u64)> = visible
+            .chain(self.hidden.iter().flat_map(|volume| &volume.ranges))
+            .map(|range| (range.physical.as_str(), range.start_bytes, range.size_bytes))
+            .collect();
+        self.physical.iter().all(|physical| {
+            let used = ranges.iter().filter(|(on, ..)| *on == physical.uuid).map(|(.., size)| *size);
+            let free = allocation.free.iter().filter(|free| free.physical == physical.uuid).map(|free| free.bytes);
+            used.chain(free).fold(0, u64::saturating_add) == physical.size_bytes
+        })
+    }
+
+    /// Returns whether other hosts also use the group.
     pub fn is_shared(&self) -> bool {
         self.closed.as_ref().is_some_and(|why| why.starts_with(SHARED_GROUP))
     }
@@ -53,7 +77,7 @@ pub struct GroupAllocation {
     pub max_volumes: u64,
     /// Number of existing volumes that count towards [`GroupAllocation::max_volumes`].
     pub volumes: u64,
-    /// Whether the metadata of the group cannot be changed.
+    /// True if the metadata of the group cannot be changed.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub read_only: bool,
     /// Free space of each physical volume.
@@ -65,7 +89,7 @@ pub struct GroupAllocation {
 pub struct FreeSpace {
     /// LVM UUID of the physical volume.
     pub physical: String,
-    /// Whether LVM may allocate space on the physical volume (`pvchange --allocatable`).
+    /// True if LVM may allocate space on the physical volume (`pvchange --allocatable`).
     pub is_allocatable: bool,
     pub bytes: u64,
     /// Size of the largest contiguous free area, in bytes.
@@ -98,9 +122,45 @@ pub struct LvmLogicalVolume {
     /// continue if the volume was activated`. `None` if activating this volume affects no other volume.
     #[serde(default, with = "common::serde_empty", skip_serializing_if = "Option::is_none")]
     pub entangled: Option<String>,
+    /// Ranges of the physical volumes that the volume occupies, including its hidden parts such as the copies of a raid1
+    /// volume; empty if they are unknown, and in older inventories.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub ranges: Vec<VolumeRange>,
 }
 
-/// Whether the data of a volume are complete.
+/// Volume that LVM does not list by default: data and metadata of a thin pool or cache (`data_tdata`, `data_tmeta`), or
+/// the spare metadata volume of the group (`lvol0_pmspare`).
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LvmHiddenVolume {
+    pub name: String,
+    pub uuid: String,
+    pub size_bytes: u64,
+    /// Ranges of the physical volumes that the volume occupies; empty if they are unknown, or belong to other hidden
+    /// volumes.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub ranges: Vec<VolumeRange>,
+}
+
+/// Returns whether the volume `name` is a copy of the raid1 volume `whole`, or the superblock of a copy: `root_rimage_0`,
+/// `root_rmeta_0`. These parts are hidden, except while `lvcreate` clears the superblocks. Volumes of a layout cannot have
+/// such names.
+pub fn is_raid1_part(name: &str, whole: &str) -> bool {
+    let kind = name.strip_prefix(whole);
+    let number = kind.and_then(|kind| kind.strip_prefix("_rimage_").or_else(|| kind.strip_prefix("_rmeta_")));
+    number.is_some_and(|number| !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit()))
+}
+
+/// Range of a physical volume that a logical volume occupies.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct VolumeRange {
+    /// LVM UUID of the physical volume.
+    pub physical: String,
+    /// Offset from the start of the physical volume.
+    pub start_bytes: u64,
+    pub size_bytes: u64,
+}
+
+/// Completeness of the data of a volume.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum VolumeHealth {
@@ -108,7 +168,7 @@ pub enum VolumeHealth {
     Whole,
     /// A copy of the data is missing, but another copy is present.
     Degraded,
-    /// Some of the data are only on a missing physical volume.
+    /// Some of the data is only on a missing physical volume.
     Lost,
 }
 

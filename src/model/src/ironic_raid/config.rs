@@ -23,7 +23,8 @@ pub struct LogicalDisk {
     pub physical_disks: Vec<BTreeMap<String, String>>,
 }
 
-const FIELDS: [&str; 6] = ["size_gb", "raid_level", "controller", "is_root_volume", "volume_name", "physical_disks"];
+const VOLUME_FIELDS: [&str; 6] =
+    ["size_gb", "raid_level", "controller", "is_root_volume", "volume_name", "physical_disks"];
 const SOFTWARE: &str = "software";
 const LEVELS: [(&str, RaidLevel); 5] = [
     ("0", RaidLevel::Raid0),
@@ -34,9 +35,9 @@ const LEVELS: [(&str, RaidLevel); 5] = [
 ];
 const MIB_OF_GIB: u64 = 1024;
 /// Maximum value of `size_gb`, which is larger than any existing disk.
-const LARGEST_GIB: u64 = 1 << 30;
+const MAXIMUM_SIZE_GIB: u64 = 1 << 30;
 /// Maximum number of arrays that Ironic's agent supports.
-const MOST_OF_SOFTWARE: usize = 2;
+const MAXIMUM_SOFTWARE_ARRAYS: usize = 2;
 
 impl RaidConfig {
     /// Parses `{"logical_disks": […]}`.
@@ -120,9 +121,10 @@ fn check_software_disks(listed: &[Value], say: &mut dyn FnMut(usize, &str, Strin
             format!("the first logical disk must have level 1 if any logical disk has `controller: {SOFTWARE}`");
         say(0, "raid_level", message);
     }
-    for index in MOST_OF_SOFTWARE..listed.len() {
-        let message =
-            format!("at most {MOST_OF_SOFTWARE} logical disks are supported if they have `controller: {SOFTWARE}`");
+    for index in MAXIMUM_SOFTWARE_ARRAYS..listed.len() {
+        let message = format!(
+            "at most {MAXIMUM_SOFTWARE_ARRAYS} logical disks are supported if they have `controller: {SOFTWARE}`"
+        );
         say(index, "controller", message);
     }
 }
@@ -131,8 +133,11 @@ fn read_disk(place: &str, value: &Value) -> Result<LogicalDisk, Vec<Diagnostic>>
     let Some(fields) = value.as_object() else { return Err(vec![Diagnostic::new(place, "must be an object")]) };
     let mut problems = Vec::new();
     let mut say = |field: &str, message: String| problems.push(Diagnostic::new(format!("{place}.{field}"), message));
-    for name in fields.keys().filter(|name| !FIELDS.contains(&name.as_str())) {
-        say(name, format!("unknown field; software arrays support {known_fields}", known_fields = FIELDS.join(", ")));
+    for name in fields.keys().filter(|name| !VOLUME_FIELDS.contains(&name.as_str())) {
+        say(
+            name,
+            format!("unknown field; software arrays support {known_fields}", known_fields = VOLUME_FIELDS.join(", ")),
+        );
     }
     let size = parse_size(fields.get("size_gb"));
     if size.is_none() {
@@ -173,7 +178,7 @@ fn parse_size(value: Option<&Value>) -> Option<RequestedSize> {
     match value? {
         Value::String(text) if text == "MAX" => Some(RequestedSize::Rest),
         Value::Number(gib) => {
-            let gib = gib.as_u64().filter(|gib| (1..=LARGEST_GIB).contains(gib))?;
+            let gib = gib.as_u64().filter(|gib| (1..=MAXIMUM_SIZE_GIB).contains(gib))?;
             Some(RequestedSize::from(gib * MIB_OF_GIB))
         }
         _ => None,

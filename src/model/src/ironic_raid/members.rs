@@ -6,7 +6,7 @@ use crate::layout::hints;
 use common::diagnostic::Diagnostic;
 use std::collections::BTreeMap;
 
-/// Selects the members of each logical disk, in the order of the list. Returns a problem for each hint that no disk matches.
+/// Selects the members of each logical disk, in the order of the list. Fails with all hints that match no unused disk.
 pub(crate) fn select_members<'a>(
     config: &RaidConfig,
     inventory: &'a Inventory,

@@ -28,7 +28,7 @@ fn inventory(disks: Vec<InventoryDisk>, firmware: FirmwareType) -> Inventory {
     inventory
 }
 
-/// Returns the inventory that a text such as `2xNVMe+2xHDD` describes.
+/// Returns the inventory that a string such as `2xNVMe+2xHDD` describes.
 fn of_words(words: &str, firmware: &str) -> Inventory {
     let mut disks = Vec::new();
     for (count, kind) in words.split('+').map(|part| part.split_once('x').unwrap()) {
@@ -84,7 +84,7 @@ fn made(layout: &Layout) -> (Vec<Array>, BTreeMap<String, Vec<Option<u64>>>) {
 }
 
 #[test]
-fn the_arrays_are_those_that_ironics_agent_makes_and_what_it_refuses_is_refused() {
+fn generated_arrays_and_refusals_match_those_of_ironic() {
     let cases: Vec<Value> = serde_json::from_str(IRONIC).unwrap();
     let (mut same, mut refused) = (0, 0);
     for case in &cases {
@@ -134,7 +134,7 @@ fn seed(level: &str) -> Value {
 }
 
 #[test]
-fn both_examples_of_the_proposal_are_layouts() {
+fn both_examples_of_the_proposal_become_layouts() {
     let two = of_words("2xSATA", "uefi");
     for level in ["1", "0"] {
         let arguments = seed(level);
@@ -162,7 +162,7 @@ fn both_examples_of_the_proposal_are_layouts() {
 }
 
 #[test]
-fn the_words_of_todays_ironic_mean_the_same() {
+fn current_ironic_step_names_are_equivalent() {
     let config = |name: &str, arguments: Value| read_step_arrays(name, arguments.as_object().unwrap());
     let disks = json!([{"size_gb": 10, "raid_level": "1", "controller": "software"}]);
     let new =
@@ -181,7 +181,7 @@ fn the_words_of_todays_ironic_mean_the_same() {
 }
 
 #[test]
-fn what_is_wrong_with_a_list_is_all_said() {
+fn reports_every_problem_of_logical_disks() {
     let disks = json!([
         {"size_gb": "ALL", "raid_level": "7", "controller": "megaraid", "disk_type": "ssd"},
         {"size_gb": 1, "raid_level": "1", "is_root_volume": "yes", "volume_name": "", "physical_disks": [{"rotational": true}]},
@@ -211,7 +211,7 @@ fn what_is_wrong_with_a_list_is_all_said() {
 }
 
 #[test]
-fn disks_are_found_by_what_they_are_and_sticks_are_left_alone() {
+fn physical_disks_are_selected_by_hints_without_removable_disks() {
     let mut machine = of_words("2xNVMe+2xHDD", "uefi");
     let mut stick = disk("sdc", 30, false);
     stick.transport = "usb".to_owned();

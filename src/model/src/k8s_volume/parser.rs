@@ -1,4 +1,4 @@
-//! Parser for a list of resources: `Volume`s, and the `StorageClass`es to which they refer. All problems are reported together.
+//! Parser for a list of `Volume` and `StorageClass` resources, which reports all problems together.
 
 use super::{K8sVolume, StorageClass, VolumeContent, VolumeSource, quantity};
 use crate::layout::{FilesystemFormat, FilesystemSpec, LvmType, explain_excessive_name, hints};
@@ -11,14 +11,14 @@ use uuid::Uuid;
 const NAME_BYTES: usize = 253;
 /// Maximum length of an LVM name (lvm(8)).
 const LVM_NAME_BYTES: usize = 127;
-/// Maximum length of a partition name in UTF-16 code units (UEFI specification 5.3.3). Names in Kubernetes are ASCII, so the limit is the
-/// same in bytes.
+/// Maximum length of a partition name in UTF-16 code units (UEFI specification 5.3.3). Names in Kubernetes are ASCII,
+/// so the limit is the same in bytes.
 const PARTITION_NAME_BYTES: usize = 36;
 
 /// Parses a list of resources, and returns its volumes in the same order. Null is parsed as an empty list.
 ///
-/// The Salt pillar of MetalK8s is accepted too: a resource without a kind is a volume, and a storage class may be
-/// embedded in the volume as `spec.storageClass` instead of being an item of the list.
+/// The Salt pillar of MetalK8s is also accepted: a resource without a kind is a volume, and a storage class may
+/// be embedded in the volume as `spec.storageClass` instead of being an item of the list.
 ///
 /// # Errors
 /// Returns all problems, each with its path, such as `volumes[2].spec.mode`.
@@ -86,7 +86,7 @@ impl<'a> LocatedValue<'a> {
 struct ResourceParser {
     problems: Vec<Diagnostic>,
     classes: BTreeMap<String, ListedClass>,
-    /// Whether the resources will be added to a list that may already contain their storage classes.
+    /// True if the resources will be added to a list that may already contain their storage classes.
     is_addition: bool,
 }
 
@@ -166,7 +166,7 @@ impl ResourceParser {
         ListedClass { class: StorageClass { name, fs_type: format, mount_options }, format, options }
     }
 
-    /// Parses mkfs options. They are a JSON list within a string, because Kubernetes allows only strings in `parameters`.
+    /// Parses mkfs options: a JSON list within a string, because Kubernetes allows only strings in `parameters`.
     fn parse_mkfs_options(&mut self, at: &LocatedValue, format: Option<FilesystemFormat>) -> Vec<String> {
         let read = at.value.as_str().and_then(|text| serde_json::from_slice::<Vec<String>>(text.as_bytes()).ok());
         let Some(options) = read else {
@@ -353,8 +353,8 @@ impl ResourceParser {
         Some((VolumeContent::Filesystem { format, options }, class))
     }
 
-    /// Checks that the name of a volume is not too long for the object that will be created on the disk with this name.
-    /// The maximum length depends on the type of the object.
+    /// Checks that the name of a volume is not too long. The object that will be created for the volume on the disk
+    /// gets this name, and the maximum length depends on the type of the object.
     fn check_name_length(&mut self, place: &str, name: &str, source: &VolumeSource, content: &VolumeContent) {
         let most = match (source, content) {
             (VolumeSource::Logical { .. }, _) => LVM_NAME_BYTES,
@@ -375,7 +375,7 @@ impl ResourceParser {
                 ),
             );
         }
-        // Prefixes of names that LVM reserves (lvm(8)).
+        // LVM reserves names with these prefixes (lvm(8)).
         let reserved = name.starts_with("snapshot") || name.starts_with("pvmove");
         if matches!(source, VolumeSource::Logical { .. }) && reserved {
             self.add_problem(place, format!("{name} is a name reserved by LVM"));

@@ -1,5 +1,5 @@
-//! PersistentVolumes for prepared volumes. They are equal to the PersistentVolumes that the operator of MetalK8s
-//! creates, but lack its finalizer, which could not be removed without a running operator.
+//! PersistentVolumes for prepared volumes. They equal the PersistentVolumes that the MetalK8s operator creates, but
+//! lack the finalizer, which only a running operator could remove.
 
 use super::parser::{VOLUME, VOLUME_VERSION};
 use super::{K8sVolume, VolumeContent};
@@ -18,11 +18,11 @@ pub struct BackedVolume<'a> {
 pub fn format_manifests<'a>(volumes: impl IntoIterator<Item = BackedVolume<'a>>) -> String {
     let items: Vec<Value> = volumes.into_iter().map(|backed| build_persistent_volume(&backed)).collect();
     let list = json!({"apiVersion": "v1", "kind": "List", "items": items});
-    // Serialization cannot fail, because texts and numbers can always be represented as JSON.
+    // Serialization cannot fail, because strings and numbers can always be represented as JSON.
     format!("# PersistentVolumes of this node, made by drophammer: kubectl apply -f\n{list:#}\n")
 }
 
-/// Builds a PersistentVolume from the template of the volume. The properties of the volume take precedence over the template.
+/// Builds a PersistentVolume from the volume's template. Properties of the volume replace those of the template.
 fn build_persistent_volume(BackedVolume { volume, path, size_bytes }: &BackedVolume) -> Value {
     let part = |name: &str| volume.template.get(name).and_then(Value::as_object).cloned().unwrap_or_default();
     let (mut metadata, mut spec): (Map<String, Value>, Map<String, Value>) = (part("metadata"), part("spec"));

@@ -50,7 +50,7 @@ mod tests {
     }
 
     #[test]
-    fn what_metalk8s_refuses_is_refused() {
+    fn refuses_quantities_that_metalk8s_refuses() {
         for text in ["", "0", "0Gi", "01", "-1", "1.5Gi", "1K", "1ki", "Gi", " 1", "1 ", "1Gi ", "1e3", "1Ei", "ä"] {
             assert!(parse_quantity(text).unwrap_err().contains("as 10Gi"), "{text}");
         }

@@ -5,8 +5,8 @@ use common::diagnostic::Diagnostic;
 use common::format::replace_hidden;
 use serde_json::Value;
 
-/// Returns the problems of resources that will be added to a list. Unlike in [`super::parse_volumes`], a storage class may be missing,
-/// because the list may already contain it.
+/// Returns the problems of resources that will be added to a list. Unlike in [`super::parse_volumes`], a storage class
+/// may be missing, because the list may already contain it.
 pub fn find_addition_problems(items: &[Value]) -> Vec<Diagnostic> {
     parse_items(items, true).err().unwrap_or_default()
 }
@@ -23,7 +23,7 @@ pub fn format_resource_problem(items: &[Value], problem: &Diagnostic) -> String 
     format!("{resource}: {}", Diagnostic::new(field, &problem.message))
 }
 
-/// Splits the path of a problem into the index of its resource and the path of the field: 2 and `spec.mode` for `volumes[2].spec.mode`.
+/// Splits a problem's path into the index of the resource and the field: `volumes[2].spec.mode` into 2 and `spec.mode`.
 pub fn split_place(place: &str) -> Option<(usize, &str)> {
     let (index, field) = place.strip_prefix("volumes[")?.split_once(']')?;
     Some((index.parse().ok()?, field.trim_start_matches('.')))
@@ -55,7 +55,7 @@ mod tests {
     }
 
     #[test]
-    fn paths_are_split() {
+    fn problem_path_is_split_into_index_and_field() {
         for (place, expected) in [
             ("volumes[2].spec.mode", Some((2, "spec.mode"))),
             ("volumes[0]", Some((0, ""))),

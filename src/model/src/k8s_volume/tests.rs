@@ -22,7 +22,7 @@ fn problems(list: Value) -> Vec<String> {
 }
 
 #[test]
-fn each_kind_is_read_with_its_class() {
+fn every_volume_type_is_parsed_with_its_class() {
     let list = json!([
         volume("a", 1, json!({"rawBlockDevice": {"devicePath": "/dev/sdb"}})),
         volume("b", 2, json!({"rawBlockDevice": {"discover": {"size": ">= 100"}}, "mode": "Block"})),
@@ -53,7 +53,7 @@ fn each_kind_is_read_with_its_class() {
 
 /// Volumes in the format of MetalK8s' pillar.
 #[test]
-fn the_pillar_of_metalk8s_is_read() {
+fn pillar_of_metalk8s_is_parsed() {
     let text = include_str!("../../../../testdata/volumes/pillar.json");
     let pillar: BTreeMap<String, Value> = serde_json::from_str(text).unwrap();
     let read = parse_volumes(&pillar.into_values().collect()).unwrap();
@@ -70,7 +70,7 @@ fn the_pillar_of_metalk8s_is_read() {
 }
 
 #[test]
-fn the_example_is_a_storage_class_for_local_volumes() {
+fn example_is_a_storage_class_for_local_volumes() {
     let text = include_str!("../../../../examples/storage-class.yaml");
     let options = marked_yaml::LoaderOptions::default().prevent_coercion(true);
     let mut example = common::yaml::to_json(&common::yaml::read_document(text, options).unwrap());
@@ -90,14 +90,14 @@ fn the_example_is_a_storage_class_for_local_volumes() {
 }
 
 #[test]
-fn nothing_is_an_empty_list() {
+fn null_and_classes_alone_are_an_empty_list() {
     assert_eq!(parse_volumes(&Value::Null), Ok(Vec::new()));
     assert_eq!(parse_volumes(&json!([class()])), Ok(Vec::new()));
     assert_eq!(problems(json!({"a": 1})), ["volumes: must be a list of Volume and StorageClass resources"]);
 }
 
 #[test]
-fn all_that_is_wrong_is_told_at_once_with_its_place() {
+fn reports_every_problem_with_its_path() {
     let mut class = class();
     class["parameters"] = json!({"fsType": "ext3", "mkfsOptions": "-m 0"});
     let mut nameless = volume("A_b", 2, json!({"sparseLoopDevice": {"size": "0"}}));
@@ -139,7 +139,7 @@ fn all_that_is_wrong_is_told_at_once_with_its_place() {
 }
 
 #[test]
-fn twins_are_refused() {
+fn refuses_duplicate_names_and_uids() {
     let raw = |name: &str, uid| volume(name, uid, json!({"rawBlockDevice": {"devicePath": "/dev/sdb"}}));
     assert_eq!(
         problems(json!([class(), raw("a", 1), raw("a", 2), raw("b", 1), class()])),
@@ -152,7 +152,7 @@ fn twins_are_refused() {
 }
 
 #[test]
-fn other_versions_of_the_resources_are_refused() {
+fn refuses_other_versions_of_the_resources() {
     let raw = volume("a", 1, json!({"rawBlockDevice": {"devicePath": "/dev/sdb"}}));
     for (index, version, supported) in [
         (0, json!("storage.metalk8s.scality.com/v1alpha1"), true),
@@ -180,7 +180,7 @@ fn other_versions_of_the_resources_are_refused() {
 
 /// A storage class must not have options that specify another device or another UUID.
 #[test]
-fn options_of_mkfs_are_read_as_mkfs_reads_them() {
+fn refuses_mkfs_options_that_name_devices_or_uuids() {
     let mut class = class();
     let raw = volume("a", 1, json!({"rawBlockDevice": {"devicePath": "/dev/sdb"}}));
     for (format, options) in [
@@ -197,7 +197,7 @@ fn options_of_mkfs_are_read_as_mkfs_reads_them() {
 }
 
 #[test]
-fn names_have_room_on_the_disk() {
+fn refuses_names_beyond_the_limits_of_gpt_or_lvm() {
     let long = "a".repeat(40);
     let block = |source: Value| {
         let mut spec = source;
@@ -220,7 +220,7 @@ fn names_have_room_on_the_disk() {
 }
 
 #[test]
-fn a_manifest_is_bound_to_its_node_and_path() {
+fn manifest_refers_to_node_and_device_path() {
     let mut resource = volume("db-1", 1, json!({"rawBlockDevice": {"devicePath": "/dev/sdb"}}));
     resource["spec"]["template"] =
         json!({"metadata": {"labels": {"app": "db"}, "name": "other"}, "spec": {"capacity": 1}});
@@ -242,8 +242,8 @@ fn a_manifest_is_bound_to_its_node_and_path() {
     );
     assert!(marked_yaml::parse_yaml(0, &text).is_ok());
 
-    // A resource that was written by hand does not exist in the cluster, which would remove a PersistentVolume with a
-    // nonexistent owner.
+    // A resource that was written by hand does not exist in the cluster. A PersistentVolume must not name it as its
+    // owner, because Kubernetes removes objects with a nonexistent owner.
     let mut resource = volume("db-1", 1, json!({"rawBlockDevice": {"devicePath": "/dev/sdb"}}));
     resource.as_object_mut().unwrap().remove("apiVersion");
     let read = parse_volumes(&json!([class(), resource])).unwrap();
@@ -253,7 +253,7 @@ fn a_manifest_is_bound_to_its_node_and_path() {
 
 /// The name of a Kubernetes node is its hostname, with or without the domain.
 #[test]
-fn a_node_is_the_machine_of_that_name() {
+fn node_name_matches_hostname_with_or_without_domain() {
     for (node, hostname, is_it) in [
         ("web-1", "web-1", true),
         ("web-1", "WEB-1.rack.example", true),

@@ -9,13 +9,13 @@ use crate::device_name::LayoutPath;
 use crate::device_name::identifiers::names_placeholder;
 use common::diagnostic::Diagnostic;
 
-/// Size in MiB (64 TiB) that exceeds every existing disk.
+/// Size in MiB (64 TiB) that is larger than any existing disk.
 const HUGE_MIB: u64 = 64 << 20;
-/// Size of an ESP, in MiB. A size of at least this value was probably written in KiB by mistake. For example, 512 MiB
-/// written as 524288 (KiB) is read as 524288 MiB, which is 512 GiB.
+/// Minimum size of an ESP, in MiB, at which advice is given, because the size was probably written in KiB. For
+/// example, 524288 (512 MiB in KiB) is read as 512 GiB.
 const HUGE_ESP_MIB: u64 = 32 << 10;
-/// Size of a root filesystem, in MiB. A smaller size was probably written in GiB by mistake, because no image fits into
-/// so few MiB.
+/// Size of a root filesystem, in MiB, below which advice is given: such a size was probably written in GiB, because no
+/// image fits into so few MiB.
 const TINY_ROOT_MIB: u64 = 64;
 
 impl Layout {
@@ -31,12 +31,15 @@ impl Layout {
     }
 
     fn advise_reinstall(&self, said: &mut Vec<Diagnostic>) {
-        const NEVER: &str = "so machines with this layout cannot be reinstalled";
+        const NO_REINSTALL_CONSEQUENCE: &str = "so machines with this layout cannot be reinstalled";
         if !self.disks.iter().any(|disk| disk.wipeonreinstall) {
-            return said.push(Diagnostic::new("disks", format!("no disk has wipeonreinstall: true, {NEVER}")));
+            return said.push(Diagnostic::new(
+                "disks",
+                format!("no disk has wipeonreinstall: true, {NO_REINSTALL_CONSEQUENCE}"),
+            ));
         }
         let graph = LayoutGraph::from_layout(self);
-        // Returns whether a reinstall wipes some of the disks below these devices, and whether it preserves some.
+        // Returns whether a reinstall wipes any of the disks below these devices, and whether it preserves any.
         let wipes = |devices: &[LayoutPath]| {
             let below = graph.objects_below(devices);
             let wiped = |wanted: bool| below.disks.iter().any(|disk| self.disks[*disk].wipeonreinstall == wanted);
@@ -50,16 +53,18 @@ impl Layout {
         for (list, index, name, devices) in arrays.chain(groups) {
             let is_preserved = devices.iter().all(|device| preserved.includes_device(device));
             if wipes(devices) == (true, true) && !is_preserved {
-                let message =
-                    format!("{name} spans disks that a reinstall wipes and disks that a reinstall preserves, {NEVER}");
+                let message = format!(
+                    "{name} spans disks that a reinstall wipes and disks that a reinstall preserves, {NO_REINSTALL_CONSEQUENCE}"
+                );
                 said.push(Diagnostic::new(format!("{list}[{index}].devices"), message));
             }
         }
         if let Some((index, root)) = self.find_mounted_at(&["/"])
             && wipes(std::slice::from_ref(&root.device)) == (false, true)
         {
-            let message =
-                format!("/ is on a disk that a reinstall preserves, {NEVER}: set wipeonreinstall: true on that disk");
+            let message = format!(
+                "/ is on a disk that a reinstall preserves, {NO_REINSTALL_CONSEQUENCE}: set wipeonreinstall: true on that disk"
+            );
             said.push(Diagnostic::new(format!("filesystems[{index}].device"), message));
         }
     }
@@ -68,8 +73,8 @@ impl Layout {
         said.extend(self.find_missing_esp());
     }
 
-    /// Returns the reason why UEFI machines cannot boot this layout; `None` if they can. A raw image is not checked, because it contains
-    /// its own EFI system partition.
+    /// Returns the reason why UEFI machines cannot boot this layout; `None` if they can. A raw image is not checked,
+    /// because it contains its own EFI system partition.
     pub fn find_missing_esp(&self) -> Option<Diagnostic> {
         if self.disks.iter().any(|disk| disk.image) {
             return None;
@@ -90,7 +95,7 @@ impl Layout {
         let mut parts = self.disks.iter().flat_map(|disk| disk.partitions.iter().map(move |part| (disk, part)));
         if let Some((_, part)) = parts.find(|(disk, part)| disk.device.partition_path(part.number) == *device) {
             let found = part.kind.unwrap_or(PartitionType::Linux);
-            let said = || format!("its type is {code}: UEFI machines require type ef00", code = found.code());
+            let said = || format!("its partition type is {code}: UEFI machines require type ef00", code = found.code());
             return (found != PartitionType::Boot).then(said);
         }
         if let Some(raid) = self.raid.iter().find(|raid| raid.arrayname == *device) {
@@ -130,10 +135,7 @@ impl Layout {
                 _ => return,
             };
             let size = common::format::format_bytes(size_mib.saturating_mul(1 << 20));
-            said.push(Diagnostic::new(
-                place,
-                format!("{device} has {size_mib} MiB ({size}): sizes are in MiB; {unit}"),
-            ));
+            said.push(Diagnostic::new(place, format!("{device} is {size_mib} MiB ({size}): sizes are in MiB; {unit}")));
         };
         for (index, disk) in self.disks.iter().enumerate() {
             for (number, part) in disk.partitions.iter().enumerate() {
@@ -156,7 +158,8 @@ impl Layout {
             _ => return,
         };
         let message = format!(
-            "the list is empty, so constraints.{without_effect} has no effect, and only allocations that specify this layout use it; add {missing} to the list, or remove constraints.{without_effect}"
+            "the list is empty, so constraints.{without_effect} has no effect, and the layout is used only by \
+            allocations that specify this layout; add {missing} to the list, or remove constraints.{without_effect}"
         );
         said.push(Diagnostic::new(format!("constraints.{missing}"), message));
     }
@@ -229,7 +232,7 @@ pub(crate) fn suggest_disk(device: &str) -> Option<String> {
     let (word, rest) = name.split_at(letters);
     let known = NUMBERED.iter().chain(&["nvme"]).filter(|known| strsim::damerau_levenshtein(word, known) <= 1);
     let named = known.map(|known| format!("{known}{rest}")).find(|name| is_kernel_disk(name));
-    // For the name of a partition, suggests its disk.
+    // If the name is that of a partition, the disk that contains the partition is suggested.
     let whole = name.trim_end_matches(|c: char| c.is_ascii_digit());
     let whole = [whole, whole.strip_suffix('p').unwrap_or(whole)]
         .into_iter()
@@ -243,7 +246,7 @@ mod tests {
     use crate::layout::read_yaml;
 
     /// Returns the advice for a layout without problems, in which these lines were replaced.
-    fn said(replaced: &[(&str, &str)]) -> Vec<String> {
+    fn advise_replaced(replaced: &[(&str, &str)]) -> Vec<String> {
         let mut text = "id: x
 disks:
 - device: /dev/sda
@@ -265,7 +268,7 @@ constraints: {sizes: [], images: {}}
     }
 
     #[test]
-    fn what_is_hardly_meant_is_said() {
+    fn advises_about_probable_mistakes() {
         let never = "so machines with this layout cannot be reinstalled";
         for (replaced, expected) in [
             (&[][..], &[][..]),
@@ -304,7 +307,9 @@ constraints: {sizes: [], images: {}}
             (&[("path: /boot/efi", "path: /srv")], &["filesystems: no vfat filesystem is mounted at /boot/efi: UEFI"]),
             (
                 &[(", gpttype: ef00", "")],
-                &["filesystems[0].device: /dev/sda1 is used as the EFI system partition, but its type is 8300: UEFI"],
+                &[
+                    "filesystems[0].device: /dev/sda1 is used as the EFI system partition, but its partition type is 8300: UEFI",
+                ],
             ),
             (
                 &[("/dev/sda1, format", "/dev/sdb, format")],
@@ -315,19 +320,19 @@ constraints: {sizes: [], images: {}}
             (
                 &[("size: 5000", "size: 5242880000")],
                 &[
-                    "disks[0].partitions[1].size: /dev/sda2 has 5242880000 MiB (5.50 PB): sizes are in MiB; if bytes were intended, write 5000",
+                    "disks[0].partitions[1].size: /dev/sda2 is 5242880000 MiB (5.50 PB): sizes are in MiB; if bytes were intended, write 5000",
                 ],
             ),
             (
                 &[("size: 500,", "size: 512000,")],
                 &[
-                    "disks[0].partitions[0].size: /dev/sda1 has 512000 MiB (537 GB): sizes are in MiB; if KiB were intended, write 500",
+                    "disks[0].partitions[0].size: /dev/sda1 is 512000 MiB (537 GB): sizes are in MiB; if KiB were intended, write 500",
                 ],
             ),
             (
                 &[("size: 5000", "size: 50")],
                 &[
-                    "disks[0].partitions[1].size: /dev/sda2 has 50 MiB (52.4 MB): sizes are in MiB; if GiB were intended, write 51200",
+                    "disks[0].partitions[1].size: /dev/sda2 is 50 MiB (52.4 MB): sizes are in MiB; if GiB were intended, write 51200",
                 ],
             ),
             (
@@ -359,7 +364,7 @@ constraints: {sizes: [], images: {}}
                 ],
             ),
         ] {
-            let found = said(replaced);
+            let found = advise_replaced(replaced);
             assert_eq!(found.len(), expected.len(), "{replaced:?}: {found:#?}");
             for (found, expected) in found.iter().zip(expected) {
                 assert!(found.starts_with(expected), "{found}");
@@ -369,7 +374,7 @@ constraints: {sizes: [], images: {}}
     }
 
     #[test]
-    fn names_of_disks_are_told_from_others() {
+    fn disk_names_are_distinguished_from_misspelt_ones() {
         for name in ["sda", "sdaa", "vdb", "xvda", "nvme0n1", "nvme10n2", "mmcblk0", "pmem0", "dasda", "md127"] {
             assert!(is_kernel_disk(name) && suggest_disk(&format!("/dev/{name}")).is_none(), "{name}");
         }

@@ -10,7 +10,7 @@ impl ArraySpec {
     /// unknown version is returned as written. Returns `None` if the options specify no version.
     pub(crate) fn requested_metadata(&self) -> Option<String> {
         let given = mdadm_options::parse_arguments(&self.createoptions).into_iter().filter_map(Result::ok);
-        // mdadm refuses a second metadata version, but the validation reports it earlier.
+        // The first metadata version is used. mdadm refuses a second one, which the validation therefore reports.
         let said = given.filter(|option| option.known.meaning == Metadata).find_map(|option| option.value)?;
         Some(match said {
             "0" | "0.9" | "0.90" => "0.90".to_owned(),
@@ -84,7 +84,7 @@ mod tests {
     }
 
     #[test]
-    fn metadata_is_told_apart_from_other_options() {
+    fn metadata_option_is_separated_from_other_options() {
         for (options, metadata, others) in [
             (&[][..], None, &[][..]),
             (&["--metadata=1.0"], Some("1.0"), &[]),
@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn options_for_the_layout_to_give_pass() {
+    fn accepts_supported_create_options() {
         use RaidLevel::*;
         for (level, options) in [
             (Raid0, &["--chunk=64", "--layout=original", "--data-offset=1M"][..]),
@@ -123,7 +123,7 @@ mod tests {
 
     /// mdadm 4.2 refuses each of these options, but only after the disks were wiped.
     #[test]
-    fn options_that_mdadm_would_refuse_do_not_pass() {
+    fn refuses_options_that_mdadm_would_refuse() {
         use RaidLevel::*;
         for (level, option, words) in [
             (Raid0, "-binternal", "does not apply to raid0"),
@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn vfat_directly_on_an_array_asks_for_its_superblock_at_the_end() {
+    fn vfat_on_an_array_requires_metadata_at_the_end() {
         let text = include_str!("../../../../testdata/layouts/good/mirrored-boot.yaml");
         let layout = crate::layout::read_yaml(text).unwrap().layout;
         let esp = layout.raid.iter().position(|raid| layout.is_esp(raid));

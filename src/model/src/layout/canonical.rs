@@ -13,7 +13,7 @@ use common::yaml::{format_scalar, quote_string};
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
-/// Formats the layout as YAML. When this YAML is parsed, the result is an equal layout without notes about spellings.
+/// Formats the layout as YAML. Parsing this YAML returns an equal layout, without notes about spellings.
 pub fn canonical_yaml(layout: &Layout) -> String {
     let mut yaml = format!("id: {}\n", format_scalar(&layout.id));
     for (name, value) in [("name", &layout.name), ("description", &layout.description)] {
@@ -122,7 +122,7 @@ fn write_group(yaml: &mut String, group: &VolumeGroupSpec) {
     let mut lines = vec![("name", format_scalar(&group.name)), ("devices", format_list(&group.devices))];
     push_list(&mut lines, "tags", &group.tags);
     lines.extend(encryption_line(group.encrypted));
-    lines.extend(preserve_line(group.preserve));
+    lines.extend((!group.preserve.is_none()).then(|| ("preserve", group.preserve.name().to_owned())));
     write_item(yaml, lines);
 }
 

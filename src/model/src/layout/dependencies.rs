@@ -33,7 +33,7 @@ impl LayoutGraph<'_> {
 }
 
 impl super::LogicalVolumeSpec {
-    /// Returns the path by which other parts of the layout refer to the volume.
+    /// Returns the path that other parts of the layout use for the volume.
     pub fn device_path(&self) -> LayoutPath {
         format!("/dev/{}/{}", self.volumegroup, self.name).into()
     }

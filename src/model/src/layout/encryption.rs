@@ -68,7 +68,7 @@ impl Layout {
 pub(super) fn read_encryption(reader: &mut LayoutReader, fields: &LayoutFields) -> Option<EncryptionSpec> {
     let (node, place) = (fields.get("encrypted")?, fields.path_of("encrypted"));
     let fields = reader.read_fields(node, &place, &ENCRYPTED)?;
-    // If the key source could not be read, its path is in `unread`, and the substitute violates no rule.
+    // If the key source cannot be read, it is listed in `unread`, and replaced by a key source that violates no rule.
     let key = read_one_of(reader, &fields, "key", "key", &KeySource::ALL.map(|key| (key.name(), key)));
     Some(EncryptionSpec { key: key.unwrap_or(KeySource::Server) })
 }

@@ -1,4 +1,4 @@
-//! Field-by-field access to a document. It supports alternative names of fields, checks the types of values, and collects all problems.
+//! Field-by-field reader of a document: resolves alternative field names, checks types, and collects all problems.
 
 use super::text_edits::{EditReplacement, SpellingEdit};
 use super::value_syntax::{
@@ -15,7 +15,7 @@ pub(super) struct FieldNames {
     pub also: &'static [&'static str],
 }
 
-/// Reader of a document that collects problems, notes about the spelling, and edits.
+/// Reader of a document that collects problems, notes about non-canonical names and values, and edits.
 #[derive(Default)]
 pub(super) struct LayoutReader {
     pub problems: Vec<Diagnostic>,
@@ -24,7 +24,7 @@ pub(super) struct LayoutReader {
     pub edits: Vec<SpellingEdit>,
     /// Canonical paths of values that could not be read. The parsed layout contains substitutes for these values.
     pub unread: Vec<String>,
-    pub places: SourceMap,
+    pub source_map: SourceMap,
 }
 
 /// Mapping of the document, with its fields indexed by their canonical names.
@@ -85,7 +85,7 @@ impl LayoutReader {
     }
 
     /// Records a note about a spelling that is not canonical, and the edit that replaces it by the canonical spelling.
-    pub(crate) fn note_respelling(&mut self, node: &DocumentNode, new: EditReplacement, message: impl Into<String>) {
+    pub(crate) fn record_respelling(&mut self, node: &DocumentNode, new: EditReplacement, message: impl Into<String>) {
         self.notes.push(node.make_problem(message));
         let old = match &node.value {
             NodeValue::Scalar { text, .. } => text.as_str(),
@@ -105,7 +105,7 @@ impl LayoutReader {
 
     /// Records the position of the value with this canonical path: its path and its location in the document.
     pub(crate) fn record_location(&mut self, place: &str, node: &DocumentNode) {
-        self.places.0.insert(place.to_owned(), (node.place.clone(), node.mark));
+        self.source_map.0.insert(place.to_owned(), (node.place.clone(), node.mark));
     }
 
     /// Returns the fields of a mapping. Reports each field whose name is not in `known`.
@@ -224,7 +224,7 @@ impl LayoutReader {
             let message = format!(
                 "must be text: write \"{text}\" in quotes, because YAML parsers may treat {text} as another type"
             );
-            self.note_respelling(node, EditReplacement::Raw(format!("{text:?}")), message);
+            self.record_respelling(node, EditReplacement::Raw(format!("{text:?}")), message);
         }
         Some(text.to_owned())
     }
@@ -247,8 +247,8 @@ impl LayoutReader {
         match parse_integer(text) {
             Ok(number) => {
                 if !plain {
-                    let message = format!("this is a number: write {text} without quotes");
-                    self.note_respelling(node, EditReplacement::Raw(text.to_owned()), message);
+                    let message = format!("the value must be a number: write {text} without quotes");
+                    self.record_respelling(node, EditReplacement::Raw(text.to_owned()), message);
                 }
                 Some(number)
             }
@@ -273,16 +273,17 @@ impl LayoutReader {
 
     pub(crate) fn read_flag(&mut self, fields: &LayoutFields, name: &str) -> bool {
         let Some(node) = fields.get(name) else { return false };
-        match self.read_scalar(node, &fields.path_of(name)) {
+        self.read_flag_value(node, &fields.path_of(name), "true or false without quotes")
+    }
+
+    /// Returns the value of a flag. `expected` describes the permitted values in the message about any other value.
+    pub(crate) fn read_flag_value(&mut self, node: &DocumentNode, place: &str, expected: &str) -> bool {
+        match self.read_scalar(node, place) {
             Some(("true" | "True" | "TRUE", true)) => true,
             Some(("false" | "False" | "FALSE", true)) | None => false,
             Some((text, plain)) => {
                 let found = if plain { text.to_owned() } else { format!("{text:?}") };
-                self.report_unreadable(
-                    node,
-                    &fields.path_of(name),
-                    format!("must be true or false without quotes, but is {found}"),
-                );
+                self.report_unreadable(node, place, format!("must be {expected}, but is {found}"));
                 false
             }
         }
@@ -307,7 +308,8 @@ impl LayoutReader {
         };
         let mut values = Vec::new();
         for item in items {
-            // Items are numbered as in the parsed layout, which the rules check and which lacks items that could not be read.
+            // Unreadable items are not counted in the path: the rules check the parsed layout, which lacks these items,
+            // so the indices in both must match.
             let place = format!("{place}[{}]", values.len());
             self.record_location(&place, item);
             match read(self, item, &place) {
@@ -318,8 +320,9 @@ impl LayoutReader {
         values
     }
 
-    /// Records that an item of a list could not be read, so rules for the whole list are skipped. The path of this item is not marked
-    /// as unread, because the next item gets the same path.
+    /// Records that an item of a list could not be read. Rules for the whole list are then skipped. The path of this
+    /// item is not marked as unread: only readable items are counted in paths, so the next item gets the index and path
+    /// that this item would have had.
     fn mark_incomplete(&mut self, fields: &LayoutFields, name: &str, place: &str) {
         self.unread.retain(|unread| unread != place);
         self.unread.push(format!("{}[]", fields.path_of(name)));
@@ -329,7 +332,7 @@ impl LayoutReader {
         self.read_items(fields, name, |reader, node, place| reader.read_text(node, place))
     }
 
-    /// Splits a string that the document contains instead of a list. Returns `None` if the value is not a string.
+    /// Splits a string that the document contains in place of a list. Returns `None` if the value is not a string.
     pub(crate) fn split_string(
         &mut self,
         fields: &LayoutFields,
@@ -341,7 +344,7 @@ impl LayoutReader {
         let words = split(text);
         let list = format!("[{}]", quote_words(&words));
         let words = words.into_iter().map(str::to_owned).collect();
-        self.note_respelling(
+        self.record_respelling(
             node,
             EditReplacement::Raw(list.clone()),
             format!("write a list with one word per item: {list}"),
@@ -350,7 +353,7 @@ impl LayoutReader {
     }
 }
 
-/// Returns the field with this name. Names of metal-stack's v2 API, such as `mount_options` and `mountOptions`, are normalized.
+/// Returns the field with this name, or with an equivalent name of metal-stack's v2 API, such as `mountOptions`.
 fn find_field<'k>(name: &str, known: &'k [FieldNames]) -> Option<&'k FieldNames> {
     let exact = known.iter().find(|field| field.name == name || field.also.contains(&name));
     exact.or_else(|| known.iter().find(|field| field.name == normalize_name(name) && name.len() <= 40))

@@ -38,7 +38,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sizes_beyond_which_the_tools_fail() {
+    fn maximum_filesystem_size_depends_on_format_options_and_sector() {
         const TIB: u64 = 1 << 40;
         for (format, options, sector_bytes, expected) in [
             (FilesystemFormat::Ext3, &[][..], 512, Some(16 * TIB - 4096)),

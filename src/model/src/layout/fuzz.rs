@@ -14,14 +14,14 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, mpsc};
 use std::time::{Duration, Instant};
 
-/// Number of inputs if DROPHAMMER_FUZZ_SECONDS is not set. Such a run always uses the same inputs.
-const FEW: u64 = 600;
+/// Number of inputs if DROPHAMMER_FUZZ_SECONDS is not set. In this case, the test always uses the same inputs.
+const DEFAULT_INPUT_COUNT: u64 = 600;
 /// Maximum CPU time for an input. In a build without optimization, the largest inputs need one second on a usual host.
-const SLOW: Duration = Duration::from_secs(60);
+const MAXIMUM_CPU_TIME: Duration = Duration::from_secs(60);
 /// Elapsed time after which an input is considered to hang, even if the host is busy.
-const HANGS: Duration = Duration::from_secs(240);
+const HANG_TIMEOUT: Duration = Duration::from_secs(240);
 
-/// `DROPHAMMER_FUZZ_SECONDS` sets the duration of the run, `DROPHAMMER_FUZZ_SEED` repeats a previous run (scripts/fuzz).
+/// `DROPHAMMER_FUZZ_SECONDS` sets the duration of a run; `DROPHAMMER_FUZZ_SEED` repeats an earlier run (scripts/fuzz).
 #[test]
 fn fuzz_layouts_and_constraints() {
     let number = |name: &str| std::env::var(name).ok().map(|text| text.parse::<u64>().unwrap());
@@ -41,7 +41,7 @@ fn fuzz_layouts_and_constraints() {
     };
     while ended.recv_timeout(Duration::from_millis(250)) == Err(mpsc::RecvTimeoutError::Timeout) {
         let (number, input, began) = &*current.lock().unwrap();
-        assert!(began.elapsed() < HANGS, "input {number} hangs: {}", keep(input).display());
+        assert!(began.elapsed() < HANG_TIMEOUT, "input {number} hangs: {}", keep(input).display());
     }
     let (inputs, accepted) = worker.join().unwrap();
     println!("{inputs} documents, {accepted} of them accepted");
@@ -52,21 +52,21 @@ fn run(seed: u64, time: Option<Duration>, current: &Mutex<(u64, String, Instant)
     let corpus = corpus();
     let mut random = Random(seed);
     let began = Instant::now();
-    let goes_on = |number| time.map_or(number < FEW, |time| began.elapsed() < time);
+    let goes_on = |number| time.map_or(number < DEFAULT_INPUT_COUNT, |time| began.elapsed() < time);
     let fuzz = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../..")).join("testdata/fuzz");
     let mut inputs = texts(&fuzz).into_iter();
     let (mut number, mut accepted) = (0, 0);
     while goes_on(number) {
         let input = inputs.next().unwrap_or_else(|| Mutator { random: &mut random, corpus: &corpus }.document());
         *current.lock().unwrap() = (number, input.clone(), Instant::now());
-        accepted += u64::from(judge(&input));
+        accepted += u64::from(check_input(&input));
         check_constraint(&Mutator { random: &mut random, corpus: &corpus }.constraint());
         number += 1;
     }
     (number, accepted)
 }
 
-/// Returns all documents of `testdata/layouts`. The valid ones are returned several times, because most of their mutations are invalid.
+/// Returns all documents of `testdata/layouts`. Valid ones are repeated, because most of their mutations are invalid.
 fn corpus() -> Vec<String> {
     let layouts = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../..")).join("testdata/layouts");
     let good = ["", "good"].map(|folder| texts(&layouts.join(folder))).concat();
@@ -83,13 +83,13 @@ fn texts(folder: &Path) -> Vec<String> {
 }
 
 /// Returns whether the input is accepted. Fails with a minimized input if the parser panics or takes too long.
-fn judge(input: &str) -> bool {
+fn check_input(input: &str) -> bool {
     let began = processor_time();
     let Ok(accepted) = catch_unwind(|| check_document(input)) else {
         panic!("a panic, see above: {}", keep(&shortened(input)).display());
     };
     let took = processor_time() - began;
-    assert!(took < SLOW, "it takes {took:?}: {}", keep(input).display());
+    assert!(took < MAXIMUM_CPU_TIME, "it takes {took:?}: {}", keep(input).display());
     accepted
 }
 
@@ -98,7 +98,7 @@ fn shortened(input: &str) -> String {
     let mut lines: Vec<&str> = input.lines().collect();
     let began = Instant::now();
     let mut at = lines.len();
-    while at > 0 && began.elapsed() < HANGS / 2 {
+    while at > 0 && began.elapsed() < HANG_TIMEOUT / 2 {
         at -= 1;
         let line = lines.remove(at);
         if !panics(&lines.join("\n")) {
@@ -135,7 +135,8 @@ fn check_document(text: &str) -> bool {
             notes_are_fit_to_print(&parsed.notes);
             notes_are_fit_to_print(&parsed.collect_advice());
             check_layout(&parsed.layout);
-            // The function itself checks that its result is an equal layout.
+            // The result is not checked here, because `respell_canonically` itself checks that the new text describes
+            // an equal layout.
             let _ = respell_canonically(text, &[parsed]);
         }
         Err(problems) => {

@@ -29,13 +29,13 @@ pub enum LayoutItem<'a> {
 /// Graph of a layout. The name of a group node is the name of the group, and the name of a filesystem node is the mount
 /// point or empty. The names of all other nodes are device paths.
 ///
-/// The nodes are in this order: disks, partitions, arrays, groups, volumes, filesystems, missing devices. Within each type, they are in the
-/// order of the layout.
+/// The nodes are in this order: disks, partitions, arrays, groups, volumes, filesystems, missing devices. Within each
+/// type, they are in the order of the layout.
 #[derive(Debug, Clone)]
 pub struct LayoutGraph<'a> {
     pub layout: &'a Layout,
     inner: layer_graph::LayerGraph<LayoutPath, LayoutItem<'a>>,
-    // Node ranges of the layout's lists.
+    // Ranges of the nodes that represent the items of the layout's lists.
     pub(super) disks: Range<usize>,
     pub(super) arrays: Range<usize>,
     pub(super) groups: Range<usize>,
@@ -96,7 +96,8 @@ impl<'a> LayoutGraph<'a> {
 
     /// Returns the node of a device that the layout defines.
     pub fn find_device(&self, device: &LayoutPath) -> Option<usize> {
-        // Partitions of a raw image are known from its filesystems only; they are represented by the disk.
+        // A layout mentions the partitions of a raw image only as devices of filesystems. Such a partition is
+        // represented by the node of its disk.
         let of_image = || self.layout.disks.iter().position(|disk| disk.image_partition_number(device).is_some());
         self.find(device).or_else(of_image)
     }
@@ -147,7 +148,7 @@ impl<'a> LayoutGraph<'a> {
     fn place_on_device(&mut self, upper: usize, device: &LayoutPath) {
         let lower = match self.find_device(device) {
             Some(lower) if !self.reach_below([lower]).contains(&upper) => lower,
-            // Cycle of arrays: the device does not exist yet when it is needed.
+            // A link to this device would close a cycle of devices. A missing device is added in its place.
             Some(_) => self.inner.add_unnamed(device.clone(), LayoutItem::Missing),
             None => self.find_or_add_missing(device),
         };

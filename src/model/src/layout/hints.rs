@@ -4,8 +4,8 @@
 //! of `size` are whole GiB. This module also supports some expressions that Ironic documents but does not support:
 //! ranges, `<or>` on sizes, `<all-in>`. `size: smallest` and `removable` are extensions.
 //!
-//! USB sticks and virtual media of a management controller are disks too. Such a disk is selected only if a hint
-//! requests it explicitly.
+//! USB sticks and virtual media of a management controller are also disks. Such a disk is selected only if a
+//! hint requests it explicitly.
 
 pub(super) mod advice;
 mod expression;
@@ -78,8 +78,8 @@ pub fn check_hints(hints: &DiskHints) -> Vec<(String, String)> {
     hints.iter().filter_map(problem).collect()
 }
 
-/// Returns the hints that the disk does not match, each with the actual value of the attribute. The list is empty if the disk is a
-/// candidate.
+/// Returns the hints that the disk does not match, each with the actual value of the attribute. The list is empty if
+/// the disk is a candidate.
 ///
 /// `smallest` is not compared, because it depends on other disks; see [`find_candidates`].
 pub fn explain_differences(hints: &DiskHints, disk: &InventoryDisk) -> Vec<String> {
@@ -105,8 +105,8 @@ fn is_portable(disk: &InventoryDisk) -> bool {
     disk.transport == USB || disk.removable
 }
 
-/// Returns whether this hint explicitly selects the disk. A condition that most disks satisfy, such as a size, is not an
-/// explicit selection. The result is relevant only for disks that are removable or attached by USB.
+/// Returns whether this hint explicitly selects the disk. A condition that most disks satisfy, such as a size, is not
+/// an explicit selection. The result is relevant only for disks that are removable or attached by USB.
 fn selects_portable(hint: &str, text: &str, disk: &InventoryDisk, identifiers: IdentifierSource) -> bool {
     match HintCondition::parse(hint, text) {
         Ok(HintCondition::Flag(FlagCondition(wanted))) => hint == REMOVABLE && wanted,
@@ -130,13 +130,14 @@ pub fn identify_hardware(hints: &DiskHints, disk: &InventoryDisk) -> bool {
     })
 }
 
-/// Returns the disks that match all hints, in the order of `disks`. With `smallest`, returns all disks of nearly the smallest size.
+/// Returns the disks that match all hints, in the order of `disks`. `smallest` selects all disks of nearly the smallest
+/// size.
 pub fn find_candidates<'a>(hints: &DiskHints, disks: &'a [InventoryDisk]) -> Vec<&'a InventoryDisk> {
     find_candidates_by(hints, disks, IdentifierSource::Usable)
 }
 
-/// Returns the disks that match all hints, where placeholders are compared like other identifiers. This function is for hints that protect
-/// disks: a hint with a placeholder then protects all disks that report this placeholder.
+/// Returns the disks that match all hints. Placeholders are compared like other identifiers. Used for hints that
+/// protect disks: a hint with a placeholder then protects all disks that report this placeholder.
 pub fn find_reported_candidates<'a>(hints: &DiskHints, disks: &'a [InventoryDisk]) -> Vec<&'a InventoryDisk> {
     find_candidates_by(hints, disks, IdentifierSource::Reported)
 }
@@ -162,7 +163,7 @@ fn find_candidates_by<'a>(
     found
 }
 
-/// Describes the actual value of the attribute, for messages.
+/// Describes the disk's actual attribute value, for messages about the hint.
 fn describe_actual(hint: &str, disk: &InventoryDisk) -> String {
     match hint {
         "size" => {
@@ -192,7 +193,7 @@ fn reported_identifier<'a>(hint: &str, disk: &'a InventoryDisk) -> &'a str {
     }
 }
 
-/// Returns all spellings of a text attribute of the disk. The list is empty if the attribute is not known.
+/// Returns all spellings of a string attribute of the disk. The list is empty if the attribute is not known.
 fn collect_attributes(hint: &str, disk: &InventoryDisk, identifiers: IdentifierSource) -> Vec<String> {
     let is_placeholder = match hint {
         "serial" => is_placeholder_serial(&disk.serial),
@@ -207,7 +208,7 @@ fn collect_attributes(hint: &str, disk: &InventoryDisk, identifiers: IdentifierS
         "model" => vec![disk.model.as_str()],
         "vendor" => vec![disk.vendor.as_str()],
         "serial" => vec![disk.serial.as_str()],
-        // udev reports only the first 64 bits of a WWN, and the inventory contains all of them. Both match.
+        // A hint may contain the whole WWN, as in the inventory, or only the first 64 bits, as in udev.
         "wwn" => vec![disk.wwn.as_str(), short],
         "wwn_with_extension" => vec![disk.wwn.as_str()],
         "wwn_vendor_extension" => return extension.map(|digits| format!("0x{digits}")).into_iter().collect(),
@@ -242,7 +243,7 @@ impl HintCondition {
                 let values = collect_attributes(hint, disk, identifiers);
                 let values: Vec<String> = values.iter().map(|value| value.to_lowercase()).collect();
                 match word {
-                    // The disk differs only if none of the spellings of the attribute is equal.
+                    // `s!=` matches only if all spellings of the attribute differ from the value.
                     TextCondition::Differs(other) => {
                         !values.is_empty()
                             && values.iter().all(|value| word.matches_text(value))
@@ -267,8 +268,8 @@ fn equals_alternative(word: &TextCondition, hint: &str, disk: &InventoryDisk) ->
     }
 }
 
-/// Returns whether the attribute evidently differs from the requested value. This check avoids copying the attributes
-/// of most disks of a machine.
+/// Returns whether the attribute evidently differs from the requested value. This inexpensive check excludes most disks
+/// of a machine before their attributes are copied.
 fn is_evidently_other(word: &TextCondition, hint: &str, disk: &InventoryDisk) -> bool {
     let value = match hint {
         "serial" => &disk.serial,
@@ -281,7 +282,7 @@ fn is_evidently_other(word: &TextCondition, hint: &str, disk: &InventoryDisk) ->
     value.is_ascii() && !value.eq_ignore_ascii_case(wanted) && !identifier_spellings::is_alternative(hint, disk, wanted)
 }
 
-/// Returns whether a size satisfies the condition. Sizes are not rounded to GiB: a disk of 894.25 GiB does not match 894.
+/// Returns whether a size satisfies the condition. Sizes are not rounded: a disk of 894.25 GiB does not match 894.
 fn matches_size(number: &SizeCondition, size_bytes: u64) -> bool {
     let size = u128::from(size_bytes);
     let bytes = |gib: &u64| u128::from(*gib) * GIB;

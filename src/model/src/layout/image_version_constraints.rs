@@ -1,4 +1,4 @@
-//! Version constraints of metal-api for images. Each constraint is converted to the exact set of versions that it accepts.
+//! Version constraints of metal-api for images, each converted to the exact set of versions that it accepts.
 
 #[cfg(test)]
 pub(super) mod tests;
@@ -17,8 +17,8 @@ pub(super) fn insert_blank(constraint: &str) -> Option<String> {
     (OPERATORS.contains(&operator) && VersionPattern::parse(version).is_some()).then(|| format!("{operator} {version}"))
 }
 
-/// Returns the problem of an image constraint; `None` if it is valid. Valid constraints are `*`, a version, and an operator followed by a
-/// blank and a version.
+/// Returns the problem of an image constraint; `None` if it is valid. Valid constraints are `*`, a version, and an
+/// operator followed by a blank and a version.
 pub(super) fn find_syntax_error(constraint: &str) -> Option<String> {
     parse_constraint(constraint).err()
 }
@@ -82,8 +82,8 @@ impl VersionSet {
         let pairs = self.0.iter().flat_map(|one| other.0.iter().map(move |other| (one, other)));
         let common = pairs.map(|(one, other)| (one.low.max(other.low), one.high.min(other.high)));
         let (low, high) = common.filter(|(low, high)| low <= high).min()?;
-        // No image has version 0.0.0. The highest major version is a more plausible example, or version 1.0.0 if there
-        // is no highest one.
+        // No image has version 0.0.0, so the highest common major version is a better example, or 1.0.0 if there is no
+        // upper limit.
         let likely = ImageVersion::new(if high.major == u64::MAX { 1 } else { high.major }, 0, 0);
         Some(if low == ImageVersion::MIN && likely <= high { likely } else { low })
     }
@@ -114,7 +114,7 @@ fn accepted_intervals(operator: &str, written: VersionPattern) -> Vec<VersionInt
         "<=" | "=<" => single_interval(Some(ImageVersion::MIN), last),
         ">" => above(),
         ">=" | "=>" => single_interval(Some(first), Some(ImageVersion::MAX)),
-        // Masterminds/semver: no release is equal to a prerelease of `10.0`, but one is equal to a prerelease of `10`.
+        // As in Masterminds/semver, `!=` with a prerelease of `10.0` excludes no version.
         "!=" if parts == 2 && prerelease => single_interval(Some(ImageVersion::MIN), Some(ImageVersion::MAX)),
         "!=" => [below(), above()].concat(),
         "~" | "~>" => single_interval(Some(first), Some(end_of_tilde(&written, of_major, of_minor))),
@@ -123,8 +123,8 @@ fn accepted_intervals(operator: &str, written: VersionPattern) -> Vec<VersionInt
     }
 }
 
-/// Returns the last version of a `~` range. The major version is fixed, and also the minor version if it is specified. As in
-/// Masterminds/semver, `~ 0.0.0` accepts every version.
+/// Returns the last version of a `~` range. The major version is fixed, and also the minor version if it is specified.
+/// As in Masterminds/semver, `~ 0.0.0` accepts every version.
 fn end_of_tilde(written: &VersionPattern, of_major: ImageVersion, of_minor: ImageVersion) -> ImageVersion {
     match written.parts {
         3 if written.version == ImageVersion::MIN => ImageVersion::MAX,

@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 mod tests;
 
 /// Maximum number of collisions that are reported. Two large layouts can have millions of collisions.
-const MOST_COLLISIONS: usize = 1000;
+const MAXIMUM_COLLISIONS: usize = 1000;
 
 /// Layouts, each with the file that contains it.
 #[derive(Debug, Clone, Default)]
@@ -70,8 +70,8 @@ pub struct CollidingLayout {
 pub struct SelectionError {
     /// Reason in one sentence.
     pub message: String,
-    /// Description of the closest candidates: all layouts for this size with the images that they accept. If no layout
-    /// is for this size, the description lists the known sizes instead.
+    /// Description of the closest candidates: all layouts for this size with the images that they accept. If there are
+    /// no layouts for this size, lists the known sizes.
     pub nearest: Vec<String>,
 }
 
@@ -113,9 +113,9 @@ impl LayoutSet {
         let members = self.members.iter().enumerate();
         let pairs =
             members.flat_map(|(index, first)| self.members[index + 1..].iter().map(move |second| (first, second)));
-        // Two layouts with the same id are reported as duplicates.
+        // Two layouts with the same id are not a collision, because they are reported as duplicates.
         let pairs = pairs.filter(|(first, second)| first.id != second.id);
-        pairs.flat_map(|(first, second)| first.collisions_with(second)).take(MOST_COLLISIONS).collect()
+        pairs.flat_map(|(first, second)| first.collisions_with(second)).take(MAXIMUM_COLLISIONS).collect()
     }
 
     /// Returns the layout for a size and an image id.
@@ -154,7 +154,7 @@ impl LayoutSet {
             return Vec::new();
         }
         let pairs = sizes.into_iter().flat_map(|size| images.clone().into_iter().map(move |image| (size, image)));
-        pairs.filter_map(|(size, image)| self.select(size, image).err()).take(MOST_COLLISIONS).collect()
+        pairs.filter_map(|(size, image)| self.select(size, image).err()).take(MAXIMUM_COLLISIONS).collect()
     }
 
     fn describe_nearest(&self, size: &str, os: &str) -> Vec<String> {

@@ -3,8 +3,8 @@
 
 use super::LvmType;
 
-/// Maximum length of a device mapper name: DM_NAME_LEN of the kernel, without the closing NUL. The limit for UUIDs (DM_UUID_LEN, 129)
-/// cannot be exceeded, because LVM's UUIDs have at most 85 bytes.
+/// Maximum length of a device mapper name: DM_NAME_LEN of the kernel, without the closing NUL. The limit for UUIDs
+/// (DM_UUID_LEN, 129) cannot be exceeded, because LVM's UUIDs are at most 85 bytes long.
 const MAX_MAPPER_NAME_BYTES: usize = 127;
 
 /// Maximum length of group name and volume name together, in bytes: NAME_LEN minus three separators and the closing NUL
@@ -12,18 +12,17 @@ const MAX_MAPPER_NAME_BYTES: usize = 127;
 /// it twice.
 const MAX_NAMES_BYTES: usize = 124;
 
-/// Length of the longest suffix that LVM appends to the name of a mirror. If a mirror's name with this suffix is too
-/// long, LVM can create the mirror but cannot deactivate it, because deactivation looks up temporary mappings with this
-/// suffix.
+/// Length of the longest suffix of a mirror's temporary mappings, which LVM looks up when it deactivates the mirror. If
+/// the name with this suffix is too long, LVM can create the mirror but cannot deactivate it.
 const MIRROR_SUFFIX_BYTES: usize = "_rimage_0-missing_0_0".len();
 
-/// Returns the name in /dev/mapper, in which each hyphen of the two names is doubled (dm_build_dm_name in lvm2's libdm/libdm-string.c).
+/// Returns the name in /dev/mapper, with all hyphens doubled (dm_build_dm_name in lvm2's libdm/libdm-string.c).
 pub(crate) fn mapper_name(group: &str, volume: &str) -> String {
     format!("{}-{}", group.replace('-', "--"), volume.replace('-', "--"))
 }
 
-/// Returns the reason why the names of a group and a volume are too long; `None` if they are not too long. The reason
-/// is a text that completes a message after the word "has".
+/// Returns which length limit the names of a group and a volume exceed, worded to follow "has": `130 bytes in …`.
+/// `None` if they are within the limits.
 pub fn explain_excessive_name(group: &str, volume: &str, kind: LvmType) -> Option<String> {
     let suffix = if kind == LvmType::Raid1 { MIRROR_SUFFIX_BYTES } else { 0 };
     let (mapper, names) = (mapper_name(group, volume).len() + suffix, group.len() + volume.len());
@@ -38,7 +37,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn hyphens_count_twice_in_the_mapper_and_mirrors_have_longer_names() {
+    fn mapper_names_double_hyphens_and_add_suffixes_for_mirrors() {
         for (group, volume, kind, expected) in [
             ("a".repeat(62), "b".repeat(62), LvmType::Linear, None),
             ("a".repeat(62), "b".repeat(63), LvmType::Linear, Some("125 bytes in both names")),

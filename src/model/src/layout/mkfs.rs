@@ -1,8 +1,9 @@
-//! Validation of mkfs options. They are parsed as the tool itself parses them: clusters of getopt (`-Fn`), values (`-b 4096`, `-b4096`,
-//! `--label=x`), abbreviations (`--lab x`), and values with several parts (`-J size=16,device=…`).
+//! Validation of mkfs options. The options are parsed in the same way as by the tool: clusters of getopt (`-Fn`),
+//! values (`-b 4096`, `-b4096`, `--label=x`), abbreviations (`--lab x`), and values with several parts (`-J
+//! size=16,device=…`).
 //!
-//! The options are validated here, because the tool would report an invalid option only after the disks had been wiped.
-//! Some valid options must be rejected too, because they use devices or files that are not in the layout.
+//! The options are validated here, because the tool would report an invalid option only after the disks had been
+//! wiped. Some valid options must also be rejected, because they use devices or files that are not in the layout.
 
 mod option_tables;
 
@@ -29,7 +30,7 @@ impl FilesystemSpec {
         let mut problems: Vec<String> = read
             .flat_map(|given| given.map_or_else(|why| vec![why], |given| given.find_problems(self.format)))
             .collect();
-        // A word that contains a device path is refused, because no valid value of these tools contains one.
+        // Words with a device path are refused, because no valid value of an mkfs option contains a device path.
         for word in words.iter().filter(|word| word.contains("/dev/")) {
             let problem = describe_refusal(word, option_tables::DEVICE);
             if !problems.contains(&problem) {
@@ -73,9 +74,9 @@ impl MkfsArgument<'_> {
     }
 }
 
-/// Returns the name in an item of a comma-separated value, such as `NAME=VALUE`, in lower case. mke2fs also accepts features
-/// by bit number, such as `FEATURE_I3`, and parses this number with strtol(3). `FEATURE_I+03` is therefore returned as
-/// `feature_i3`.
+/// Returns the name in an item of a comma-separated value, such as `NAME=VALUE`, in lower case. mke2fs also accepts
+/// features by bit number, such as `FEATURE_I3`, and parses this number with strtol(3). `FEATURE_I+03` is therefore
+/// returned as `feature_i3`.
 fn normalize_name(part: &str) -> String {
     let name = part.split('=').next().unwrap_or_default().trim_start_matches('+').to_ascii_lowercase();
     let number = name.strip_prefix("feature_i").and_then(|number| number.parse::<u32>().ok());
@@ -105,8 +106,8 @@ fn parse_arguments(format: FilesystemFormat, words: &[String]) -> Vec<ParsedArgu
 }
 
 impl MkfsTool {
-    /// Parses a cluster of letters after one `-`. The first option that requires a value ends the cluster: its value is the rest of the
-    /// word, or the next word.
+    /// Parses a cluster of letters after one `-`. The first option that requires a value ends the cluster: its value is
+    /// the rest of the word, or the next word.
     fn parse_cluster<'a>(
         &self,
         word: &'a str,
@@ -158,7 +159,7 @@ impl MkfsTool {
         Ok(MkfsArgument { word, name: format!("--{}", known.long), known, value })
     }
 
-    /// Returns the option with this name. An unambiguous abbreviation of the name is accepted too.
+    /// Returns the option with this name. An unambiguous abbreviation of the name is also accepted.
     fn find_long_option(&self, name: &str) -> Option<&'static MkfsOption> {
         let long = || self.options.iter().filter(|option| !option.long.is_empty() && !name.is_empty());
         let mut abbreviated = long().filter(|option| option.long.starts_with(name));

@@ -1,7 +1,7 @@
 //! Parser for layouts. It converts all spellings that are in use to the canonical types.
 //!
-//! The canonical names and values come from metal-api. The tables in this module list alternative spellings. Each use of an alternative
-//! spelling is reported as a note.
+//! The canonical names and values come from metal-api. The tables in this module list alternative spellings. Each use
+//! of an alternative spelling is reported as a note.
 
 mod disks;
 mod filesystems;
@@ -41,19 +41,19 @@ const SIZE_MISSING: &str = "size is missing: specify MiB, or 0 for the remaining
 /// Key under which metal-stack's Ansible roles list layouts.
 const ANSIBLE_KEY: &str = "metal_api_filesystemlayouts";
 
-/// Valid layout, with notes about its spelling.
+/// Valid layout, with notes about non-canonical names and values.
 #[derive(Debug, Clone)]
 pub struct ParsedLayout {
     pub layout: Layout,
     pub notes: Vec<Diagnostic>,
     edits: Vec<SpellingEdit>,
-    places: SourceMap,
+    source_map: SourceMap,
 }
 
 impl ParsedLayout {
     /// Adds line and column in the file to a problem that was found after parsing, for example on a machine.
     pub fn locate_problem(&self, problem: Diagnostic) -> Diagnostic {
-        self.places.locate_problem(problem)
+        self.source_map.locate_problem(problem)
     }
 
     /// Returns advice about settings that are valid but probably not intended, each with line and column in the file.
@@ -82,8 +82,8 @@ pub fn read_yaml(text: &str) -> Result<ParsedLayout, Vec<Diagnostic>> {
     }
 }
 
-/// Parses all layouts of a file. The file consists of several YAML documents, of a list, or of a list under the key of metal-stack's
-/// Ansible roles.
+/// Parses all layouts of a file. The file consists of several YAML documents, of a list, or of a list under the key of
+/// metal-stack's Ansible roles.
 pub fn read_all_layouts(text: &str) -> Vec<Result<ParsedLayout, Vec<Diagnostic>>> {
     match split_layouts(text) {
         Ok(layouts) if layouts.is_empty() => vec![Err(vec![Diagnostic::new("", "the list contains no layout")])],
@@ -150,11 +150,12 @@ fn read_node(root: &DocumentNode, problems: Vec<Diagnostic>) -> Result<ParsedLay
     let mut reader = LayoutReader::new(problems);
     if let Some(layout) = read_layout(&mut reader, root) {
         let broken = validate_except(&layout, &reader.unread);
-        let broken: Vec<Diagnostic> = broken.into_iter().map(|problem| reader.places.locate_problem(problem)).collect();
+        let broken: Vec<Diagnostic> =
+            broken.into_iter().map(|problem| reader.source_map.locate_problem(problem)).collect();
         reader.problems.extend(broken);
         if reader.problems.is_empty() {
-            let LayoutReader { notes, edits, places, .. } = reader;
-            return Ok(ParsedLayout { layout, notes: sort_problems(notes), edits, places });
+            let LayoutReader { notes, edits, source_map, .. } = reader;
+            return Ok(ParsedLayout { layout, notes: sort_problems(notes), edits, source_map });
         }
     }
     Err(sort_problems(reader.problems))
@@ -193,7 +194,8 @@ fn read_layout(reader: &mut LayoutReader, root: &DocumentNode) -> Option<Layout>
         constraints: match fields.get("constraints") {
             Some(node) => read_constraints(reader, node).unwrap_or_default(),
             None => {
-                let message = "there are no constraints, so the layout is used only by allocations that specify it";
+                let message =
+                    "the layout has no constraints, so it is used only by allocations that specify this layout";
                 reader.notes.push(located_problem("constraints", root.mark, message));
                 LayoutConstraints::default()
             }
@@ -217,9 +219,13 @@ fn read_constraints(reader: &mut LayoutReader, node: &DocumentNode) -> Option<La
                 }
             }
         }
-        // metal-stack's proposal writes `images: []` in a layout for explicit use.
+        // In metal-stack's proposal, a layout that only allocations select by its id has `images: []`.
         NodeValue::List(items) if items.is_empty() => {
-            reader.note_respelling(images, EditReplacement::Raw("{}".to_owned()), "this must be a mapping: write {}");
+            reader.record_respelling(
+                images,
+                EditReplacement::Raw("{}".to_owned()),
+                "the value must be a mapping: write {}",
+            );
         }
         _ => {
             let message = format!(
@@ -237,7 +243,7 @@ fn read_image_constraint(reader: &mut LayoutReader, node: &DocumentNode, place: 
     Some(match image_version_constraints::insert_blank(&constraint) {
         Some(canonical) => {
             let message = format!("insert a space between operator and version: \"{canonical}\"");
-            reader.note_respelling(node, EditReplacement::Raw(format!("{canonical:?}")), message);
+            reader.record_respelling(node, EditReplacement::Raw(format!("{canonical:?}")), message);
             canonical
         }
         None => constraint,
@@ -269,7 +275,7 @@ fn split_words(reader: &mut LayoutReader, node: &DocumentNode, place: &str) -> O
         return Some(vec![text]);
     }
     let items = words.iter().map(|word| format!("{word:?}")).collect();
-    reader.note_respelling(
+    reader.record_respelling(
         node,
         EditReplacement::Items(items),
         format!("write one word per item: {words}", words = quote_words(&words)),
@@ -281,8 +287,8 @@ fn split_at_blanks(text: &str) -> Vec<&str> {
     text.split_whitespace().collect()
 }
 
-/// Reads a required value that must be in the list `known`. `called` is the name by which metal-api's error message
-/// refers to the value.
+/// Reads a required value that must be in the list `known`. `called` is the name of the value in metal-api's error
+/// message.
 pub(super) fn read_one_of<T: Copy>(
     reader: &mut LayoutReader,
     fields: &LayoutFields,
@@ -299,7 +305,7 @@ pub(super) fn read_one_of<T: Copy>(
         } else {
             EditReplacement::Text(found.0.to_owned())
         };
-        reader.note_respelling(node, quoted, format!("the canonical value is \"{value}\"", value = found.0));
+        reader.record_respelling(node, quoted, format!("the canonical value is \"{value}\"", value = found.0));
         Some(found)
     });
     if found.is_none() {

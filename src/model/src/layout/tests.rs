@@ -25,15 +25,15 @@ fn layouts(folder: &str) -> Vec<PathBuf> {
     files
 }
 
-fn said(problems: &[Diagnostic]) -> Vec<String> {
+fn format_problems(problems: &[Diagnostic]) -> Vec<String> {
     problems.iter().map(|problem| problem.to_string()).collect()
 }
 
 /// Each invalid layout has an `.expected` file with its problems, one per line.
 #[test]
-fn bad_layouts_get_all_their_problems_at_once() {
+fn invalid_layouts_report_all_their_problems() {
     let files = layouts("bad");
-    assert!(files.len() >= 30, "the folder is there");
+    assert!(files.len() >= 30, "the folder exists");
     let mut wrong = String::new();
     for file in files {
         let found = match read_yaml(&std::fs::read_to_string(&file).unwrap()) {
@@ -49,24 +49,24 @@ fn bad_layouts_get_all_their_problems_at_once() {
 }
 
 #[test]
-fn good_layouts_are_read_without_a_note() {
+fn valid_layouts_are_parsed_without_notes() {
     let files = layouts("good");
-    assert!(files.len() >= 6, "the folder is there");
+    assert!(files.len() >= 6, "the folder exists");
     for file in files {
         let parsed = read_yaml(&std::fs::read_to_string(&file).unwrap());
         let parsed = parsed.unwrap_or_else(|problems| panic!("{}: {}", file.display(), join_problems(&problems)));
-        assert_eq!(said(&parsed.notes), [""; 0], "{}", file.display());
+        assert_eq!(format_problems(&parsed.notes), [""; 0], "{}", file.display());
     }
 }
 
 #[test]
-fn a_layout_printed_canonically_is_the_same_layout() {
+fn canonical_yaml_describes_the_same_layout() {
     let good = layouts("good").into_iter().map(|file| std::fs::read_to_string(file).unwrap());
     for text in good.chain(SEEDS.map(str::to_owned)) {
         let layout = read_yaml(&text).unwrap().layout;
         let yaml = canonical_yaml(&layout);
         let again = read_yaml(&yaml).unwrap_or_else(|problems| panic!("{yaml}{}", join_problems(&problems)));
-        assert_eq!(said(&again.notes), [""; 0], "{yaml}");
+        assert_eq!(format_problems(&again.notes), [""; 0], "{yaml}");
         assert_eq!(again.layout, layout, "{yaml}");
     }
     let storage = include_str!("../../../../testdata/layouts/storage.canonical");
@@ -74,7 +74,7 @@ fn a_layout_printed_canonically_is_the_same_layout() {
 }
 
 #[test]
-fn the_default_layout_as_it_is_spelt() {
+fn default_layout_is_parsed_with_notes() {
     let parsed = read_yaml(DEFAULT).unwrap();
     let canonical = json!({
         "id": "default",
@@ -100,7 +100,7 @@ fn the_default_layout_as_it_is_spelt() {
     });
     assert_eq!(serde_json::to_value(&parsed.layout).unwrap(), canonical);
     assert_eq!(
-        said(&parsed.notes),
+        format_problems(&parsed.notes),
         [
             "8:13: constraints.images.debian: insert a space between operator and version: \">= 10\"",
             "9:13: constraints.images.ubuntu: insert a space between operator and version: \">= 20.04\"",
@@ -119,7 +119,7 @@ fn the_default_layout_as_it_is_spelt() {
 }
 
 #[test]
-fn all_seed_layouts_are_read_as_they_are_spelt() {
+fn seed_layouts_are_parsed_with_notes() {
     let notes =
         SEEDS.map(|text| read_yaml(text).unwrap_or_else(|problems| panic!("{}", join_problems(&problems))).notes.len());
     assert_eq!(notes, [12, 11, 21, 12, 5]);
@@ -154,7 +154,7 @@ fn layout_with(filesystem: &str, disk: &str, partition: &str) -> String {
 }
 
 #[test]
-fn other_spellings_mean_the_same_and_are_noted() {
+fn alternative_spellings_are_equivalent_and_noted() {
     let plain = read_yaml(&layout_with("", "", ", size: 0")).unwrap();
     assert!(plain.notes.is_empty(), "{:?}", plain.notes);
     let partition = |spelling: &str| layout_with("", "", &format!(", size: 0, {spelling}"));
@@ -184,32 +184,33 @@ fn other_spellings_mean_the_same_and_are_noted() {
         let other = read_yaml(&other).unwrap_or_else(|problems| panic!("{other}{}", join_problems(&problems)));
         assert!(canonical.notes.is_empty(), "{:?}", canonical.notes);
         assert_eq!(other.layout, canonical.layout);
-        assert_eq!(other.notes.len(), notes, "{:?}", said(&other.notes));
+        assert_eq!(other.notes.len(), notes, "{:?}", format_problems(&other.notes));
     }
 }
 
 #[test]
-fn layouts_for_explicit_use_and_swap_as_in_fstab() {
+fn unconstrained_layout_and_swap_path_are_noted() {
     let swap = "id: x\nfilesystems:\n- {path: /, device: /dev/sda1, format: ext4}\n- {path: none, device: /dev/sdb, \
                 format: swap}\ndisks: [{device: /dev/sda, partitions: [{number: 1, size: 0}]}, {device: /dev/sdb}]\n";
     let parsed = read_yaml(swap).unwrap();
     assert_eq!(parsed.layout.filesystems[1].path, None);
     assert_eq!(
-        said(&parsed.notes),
+        format_problems(&parsed.notes),
         [
-            "1:1: constraints: there are no constraints, so the layout is used only by allocations that specify it",
+            "1:1: constraints: the layout has no constraints, so it is used only by allocations that specify this \
+            layout",
             "4:10: filesystems[1].path: remove `path`: a filesystem that is not mounted must not have a path",
         ]
     );
 }
 
 #[test]
-fn json_has_places_and_no_lines() {
+fn json_problems_have_paths_without_lines() {
     let wrong = json!({"id": "x", "filesystems": [{"path": "/", "device": "/dev/sda2", "format": "ext4"}], "raid": null,
         "disks": [{"device": "/dev/sda", "wipe": "no", "partitions": [{"number": 1.0, "size": -1}]}],
         "constraints": {"sizes": null, "images": {}}});
     assert_eq!(
-        said(&read_json(&wrong).unwrap_err()),
+        format_problems(&read_json(&wrong).unwrap_err()),
         [
             "disks[0].partitions[0].number: must be an integer without a unit, but is \"1.0\"",
             "disks[0].partitions[0].size: must not be negative, but is -1",
@@ -217,14 +218,14 @@ fn json_has_places_and_no_lines() {
         ]
     );
     for other in [json!(null), json!([]), json!("text"), json!(1)] {
-        assert!(said(&read_json(&other).unwrap_err())[0].starts_with("must be a mapping"), "{other}");
+        assert!(format_problems(&read_json(&other).unwrap_err())[0].starts_with("must be a mapping"), "{other}");
     }
     let deep = (0..200).fold(json!(1), |value, _| json!([value]));
     assert!(read_json(&json!({ "id": deep })).is_err());
 }
 
 #[test]
-fn partitions_are_named_as_the_kernel_names_them() {
+fn partition_paths_follow_kernel_naming() {
     for disk in
         ["/dev/sda", "/dev/nvme0n1", "/dev/mmcblk0", "/dev/nbd0", "/dev/loop7", "/dev/vda", "/dev/disk/by-id/wwn-0x5"]
     {
@@ -237,7 +238,7 @@ fn partitions_are_named_as_the_kernel_names_them() {
 }
 
 #[test]
-fn what_a_document_says_reaches_the_console_without_control_characters() {
+fn messages_contain_no_control_characters_from_documents() {
     let text = layout_with("", "", ", size: 0").replace("format: ext4", "format: \"\\e[2J\"");
     let problems = read_yaml(&text).unwrap_err();
     assert!(!join_problems(&problems).contains('\u{1b}'), "{problems:?}");
@@ -245,9 +246,9 @@ fn what_a_document_says_reaches_the_console_without_control_characters() {
     assert!(join_problems(&read_yaml(&long).unwrap_err()).len() < 3000);
 }
 
-/// Values that the parser corrects or refuses reach the rules only from code; the rules must refuse them too.
+/// Code can set values that the parser corrects or refuses, so the rules must also refuse these values.
 #[test]
-fn rules_do_not_rely_on_the_reader() {
+fn validation_does_not_rely_on_the_parser() {
     let mut layout = read_yaml(DEFAULT).unwrap().layout;
     layout.id.clear();
     layout.filesystems[0].createoptions = vec!["-F 32".to_owned()];
@@ -261,7 +262,7 @@ fn rules_do_not_rely_on_the_reader() {
         preserve: false,
     });
     assert_eq!(
-        said(&validate_layout(&layout)),
+        format_problems(&validate_layout(&layout)),
         [
             "id: id should not be empty",
             "raid[0].devices[0]: device:/dev/sdb not provided by disk for raid:/dev/md0",

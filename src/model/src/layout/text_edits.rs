@@ -1,4 +1,5 @@
-//! Edits that change the spelling of a document to the canonical one. Comments, order and line endings are preserved.
+//! Edits that replace alternative names and values in a document with the canonical ones. Comments, order and line
+//! endings are preserved.
 
 use super::yaml_document::SourceLocation;
 
@@ -11,7 +12,7 @@ pub(super) struct SpellingEdit {
     new: EditReplacement,
 }
 
-/// Replacement text.
+/// Text that replaces the old value.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum EditReplacement {
     /// Replacement for the text of the old value. Quotes around the old value are preserved.
@@ -21,8 +22,8 @@ pub(super) enum EditReplacement {
     Raw(String),
     /// Several items that replace one item of a list.
     Items(Vec<String>),
-    /// Removal of a field with its value. [`apply_edits`] does not support removals, because the end of the value in
-    /// the text is not known. Instead, the whole document is then rewritten.
+    /// Removal of a field with its value. [`apply_edits`] fails for removals, because the end of the value in the text
+    /// is unknown; the whole document is then rewritten.
     Removal,
 }
 
@@ -33,8 +34,8 @@ impl SpellingEdit {
     }
 }
 
-/// Applies all edits. Returns `None` if an edit cannot be applied, or if a value is not found at its location because it spans several
-/// lines or contains escapes.
+/// Applies all edits. Returns `None` if an edit cannot be applied, or if a value is not found at its location because
+/// it spans several lines or contains escapes.
 pub(super) fn apply_edits(text: &str, edits: &[SpellingEdit]) -> Option<String> {
     let (bom, body) = match text.strip_prefix('\u{feff}') {
         Some(body) => ("\u{feff}", body),
@@ -44,7 +45,7 @@ pub(super) fn apply_edits(text: &str, edits: &[SpellingEdit]) -> Option<String> 
         edits.iter().map(|edit| Some((offset_of_location(body, edit.mark)?, edit))).collect::<Option<_>>()?;
     edits.sort_by_key(|(at, _)| *at);
     let mut body = body.to_owned();
-    // In reverse order, so that the offsets of the remaining edits stay valid.
+    // Edits are applied from the end of the text, so that the offsets of the remaining edits stay valid.
     for (at, edit) in edits.into_iter().rev() {
         let token = find_token(&body[at..], &edit.old)?;
         let new = match &edit.new {
@@ -77,8 +78,8 @@ fn find_token<'a>(text: &'a str, old: &str) -> Option<&'a str> {
     None
 }
 
-/// Returns the separator between the items of the list that contains this offset: a comma within brackets, otherwise a line break with a
-/// dash.
+/// Returns the separator between the items of the list that contains this offset: a comma within brackets, otherwise a
+/// line break with a dash.
 fn find_separator(text: &str, at: usize) -> Option<String> {
     let line = text[..at].rfind('\n').map_or(0, |end| end + 1);
     let before = &text[line..at];
@@ -99,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_is_meant_changes() {
+    fn edits_change_only_their_target() {
         let text = |new: &str| EditReplacement::Text(new.to_owned());
         let raw = |new: &str| EditReplacement::Raw(new.to_owned());
         let items = || EditReplacement::Items(vec!["\"-m\"".to_owned(), "\"1\"".to_owned()]);
@@ -121,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_there_is_not_edited() {
+    fn edits_of_absent_text_are_refused() {
         let new = || EditReplacement::Raw("y".to_owned());
         for (text, edit) in [
             ("a: \"\\x41\"\n", edit(1, 4, "A", new())),

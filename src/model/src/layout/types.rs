@@ -1,12 +1,14 @@
 //! Types of a layout. The names of the fields are canonical, and sizes are in MiB. A field with a default is not an
 //! `Option`: the parser inserts the default.
 //!
-//! The types are serialized in metal-api's wire format (`v1.FilesystemLayoutResponse`). [`super::read_yaml`] and [`super::read_json`] parse
-//! this format and all other spellings that are in use.
+//! The types are serialized in metal-api's wire format (`v1.FilesystemLayoutResponse`). [`super::read_yaml`] and
+//! [`super::read_json`] parse this format and all other spellings that are in use.
 
 mod formats;
+mod group_preservation;
 
 pub use formats::{FilesystemFormat, LvmType, PartitionType, RaidLevel};
+pub use group_preservation::GroupPreservation;
 
 use super::encryption::EncryptionSpec;
 use super::size::RequestedSize;
@@ -19,7 +21,7 @@ use std::collections::BTreeMap;
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(deny_unknown_fields))]
 pub struct Layout {
-    /// Id by which an allocation names the layout.
+    /// Id of the layout, as in allocations.
     pub id: String,
     /// Display name.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -72,7 +74,8 @@ pub struct FilesystemSpec {
     pub mountoptions: Vec<String>,
     /// Arguments for mkfs, one word per item.
     pub createoptions: Vec<String>,
-    /// Treatment of the image's files below the mount point by a reinstall that preserves this filesystem.
+    /// Handling of the image's files below the mount point when a reinstall preserves this filesystem: they are
+    /// hidden, or added to the filesystem.
     #[serde(skip_serializing_if = "OnReinstall::is_keep")]
     pub reinstall: OnReinstall,
     /// True if this filesystem and its partition are enlarged to the end of the disk. The partition must be the last
@@ -82,13 +85,13 @@ pub struct FilesystemSpec {
     /// LUKS2 encryption of the filesystem.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub encrypted: Option<EncryptionSpec>,
-    /// True if a reinstall preserves the filesystem on a disk that it otherwise renews.
+    /// True if a reinstall preserves the filesystem on a disk that it otherwise wipes.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub preserve: bool,
 }
 
 impl FilesystemSpec {
-    /// Returns each mount option as a separate text, even if one item of the list contains several options.
+    /// Returns each mount option as a separate string, even if one item of the list contains several options.
     pub fn mount_options(&self) -> impl Iterator<Item = &str> {
         self.mountoptions.iter().flat_map(|option| option.split(',')).map(str::trim)
     }
@@ -105,13 +108,14 @@ impl FilesystemSpec {
     }
 }
 
-/// Returns whether cloud-init recognizes a vfat filesystem with this label as a seed (NoCloud data source). cloud-init accepts the label in
-/// upper and lower case.
+/// Returns whether cloud-init recognizes a vfat filesystem with this label as a seed (NoCloud data source). cloud-init
+/// accepts the label in upper and lower case.
 pub fn is_seed_label(label: &str) -> bool {
     label.eq_ignore_ascii_case("CIDATA")
 }
 
-/// Treatment of the image's files below the mount point of a filesystem that a reinstall preserves.
+/// Handling of the image's files below the mount point when a reinstall preserves the filesystem: they are hidden,
+/// or added to the filesystem.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
@@ -190,7 +194,7 @@ pub struct PartitionSpec {
     /// Type in the partition table; defaults to `8300`.
     #[serde(rename = "gpttype", skip_serializing_if = "Option::is_none")]
     pub kind: Option<PartitionType>,
-    /// True if a reinstall preserves the partition, and everything on it, on a disk that it otherwise renews.
+    /// True if a reinstall preserves the partition, and everything on it, on a disk that it otherwise wipes.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub preserve: bool,
 }
@@ -203,13 +207,13 @@ pub struct ArraySpec {
     pub arrayname: LayoutPath,
     /// Members and spares: disks, partitions or other arrays.
     pub devices: Vec<LayoutPath>,
-    /// RAID level, as text.
+    /// RAID level, serialized as text.
     pub level: RaidLevel,
     /// Arguments for mdadm --create, one word per item.
     pub createoptions: Vec<String>,
     /// Number of spares. The spares are the last items of `devices`.
     pub spares: u32,
-    /// True if a reinstall preserves the array with its members, and everything on it, on disks that it otherwise renews.
+    /// True if a reinstall preserves the array, its members and everything on it, on disks that it otherwise wipes.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub preserve: bool,
 }
@@ -227,9 +231,9 @@ pub struct VolumeGroupSpec {
     /// LUKS2 encryption of the physical volumes. Each physical volume is in a separate container.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub encrypted: Option<EncryptionSpec>,
-    /// True if a reinstall preserves the group with all of its volumes on disks that it otherwise renews.
-    #[serde(skip_serializing_if = "std::ops::Not::not")]
-    pub preserve: bool,
+    /// Volumes of the group that a reinstall preserves on disks that it otherwise wipes.
+    #[serde(skip_serializing_if = "GroupPreservation::is_none")]
+    pub preserve: GroupPreservation,
 }
 
 /// LVM logical volume.
@@ -244,7 +248,7 @@ pub struct LogicalVolumeSpec {
     pub size: RequestedSize,
     /// Distribution of the volume's data over the physical volumes.
     pub lvmtype: LvmType,
-    /// True if a reinstall preserves the volume, and the filesystem on it, on disks that it otherwise renews.
+    /// True if a reinstall preserves the volume, and the filesystem on it, on disks that it otherwise wipes.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub preserve: bool,
 }

@@ -25,7 +25,8 @@ pub(super) fn parse_integer<T: FromStr>(text: &str) -> Result<T, String> {
     }
 }
 
-/// Converts a size with a unit to MiB. `G` and `GiB` denote powers of 1024, `GB` denotes a power of 1000.
+/// Converts a size with a unit to MiB, rounded down. `G` and `GiB` denote powers of 1024, `GB` denotes a power of
+/// 1000. Returns `None` if the size is invalid or less than 1 MiB.
 pub(super) fn convert_to_mib(text: &str) -> Option<u64> {
     let digits = text.bytes().take_while(u8::is_ascii_digit).count();
     let (number, unit) = (text[..digits].parse::<u64>().ok()?, text[digits..].trim().to_ascii_uppercase());
@@ -39,14 +40,14 @@ pub(super) fn convert_to_mib(text: &str) -> Option<u64> {
     Some(bytes >> 20).filter(|mib| *mib > 0)
 }
 
-/// Returns a name in lower case without separators. Names in different naming styles, such as `mount_options` and `mountOptions`, are then
-/// equal.
+/// Returns a name in lower case without separators. Names in different naming styles, such as `mount_options` and
+/// `mountOptions`, are then equal.
 pub(super) fn normalize_name(name: &str) -> String {
     name.replace(['_', '-', ' '], "").to_lowercase()
 }
 
-/// Returns the intended name of a misspelt name: the one whose known spelling is most similar. Returns `None` if no
-/// spelling is similar. `known` contains pairs of a known spelling and the name that this spelling means.
+/// Returns the name that a misspelt name most likely means; `None` if no known spelling is similar. `known` contains
+/// pairs of a known spelling and the name that this spelling means.
 pub(super) fn find_nearest<T>(name: &str, known: impl IntoIterator<Item = (&'static str, T)>) -> Option<T> {
     let name = normalize_name(name);
     if name.len() > 40 {
@@ -92,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn a_size_with_a_unit_is_told_in_mib() {
+    fn size_with_unit_is_converted_to_mib() {
         for (text, mib) in [
             ("500G", Some(512_000)),
             ("500 GiB", Some(512_000)),
@@ -111,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn a_misspelt_name_finds_the_nearest_one() {
+    fn misspelt_name_suggests_the_nearest_one() {
         let known = [
             ("createoptions", "createoptions"),
             ("options", "createoptions"),

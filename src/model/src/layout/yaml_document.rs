@@ -1,4 +1,5 @@
-//! Document in YAML or JSON as a tree. Each value has a path, and a line and a column if it comes from a text.
+//! Document in YAML or JSON as a tree. Each value has a path, and a line and a column if it was parsed from
+//! text.
 
 use common::diagnostic::{Diagnostic, child_path};
 use common::format::{TAB, find_indenting_tab};
@@ -6,10 +7,11 @@ use yaml_rust2::Event;
 use yaml_rust2::parser::Parser;
 use yaml_rust2::scanner::{Marker, TScalarStyle};
 
-/// Maximum nesting depth. A layout has at most five levels; deeper values are misplaced, but are still reported individually.
+/// Maximum nesting depth. Layouts have only five levels. The limit is higher, so that misplaced values at a few further
+/// levels are reported individually.
 const MAX_DEPTH: usize = 32;
 /// Maximum size of a document, in bytes. The search for duplicates takes quadratic time. The document of a layout with
-/// a hundred disks, each with ten partitions, has half of this size.
+/// a hundred disks, each with ten partitions, is half this size.
 const MAX_BYTES: usize = 128 << 10;
 
 /// Line and column, counted from 1.
@@ -21,7 +23,7 @@ pub(super) struct SourceLocation {
 
 #[derive(Debug, Clone)]
 pub(super) struct DocumentNode {
-    /// Path of the value in the spelling of the document: `disks[0].partitions[1].size`.
+    /// Path of the value, with the document's own field names: `disks[0].partitions[1].size`.
     pub place: String,
     /// Location in the text; `None` for JSON values.
     pub mark: Option<SourceLocation>,
@@ -76,14 +78,14 @@ pub(super) fn located_problem(place: &str, mark: Option<SourceLocation>, message
 /// Parses all nonempty YAML documents in `text`. Each document is returned with the problems that do not prevent
 /// parsing.
 ///
-/// The function reads the events of the parser instead of using marked-yaml's loader. The loader ignores all documents after the first one,
-/// and is recursive: a few kilobytes of `- - - -` would overflow the stack.
+/// The function reads the events of the parser instead of using marked-yaml's loader. The loader ignores all documents
+/// after the first one, and is recursive: a few kilobytes of `- - - -` would overflow the stack.
 pub(super) fn parse_yaml(text: &str) -> Result<Vec<(DocumentNode, Vec<Diagnostic>)>, Diagnostic> {
     if text.len() > MAX_BYTES {
         return Err(Diagnostic::new(
             "",
             format!(
-                "a layout must not be larger than {limit} KiB, but this layout has {size} KiB",
+                "a layout must not be larger than {limit} KiB, but this layout is {size} KiB",
                 limit = MAX_BYTES >> 10,
                 size = text.len() >> 10
             ),
@@ -161,7 +163,8 @@ impl DocumentBuilder {
     fn accept_key(&mut self, text: &str, mark: SourceLocation) -> bool {
         let Some(UnclosedCollection { node, key: key @ None }) = self.open.last_mut() else { return false };
         let NodeValue::Map(entries) = &node.value else { return false };
-        // The parser reports the position of the colon after its first key as the position of a block mapping.
+        // As the position of a block mapping, the parser reports the colon after its first key. The position of the key
+        // is used instead.
         if entries.is_empty() && node.mark.is_some_and(|colon| colon.line == mark.line && colon.column > mark.column) {
             node.mark = Some(mark);
         }
@@ -181,7 +184,7 @@ impl DocumentBuilder {
                 (NodeValue::List(items), _) => node.place = format!("{}[{}]", parent.place, items.len()),
                 (_, Some((key, key_mark))) => {
                     node.place = child_path(&parent.place, key);
-                    // The parser reports the position of a missing value as that after the next token.
+                    // The parser reports a wrong position for a missing value, so the position of the key is used.
                     if matches!(node.value, NodeValue::Null) {
                         node.mark = Some(*key_mark);
                     }
@@ -209,7 +212,7 @@ impl DocumentBuilder {
     fn add_to_parent(&mut self, node: DocumentNode) {
         let Some(UnclosedCollection { node: parent, key }) = self.open.last_mut() else {
             let problems = std::mem::take(&mut self.problems);
-            // Empty document at the end, after the last `---`.
+            // An empty document, such as after a final `---`, is dropped.
             if !matches!(node.value, NodeValue::Null) {
                 self.documents.push((node, problems));
             }
@@ -274,7 +277,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn values_know_where_they_are() {
+    fn parsed_values_have_line_and_column() {
         let (root, problems) = parse_yaml("disks:\n  - device: /dev/sda\n    wipe:\n").unwrap().remove(0);
         assert!(problems.is_empty());
         let NodeValue::Map(fields) = &root.value else { panic!("{root:?}") };
@@ -291,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn documents_that_cannot_be_read_say_why() {
+    fn refuses_unreadable_documents_with_the_reason() {
         let long = "#".repeat(MAX_BYTES + 1);
         let deep = "- ".repeat(50_000);
         let flow = "[".repeat(50_000);
@@ -317,16 +320,16 @@ mod tests {
     }
 
     #[test]
-    fn a_file_may_hold_several_documents_and_empty_ones_are_none() {
+    fn several_documents_are_parsed_and_empty_ones_ignored() {
         for (text, count) in [("a: 1\n---\n", 1), ("---\na: 1\n...\n", 1), ("a: 1\n---\nb: &x 2\n---\n", 2)] {
             let documents = parse_yaml(text).unwrap();
             assert_eq!(documents.len(), count, "{text}");
-            assert!(documents[0].1.is_empty(), "the problems of another one are not its own: {text}");
+            assert!(documents[0].1.is_empty(), "problems of another document are not reported: {text}");
         }
     }
 
     #[test]
-    fn a_byte_order_mark_is_no_part_of_the_first_key() {
+    fn byte_order_mark_is_ignored() {
         let (root, _) = parse_yaml("\u{feff}id: x\n").unwrap().remove(0);
         let NodeValue::Map(fields) = root.value else { panic!("no mapping") };
         assert_eq!(fields[0].key, "id");

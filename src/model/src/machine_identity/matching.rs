@@ -52,7 +52,7 @@ pub struct RegisteredIdentity {
     pub macs: Vec<String>,
 }
 
-/// Result of comparing the UUID of a machine with the identity of a known machine.
+/// Result of comparing a UUID with the identity of a known machine.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum UuidProof {
     /// The UUID equals the UUID of the known machine, or neither of the two machines has a UUID.
@@ -69,7 +69,7 @@ pub enum UuidProof {
 pub enum MachineMatch {
     /// The file with this id applies. Contains a warning if another file lists the MAC of the boot.
     Proven { id: String, warning: Option<String> },
-    /// The file with this id applies, although the machine is identified only by a MAC. Contains a message with the
+    /// The file with this id applies, even though the machine is identified only by a MAC. Contains a message with the
     /// restrictions for such a machine.
     Unproven { id: String, why: String },
     /// No file applies. The machine registers under its UUID and waits.
@@ -124,7 +124,7 @@ pub fn describe_other_macs(machine: &KnownMachine, seen: &str) -> String {
     describe_other_macs_of(&machine.id, &machine.name, &machine.macs, seen)
 }
 
-/// Returns the message of [`describe_other_macs`] for a machine with this id and name, whose file lists these MACs.
+/// Returns the message of [`describe_other_macs`] for a machine with this id, this name, and these MACs in its file.
 pub fn describe_other_macs_of(id: &str, name: &str, macs: &[String], seen: &str) -> String {
     format!(
         "a machine with the id {id} of {name:?} has the MAC {seen}, which is not among the MACs in the file of \
@@ -150,7 +150,7 @@ pub fn prove_uuid(machine: &KnownMachine, reported: Option<Uuid>) -> UuidProof {
     let expected = machine.smbios_uuid.or(machine.registered.uuid);
     let KnownMachine { id: own, name, .. } = machine;
     let Some(reported) = reported else {
-        // The absence of a UUID is expected if the firmware has never reported one.
+        // If no UUID is known for the machine, its firmware is not expected to report one, so the identity is proven.
         return expected.map_or(UuidProof::Proven, |expected| {
             UuidProof::Unproven(format!(
                 "a machine whose firmware does not report a usable UUID matches {own} ({name:?}) by a MAC, but {own} \

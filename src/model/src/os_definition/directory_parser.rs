@@ -22,15 +22,15 @@ const UNTRUSTED: &str = "create_untrusted";
 const IMAGE: &str = "image";
 
 /// Programs that Ganeti also requires if a definition has a `create` program.
-const OTHERS: [&str; 3] = ["import", "export", "rename"];
+const OTHER_REQUIRED_PROGRAMS: [&str; 3] = ["import", "export", "rename"];
 
 /// Supported versions of the OS interface, newest first. Ganeti 3.0 supports the same versions.
 const VERSIONS: [u32; 3] = [20, 15, 10];
 
 /// First version of the interface that supports variants.
-const WITH_VARIANTS: u32 = 15;
+const FIRST_VARIANTS_VERSION: u32 = 15;
 /// First version of the interface that supports parameters and `verify`.
-const WITH_PARAMETERS: u32 = 20;
+const FIRST_PARAMETERS_VERSION: u32 = 20;
 
 /// Files of a definition, by their paths in its directory.
 pub type DefinitionFiles = BTreeMap<String, DefinitionFile>;
@@ -39,7 +39,7 @@ pub type DefinitionFiles = BTreeMap<String, DefinitionFile>;
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(deny_unknown_fields))]
 pub struct DefinitionFile {
-    /// Whether the owner may execute the file.
+    /// True if the owner may execute the file.
     #[serde(default)]
     pub executable: bool,
     /// Content of the file.
@@ -86,7 +86,7 @@ impl OsDefinition {
             wrong.push(format!("{name:?} is not a valid OS definition name; use letters, digits, - and _"));
         }
         let spoken = collect_problems(parse_versions(&files), &mut wrong).unwrap_or_default();
-        // The newest listed version is decisive, as in Ganeti, even if it is not supported.
+        // As in Ganeti, the newest listed version determines the required files, even if that version is not supported.
         let newest = spoken.iter().copied().max().unwrap_or_default();
         let api = VERSIONS.into_iter().find(|version| spoken.contains(version));
         if api.is_none() && !spoken.is_empty() {
@@ -94,19 +94,23 @@ impl OsDefinition {
             wrong.push(format!("{API}: unsupported interface version {theirs}; supported: {ours}"));
         }
         let source = collect_problems(parse_source(&files), &mut wrong);
-        let mut programs = if source == Some(SystemSource::Create) { OTHERS.to_vec() } else { Vec::new() };
-        if newest >= WITH_PARAMETERS {
+        let mut programs =
+            if source == Some(SystemSource::Create) { OTHER_REQUIRED_PROGRAMS.to_vec() } else { Vec::new() };
+        if newest >= FIRST_PARAMETERS_VERSION {
             programs.push(VERIFY);
         }
         wrong.extend(programs.into_iter().filter_map(|program| find_program_problem(&files, program)));
-        let has_variants = api.is_some_and(|api| api >= WITH_VARIANTS);
+        let has_variants = api.is_some_and(|api| api >= FIRST_VARIANTS_VERSION);
         let variants = if has_variants { parse_variants(&files) } else { Vec::new() };
-        let parameters =
-            if newest >= WITH_PARAMETERS { collect_problems(parse_parameters(&files), &mut wrong) } else { None };
+        let parameters = if newest >= FIRST_PARAMETERS_VERSION {
+            collect_problems(parse_parameters(&files), &mut wrong)
+        } else {
+            None
+        };
         match (api, source) {
             (Some(api), Some(source)) if wrong.is_empty() => {
                 let parameters = parameters.unwrap_or_default();
-                if newest < WITH_PARAMETERS {
+                if newest < FIRST_PARAMETERS_VERSION {
                     // A definition without parameters does not need its `verify` program.
                     files.remove(VERIFY);
                 }
@@ -207,7 +211,7 @@ fn find_program_problem(files: &DefinitionFiles, name: &str) -> Option<String> {
     }
 }
 
-/// Returns the first line of `os_version`. Further lines are ignored. Returns `None` if the file is missing, or its first line is empty.
+/// Returns the first line of the file `os_version`; `None` if the file is missing, or its first line is empty.
 pub(crate) fn parse_os_version(files: &DefinitionFiles) -> Option<&str> {
     let line = files.get(OS_VERSION)?.text.lines().next()?.trim();
     let end = line.char_indices().nth(OS_VERSION_CHARS).map_or(line.len(), |(end, _)| end);

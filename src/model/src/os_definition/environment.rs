@@ -1,5 +1,5 @@
-//! Environment variables of the programs of a definition, exactly as Ganeti 3.0 sets them. `testdata/definitions` contains the environments
-//! that Ganeti itself builds (`scripts/compare-ganeti`).
+//! Environment variables of the programs of a definition, exactly as Ganeti 3.0 sets them. `testdata/definitions`
+//! contains the environments that Ganeti itself builds (`scripts/compare-ganeti`).
 
 use super::parameters::variable_name;
 use super::{PATH, SelectedDefinition};
@@ -17,7 +17,7 @@ pub struct GanetiInstance {
     pub hypervisor: String,
     pub disks: Vec<GanetiDisk>,
     pub cards: Vec<GanetiNic>,
-    /// Hypervisor parameters.
+    /// Hypervisor parameters of the Ganeti instance, by name.
     pub settings: BTreeMap<String, String>,
     pub reinstall: bool,
 }
@@ -31,7 +31,7 @@ pub struct GanetiDisk {
     pub name: Option<String>,
 }
 
-/// Network interface.
+/// Network interface of the machine, as passed to `create`.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct GanetiNic {
     pub mac: String,

@@ -5,15 +5,15 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 /// Maximum length of a value, in bytes. Linux limits an environment variable to 128 KiB, including its name.
-const MOST_BYTES: usize = 64 << 10;
+const MAXIMUM_VALUE_BYTES: usize = 64 << 10;
 
 /// Change of one parameter.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ParameterChange {
-    /// `KEY=VALUE`.
+    /// `KEY=VALUE`: sets the value of the parameter.
     Set(String, String),
     /// `-KEY`: discards the value that an earlier level has set.
-    TakeAway(String),
+    Unset(String),
 }
 
 impl ParameterChange {
@@ -23,7 +23,7 @@ impl ParameterChange {
     /// Fails if the text has another form, or if the name or the value is invalid.
     pub fn parse(text: &str) -> Result<ParameterChange, String> {
         match (text.split_once('='), text.strip_prefix('-')) {
-            (None, Some(key)) => check_parameter_name(key).map(|()| ParameterChange::TakeAway(key.to_owned())),
+            (None, Some(key)) => check_parameter_name(key).map(|()| ParameterChange::Unset(key.to_owned())),
             (None, None) => Err(format!("{text:?} is neither KEY=VALUE nor -KEY")),
             (Some((key, value)), _) => {
                 check_parameter(key, value)?;
@@ -34,12 +34,12 @@ impl ParameterChange {
 
     pub fn key(&self) -> &str {
         match self {
-            ParameterChange::Set(key, _) | ParameterChange::TakeAway(key) => key,
+            ParameterChange::Set(key, _) | ParameterChange::Unset(key) => key,
         }
     }
 
     /// Returns whether both changes concern the same parameter.
-    pub fn is_about_the_same(&self, other: &ParameterChange) -> bool {
+    pub fn has_same_parameter(&self, other: &ParameterChange) -> bool {
         variable_name(self.key()) == variable_name(other.key())
     }
 }
@@ -48,7 +48,7 @@ impl fmt::Display for ParameterChange {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             ParameterChange::Set(key, value) => write!(f, "{key}={value}"),
-            ParameterChange::TakeAway(key) => write!(f, "-{key}"),
+            ParameterChange::Unset(key) => write!(f, "-{key}"),
         }
     }
 }
@@ -56,7 +56,7 @@ impl fmt::Display for ParameterChange {
 /// Applies requested changes to the stored parameters of one level, with the rules of Ganeti's `--os-parameters`:
 /// `KEY=VALUE` replaces the stored change of the parameter, and `-KEY` deletes the stored change.
 pub fn update_stored(stored: &[ParameterChange], requested: &[ParameterChange]) -> Vec<ParameterChange> {
-    let is_requested = |change: &&ParameterChange| requested.iter().any(|other| other.is_about_the_same(change));
+    let is_requested = |change: &&ParameterChange| requested.iter().any(|other| other.has_same_parameter(change));
     let preserved = stored.iter().filter(|change| !is_requested(change));
     let set = requested.iter().filter(|change| matches!(change, ParameterChange::Set(..)));
     preserved.chain(set).cloned().collect()
@@ -86,7 +86,7 @@ pub fn parse_changes(texts: &[String]) -> Result<Vec<ParameterChange>, String> {
     let mut all = Vec::<ParameterChange>::new();
     for text in texts {
         let change = ParameterChange::parse(text)?;
-        if all.iter().any(|other| other.is_about_the_same(&change)) {
+        if all.iter().any(|other| other.has_same_parameter(&change)) {
             return Err(format!("{:?} is given twice", change.key()));
         }
         all.push(change);
@@ -100,8 +100,8 @@ pub fn parse_changes(texts: &[String]) -> Result<Vec<ParameterChange>, String> {
 /// Fails if no parameter can have this name or this value.
 pub(crate) fn check_parameter(key: &str, value: &str) -> Result<(), String> {
     check_parameter_name(key)?;
-    if value.contains('\0') || value.len() > MOST_BYTES {
-        let most = MOST_BYTES >> 10;
+    if value.contains('\0') || value.len() > MAXIMUM_VALUE_BYTES {
+        let most = MAXIMUM_VALUE_BYTES >> 10;
         return Err(format!("the value of {key} contains a NUL byte or is longer than {most} KiB"));
     }
     Ok(())
@@ -119,7 +119,7 @@ pub(crate) fn check_parameter_name(name: &str) -> Result<(), String> {
     Err(format!("{name:?} is not a valid parameter name; use letters, digits, _ and -"))
 }
 
-/// Returns the name of the environment variable by which programs receive the value of a parameter.
+/// Returns the name of the environment variable in which programs receive the value of a parameter.
 pub fn variable_name(name: &str) -> String {
     format!("OSP_{}", name.to_uppercase().replace('-', "_"))
 }
@@ -135,8 +135,8 @@ pub struct ParameterLevels<'a> {
 }
 
 impl ParameterLevels<'_> {
-    /// Returns the values that are passed to the definition's programs, by parameter name. Parameters that no level sets are omitted,
-    /// because the definition has defaults for them.
+    /// Returns the values that are passed to the definition's programs, by parameter name. Parameters that no level
+    /// sets are omitted, because the definition has defaults for them.
     pub fn resolve(&self, definition: &OsDefinition) -> BTreeMap<String, String> {
         let mut settled = BTreeMap::new();
         for change in [self.site, self.variant, self.allocation].into_iter().flatten() {
@@ -144,7 +144,7 @@ impl ParameterLevels<'_> {
             let Ok(parameter) = definition.find_parameter(change) else { continue };
             match change {
                 ParameterChange::Set(_, value) => settled.insert(parameter.name.clone(), value.clone()),
-                ParameterChange::TakeAway(_) => settled.remove(&parameter.name),
+                ParameterChange::Unset(_) => settled.remove(&parameter.name),
             };
         }
         settled
@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn stored_parameters_are_replaced_and_deleted() {
+    fn requested_parameters_replace_and_delete_stored_ones() {
         for (stored, requested, expected) in [
             (&["a=1", "b=2"][..], &["a=3"][..], &["b=2", "a=3"][..]),
             (&["a=1", "b=2"], &["-A"], &["b=2"]),
@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn options_are_split_at_commas() {
+    fn parameter_changes_are_split_at_commas() {
         for (text, expected) in [
             ("a=1,-b", &["a=1", "-b"][..]),
             ("a=1\\,2,b=\\\\,c", &["a=1,2", "b=\\", "c"]),

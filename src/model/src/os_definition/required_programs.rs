@@ -1,11 +1,11 @@
-//! Programs that the `create` program of a definition requires. The agent checks that they exist before it writes anything.
+//! Programs that `create` requires. The agent checks that they exist before it writes anything.
 
 use super::SelectedDefinition;
 use super::directory_parser::{CREATE, NEEDS, parse_list};
 
 impl SelectedDefinition {
-    /// Returns the required programs: the path of the interpreter of `create`, and the names of the programs that `create` calls. The list
-    /// is empty if the definition has no `create`.
+    /// Returns the required programs: the path of the interpreter of `create`, and the names of the programs that
+    /// `create` calls. The list is empty if the definition has no `create`.
     ///
     /// # Errors
     /// Fails if the definition has no file that lists the required programs.

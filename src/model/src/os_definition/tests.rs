@@ -23,7 +23,7 @@ fn changes(texts: &[&str]) -> Vec<ParameterChange> {
 }
 
 #[test]
-fn what_a_definition_says_is_read() {
+fn definition_files_are_parsed() {
     let files = files("ns1\tthe first  name server\n\n  track stable or testing\nplain\n", "# all\n\n small \nlarge\n");
     let definition = OsDefinition::parse("web", files.clone()).unwrap();
     let parameters: Vec<_> = definition.parameters.iter().map(|one| (one.name.as_str(), one.about.as_str())).collect();
@@ -35,7 +35,7 @@ fn what_a_definition_says_is_read() {
 
 /// Files as in Debian's packages ganeti-instance-debootstrap and ganeti-os-noop, except that the programs are empty.
 #[test]
-fn debians_definitions_are_such() {
+fn debian_definitions_are_accepted() {
     let programs =
         |names: &[&str]| names.iter().map(|name| ((*name).to_owned(), file(true, ""))).collect::<DefinitionFiles>();
     let mut noop = programs(&["create", "export", "import", "rename"]);
@@ -55,7 +55,7 @@ fn debians_definitions_are_such() {
 }
 
 #[test]
-fn all_that_is_wrong_with_a_definition_is_said() {
+fn reports_every_problem_of_a_definition() {
     type Change = fn(&mut DefinitionFiles);
     let cases: [(&str, Change, &[&str]); 12] = [
         ("we b", |_| {}, &["\"we b\" is not a valid OS definition name"]),
@@ -98,7 +98,7 @@ fn all_that_is_wrong_with_a_definition_is_said() {
 }
 
 #[test]
-fn a_create_says_what_it_needs() {
+fn create_program_declares_required_programs() {
     let needs = |texts: &[(&str, &str)]| {
         let files = texts.iter().map(|(name, text)| ((*name).to_owned(), file(true, text))).collect();
         SelectedDefinition { name: "raw".to_owned(), files, ..SelectedDefinition::default() }.required_programs()
@@ -131,7 +131,7 @@ fn set(files: &mut DefinitionFiles, name: &str, text: &str) {
 }
 
 #[test]
-fn names_of_definitions_and_variants() {
+fn names_of_definitions_and_variants_are_parsed() {
     for (text, name, variant) in [("a", "a", ""), ("a-B_1+x", "a-B_1", "x"), ("a+x+y", "a", "x+y")] {
         let os = OsSelector::parse(text).unwrap();
         assert_eq!((os.name.as_str(), os.variant.as_str(), os.to_string().as_str()), (name, variant, text));
@@ -150,12 +150,12 @@ fn names_of_definitions_and_variants() {
 }
 
 #[test]
-fn parameters_are_written_as_ganeti_takes_them() {
+fn parameters_use_the_syntax_of_ganeti() {
     let set = |key: &str, value: &str| Ok(ParameterChange::Set(key.to_owned(), value.to_owned()));
     assert_eq!(ParameterChange::parse("a=b"), set("a", "b"));
     assert_eq!(ParameterChange::parse("a="), set("a", ""));
     assert_eq!(ParameterChange::parse("a-b_1= x=y, z"), set("a-b_1", " x=y, z"));
-    assert_eq!(ParameterChange::parse("-a"), Ok(ParameterChange::TakeAway("a".to_owned())));
+    assert_eq!(ParameterChange::parse("-a"), Ok(ParameterChange::Unset("a".to_owned())));
     let long = format!("a={}", "x".repeat(70_000));
     for (bad, why) in [
         ("a", "neither KEY=VALUE nor -KEY"),
@@ -171,10 +171,10 @@ fn parameters_are_written_as_ganeti_takes_them() {
     }
 }
 
-/// An allocation takes precedence over the variant, and the variant over the site. `-key` discards the values of lower
-/// levels, so that the default of the definition applies.
+/// Parameters of the allocation take precedence over parameters of the variant, which take precedence over parameters
+/// of the site. `-key` discards the values of lower levels, so the default of the definition applies.
 #[test]
-fn the_nearest_word_counts() {
+fn parameters_of_the_allocation_override_variant_and_site() {
     let definition = OsDefinition::parse("web", files("key x\nother-key y\n", "")).unwrap();
     type Row = (&'static [&'static str], &'static [&'static str], &'static [&'static str], Value);
     let rows: [Row; 12] = [
@@ -206,7 +206,7 @@ fn the_nearest_word_counts() {
 /// Comparison with the environments that Debian's Ganeti 3.0 has built for the same definitions
 /// (`scripts/compare-ganeti --record`).
 #[test]
-fn the_environments_are_ganetis() {
+fn environments_match_those_of_ganeti() {
     let cases: Vec<Value> =
         serde_json::from_str(include_str!("../../../../testdata/definitions/environments.json")).unwrap();
     assert_eq!(cases.len(), 20);
@@ -261,7 +261,7 @@ fn read_instance(of: &Value) -> GanetiInstance {
 }
 
 #[test]
-fn the_version_is_the_first_line() {
+fn version_is_the_first_line_of_os_version() {
     for (text, expected) in [
         ("3\n", Some("3")),
         ("  2026.11-1 \r\nmore\n", Some("2026.11-1")),

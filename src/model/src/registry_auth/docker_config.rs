@@ -18,7 +18,7 @@ pub struct DockerConfig {
 
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 struct DockerAuth {
-    /// `user:password` in base64.
+    /// User name and password, in the form `user:password` in base64.
     #[serde(default)]
     auth: SecretText,
     #[serde(default)]
@@ -36,7 +36,8 @@ impl DockerConfig {
     /// Parses the text of the file.
     ///
     /// # Errors
-    /// Fails if the text is invalid. The message contains only the position of the problem, because the text contains passwords.
+    /// Fails if the text is invalid. The message contains the position of the error, but no part of the text, because
+    /// the text contains passwords.
     pub fn parse(text: &str) -> Result<DockerConfig, String> {
         serde_json::from_str(text).map_err(|error| {
             format!("{line}:{column}: not a valid config.json of Docker", line = error.line(), column = error.column())
@@ -54,7 +55,8 @@ impl DockerConfig {
         let path = format!("{registry}/{path}");
         let fits = |key: &&String| {
             let key = canonical_key(key);
-            // A key without a path must match the whole URL up to the first slash, because a port is part of the host.
+            // A key without a path must match the whole URL up to the first slash, because the port belongs to the host
+            // of a registry.
             let ends: &[char] = if key.contains('/') { &['/', ':', '@'] } else { &['/'] };
             path.strip_prefix(&key).is_some_and(|rest| rest.starts_with(ends))
         };

@@ -1,5 +1,5 @@
-//! Index of the devices of an inventory by name, for lookups without a search. If several devices have the same name, the first of them is
-//! found.
+//! Index of the devices of an inventory by name, for lookups without a search. If several devices have the same name,
+//! the first of them is found.
 
 use super::device_stack::{StackUnit, all_units};
 use crate::device_name::{DevicePath, KernelName};

@@ -1,4 +1,4 @@
-//! Names by which mount options, fstab and systemd refer to block devices, and the devices that these names denote.
+//! Names that mount options, fstab and systemd use for block devices, and the devices that these names denote.
 
 use super::{DeviceStack, StackUnit};
 use crate::device_name::DevicePath;
@@ -16,8 +16,8 @@ const TAGS: [(&str, &str); 5] = [
 
 const LINKS: &str = "/dev/disk/";
 
-/// Returns the path of the device to which the value of an option refers: `/dev/disk/by-uuid/…` for `UUID=…`, and `/dev/sda3` for the
-/// systemd unit `dev-sda3.device`. Returns `None` if the value does not refer to a device.
+/// Returns the path of the device to which the value of an option refers: `/dev/disk/by-uuid/…` for `UUID=…`, and
+/// `/dev/sda3` for the systemd unit `dev-sda3.device`. Returns `None` if the value does not refer to a device.
 pub fn device_name(value: &str) -> Option<String> {
     let value = value.trim().trim_matches('"');
     let tagged = TAGS.iter().find_map(|(tag, links)| Some((links, value.strip_prefix(tag)?)));
@@ -30,7 +30,7 @@ pub fn device_name(value: &str) -> Option<String> {
     value.starts_with("/dev/").then(|| decode_escapes(value))
 }
 
-/// Decodes escapes such as `\x2d`, by which udev and systemd write special characters.
+/// Decodes escapes such as `\x2d`, which udev and systemd write in place of special characters.
 fn decode_escapes(text: &str) -> String {
     let mut pieces = text.split("\\x");
     let mut plain = pieces.next().unwrap_or_default().to_owned();
@@ -107,7 +107,7 @@ mod tests {
     use crate::storage_graph::all_units;
 
     #[test]
-    fn values_of_options_become_paths() {
+    fn mount_option_values_become_device_paths() {
         for (value, path) in [
             ("/dev/sda3", Some("/dev/sda3")),
             ("UUID=1A2B-3C4D", Some("/dev/disk/by-uuid/1A2B-3C4D")),
@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn devices_answer_to_the_links_that_udev_would_make() {
+    fn devices_match_their_udev_links() {
         let inventory: Inventory =
             serde_json::from_str(include_str!("../../../../testdata/inventories/raid-lvm.json")).unwrap();
         let stack = DeviceStack::new(&inventory);

@@ -1,4 +1,4 @@
-//! Graph of the block devices of a machine: disks, partitions, and the devices on top of them. Nodes are named by kernel names.
+//! Graph of a machine's block devices: disks, partitions, and the devices on top of them, named by kernel names.
 
 use super::device_name_index::InventoryIndex;
 use super::layer_graph::reachability::{DistinctNodes, Reachability};
@@ -94,8 +94,8 @@ impl<'a> DeviceStack<'a> {
         DeviceStack::build_stack(inventory, StepBudget::unlimited())
     }
 
-    /// Returns a stack whose number of computation steps is limited. After the limit is reached (see
-    /// [`DeviceStack::steps`]), results may be incomplete.
+    /// Returns a stack with a limit on computation steps. Once the limit is exceeded (see [`DeviceStack::steps`]),
+    /// results are incomplete.
     pub fn bounded(inventory: &'a Inventory) -> DeviceStack<'a> {
         DeviceStack::build_stack(inventory, StepBudget::bounded())
     }
@@ -117,7 +117,7 @@ impl<'a> DeviceStack<'a> {
                 stack.graph.link(whole, part);
             }
         }
-        // Relations are read from the lower and from the upper devices, because either of the two lists may be
+        // Links are read from lower devices (`uses`) and from upper devices (`below`), because either list may be
         // incomplete.
         for node in 0..stack.graph.nodes.len() {
             let unit = stack.graph.nodes[node].item;
@@ -141,12 +141,13 @@ impl<'a> DeviceStack<'a> {
         self.graph.find(name).unwrap_or_else(|| self.graph.add_named(name.clone(), StackUnit::Unknown))
     }
 
-    /// Returns the counter of computation steps. Steps are counted for disks in results, and for compared pairs of devices.
+    /// Returns the counter of computation steps. Each disk in a result is a step, and so is each compared pair of
+    /// devices.
     pub fn steps(&self) -> &StepBudget {
         &self.steps
     }
 
-    /// Returns the kernel name of a device path of the inventory: `sda1` for `/dev/sda1`, `dm-0` for `/dev/mapper/vg00-root`.
+    /// Returns the kernel name of a device path: `sda1` for `/dev/sda1`, `dm-0` for `/dev/mapper/vg00-root`.
     pub fn kernel_name(&self, device: &DevicePath) -> KernelName {
         self.index.kernel_name(device)
     }
@@ -192,8 +193,8 @@ impl<'a> DeviceStack<'a> {
         self.index.groups_on(device)
     }
 
-    /// Returns `GROUP/VOLUME` of a logical volume. If LVM does not report the volume, the names are decoded from the name of the mapping,
-    /// in which LVM doubles each hyphen.
+    /// Returns `GROUP/VOLUME` of a logical volume. If LVM does not report the volume, the names are decoded from the
+    /// name of the mapping, in which LVM doubles each hyphen.
     pub fn volume_name(&self, device: &StackedDevice) -> Option<String> {
         match self.find_volume(&device.name) {
             Some((group, volume)) => Some(format!("{}/{}", group.name, volume.name)),
@@ -201,7 +202,7 @@ impl<'a> DeviceStack<'a> {
         }
     }
 
-    /// Returns the devices directly on top of the device. Partitions are part of the device that contains them, and are not returned.
+    /// Returns the devices directly on top of the device. Partitions are part of a device, not on top of it.
     pub fn holders(&self, name: &KernelName) -> BTreeSet<KernelName> {
         let nodes = self.graph.find(name).into_iter().flat_map(|node| self.direct_holders(node));
         nodes.map(|node| self.graph.nodes[node].name.clone()).collect()
@@ -257,8 +258,8 @@ impl<'a> DeviceStack<'a> {
         self.tops.get_or_init(|| Reachability::new(nodes.map(|node| self.direct_holders(node).collect()).collect()))
     }
 
-    /// Returns the names of the disks below a device. For a device that the inventory does not contain, returns the name of the device
-    /// itself.
+    /// Returns the names of the disks below a device. For a device that the inventory does not contain, returns the
+    /// name of the device itself.
     pub fn disks_below(&self, name: &KernelName) -> BTreeSet<KernelName> {
         self.disks_below_all([name])
     }
@@ -284,19 +285,20 @@ impl<'a> DeviceStack<'a> {
         self.combine_values_from(value, |_| None)
     }
 
-    /// Computes values like [`DeviceStack::combine_values`]. For a partition to which `partition` assigns a value, this
-    /// value replaces the value of its disk.
+    /// Computes values like [`DeviceStack::combine_values`]. For a partition or stacked device to which `upper` assigns a
+    /// value, this value replaces the values of its disks.
     pub fn combine_values_from(
         &self,
         disk: impl Fn(&KernelName) -> u8,
-        partition: impl Fn(&KernelName) -> Option<u8>,
+        upper: impl Fn(&KernelName) -> Option<u8>,
     ) -> CombinedValues {
         let value = |index: usize| {
             let node = &self.graph.nodes[index];
             match node.item {
                 StackUnit::Disk(_) => Some(disk(&node.name)),
-                StackUnit::Partition(_) => partition(&node.name),
-                StackUnit::Stacked(_) | StackUnit::Unknown => node.below.is_empty().then(|| disk(&node.name)),
+                StackUnit::Partition(_) => upper(&node.name),
+                StackUnit::Stacked(_) => upper(&node.name).or_else(|| node.below.is_empty().then(|| disk(&node.name))),
+                StackUnit::Unknown => node.below.is_empty().then(|| disk(&node.name)),
             }
         };
         CombinedValues(self.bottoms().combine_values(value))
@@ -315,8 +317,8 @@ impl<'a> DeviceStack<'a> {
         bottoms.leads_to(one, two) || bottoms.leads_to(two, one) || self.tops().lead_to_common(one, two)
     }
 
-    /// Counts the objects to which the devices belong. Two devices belong to the same object if one device is on top of the
-    /// other, or if the two devices have a common holder.
+    /// Counts the objects to which the devices belong. Two devices belong to the same object if one device is on top of
+    /// the other, or if the two devices have a common holder.
     pub fn count_distinct<'n>(&self, names: impl IntoIterator<Item = &'n KernelName>) -> usize {
         let (mut met, mut unknown) = (DistinctNodes::default(), BTreeSet::new());
         let mut is_apart = |name: &&KernelName| match self.graph.find(name) {
@@ -327,12 +329,12 @@ impl<'a> DeviceStack<'a> {
     }
 }
 
-/// One value for each device, combined from the values of the disks below it.
+/// Values of all devices, each combined from the values of the disks below the device.
 pub struct CombinedValues(Vec<u8>);
 
 /// Decodes the name of an LVM mapping: `vg0/lv-0` for `vg0-lv--0`.
 fn decode_mapping_name(mapping: &str) -> Option<String> {
-    // Names contain no slash, so it can temporarily replace a dash.
+    // LVM names cannot contain a slash, so a slash can temporarily represent an escaped hyphen (`--`).
     let (group, volume) =
         mapping.replace("--", "/").split_once('-').map(|(group, volume)| (group.to_owned(), volume.to_owned()))?;
     Some(format!("{}/{}", group.replace('/', "-"), volume.replace('/', "-")))

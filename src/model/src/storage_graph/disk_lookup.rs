@@ -1,4 +1,4 @@
-//! Lookup of the disk of a machine that matches a disk of the layout.
+//! Lookup of the machine's disk that matches a disk of the layout.
 
 use super::multipath;
 use crate::device_name::identifiers::names_placeholder;
@@ -29,8 +29,8 @@ pub fn find_disk<'a>(
     }
 }
 
-/// Returns whether no disk of the machine matches. Returns false if several disks match. Also returns false if the
-/// layout selects the disk by a placeholder, because any disk of the machine may then be the intended disk.
+/// Returns whether no disk of the machine matches. Returns false if several disks match, or if the layout selects
+/// the disk by a placeholder, because any disk of the machine may then be the intended one.
 pub fn is_absent(wanted: &layout::DiskSpec, inventory: &Inventory) -> bool {
     match wanted.hints.is_empty() {
         _ if selected_by_placeholder(wanted).is_some() => false,
@@ -39,8 +39,8 @@ pub fn is_absent(wanted: &layout::DiskSpec, inventory: &Inventory) -> bool {
     }
 }
 
-/// Returns a message if the layout selects the disk by a placeholder, so that the disk cannot be identified on any
-/// machine; otherwise `None`.
+/// Returns a message if the layout selects the disk by a placeholder, which cannot identify a disk on any machine;
+/// otherwise `None`.
 fn selected_by_placeholder(wanted: &layout::DiskSpec) -> Option<String> {
     let remedy = "select the disk by another hint: wwn, serial, by_path, size";
     if let Some(found) = hints::find_placeholder(&wanted.hints) {
@@ -99,7 +99,7 @@ fn describe_ambiguity(
     )
 }
 
-/// Describes the disk with all properties by which hints can select it.
+/// Describes the disk with all properties that hints can match.
 fn describe_attributes(disk: &inventory::InventoryDisk) -> String {
     let known = [("serial", &disk.serial), ("wwn", &disk.wwn), ("tran", &disk.transport), ("by_path", &disk.by_path)];
     let known = known.iter().filter(|(_, value)| !value.is_empty()).map(|(name, value)| format!("{name} {value}"));

@@ -17,7 +17,7 @@ pub struct LayerNode<N, T> {
     pub above: Vec<usize>,
 }
 
-/// A directed graph of storage items, each of which is on top of the items below it. Each link is stored in its lower and its upper node.
+/// A graph of storage items that are stacked on one another. Each link is stored in its lower and its upper node.
 #[derive(Debug, Clone)]
 pub struct LayerGraph<N, T> {
     pub nodes: Vec<LayerNode<N, T>>,
@@ -59,7 +59,7 @@ impl<N: Ord + Clone, T> LayerGraph<N, T> {
     }
 
     /// Returns these nodes and all nodes below them.
-    pub(crate) fn reach_below(&self, from: impl IntoIterator<Item = usize>) -> BTreeSet<usize> {
+    pub fn reach_below(&self, from: impl IntoIterator<Item = usize>) -> BTreeSet<usize> {
         traversal::reach_all(from, |node| self.nodes[*node].below.clone())
     }
 

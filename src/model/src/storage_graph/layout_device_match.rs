@@ -11,7 +11,7 @@ use std::collections::BTreeSet;
 pub struct LayoutMatch<'a> {
     pub graph: LayoutGraph<'a>,
     pub inventory: &'a Inventory,
-    /// Disks of the machine that match the disks of the layout, in the order of `Layout::disks`; `None` for a disk without a match.
+    /// Matching disk of the machine for each disk in `Layout::disks`; `None` if no disk matches.
     disks: Vec<Option<&'a inventory::InventoryDisk>>,
 }
 
@@ -56,8 +56,7 @@ impl<'a> LayoutMatch<'a> {
     pub fn present_path(&self, device: &LayoutPath) -> Option<DevicePath> {
         let node = self.graph.find_device(device)?;
         match self.graph.nodes[node].item {
-            // A disk with a raw image is handled separately, because the partitions of the image have no nodes in the
-            // graph.
+            // The partitions of a raw image have no nodes in the graph, so they are derived from the node of the disk.
             LayoutItem::Disk(disk) => match disk.image_partition_number(device) {
                 Some(number) => Some(self.path_of_disk(disk)?.partition_path(number)),
                 None => self.present_path_of_node(node),
@@ -142,7 +141,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn devices_of_a_layout_are_where_the_machine_has_them() {
+    fn layout_devices_resolve_to_devices_of_the_machine() {
         let layout = layout::read_yaml(
             r#"{id: x, filesystems: [{path: /data, device: os1, format: ext4}, {path: /, device: /dev/sdb2, format: ext4}],
               disks: [{device: os, hints: {serial: S1}, partitions: [{number: 1, size: 9}, {number: 2, size: 0}], wipeonreinstall: true},

@@ -1,4 +1,4 @@
-//! Detection of disks that are visible through two paths. Data that are written through one path are then visible through the other.
+//! Detection of disks that the kernel lists twice, because they are connected over two paths.
 
 use crate::inventory::{Inventory, InventoryDisk};
 use std::collections::HashMap;
@@ -6,7 +6,7 @@ use std::collections::HashMap;
 /// Size, WWN and serial number of a disk. They are equal for two paths to one disk.
 type PathIdentity = (u64, String, Option<String>);
 
-/// Index of a machine's disks, with which all disks are checked in linear time.
+/// Index of a machine's disks, with which all disks are checked for a second path in linear time.
 pub struct DiskPaths<'a>(HashMap<PathIdentity, Vec<&'a InventoryDisk>>);
 
 impl<'a> DiskPaths<'a> {
@@ -20,8 +20,8 @@ impl<'a> DiskPaths<'a> {
         DiskPaths(paths)
     }
 
-    /// Returns another path to the same disk; `None` if there is no other path. Equal serial numbers do not prove that two
-    /// disks are the same. For example, all USB bridges of a cheap model have the same serial number, and so do all
+    /// Returns another path to the same disk; `None` if there is no other path. Equal serial numbers do not prove that
+    /// two disks are the same. For example, all USB bridges of a cheap model have the same serial number, and so do all
     /// namespaces of an NVMe controller. Disks whose WWN is a placeholder are considered different disks.
     pub fn find_other_path(&self, disk: &InventoryDisk) -> Option<&'a InventoryDisk> {
         self.0.get(&path_identity(disk)?)?.iter().find(|other| other.name != disk.name).copied()

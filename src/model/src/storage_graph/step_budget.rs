@@ -7,7 +7,7 @@ use std::cell::Cell;
 /// machine with 800 disks below each of 300 volumes needs about 2 million steps.
 const MAXIMUM: usize = 4_000_000;
 
-/// Counter of steps, with a maximum. Results that are computed after the maximum was exceeded are incomplete and must not be used.
+/// Counter of steps with a maximum. Results are incomplete and must not be used once the maximum was exceeded.
 #[derive(Debug)]
 pub struct StepBudget {
     taken: Cell<usize>,
@@ -44,7 +44,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn steps_end_at_the_maximum_and_do_not_come_back() {
+    fn step_budget_remains_exhausted() {
         let steps = StepBudget::bounded();
         assert!(steps.take_steps(MAXIMUM) && !steps.is_exhausted());
         assert!(!steps.take_steps(1) && !steps.take_steps(0) && steps.is_exhausted());

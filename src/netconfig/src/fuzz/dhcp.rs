@@ -1,5 +1,6 @@
-//! Structured fuzz tests of the ramdisk's DHCP client: udhcpc receives generated offers and runs the ramdisk's script. Overloaded and split
-//! options, wrong lengths and hostile text must lead only to commands for addresses, routes and name servers.
+//! Structured fuzz tests of the ramdisk's DHCP client: udhcpc receives generated offers, and runs the ramdisk's script.
+//! Whatever an offer contains, such as overloaded or split options, wrong lengths or hostile text, the script may only
+//! run commands that set addresses, routes and name servers.
 
 use fastrand::Rng;
 use serde_json::Value;
@@ -9,22 +10,22 @@ use std::process::Command;
 use std::sync::{LazyLock, Mutex};
 use std::time::Duration;
 use testing::fuzzing::{Fuzz, folder};
-use testing::reference_implementation::JudgeProcess;
+use testing::reference_implementation::ReferenceProcess;
 
 const SCRIPT: &str = include_str!("../../../../initramfs/agent/root/usr/lib/dhcp-event");
 
-/// Total size in bytes of the fields `sname` and `file`, with which each input begins.
-const FIELDS: usize = 64 + 128;
+/// Total size in bytes of the header fields `sname` and `file`, which are at the start of each input.
+const HEADER_FIELDS_BYTES: usize = 64 + 128;
 
 static CLIENT: LazyLock<Mutex<Client>> = LazyLock::new(|| Mutex::new(Client::start()));
 
-/// Number of offers for each verdict.
-static COUNTS: Mutex<BTreeMap<String, u64>> = Mutex::new(BTreeMap::new());
+/// Number of generated DHCP offers for each result of the script.
+static VERDICT_COUNTS: Mutex<BTreeMap<String, u64>> = Mutex::new(BTreeMap::new());
 
 /// Process that runs udhcpc and a DHCP server in a network namespace.
 struct Client {
     _folder: tempfile::TempDir,
-    process: JudgeProcess,
+    process: ReferenceProcess,
 }
 
 impl Client {
@@ -37,7 +38,7 @@ impl Client {
         std::fs::set_permissions(folder.path().join("dhcp-event"), executable).unwrap();
         let program = concat!(env!("CARGO_MANIFEST_DIR"), "/src/fuzz/dhcp_offers.py");
         let args = ["--map-root-user", "--net", "/usr/bin/python3", program, &path, "dhcp-event"];
-        Client { _folder: folder, process: JudgeProcess::start(Command::new("unshare").args(args)) }
+        Client { _folder: folder, process: ReferenceProcess::start(Command::new("unshare").args(args)) }
     }
 
     fn offer(&mut self, payload: &[u8]) -> Value {
@@ -46,8 +47,8 @@ impl Client {
     }
 }
 
-/// Returns the ramdisk's script, modified so that all its paths are below `folder` and functions replace the programs that change the
-/// system.
+/// Returns the ramdisk's script in a modified form: all paths are below `folder`, and functions replace the programs
+/// that change the system.
 fn instrumented(folder: &str) -> String {
     let record = |name: &str| {
         format!(
@@ -72,10 +73,10 @@ fn fuzz_dhcp_offers() {
         hangs: Duration::from_secs(120),
         corpus: Vec::new(),
         mutated: |_, random| generate(random),
-        judge,
+        check_input,
     };
     fuzz.run();
-    let counts = COUNTS.lock().unwrap();
+    let counts = VERDICT_COUNTS.lock().unwrap();
     counts.iter().for_each(|(verdict, count)| println!("{count:>8}  {verdict}"));
     let total: u64 = counts.values().sum();
     let bound: u64 = counts.iter().filter(|(verdict, _)| verdict.starts_with("lease")).map(|(_, count)| count).sum();
@@ -87,7 +88,8 @@ fn fuzz_dhcp_offers() {
 
 /// Returns the routes that the script adds for a lease with these options, and the time servers that it records.
 fn routes(options: &[Vec<u8>]) -> (Vec<String>, String) {
-    let payload = [vec![0; FIELDS], option(51, &600_u32.to_be_bytes()), options.concat(), vec![255]].concat();
+    let payload =
+        [vec![0; HEADER_FIELDS_BYTES], option(51, &600_u32.to_be_bytes()), options.concat(), vec![255]].concat();
     let answer = CLIENT.lock().unwrap().offer(&payload);
     let words = |command: &Value| {
         let words = command.as_array().unwrap().iter().map(|word| word.as_str().unwrap());
@@ -110,7 +112,7 @@ fn classless_routes_replace_the_router() {
         "10.1.0.0/16 dev fuzz0 metric 100",
     ];
     assert_eq!(routes(&[near, router.clone(), classless]).0, expected);
-    // A router that is outside of the network of the address gets a route to itself on the link.
+    // If the router is outside of the network of the address, a route to the router on the link is added.
     let (alone, one) = (option(1, &[255; 4]), option(121, &[0, 10, 9, 8, 254]));
     let expected = ["10.9.8.254 dev fuzz0", "0.0.0.0/0 via 10.9.8.254 dev fuzz0 metric 100"];
     assert_eq!(routes(&[alone, router, one]).0, expected);
@@ -122,8 +124,8 @@ fn time_servers_are_recorded_for_the_agent() {
     assert_eq!(routes(&[]).1, "");
 }
 
-fn judge(input: &[u8], _: &mut Rng) -> bool {
-    if input.len() < FIELDS {
+fn check_input(input: &[u8], _: &mut Rng) -> bool {
+    if input.len() < HEADER_FIELDS_BYTES {
         return false;
     }
     let answer = CLIENT.lock().unwrap().offer(input);
@@ -146,11 +148,12 @@ fn judge(input: &[u8], _: &mut Rng) -> bool {
     parts.dedup();
     let is_bound = answer["bound"] == true;
     let verdict = if is_bound { format!("lease {}", parts.join(", ")) } else { "no lease".to_owned() };
-    *COUNTS.lock().unwrap().entry(verdict).or_default() += 1;
+    *VERDICT_COUNTS.lock().unwrap().entry(verdict).or_default() += 1;
     is_bound
 }
 
-/// Asserts that the command is expected. Returns the setting that it applies, if that setting comes from the offer.
+/// Asserts that the command is one of the expected ones. Returns the setting that it applies, if the value comes from
+/// the offer.
 fn assert_own_command(words: &[&str]) -> Option<&'static str> {
     let is_address = |word: &str| word.parse::<Ipv4Addr>().is_ok();
     let is_network = |word: &str| {
@@ -175,7 +178,7 @@ fn assert_own_command(words: &[&str]) -> Option<&'static str> {
         ["ip", "route", "add", network, "dev", "fuzz0", "metric", metric]
             if is_network(network) && metric.parse::<u32>().is_ok() =>
         {
-            Some("route on the link")
+            Some("on-link route")
         }
         ["ip", "route", "add", network, "via", router, "dev", "fuzz0", "metric", metric]
             if is_network(network) && is_address(router) && metric.parse::<u32>().is_ok() =>
@@ -255,7 +258,7 @@ fn options(random: &mut Rng) -> Vec<Vec<u8>> {
         let broadcast = address(random).to_vec();
         options.push(option(28, &flawed(random, broadcast)));
     }
-    // Classless routes, domain search with pointers, VLAN, time servers, a URL.
+    // Hostile values of options: classless routes, domain search with pointers, VLAN, time servers, a URL.
     for (code, value) in [
         (121, vec![24, 192, 0, 2, 10, 9, 8, 1, 33, 1, 2]),
         (121, vec![24, 192, 0, 2, 10, 9, 8, 1, 0, 10, 9, 8, 254, 16, 10, 1, 0, 0, 0, 0]),
@@ -278,7 +281,7 @@ fn generate(random: &mut Rng) -> Vec<u8> {
     let mut options = options(random);
     let (mut sname, mut file) = (vec![0; 64], vec![0; 128]);
     if one_in(random, 3) {
-        // Option overload: 1 means that the field `file` contains options, 2 means the field `sname`, and 3 means both.
+        // Option overload: 1 means that the field `file` contains options, 2 that `sname` does, and 3 that both do.
         let values = if one_in(random, 8) { 0..6 } else { 1..4 };
         let overload = random.u8(values);
         for (bit, field) in [(1, &mut file), (2, &mut sname)] {
@@ -297,7 +300,7 @@ fn generate(random: &mut Rng) -> Vec<u8> {
         && let Some(option) = options.last_mut()
         && option.len() > 4
     {
-        // An option split into two parts (RFC 3396).
+        // The last option is split into two parts (RFC 3396).
         let at = 2 + (option.len() - 2) / 2;
         let second = [&[option[0], u8::try_from(option.len() - at).unwrap()][..], &option[at..]].concat();
         option[1] = u8::try_from(at - 2).unwrap();
@@ -306,7 +309,7 @@ fn generate(random: &mut Rng) -> Vec<u8> {
     }
     let mut payload = [sname, file, options.concat()].concat();
     if one_in(random, 12) {
-        let at = random.usize(FIELDS..payload.len());
+        let at = random.usize(HEADER_FIELDS_BYTES..payload.len());
         payload[at] = random.u8(..);
     }
     if !one_in(random, 20) {

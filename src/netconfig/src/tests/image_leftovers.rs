@@ -1,4 +1,4 @@
-//! Services and files of an image that take effect next to the selected network manager.
+//! Services and files of an image that affect NICs in addition to the selected network manager.
 
 use super::*;
 
@@ -61,7 +61,7 @@ fn earlier_link_files_take_precedence() {
         (NetworkBackend::Netplan, "10-e.link", true),
         (NetworkBackend::Netplan, "10-o.link", false),
     ] {
-        assert_eq!(system.yields_to_link_file(name), yields, "{name}");
+        assert_eq!(system.is_overridden_by_link_file(name), yields, "{name}");
     }
     let named = read(&json!({"ethernets": {"a": {"match": {"macaddress": "52:54:00:aa:00:01"}, "set-name": "lan0"}}}));
     let unnamed = read(&json!({"ethernets": {"a": {"match": {"macaddress": "52:54:00:aa:00:01"}, "dhcp4": true}}}));
@@ -78,7 +78,7 @@ fn earlier_link_files_take_precedence() {
 }
 
 #[test]
-fn the_file_that_disables_cloud_inits_network_sorts_last() {
+fn file_that_disables_cloud_init_networking_sorts_last() {
     for (others, expected) in [
         (&[][..], "99-drophammer-network.cfg"),
         (&["05_logging.cfg", "90_dpkg.cfg", "README"], "99-drophammer-network.cfg"),

@@ -1,9 +1,9 @@
-//! Rendering for `scripts/compare-network`, which checks that the files are equivalent to those of netplan.
+//! Rendering for `scripts/compare-network`, which compares the effect of the files with that of netplan's files.
 
 use super::*;
 
-/// Reads documents from the file in DROPHAMMER_NETWORK_DOCUMENTS, each with a name, and writes next to it the files of each network manager,
-/// or the problems of the document.
+/// Reads the named documents in the file DROPHAMMER_NETWORK_DOCUMENTS, and writes `rendered.json` next to this file.
+/// `rendered.json` contains the files for each network manager, or the problems of the document.
 #[test]
 #[ignore = "requires documents: run scripts/compare-network"]
 fn renders_documents_of_the_comparison() {

@@ -1,9 +1,9 @@
-//! Configurations that are refused, each with the invalid field.
+//! Configurations that are refused, each with the path of the invalid field.
 
 use super::*;
 
 #[test]
-fn what_is_wrong_is_told_with_its_place() {
+fn each_problem_is_reported_with_its_path() {
     let mac = |last: u8| format!("52:54:00:00:00:{last:02x}");
     let card = |last: u8| json!({"match": {"macaddress": mac(last)}});
     let lan = |more: Value| json!({"ethernets": {"lan0": more}});
@@ -219,7 +219,7 @@ fn what_is_wrong_is_told_with_its_place() {
 }
 
 #[test]
-fn all_that_is_wrong_is_said_at_once() {
+fn reports_every_problem_of_a_description() {
     let document = json!({
         "version": 2,
         "ethernets": {"a": {"dhpc4": true, "addresses": ["x", "10.0.0.7/24"], "mtu": 1}, "b": {"match": {"macaddress": "y"}}},
@@ -242,7 +242,7 @@ fn all_that_is_wrong_is_said_at_once() {
 }
 
 #[test]
-fn vlans_in_a_circle_are_refused() {
+fn refuses_cyclic_vlans() {
     let vlan = |link: &str| json!({"id": 5, "link": link});
     let document = json!({"vlans": {"a": vlan("b"), "b": vlan("c"), "c": vlan("a"), "d": vlan("a")}});
     let problems = NetworkConfig::parse(&document).unwrap_err();

@@ -1,4 +1,5 @@
-//! Details of the written files that `scripts/compare-network` found to differ from netplan, or from one network manager to another.
+//! Details of rendered files in which `scripts/compare-network` has found differences from netplan, or between network
+//! managers.
 
 use super::*;
 
@@ -11,8 +12,8 @@ fn lan(settings: Value) -> Value {
     json!({"ethernets": {"lan0": settings}})
 }
 
-/// netplan sets this metric for networkd, and NetworkManager uses it by default. Without the metric, the order of
-/// DHCP's default route and a static default route with a larger metric would depend on the network manager.
+/// netplan sets this metric for networkd, and it is NetworkManager's default. Without it, the network manager would
+/// determine whether DHCP's default route precedes a static default route with a larger metric.
 #[test]
 fn dhcp_routes_have_the_same_metric_with_each_network_manager() {
     for dhcp in ["dhcp4", "dhcp6"] {
@@ -25,7 +26,7 @@ fn dhcp_routes_have_the_same_metric_with_each_network_manager() {
     assert!(!static_address.contains("metric"), "{static_address}");
 }
 
-/// dhclient would set the MTU from the DHCP lease.
+/// dhclient sets the MTU of the lease, so a configured MTU must be set after the lease was obtained.
 #[test]
 fn a_configured_mtu_precedes_that_of_dhcp() {
     let units = rendered(lan(json!({"dhcp4": true, "mtu": 1400})), NetworkBackend::Networkd);
@@ -38,7 +39,7 @@ fn a_configured_mtu_precedes_that_of_dhcp() {
     assert!(!static_address.contains("    up "), "{static_address}");
 }
 
-/// ifup stops configuring an interface if one of the interface's commands fails.
+/// ifup stops configuring an interface as soon as one of the interface's commands fails.
 #[test]
 fn a_bond_does_not_need_all_its_nics() {
     let parameters = json!({"mode": "active-backup", "primary": "eth1"});
@@ -49,14 +50,14 @@ fn a_bond_does_not_need_all_its_nics() {
         let line = format!("    pre-up ip link set dev {command} || true\n");
         assert!(interfaces.contains(&line), "{line}{interfaces}");
     }
-    // The boot waits for the bond, not for each of its members.
+    // The boot waits for the bond, but not for each of its members.
     let units = rendered(document, NetworkBackend::Networkd);
     let required: Vec<&str> = units.split("===").filter(|unit| !unit.contains("RequiredForOnline=no")).collect();
     assert!(required.iter().all(|unit| !unit.contains("Bond=bond0")), "{units}");
     assert!(required.iter().any(|unit| unit.contains("Name=bond0")), "{units}");
 }
 
-/// networkd and netplan switch privacy extensions off; NetworkManager uses the setting of the image.
+/// networkd and netplan disable privacy extensions; NetworkManager uses the setting of the image.
 #[test]
 fn ipv6_addresses_are_not_temporary() {
     for (settings, is_off) in [
@@ -70,7 +71,8 @@ fn ipv6_addresses_are_not_temporary() {
     }
 }
 
-/// By default, ifup switches autoconfiguration off for an interface with a static IPv6 address, unlike all other network managers.
+/// Unlike the other network managers, ifup disables autoconfiguration by default for an interface with a static IPv6
+/// address.
 #[test]
 fn static_addresses_do_not_prevent_autoconfiguration() {
     for (settings, is_on) in [
@@ -84,8 +86,8 @@ fn static_addresses_do_not_prevent_autoconfiguration() {
     }
 }
 
-/// A bond or VLAN has the MAC of a NIC, and systemd before 245 matches NICs by their current MACs. networkd applies the first file that
-/// matches.
+/// A bond or VLAN has the MAC of a NIC, and systemd before 245 matches NICs by their current MACs. networkd applies the
+/// first file that matches.
 #[test]
 fn units_of_virtual_devices_precede_those_of_nics() {
     let nic = |mac: &str| json!({"match": {"macaddress": mac}});

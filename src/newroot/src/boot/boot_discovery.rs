@@ -15,7 +15,8 @@ use model::kernel_command_line::parameter_name;
 const ENTRIES: [&str; 3] = ["/boot/loader/entries", "/efi/loader/entries", "/boot/efi/loader/entries"];
 const GRUB: [&str; 2] = ["/boot/grub/grub.cfg", "/boot/grub2/grub.cfg"];
 
-/// Unified kernel images, which firmware and systemd-boot start without a configuration file. kexec does not support them.
+/// Unified kernel images, which firmware and systemd-boot start without a configuration file. kexec does not support
+/// them.
 const UNIFIED: [&str; 3] = ["/boot/EFI/Linux/*.efi", "/efi/EFI/Linux/*.efi", "/boot/efi/EFI/Linux/*.efi"];
 
 /// Parameters that specify the root filesystem. An initramfs derives the device of `root` from `roothash`.
@@ -24,7 +25,7 @@ const ROOT_PARAMETERS: [&str; 2] = ["root", "roothash"];
 /// Source from which the boot parameters were obtained.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum BootSource {
-    /// boot-info.yaml, which already exists.
+    /// The file boot-info.yaml, which existed already.
     BootInfo,
     /// The boot parameters were taken from this file, and boot-info.yaml was written.
     Config(String),
@@ -124,8 +125,8 @@ fn read_boot_config(
 /// Returns the reason why only a system's own boot loader can boot the system; `None` if there is no such reason. There
 /// are three possible reasons. First, a path, the root filesystem, or Ignition's arguments for the first boot may
 /// depend on variables that are not set in the image. Second, the entry may contain an unquoted semicolon. Third, the
-/// entry may not specify the root filesystem at all; the system then depends on values that its boot loader sets, such
-/// as the EFI variables of systemd-boot.
+/// entry may lack the root filesystem; the system then depends on values that its boot loader sets, such as the EFI
+/// variables of systemd-boot.
 fn describe_missing_values(entry: &BlsEntry, from: &str, has_loader: bool) -> Option<String> {
     let has_root = entry.words.iter().any(|word| ROOT_PARAMETERS.contains(&parameter_name(word)));
     let needs_loader =
@@ -197,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_entry_of_grubs_menu_is_taken() {
+    fn first_entry_of_the_grub_menu_is_used() {
         let debian = BlsEntry {
             kernel: "/boot/vmlinuz-6.1".into(),
             initrd: "/boot/initrd.img-6.1".into(),
@@ -231,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_found_becomes_the_boot_info_that_was_missing() {
+    fn discovered_boot_configuration_becomes_boot_info() {
         let own = ("etc/os-release", "NAME=x\nID=\"debian\"\n");
         let grub = ("boot/grub/grub.cfg", DEBIAN);
         let (_dir, root) = tree(&[own, grub, ("boot/vmlinuz-6.1", "k"), ("boot/initrd.img-6.1", "i")]);
@@ -260,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn the_newest_entry_is_booted() {
+    fn newest_entry_is_booted() {
         let cases = [
             (["a-6.9.conf", "a-6.10.conf"], "a-6.10.conf"),
             (["a-6.1.0-31-amd64.conf", "a-6.1.0-9-amd64.conf"], "a-6.1.0-31-amd64.conf"),
@@ -288,7 +289,7 @@ mod tests {
         options $kernelopts $tuned_params\nid rhel-1\n";
 
     #[test]
-    fn variables_of_grub_are_resolved_or_left_to_the_firmware() {
+    fn grub_variables_are_resolved_or_left_to_the_firmware() {
         let base = [("boot/vmlinuz-4.18", "k"), ("boot/initramfs-4.18.img", "i")];
         let el8 = ("boot/loader/entries/a-4.18.conf", EL8);
         let block = "# GRUB Environment Block\nsaved_entry=1\nkernelopts=root=UUID=1232991f ro crashkernel=auto \n####";
@@ -330,7 +331,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_say_what_it_boots_is_left_to_its_boot_loader_or_refused() {
+    fn unknown_kernel_is_left_to_the_boot_loader() {
         let uki = "boot/efi/EFI/Linux/arch-linux.efi";
         let uki_entry = ("boot/loader/entries/a.conf", "title x\nuki /EFI/Linux/arch-linux.efi\n");
         type Case<'a> = (&'a [(&'a str, &'a str)], &'a str, &'a str);
@@ -365,9 +366,10 @@ mod tests {
         }
     }
 
-    /// Arguments as in images of systemd with discoverable partitions, and of dm-verity. Files that were unpacked have no boot loader.
+    /// Arguments of images with discoverable partitions (systemd) and of images with dm-verity. `has_loader` is false
+    /// for an image that was unpacked as files.
     #[test]
-    fn an_entry_without_a_root_filesystem_is_left_to_its_boot_loader() {
+    fn entry_without_root_is_left_to_the_boot_loader() {
         for (options, has_loader, is_kexec) in [
             ("rw quiet", true, false),
             ("rootflags=subvol=root rootfstype=btrfs", true, false),

@@ -27,7 +27,7 @@ pub fn read_boot_info(root: &NewRoot) -> Result<BootInfo> {
 pub fn write_boot_info(info: &BootInfo, root: &NewRoot) -> Result<()> {
     let BootInfo { kernel, initrd, cmdline, bootloader_id } = info;
     let lines = [("kernel", kernel), ("initrd", initrd), ("cmdline", cmdline), ("bootloader_id", bootloader_id)];
-    // JSON is valid YAML.
+    // The values are written as JSON, which is also valid YAML.
     let text: String = lines.into_iter().map(|(key, value)| format!("{key}: {}\n", json!(value))).collect();
     root.write_file(PATH, 0o644, text.as_bytes())
 }
@@ -59,7 +59,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_installers_write() {
+    fn boot_info_of_installers_is_parsed() {
         let expected = BootInfo {
             kernel: "/boot/vmlinuz-6.1".into(),
             initrd: "/boot/initrd.img-6.1".into(),
@@ -79,7 +79,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missing_is_named() {
+    fn missing_fields_are_named() {
         let cases = [
             ("", "`kernel:` is missing"),
             ("- kernel: /k", "not a YAML mapping"),

@@ -23,14 +23,14 @@ const FALLBACK: &str = r"the machine boots from the fallback path \EFI\BOOT on i
 
 /// Text for warnings about missing boot entries if the firmware starts the kernel directly. The kernel then receives
 /// its command line only through its boot entry.
-const NO_FALLBACK: &str =
+const MISSING_ENTRY_CONSEQUENCE: &str =
     "without boot entries, the machine cannot boot from its disks, because the image lacks a boot loader";
 
 /// Writes the boot entries of this installation. Logs the changes and all resulting entries. Failures are only logged
 /// as warnings, because a boot loader on the disks can be started without a boot entry.
 pub fn write_boot_entries(directory: &Path, planned: &BootEntries, wanted: &[BootEntryRequest], say: &dyn Fn(&str)) {
     let needs_them = wanted.iter().any(|entry| !entry.arguments.is_empty());
-    let otherwise = if needs_them { NO_FALLBACK } else { FALLBACK };
+    let otherwise = if needs_them { MISSING_ENTRY_CONSEQUENCE } else { FALLBACK };
     let warn = |why: &str| say(&format!("WARNING: boot entries: {why}; {otherwise}"));
     // If efivarfs is not mounted, its directory is empty or missing.
     if !std::fs::read_dir(directory).is_ok_and(|mut files| files.next().is_some()) {

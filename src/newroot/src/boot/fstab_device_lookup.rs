@@ -28,7 +28,8 @@ pub(crate) fn find_device(source: &str, inventory: &Inventory) -> Result<DeviceP
 }
 
 fn find_by_tag(tag: &str, value: &str, inventory: &Inventory) -> Vec<DevicePath> {
-    // UUIDs of vfat are written in uppercase by some tools, and in lowercase by others.
+    // UUIDs are compared regardless of case, because some tools write the UUIDs of vfat in uppercase, and others in
+    // lowercase.
     let any = |unit: &StackUnit, is: &dyn Fn(&DeviceSignature) -> bool| unit.signatures().iter().any(is);
     let guid = |part: &DiskPartition| part.guid.is_some_and(|guid| guid.to_string().eq_ignore_ascii_case(value));
     let partition =
@@ -122,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn arrays_and_volumes_have_their_name_of_today() {
+    fn arrays_and_volumes_resolve_to_their_present_devices() {
         let mut inventory = recorded("raid-lvm.json");
         inventory.arrays.iter_mut().for_each(|array| array.name = "other".into());
         let array = inventory.arrays.iter_mut().find(|array| array.running.is_some()).unwrap();
@@ -135,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_nowhere_or_twice_is_said() {
+    fn missing_or_ambiguous_device_is_reported() {
         let mut inventory = recorded("installed-default.json");
         for source in ["UUID=0", "UUID=", "LABEL=\"\"", "NONE=x", "/dev/sdz1", "/dev/md/boot", "tmpfs", "", "/dev/"] {
             assert_eq!(find_device(source, &inventory), Err(format!("no device of this machine matches {source}")));

@@ -107,7 +107,7 @@ fn explain_error(error: Errno) -> &'static str {
         Errno::EINVAL => {
             "the running kernel refuses the new kernel, its initrd or its command line; the command line may be too long"
         }
-        _ => "the kernel refused the call",
+        _ => "the kernel refused the system call",
     }
 }
 
@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_the_target_does_not_have_is_named() {
+    fn missing_boot_file_is_named() {
         let dir = tempfile::tempdir().unwrap();
         fs::write(dir.path().join("kernel"), "").unwrap();
         let root = NewRoot::open(dir.path()).unwrap();
@@ -138,7 +138,7 @@ mod tests {
 
     #[test]
     #[ignore = "needs root and loop devices"]
-    fn loop_what_is_no_kernel_is_refused() {
+    fn loop_invalid_kernel_is_refused() {
         let dir = tempfile::tempdir().unwrap();
         fs::write(dir.path().join("kernel"), vec![b'x'; 4096]).unwrap();
         let error = load_from_root(&NewRoot::open(dir.path()).unwrap(), &boot("/kernel", "")).unwrap_err().to_string();

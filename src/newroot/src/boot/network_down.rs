@@ -18,9 +18,9 @@ pub fn take_interfaces_down() {
     }
 }
 
-/// Clears IFF_UP (netdevice(7)).
+/// Takes one network interface down, by clearing its flag IFF_UP (netdevice(7)).
 fn take_interface_down(name: &str) -> io::Result<()> {
-    // The ioctls below work with a socket of any type.
+    // The type of the socket does not matter for the ioctls below.
     let socket = UnixDatagram::unbound()?;
     // SAFETY: all-zero bytes are a valid ifreq.
     let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
@@ -49,7 +49,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_card_that_is_not_there_is_an_error() {
+    fn missing_interface_is_an_error() {
         let error = |name| take_interface_down(name).unwrap_err().raw_os_error();
         assert_eq!(error("no-such-card"), Some(libc::ENODEV));
         assert_eq!(error("a-name-that-is-too-long"), Some(libc::ENAMETOOLONG));

@@ -53,7 +53,7 @@ fn run_here(create: &CreateSystem, deadline: Duration) -> (Result<()>, Vec<Strin
 
 #[test]
 #[ignore = "needs root and loop devices"]
-fn loop_it_gets_its_disks_and_no_others() {
+fn loop_create_program_sees_only_its_disks() {
     let (disk, other) = (TestLoopDevice::new(64 << 20, 512), TestLoopDevice::new(16 << 20, 512));
     let script = format!(
         "echo $words $OSP_A $0 $PWD $#; env | sed 's/=.*//' | sort | xargs\n\
@@ -76,7 +76,7 @@ fn loop_it_gets_its_disks_and_no_others() {
 
 #[test]
 #[ignore = "needs root and loop devices"]
-fn loop_partitions_that_it_makes_get_their_nodes() {
+fn loop_new_partitions_get_device_nodes() {
     let disk = TestLoopDevice::new(64 << 20, 512);
     let script = "printf 'size=16M\\nsize=16M\\n' | sfdisk -q --no-reread --no-tell-kernel -X gpt $DISK_0_PATH\n\
                   partx -a $DISK_0_PATH\n\
@@ -102,7 +102,7 @@ fn loop_partitions_that_it_makes_get_their_nodes() {
 
 #[test]
 #[ignore = "needs root and loop devices"]
-fn loop_one_that_fails_or_hangs_is_quoted_and_leaves_nothing() {
+fn loop_failed_create_program_is_quoted_and_cleaned_up() {
     let disk = TestLoopDevice::new(64 << 20, 512);
     let (result, _) =
         run_here(&system(&disk, "mkdir /tmp/m; mount -t tmpfs x /tmp/m; echo no debootstrap >&2; exit 3"), MINUTE);

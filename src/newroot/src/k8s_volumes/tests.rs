@@ -38,7 +38,7 @@ fn of(sparse: SparseVolume) -> WritePersistent {
 }
 
 #[test]
-fn a_file_a_unit_and_a_manifest_are_written() {
+fn file_unit_and_manifest_are_written() {
     let dir = tempfile::tempdir().unwrap();
     let root = NewRoot::open(dir.path()).unwrap();
     let path = dir.path().join(SPARSE.trim_start_matches('/')).join(UID);
@@ -75,7 +75,7 @@ fn a_file_a_unit_and_a_manifest_are_written() {
 
 /// The next attempt treats a file with the final name as complete.
 #[test]
-fn a_file_has_its_name_only_once_it_is_whole() {
+fn file_gets_its_name_only_when_complete() {
     let dir = tempfile::tempdir().unwrap();
     let root = NewRoot::open(dir.path()).unwrap();
     let folder = dir.path().join(SPARSE.trim_start_matches('/'));
@@ -98,19 +98,19 @@ fn a_file_has_its_name_only_once_it_is_whole() {
 }
 
 #[test]
-fn a_kept_file_that_is_not_there_is_an_error() {
+fn missing_preserved_file_is_an_error() {
     let dir = tempfile::tempdir().unwrap();
     let root = NewRoot::open(dir.path()).unwrap();
     assert!(write_volumes(&root, &of(sparse(false)), &|_| ()).is_err());
     let other = SparseVolume { size_bytes: 4096, ..sparse(false) };
     write_volumes(&root, &of(sparse(true)), &|_| ()).unwrap();
     let error = write_volumes(&root, &of(other), &|_| ()).unwrap_err().to_string();
-    assert!(error.contains("has 8388608 bytes, but must have 4096 bytes"), "{error}");
+    assert!(error.contains("is 8388608 bytes, but must be 4096 bytes"), "{error}");
 }
 
 /// The image may contain a symlink in the path of the file.
 #[test]
-fn no_link_of_the_image_leads_out() {
+fn symlinks_of_the_image_do_not_lead_out() {
     let (dir, outside) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     fs::create_dir_all(dir.path().join("var/lib")).unwrap();
     symlink(outside.path(), dir.path().join("var/lib/metalk8s")).unwrap();

@@ -36,7 +36,7 @@ pub(crate) fn write_array_config(root: &NewRoot, wants: &BootRequirements) -> Re
 }
 
 /// Removes LVM's devices file if the layout has volume groups, because LVM ignores volume groups on devices that this
-/// file does not list. Also logs a warning about settings of LVM by which LVM may ignore these volume groups.
+/// file does not list. Also logs a warning about LVM settings that may cause LVM to ignore these volume groups.
 ///
 /// # Errors
 /// Returns an error if the file cannot be removed.
@@ -116,7 +116,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn the_images_settings_stay_and_its_arrays_go() {
+    fn settings_of_mdadm_conf_are_kept_and_arrays_replaced() {
         let own =
             "# mine\nHOMEHOST <system>\nARRAY /dev/md0 UUID=1:2:3:4\n  devices=/dev/sda\nMAILADDR root\narr /dev/md1\n";
         let line = "ARRAY /dev/md/root metadata=1.2 UUID=01234567:89abcdef:01234567:89abcdef\n";
@@ -129,7 +129,7 @@ pub(super) mod tests {
 
     /// Settings from EL 9's lvm.conf, which comments out most of them, and settings that OpenStack and Ceph recommend.
     #[test]
-    fn settings_that_hide_devices_are_found() {
+    fn lvm_device_filters_are_detected() {
         for (text, found) in [
             (
                 "devices {\n\t# filter = [ \"a|.*|\" ]\n\t# global_filter = [ \"a|.*|\" ]\n\t# use_devicesfile = 1\n}\n",
@@ -145,7 +145,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn the_list_of_lvm_devices_is_removed_also_if_the_root_is_not_on_a_volume() {
+    fn lvm_devices_file_is_removed_for_any_root_device() {
         let wants = crate::system_setup::boot_setup::tests::wants();
         assert_eq!(wants.group, None);
         let (_dir, root) = crate::system_setup::testing::tree(&[
@@ -154,7 +154,7 @@ pub(super) mod tests {
         ]);
         write_array_config(&root, &wants).unwrap();
         assert!(!root.path_exists(LVM_DEVICES) && root.path_exists("/etc/lvm/lvm.conf"));
-        // Without such a file, nothing happens.
+        // A missing devices file is not an error.
         write_array_config(&root, &wants).unwrap();
     }
 }

@@ -17,7 +17,7 @@ pub(crate) struct BlsEntry {
     pub words: Vec<String>,
     /// Names of variables that are not set in the image, and may be required to boot.
     pub unset: Vec<String>,
-    /// Whether kernel or initrd depend on a variable that is not set.
+    /// Whether the path of the kernel or of the initrd depends on a variable that is not set.
     pub has_unknown_path: bool,
     /// Whether a line continues after an unquoted `;`. GRUB ends the line at this `;`, but systemd-boot does not.
     pub has_separator: bool,
@@ -36,8 +36,9 @@ impl BlsEntry {
         self.kernel = path.to_owned();
     }
 
-    /// Sets the initrd to the last argument of an `initrd` command. If possible, a file whose name does not come from a
-    /// variable is chosen, because files named by variables normally only supplement the initramfs.
+    /// Sets the initrd to the last argument of an `initrd` command that does not come from a variable. If all arguments
+    /// come from variables, sets it to the last argument. Files that are named by variables normally only supplement
+    /// the initramfs.
     pub(crate) fn set_initrd(&mut self, arguments: &[ShellWord]) {
         let paths = arguments.iter().map(|word| (strip_grub_device(&word.text), word.is_expanded));
         let known: Vec<(&str, bool)> = paths.filter(|(path, _)| !path.contains(UNKNOWN)).collect();
@@ -51,7 +52,7 @@ impl BlsEntry {
     }
 }
 
-/// Parses an entry and replaces its variables, as GRUB does. Returns `None` if the entry does not specify a kernel.
+/// Parses a boot entry and replaces its variables, as GRUB does. Returns `None` if the entry does not specify a kernel.
 pub(crate) fn parse_entry(text: &str, variables: &ShellVariables) -> Option<BlsEntry> {
     let mut entry = BlsEntry::default();
     for line in text.lines() {
@@ -70,7 +71,7 @@ pub(crate) fn parse_entry(text: &str, variables: &ShellVariables) -> Option<BlsE
     (!entry.kernel.is_empty()).then_some(entry)
 }
 
-/// Formats an entry.
+/// Formats a boot entry.
 pub(crate) fn format_entry(title: &str, version: &str, kernel: &str, initrd: &str, options: &str) -> String {
     format!("title {title}\nversion {version}\nlinux {kernel}\ninitrd {initrd}\noptions {options}\n")
 }
@@ -89,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn an_entry_is_read() {
+    fn bls_entry_is_parsed() {
         let text = "title x's\nlinux /vmlinuz-6\ninitrd /ucode\ninitrd /initrd-6\noptions root=UUID=1 $tuned_params a=\"b c\"\noptions ro\n";
         let options = ["root=UUID=1", "a=\"b c\"", "ro"].map(str::to_owned).to_vec();
         let expected =
@@ -102,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn variables_of_an_entry_are_replaced() {
+    fn variables_of_an_entry_are_substituted() {
         let set = |pairs: &[(&str, &str)]| -> ShellVariables {
             pairs.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect()
         };

@@ -10,9 +10,9 @@ use common::format::natural_sort_key;
 /// Kernel of the target.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct BootKernel {
-    /// Version, which is the name of the modules directory: `6.1.0-31-amd64`.
+    /// Version of the kernel, which is the name of its modules directory: `6.1.0-31-amd64`.
     pub version: String,
-    /// Path such as `/boot/vmlinuz-6.1.0-31-amd64`.
+    /// Path of the kernel, such as `/boot/vmlinuz-6.1.0-31-amd64`.
     pub image: String,
     /// Path of the existing initramfs, or the path at which an initramfs will be built.
     pub initrd: String,
@@ -106,7 +106,7 @@ pub(crate) fn find_kernel(root: &NewRoot, say: &dyn Fn(&str)) -> Result<BootKern
     }
     let mut kernel = add_boot_entry(root, newest.into_kernel(root));
     if !kernel.image.starts_with("/boot/") {
-        // Boot loaders expect kernel and initramfs in one filesystem.
+        // Kernel and initramfs must be in the same filesystem, because boot loaders expect this.
         let image = format!("/boot/vmlinuz-{}", kernel.version);
         copy_file(root, &kernel.image, &image)?;
         kernel.image = image;
@@ -127,7 +127,7 @@ pub(crate) fn list_kernel_images(root: &NewRoot) -> Vec<String> {
 #[derive(Debug)]
 struct KernelCandidate {
     image: String,
-    /// Part of the path that matches the star of the pattern in [`IMAGES`].
+    /// Part of the kernel's path that matches the `*` in a pattern of [`IMAGES`].
     name: String,
     version: String,
 }
@@ -139,7 +139,7 @@ fn find_candidates(root: &NewRoot) -> Vec<KernelCandidate> {
             let (begin, end) = pattern.split_once('*').unwrap_or((pattern, ""));
             let name = image.strip_prefix(begin).and_then(|rest| rest.strip_suffix(end)).unwrap_or_default().to_owned();
             let version = find_version(root, &name);
-            // Skip copies of the same kernel.
+            // Skips backups of kernels (`.old`), and further copies of a kernel that was already found.
             if !name.ends_with(".old") && !found.iter().any(|other| other.version == version) {
                 found.push(KernelCandidate { image, name, version });
             }
@@ -171,7 +171,7 @@ fn compare_versions(one: &str, other: &str) -> std::cmp::Ordering {
 }
 
 impl KernelCandidate {
-    /// Returns a sort key; the kernel with the highest key is booted.
+    /// Returns the sort key of a kernel. The kernel with the highest key is booted.
     fn sort_key<'a>(&'a self, root: &NewRoot) -> (bool, bool, Vec<(usize, &'a [u8])>) {
         let has_modules = MODULES.iter().any(|dir| is_directory(root, &format!("{dir}/{}", self.version)));
         (has_modules, !self.name.contains("rescue"), natural_sort_key(&self.version))
@@ -221,7 +221,7 @@ mod tests {
 
     /// Paths as in the packages of the distributions.
     #[test]
-    fn kernels_and_their_initramfs_are_found_in_every_distribution() {
+    fn kernels_and_initramfs_are_found_in_every_distribution() {
         let cases: [(&str, &[&str], [&str; 3]); 9] = [
             (
                 "Debian",

@@ -1,4 +1,4 @@
-//! cloud-init's seed on a separate filesystem with the label CIDATA, by which cloud-init finds the filesystem.
+//! cloud-init's seed on a separate filesystem with the label CIDATA, for which cloud-init searches.
 
 use super::esp::{self, EspFile};
 use super::machine_boot_requirements::BootEsp;
@@ -35,16 +35,16 @@ pub(crate) fn move_seed(root: &NewRoot, seed: Option<&SeedFilesystem>, say: LogS
 
 #[cfg(test)]
 mod tests {
-    use super::super::testing::{said, tree};
+    use super::super::testing::{capture_log, tree};
     use super::*;
 
     #[test]
-    fn the_seed_lies_where_the_layout_has_a_filesystem_for_it() {
+    fn seed_is_written_to_its_filesystem_in_the_layout() {
         let seed = SeedFilesystem { device: "/dev/sda3".into(), path: Some("/seed".to_owned()) };
         let (dir, root) = tree(&[("var/lib/cloud/seed/nocloud/meta-data", "instance-id: a-1\n")]);
         let user_data = vec![0xff; 3 << 20];
         root.write_file(&format!("{SEED}/user-data"), 0o600, &user_data).unwrap();
-        let (done, lines) = said(|say| move_seed(&root, Some(&seed), say));
+        let (done, lines) = capture_log(|say| move_seed(&root, Some(&seed), say));
         done.unwrap();
         assert_eq!(lines, ["the cloud-init seed was written to /dev/sda3"]);
         assert_eq!(root.read_text("/seed/meta-data").unwrap(), "instance-id: a-1\n");
@@ -56,15 +56,15 @@ mod tests {
         );
 
         let (_dir, root) = tree(&[("var/lib/cloud/seed/nocloud/meta-data", ""), ("seed", "a file")]);
-        let error = said(|say| move_seed(&root, Some(&seed), say)).0.unwrap_err().to_string();
+        let error = capture_log(|say| move_seed(&root, Some(&seed), say)).0.unwrap_err().to_string();
         assert!(error.starts_with("write the cloud-init seed to /dev/sda3: "), "{error}");
 
-        let (done, lines) = said(|say| move_seed(&tree(&[]).1, Some(&seed), say));
+        let (done, lines) = capture_log(|say| move_seed(&tree(&[]).1, Some(&seed), say));
         done.unwrap();
         assert_eq!(
             lines,
             ["WARNING: no cloud-init seed was written to /dev/sda3, because the image does not contain cloud-init"]
         );
-        said(|say| move_seed(&root, None, say)).0.unwrap();
+        capture_log(|say| move_seed(&root, None, say)).0.unwrap();
     }
 }

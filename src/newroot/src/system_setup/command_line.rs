@@ -70,7 +70,8 @@ pub(crate) fn build_command_line(
 
 /// Selects arguments of the image, and logs the arguments that are omitted, with the reason.
 fn select_image_arguments(mut words: Vec<String>, wants: &BootRequirements, say: &dyn Fn(&str)) -> Vec<String> {
-    // The command line of a migrated system already ends with the arguments of the allocation.
+    // The arguments of the allocation are removed if the command line already ends with them, as in a migrated system:
+    // they are appended again later.
     if words.ends_with(&wants.arguments) {
         words.truncate(words.len() - wants.arguments.len());
     }
@@ -170,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn the_images_words_stay_where_they_are_not_of_another_machine() {
+    fn image_arguments_are_kept_except_machine_specific_ones() {
         let grub = "# x\nGRUB_TIMEOUT=5\nGRUB_CMDLINE_LINUX_DEFAULT=\"quiet\"\nGRUB_CMDLINE_LINUX=\"net.ifnames=0 root=/dev/sda1 rd.lvm.lv=rhel/root\" # y\n";
         let more = "GRUB_CMDLINE_LINUX=\"$GRUB_CMDLINE_LINUX console=tty9 a=b\"\n";
         let plus = "GRUB_CMDLINE_LINUX_DEFAULT+=\" c $(date) `x`\"\nGRUB_CMDLINE_LINUX='d'\n";
@@ -194,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn dracut_is_told_what_is_beneath_the_root_and_alpine_the_type() {
+    fn command_line_describes_root_devices_to_dracut_and_alpine() {
         let (_dir, root) = tree(&[("sbin/mkinitfs", "")]);
         let mut wants = wants();
         (wants.consoles, wants.arguments) = (Vec::new(), Vec::new());
@@ -280,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn ubuntu_reads_another_parameter_for_fips() {
+    fn ubuntu_uses_bootdev_for_fips_without_dracut() {
         let boot = Some(FilesystemByUuid { uuid: "b-uuid".into(), format: FilesystemFormat::Ext4 });
         let image = "fips=1 bootdev=UUID=dead-beef";
         for (system, is_dracut, boot, arguments, argument) in [
@@ -302,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn dracut_does_not_wait_for_a_network_that_is_no_longer_configured() {
+    fn dracut_does_not_wait_for_an_unconfigured_network() {
         for (settings, line) in [
             ("rd.neednet=1 ip=10.0.0.5::10.0.0.1:24:h:eth0:none quiet", "quiet"),
             ("rd.neednet=1 ip=eth0:dhcp ip=dhcp", "rd.neednet=1 ip=dhcp"),

@@ -5,7 +5,7 @@ use crate::NewRoot;
 /// Family of distributions with common properties.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct DistributionFamily {
-    /// Name for messages.
+    /// Name of the family, for messages.
     pub name: &'static str,
     /// Values of `ID` in os-release, or words in `ID_LIKE`, that identify the family.
     ids: &'static [&'static str],
@@ -70,9 +70,9 @@ const OS_RELEASE: [&str; 2] = ["/etc/os-release", "/usr/lib/os-release"];
 /// Distribution of a target.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Distribution {
-    /// `ID` of os-release; `linux` if unknown.
+    /// Name of the distribution, from `ID` of os-release; `linux` if unknown.
     pub id: String,
-    /// `VERSION_ID`; empty if missing.
+    /// Version, from `VERSION_ID` of os-release; empty if os-release does not contain it.
     pub version: String,
     pub family: &'static DistributionFamily,
     /// Reason why the distribution is treated as unknown, or why the configured name is ignored; `None` if there is no
@@ -169,7 +169,7 @@ mod tests {
     use crate::system_setup::testing::tree;
 
     #[test]
-    fn families_are_found_by_their_words() {
+    fn distribution_families_are_found_by_os_release() {
         for (text, family, id) in [
             ("ID=debian\nVERSION_ID=\"13\"\n", "Debian", "debian"),
             ("NAME=Ubuntu\nID=ubuntu\nID_LIKE=debian\n", "Debian", "ubuntu"),
@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_unknown_or_of_two_kinds_is_generic_with_a_sentence() {
+    fn unknown_or_ambiguous_distribution_is_generic_with_a_reason() {
         for (files, id, why) in [
             (&[][..], "linux", "cannot read /etc/os-release or /usr/lib/os-release: "),
             (&[("etc/os-release", "ID=nixos\n")], "nixos", "nixos is not a supported distribution: "),

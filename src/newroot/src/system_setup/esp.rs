@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn files_are_copied_once_for_each_filesystem() {
+    fn esp_files_are_copied_once_per_filesystem() {
         let (_dir, root) = tree(&[("boot/vmlinuz", "kernel"), ("boot/efi/EFI/own", "own"), ("usr/lib/grub", "grub")]);
         let files = [
             EspFile::from_text("/loader/loader.conf", "timeout 1\n"),
@@ -145,8 +145,8 @@ mod tests {
     }
 
     #[test]
-    #[ignore = "needs the ramdisk's kernel, for not every host has a driver of vfat: scripts/test vm runs it in a machine"]
-    fn vm_esp_one_that_the_tree_does_not_mount_gets_the_same_files() {
+    #[ignore = "needs the ramdisk's kernel, because not every host has a vfat driver: scripts/test vm runs it in a machine"]
+    fn vm_esp_without_mount_point_gets_the_same_files() {
         let disks = TestDisks::take("vda");
         let [large, small] = &disks.partition(&[64, 2]).concat()[..] else { panic!("two partitions") };
         for device in [large, small] {

@@ -66,7 +66,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn a_star_is_a_part_of_one_name() {
+    fn star_matches_within_one_path_component() {
         let files =
             ["boot/vmlinuz-6.1", "boot/vmlinuz-6.2", "boot/initrd", "usr/lib/modules/6.1/vmlinuz", "usr/bin/dracut"];
         let (dir, root) = tree(&files.map(|path| (path, "")));

@@ -15,7 +15,8 @@ use std::path::Path;
 
 /// Paths of e2fsck in an image.
 const E2FSCK: [&str; 2] = ["/usr/sbin/e2fsck", "/sbin/e2fsck"];
-/// Maximum number of bytes that are read from the file of e2fsck. A statically linked e2fsck is smaller than 2 MiB.
+/// Maximum number of bytes that are read from e2fsck's program file. A statically linked e2fsck is smaller than 2
+/// MiB.
 const E2FSCK_BYTES: u64 = 8 << 20;
 /// Paths of systemd in an image.
 const SYSTEMD: [&str; 2] = ["/usr/lib/systemd/systemd", "/lib/systemd/systemd"];
@@ -96,7 +97,7 @@ fn read_e2fsck_version(root: &NewRoot) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::system_setup::testing::{said, tree};
+    use crate::system_setup::testing::{capture_log, tree};
     use linux::process::ToolCommand;
 
     fn entry(path: &str, format: FilesystemFormat, pass: u8) -> FstabEntry {
@@ -104,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_kernel_and_e2fsck_nothing_is_read() {
+    fn nothing_is_inspected_without_kernel_and_e2fsck() {
         let (_dir, bare) = tree(&[("etc/os-release", "ID=x\n")]);
         require_filesystem_support(&bare, &[entry("/", FilesystemFormat::Ext4, 1)], &|_| ()).unwrap();
         let (_dir, old) = tree(&[("lib/modules/3.10.0/modules.dep", "")]);
@@ -112,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn the_version_of_e2fsck_is_read_from_its_program() {
+    fn e2fsck_version_is_read_from_its_program() {
         for (program, expected) in [
             ("\x7fELF\u{0}1.5\u{0}x 1.42\u{0}1.42.9\u{0}28-Dec-2013\u{0}", Some("1.42.9")),
             ("\u{0}1.47.0\u{0}", Some("1.47.0")),
@@ -134,14 +135,14 @@ mod tests {
         let at = dir.path().join("srv");
         std::fs::create_dir(&at).unwrap();
         ToolCommand::new("mount").args(["-o", "loop"]).arg(image.path()).arg(&at).run().unwrap();
-        let result = said(|say| require_filesystem_support(&root, &[entry("/srv", format, 2)], say));
+        let result = capture_log(|say| require_filesystem_support(&root, &[entry("/srv", format, 2)], say));
         ToolCommand::new("umount").arg(&at).run().unwrap();
         result
     }
 
     #[test]
     #[ignore = "needs root, mkfs.xfs, mkfs.btrfs and mkfs.ext4"]
-    fn loop_filesystems_that_the_image_does_not_support_are_refused() {
+    fn loop_unsupported_filesystems_are_refused() {
         let xfs = |options: &[&str], kernel: &str| {
             let modules = format!("lib/modules/{kernel}/modules.dep");
             check(FilesystemFormat::Xfs, options, &[(&modules, "")]).0

@@ -75,9 +75,9 @@ struct ConfigReader<'a> {
 
 /// Branch of an `if` command.
 struct Branch {
-    /// Whether the branch is taken; `None` if that is unknown.
+    /// Whether GRUB runs the commands of this branch; `None` if that is unknown.
     is_taken: Option<bool>,
-    /// Whether an earlier branch is taken.
+    /// Whether GRUB runs the commands of an earlier branch of the same `if`.
     was_taken: Option<bool>,
 }
 
@@ -180,7 +180,8 @@ pub(crate) fn strip_grub_device(path: &str) -> &str {
     if path.starts_with('(') { path.split_once(')').map_or(path, |(_, path)| path) } else { path }
 }
 
-/// Returns the words that Linux receives for these arguments of GRUB's `linux` command. Words with unknown text are dropped.
+/// Returns the words that Linux receives for these arguments of GRUB's `linux` command. Words with unknown text are
+/// dropped.
 pub(crate) fn to_kernel_words(words: &[ShellWord]) -> Vec<String> {
     let known = words.iter().filter(|word| !word.text.contains(UNKNOWN) && !word.text.is_empty());
     let line: Vec<String> = known.map(|word| quote_word(&word.text)).collect();
@@ -214,7 +215,7 @@ mod tests {
         set ignition_firstboot=\"ignition.firstboot ${ignition_network_kcmdline}\"\nfi\n";
 
     #[test]
-    fn the_environment_block_takes_precedence_over_the_configuration() {
+    fn environment_block_takes_precedence_over_the_configuration() {
         let block = ("boot/grub2/grubenv", "# GRUB Environment Block\nsaved_entry=1\nkernelopts=root=UUID=1 ro \n####");
         let guarded =
             ("boot/grub2/grub.cfg", "if [ -z \"${kernelopts}\" ]; then\n  set kernelopts=\"root=UUID=2\"\nfi\n");
@@ -238,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn a_variable_is_removed_from_an_environment_block_of_the_same_size() {
+    fn variable_is_removed_without_changing_the_block_size() {
         let block = |variables: &str| format!("{:#<1024}", format!("# GRUB Environment Block\n{variables}"));
         for (variables, expected) in [
             ("saved_entry=1\nkernelopts=root=UUID=1 ro \nboot_success=0\n", Some("saved_entry=1\nboot_success=0\n")),
@@ -251,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_boot_of_ignition_depends_on_its_file() {
+    fn ignition_first_boot_depends_on_its_file() {
         let config = ("boot/grub2/grub.cfg", COREOS);
         let network = ("boot/ignition.firstboot", "set ignition_network_kcmdline='rd.neednet=1 ip=dhcp'\n");
         let name = "ignition_firstboot";
@@ -266,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn a_command_line_survives_grub() {
+    fn command_line_survives_grub_quoting() {
         for (line, text) in [
             ("a=b quiet", "a=b quiet"),
             ("dyndbg=\"file x +p; $y\"", "dyndbg=\"file x +p; \\$y\""),

@@ -29,7 +29,7 @@ const SEEDS: [&str; 8] = [
     "/efi/loader/random-seed",
 ];
 
-/// File by which systemd detects that it runs in a container.
+/// File whose presence shows systemd that it runs in a container.
 const DOCKER: &str = "/.dockerenv";
 
 const KEYGEN_DEADLINE: Duration = Duration::from_secs(120);
@@ -113,7 +113,7 @@ mod tests {
     use std::os::unix::fs::symlink;
 
     #[test]
-    fn what_the_image_was_is_gone() {
+    fn identity_of_the_image_is_removed() {
         let (dir, root) = tree(&[
             ("etc/hostname", "builder\n"),
             ("etc/machine-id", "b08dfa6083e7567a1921a715000001fb\n"),
@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn hosts_keep_what_others_have_written() {
+    fn hosts_file_keeps_existing_entries() {
         let usual = "127.0.0.1\tlocalhost\n::1\tlocalhost ip6-localhost ip6-loopback\n";
         for (own, name, expected) in [
             ("", "web-1", format!("{usual}127.0.1.1\tweb-1\n")),
@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn host_keys_are_made_where_nobody_makes_them_at_boot() {
+    fn host_keys_are_generated_if_no_boot_service_does() {
         let sshd = [("usr/sbin/sshd", ""), ("usr/bin/ssh-keygen", "")];
         let needs = |os: &str, service: &str, has_cloud_init| {
             let (_dir, root) = tree(&[&sshd[..], &[("etc/os-release", os), (service, "")]].concat());

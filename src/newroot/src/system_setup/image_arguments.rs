@@ -16,17 +16,20 @@ pub(crate) const GRUB_DEFAULTS: [&str; 2] = ["/etc/default/grub", "/etc/default/
 const GRUB_VARIABLES: [&str; 2] = ["GRUB_CMDLINE_LINUX", "GRUB_CMDLINE_LINUX_DEFAULT"];
 
 /// Reason for omitting an `ip=` argument.
-pub(crate) const CONFIGURES_NIC: &str = "they configure a NIC of another machine";
+pub(crate) const CONFIGURES_NIC: &str = "these arguments configure a NIC of another machine";
 
-/// Parameters that are not taken from the image, with the reason. A name that ends with `*` matches all names with this
-/// prefix.
+/// Kernel parameters of an image that are omitted, each with the reason. A name that ends with `*` matches all names
+/// with this prefix.
 const REMOVED: [(&str, &[&str]); 13] = [
-    ("they are set from the layout", &["root", "rootfstype", "rootflags", "ro", "rw", "real_root", "real_rootflags"]),
-    ("they are set by the boot loader", &["BOOT_IMAGE", "initrd", "systemd.machine_id"]),
-    ("they refer to the boot device of another machine", &["boot", "bootdev"]),
-    ("they set the hostname of another machine", &["hostname", "systemd.hostname"]),
     (
-        "they control the installation of another machine",
+        "these arguments are set from the layout",
+        &["root", "rootfstype", "rootflags", "ro", "rw", "real_root", "real_rootflags"],
+    ),
+    ("these arguments are set by the boot loader", &["BOOT_IMAGE", "initrd", "systemd.machine_id"]),
+    ("these arguments refer to the boot device of another machine", &["boot", "bootdev"]),
+    ("these arguments set the hostname of another machine", &["hostname", "systemd.hostname"]),
+    (
+        "these arguments control the installation of another machine",
         &[
             "ks",
             "ks.*",
@@ -41,12 +44,12 @@ const REMOVED: [(&str, &[&str]); 13] = [
         ],
     ),
     (
-        "they refer to the hibernation data of another machine",
+        "these arguments refer to the hibernation data of another machine",
         &["resume", "resume_offset", "resumeflags", "resumewait", "resumedelay", "real_resume"],
     ),
-    ("they select arrays of another machine", &["md", "rd.md", "rd.md.*", "rd_MD_*", "rd_NO_MD*"]),
+    ("these arguments select arrays of another machine", &["md", "rd.md", "rd.md.*", "rd_MD_*", "rd_NO_MD*"]),
     (
-        "they select logical volumes or BIOS RAID sets of another machine",
+        "these arguments select logical volumes or BIOS RAID sets of another machine",
         &[
             "rd.lvm",
             "rd.lvm.*",
@@ -60,9 +63,9 @@ const REMOVED: [(&str, &[&str]); 13] = [
             "nodmraid",
         ],
     ),
-    ("they create device-mapper devices of another machine", &["dm", "dm-mod.create", "dm-mod.waitfor"]),
+    ("these arguments create device-mapper devices of another machine", &["dm", "dm-mod.create", "dm-mod.waitfor"]),
     (
-        "they refer to encrypted devices of another machine",
+        "these arguments refer to encrypted devices of another machine",
         &[
             "cryptdevice",
             "cryptkey",
@@ -81,7 +84,7 @@ const REMOVED: [(&str, &[&str]); 13] = [
         ],
     ),
     (
-        "they refer to filesystems or hash trees of another machine",
+        "these arguments refer to filesystems or hash trees of another machine",
         &[
             "mount.usr",
             "mount.usrfstype",
@@ -103,7 +106,7 @@ const REMOVED: [(&str, &[&str]); 13] = [
         ],
     ),
     (
-        "they configure the network of another machine",
+        "these arguments configure the network of another machine",
         &[
             "ifname",
             "BOOTIF",
@@ -122,7 +125,7 @@ const REMOVED: [(&str, &[&str]); 13] = [
         ],
     ),
     (
-        "they refer to network storage of another machine",
+        "these arguments refer to network storage of another machine",
         &[
             "netroot",
             "nfsroot",
@@ -141,7 +144,8 @@ const REMOVED: [(&str, &[&str]); 13] = [
     ),
 ];
 
-/// Reads the image's kernel arguments from the first existing source: kernel-install's file, GRUB's settings, the kernel's boot entry.
+/// Reads the image's kernel arguments from the first existing source: kernel-install's file, GRUB's settings, the
+/// kernel's boot entry.
 pub(crate) fn read_image_arguments(root: &NewRoot, kernel: &BootKernel) -> Vec<String> {
     for path in KERNEL_INSTALL {
         if let Ok(text) = root.read_text(path) {
@@ -158,13 +162,13 @@ pub(crate) fn read_image_arguments(root: &NewRoot, kernel: &BootKernel) -> Vec<S
 pub(crate) fn read_grub_arguments(root: &NewRoot, settings: &str) -> Vec<String> {
     let settings = read_assignments(settings);
     let values: Vec<&str> = GRUB_VARIABLES.iter().filter_map(|name| settings.get(*name)).map(String::as_str).collect();
-    // Newlines are removed, as grub-mkconfig does.
+    // Newlines in the values are replaced, as grub-mkconfig does.
     let text = values.join(" ").replace('\n', " ");
     let words = ShellReader::new(&text, ShellSyntax::Grub).read_command(&read_grub_variables(root));
     to_kernel_words(&words.unwrap_or_default())
 }
 
-/// Returns the reason why a word is not taken from an image; `None` if the word is taken.
+/// Returns the reason why a kernel argument of an image is omitted; `None` if the argument is used.
 pub(crate) fn find_removal_reason(word: &str) -> Option<&'static str> {
     let name = parameter_name(word);
     let matches = |pattern: &&str| match pattern.strip_suffix('*') {
@@ -174,7 +178,7 @@ pub(crate) fn find_removal_reason(word: &str) -> Option<&'static str> {
     let value = parameter_value(word).unwrap_or_default();
     match name {
         "ip" => return (!is_automatic(&value)).then_some(CONFIGURES_NIC),
-        "ds" => return is_remote_seed(&value).then_some("they refer to cloud-init data of another machine"),
+        "ds" => return is_remote_seed(&value).then_some("these arguments refer to cloud-init data of another machine"),
         _ => {}
     }
     REMOVED.iter().find(|(_, patterns)| patterns.iter().any(&matches)).map(|(reason, _)| *reason)
@@ -201,7 +205,8 @@ const IP_METHODS: [&str; 16] = [
     "single-dhcp",
 ];
 
-/// Returns whether a value of `ip=` consists of methods such as `dhcp`. Any other value contains an address or the name of a NIC.
+/// Returns whether a value of `ip=` consists of methods such as `dhcp`. Any other value contains an address or the name
+/// of a NIC.
 fn is_automatic(value: &str) -> bool {
     value.split(',').all(|method| IP_METHODS.contains(&method))
 }
@@ -253,7 +258,7 @@ mod tests {
         console=ttyS0 mdadm=x ignition.firstboot root_delay=1 rootwait";
 
     #[test]
-    fn arguments_about_the_machine_that_built_the_image_are_removed() {
+    fn machine_specific_arguments_are_removed() {
         let quoted = ["\"root=LABEL=a b\"", "\"ds=nocloud;seedfrom=https://10.0.2.2/x/\""];
         for removed in OMITTED.split(' ').chain(quoted) {
             assert!(find_removal_reason(removed).is_some(), "{removed}");
@@ -264,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn grub_settings_are_read_as_sh_and_grub_read_them() {
+    fn grub_settings_are_parsed_as_by_sh_and_grub() {
         let tuned = ("boot/grub2/grub.cfg", "set tuned_params=\"isolcpus=1 nohz=on\"\n");
         for (settings, words) in [
             ("GRUB_CMDLINE_LINUX=\"a=b \\\n  c=d\"\n", &["a=b", "c=d"][..]),

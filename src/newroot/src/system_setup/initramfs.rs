@@ -19,13 +19,13 @@ use std::path::Path;
 use std::time::{Duration, Instant, SystemTime};
 
 /// Deadline of the tool; under emulation it takes minutes to build an initramfs.
-const DEADLINE: Duration = Duration::from_secs(10 * 60);
+const BUILD_TIMEOUT: Duration = Duration::from_secs(10 * 60);
 
 /// Tool that builds an initramfs.
 struct InitramfsTool {
     name: &'static str,
     program: &'static str,
-    /// Arguments, with placeholders in braces.
+    /// Arguments of the tool, with placeholders in braces.
     args: &'static [&'static str],
     /// Settings file of the tool. The settings apply to this initramfs and to the initramfs of each later kernel.
     settings: InitramfsSettings,
@@ -53,12 +53,13 @@ struct InitramfsSettings {
 }
 
 /// Supported tools. The first tool that the target contains is used.
-const MAKERS: [InitramfsTool; 4] = [
+const SUPPORTED_TOOLS: [InitramfsTool; 4] = [
     InitramfsTool {
         name: "initramfs-tools",
         program: "update-initramfs",
         args: &["{update or create}", "-k", "{version}"],
-        // The hooks of initramfs-tools detect arrays and groups by themselves.
+        // `arrays` and `groups` are empty, because the hooks of initramfs-tools detect arrays and volume groups by
+        // themselves.
         settings: InitramfsSettings { path: "/etc/initramfs-tools/modules", drivers: "{}", arrays: "", groups: "" },
     },
     InitramfsTool {
@@ -89,8 +90,8 @@ const MAKERS: [InitramfsTool; 4] = [
         name: "mkinitfs",
         program: "mkinitfs",
         args: &["-o", "{initrd}", "{version}"],
-        // The settings file is evaluated by a shell, so a line can extend a variable. The variable already contains the
-        // features that the image has selected, such as filesystem and disk drivers.
+        // A shell evaluates the settings file, so an appended line can extend the variable `features`. This variable
+        // already contains the features that the image has selected, such as the drivers of filesystems and disks.
         settings: InitramfsSettings {
             path: "/etc/mkinitfs/mkinitfs.conf",
             drivers: "",
@@ -101,7 +102,7 @@ const MAKERS: [InitramfsTool; 4] = [
 ];
 
 /// Maximum size of a file that lists modules, in bytes. Most such files have about half a megabyte.
-const MOST_LIST_BYTES: u64 = 16 << 20;
+const MAXIMUM_LIST_BYTES: u64 = 16 << 20;
 
 /// Requirement that an initramfs must meet to find the root filesystem.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -191,9 +192,47 @@ fn rebuild_initramfs(
     run: &dyn TargetRunner,
     say: &dyn Fn(&str),
 ) -> Result<bool> {
-    let maker = MAKERS.iter().find_map(|maker| Some((maker, file_search::find_program(root, &[maker.program])?)));
-    let Some((maker, program)) = maker else {
-        let tools = MAKERS.map(|maker| maker.program).join(", ");
+    let (maker, program) = find_tool(root, kernel, needs, why)?;
+    write_settings(root, &maker.settings, wants, needs)?;
+    say(&format!(
+        "tool {tool} builds the initramfs for kernel {kernel}, because {why}",
+        tool = maker.name,
+        kernel = kernel.version
+    ));
+    let began = Instant::now();
+    let args = maker.fill_args(kernel, file_search::is_file(root, &kernel.initrd));
+    let args: Vec<&str> = args.iter().map(String::as_str).collect();
+    let what =
+        || format!("build the initramfs for kernel {kernel} with {tool}", kernel = kernel.version, tool = maker.name);
+    run.run_program(&program, &args, BUILD_TIMEOUT).context(Phase::Target, what)?;
+    say(&format!("{} took {:.1} s", maker.name, began.elapsed().as_secs_f32()));
+    let content = match read_content(root, &kernel.initrd) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+            say(&format!("WARNING: the contents of {initrd} cannot be verified: {error}", initrd = kernel.initrd));
+            return Ok(maker.name == "dracut");
+        }
+        content => content.context(Phase::Target, || format!("read {} again", kernel.initrd))?,
+    };
+    match describe_missing(needs, &content) {
+        still if still.is_empty() => Ok(content.is_dracut),
+        still => Err(Error::new(Phase::Target, format!("the initramfs built by {tool} {still}", tool = maker.name))),
+    }
+}
+
+/// Returns the tool that builds the initramfs, and the path of its program.
+///
+/// # Errors
+/// Returns an error if the image does not contain a supported tool, or lacks a program that the initramfs must contain.
+fn find_tool(
+    root: &NewRoot,
+    kernel: &BootKernel,
+    needs: &[InitramfsRequirement],
+    why: &str,
+) -> Result<(&'static InitramfsTool, String)> {
+    let maker =
+        SUPPORTED_TOOLS.iter().find_map(|maker| Some((maker, file_search::find_program(root, &[maker.program])?)));
+    let Some(found) = maker else {
+        let tools = SUPPORTED_TOOLS.map(|maker| maker.program).join(", ");
         let what = format!(
             "cannot build the initramfs {initrd}: the image does not contain any of the programs {tools}; the initramfs must be built because {why}",
             initrd = kernel.initrd
@@ -209,30 +248,7 @@ fn rebuild_initramfs(
         );
         return Err(Error::new(Phase::Target, what));
     }
-    write_settings(root, &maker.settings, wants, needs)?;
-    say(&format!(
-        "tool {tool} builds the initramfs for kernel {kernel}, because {why}",
-        tool = maker.name,
-        kernel = kernel.version
-    ));
-    let began = Instant::now();
-    let args = maker.fill_args(kernel, file_search::is_file(root, &kernel.initrd));
-    let args: Vec<&str> = args.iter().map(String::as_str).collect();
-    let what =
-        || format!("build the initramfs for kernel {kernel} with {tool}", kernel = kernel.version, tool = maker.name);
-    run.run_program(&program, &args, DEADLINE).context(Phase::Target, what)?;
-    say(&format!("{} took {:.1} s", maker.name, began.elapsed().as_secs_f32()));
-    let content = match read_content(root, &kernel.initrd) {
-        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-            say(&format!("WARNING: the contents of {initrd} cannot be verified: {error}", initrd = kernel.initrd));
-            return Ok(maker.name == "dracut");
-        }
-        content => content.context(Phase::Target, || format!("read {} again", kernel.initrd))?,
-    };
-    match describe_missing(needs, &content) {
-        still if still.is_empty() => Ok(content.is_dracut),
-        still => Err(Error::new(Phase::Target, format!("the initramfs built by {tool} {still}", tool = maker.name))),
-    }
+    Ok(found)
 }
 
 fn read_content(root: &NewRoot, path: &str) -> std::io::Result<InitramfsContent> {
@@ -304,7 +320,7 @@ impl LoadableModules {
         let Some(list) = lists.iter().find_map(|list| root.open_file(list).ok()) else {
             return LoadableModules(Vec::new());
         };
-        let lines = BufReader::new(list.take(MOST_LIST_BYTES)).lines().map_while(std::io::Result::ok);
+        let lines = BufReader::new(list.take(MAXIMUM_LIST_BYTES)).lines().map_while(std::io::Result::ok);
         let name =
             |line: String| Some(line.split(':').next()?.rsplit('/').next()?.split(".ko").next()?.replace('-', "_"));
         LoadableModules(lines.filter_map(name).collect())

@@ -17,11 +17,11 @@ pub(crate) struct FilesystemByUuid {
 /// Array of the layout.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct BootArray {
-    /// Path such as `/dev/md/root`.
+    /// Path of the array, such as `/dev/md/root`.
     pub device: DevicePath,
     pub uuid: Uuid,
     pub level: RaidLevel,
-    /// Metadata version such as `1.2`.
+    /// Metadata version of the array, such as `1.2`.
     pub metadata: String,
     /// Whether the root filesystem is on this array.
     pub is_beneath_root: bool,
@@ -58,13 +58,14 @@ pub(crate) struct BootRequirements {
     pub group: Option<RootGroup>,
     /// EFI system partitions. Members of the same array are adjacent.
     pub esps: Vec<BootEsp>,
-    /// All disks beneath `/boot` if `/boot` is a separate filesystem; otherwise all disks beneath the root filesystem.
+    /// All disks beneath the filesystem that contains `/boot`, which is either a separate filesystem or the root
+    /// filesystem.
     pub disks: Vec<BootDisk>,
     /// Kernel consoles such as `ttyS0,115200n8`; the last console becomes `/dev/console`.
     pub consoles: Vec<String>,
     /// Kernel arguments of the allocation, which are appended to the command line.
     pub arguments: Vec<String>,
-    /// `ID` of os-release.
+    /// Name of the distribution, from `ID` of os-release.
     pub system: String,
     /// Boot loader ID in boot-info.yaml.
     pub bootloader_id: String,
@@ -125,7 +126,7 @@ mod tests {
     use uuid::Uuid;
 
     #[test]
-    fn what_lies_beneath_the_root_is_told_apart_from_what_is_beside_it() {
+    fn boot_requirements_mark_arrays_below_the_root() {
         let array = |name: &str, number| FinishedArray {
             device: format!("/dev/md/{name}").into(),
             uuid: Uuid::from_u128(number),

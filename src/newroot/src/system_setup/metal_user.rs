@@ -63,7 +63,7 @@ fn passwd_field(line: &str, number: usize) -> &str {
 
 #[cfg(test)]
 mod tests {
-    use super::super::testing::{said, tree};
+    use super::super::testing::{capture_log, tree};
     use super::*;
     use time::macros::datetime;
 
@@ -72,15 +72,15 @@ mod tests {
 
     fn made(passwd: &str, group: &str) -> (String, Vec<String>) {
         let (_dir, root) = tree(&[("etc/passwd", passwd), ("etc/group", group), ("etc/shadow", "root:*:1:::::::\n")]);
-        // Without privileges, the test cannot change the owner of a new home directory.
+        // The home directory already exists, because an unprivileged test cannot change the owner of a new one.
         root.make_directory("/home/metal").unwrap();
-        let (done, lines) = said(|say| create_metal_user(&root, NOW, say));
+        let (done, lines) = capture_log(|say| create_metal_user(&root, NOW, say));
         done.unwrap();
         (root.read_text("/etc/passwd").unwrap() + &root.read_text("/etc/shadow").unwrap(), lines)
     }
 
     #[test]
-    fn the_user_is_made_once_and_in_the_group_that_becomes_root() {
+    fn metal_user_is_created_once_in_the_sudo_group() {
         for (group, number) in [("root:x:0:\nsudo:x:27:\n", 27), ("wheel:x:10:\n", 10)] {
             let (files, lines) = made(ROOT, group);
             let user = format!("{ROOT}\nmetal:x:1000:{number}:metal:/home/metal:/bin/bash\n");
@@ -93,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn who_cannot_be_made_is_said() {
+    fn uncreatable_user_causes_a_warning() {
         for (passwd, group, says) in [
             ("ubuntu:x:1000:1000::/home/ubuntu:/bin/bash\n", "sudo:x:27:\n", "its UID 1000 belongs to ubuntu"),
             (ROOT, "root:x:0:\n", "the image does not contain any of the groups sudo, wheel"),

@@ -106,8 +106,8 @@ fn adapt_boot(
     let start = LoaderContext { root, wants: &wants, run, say, kernel: &kernel, line: &whole, own: &own };
     let newest = Some((kernel.image.clone(), kernel.initrd.clone()));
     if !is_ours {
-        // GRUB is installed again, because the image's installer has installed GRUB on the disks of the previous
-        // machine.
+        // GRUB is installed on the disks of this machine, because the image's installer has installed it only on the
+        // disks of the previous machine.
         boot_loader::renew_grub_bios(&start)?;
         return Ok(AdaptedBoot { newest, ..AdaptedBoot::default() });
     }
@@ -124,7 +124,7 @@ fn adapt_boot(
 /// | BIOS | GRUB is installed on the disks; its menu is preserved |
 /// | UEFI, GRUB was migrated with the ESP | GRUB is preserved: it finds its menu by the filesystem's UUID |
 /// | UEFI, another loader was migrated, and the initramfs is unchanged | the loader is preserved |
-/// | UEFI, no loader was migrated, or the initramfs that the loader loads is outdated | a loader is installed, as for a new installation |
+/// | UEFI, no loader was migrated, or its initramfs is outdated | a loader is installed, as for a new installation |
 fn adapt_boot_loader(start: &LoaderContext, has_loader: bool, is_new_initramfs: bool) -> Result<Vec<BootEntryRequest>> {
     let chosen = boot_loader::choose_loader(start.root, start.wants)?;
     match chosen {

@@ -16,7 +16,7 @@ const ENABLE_DEADLINE: Duration = Duration::from_secs(60);
 
 /// Routing daemon. metal-stack images that contain FRR configure `networks` of the allocation themselves.
 const FRR: &str = "/usr/lib/frr/bgpd";
-const UNROUTED: &str = "WARNING: the image contains FRR, which drophammer does not configure: the image must configure the allocation's `networks` at its first boot";
+const UNROUTED_WARNING: &str = "WARNING: the image contains FRR, which drophammer does not configure: the image must configure the allocation's `networks` at its first boot";
 
 /// Programs that rename NICs. In an image without any of them, such as Alpine, NICs have the kernel's names.
 const UDEV: [&str; 3] = ["/usr/lib/systemd/systemd-udevd", "/lib/systemd/systemd-udevd", "/sbin/udevd"];
@@ -141,7 +141,7 @@ fn choose_network(
     match wanted {
         RequestedNetwork::Described(network) => return Some(network.clone()),
         RequestedNetwork::Announced(network) if !root.path_exists(FRR) => return Some(network.clone()),
-        RequestedNetwork::Announced(_) => say(UNROUTED),
+        RequestedNetwork::Announced(_) => say(UNROUTED_WARNING),
         RequestedNetwork::Unsaid => match image_files::find_enabled_unsupported(root) {
             Some(name) => preserved = name,
             None if image_files::list_image_files(root, system).is_empty() => {

@@ -103,7 +103,7 @@ mod tests {
     const MINUTE: Duration = Duration::from_secs(60);
 
     #[test]
-    fn it_finds_its_files_and_leaves_no_password() {
+    fn os_installer_receives_its_files_and_leaves_no_password() {
         let (_dir, root) = tree(&[("usr/local/bin/os-installer", ""), ("etc/lvm/lvm.conf", "")]);
         let mut files = MachineFiles::default();
         files.assigned.allocation.console_password = "secret".into();
@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn the_script_of_the_image_is_run_where_it_wants() {
+    fn custom_script_runs_in_its_directory() {
         for (directory, expected) in [("", "/opt/own"), ("/opt", "/bin/sh -c cd \"$0\" && exec \"$1\" /opt /opt/own")] {
             let script = CustomScript { program: "/opt/own".to_owned(), directory: directory.to_owned() };
             let programs = Programs::saying("");

@@ -19,7 +19,7 @@ const TIMESYNCD: &str = "/etc/systemd/timesyncd.conf";
 const CHRONY: [&str; 2] = ["/etc/chrony/chrony.conf", "/etc/chrony.conf"];
 
 const FIREWALL: &str = "firewall";
-const NO_FIREWALL: &str = "WARNING: this machine is a firewall, but its routing, rules and services are not configured, because the image does not contain os-installer";
+const UNCONFIGURED_FIREWALL_WARNING: &str = "WARNING: this machine is a firewall, but its routing, rules and services are not configured, because the image does not contain os-installer";
 
 const DETAILS: &str = "/etc/metal/machine-details.yaml";
 const ALLOCATION: &str = "/etc/metal/machine-allocation.yaml";
@@ -68,13 +68,13 @@ pub(crate) fn perform_os_installer_tasks(
         metal_user::create_metal_user(root, now, &|line| say(line))?;
     }
     if allocation.role == FIREWALL {
-        say(NO_FIREWALL);
+        say(UNCONFIGURED_FIREWALL_WARNING);
     }
     Ok(())
 }
 
-/// Returns the names of the servers in a list. Returns an empty text if the list cannot be parsed. If drophammer
-/// finishes the image, the planner has already refused such a list.
+/// Returns the names of the servers in a list. Returns an empty string if the list cannot be parsed. If
+/// drophammer finishes the image, the planner has already refused such a list.
 fn server_names(kind: ServerKind, list: &Value) -> Vec<String> {
     let servers = normalize_servers(kind, list).unwrap_or_default();
     let names = servers.as_array().into_iter().flatten().filter_map(|server| server.get(kind.key())?.as_str());
@@ -150,7 +150,7 @@ fn convert_list(list: &Value, spell: impl Fn(&Value) -> Value) -> Value {
     list.as_array().into_iter().flatten().map(spell).collect()
 }
 
-/// Returns those of the named fields that are present, with their names in version 2.
+/// Returns the fields in `names` that `from` contains, under their names in version 2.
 fn select_fields(from: &Value, names: &[(&str, &str)]) -> Value {
     let given = names.iter().filter_map(|(old, new)| Some(((*new).to_owned(), from.get(*old)?.clone())));
     Value::Object(given.filter(|(_, value)| !is_empty(value)).collect())
@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn details_are_what_the_allocation_does_not_have() {
+    fn details_contain_machine_data_outside_of_the_allocation() {
         let expected = "\
 id: \"m-1\"
 nics: [{\"mac\":\"52:54:00:00:00:01\",\"name\":\"eth0\"}]
@@ -231,7 +231,7 @@ root_uuid: \"r-uuid\"
     }
 
     #[test]
-    fn the_allocation_is_spelt_as_version_2() {
+    fn allocation_is_written_in_api_v2_format() {
         let firewall = Allocation {
             id: "a-1".into(),
             hostname: "fw".into(),

@@ -10,7 +10,7 @@ use marked_yaml::{LoaderOptions, Node};
 
 pub(crate) const SETTINGS: &str = "/etc/metal/os-installer.yaml";
 
-/// Names, in os-installer, of the tasks that drophammer performs too.
+/// Names, in os-installer, of the tasks that drophammer also performs.
 pub(crate) mod task {
     pub(crate) const PERSIST: &str = "persist configuration data from metal-hammer";
     pub(crate) const HOSTNAME: &str = "write hostname";
@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn the_images_words_are_read() {
+    fn settings_of_the_image_are_parsed() {
         let all = of("os_name: Debian\nexcept: [configure network, write ntp configuration]\n\
                       custom_script:\n  executable_path: ./own\n  workdir: /opt\noverwrites:\n  bootloader_id: metal-own\n");
         assert_eq!((all.system.as_deref(), all.bootloader_id.as_deref()), (Some("debian"), Some("metal-own")));
@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn without_words_everything_is_done() {
+    fn missing_settings_enable_all_tasks() {
         for overrides in
             [of("os_name: ~\noverwrites: {bootloader_id: ''}\n"), of("{}\n"), of("---\n# only: []\n"), of("")]
         {

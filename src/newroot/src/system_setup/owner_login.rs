@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn the_owner_is_metal_else_cloud_inits_user_else_root() {
+    fn owner_is_metal_cloud_init_user_or_root() {
         let metal = "metal:x:1000:1000::/home/metal:/bin/bash\n";
         let debian = "debian:x:1001:1001::/home/debian:/bin/bash\n";
         for (passwd, cloud, keys, password) in [
@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn the_keys_of_the_allocation_are_the_only_ones() {
+    fn only_keys_of_the_allocation_are_authorized() {
         let (dir, root) = tree(&[
             ("home/me/.ssh/authorized_keys", "ssh-rsa BUILDER\n"),
             ("etc/shadow", "root:*:1:0:99999:7:::\nme:!:1:0:99999:7:::\n"),
@@ -194,14 +194,14 @@ mod tests {
 
     /// The expected hash is the output of `openssl passwd -6 -salt saltstring`.
     #[test]
-    fn passwords_are_hashed_as_crypt_does() {
+    fn password_hash_matches_crypt() {
         let expected =
             "$6$saltstring$svn8UoSVapNtMuq1ukKS4tPQd8iKwSMHWjl/O817G3uBnIFNjnQJuesI68u4OTLiBFdcbYEdFCoEOfaS35inz1";
         assert_eq!(hash_password("Hello world!", "saltstring").unwrap(), expected);
     }
 
     #[test]
-    fn a_password_is_in_no_file_and_each_has_a_salt_of_its_own() {
+    fn password_is_stored_only_as_a_uniquely_salted_hash() {
         let day = NOW.unix_timestamp() / 86_400;
         let mut hashes = Vec::new();
         for (passwd, shadow) in [

@@ -17,9 +17,9 @@ const CONFIG: &str = "/etc/selinux/config";
 const RELABEL: &str = "/.autorelabel";
 
 /// Message with the reason why files are labeled only at the first boot.
-pub(crate) const NO_SETFILES: &str = "the image does not contain setfiles";
+pub(crate) const SETFILES_MISSING: &str = "the image does not contain setfiles";
 
-const DEADLINE: Duration = Duration::from_secs(30 * 60);
+const LABELING_TIMEOUT: Duration = Duration::from_secs(30 * 60);
 
 /// Special filesystems of the chroot, which do not belong to the installed system.
 const EXCLUDED: [&str; 4] = ["/proc", "/sys", "/dev", "/run"];
@@ -65,14 +65,14 @@ pub(crate) fn label_files(
     say: LogSink,
 ) -> Result<()> {
     let contexts = contexts_path(policy);
-    let Some(program) = find_setfiles(root, policy) else { return request_relabeling(root, NO_SETFILES, say) };
+    let Some(program) = find_setfiles(root, policy) else { return request_relabeling(root, SETFILES_MISSING, say) };
     let mut args = vec!["-F", "-m"];
     args.extend(EXCLUDED.iter().flat_map(|path| ["-e", path]));
     args.extend([contexts.as_str(), "/"]);
     // setfiles never descends into other filesystems, so each filesystem is passed as a separate argument.
     let mounts: Vec<String> = mounts.iter().map(|path| escape_pattern(path)).collect();
     args.extend(mounts.iter().map(String::as_str));
-    match run.run_program(&program, &args, DEADLINE) {
+    match run.run_program(&program, &args, LABELING_TIMEOUT) {
         Ok(_) => {
             say("SELinux: files were labeled by the image's setfiles");
             root.remove(RELABEL)
@@ -81,8 +81,8 @@ pub(crate) fn label_files(
     }
 }
 
-/// Labels all files of a tree after its installer has run. Does nothing if the installer requested the labeling at the
-/// first boot.
+/// Labels all files of a tree after the image's installer has run. Does nothing if the installer requested the
+/// labeling at the first boot.
 ///
 /// # Errors
 /// As for [`label_files`].
@@ -107,8 +107,8 @@ pub(crate) fn find_unlabeled(root: &NewRoot, mounts: &[String]) -> Option<Unlabe
     (!mounts.is_empty()).then_some(UnlabeledFilesystems { policy, mounts })
 }
 
-/// New filesystems that are mounted in a system from a raw image. The files of the raw image itself already have
-/// labels.
+/// New filesystems, mounted in the system of a raw image, that have no SELinux labels yet. The files of the raw image
+/// already have labels.
 pub(crate) struct UnlabeledFilesystems {
     policy: String,
     mounts: Vec<String>,
@@ -121,11 +121,11 @@ impl UnlabeledFilesystems {
         let mounts = self.mounts.join(", ");
         let contexts = contexts_path(&self.policy);
         let labeled = match find_setfiles(root, &self.policy) {
-            None => Err(NO_SETFILES.to_owned()),
+            None => Err(SETFILES_MISSING.to_owned()),
             Some(program) => {
                 let paths: Vec<String> = self.mounts.iter().map(|path| escape_pattern(path)).collect();
                 let args = ["-F", "-m", &contexts].into_iter().chain(paths.iter().map(String::as_str));
-                let run = run.run_program(&program, &args.collect::<Vec<_>>(), DEADLINE);
+                let run = run.run_program(&program, &args.collect::<Vec<_>>(), LABELING_TIMEOUT);
                 run.map(drop).map_err(|error| format!("the image's setfiles failed: {error}"))
             }
         };
@@ -171,14 +171,14 @@ pub(crate) fn request_relabeling(root: &NewRoot, why: &str, say: LogSink) -> Res
 
 #[cfg(test)]
 mod tests {
-    use super::super::testing::{Programs, said, tree};
+    use super::super::testing::{Programs, capture_log, tree};
     use super::*;
 
     const ENFORCING: (&str, &str) = ("etc/selinux/config", "# SELINUX=\nSELINUX=enforcing\nSELINUXTYPE=targeted\n");
     const CONTEXTS: (&str, &str) = ("etc/selinux/targeted/contexts/files/file_contexts", "");
 
     #[test]
-    fn the_policy_is_that_of_the_configuration() {
+    fn selinux_policy_is_read_from_the_configuration() {
         for (text, policy) in [
             ("SELINUX=enforcing\nSELINUXTYPE=mls\n", Some("mls")),
             ("SELINUX=Permissive\n", Some("targeted")),
@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn files_are_labeled_before_the_first_boot_by_the_images_setfiles() {
+    fn files_are_labeled_before_the_first_boot_by_setfiles() {
         let (_dir, root) = tree(&[ENFORCING, CONTEXTS, ("usr/sbin/setfiles", ""), (".autorelabel", "")]);
         let command = "/usr/sbin/setfiles -F -m -e /proc -e /sys -e /dev -e /run \
                        /etc/selinux/targeted/contexts/files/file_contexts /";
@@ -201,25 +201,25 @@ mod tests {
         {
             let programs = Programs::saying("");
             let mounts: Vec<String> = mounts.iter().map(|path| (*path).to_owned()).collect();
-            said(|say| label_files(&root, "targeted", &mounts, &programs, say)).0.unwrap();
+            capture_log(|say| label_files(&root, "targeted", &mounts, &programs, say)).0.unwrap();
             assert_eq!(programs.ran(), [format!("{command}{more}")]);
         }
         assert!(!is_relabeling_pending(&root));
     }
 
     #[test]
-    fn a_tree_is_labeled_after_its_installer_unless_that_requested_labels() {
+    fn installed_tree_is_labeled_unless_relabeling_is_pending() {
         let files = [ENFORCING, CONTEXTS, ("usr/sbin/setfiles", ""), (".autorelabel", "")];
         for (files, runs) in [(&files[..3], 1), (&files[..], 0), (&files[1..3], 0)] {
             let (_dir, root) = tree(files);
             let programs = Programs::saying("");
-            said(|say| label_installed_tree(&root, &["/boot".to_owned()], &programs, say)).0.unwrap();
+            capture_log(|say| label_installed_tree(&root, &["/boot".to_owned()], &programs, say)).0.unwrap();
             assert_eq!(programs.ran().len(), runs, "{files:?}");
         }
     }
 
     #[test]
-    fn new_filesystems_beside_a_raw_image_are_labeled() {
+    fn new_filesystems_next_to_a_raw_image_are_labeled() {
         let mounts = ["/srv".to_owned(), "/data".to_owned()];
         let setfiles = ("usr/sbin/setfiles", "");
         let with = |files: &[(&str, &str)]| tree(&[files, &[("srv/x", ""), ("data/x", "")]].concat());
@@ -227,7 +227,7 @@ mod tests {
         let found = find_unlabeled(&root, &mounts).unwrap();
         let programs = Programs::saying("");
         assert_eq!(
-            said(|say| found.label(&root, &programs, say)).1,
+            capture_log(|say| found.label(&root, &programs, say)).1,
             ["SELinux: /srv, /data were labeled by the image's setfiles"]
         );
         assert_eq!(
@@ -236,7 +236,7 @@ mod tests {
         );
         let (_dir, bare) = with(&[ENFORCING]);
         for (root, programs) in [(&root, Programs::failing()), (&bare, Programs::saying(""))] {
-            let lines = said(|say| found.label(root, &programs, say)).1;
+            let lines = capture_log(|say| found.label(root, &programs, say)).1;
             assert!(lines[0].starts_with("WARNING: SELinux: /srv, /data have no labels, because "), "{lines:?}");
         }
         for files in [&[CONTEXTS, setfiles][..], &[ENFORCING, CONTEXTS, setfiles, (".autorelabel", "")]] {
@@ -246,11 +246,11 @@ mod tests {
     }
 
     #[test]
-    fn without_setfiles_files_are_labeled_at_the_first_boot() {
+    fn files_are_labeled_at_the_first_boot_without_setfiles() {
         let setfiles = ("usr/sbin/setfiles", "");
         for files in [&[ENFORCING][..], &[ENFORCING, setfiles], &[ENFORCING, CONTEXTS, setfiles]] {
             let (_dir, root) = tree(files);
-            let (done, lines) = said(|say| label_files(&root, "targeted", &[], &Programs::failing(), say));
+            let (done, lines) = capture_log(|say| label_files(&root, "targeted", &[], &Programs::failing(), say));
             done.unwrap();
             assert!(
                 lines[0].starts_with("SELinux: ") && lines[0].contains("the first boot labels all files"),

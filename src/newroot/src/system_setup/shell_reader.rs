@@ -13,7 +13,7 @@ pub(crate) const UNKNOWN: char = '\0';
 /// Maximum size of a word, in bytes. Assignments such as `A=$A$A` double the size of a value.
 const MAX_WORD: usize = 64 << 10;
 
-/// Maximum total size, in bytes, of the values that are expanded in one text.
+/// Maximum total size, in bytes, of the values that are expanded in one file.
 const MAX_EXPANDED: usize = 1 << 20;
 
 /// Maximum depth of nested expansions such as `${a:-${b:-c}}`.
@@ -214,7 +214,7 @@ impl<'a> ShellReader<'a> {
     }
 }
 
-/// Appends a text, within the size limit of a word.
+/// Appends a string, within the size limit of a word.
 fn push_text(word: &mut String, text: &str) {
     if word.len() + text.len() <= MAX_WORD {
         word.push_str(text);
@@ -234,8 +234,8 @@ fn append_split(words: &mut Vec<ShellWord>, word: &mut ShellWord, value: &str) {
     }
 }
 
-/// Evaluates the assignments of a text in the syntax of sh(1), such as `/etc/default/grub`. Conditions are ignored: all known
-/// distributions use plain assignments.
+/// Evaluates the assignments of a file in the syntax of sh(1), such as `/etc/default/grub`. Conditions are ignored:
+/// all known distributions use plain assignments.
 pub(crate) fn read_assignments(text: &str) -> ShellVariables {
     let mut variables = ShellVariables::new();
     let mut reader = ShellReader::new(text, ShellSyntax::Assignments);
@@ -265,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn words_of_grub_are_read_with_quotes_escapes_and_variables() {
+    fn grub_words_are_parsed_with_quotes_escapes_and_variables() {
         let variables = [("k", "root=LABEL=r  ro "), ("empty", ""), ("x", "a b")];
         for (text, words) in [
             ("linux /k  'a b' \"c $x\" d\\ e # f", &["linux", "/k", "a b", "c a b", "d e"][..]),
@@ -283,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn assignments_are_those_of_sh() {
+    fn assignments_are_parsed_as_by_sh() {
         for (text, value) in [
             ("A=b c", "b"),
             ("A=\"b \\\n  c\"\n", "b   c"),
@@ -303,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn hostile_text_is_read_within_bounds() {
+    fn hostile_text_is_parsed_within_limits() {
         let doubled = format!("A=aaaaaaaa\n{}", "A=$A$A\n".repeat(64));
         assert!(read_assignments(&doubled)["A"].len() <= 2 * MAX_WORD);
         let nested = format!("A={}x", "${B:-".repeat(100_000));

@@ -35,14 +35,14 @@ pub(crate) fn disable_entries(root: &NewRoot, say: LogSink) -> Result<()> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::testing::{said, tree};
+    use super::super::testing::{capture_log, tree};
     use super::*;
 
     #[test]
-    fn what_another_machine_had_is_not_waited_for() {
+    fn crypttab_entries_of_another_machine_are_disabled() {
         let own = "# <target> <source>\n\nroot UUID=1 none luks\n  swap /dev/sda3 /dev/urandom swap\n";
         let (_dir, root) = tree(&[("etc/crypttab", own)]);
-        let (forgotten, lines) = said(|say| disable_entries(&root, say));
+        let (forgotten, lines) = capture_log(|say| disable_entries(&root, say));
         forgotten.unwrap();
         assert_eq!(
             lines,
@@ -55,7 +55,7 @@ mod tests {
         // A file whose entries are already comments, and a missing file, are neither written nor logged.
         for files in [&[("etc/crypttab", expected)][..], &[]] {
             let (_dir, root) = tree(files);
-            let (forgotten, lines) = said(|say| disable_entries(&root, say));
+            let (forgotten, lines) = capture_log(|say| disable_entries(&root, say));
             forgotten.unwrap();
             assert_eq!((lines, root.path_exists(CRYPTTAB)), (Vec::<String>::new(), !files.is_empty()));
         }

@@ -25,7 +25,7 @@ pub(crate) fn names(root: &NewRoot, directory: &str) -> Vec<String> {
 }
 
 /// Returns the result of `run`, and the messages it logged.
-pub(crate) fn said<T>(run: impl FnOnce(&(dyn Fn(&str) + Sync)) -> T) -> (T, Vec<String>) {
+pub(crate) fn capture_log<T>(run: impl FnOnce(&(dyn Fn(&str) + Sync)) -> T) -> (T, Vec<String>) {
     let lines = Mutex::new(Vec::new());
     let result = run(&|line| lines.lock().unwrap().push(line.to_owned()));
     (result, lines.into_inner().unwrap())

@@ -1,6 +1,6 @@
 //! Selection of the finisher, and finished trees and raw images.
 
-use super::testing::{names, said, tree as made};
+use super::testing::{capture_log, names, tree as made};
 use super::*;
 use crate::testing;
 use model::allocation::Allocation;
@@ -36,13 +36,13 @@ fn finishing(way: FinisherChoice) -> FinishInputs {
 fn owned(root: &NewRoot, finishing: &FinishInputs) -> Vec<String> {
     let (distribution, overrides) = (Distribution::detect(root), OsInstallerSettings::read_settings(root).unwrap());
     let tree = TargetProperties { distribution: &distribution, overrides: &overrides, root_uuid: "r-uuid" };
-    let (done, lines) = said(|say| apply_settings(root, finishing, &tree, None, NOW, say));
+    let (done, lines) = capture_log(|say| apply_settings(root, finishing, &tree, None, NOW, say));
     assert_eq!(done.unwrap(), None);
     lines
 }
 
 #[test]
-fn who_finishes_follows_from_the_way_and_from_the_image() {
+fn finisher_depends_on_setting_and_image() {
     let (go, os) = (("install-go", ""), ("usr/bin/os-installer", ""));
     for (files, way, who) in [
         (&[][..], FinisherChoice::Auto, Some(Finisher::Builtin)),
@@ -62,7 +62,7 @@ fn who_finishes_follows_from_the_way_and_from_the_image() {
 }
 
 #[test]
-fn a_tree_without_an_installer_becomes_the_owners() {
+fn tree_without_installer_is_configured_for_the_owner() {
     let (_dir, root) = made(&[
         ("etc/os-release", "ID=debian\nVERSION_ID=\"13\"\n"),
         ("etc/passwd", "root:x:0:0:root:/root:/bin/bash\n"),
@@ -115,7 +115,7 @@ fn of_metal_stack() -> FinishInputs {
 }
 
 #[test]
-fn a_tree_for_os_installer_is_finished_as_that_would_do_it() {
+fn tree_for_os_installer_is_finished_like_os_installer() {
     let (_dir, root) = metal_tree("os_name: ubuntu\noverwrites: {bootloader_id: metal-own}\n");
     let lines = owned(&root, &of_metal_stack());
     assert_eq!(lines[0], "user metal was created with group sudo");
@@ -144,7 +144,7 @@ fn a_tree_for_os_installer_is_finished_as_that_would_do_it() {
 }
 
 #[test]
-fn what_a_tree_for_os_installer_leaves_out_is_left_out_and_said() {
+fn tasks_that_os_installer_yaml_disables_are_skipped() {
     let (_dir, root) = metal_tree("only: [write hostname, write /etc/hosts]\nexcept: [write /etc/hosts]\n");
     let lines = owned(&root, &of_metal_stack());
     assert!(
@@ -180,7 +180,7 @@ fn what_a_tree_for_os_installer_leaves_out_is_left_out_and_said() {
 }
 
 #[test]
-fn an_unknown_tree_is_the_owners_with_warnings() {
+fn unknown_tree_is_configured_with_warnings() {
     let (_dir, root) = made(&[("etc/selinux/config", "# SELINUX=\nSELINUX=enforcing\n")]);
     let mut finishing = finishing(FinisherChoice::Builtin);
     finishing.files.assigned.allocation.console_password.clear();
@@ -192,7 +192,7 @@ fn an_unknown_tree_is_the_owners_with_warnings() {
 
 /// A raw image may have a `/boot` that the layout does not list and that is therefore not mounted.
 #[test]
-fn a_raw_image_that_requests_labels_is_labeled_at_its_first_boot() {
+fn raw_image_with_pending_relabeling_is_labeled_later() {
     let (_dir, root) = made(&[
         ("etc/selinux/config", "SELINUX=enforcing\n"),
         ("etc/selinux/targeted/contexts/files/file_contexts", ""),
@@ -208,7 +208,7 @@ fn a_raw_image_that_requests_labels_is_labeled_at_its_first_boot() {
 }
 
 #[test]
-fn a_tree_that_cannot_boot_is_left_as_it_is() {
+fn unbootable_tree_is_not_changed() {
     let init = ("sbin/init", "");
     let modules = ("usr/lib/modules/6.1/modules.dep", "");
     let kernel = ("boot/vmlinuz-6.1", "MZ");
@@ -234,7 +234,7 @@ fn a_tree_that_cannot_boot_is_left_as_it_is() {
         ),
     ] {
         let (_dir, root) = made(files);
-        let (done, lines) = said(|say| finish_tree(&root, finishing, "1", NOW, say));
+        let (done, lines) = capture_log(|say| finish_tree(&root, finishing, "1", NOW, say));
         let error = done.unwrap_err().to_string();
         assert!(error.contains(says), "{error}");
         assert!(lines.len() == 1 && lines[0].starts_with("WARNING: cannot read /etc/os-release"), "{lines:?}");
@@ -243,23 +243,23 @@ fn a_tree_that_cannot_boot_is_left_as_it_is() {
 }
 
 #[test]
-fn nothing_is_written_where_nobody_finishes() {
+fn nothing_is_written_without_a_finisher() {
     for (way, raw_too) in [(FinisherChoice::None, true), (FinisherChoice::Auto, false)] {
         let (dir, root) = made(&[("etc/hostname", "builder\n")]);
-        let (done, lines) = said(|say| finish_raw_image(&root, &finishing(way), "1", NOW, say));
+        let (done, lines) = capture_log(|say| finish_raw_image(&root, &finishing(way), "1", NOW, say));
         assert_eq!((done.unwrap(), lines.len()), (BootRecord::Unknown, 1));
         if raw_too {
-            said(|say| finish_tree(&root, &finishing(way), "1", NOW, say)).0.unwrap();
+            capture_log(|say| finish_tree(&root, &finishing(way), "1", NOW, say)).0.unwrap();
         }
         assert_eq!(root.read_text("/etc/hostname").unwrap(), "builder\n");
         assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1);
     }
     // For an image with cloud-init, only the seed is written, which cloud-init finds by itself.
     let (_dir, root) = made(&[("usr/bin/cloud-init", "")]);
-    said(|say| finish_raw_image(&root, &finishing(FinisherChoice::Auto), "1", NOW, say)).0.unwrap();
+    capture_log(|say| finish_raw_image(&root, &finishing(FinisherChoice::Auto), "1", NOW, say)).0.unwrap();
     assert!(root.path_exists("/var/lib/cloud/seed/nocloud/meta-data") && !root.path_exists("/etc/hostname"));
     let (_dir, root) = made(&[("etc/os-release", "ID=debian\n"), ("etc/passwd", "root:x:0:0::/root:/bin/sh\n")]);
-    said(|say| finish_raw_image(&root, &finishing(FinisherChoice::Builtin), "1", NOW, say)).0.unwrap();
+    capture_log(|say| finish_raw_image(&root, &finishing(FinisherChoice::Builtin), "1", NOW, say)).0.unwrap();
     assert!(root.path_exists("/etc/hostname") && !root.path_exists("/etc/fstab"));
 }
 
@@ -284,7 +284,7 @@ fn volume_groups_of_the_layout_are_visible_in_raw_images() {
         let mut finishing = finishing(way);
         finishing.files.assigned.allocation.console_password.clear();
         finishing.groups = groups.iter().map(|name| (*name).to_owned()).collect();
-        let (done, lines) = said(|say| finish_raw_image(&root, &finishing, "1", NOW, say));
+        let (done, lines) = capture_log(|say| finish_raw_image(&root, &finishing, "1", NOW, say));
         done.unwrap();
         assert_eq!(root.path_exists(path), !is_removed, "{way:?}");
         let warned = lines.iter().any(|line| line.ends_with("lvm.conf sets filter: LVM may ignore vg"));
@@ -294,7 +294,7 @@ fn volume_groups_of_the_layout_are_visible_in_raw_images() {
 
 #[test]
 #[ignore = "needs root and loop devices"]
-fn loop_programs_of_the_tree_make_host_keys_and_carry_out_user_data() {
+fn loop_programs_of_the_tree_apply_keys_and_user_data() {
     let (_dir, root) = testing::busybox();
     testing::script(&root, "usr/sbin/sshd", "exit 1");
     testing::script(&root, "usr/bin/ssh-keygen", "test \"$*\" = -A && echo key > /etc/ssh/ssh_host_ed25519_key");
@@ -316,9 +316,9 @@ fn loop_programs_of_the_tree_make_host_keys_and_carry_out_user_data() {
     let mut finishing = finishing(FinisherChoice::Auto);
     finishing.files.assigned.allocation.console_password.clear();
     finishing.files.assigned.allocation.user_data = "{\"ignition\": {}}".into();
-    let (done, lines) = said(|say| finish_tree(&root, &finishing, "1", NOW, say));
+    let (done, lines) = capture_log(|say| finish_tree(&root, &finishing, "1", NOW, say));
     assert_eq!(lines[0], "debian: the image does not contain an installer, so drophammer configures the system");
-    let BootRecord::Made(BootSetup { info, entries }) = done.unwrap() else { panic!("{lines:?}") };
+    let BootRecord::Created(BootSetup { info, entries }) = done.unwrap() else { panic!("{lines:?}") };
     assert_eq!((info.kernel.as_str(), info.cmdline.as_str()), ("/boot/vmlinuz-6.1", "root=UUID=1 ro"));
     assert_eq!((entries.len(), entries[0].loader.as_str()), (1, r"\EFI\debian\vmlinuz-6.1"));
     assert_eq!(root.read_text("/boot/efi/EFI/debian/vmlinuz-6.1").unwrap(), "MZ kernel");
@@ -353,7 +353,7 @@ fn loop_files_are_labeled_after_the_installer() {
             root.write_file(path, 0o644, text.as_bytes()).unwrap();
         }
         let inputs = FinishInputs { new_mounts: vec!["/srv".to_owned()], ..finishing(FinisherChoice::Auto) };
-        let (done, lines) = said(|say| match is_raw {
+        let (done, lines) = capture_log(|say| match is_raw {
             true => finish_raw_image(&root, &inputs, "1", NOW, say),
             false => finish_tree(&root, &inputs, "1", NOW, say),
         });
@@ -362,16 +362,16 @@ fn loop_files_are_labeled_after_the_installer() {
     }
 }
 
-/// cloud-init would prefer the network in its own files to that of the seed.
+/// cloud-init would prefer the network settings in its own files to the network settings of the seed.
 #[test]
-fn a_described_network_is_not_overridden_by_files_of_a_raw_image() {
+fn described_network_is_not_overridden_by_a_raw_image() {
     let network = serde_json::json!({"version": 2, "ethernets": {"eth0": {"dhcp4": true}}});
     let described = RequestedNetwork::Described(netconfig::NetworkConfig::parse(&network).unwrap());
     let settings = "etc/cloud/cloud.cfg.d/50-installer.cfg";
     for (network, expected) in [(described, ""), (RequestedNetwork::Unsaid, "network: {config: disabled}\n")] {
         let (_dir, root) = made(&[("usr/bin/cloud-init", ""), (settings, "network: {config: disabled}\n")]);
         let inputs = FinishInputs { network, ..finishing(FinisherChoice::Auto) };
-        said(|say| finish_raw_image(&root, &inputs, "1", NOW, say)).0.unwrap();
+        capture_log(|say| finish_raw_image(&root, &inputs, "1", NOW, say)).0.unwrap();
         assert_eq!(root.read_text(&format!("/{settings}")).unwrap(), expected);
     }
 }

@@ -182,7 +182,7 @@ fn is_for_ignition(user_data: &[u8]) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::system_setup::testing::{Programs, said, tree};
+    use crate::system_setup::testing::{Programs, capture_log, tree};
     use model::allocation::{Allocation, OrderedReinstall};
     use operations::PlanAssignment;
 
@@ -199,10 +199,10 @@ mod tests {
     }
 
     #[test]
-    fn cloud_init_gets_a_seed_that_is_yaml() {
+    fn cloud_init_gets_a_valid_seed() {
         let (_dir, root) = tree(&[("usr/bin/cloud-init", "")]);
         let (written, lines) =
-            said(|say| write_cloud_init_seed(&root, &files(), b"#cloud-config\npackages: [htop]\n", say));
+            capture_log(|say| write_cloud_init_seed(&root, &files(), b"#cloud-config\npackages: [htop]\n", say));
         written.unwrap();
         assert_eq!(lines, ["the cloud-init seed was written to /var/lib/cloud/seed/nocloud"]);
         let meta = root.read_text("/var/lib/cloud/seed/nocloud/meta-data").unwrap();
@@ -223,21 +223,21 @@ mod tests {
     }
 
     #[test]
-    fn a_seed_without_user_data_is_there_and_says_nothing() {
+    fn seed_without_user_data_has_an_empty_cloud_config() {
         for data in [b"".as_slice(), IGN] {
             let (_dir, root) = tree(&[("usr/bin/cloud-init", ""), ("etc/cloud/cloud-init.disabled", "")]);
-            let (written, lines) = said(|say| write_cloud_init_seed(&root, &files(), data, say));
+            let (written, lines) = capture_log(|say| write_cloud_init_seed(&root, &files(), data, say));
             written.unwrap();
             assert_eq!(root.read_text(&format!("{SEED}/user-data")).unwrap(), "#cloud-config\n{}\n");
             assert!(lines[0].starts_with("WARNING: the image contains /etc/cloud/cloud-init.disabled"), "{lines:?}");
         }
         let (_dir, root) = tree(&[]);
-        said(|say| write_cloud_init_seed(&root, &files(), b"x", say)).0.unwrap();
+        capture_log(|say| write_cloud_init_seed(&root, &files(), b"x", say)).0.unwrap();
         assert!(!root.path_exists("/var"));
     }
 
     #[test]
-    fn cloud_inits_own_user_is_read_from_its_settings() {
+    fn default_user_of_cloud_init_is_read() {
         let cloud_init = ("usr/bin/cloud-init", "");
         let settings = "users: [default]\nsystem_info:\n  distro: debian\n  default_user:\n    name: debian\n";
         for (files, expected) in [
@@ -253,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn user_data_that_nobody_reads_are_said() {
+    fn unread_user_data_cause_a_warning() {
         let (cloud_init, ignition_there) = (("usr/bin/cloud-init", ""), ("usr/bin/ignition", ""));
         for (files, data, program, warning) in [
             (&[][..], b"".as_slice(), None, ""),
@@ -264,7 +264,7 @@ mod tests {
             (&[cloud_init, ignition_there], IGN, Some("/usr/bin/ignition"), ""),
         ] {
             let (_dir, root) = tree(files);
-            let (found, lines) = said(|say| find_ignition(&root, data, say));
+            let (found, lines) = capture_log(|say| find_ignition(&root, data, say));
             assert_eq!(found, program);
             assert_eq!(lines.is_empty(), warning.is_empty(), "{lines:?}");
             assert!(lines.iter().all(|line| line.starts_with(warning)), "{lines:?}");
@@ -272,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn ignition_is_run_as_its_version_wants_it() {
+    fn ignition_arguments_depend_on_its_version() {
         for (version, expected) in [
             ("Ignition 0.36.2\n", &["-version", "-oem file -stage files -log-to-stdout"][..]),
             (
@@ -286,7 +286,7 @@ mod tests {
         ] {
             let (_dir, root) = tree(&[]);
             let programs = Programs::saying(version);
-            let (ran, lines) = said(|say| run_ignition(&root, "/usr/bin/ignition", IGN, &programs, say));
+            let (ran, lines) = capture_log(|say| run_ignition(&root, "/usr/bin/ignition", IGN, &programs, say));
             ran.unwrap();
             assert_eq!(lines, ["Ignition applied the user data"]);
             let expected: Vec<String> = expected.iter().map(|args| format!("/usr/bin/ignition {args}")).collect();
@@ -296,11 +296,11 @@ mod tests {
         let services = "enable own.service\n# more\ndisable apt-daily.timer\n";
         let (_dir, root) = tree(&[("etc/systemd/system-preset/20-ignition.preset", services)]);
         let programs = Programs::saying("Ignition 2.15.0\n");
-        said(|say| run_ignition(&root, "/usr/bin/ignition", IGN, &programs, say)).0.unwrap();
+        capture_log(|say| run_ignition(&root, "/usr/bin/ignition", IGN, &programs, say)).0.unwrap();
         assert_eq!(programs.ran().last().unwrap(), "systemctl preset own.service apt-daily.timer");
 
         let (_dir, root) = tree(&[]);
-        let (ran, lines) = said(|say| run_ignition(&root, "/usr/bin/ignition", IGN, &Programs::failing(), say));
+        let (ran, lines) = capture_log(|say| run_ignition(&root, "/usr/bin/ignition", IGN, &Programs::failing(), say));
         ran.unwrap();
         assert!(lines[0].starts_with("WARNING: Ignition failed to apply the user data: "), "{lines:?}");
     }

@@ -43,41 +43,41 @@ fn refused_tokens() -> Vec<(&'static str, Value, Value, &'static str)> {
     let with = |name: &'static str, changed: Value, why: &'static str| (name, changed, Value::Null, why);
     let head = |name: &'static str, changed: Value, why: &'static str| (name, Value::Null, changed, why);
     vec![
-        with("expired", json!({"exp": now() - 61}), "it has expired"),
-        with("without expiry", json!({"exp": null}), "it lacks the claim exp"),
-        with("expiry as text", json!({"exp": "2100-01-01"}), "it lacks the claim exp"),
-        with("not valid yet", json!({"nbf": now() + 120}), "it is not valid yet"),
-        with("issued in the future", json!({"iat": now() + 120}), "it was issued in the future"),
+        with("expired", json!({"exp": now() - 61}), "the token has expired"),
+        with("without expiry", json!({"exp": null}), "the token lacks the claim exp"),
+        with("expiry as text", json!({"exp": "2100-01-01"}), "the token lacks the claim exp"),
+        with("not valid yet", json!({"nbf": now() + 120}), "the token is not valid yet"),
+        with("issued in the future", json!({"iat": now() + 120}), "the token was issued in the future"),
         with("issued long ago", json!({"iat": now() - 700}), "more than 10 minutes ago"),
-        with("without time of issue", json!({"iat": null}), "it lacks the claim iat"),
+        with("without time of issue", json!({"iat": null}), "the token lacks the claim iat"),
         with("other issuer", json!({"iss": "https://evil.example.org"}), "issued by another identity provider"),
         with("issuer with slash", json!({"iss": "http://127.0.0.1/"}), "issued by another identity provider"),
-        with("without issuer", json!({"iss": null}), "it lacks the claim iss"),
-        with("other audience", json!({"aud": "grafana"}), "it was issued to another client"),
-        with("other audiences", json!({"aud": ["grafana", "vault"]}), "it was issued to another client"),
-        with("without audience", json!({"aud": null}), "it lacks the claim aud"),
-        with("empty audiences", json!({"aud": []}), "it was issued to another client"),
+        with("without issuer", json!({"iss": null}), "the token lacks the claim iss"),
+        with("other audience", json!({"aud": "grafana"}), "the token was issued to another client"),
+        with("other audiences", json!({"aud": ["grafana", "vault"]}), "the token was issued to another client"),
+        with("without audience", json!({"aud": null}), "the token lacks the claim aud"),
+        with("empty audiences", json!({"aud": []}), "the token was issued to another client"),
         with("several audiences", json!({"aud": [CLIENT, "grafana"]}), "several audiences, but no authorized party"),
-        with("other party", json!({"aud": [CLIENT, "g"], "azp": "g"}), "it was issued to another client"),
-        with("other party alone", json!({"azp": "grafana"}), "it was issued to another client"),
-        with("without subject", json!({"sub": null}), "it lacks the claim sub"),
-        with("empty subject", json!({"sub": ""}), "its claim sub is empty or too long"),
-        with("number as subject", json!({"sub": 7}), "it lacks the claim sub"),
-        with("other nonce", json!({"nonce": "nonce-2"}), "its nonce is not that of this login"),
-        with("without nonce", json!({"nonce": null}), "its nonce is not that of this login"),
-        with("nonce in a list", json!({"nonce": [NONCE]}), "its nonce is not that of this login"),
-        with("groups as numbers", json!({"groups": [1]}), "its groups are not text"),
-        with("groups as object", json!({"groups": {"admins": true}}), "its groups are not a list"),
-        head("unsigned", json!({"alg": "none"}), "its algorithm is not accepted"),
-        head("unsigned, capitals", json!({"alg": "None"}), "its algorithm is not accepted"),
-        head("HS256 with the public key", json!({"alg": "HS256"}), "its algorithm HS256 is not accepted"),
-        head("RS512", json!({"alg": "RS512"}), "its algorithm RS512 is not accepted"),
-        head("another algorithm of the key", json!({"alg": "PS256"}), "its signature is invalid"),
+        with("other party", json!({"aud": [CLIENT, "g"], "azp": "g"}), "the token was issued to another client"),
+        with("other party alone", json!({"azp": "grafana"}), "the token was issued to another client"),
+        with("without subject", json!({"sub": null}), "the token lacks the claim sub"),
+        with("empty subject", json!({"sub": ""}), "the token's claim sub is empty or too long"),
+        with("number as subject", json!({"sub": 7}), "the token lacks the claim sub"),
+        with("other nonce", json!({"nonce": "nonce-2"}), "the token's nonce is not that of this login"),
+        with("without nonce", json!({"nonce": null}), "the token's nonce is not that of this login"),
+        with("nonce in a list", json!({"nonce": [NONCE]}), "the token's nonce is not that of this login"),
+        with("groups as numbers", json!({"groups": [1]}), "the token's groups are not text"),
+        with("groups as object", json!({"groups": {"admins": true}}), "the token's groups are not a list"),
+        head("unsigned", json!({"alg": "none"}), "the token's algorithm is not accepted"),
+        head("unsigned, capitals", json!({"alg": "None"}), "the token's algorithm is not accepted"),
+        head("HS256 with the public key", json!({"alg": "HS256"}), "the token's algorithm HS256 is not accepted"),
+        head("RS512", json!({"alg": "RS512"}), "the token's algorithm RS512 is not accepted"),
+        head("another algorithm of the key", json!({"alg": "PS256"}), "the token's signature is invalid"),
         head("algorithm of another key", json!({"alg": "ES256"}), "not signed with a key of the identity provider"),
         head("unknown key", json!({"kid": "other"}), "not signed with a key of the identity provider"),
-        head("access token", json!({"typ": "at+jwt"}), "its type is not that of an ID token"),
-        head("critical extension", json!({"crit": ["x"], "x": 1}), "it is not a valid JSON Web Token"),
-        head("unencoded payload", json!({"b64": false}), "it is not a valid JSON Web Token"),
+        head("access token", json!({"typ": "at+jwt"}), "the token's type is not that of an ID token"),
+        head("critical extension", json!({"crit": ["x"], "x": 1}), "the token is not a valid JSON Web Token"),
+        head("unencoded payload", json!({"b64": false}), "the token is not a valid JSON Web Token"),
     ]
 }
 
@@ -140,7 +140,7 @@ fn a_token_of_another_login_is_refused() {
     let why = verify(&provider, &of_page, None).unwrap_err();
     assert!(why.contains("it was issued for a login at a web page"), "{why}");
     let of_device = provider.issue_token(None);
-    assert!(verify(&provider, &of_device, Some(NONCE)).unwrap_err().contains("its nonce"));
+    assert!(verify(&provider, &of_device, Some(NONCE)).unwrap_err().contains("the token's nonce"));
 }
 
 #[test]
@@ -172,7 +172,7 @@ fn unusable_keys_of_a_set_are_ignored() {
 }
 
 #[test]
-fn the_name_is_that_of_the_first_trusted_claim() {
+fn user_name_is_the_first_trusted_claim() {
     let provider = TestProvider::start();
     for (claims, expected) in [
         (json!({}), Some("ann")),
@@ -189,7 +189,7 @@ fn the_name_is_that_of_the_first_trusted_claim() {
 }
 
 #[test]
-fn one_token_has_the_same_marks_with_every_form_of_its_signature() {
+fn token_marks_are_independent_of_the_signature() {
     let provider = TestProvider::start();
     provider.behavior().claims = json!({"jti": null});
     let (one, other) = (provider.issue_token(None), {

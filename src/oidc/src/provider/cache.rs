@@ -1,12 +1,12 @@
-//! Cache of a document of the identity provider. Requests for the document are not sent concurrently.
+//! Cache of one document of the identity provider. At most one request for the document is sent at a time.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::sync::Mutex;
 
-/// Time after a failed request during which no further request is sent, and minimum time between requests that unknown
-/// keys cause.
-pub(super) const PAUSE: Duration = Duration::from_secs(10);
+/// Time after a failed request during which no further request is sent. It is also the minimum time between requests
+/// that tokens with unknown keys trigger.
+pub(super) const REQUEST_INTERVAL: Duration = Duration::from_secs(10);
 
 #[derive(Debug)]
 pub(super) struct FetchCache<T> {
@@ -41,8 +41,8 @@ impl<T> FetchCache<T> {
         state.fetch_document(self.pause, fetch).await
     }
 
-    /// Fetches the document again, unless another caller has replaced `outdated` meanwhile. A document that was fetched
-    /// moments ago is returned unchanged.
+    /// Fetches the document again, unless it was fetched moments ago, or another caller has already replaced
+    /// `outdated`.
     ///
     /// # Errors
     /// Returns the reason why the document cannot be fetched.

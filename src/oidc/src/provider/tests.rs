@@ -73,12 +73,12 @@ async fn the_code_is_bound_to_the_verifier_and_the_callback() {
     let callback = authorize(&provider, &client, &cookie()).await;
     let why = client.complete_login(&query(&callback), &cookie(), "http://other/oidc/callback").await.unwrap_err();
     assert!(why.to_string().contains("invalid_grant"), "{why}");
-    // A token of another login: the provider returns one with another nonce.
+    // The provider returns a token with another nonce, as if it belonged to another login.
     let callback = authorize(&provider, &client, &cookie()).await;
     let injected = provider.issue_token(Some("another"));
     provider.behavior().token = Some(injected);
     let why = client.complete_login(&query(&callback), &cookie(), CALLBACK).await.unwrap_err();
-    assert!(why.to_string().contains("its nonce is not that of this login"), "{why}");
+    assert!(why.to_string().contains("the token's nonce is not that of this login"), "{why}");
 }
 
 #[tokio::test]
@@ -100,7 +100,7 @@ async fn the_client_authenticates_as_the_provider_supports() {
 }
 
 #[tokio::test]
-async fn a_new_key_of_the_provider_is_fetched_at_a_limited_rate() {
+async fn new_provider_keys_are_fetched_at_a_limited_rate() {
     let provider = TestProvider::start();
     let client = client(&provider, "");
     let expected = TokenExpectation { client: crate::testing::CLIENT, nonce: None };
@@ -122,7 +122,7 @@ async fn a_new_key_of_the_provider_is_fetched_at_a_limited_rate() {
 async fn an_unusable_provider_is_reported() {
     let unused = TestProvider::start();
     for (metadata, expected) in [
-        (json!({"issuer": "http://127.0.0.1:1"}), "specify the issuer exactly as the provider does"),
+        (json!({"issuer": "http://127.0.0.1:1"}), "specify the issuer exactly as the provider reports it"),
         (json!({"jwks_uri": "http://example.org/jwks"}), "must begin with https://"),
         (json!({"device_authorization_endpoint": "ftp://127.0.0.1/"}), "must begin with https://"),
         (json!({"token_endpoint": null}), "cannot parse the response"),
@@ -145,7 +145,7 @@ async fn an_unusable_provider_is_reported() {
 }
 
 #[tokio::test]
-async fn a_provider_with_a_private_authority_is_trusted_only_with_its_certificate() {
+async fn private_ca_of_provider_requires_its_certificate() {
     let provider = TestProvider::start_tls();
     client(&provider, "ca_file: ca.pem\n").fetch_metadata().await.unwrap();
     let fault = client(&provider, "").fetch_metadata().await.unwrap_err();

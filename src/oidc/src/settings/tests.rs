@@ -16,7 +16,7 @@ fn parse(text: &str) -> std::result::Result<OidcSettings, String> {
 }
 
 #[test]
-fn a_short_file_has_sensible_defaults() {
+fn omitted_settings_have_defaults() {
     let settings = parse(GOOD).unwrap();
     assert_eq!((settings.label.as_str(), settings.cli_client_id.as_str()), ("id.example.org", "drophammer"));
     assert_eq!(settings.user_claims, USER_CLAIMS);
@@ -59,7 +59,7 @@ fn an_invalid_file_is_refused_with_position_and_remedy() {
         ("roles:", "session_hours: 0\nroles:", "specify 1 to 12"),
         ("roles:", "scopes: ['a b']\nroles:", "scopes: \"a b\""),
         ("roles:", "client_secret_file: none\nroles:", "client_secret_file: "),
-        ("roles:", "client_secret_file: empty\nroles:", "is empty; write the client secret"),
+        ("roles:", "client_secret_file: empty\nroles:", "is empty; write the provider's client secret"),
         ("roles:", "ca_file: secret\nroles:", "contains no certificate in PEM format"),
         ("roles:", "redirect_url: https://h/x\nroles:", "must end with /oidc/callback"),
         ("roles:", "redirect_url: http://h/oidc/callback\nroles:", "must begin with https://"),

@@ -1,13 +1,13 @@
-//! Comparison of the disks of a plan with those of the approved plan.
+//! Comparison of a plan's disks with those of the approved plan.
 
 use super::pair_by_key;
 use crate::DiskVerdict;
 use crate::approval_summary::ApprovedDisk;
 use std::collections::BTreeSet;
 
-/// Endings of lines that describe a device without recognized content. After an attempt was started, such a line may
+/// Endings of lines that describe a device without recognized content. If an attempt was started, such a line may
 /// differ from the approved one, because the attempt may have created an object on the device.
-const NOTHING_YET: [&str; 2] = [" blank", " data of no known kind"];
+const UNRECOGNIZED_CONTENT_ENDINGS: [&str; 2] = [" blank", " data of no known kind"];
 
 /// Returns one line for each disk that differs from the approved plan, with its approved state and its present state.
 pub(super) fn find_differences(approved: &[ApprovedDisk], found: &[ApprovedDisk], has_begun: bool) -> Vec<String> {
@@ -19,8 +19,8 @@ pub(super) fn find_differences(approved: &[ApprovedDisk], found: &[ApprovedDisk]
     pairs.filter_map(|(_, (then, now))| find_difference(&then, &now, has_begun)).collect()
 }
 
-/// Compares each approved disk with the present disk that has the same key. If several disks have the same key, they
-/// are compared in order.
+/// Compares the approved disks with the present disks that have the same key. If several disks share the key, they
+/// are compared pairwise in their order.
 fn find_difference(then: &[&ApprovedDisk], now: &[&ApprovedDisk], has_begun: bool) -> Option<String> {
     let name = then.first().or(now.first())?.name();
     let is_milder = |then: &ApprovedDisk, now: &ApprovedDisk| {
@@ -60,11 +60,11 @@ fn compare_disk(name: &str, then: &ApprovedDisk, now: &ApprovedDisk, has_begun: 
         ));
     }
     let (Some(before), Some(after)) = (&then.contents, &now.contents) else { return None };
-    // A started attempt may have erased the disks that the plan wipes, and created filesystems on preserved disks.
+    // A started attempt may already have erased disks that the plan wipes, and created filesystems on preserved disks.
     if has_begun && then.verdict != DiskVerdict::Keep {
         return None;
     }
-    let may_change = |line: &str| has_begun && NOTHING_YET.iter().any(|end| line.ends_with(end));
+    let may_change = |line: &str| has_begun && UNRECOGNIZED_CONTENT_ENDINGS.iter().any(|end| line.ends_with(end));
     let known = |lines: &'_ [String]| -> BTreeSet<String> { lines.iter().cloned().collect() };
     let (then, now) = (known(before), known(after));
     let gone: Vec<&str> = before.iter().filter(|line| !now.contains(*line)).map(String::as_str).collect();

@@ -25,8 +25,8 @@ impl ApprovedDisk {
         }
     }
 
-    /// Returns the fields that identify the disk among the disks of the machine. The kernel name `device` is included
-    /// only if the disk does not have a unique identifier.
+    /// Returns the fields that distinguish the disk from the other disks of the machine. `device` and the slot are
+    /// included only if no serial number or WWN identifies the disk uniquely.
     pub(super) fn identify_disk(device: &str, disk: &InventoryDisk, identifiers: &UniqueIdentifiers) -> ApprovedDisk {
         let is_identified =
             if disk.serial.trim().is_empty() { identifiers.has_wwn(disk) } else { identifiers.has_serial(disk) };
@@ -42,7 +42,7 @@ impl ApprovedDisk {
         }
     }
 
-    /// Returns whether this verdict was made for the given disk of the inventory.
+    /// Returns whether this verdict applies to the given disk of the inventory: all identifying fields must be equal.
     pub(crate) fn is_about(&self, disk: &InventoryDisk, identifiers: &UniqueIdentifiers) -> bool {
         if self.size_bytes != disk.size_bytes {
             return false;
@@ -72,7 +72,7 @@ impl ApprovedDisk {
     }
 }
 
-/// Returns the text without terminal control characters. A control plane stores texts in the same form.
+/// Returns the text without terminal control characters. A control plane stores strings in the same form.
 fn sanitize(text: &str) -> String {
     replace_hidden(text).trim().to_owned()
 }
@@ -87,8 +87,8 @@ fn describe_partitions(listed: &layout::DiskSpec) -> Vec<String> {
     of_table.chain(image).collect()
 }
 
-/// Describes the content of a disk. Users, used bytes and kernel names are omitted, because they can change without a
-/// write by the agent. The returned texts are part of the format of the approval summary.
+/// Describes the content of a disk. The description omits users, used bytes and kernel names, because they can change
+/// without a write by the agent. The returned strings are part of the format of the approval summary.
 fn describe_contents(disk: &InventoryDisk) -> Vec<String> {
     let mut lines = Vec::new();
     if let Some(table) = &disk.table {
@@ -128,7 +128,7 @@ fn describe_signature(signature: &DeviceSignature) -> String {
 /// Common prefix of the paths of all disks.
 const PATHS: &str = "/dev/";
 
-/// Names of disks by path. In texts, the paths are replaced by these names.
+/// Names of disks by path. In descriptions, the paths are replaced by these names.
 pub(super) struct DiskNames<'a> {
     names: BTreeMap<&'a str, String>,
     /// Lengths of the paths in descending order, so that `/dev/sdaa` is looked up before its prefix `/dev/sda`.
@@ -145,8 +145,8 @@ impl<'a> DiskNames<'a> {
     }
 
     /// Describes an object that loses members. Its disks are named by their identifiers instead of their paths.
-    pub(super) fn describe(&self, torn: &TornObject) -> String {
-        let (mut text, mut rest) = (String::new(), torn.whole.as_str());
+    pub(super) fn describe(&self, dismantled: &TornObject) -> String {
+        let (mut text, mut rest) = (String::new(), dismantled.whole.as_str());
         while let Some((before, after)) = rest.find(PATHS).map(|at| rest.split_at(at)) {
             text += before;
             let starts = |length: &usize| after.get(..*length).and_then(|path| self.names.get_key_value(path));

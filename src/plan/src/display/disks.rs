@@ -51,7 +51,7 @@ fn disk_row(disk: &DiskPlan) -> [String; 6] {
     ]
 }
 
-/// Returns the row with the verdict, which starts at column `verdict_at`, in color.
+/// Returns the row with its verdict in color. The verdict starts at column `verdict_at`.
 fn colour_verdict(row: &str, verdict_at: usize) -> String {
     let at =
         row.char_indices().map(|(at, _)| at).find(|at| display_width(&row[..*at]) == verdict_at).unwrap_or(row.len());
@@ -67,7 +67,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_the_verdict_has_a_colour() {
+    fn only_the_verdict_is_coloured() {
         for (row, expected) in [
             ("sda  WIPE  GPT", format!("sda  {}  GPT", TextStyle::BoldRed.paint_text("WIPE"))),
             ("デ   WIPE", format!("デ   {}", TextStyle::BoldRed.paint_text("WIPE"))),

@@ -4,7 +4,7 @@ use crate::{FirmwarePlan, PlannedVariable, VariableOrigin};
 use common::format::{replace_hidden, truncate_bytes};
 use std::fmt;
 
-/// Maximum length of a variable's content in a line, in bytes.
+/// Maximum length of a variable's content that is printed, in bytes.
 const MAXIMUM_BYTES: usize = 160;
 
 pub(crate) fn write_firmware(f: &mut fmt::Formatter<'_>, plan: Option<&FirmwarePlan>) -> fmt::Result {

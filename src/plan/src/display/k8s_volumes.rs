@@ -13,7 +13,7 @@ pub(crate) fn write_volumes(f: &mut fmt::Formatter<'_>, volumes: &[PersistentVol
     writeln!(f, "{}", format_columns(&rows))
 }
 
-/// Returns the text that is displayed if a path does not exist or is not yet known.
+/// Returns the text that is displayed in place of the path of a volume that has no path or whose path is not yet known.
 fn describe_unknown_path(volume: &PersistentVolume) -> String {
     match volume.verdict {
         PersistentVerdict::Leave => "none: marked for deletion".to_owned(),

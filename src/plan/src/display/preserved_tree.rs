@@ -18,17 +18,19 @@ use model::storage_graph::{DeviceStack, LayoutMatch};
 use operations::operation_text::strip_dev;
 use std::collections::{BTreeMap, BTreeSet};
 
-const NOT_LISTED: &str = "not in the layout";
+const UNLISTED_REMARK: &str = "not in the layout";
 
 /// Draws a tree for each preserved disk of a reinstall, and stores it in the disk's `running` field.
 pub(crate) fn draw_preserved(meant: &LayoutMatch, decided: &mut PlanDecisions) {
     let (layout, inventory) = (meant.graph.layout, meant.inventory);
     let keeping = PreservedObjects::new(inventory, decided);
-    let places = layout.filesystems.iter().zip(&decided.filesystems).filter_map(|(wanted, is)| {
+    let mount_texts = layout.filesystems.iter().zip(&decided.filesystems).filter_map(|(wanted, is)| {
         let (device, made) = match is {
-            FilesystemFate::Kept { device, .. } | FilesystemFate::Unformatted { device, is_kept: true } => (device, ""),
+            FilesystemFate::Preserved { device, .. } | FilesystemFate::Unformatted { device, is_kept: true } => {
+                (device, "")
+            }
             FilesystemFate::Filled(new) => (&new.device, "recreated, "),
-            FilesystemFate::Made(_)
+            FilesystemFate::Created(_)
             | FilesystemFate::InImage { .. }
             | FilesystemFate::Tmpfs
             | FilesystemFate::Unformatted { is_kept: false, .. } => return None,
@@ -45,13 +47,13 @@ pub(crate) fn draw_preserved(meant: &LayoutMatch, decided: &mut PlanDecisions) {
     let locked = decided.luks.iter().filter(|luks| luks.fate == LuksFate::Locked && luks.group.is_some());
     let locked = locked
         .filter_map(|luks| find_content(inventory, &keeping.stack, &keeping.locate_device(&luks.container.device)));
-    let places = places.chain(locked.map(|(device, _)| (device, "stays locked".to_owned())));
+    let mount_texts = mount_texts.chain(locked.map(|(device, _)| (device, "stays locked".to_owned())));
     let mut tree = PreservedTree {
         meant,
         stack: DeviceStack::new(inventory),
         layout,
         decided,
-        places: places.collect(),
+        mount_texts: mount_texts.collect(),
         // If a device is listed twice, its first entry is used.
         inside: inventory.filesystems.iter().rev().map(|is| (&is.device, is)).collect(),
         drawn: BTreeSet::new(),
@@ -60,7 +62,7 @@ pub(crate) fn draw_preserved(meant: &LayoutMatch, decided: &mut PlanDecisions) {
     let verdicts = decided.disks.iter().map(|disk| disk.verdict);
     let draw = |(disk, verdict)| match verdict {
         DiskVerdict::Keep => Some(tree.draw_disk(disk)),
-        DiskVerdict::PartlyKept => Some(tree.draw_partly_kept(disk)),
+        DiskVerdict::PartlyKept => Some(tree.draw_partly_preserved_disk(disk)),
         DiskVerdict::Wipe | DiskVerdict::Make | DiskVerdict::NotOurs | DiskVerdict::Volumes => None,
     };
     let drawn: Vec<Option<Vec<String>>> = inventory.disks.iter().zip(verdicts).map(draw).collect();
@@ -76,7 +78,7 @@ struct PreservedTree<'a> {
     layout: &'a Layout,
     decided: &'a PlanDecisions,
     /// Text about the mount of each filesystem, by the device of the filesystem in the inventory.
-    places: BTreeMap<&'a DevicePath, String>,
+    mount_texts: BTreeMap<&'a DevicePath, String>,
     inside: BTreeMap<&'a DevicePath, &'a inventory::FilesystemContents>,
     /// UUIDs of the arrays and groups that are already drawn. An object that spans several disks is drawn once.
     drawn: BTreeSet<String>,
@@ -95,8 +97,8 @@ impl<'a> PreservedTree<'a> {
         self.lines.take_tree()
     }
 
-    /// Draws the partitions of a disk that is renewed except for some of them, each with its fate.
-    fn draw_partly_kept(&mut self, disk: &'a inventory::InventoryDisk) -> Vec<String> {
+    /// Draws the partitions of a partly kept disk: removed, preserved and new ones.
+    fn draw_partly_preserved_disk(&mut self, disk: &'a inventory::InventoryDisk) -> Vec<String> {
         let decided = self.decided;
         let edits = decided.edits.iter().filter(|edit| edit.device == disk.device);
         for part in disk.table.iter().flat_map(|table| &table.partitions) {
@@ -120,7 +122,7 @@ impl<'a> PreservedTree<'a> {
         let label = if part.label.is_empty() { String::new() } else { format!(" \"{}\"", part.label) };
         let mut parts = vec![format_bytes(part.size_bytes)];
         if foreign.contains(&part.number) {
-            parts.push(NOT_LISTED.to_owned());
+            parts.push(UNLISTED_REMARK.to_owned());
         }
         parts.extend(part.guid.map(|guid| format!("PARTUUID {guid}")));
         self.push_line(0, &format!("{}{label}", strip_dev(&part.device)), &parts);
@@ -142,7 +144,7 @@ impl<'a> PreservedTree<'a> {
     }
 
     fn draw_content(&mut self, device: &DevicePath, signatures: &[DeviceSignature], depth: usize) {
-        let place = self.places.get(device).cloned();
+        let place = self.mount_texts.get(device).cloned();
         let inside = self.inside.get(device);
         let used = inside.map(|is| format!("{} of {} used", format_bytes(is.used_bytes), format_bytes(is.size_bytes)));
         for found in signatures {
@@ -150,10 +152,10 @@ impl<'a> PreservedTree<'a> {
             let parts: Vec<String> = uuid.into_iter().chain(used.clone()).chain(place.clone()).collect();
             self.push_line(depth, &describe_signature(found), &parts);
         }
-        // Content of an open container.
+        // The content of an open container is drawn below the container.
         for holder in self.stack.holders(&self.stack.kernel_name(device)) {
             let open = self.stack.find_stacked(&holder).filter(|is| is.kind == StackedDeviceKind::Crypt);
-            // A container is on one device. If it is listed on several, it is drawn once for each.
+            // If the inventory lists several devices of a container, the container is drawn under each of them.
             if let Some(open) = open.filter(|is| self.drawn.insert(format!("{} on {device}", is.name))) {
                 self.draw_device(&open.device, &open.signatures, depth + 1);
             }
@@ -161,7 +163,7 @@ impl<'a> PreservedTree<'a> {
         if signatures.is_empty() {
             let place: Vec<String> = place.into_iter().collect();
             let unit = self.stack.find_unit(&self.stack.kernel_name(device));
-            // The content of a device with a partition table is in its partitions.
+            // A device with a partition table is described by its partitions.
             if !place.is_empty() || unit.table().is_none() {
                 self.push_line(depth, describe_unrecognized(unit.is_blank()), &place);
             }
@@ -170,7 +172,7 @@ impl<'a> PreservedTree<'a> {
 
     fn draw_array(&mut self, array: &'a MdArray, depth: usize) {
         let named = self.decided.arrays.iter().find_map(|fate| match fate {
-            ArrayFate::Kept { device, uuid, .. } if *uuid == array.uuid => Some(strip_dev(device)),
+            ArrayFate::Preserved { device, uuid, .. } if *uuid == array.uuid => Some(strip_dev(device)),
             _ => None,
         });
         let name = named.or(array.running.as_ref().map(KernelName::as_str)).unwrap_or("an array");
@@ -181,7 +183,7 @@ impl<'a> PreservedTree<'a> {
         let running = array.running.as_ref().and_then(|name| self.stack.find_stacked(name));
         let mut parts: Vec<String> = running.map(|is| format_bytes(is.size_bytes)).into_iter().collect();
         if named.is_none() {
-            parts.push(NOT_LISTED.to_owned());
+            parts.push(UNLISTED_REMARK.to_owned());
         }
         let members: Vec<&str> = array.members.iter().map(|member| strip_dev(&member.device)).collect();
         parts.extend([format!("UUID {}", array.uuid), format!("of {}", members.join(", "))]);
@@ -196,11 +198,11 @@ impl<'a> PreservedTree<'a> {
         if !self.drawn.insert(group.uuid.clone()) {
             return self.push_line(depth, &what, &["as above".to_owned()]);
         }
-        let kept = |fate: &GroupFate| matches!(fate, GroupFate::Kept { name, .. } if *name == group.name);
+        let kept = |fate: &GroupFate| matches!(fate, GroupFate::Preserved { name, .. } if *name == group.name);
         let listed = self.decided.groups.iter().any(kept);
         let mut parts = vec![format!("UUID {}", group.uuid)];
         if !listed {
-            parts.insert(0, NOT_LISTED.to_owned());
+            parts.insert(0, UNLISTED_REMARK.to_owned());
         }
         self.push_line(depth, &what, &parts);
         for volume in &group.volumes {
@@ -208,12 +210,23 @@ impl<'a> PreservedTree<'a> {
             let mut wanted = wanted.filter(|is| is.volumegroup == group.name && is.name == volume.name);
             self.draw_volume(group, volume, listed && wanted.next().is_some(), depth + 1);
         }
+        let decided = self.decided;
+        for new in decided.volumes.iter().filter(|new| new.group == group.name) {
+            let size = decided.sizes.get(&new.device).map(|bytes| format_bytes(*bytes));
+            let size: Vec<String> = size.into_iter().collect();
+            self.push_line(depth + 1, &format!("make {}/{} {}", new.group, new.name, new.kind), &size);
+        }
     }
 
     fn draw_volume(&mut self, group: &LvmVolumeGroup, volume: &'a LvmLogicalVolume, is_listed: bool, depth: usize) {
+        let renewals = self.decided.renewals.iter().filter(|renewal| renewal.group == group.name);
+        if renewals.flat_map(|renewal| &renewal.removed).any(|removed| removed.name == volume.name) {
+            let size = format_bytes(volume.size_bytes);
+            return self.push_line(depth, &format!("remove {}/{} {}", group.name, volume.name, volume.kind), &[size]);
+        }
         let mut parts = vec![format_bytes(volume.size_bytes)];
         if !is_listed {
-            parts.push(NOT_LISTED.to_owned());
+            parts.push(UNLISTED_REMARK.to_owned());
         }
         parts.push(format!("UUID {}", volume.uuid));
         self.push_line(depth, &format!("{}/{} {}", group.name, volume.name, volume.kind), &parts);

@@ -38,7 +38,7 @@ impl<'a> RunningTrees<'a> {
     /// Draws the objects on a disk. The name of the disk is in the line above the tree.
     fn draw_disk(&mut self, disk: &'a InventoryDisk) {
         self.draw_unit(&disk.name, &disk.device, &disk.uses, 0);
-        self.lines.lift_first(strip_dev(&disk.device));
+        self.lines.flatten_first_line(strip_dev(&disk.device));
     }
 
     fn draw_partitions(&mut self, table: &'a Option<DiskTable>, depth: usize) {
@@ -68,7 +68,7 @@ impl<'a> RunningTrees<'a> {
         if self.lines.is_full(depth) {
             return;
         }
-        // Overlays of the agent for inspection are omitted.
+        // Overlays that the agent created for inspection are omitted.
         if device.is_overlay() {
             if !self.drawn.insert(&device.name) {
                 return;
@@ -91,7 +91,8 @@ impl<'a> RunningTrees<'a> {
         self.draw_partitions(&device.table, depth + 1);
     }
 
-    /// Returns the inactive arrays and groups on a device without holders.
+    /// Describes the arrays on this device that are not running, and the volume groups on it. The device must not have
+    /// holders.
     fn describe_inactive(&self, device: &DevicePath) -> Vec<String> {
         let arrays = self.stack.arrays_on(device).iter().filter(|array| array.running.is_none());
         let groups = self.stack.groups_on(device).iter();

@@ -1,9 +1,9 @@
-//! Lines of a tree. Their number and depth are limited, so that the tree of a machine with very many devices can be
-//! read and stored.
+//! Lines of a tree. Their number and depth are limited, so that the trees of a machine with very many devices remain
+//! readable and can be stored.
 
 /// Maximum number of lines of one tree. A disk with 800 logical volumes has about this number.
 const MAXIMUM_LINES: usize = 2000;
-/// Maximum number of lines of all trees of a machine.
+/// Maximum total number of tree lines per machine.
 const MAXIMUM_ALL_LINES: usize = 20_000;
 /// Maximum depth of a tree. It also limits the recursion of the functions that draw the tree.
 const MAXIMUM_DEPTH: usize = 64;
@@ -18,8 +18,7 @@ pub(crate) struct TreeLines {
 }
 
 impl TreeLines {
-    /// Returns whether a line at this depth exceeds a limit. If the line exceeds a limit, records that the tree is
-    /// incomplete.
+    /// Returns whether another line at this depth would exceed a limit. If so, records that the tree is incomplete.
     pub(crate) fn is_full(&mut self, depth: usize) -> bool {
         let maximum = MAXIMUM_LINES.min(MAXIMUM_ALL_LINES.saturating_sub(self.earlier));
         let is_full = depth > MAXIMUM_DEPTH || self.lines.len() >= maximum;
@@ -35,8 +34,8 @@ impl TreeLines {
         }
     }
 
-    /// Removes the first line if it contains only this name. Moves all other lines one level up in that case.
-    pub(crate) fn lift_first(&mut self, name: &str) {
+    /// If the first line contains only this name, removes that line and moves all other lines one level up.
+    pub(crate) fn flatten_first_line(&mut self, name: &str) {
         if self.lines.first().is_some_and(|line| line == name) {
             self.lines.remove(0);
             self.lines.iter_mut().for_each(|line| drop(line.drain(..2)));
@@ -58,11 +57,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn trees_are_bounded_in_depth_and_lines() {
+    fn trees_are_limited_in_depth_and_lines() {
         let mut lines = TreeLines::default();
         lines.push_line(0, "sda", &[]);
         lines.push_line(1, "sda1", &["ext4".to_owned(), "mounted".to_owned()]);
-        lines.lift_first("sda");
+        lines.flatten_first_line("sda");
         assert_eq!(lines.take_tree(), ["sda1: ext4 · mounted"]);
         lines.push_line(MAXIMUM_DEPTH, "deep", &[]);
         lines.push_line(MAXIMUM_DEPTH + 1, "too deep", &[]);
@@ -74,6 +73,6 @@ mod tests {
                 lines.take_tree().len()
             })
             .sum();
-        assert_eq!(all, MAXIMUM_ALL_LINES - 2 + 20, "one line more for each tree that is cut");
+        assert_eq!(all, MAXIMUM_ALL_LINES - 2 + 20, "one more line for each truncated tree");
     }
 }

@@ -1,14 +1,15 @@
-//! Partitions that boot entries may start, and their fate in the plan.
+//! Partitions to which boot entries may refer, and the effect of the plan on each of them: it is destroyed or
+//! preserved.
 
 use crate::DiskVerdict;
 use crate::plan_decisions::PlanDecisions;
 use model::device_name::{DevicePath, KernelName};
-use model::inventory::{DiskPartition, DiskTable, Inventory};
+use model::inventory::{DiskPartition, DiskTable, Inventory, InventoryDisk};
 use model::storage_graph::DeviceStack;
 use std::collections::{BTreeMap, BTreeSet};
 use uuid::Uuid;
 
-/// Fate of the partition that a boot entry starts.
+/// Effect of the plan on the partition to which a boot entry refers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum PartitionFate {
     Destroyed(DevicePath),
@@ -18,7 +19,7 @@ pub(crate) enum PartitionFate {
     Absent,
 }
 
-/// Partitions of the machine by GUID.
+/// Partitions of the machine by GUID: those that the plan destroys, and those that it preserves.
 pub(crate) struct BootPartitions {
     destroyed: BTreeMap<Uuid, DevicePath>,
     preserved: BTreeMap<Uuid, DevicePath>,
@@ -41,16 +42,26 @@ impl BootPartitions {
             let disks = stack.disks_below(name);
             !disks.is_empty() && disks.iter().all(|disk| made.contains(disk))
         };
-        let disks = inventory.disks.iter().map(|disk| (&disk.table, made.contains(&disk.name)));
-        let stacked = inventory.stacked.iter().map(|device| (&device.table, is_destroyed(&device.name)));
-        let tables: Vec<(&DiskTable, bool)> =
-            disks.chain(stacked).filter_map(|(table, is_made)| Some((table.as_ref()?, is_made))).collect();
+        // A partition that the plan removes loses its contents even if a new partition has the same GUID.
+        let is_removed = |disk: &InventoryDisk, part: &DiskPartition| {
+            let mut edits = decided.iter().flat_map(|decided| &decided.edits);
+            edits.any(|edit| edit.device == disk.device && edit.removed.contains(&part.number))
+        };
+        let disks = inventory.disks.iter().flat_map(|disk| {
+            let is_lost = |part| made.contains(&disk.name) || is_removed(disk, part);
+            disk.table.iter().flat_map(|table| &table.partitions).map(move |part| (part, is_lost(part)))
+        });
+        let stacked = inventory.stacked.iter().flat_map(|device| {
+            let is_lost = is_destroyed(&device.name);
+            device.table.iter().flat_map(|table| &table.partitions).map(move |part| (part, is_lost))
+        });
+        let parts: Vec<(&DiskPartition, bool)> = disks.chain(stacked).collect();
         let of = |is_wanted: bool| {
-            let tables = tables.iter().filter(move |(_, is_made)| *is_made == is_wanted);
-            tables.flat_map(|(table, _)| &table.partitions).filter_map(guid_and_device).collect()
+            let parts = parts.iter().filter(move |(_, is_lost)| *is_lost == is_wanted);
+            parts.filter_map(|(part, _)| guid_and_device(part)).collect()
         };
         let mut preserved: BTreeMap<Uuid, DevicePath> = of(false);
-        // A repeated attempt recreates partitions with the same GUIDs.
+        // A repeated attempt recreates partitions with the same GUIDs, so boot entries for them remain valid.
         let new = decided.iter().flat_map(|decided| &decided.tables).flat_map(|table| &table.partitions);
         preserved.extend(new.map(|partition| (partition.guid, partition.device.clone())));
         let kept = || inventory.disks.iter().filter(|disk| !made.contains(&disk.name));
@@ -75,8 +86,8 @@ impl BootPartitions {
         self.unread.clone().map_or(PartitionFate::Absent, PartitionFate::Unread)
     }
 
-    /// Returns the fate of an MBR partition. Boot entries identify an MBR by its signature, which inventories do not
-    /// contain. Therefore the entry may refer to the MBR of any preserved disk.
+    /// Returns the fate of an MBR partition. Boot entries identify a disk with an MBR by a disk signature, which
+    /// inventories do not contain. Therefore the entry may refer to any preserved disk with an MBR.
     pub(crate) fn mbr_fate(&self) -> PartitionFate {
         let unread = || self.unread.clone().map(PartitionFate::Unread);
         self.mbr.clone().map(PartitionFate::Preserved).or_else(unread).unwrap_or(PartitionFate::Absent)

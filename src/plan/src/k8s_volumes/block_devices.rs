@@ -32,7 +32,7 @@ impl<'a> PlanDecider<'a> {
         path: Option<&LayoutPath>,
     ) -> Result<VolumeDecision, VolumeRefusal> {
         if let Some((device, unit)) = self.find_preserved(volume)? {
-            return Ok(self.keep_raw(volume, path, device, unit));
+            return Ok(self.preserve_raw_device(volume, path, device, unit));
         }
         let Some(path) = path else { return Err(None) };
         match self.resolve_path(path)? {
@@ -41,7 +41,7 @@ impl<'a> PlanDecider<'a> {
         }
     }
 
-    pub(super) fn keep_raw(
+    pub(super) fn preserve_raw_device(
         &mut self,
         volume: &K8sVolume,
         path: Option<&LayoutPath>,
@@ -49,7 +49,8 @@ impl<'a> PlanDecider<'a> {
         unit: StackUnit<'a>,
     ) -> VolumeDecision {
         let disks = self.disks_below(device);
-        // The path of a block volume refers to the device of which the volume is a partition.
+        // A block volume is a partition, but its path in the list refers to the disk or array that contains the
+        // partition.
         let whole = self.stack.whole_of(device).and_then(|whole| whole.device()).unwrap_or(device);
         if let Some(path) = path {
             let is_there = |device: &DevicePath| match self.inventory.find_disk(path.as_str()) {
@@ -112,7 +113,7 @@ impl<'a> PlanDecider<'a> {
                 "refers to {path}, which is neither a disk nor a device of the layout: list a blank disk, or an unused device of the layout"
             ),
             false => format!(
-                "refers to {path}, which does not exist on given hardware: {disks}",
+                "refers to {path}, which does not exist on this machine: {disks}",
                 disks = list_disks(inventory)
             ),
         }))
@@ -125,39 +126,13 @@ impl<'a> PlanDecider<'a> {
         volume: &K8sVolume,
         disk: &'a InventoryDisk,
     ) -> Result<VolumeDecision, VolumeRefusal> {
-        let refuse = |why: String| Err(Some(why));
-        if self.verdicts.contains_key(&disk.name) {
-            return refuse(format!("refers to {device}, which another volume uses", device = disk.device));
-        }
-        if let Some(other) = multipath::find_other_path(disk, self.inventory) {
-            return refuse(format!("cannot use {}: {}", disk.device, multipath::describe_refusal(disk, other)));
-        }
         let cut_off = self.is_cut_off(volume, disk);
-        let parts = disk.table.iter().flat_map(|table| &table.partitions);
-        let is_used = !disk.uses.is_empty() || parts.into_iter().any(|part| !part.uses.is_empty());
-        let is_taken = disk.table.is_some() || !disk.signatures.is_empty();
-        if is_used {
-            return refuse(format!("refers to {device}, which is in use", device = disk.device));
-        }
-        if let Some(why) = &disk.unreadable {
-            return refuse(format!("refers to {device}, whose content cannot be read: {why}", device = disk.device));
-        }
-        if !cut_off && (is_taken || !disk.blank) {
-            let there = content_text::describe_contents(disk);
-            return refuse(format!(
-                "refers to {device}, which is not blank: it contains {there}",
-                device = disk.device
-            ));
-        }
-        if disk.read_only {
-            return refuse(format!("refers to {device}, which is read-only", device = disk.device));
-        }
-        if let Some(why) = explain_unsupported(disk) {
-            return refuse(format!("cannot use {}: {why}", disk.device));
+        if let Some(why) = self.explain_unusable(disk, cut_off) {
+            return Err(Some(why));
         }
         self.reserve_disk(disk);
         self.decided.persistent.written.push(disk.name.clone());
-        self.decided.beginning.push((disk.name.clone(), volume.uid));
+        self.decided.prepared_disks.push((disk.name.clone(), volume.uid));
         if !cut_off {
             self.require_zeros_of_unlisted(disk);
         }
@@ -173,14 +148,43 @@ impl<'a> PlanDecider<'a> {
         })
     }
 
+    /// Returns the reason why the disk cannot be used for a volume. If `cut_off` is true, the disk may contain data
+    /// written by an interrupted attempt.
+    fn explain_unusable(&self, disk: &InventoryDisk, cut_off: bool) -> Option<String> {
+        if self.verdicts.contains_key(&disk.name) {
+            return Some(format!("refers to {device}, which another volume uses", device = disk.device));
+        }
+        if let Some(other) = multipath::find_other_path(disk, self.inventory) {
+            return Some(format!("cannot use {}: {}", disk.device, multipath::describe_refusal(disk, other)));
+        }
+        let parts = disk.table.iter().flat_map(|table| &table.partitions);
+        let is_used = !disk.uses.is_empty() || parts.into_iter().any(|part| !part.uses.is_empty());
+        let is_taken = disk.table.is_some() || !disk.signatures.is_empty();
+        if is_used {
+            return Some(format!("refers to {device}, which is in use", device = disk.device));
+        }
+        if let Some(why) = &disk.unreadable {
+            return Some(format!("refers to {device}, whose content cannot be read: {why}", device = disk.device));
+        }
+        if !cut_off && (is_taken || !disk.blank) {
+            let there = content_text::describe_contents(disk);
+            return Some(format!("refers to {device}, which is not blank: it contains {there}", device = disk.device));
+        }
+        if disk.read_only {
+            return Some(format!("refers to {device}, which is read-only", device = disk.device));
+        }
+        explain_unsupported(disk).map(|why| format!("cannot use {}: {why}", disk.device))
+    }
+
     /// Returns whether an earlier attempt was interrupted while it prepared this volume on the disk.
     fn is_cut_off(&self, volume: &K8sVolume, disk: &InventoryDisk) -> bool {
         self.find_unfinished(&as_preserved(&disk.device, &disk.signatures, disk.size_bytes))
             .is_some_and(|uuid| uuid == volume.uid.to_string())
     }
 
-    /// Returns the first blank disk that matches the hints and is used neither by the layout nor by another volume;
-    /// `None` if the volume already exists.
+    /// Selects the disk for a new volume: the disk that an interrupted attempt was preparing, otherwise the first blank
+    /// disk that matches the hints and is not used by the layout or another volume. Returns `None` if the volume
+    /// already exists, and an error if no disk matches.
     pub(super) fn discover_disk(
         &self,
         volume: &K8sVolume,
@@ -247,8 +251,8 @@ impl<'a> PlanDecider<'a> {
                 "is on {path}, which a reinstall wipes; set wipeonreinstall: false for its disks"
             )));
         }
-        if device.fate == DeviceFate::Kept {
-            return self.keep_on_layout(volume, &device, item);
+        if device.fate == DeviceFate::Preserved {
+            return self.preserve_on_layout_device(volume, &device, item);
         }
         self.warn_of_wipes(volume, std::slice::from_ref(path));
         let made = VolumeDecision {
@@ -263,8 +267,8 @@ impl<'a> PlanDecider<'a> {
         self.fill_new_device(volume, item, made)
     }
 
-    /// Adds two items for a volume on a new device: the operation that creates its content, and the path that
-    /// Kubernetes mounts.
+    /// Completes `made`, the decision on a volume on a new device: adds the creation of its content, and the path of a
+    /// `Block` volume.
     fn fill_new_device(
         &mut self,
         volume: &K8sVolume,
@@ -276,9 +280,9 @@ impl<'a> PlanDecider<'a> {
             (VolumeContent::Block, LayoutItem::Volume(_)) => {
                 let made_here = self.decided.volumes.iter().find(|volume| volume.device == device);
                 let Some(create) = made_here.cloned() else { return Err(None) };
-                VolumeDecision { persistent: VolumePath::Made(create), ..made }
+                VolumeDecision { persistent: VolumePath::NewVolume(create), ..made }
             }
-            // The partition is created with the volume's UUID, and needs no preparation.
+            // The partition is created with the UUID of the volume as its GUID, so no other preparation is needed.
             (VolumeContent::Block, LayoutItem::Partition(_)) => {
                 let mut parts = self.decided.tables.iter_mut().flat_map(|table| &mut table.partitions);
                 let Some(part) = parts.find(|part| part.device == device) else { return Err(None) };
@@ -286,7 +290,7 @@ impl<'a> PlanDecider<'a> {
                 made
             }
             (VolumeContent::Block, LayoutItem::Array(_)) => {
-                let uuid = self.made_array(&device).ok_or(None)?;
+                let uuid = self.new_array_uuid(&device).ok_or(None)?;
                 let persistent = VolumePath::Known(array_partition_link(uuid, 1));
                 VolumeDecision { persistent, prepare: Some(self.prepare_volume(volume, &device, false)), ..made }
             }
@@ -294,9 +298,9 @@ impl<'a> PlanDecider<'a> {
         })
     }
 
-    /// Decides on a volume on a preserved device. Only a logical volume can become a `Block` volume here, because every
-    /// other existing Kubernetes volume would have been found by its UUID.
-    fn keep_on_layout(
+    /// Returns the decision for a Kubernetes volume that refers to a preserved device of the layout. Only a `Block`
+    /// volume on an existing logical volume is accepted: other existing Kubernetes volumes were already found by UUID.
+    fn preserve_on_layout_device(
         &mut self,
         volume: &K8sVolume,
         device: &PlannedDevice<'a>,
@@ -341,15 +345,15 @@ impl<'a> PlanDecider<'a> {
             }
         };
         Err(Some(format!(
-            "must be kept on {device}, which does not have the UUID of the volume: {there}",
+            "must be preserved on {device}, which does not have the UUID of the volume: {there}",
             device = device.path
         )))
     }
 
     /// Returns the UUID of a new array; `None` if the array was refused.
-    fn made_array(&self, device: &DevicePath) -> Option<Uuid> {
+    fn new_array_uuid(&self, device: &DevicePath) -> Option<Uuid> {
         self.decided.arrays.iter().find_map(|fate| match fate {
-            ArrayFate::Made(array) if array.device == *device => Some(array.uuid),
+            ArrayFate::Created(array) if array.device == *device => Some(array.uuid),
             _ => None,
         })
     }

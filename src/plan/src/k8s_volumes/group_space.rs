@@ -21,7 +21,7 @@ pub(crate) fn find_obstacle(group: &LvmVolumeGroup, size_bytes: u64, added: &[u6
     };
     if allocation.read_only {
         return Some(format!(
-            "is new in vg:{name}, whose metadata are read-only: restore the metadata with the status WRITE in the installed system \
+            "is new in vg:{name}, whose metadata is read-only: restore the metadata with the status WRITE in the installed system \
              (vgcfgbackup, vgcfgrestore)"
         ));
     }
@@ -37,7 +37,7 @@ pub(crate) fn find_obstacle(group: &LvmVolumeGroup, size_bytes: u64, added: &[u6
         .or_else(|| check_contiguous(name, size_bytes, allocation))
 }
 
-/// Makes the check of [`find_obstacle`] for an inventory that contains only the amount of free space.
+/// Checks only the amount of free space, for inventories without the details that [`find_obstacle`] uses.
 fn find_obstacle_by_size(group: &LvmVolumeGroup, size_bytes: u64, added: &[u64]) -> Option<String> {
     let name = &group.name;
     match group.free_bytes {

@@ -6,8 +6,7 @@ use model::device_name::KernelName;
 use model::install_marker::{RecordedDisk, RecordedVolume};
 
 impl PlanDecider<'_> {
-    /// Records the volumes of this plan, and those volumes of earlier installations whose data this plan does not
-    /// erase.
+    /// Records the volumes of this plan, and volumes of earlier installations unless this plan erases their data.
     pub(super) fn record_volumes(&mut self) {
         let planned = self.decided.persistent.planned.iter().filter(|is| is.verdict != PersistentVerdict::Leave);
         let mut records: Vec<RecordedVolume> = planned.map(|planned| self.record_planned(planned)).collect();

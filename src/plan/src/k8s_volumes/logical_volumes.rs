@@ -33,12 +33,13 @@ impl<'a> PlanDecider<'a> {
         let Some(listed) = layout.volumegroups.iter().find(|listed| listed.name == group) else {
             return Err(Some(format!("requires vg:{group}, which is not in the layout")));
         };
-        // A missing group was refused.
+        // If the group is not in the plan, it was refused, and the refusal is already reported.
         let Some(found) = self.groups.get(group) else { return Err(None) };
         let (fate, kept) = (found.fate, found.kept);
         if is_wiped_later(self.request.mode, fate) {
-            let why = "which a reinstall wipes; set wipeonreinstall: false for its disks";
-            return Err(Some(format!("requires vg:{group}, {why}")));
+            return Err(Some(format!(
+                "requires vg:{group}, which a reinstall wipes; set wipeonreinstall: false for the disks of this group"
+            )));
         }
         let mib = size_bytes.div_ceil(MIB);
         let create = CreateVolume {
@@ -49,16 +50,18 @@ impl<'a> PlanDecider<'a> {
             size: RequestedSize::from(mib),
             kind: LvmType::Linear,
         };
-        if fate != DeviceFate::Kept {
+        if fate != DeviceFate::Preserved {
             self.warn_of_wipes(volume, &listed.devices);
         }
         let same_name = kept.and_then(|kept| kept.volumes.iter().find(|found| found.name == volume.name));
-        if let Some(decision) = self.keep_renamed(volume, &create.device, same_name)? {
+        if let Some(decision) = self.preserve_renamed_volume(volume, &create.device, same_name)? {
             return Ok(decision);
         }
         match (kept, same_name) {
             (None, _) => self.make_logical(volume, create, mib, &listed.devices),
-            (Some(kept), Some(found)) => self.keep_logical(volume, create, kept, found, size_bytes, &listed.devices),
+            (Some(kept), Some(found)) => {
+                self.preserve_logical_volume(volume, create, kept, found, size_bytes, &listed.devices)
+            }
             (Some(kept), None) => self.add_logical(volume, create, kept, size_bytes, &listed.devices),
         }
     }
@@ -66,14 +69,14 @@ impl<'a> PlanDecider<'a> {
     /// Preserves a renamed volume under its current name. The volume is found by its UUID, or by the recorded LVM UUID
     /// of a `Block` volume. Returns `None` if there is no such volume; the caller then decides on the volume with the
     /// requested name, if it exists.
-    fn keep_renamed(
+    fn preserve_renamed_volume(
         &mut self,
         volume: &K8sVolume,
         named: &DevicePath,
         same_name: Option<&inventory::LvmLogicalVolume>,
     ) -> Result<Option<VolumeDecision>, VolumeRefusal> {
         if volume.content == VolumeContent::Block {
-            return self.keep_recorded(volume, named, same_name);
+            return self.preserve_recorded_volume(volume, named, same_name);
         }
         let Some((device, unit)) = self.find_preserved(volume)?.filter(|_| same_name.is_none()) else {
             return Ok(None);
@@ -82,10 +85,10 @@ impl<'a> PlanDecider<'a> {
             "volume {volume} refers to {named}, but is kept on {device}, which has the UUID of the volume",
             volume = volume.name
         ));
-        Ok(Some(self.keep_raw(volume, None, device, unit)))
+        Ok(Some(self.preserve_raw_device(volume, None, device, unit)))
     }
 
-    fn keep_recorded(
+    fn preserve_recorded_volume(
         &mut self,
         volume: &K8sVolume,
         named: &DevicePath,
@@ -127,10 +130,9 @@ impl<'a> PlanDecider<'a> {
     ) -> Result<VolumeDecision, VolumeRefusal> {
         let Some(group) = self.groups.get_mut(create.group.as_str()) else { return Err(None) };
         let sector_bytes = group.sector_bytes;
-        let room = group
-            .free
-            .as_mut()
-            .map(|free| device_capacity::allocate_extents(LvmType::Linear, RequestedSize::from(mib), free));
+        let room = group.free.as_mut().map(|free| {
+            device_capacity::allocate_extents(LvmType::Linear, RequestedSize::from(mib), EXTENT_BYTES, free)
+        });
         let size_bytes = match room.transpose() {
             Ok(known) => known.unwrap_or(mib.saturating_mul(MIB).next_multiple_of(EXTENT_BYTES)),
             Err(CapacityShortage { required_mib, existing_mib }) => {
@@ -184,7 +186,7 @@ impl<'a> PlanDecider<'a> {
         if let VolumeContent::Filesystem { .. } = volume.content {
             let making =
                 PendingCreation::for_filesystem(format!("volume {group} {}", volume.name), volume.uid.to_string());
-            self.decided.filling.extend(on.first().map(|first| (first.clone(), making)));
+            self.decided.new_filesystems.extend(on.first().map(|first| (first.clone(), making)));
         }
     }
 
@@ -200,7 +202,7 @@ impl<'a> PlanDecider<'a> {
         let device = create.device.clone();
         let persistent = match volume.content {
             VolumeContent::Filesystem { .. } => udev_path(volume),
-            VolumeContent::Block => VolumePath::Made(create.clone()),
+            VolumeContent::Block => VolumePath::NewVolume(create.clone()),
         };
         let filling = self.volume_filling(volume, &device, true);
         let prepare = self.prepare_logical(volume, &device, Some(create), filling);
@@ -226,8 +228,8 @@ impl<'a> PlanDecider<'a> {
         PreparePersistent { name, uid, device, create, must_be_blank: false, filling }
     }
 
-    /// Keeps the logical volume that has the requested name in the preserved group, if it is the Kubernetes volume.
-    fn keep_logical(
+    /// Preserves the logical volume that has the requested name in the preserved group, if it is the Kubernetes volume.
+    fn preserve_logical_volume(
         &mut self,
         volume: &K8sVolume,
         create: CreateVolume,
@@ -294,7 +296,7 @@ impl<'a> PlanDecider<'a> {
 
     fn activate_volume(&mut self, create: &CreateVolume) {
         for fate in &mut self.decided.groups {
-            if let GroupFate::Kept { name, volumes, .. } = fate
+            if let GroupFate::Preserved { name, volumes, .. } = fate
                 && *name == create.group
             {
                 volumes.push(create.name.clone());
@@ -319,8 +321,8 @@ fn describe_unusable(found: &inventory::LvmLogicalVolume, size_bytes: u64) -> Op
     (found.size_bytes < size_bytes).then(|| format!("the size of the volume is {is} instead of {wanted}"))
 }
 
-/// Returns the reason why an existing logical volume that lacks the UUID of the Kubernetes volume must not be
-/// initialized, or `None` if it may be. `cut_off` is true if an interrupted attempt was initializing the logical volume.
+/// Returns why an existing logical volume without the UUID of the Kubernetes volume must not be initialized; `None` if
+/// the volume may be initialized. `cut_off` is true if an interrupted attempt was initializing the volume.
 fn describe_foreign_content(
     running: &inventory::StackedDevice,
     found: &inventory::LvmLogicalVolume,

@@ -2,8 +2,8 @@
 //! not occupy space, but mkfs then writes a journal or log and metadata to the file. If the carrier is full, mkfs would
 //! fail in every attempt, and only after the disks have been wiped.
 //!
-//! The table shows the space in KiB that mkfs.ext4 (e2fsprogs 1.47.0) and mkfs.xfs (xfsprogs 6.1.0) allocate without options in a sparse
-//! file on ext4. On xfs and btrfs, the space is the same within 1 %; on ext3, it is less.
+//! The table shows the space in KiB that mkfs.ext4 (e2fsprogs 1.47.0) and mkfs.xfs (xfsprogs 6.1.0) allocate without
+//! options in a sparse file on ext4. On xfs and btrfs, the space is the same within 1 %; on ext3, it is less.
 //!
 //! | file | ext4 | xfs |
 //! |---|---|---|
@@ -42,7 +42,7 @@ const XFS_LOG_BYTES: u64 = 2 * GIB;
 const XFS_GROUP_BYTES: u64 = 64 << 10;
 
 /// Options of mke2fs that do not change the amount written.
-const HARMLESS: [&str; 5] = ["-m", "-q", "-F", "-L", "-e"];
+const SIZE_NEUTRAL_OPTIONS: [&str; 5] = ["-m", "-q", "-F", "-L", "-e"];
 
 impl PlanDecider<'_> {
     /// Refuses new sparse volumes if the filesystems in their files need more space than is free on the filesystem that
@@ -71,16 +71,16 @@ impl PlanDecider<'_> {
     /// until that filesystem is created or opened.
     fn carrier_free_bytes(&self, wanted: &FilesystemSpec, is: &FilesystemFate) -> Option<u64> {
         match is {
-            FilesystemFate::Kept { .. } => {
+            FilesystemFate::Preserved { .. } => {
                 let (_, now) = self.preserved_carrier()?;
                 let inside = self.inventory.filesystems.iter().find(|is| is.device == *now)?;
                 (inside.size_bytes > 0).then(|| inside.size_bytes.saturating_sub(inside.used_bytes))
             }
-            FilesystemFate::Made(NewFilesystem { size: DeviceSize::Known(bytes), .. })
+            FilesystemFate::Created(NewFilesystem { size: DeviceSize::Known(bytes), .. })
             | FilesystemFate::Filled(NewFilesystem { size: DeviceSize::Known(bytes), .. }) => {
                 Some(bytes.saturating_sub(own_bytes(wanted.format, *bytes)))
             }
-            FilesystemFate::Made(_)
+            FilesystemFate::Created(_)
             | FilesystemFate::Filled(_)
             | FilesystemFate::InImage { .. }
             | FilesystemFate::Tmpfs
@@ -130,12 +130,12 @@ fn filesystem_bytes(make: &MakeFilesystem, size_bytes: u64) -> u64 {
             let is_usual = options
                 .iter()
                 .filter(|word| word.starts_with('-'))
-                .all(|word| HARMLESS.iter().any(|usual| word.starts_with(usual)) || word.starts_with("-J"));
+                .all(|word| SIZE_NEUTRAL_OPTIONS.iter().any(|usual| word.starts_with(usual)) || word.starts_with("-J"));
             let metadata = (MIB + size_bytes / 1024).min(8 * MIB + size_bytes / 65536);
             let tables = if is_usual { 0 } else { size_bytes / 32 };
             journal.saturating_add(metadata).saturating_add(tables)
         }
-        // Storage classes do not use other formats.
+        // Storage classes cannot specify these formats, so a rough estimate is sufficient.
         FilesystemFormat::Btrfs
         | FilesystemFormat::Vfat
         | FilesystemFormat::Swap
@@ -178,9 +178,10 @@ mod tests {
         file_bytes(&VolumeFilling::Filesystem(make), size_bytes, FilesystemFormat::Ext4)
     }
 
-    /// Size of the file in MiB and what mkfs allocated in it in KiB, as measured; and at most so many times that.
+    /// Sizes of the file in MiB, each with the space in KiB that mkfs was measured to allocate in it, and the
+    /// permitted ratio between estimate and measurement.
     #[test]
-    fn the_formula_is_above_all_that_was_measured_and_not_far() {
+    fn estimated_size_is_at_least_the_measured_size() {
         let ext4 = [
             (64, 4480),
             (300, 8624),
@@ -235,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_takes_no_more_than_its_size_and_all_of_it_on_vfat() {
+    fn estimate_is_at_most_the_file_size() {
         assert_eq!(bytes(FilesystemFormat::Xfs, "-l size=1g", 10 * MIB), 10 * MIB);
         assert_eq!(file_bytes(&VolumeFilling::Nothing, GIB, FilesystemFormat::Xfs), MIB);
         assert_eq!(file_bytes(&VolumeFilling::Nothing, GIB, FilesystemFormat::Vfat), GIB);

@@ -29,11 +29,12 @@ impl<'a> PlanDecider<'a> {
         volume: &K8sVolume,
         size_bytes: u64,
     ) -> Result<VolumeDecision, VolumeRefusal> {
-        // An object of the layout was refused.
+        // If there are fewer decisions than filesystems, an object of the layout was refused, and the refusal is
+        // already reported.
         if self.decided.filesystems.len() != self.layout.filesystems.len() {
             return Err(None);
         }
-        let (path, wanted, verdict) = self.judge_carrier(volume, size_bytes)?;
+        let (path, wanted, verdict) = self.check_backing_filesystem(volume, size_bytes)?;
         if verdict != PersistentVerdict::Keep
             && let Some(why) = check_max_size(size_bytes, path, wanted)
         {
@@ -54,34 +55,36 @@ impl<'a> PlanDecider<'a> {
     }
 
     /// Returns the filesystem that contains the backing file, its mount point, and the resulting verdict on the volume.
-    fn judge_carrier(
+    fn check_backing_filesystem(
         &mut self,
         volume: &K8sVolume,
         size_bytes: u64,
     ) -> Result<(&'a str, &'a FilesystemSpec, PersistentVerdict), VolumeRefusal> {
         let Some((path, wanted, is)) = self.sparse_carrier() else { return Err(None) };
         let verdict = match is {
-            FilesystemFate::Made(_) | FilesystemFate::InImage { .. } | FilesystemFate::Tmpfs
+            FilesystemFate::Created(_) | FilesystemFate::InImage { .. } | FilesystemFate::Tmpfs
                 if self.request.mode == InstallMode::Reinstall =>
             {
-                let why = "which a reinstall recreates; put /var/lib/metalk8s on a filesystem that is kept";
-                return Err(Some(format!("has its backing file below {path}, {why}")));
+                return Err(Some(format!(
+                    "has its backing file below {path}, which a reinstall recreates; put /var/lib/metalk8s on a \
+                    filesystem that is preserved"
+                )));
             }
             FilesystemFate::Tmpfs => return Err(Some(format!("must not be a file below {path}, which is a tmpfs"))),
-            FilesystemFate::Kept { .. } if self.is_unopened(wanted) => {
+            FilesystemFate::Preserved { .. } if self.is_unopened(wanted) => {
                 self.warn(format!(
                     "volume {volume}: the machine will check for its backing file once {path} is unlocked",
                     volume = volume.name
                 ));
                 PersistentVerdict::Extend
             }
-            FilesystemFate::Kept { .. } => self.keep_sparse(volume, size_bytes, path)?,
+            FilesystemFate::Preserved { .. } => self.preserve_sparse_file(volume, size_bytes, path)?,
             FilesystemFate::Unformatted { .. } => {
                 return Err(Some(format!(
                     "is a file in the encrypted filesystem at {path}, which stays locked; provide the key of the filesystem"
                 )));
             }
-            FilesystemFate::Made(_) | FilesystemFate::InImage { .. } | FilesystemFate::Filled(_) => {
+            FilesystemFate::Created(_) | FilesystemFate::InImage { .. } | FilesystemFate::Filled(_) => {
                 PersistentVerdict::Make
             }
         };
@@ -115,7 +118,7 @@ impl<'a> PlanDecider<'a> {
     /// Returns the preserved filesystem that contains the files, and its present device. For an encrypted filesystem,
     /// this device is the mapping of its container.
     pub(super) fn preserved_carrier(&self) -> Option<(&'a FilesystemSpec, &DevicePath)> {
-        let (_, wanted, FilesystemFate::Kept { device, .. }) = self.sparse_carrier()? else { return None };
+        let (_, wanted, FilesystemFate::Preserved { device, .. }) = self.sparse_carrier()? else { return None };
         let now = match wanted.encrypted {
             Some(_) => device,
             None => self.devices.find_paths(&wanted.device)?.0,
@@ -123,7 +126,7 @@ impl<'a> PlanDecider<'a> {
         Some((wanted, now))
     }
 
-    fn keep_sparse(
+    fn preserve_sparse_file(
         &mut self,
         volume: &K8sVolume,
         size_bytes: u64,
@@ -174,11 +177,11 @@ impl<'a> PlanDecider<'a> {
     }
 
     /// Returns whether this plan is made offline and the file may be in a filesystem that only the machine can read.
-    pub(super) fn may_be_in_closed_carrier(&self, volume: &K8sVolume) -> bool {
+    pub(super) fn may_be_in_closed_filesystem(&self, volume: &K8sVolume) -> bool {
         let is_preview = self.request.claim.is_none();
         let carrier = self.sparse_carrier().filter(|_| matches!(volume.source, VolumeSource::Sparse { .. }));
         carrier.is_some_and(|(_, wanted, is)| {
-            let is_kept = matches!(is, FilesystemFate::Kept { .. });
+            let is_kept = matches!(is, FilesystemFate::Preserved { .. });
             let is_unread = self.inventory.filesystems.is_empty() || self.is_unopened(wanted);
             is_preview && is_kept && is_unread
         })
@@ -219,7 +222,7 @@ fn largest_file_bytes(carrier: &FilesystemSpec) -> Option<u64> {
             let tree = 12 + pointers + pointers.pow(2) + pointers.pow(3);
             Some((tree * block_bytes).min(EXT3_BYTES))
         }
-        // vfat stores the length in 32 bits.
+        // vfat stores the length of a file in 32 bits.
         FilesystemFormat::Vfat => Some(u64::from(u32::MAX)),
         FilesystemFormat::Xfs
         | FilesystemFormat::Btrfs

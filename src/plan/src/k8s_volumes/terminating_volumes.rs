@@ -1,5 +1,6 @@
-//! Kubernetes volumes that are marked for deletion (`metadata.deletionTimestamp`): existing data are preserved, and new
-//! volumes are not prepared. Kubernetes decides when the data may be deleted; the volume is then removed from the list.
+//! Kubernetes volumes that are marked for deletion (`metadata.deletionTimestamp`): existing data is preserved, and new
+//! volumes are not prepared. Kubernetes decides when the data may be deleted; the volume is then removed from the
+//! list.
 
 use super::super::planned_devices::{DeviceFate, DeviceSize};
 use super::super::planner_state::PlanDecider;
@@ -16,7 +17,7 @@ impl PlanDecider<'_> {
     /// | the volume, on this machine | decision |
     /// |---|---|
     /// | is on a device that is not wiped | kept |
-    /// | is on a device that this reinstall recreates | refused, like a volume that is not marked for deletion: it may still be in use |
+    /// | is on a device that this reinstall recreates | refused, because the volume may still be in use |
     /// | may be in an encrypted group or filesystem that this reinstall recreates without having opened it | refused |
     /// | does not exist | not created |
     pub(super) fn decide_deleted(&mut self, volume: &K8sVolume) -> Result<VolumeDecision, VolumeRefusal> {
@@ -52,21 +53,21 @@ impl PlanDecider<'_> {
         }
         let (path, wanted, is) =
             self.sparse_carrier().filter(|_| matches!(volume.source, VolumeSource::Sparse { .. }))?;
-        let is_made = matches!(is, FilesystemFate::Made(_)) && self.request.mode == InstallMode::Reinstall;
+        let is_made = matches!(is, FilesystemFate::Created(_)) && self.request.mode == InstallMode::Reinstall;
         (is_made && wanted.encrypted.is_some()).then(|| format!("the filesystem at {path}"))
     }
 
     fn leave_raw(&mut self, volume: &K8sVolume, path: Option<&LayoutPath>) -> Result<VolumeDecision, VolumeRefusal> {
         if let Some((device, unit)) = self.find_preserved(volume)? {
-            return Ok(self.keep_raw(volume, path, device, unit));
+            return Ok(self.preserve_raw_device(volume, path, device, unit));
         }
-        if let Some(lost) = self.volume_devices(volume).first()
+        if let Some(lost) = self.find_volume_devices(volume).first()
             && self.request.mode == InstallMode::Reinstall
         {
             return Err(Some(describe_wiped(lost.device)));
         }
         let named = path.map(|path| DevicePath::from(path.as_str())).unwrap_or_default();
-        // A block volume on LVM does not have a UUID of its own: it is the logical volume of the layout.
+        // A block volume on LVM has no UUID of its own. It is identified by the logical volume of the layout.
         if let (Some(path), VolumeContent::Block) = (path, &volume.content)
             && let Some(LayoutItem::Volume(listed)) =
                 self.graph.find_device(path).map(|node| self.graph.nodes[node].item)
@@ -76,9 +77,9 @@ impl PlanDecider<'_> {
             if is_wiped_later(self.request.mode, device.fate) {
                 return Err(Some(describe_wiped(&device.path)));
             }
-            if device.fate == DeviceFate::Kept {
+            if device.fate == DeviceFate::Preserved {
                 self.layout_names.insert(path.clone());
-                return Ok(kept_decision(device.path.clone(), size_bytes, VolumePath::Known(uuid)));
+                return Ok(preserved_decision(device.path.clone(), size_bytes, VolumePath::Known(uuid)));
             }
         }
         Ok(left_decision(named))
@@ -95,7 +96,7 @@ impl PlanDecider<'_> {
             VolumeContent::Block => true,
             VolumeContent::Filesystem { .. } => self.find_preserved(volume)?.is_some(),
         };
-        if fate != DeviceFate::Kept || !is_there {
+        if fate != DeviceFate::Preserved || !is_there {
             return Ok(left_decision(device));
         }
         let path = match volume.content {
@@ -107,7 +108,7 @@ impl PlanDecider<'_> {
             .into_iter()
             .flat_map(|group| group.present_devices())
             .flat_map(|device| self.disks_below(device));
-        Ok(VolumeDecision { disks: disks.collect(), ..kept_decision(device, size_bytes, path) })
+        Ok(VolumeDecision { disks: disks.collect(), ..preserved_decision(device, size_bytes, path) })
     }
 
     /// Returns the persistent path and the size of the logical volume with these names.
@@ -126,7 +127,7 @@ impl PlanDecider<'_> {
         if self.is_carried_on(carrier) {
             let wanted = self.sparse_carrier().map(|(_, wanted, _)| wanted.device.clone());
             let disks = self.disks_meant(wanted.as_slice());
-            return Ok(VolumeDecision { disks, ..kept_decision(device, file.size_bytes, udev_path(volume)) });
+            return Ok(VolumeDecision { disks, ..preserved_decision(device, file.size_bytes, udev_path(volume)) });
         }
         let is_wiped = self.verdicts_on(carrier).iter().any(|is| matches!(is, DiskVerdict::Wipe | DiskVerdict::Make));
         match self.request.mode == InstallMode::Reinstall && is_wiped {
@@ -138,11 +139,11 @@ impl PlanDecider<'_> {
 
 fn describe_wiped(device: &DevicePath) -> String {
     format!(
-        "is marked for deletion, and its data are on {device}, which this reinstall recreates; remove the volume from the list once the volume is no longer used"
+        "is marked for deletion, and its data is on {device}, which this reinstall recreates; remove the volume from the list once the volume is no longer used"
     )
 }
 
-fn kept_decision(device: DevicePath, size_bytes: u64, persistent: VolumePath) -> VolumeDecision {
+fn preserved_decision(device: DevicePath, size_bytes: u64, persistent: VolumePath) -> VolumeDecision {
     let (verdict, size) = (PersistentVerdict::Keep, DeviceSize::Known(size_bytes));
     VolumeDecision { device, disks: Default::default(), verdict, size, sector_bytes: 512, prepare: None, persistent }
 }

@@ -1,5 +1,5 @@
-//! Makes the plan of a machine from its registered inventory, without contacting the machine. Used by the server, and
-//! by the commands that plan offline.
+//! Plan of a machine that is made from its registered inventory, without contacting the machine. Used by the server,
+//! and by the commands that plan offline.
 
 use super::{build_request, clear_begun_if_intact};
 use crate::{ApprovalSummary, DiskVerdict, InstallMode, MarkerWaiver, Plan, PlanRequest};
@@ -10,7 +10,7 @@ use model::layout::Layout;
 use serde::Serialize;
 use uuid::Uuid;
 
-pub const NOBODY_LOOKED: &str = "the data that must be kept can be checked only on the machine: the agent \
+pub const PREVIEW_REMARK: &str = "the data that must be preserved can be checked only on the machine: the agent \
     refuses the run if that data is not intact";
 
 /// A disk that the layout lists, and its verdict.
@@ -18,7 +18,7 @@ pub const NOBODY_LOOKED: &str = "the data that must be kept can be checked only 
 pub struct PlannedDisk {
     pub serial: String,
     pub wwn: String,
-    /// Kernel path of the disk when the inventory was read.
+    /// Kernel path that the disk had when the inventory was read.
     pub device: String,
     pub size_bytes: u64,
     pub verdict: DiskVerdict,
@@ -75,7 +75,7 @@ pub fn preview_plan(
         && request.mode == InstallMode::Reinstall
         && let Some(claim) = request.claim.as_mut().filter(|claim| claim.waiver.is_none())
     {
-        claim.waiver = Some(MarkerWaiver::Unseen);
+        claim.waiver = Some(MarkerWaiver::OfflinePlan);
     }
     match crate::make_plan(&parsed.layout, &inventory, request.clone(), &mut placeholder_uuids()) {
         Ok(plan) => {
@@ -135,8 +135,8 @@ fn predict_plan(
     Ok(PreviewPlan { disks: disks.collect(), plan: None, verdicts: Some(verdicts), foreseen: Some(why) })
 }
 
-/// Returns UUIDs for new objects, because their real UUIDs are unknown until the plan is executed. The UUIDs are the
-/// same in every run, and recognizable as placeholders.
+/// Returns a generator of UUIDs for new objects, whose final UUIDs are unknown until the plan is executed. The UUIDs
+/// are the same in every run, and recognizable as placeholders.
 pub fn placeholder_uuids() -> impl FnMut() -> Uuid {
     let mut next = 0;
     move || {
@@ -145,8 +145,8 @@ pub fn placeholder_uuids() -> impl FnMut() -> Uuid {
     }
 }
 
-/// Removes mounts and active swap areas from the inventory, because they end when the installed system stops. The
-/// inventory then shows the disks as the agent will find them.
+/// Removes mounts and active swap areas from the inventory, because they end when the installed system is shut down.
+/// The inventory then describes the disks as the agent will find them.
 pub fn remove_temporary_uses(inventory: &mut Inventory) {
     let stop = |uses: &mut Vec<DeviceUse>| uses.retain(|usage| matches!(usage, DeviceUse::Holder(_)));
     let disks = inventory.disks.iter_mut().map(|disk| (&mut disk.uses, &mut disk.table));

@@ -8,7 +8,7 @@ impl Machine {
         let there = array.devices.iter().enumerate();
         let there = there.filter_map(|(index, member)| Some((index, member.device()?)));
         let members = there.map(|(index, device)| ArrayMember {
-            device: self.now(device),
+            device: self.current_path(device),
             role: if index < active { MemberRole::Active(index as u32) } else { MemberRole::Spare },
         });
         let members: Vec<ArrayMember> = members.collect();
@@ -25,7 +25,7 @@ impl Machine {
             device: name.device_path(),
             kind: StackedDeviceKind::Array,
             below,
-            // The size is at least the one that the plan assumes.
+            // Every simulated array has the size of its smallest member, regardless of its level.
             size_bytes: least,
             assembled: true,
             name: name.clone(),
@@ -45,14 +45,14 @@ impl Machine {
 
     pub(super) fn create_group(&mut self, group: &CreateGroup) {
         assert!(!self.0.groups.iter().any(|is| is.name == group.name), "{} is there already", group.name);
-        let devices: Vec<DevicePath> = group.devices.iter().map(|device| self.now(device)).collect();
+        let devices: Vec<DevicePath> = group.devices.iter().map(|device| self.current_path(device)).collect();
         for device in &devices {
             self.claim(device, "LVM2_member");
         }
         let physical = devices.into_iter().map(|device| LvmPhysicalVolume {
             size_bytes: self.size(&device),
+            uuid: device.to_string(),
             device: Some(device),
-            uuid: String::new(),
         });
         let physical = physical.collect();
         let (name, tags) = (group.name.clone(), group.tags.clone());
@@ -65,7 +65,7 @@ impl Machine {
     }
 
     pub(super) fn create_volume(&mut self, volume: &CreateVolume) {
-        let physical: Vec<DevicePath> = volume.physical.iter().map(|device| self.now(device)).collect();
+        let physical: Vec<DevicePath> = volume.physical.iter().map(|device| self.current_path(device)).collect();
         let name = self.free_name((0..).map(|number| format!("dm-{number}")));
         let unit = if volume.kind.name() == "striped" { 4 * physical.len() as u64 } else { 4 } * MIB;
         let size_bytes = (volume.size.as_mib().unwrap_or(1) * MIB).next_multiple_of(unit);
@@ -85,15 +85,18 @@ impl Machine {
         });
         let group = self.0.groups.iter_mut().find(|group| group.name == volume.group).unwrap();
         assert!(group.volumes.iter().all(|is| is.name != volume.name), "{} is there already", volume.name);
-        let taken = if volume.kind.name() == "raid1" { 2 * (size_bytes + 4 * MIB) } else { size_bytes };
+        let ranges = volume_space::allocate_ranges(group, volume.kind, size_bytes);
+        let taken = volume_space::occupied_bytes(volume.kind.name(), size_bytes);
         group.free_bytes = group.free_bytes.map(|free| free.saturating_sub(taken));
         group.volumes.push(LvmLogicalVolume {
             name: volume.name.clone(),
             size_bytes,
             kind: volume.kind.name().to_owned(),
             running: Some(name),
+            ranges,
             ..LvmLogicalVolume::default()
         });
+        volume_space::update_allocation(group);
     }
 
     pub(super) fn create_container(&mut self, container: &LuksContainer) {
@@ -102,12 +105,12 @@ impl Machine {
         let signatures = self.signatures(device);
         assert!(signatures.is_empty(), "{device} has {signatures:?}");
         signatures.push(DeviceSignature { kind, usage, uuid: uuid.to_string(), ..DeviceSignature::default() });
-        self.written(device);
+        self.mark_written(device);
         self.show_on_members(device);
         let name = self.free_name((0..).map(|number| format!("dm-{number}")));
         self.uses(device).push(DeviceUse::Holder(name.clone()));
         let (below, size_bytes) =
-            (self.0.resolve_kernel_name(&self.now(device)), self.size(&self.now(device)) - 16 * MIB);
+            (self.0.resolve_kernel_name(&self.current_path(device)), self.size(&self.current_path(device)) - 16 * MIB);
         let (kind, assembled) = (StackedDeviceKind::Crypt, true);
         let (device, below) = (mapping.clone(), vec![below]);
         self.0.stacked.push(StackedDevice {

@@ -4,7 +4,10 @@ use super::*;
 
 impl Machine {
     pub(super) fn free_name(&self, names: impl Iterator<Item = String>) -> KernelName {
-        names.map(KernelName::from).find(|name| !self.0.stacked.iter().any(|stacked| stacked.name == *name)).unwrap()
+        let is_taken = |machine: &Inventory, name: &KernelName| machine.stacked.iter().any(|is| is.name == *name);
+        // Devices that were stopped get their names back, so these names remain reserved.
+        let is_free = |name: &KernelName| !is_taken(&self.0, name) && !self.1.iter().any(|old| is_taken(old, name));
+        names.map(KernelName::from).find(is_free).unwrap()
     }
 
     pub(super) fn occupy(&mut self, devices: Vec<DevicePath>, kind: &str, holder: &KernelName) {
@@ -22,7 +25,7 @@ impl Machine {
             usage: "raid".to_owned(),
             ..DeviceSignature::default()
         });
-        self.written(device);
+        self.mark_written(device);
         self.show_on_members(device);
     }
 
@@ -30,7 +33,7 @@ impl Machine {
     /// the signatures are then also visible on the members.
     pub(super) fn show_on_members(&mut self, device: &DevicePath) {
         let content = self.signatures(device).clone();
-        let name = self.0.resolve_kernel_name(&self.now(device));
+        let name = self.0.resolve_kernel_name(&self.current_path(device));
         let is_it = |array: &&MdArray| {
             array.running.as_ref() == Some(&name) && ["0.90", "1.0"].contains(&array.metadata.as_str())
         };
@@ -40,8 +43,8 @@ impl Machine {
         }
     }
 
-    /// Returns the device that the inventory shows for a path of the plan.
-    pub(super) fn now(&self, device: &DevicePath) -> DevicePath {
+    /// Returns the present path of a device of the plan: an array or volume may be active under another name.
+    pub(super) fn current_path(&self, device: &DevicePath) -> DevicePath {
         let array = |array: &&MdArray| {
             *device == format!("/dev/md/{}", array.name) || *device == format!("/dev/md{}", array.name)
         };
@@ -70,7 +73,7 @@ impl Machine {
     }
 
     /// Records that a disk or partition is no longer blank.
-    pub(super) fn written(&mut self, device: &DevicePath) {
+    pub(super) fn mark_written(&mut self, device: &DevicePath) {
         for disk in &mut self.0.disks {
             disk.blank &= disk.device != *device;
             let partitions = disk.table.iter_mut().flat_map(|table| &mut table.partitions);
@@ -79,7 +82,7 @@ impl Machine {
     }
 
     pub(super) fn unit(&mut self, device: &DevicePath) -> (&mut Vec<DeviceSignature>, &mut Vec<DeviceUse>) {
-        let device = self.now(device);
+        let device = self.current_path(device);
         let disks = self.0.disks.iter_mut();
         let disks = disks.map(|disk| (&disk.device, &disk.name, &mut disk.table, &mut disk.signatures, &mut disk.uses));
         let stacked = self.0.stacked.iter_mut();

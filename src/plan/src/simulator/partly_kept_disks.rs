@@ -1,11 +1,11 @@
-//! Disks of which some partitions are preserved while the others are renewed.
+//! Partly kept disks: some partitions are preserved; all others are removed and created again.
 
 use super::*;
 use operations::{ClearRanges, TableEdit};
 
 impl Machine {
     /// Zeroes ranges. A partition loses its content if both of its ends are outside the preserved partitions.
-    pub(super) fn clear(&mut self, clear: &ClearRanges) {
+    pub(super) fn zero_ranges(&mut self, clear: &ClearRanges) {
         assert_eq!(clear.find_overlap(), None, "{clear:?}");
         self.assert_free(&clear.device);
         let disk = self.disk(&clear.device);
@@ -50,10 +50,25 @@ impl Machine {
         table.partitions.sort_by_key(|part| part.number);
     }
 
-    /// Assembles the preserved arrays of partly kept disks again, and the groups on them. The plan stops them before it
-    /// changes the table, and the next run assembles all devices.
+    /// Assembles the preserved arrays of partly kept disks again, opens their containers, and activates their groups.
+    /// The plan stops these devices before it changes the partition table, and the agent assembles all devices at its
+    /// next start.
     pub(super) fn assemble_again(&mut self) {
         let Some(before) = &self.1.clone() else { return };
+        // The layers can be stacked in any order, so the passes are repeated until nothing changes.
+        loop {
+            let count = self.0.stacked.len();
+            self.assemble_arrays(before);
+            self.open_containers(before);
+            self.find_groups(before);
+            before.groups.iter().for_each(|old| self.activate_again(before, old));
+            if self.0.stacked.len() == count {
+                return;
+            }
+        }
+    }
+
+    fn assemble_arrays(&mut self, before: &Inventory) {
         for old in &before.arrays {
             let Some(running) = &old.running else { continue };
             let is_stopped = |array: &&mut MdArray| {
@@ -61,29 +76,62 @@ impl Machine {
             };
             let Some(array) = self.0.arrays.iter_mut().find(is_stopped) else { continue };
             array.running = Some(running.clone());
-            self.put_back(before, running);
+            self.restore_contents(before, running);
         }
-        for old in &before.groups {
-            let stays = |device: &DevicePath| self.0.all_signatures().any(|(path, _)| path == device);
-            let is_lost = self.0.groups.iter().all(|group| group.uuid != old.uuid || group.name != old.name);
-            let on_arrays = old.present_devices().all(|device| {
-                stays(device)
-                    && before
-                        .arrays
-                        .iter()
-                        .any(|array| array.running.as_ref().is_some_and(|name| name.device_path() == *device))
-            });
-            if is_lost && on_arrays {
-                self.0.groups.push(old.clone());
-                old.volumes
-                    .iter()
-                    .filter_map(|volume| volume.running.as_ref())
-                    .for_each(|name| self.put_back(before, name));
+    }
+
+    fn open_containers(&mut self, before: &Inventory) {
+        for old in before.stacked.iter().filter(|old| old.kind == StackedDeviceKind::Crypt) {
+            let signatures = |inventory: &Inventory| {
+                let below = old.below.first()?;
+                let path = inventory.stacked.iter().find(|is| is.name == *below).map(|is| is.device.clone());
+                let path = path.unwrap_or_else(|| below.device_path());
+                let found = inventory.all_signatures().find(|(device, _)| **device == path)?;
+                Some(found.1.to_vec()).filter(|found| !found.is_empty())
+            };
+            let is_open = self.0.stacked.iter().any(|stacked| stacked.name == old.name);
+            if !is_open && signatures(&self.0).is_some() && signatures(&self.0) == signatures(before) {
+                self.restore_contents(before, &old.name);
             }
         }
     }
 
-    fn put_back(&mut self, before: &Inventory, name: &KernelName) {
+    /// Restores the groups on arrays or containers that were stopped and are open again.
+    fn find_groups(&mut self, before: &Inventory) {
+        for old in &before.groups {
+            let is_back = |device: &DevicePath| self.0.stacked.iter().any(|stacked| stacked.device == *device);
+            let is_it = |group: &&mut LvmVolumeGroup| group.uuid == old.uuid && group.name == old.name;
+            let back: Vec<bool> = old.physical.iter().map(|one| one.device.as_ref().is_some_and(is_back)).collect();
+            if let Some(group) = self.0.groups.iter_mut().find(is_it) {
+                let physical = group.physical.iter_mut().zip(&old.physical).zip(&back);
+                let returning = physical.filter(|((now, _), back)| now.device.is_none() && **back);
+                returning.for_each(|((now, old), _)| now.device = old.device.clone());
+                continue;
+            }
+            if old.physical.len() == back.iter().filter(|back| **back).count() {
+                let volumes = old.volumes.iter().cloned().map(|volume| LvmLogicalVolume { running: None, ..volume });
+                self.0.groups.push(LvmVolumeGroup { volumes: volumes.collect(), ..old.clone() });
+            }
+        }
+    }
+
+    /// Activates the volumes of a group that were active before and that still exist.
+    fn activate_again(&mut self, before: &Inventory, old: &LvmVolumeGroup) {
+        let found = self
+            .0
+            .groups
+            .iter_mut()
+            .find(|group| group.name == old.name && group.uuid == old.uuid && group.physical == old.physical);
+        let mut names = Vec::new();
+        for volume in found.into_iter().flat_map(|group| &mut group.volumes).filter(|is| is.running.is_none()) {
+            let is_same = |old: &&LvmLogicalVolume| old.name == volume.name && old.ranges == volume.ranges;
+            volume.running = old.volumes.iter().find(is_same).and_then(|old| old.running.clone());
+            names.extend(volume.running.clone());
+        }
+        names.iter().for_each(|name| self.restore_contents(before, name));
+    }
+
+    fn restore_contents(&mut self, before: &Inventory, name: &KernelName) {
         let Some(old) = before.stacked.iter().find(|stacked| stacked.name == *name) else { return };
         assert!(self.0.stacked.iter().all(|stacked| stacked.name != *name), "{name} runs already");
         self.0.stacked.push(old.clone());

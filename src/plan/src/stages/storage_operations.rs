@@ -1,4 +1,5 @@
-//! Operations on disks and the devices on them, in the order of the run: locking, release, creation, and deactivation.
+//! Operations on disks and the devices on them, in the order of execution: locking, release, creation, and
+//! deactivation.
 
 use super::super::plan_decisions::{ArrayFate, GroupFate, PlanDecisions};
 use super::super::{DiskPlan, DiskVerdict, guard_ranges, luks};
@@ -29,13 +30,13 @@ pub(super) fn devices_with_verdict(decided: &PlanDecisions, is: impl Fn(DiskVerd
 pub(super) fn lock_operations(meant: &LayoutMatch, decided: &PlanDecisions) -> Vec<Operation> {
     let disks = decided.disks.iter().filter(|disk| !disk.verdict.is_written());
     let lock = |disk: &DiskPlan| {
-        // A disk that is used for a Kubernetes volume is written later.
+        // The ranges of a disk that is written for a Kubernetes volume are not guarded, because they will change.
         let is_written = decided.persistent.written.contains(&disk.name);
         let mut untouched = if is_written { Vec::new() } else { guard_ranges::guarded_ranges(meant, disk) };
         untouched.extend(luks::guard_locked(meant, decided, disk));
         Operation::Run(SessionOp::LockDisk(LockDisk { device: disk.device.clone(), untouched }))
     };
-    // The disk itself must stay writable, because its other partitions are renewed.
+    // The disk itself must stay writable, because its other partitions are removed and created again.
     let parts = decided.partly_kept.iter().flat_map(|disk| &disk.preserved).map(|part| {
         let untouched = guard_ranges::unused_ends(meant, part);
         Operation::Run(SessionOp::LockDisk(LockDisk { device: part.device.clone(), untouched }))
@@ -43,8 +44,9 @@ pub(super) fn lock_operations(meant: &LayoutMatch, decided: &PlanDecisions) -> V
     disks.map(lock).chain(parts).collect()
 }
 
-/// Returns the operation that proves that devices contain only zeros. This operation is the last check, because it may
-/// take hours. It must precede the release of holders, which stops arrays and volumes that the operation reads.
+/// Returns the operation that proves that devices contain only zeros. This operation is the last check, because it
+/// may take hours. It precedes the release of holders, because the release stops arrays and volumes that the
+/// operation reads.
 pub(super) fn prove_zeros(decided: &PlanDecisions) -> Option<Operation> {
     let proofs = &decided.zero_proofs;
     (!proofs.is_empty()).then(|| Operation::Device(DeviceOp::ProveZeros(ProveZeros(proofs.clone()))))
@@ -60,16 +62,16 @@ pub(super) fn release_operations(decided: &PlanDecisions) -> Vec<Operation> {
 /// precede it in the layout.
 pub(super) fn create_arrays(decided: &PlanDecisions) -> Vec<Operation> {
     let made = decided.arrays.iter().filter_map(|array| match array {
-        ArrayFate::Made(array) => Some(Operation::Device(DeviceOp::CreateArray(array.clone()))),
-        ArrayFate::Kept { .. } => None,
+        ArrayFate::Created(array) => Some(Operation::Device(DeviceOp::CreateArray(array.clone()))),
+        ArrayFate::Preserved { .. } => None,
     });
     made.collect()
 }
 
 pub(super) fn create_groups_and_volumes(decided: &PlanDecisions) -> Vec<Operation> {
     let groups = decided.groups.iter().filter_map(|group| match group {
-        GroupFate::Made(group) => Some(Operation::Device(DeviceOp::CreateGroup(group.clone()))),
-        GroupFate::Kept { .. } => None,
+        GroupFate::Created(group) => Some(Operation::Device(DeviceOp::CreateGroup(group.clone()))),
+        GroupFate::Preserved { .. } => None,
     });
     groups.chain(decided.volumes.iter().cloned().map(DeviceOp::CreateVolume).map(Operation::Device)).collect()
 }
@@ -82,14 +84,14 @@ pub(super) fn try_arrays(decided: &PlanDecisions) -> impl Iterator<Item = Operat
 pub(super) fn unmount_operations(decided: &PlanDecisions) -> Vec<Operation> {
     let groups = decided.groups.iter().rev().filter_map(|group| {
         let (name, devices) = match group {
-            GroupFate::Made(group) => (&group.name, &group.devices),
-            // In a preserved group without volumes of the layout, no volume was activated.
-            GroupFate::Kept { name, volumes, .. }
+            GroupFate::Created(group) => (&group.name, &group.devices),
+            // A preserved group is active only if the plan uses its volumes, or adds a volume to it.
+            GroupFate::Preserved { name, volumes, .. }
                 if volumes.is_empty() && !decided.persistent.extended.contains(name) =>
             {
                 return None;
             }
-            GroupFate::Kept { name, devices, .. } => (name, devices),
+            GroupFate::Preserved { name, devices, .. } => (name, devices),
         };
         Some(Operation::Device(DeviceOp::DeactivateGroup(DeactivateGroup {
             name: name.clone(),
@@ -97,8 +99,10 @@ pub(super) fn unmount_operations(decided: &PlanDecisions) -> Vec<Operation> {
         })))
     });
     let arrays = decided.arrays.iter().rev().map(|array| match array {
-        ArrayFate::Made(array) => Operation::Device(DeviceOp::StopArray(StopArray { device: array.device.clone() })),
-        ArrayFate::Kept { device, .. } => Operation::Device(DeviceOp::StopArray(StopArray { device: device.clone() })),
+        ArrayFate::Created(array) => Operation::Device(DeviceOp::StopArray(StopArray { device: array.device.clone() })),
+        ArrayFate::Preserved { device, .. } => {
+            Operation::Device(DeviceOp::StopArray(StopArray { device: device.clone() }))
+        }
     });
     let kept = devices_with_verdict(decided, |verdict| verdict == DiskVerdict::Keep);
     let disks = devices_with_verdict(decided, DiskVerdict::is_written)

@@ -25,7 +25,7 @@ fn rehearsed(plan: &Plan) -> Vec<Operation> {
 }
 
 #[test]
-fn what_is_kept_is_rehearsed_before_the_point_of_no_return_and_before_it_is_announced() {
+fn rehearses_preserved_devices_before_report_begin() {
     for (layout, before, over) in [
         (layout(), installed(), &["/dev/sdb1"][..]),
         (stacked_layout(), stacked(), &["/dev/sdc", "/dev/sdd", "/dev/sde"][..]),
@@ -36,10 +36,13 @@ fn what_is_kept_is_rehearsed_before_the_point_of_no_return_and_before_it_is_anno
         assert!(place(StageName::StorageRehearse) < plan.point_of_no_return);
         let Rehearsal { over: found, operations: rehearsed } = rehearsal(&plan);
         assert_eq!(found, over);
-        // The rehearsal activates the same objects as the stage after the image.
+        // The rehearsal activates the same objects as the stage that follows the writing of the image.
         let later = operations(&plan, StageName::StorageMountKept).iter();
         let is_about_it = |is: &&Operation| {
-            !matches!(is, Operation::Run(SessionOp::UnlockDisk(_)) | Operation::Device(DeviceOp::TakeDown(_)))
+            !matches!(
+                is,
+                Operation::Run(SessionOp::UnlockDisk(_)) | Operation::Device(DeviceOp::StopInspectedDevices(_))
+            )
         };
         let rehearsed = rehearsed.iter().cloned().map(Operation::from);
         assert_eq!(rehearsed.collect::<Vec<_>>(), later.filter(is_about_it).cloned().collect::<Vec<_>>());
@@ -47,7 +50,7 @@ fn what_is_kept_is_rehearsed_before_the_point_of_no_return_and_before_it_is_anno
 }
 
 #[test]
-fn nothing_is_rehearsed_where_nothing_comes_back() {
+fn plan_without_preserved_filesystems_has_no_rehearsal() {
     let plan = make(&stacked_layout(), &five(), InstallMode::Install).unwrap();
     assert_eq!(operations(&plan, StageName::StorageRehearse), []);
     // The filesystem is created, so it cannot be mounted in the rehearsal.
@@ -60,7 +63,7 @@ fn nothing_is_rehearsed_where_nothing_comes_back() {
 }
 
 #[test]
-fn merged_filesystems_are_rehearsed_too_and_devices_that_options_name_are_covered() {
+fn rehearses_merged_filesystems_and_covers_devices_in_mount_options() {
     let mut layout = layout();
     layout.filesystems[0].reinstall = OnReinstall::Merge;
     layout.filesystems[0].mountoptions = vec!["noatime,journal_path=/dev/sdb7".to_owned(), "data=journal".to_owned()];
@@ -73,7 +76,7 @@ fn merged_filesystems_are_rehearsed_too_and_devices_that_options_name_are_covere
 }
 
 #[test]
-fn all_parts_of_a_kept_btrfs_are_covered() {
+fn rehearsal_covers_all_devices_of_a_preserved_btrfs() {
     let (mut layout, mut before) = (layout(), installed());
     layout.filesystems[0].format = FilesystemFormat::Btrfs;
     let parts = &mut before.disks[1].table.as_mut().unwrap().partitions;
@@ -86,9 +89,9 @@ fn all_parts_of_a_kept_btrfs_are_covered() {
     assert_eq!(rehearsal(&plan).over, ["/dev/sdb1", "/dev/sdb2"]);
 }
 
-/// The other devices include the whole disk sdc, which the layout lists without any content.
+/// A btrfs also spans the whole disk sdc, which the layout lists without any content.
 #[test]
-fn the_other_devices_of_a_kept_btrfs_are_known_to_its_mounts_and_identified() {
+fn mounts_of_preserved_btrfs_list_its_other_devices() {
     let (mut layout, mut before) = (layout(), installed());
     layout.filesystems[0].format = FilesystemFormat::Btrfs;
     let plan = make(&layout, &machine(), InstallMode::Install).unwrap();
@@ -116,7 +119,7 @@ fn the_other_devices_of_a_kept_btrfs_are_known_to_its_mounts_and_identified() {
 }
 
 #[test]
-fn what_is_kept_and_says_ro_is_written_by_no_mount() {
+fn preserved_read_only_filesystem_is_mounted_without_journal_replay() {
     for (options, format, expected) in [
         (&["ro"][..], FilesystemFormat::Ext4, &["ro", "noload"][..]),
         (&["noatime,ro"], FilesystemFormat::Ext4, &["noatime,ro", "noload"]),
@@ -133,7 +136,7 @@ fn what_is_kept_and_says_ro_is_written_by_no_mount() {
         srv.signatures[0].kind = format.name().to_owned();
         let plan = make(&layout, &before, InstallMode::Reinstall).unwrap();
         assert_eq!(mounts(operations(&plan, StageName::StorageMountKept))[0].options, expected, "{options:?}");
-        // The rehearsal mounts filesystems as the installed system will, which replays the journal.
+        // The rehearsal mounts filesystems as the installed system will; such a mount replays the journal.
         assert_eq!(mounts(&rehearsed(&plan))[0].options, options, "{options:?}");
         let line = plan.fstab.iter().find(|entry| entry.path == "/srv").unwrap();
         assert_eq!(line.options, options);
@@ -141,7 +144,7 @@ fn what_is_kept_and_says_ro_is_written_by_no_mount() {
 }
 
 #[test]
-fn what_is_made_is_written_by_the_image_whatever_its_options_say() {
+fn new_filesystem_is_mounted_writable_despite_its_ro_option() {
     let mut layout = layout();
     layout.filesystems[3].mountoptions = vec!["ro,noatime".to_owned()];
     let plan = make(&layout, &machine(), InstallMode::Install).unwrap();
@@ -150,13 +153,13 @@ fn what_is_made_is_written_by_the_image_whatever_its_options_say() {
 }
 
 #[test]
-fn a_group_that_lvm_gives_to_nobody_here_is_refused() {
+fn refuses_preserved_group_that_lvm_cannot_activate() {
     let mut before = stacked();
     before.groups[0].closed = Some("the volume group is exported: run `vgimport` in the installed system".to_owned());
     assert_eq!(
         reasons(make(&stacked_layout(), &before, InstallMode::Reinstall)),
         [
-            "volumegroups[0]: vg:vg00 must be kept, but the volume group is exported: run `vgimport` in the installed system"
+            "volumegroups[0]: vg:vg00 must be preserved, but the volume group is exported: run `vgimport` in the installed system"
         ]
     );
     let mut all = stacked_layout();

@@ -2,16 +2,18 @@
 
 use super::arrays_and_groups;
 use super::installation_identity::{claim, marker, reinstall};
+use super::partly_kept_disks::{MIRRORED, blank_machine};
+use super::renewed_volumes::ONE_GROUP;
 use super::*;
 use crate::simulator::cut;
 use model::inventory::FilesystemContents;
 use model::layout::RaidLevel;
 use operations::PlanStage;
 
-/// Returns a machine with an installation of that layout, and its marker on that device.
+/// Returns a machine with an installation of the given layout, and with its marker on the given device.
 fn installed_with_marker(layout: &Layout, machine: Inventory, device: &str) -> Inventory {
     let mut inventory = after(&make(layout, &machine, InstallMode::Install).unwrap(), machine);
-    // Each plan numbers its generated ids from the same value.
+    // All plans generate the same ids. The existing tables therefore get GUIDs that no plan generates.
     for (number, table) in (1..).zip(inventory.disks.iter_mut().filter_map(|disk| disk.table.as_mut())) {
         table.guid = Some(uuid::Uuid::from_u128(u128::MAX - number));
     }
@@ -20,10 +22,10 @@ fn installed_with_marker(layout: &Layout, machine: Inventory, device: &str) -> I
     inventory
 }
 
-/// Power fails after each destructive operation, with each order of the disks. The old filesystem stays visible in the
-/// objects that replace it.
+/// Power fails after each destructive operation. The order of the disks in the layout has no effect. The old
+/// filesystem remains visible on the objects that replace it.
 #[test]
-fn an_installation_is_whole_until_the_first_disk_is_wiped() {
+fn installation_counts_as_intact_until_the_first_wipe() {
     let mut two_disks = layout();
     two_disks.disks[1].wipeonreinstall = true;
     let mut root_last = two_disks.clone();
@@ -48,6 +50,23 @@ fn an_installation_is_whole_until_the_first_disk_is_wiped() {
     }
 }
 
+/// The table of a partly kept disk retains its GUID, and is not even written if no entry changes.
+#[test]
+fn installation_on_partly_kept_disks_does_not_count_as_intact() {
+    for yaml in [MIRRORED, ONE_GROUP] {
+        let layout = layout_of(yaml);
+        let before = installed_with_marker(&layout, blank_machine(), "/dev/sda2");
+        let plan = reinstall(&layout, &before, claim()).unwrap();
+        assert!(verdicts(&plan).contains(&DiskVerdict::PartlyKept), "{plan}");
+        let all: usize = plan.stages.iter().map(|stage| stage.operations.len()).sum();
+        for done in 0..all {
+            let mut after = cut(&plan, before.clone(), done);
+            after.filesystems = before.filesystems.clone();
+            assert!(!is_intact(&layout, &after, &claim()), "{done} of {all} operations: {plan}");
+        }
+    }
+}
+
 fn wiped(device: &str) -> DiskSpec {
     DiskSpec { wipeonreinstall: true, ..arrays_and_groups::whole(device) }
 }
@@ -55,32 +74,32 @@ fn wiped(device: &str) -> DiskSpec {
 type Case = (&'static str, fn(&mut Layout, &mut Inventory, &mut InstallClaim));
 
 #[test]
-fn what_nobody_can_tell_is_not_whole() {
+fn unproven_installation_does_not_count_as_intact() {
     let layout = layout();
     let whole = installed_with_marker(&layout, machine(), "/dev/sda2");
     assert!(is_intact(&layout, &whole, &claim()));
     let cases: [Case; 11] = [
         ("no marker", |_, inventory, _| inventory.filesystems.clear()),
-        ("nobody looked into it", |_, inventory, _| inventory.filesystems[0].marker = None),
+        ("marker of the filesystem was not read", |_, inventory, _| inventory.filesystems[0].marker = None),
         ("another allocation", |_, _, claim| claim.allocation = "a-2".to_owned()),
         ("another machine", |_, _, claim| claim.machine = "m-2".to_owned()),
         ("the new installation", |_, inventory, claim| {
             inventory.filesystems[0].marker.as_mut().unwrap().order = claim.order.clone();
         }),
         ("a copy elsewhere", |_, inventory, _| inventory.filesystems[0].device = "/dev/sdb1".into()),
-        ("another table", |_, inventory, _| {
+        ("another partition table", |_, inventory, _| {
             inventory.disks[0].table.as_mut().unwrap().guid = Some(uuid::Uuid::from_u128(7));
         }),
-        ("a marker of before tables were recorded", |_, inventory, _| {
+        ("marker without recorded GPT GUIDs", |_, inventory, _| {
             inventory.filesystems[0].marker.as_mut().unwrap().disks.iter_mut().for_each(|disk| disk.guid = None);
         }),
-        ("a partition is gone", |_, inventory, _| {
+        ("a partition is missing", |_, inventory, _| {
             inventory.disks[0].table.as_mut().unwrap().partitions.retain(|part| part.number != 3);
         }),
-        ("another disk that is wiped is not there", |layout, _, _| {
+        ("another wiped disk is absent", |layout, _, _| {
             layout.disks.push(wiped("/dev/sdx"));
         }),
-        ("another disk that is wiped has nothing", |layout, _, _| layout.disks.push(wiped("/dev/sdc"))),
+        ("another wiped disk is empty", |layout, _, _| layout.disks.push(wiped("/dev/sdc"))),
     ];
     for (name, change) in cases {
         let (mut layout, mut inventory, mut claim) = (layout.clone(), whole.clone(), claim());
@@ -89,9 +108,10 @@ fn what_nobody_can_tell_is_not_whole() {
     }
 }
 
-/// The superblock of an array may be at the end of the disk, which is wiped slightly later than the start.
+/// The superblock of an array does not prove that the array is intact. It may be at the end of the disk, which is
+/// wiped after the start.
 #[test]
-fn a_whole_disk_tells_by_what_begins_it() {
+fn whole_disk_is_intact_with_signature_at_start() {
     let mut layout = layout();
     layout.disks.push(wiped("/dev/sdc"));
     layout.disks.push(wiped("/dev/sdd"));

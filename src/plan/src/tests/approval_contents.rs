@@ -1,4 +1,5 @@
-//! An approval covers what the operator saw of each disk: its identity, its content, and the objects that lose members.
+//! Tests that an approval covers everything that the operator saw of each disk: its identity, its content, and the
+//! objects that lose members.
 
 use super::generators::{any_layout, any_machine};
 use super::plan_approval::{approval, by_serial, numbered, refused, renamed, request, verdicts_of, with_ids};
@@ -44,7 +45,7 @@ fn signature(kind: &str) -> DeviceSignature {
 }
 
 #[test]
-fn other_data_on_a_wiped_disk_are_not_what_was_approved() {
+fn refuses_wiped_disk_with_other_content_than_approved() {
     let inventory = numbered(installed());
     let approved = verdicts_of(&layout(), &inventory, InstallMode::Install);
     for (what, change, words) in CHANGES {
@@ -56,9 +57,9 @@ fn other_data_on_a_wiped_disk_are_not_what_was_approved() {
     }
 }
 
-/// The users of a disk and its used space change while the machine runs, and kernel names change with each boot.
+/// Mounts, used space and kernel names are not part of an approval, because they change without a write by the agent.
 #[test]
-fn what_changes_by_itself_is_not_covered() {
+fn approval_ignores_mounts_used_space_and_kernel_names() {
     let inventory = numbered(installed());
     let layout = by_serial(layout());
     let mut running = renamed(inventory.clone());
@@ -78,9 +79,9 @@ fn what_changes_by_itself_is_not_covered() {
     );
 }
 
-/// Disks of the same size that share a serial number or a placeholder, as with cheap USB bridges.
+/// Disks of the same size may share a serial number or a placeholder, as with cheap USB bridges.
 #[test]
-fn two_disks_with_one_serial_number_do_not_change_places_unseen() {
+fn refuses_swapped_disks_that_share_a_serial_number() {
     for serial in ["S-1", "0000000000", ""] {
         let mut inventory = machine();
         for (index, disk) in inventory.disks.iter_mut().enumerate() {
@@ -97,7 +98,7 @@ fn two_disks_with_one_serial_number_do_not_change_places_unseen() {
         assert_ne!(verdicts_of(&mirrored, &swapped, InstallMode::Install).digest(), approved.digest(), "{serial:?}");
         let said = refused(&mirrored, &swapped, InstallMode::Install, approval(&approved)).join("\n");
         assert!(said.contains("ata-0, 21.0 GB") && said.contains("approved wiped, found not written"), "{said}");
-        // The SCSI address is used if the link is unknown.
+        // If the `by-path` link is unknown, the SCSI address identifies the slot.
         for disk in &mut inventory.disks {
             disk.hctl = format!("0:0:{}:0", disk.by_path.chars().last().unwrap());
             disk.by_path.clear();
@@ -107,7 +108,7 @@ fn two_disks_with_one_serial_number_do_not_change_places_unseen() {
 }
 
 #[test]
-fn what_is_taken_apart_was_shown() {
+fn approval_lists_removed_array_members() {
     let mut inventory = numbered(machine());
     let approved = verdicts_of(&layout(), &inventory, InstallMode::Install);
     let member = |device: &str, place| ArrayMember { device: device.into(), role: MemberRole::Active(place) };
@@ -119,33 +120,33 @@ fn what_is_taken_apart_was_shown() {
         members: vec![member("/dev/sdb", 0), member("/dev/sdc", 1)],
         ..MdArray::default()
     });
-    let torn = verdicts_of(&layout(), &inventory, InstallMode::Install);
-    assert_eq!(torn.torn, ["raid1 \"customers\" of (serial S-sdb), (serial S-sdc)"]);
-    assert_ne!(torn.digest(), approved.digest());
+    let dismantled = verdicts_of(&layout(), &inventory, InstallMode::Install);
+    assert_eq!(dismantled.dismantled, ["raid1 \"customers\" of (serial S-sdb), (serial S-sdc)"]);
+    assert_ne!(dismantled.digest(), approved.digest());
     let said = refused(&layout(), &inventory, InstallMode::Install, approval(&approved)).join("\n");
-    assert!(said.contains("only the present plan removes members from an object: raid1 \"customers\""), "{said}");
-    assert!(with_ids(&layout(), &inventory, request(InstallMode::Install, Some(approval(&torn))), 9).is_ok());
+    assert!(said.contains("only the current plan removes members from an object: raid1 \"customers\""), "{said}");
+    assert!(with_ids(&layout(), &inventory, request(InstallMode::Install, Some(approval(&dismantled))), 9).is_ok());
     inventory.arrays.clear();
-    let said = refused(&layout(), &inventory, InstallMode::Install, approval(&torn)).join("\n");
+    let said = refused(&layout(), &inventory, InstallMode::Install, approval(&dismantled)).join("\n");
     assert!(said.contains("only the approved plan removes members from an object: raid1"), "{said}");
 }
 
 /// After an interrupted attempt, the content of the wiped disks may differ from the approved content.
 #[test]
-fn an_attempt_that_has_begun_finds_other_contents_on_the_disks_that_it_wipes() {
+fn continued_attempt_accepts_changed_content_on_wiped_disks() {
     let inventory = numbered(installed());
     let approved = approval(&verdicts_of(&layout(), &inventory, InstallMode::Reinstall));
-    let begun = |inventory: &Inventory| {
+    let started = |inventory: &Inventory| {
         let mut request = request(InstallMode::Reinstall, Some(approved.clone()));
         request.claim = Some(InstallClaim { waiver: Some(MarkerWaiver::Begun), ..InstallClaim::default() });
         with_ids(&layout(), inventory, request, 3)
     };
     let mut erased = inventory.clone();
     erased.disks[0].table = None;
-    assert!(begun(&erased).is_ok());
+    assert!(started(&erased).is_ok());
     let mut other = inventory;
     other.disks[1].table.as_mut().unwrap().guid = Some(Uuid::from_u128(77));
-    let said = begun(&other).unwrap_err().to_string();
+    let said = started(&other).unwrap_err().to_string();
     assert!(said.contains("disk serial S-sdb: approved with table gpt"), "{said}");
 }
 
@@ -181,7 +182,7 @@ fn changed(mut inventory: Inventory, which: usize, how: u8) -> Inventory {
 }
 
 #[test]
-fn plans_that_look_different_have_different_hashes() {
+fn plans_that_print_differently_have_different_digests() {
     proptest!(ProptestConfig::with_cases(300), |(
         layout in any_layout(),
         machine in any_machine(),

@@ -1,4 +1,4 @@
-//! Arrays with metadata 0.90: arrays that exceed the limits of its superblock are refused before anything is wiped.
+//! Arrays with metadata 0.90: if they exceed the limits of the superblock, they are refused before anything is wiped.
 
 use super::*;
 use model::layout::{ArraySpec, RaidLevel, validate_layout};
@@ -35,7 +35,7 @@ fn planned(layout: &Layout, member_bytes: u64) -> Result<Plan, Box<PlanRefusal>>
 }
 
 #[test]
-fn a_layout_beyond_the_superblock_is_not_valid() {
+fn refuses_layout_that_exceeds_superblock_limits() {
     let old = "--metadata=0.90";
     let problems = |members, level, option| {
         let problems = validate_layout(&layout_of(members, level, &[option]));
@@ -60,7 +60,7 @@ fn a_layout_beyond_the_superblock_is_not_valid() {
 }
 
 #[test]
-fn a_member_larger_than_the_superblock_counts_is_refused() {
+fn refuses_member_larger_than_the_superblock_supports() {
     let large = 6_001_175_126_016;
     for (members, level, options, bytes) in [
         (2, RaidLevel::Raid1, &["--metadata=0.90"][..], large),
@@ -76,7 +76,7 @@ fn a_member_larger_than_the_superblock_counts_is_refused() {
         (2, &["--metadata=0.90"][..], 4 * TIB),
         (2, &["--metadata=1.0"], large),
         (2, &[], large),
-        // mdadm itself checks this array, in memory.
+        // The planner does not check this array, because it is tried with mdadm.
         (2, &["--metadata=0.90", "--size=1T"], large),
     ] {
         let plan = planned(&layout_of(members, RaidLevel::Raid1, options), bytes);
@@ -85,7 +85,7 @@ fn a_member_larger_than_the_superblock_counts_is_refused() {
 }
 
 #[test]
-fn an_array_with_old_metadata_is_tried_in_memory() {
+fn array_with_old_metadata_is_tried_in_memory() {
     let is_tried = |options: &[&str]| {
         let plan = planned(&layout_of(2, RaidLevel::Raid1, options), TIB).unwrap();
         let mut operations = plan.stages[..plan.point_of_no_return].iter().flat_map(|stage| &stage.operations);

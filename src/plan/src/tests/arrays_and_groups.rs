@@ -3,10 +3,10 @@
 use super::*;
 use model::device_name::DevicePath;
 use model::inventory::{LvmLogicalVolume as FoundVolume, LvmPhysicalVolume};
-use model::layout::{ArraySpec, LogicalVolumeSpec, LvmType, RaidLevel, VolumeGroupSpec};
+use model::layout::{ArraySpec, GroupPreservation, LogicalVolumeSpec, LvmType, RaidLevel, VolumeGroupSpec};
 use operations::{
     ActivateGroup, AssembleArray, DeviceOp, ObjectLocator, Operation, ProveKept, SessionOp, StageName, StopArray,
-    TakeDown, WriteMachineFiles,
+    StopInspectedDevices, WriteMachineFiles,
 };
 
 pub(super) fn raid(name: &str, devices: &[&str], level: RaidLevel, spares: u32) -> ArraySpec {
@@ -16,7 +16,13 @@ pub(super) fn raid(name: &str, devices: &[&str], level: RaidLevel, spares: u32) 
 
 pub(super) fn group(name: &str, devices: &[&str]) -> VolumeGroupSpec {
     let devices = devices.iter().map(|device| (*device).into()).collect();
-    VolumeGroupSpec { name: name.to_owned(), devices, tags: Vec::new(), encrypted: None, preserve: false }
+    VolumeGroupSpec {
+        name: name.to_owned(),
+        devices,
+        tags: Vec::new(),
+        encrypted: None,
+        preserve: GroupPreservation::None,
+    }
 }
 
 pub(super) fn volume(name: &str, group: &str, size_mib: u64, lvmtype: LvmType) -> LogicalVolumeSpec {
@@ -96,7 +102,7 @@ pub(super) fn operations(plan: &Plan, name: StageName) -> &[Operation] {
 }
 
 #[test]
-fn a_fresh_install_with_everything() {
+fn fresh_install_creates_arrays_group_and_volumes() {
     let plan = make(&layout(), &five(), InstallMode::Install).unwrap();
     assert_printed("install-stacked", &plan);
     let Operation::Device(DeviceOp::CreateArray(efi)) = &operations(&plan, StageName::StorageRaid)[0] else {
@@ -113,14 +119,14 @@ fn a_fresh_install_with_everything() {
 }
 
 #[test]
-fn the_same_again_over_everything_running() {
+fn reinstalls_over_a_running_stack() {
     let plan = make(&layout(), &installed(), InstallMode::Install).unwrap();
     assert_printed("install-over-running", &plan);
     after(&plan, installed());
 }
 
 #[test]
-fn a_reinstall_keeps_array_group_and_volumes() {
+fn reinstall_preserves_array_group_and_volumes() {
     let before = installed();
     let plan = make(&layout(), &before, InstallMode::Reinstall).unwrap();
     assert_printed("reinstall-stacked", &plan);
@@ -128,16 +134,17 @@ fn a_reinstall_keeps_array_group_and_volumes() {
     let members = ["/dev/sdc", "/dev/sdd", "/dev/sde"].map(DevicePath::from).to_vec();
     let kept = operations(&plan, StageName::StorageMountKept);
     let assemble = AssembleArray { device: "/dev/md/data".into(), uuid, members: members.clone() };
-    let expected = [DeviceOp::TakeDown(TakeDown { devices: members }), DeviceOp::AssembleArray(assemble)];
+    let expected =
+        [DeviceOp::StopInspectedDevices(StopInspectedDevices { devices: members }), DeviceOp::AssembleArray(assemble)];
     assert_eq!(kept[3..5], expected.map(Operation::Device));
     let after = after(&plan, before.clone());
     assert_eq!(after.groups, before.groups);
     assert_eq!(after.arrays.iter().find(|array| array.name == "data"), Some(&before.arrays[2]));
 }
 
-/// For machines with arrays, images add mdadm.conf and the md drivers to their initrd.
+/// Images add mdadm.conf and the md drivers to the initrd if the machine has arrays.
 #[test]
-fn the_files_of_a_machine_tell_of_arrays_that_are_made_or_kept() {
+fn machine_files_declare_created_or_preserved_arrays() {
     let has_arrays = |plan: &Plan| match operations(plan, StageName::TargetFiles) {
         [Operation::Run(SessionOp::WriteMachineFiles(WriteMachineFiles { files }))] => files.has_arrays,
         other => panic!("{other:?}"),
@@ -150,7 +157,7 @@ fn the_files_of_a_machine_tell_of_arrays_that_are_made_or_kept() {
 }
 
 #[test]
-fn what_is_made_below_a_kept_filesystem_is_mounted_after_it() {
+fn mounts_new_filesystem_after_its_preserved_parent() {
     let mut layout = layout();
     layout.disks.push(DiskSpec { wipeonreinstall: true, ..whole("/dev/sdf") });
     layout.filesystems.push(filesystem("/srv/cache", "/dev/sdf", FilesystemFormat::Ext4, ""));
@@ -171,22 +178,22 @@ fn what_is_made_below_a_kept_filesystem_is_mounted_after_it() {
 type Case = (&'static str, fn(&mut Inventory), &'static str);
 
 #[test]
-fn a_kept_stack_that_differs_is_refused_with_both_sides() {
+fn refuses_preserved_stack_that_differs_and_reports_both() {
     let cases: [Case; 14] = [
         (
             "other level",
             |inventory| inventory.arrays[2].level = "raid0".to_owned(),
-            "raid[2]: /dev/md/data must be kept as raid1 of /dev/sdc, /dev/sdd, /dev/sde, 1 of them spare, but there is raid0 \"data\" of /dev/sdc, /dev/sdd, /dev/sde (spare)",
+            "raid[2]: /dev/md/data must be preserved, and must be a raid1 of /dev/sdc, /dev/sdd, /dev/sde, 1 of them spare, but there is raid0 \"data\" of /dev/sdc, /dev/sdd, /dev/sde (spare)",
         ),
         (
             "a member less",
             |inventory| drop(inventory.arrays[2].members.pop()),
-            "raid[2]: /dev/md/data must be kept as raid1 of /dev/sdc, /dev/sdd, /dev/sde, 1 of them spare, but there is raid1 \"data\" of /dev/sdc, /dev/sdd",
+            "raid[2]: /dev/md/data must be preserved, and must be a raid1 of /dev/sdc, /dev/sdd, /dev/sde, 1 of them spare, but there is raid1 \"data\" of /dev/sdc, /dev/sdd",
         ),
         (
             "no array",
             |inventory| drop(inventory.arrays.pop()),
-            "raid[2]: /dev/md/data must be kept as raid1 of /dev/sdc, /dev/sdd, /dev/sde, 1 of them spare, but none of the devices is a member of an array",
+            "raid[2]: /dev/md/data must be preserved, and must be a raid1 of /dev/sdc, /dev/sdd, /dev/sde, 1 of them spare, but none of the devices is a member of an array",
         ),
         (
             "another physical volume",
@@ -194,57 +201,57 @@ fn a_kept_stack_that_differs_is_refused_with_both_sides() {
                 let more = LvmPhysicalVolume { device: Some("/dev/sdf".into()), ..LvmPhysicalVolume::default() };
                 inventory.groups[0].physical.push(more);
             },
-            "volumegroups[0]: vg:vg00 must be kept on /dev/md125, but there is vg:vg00 on /dev/md125, /dev/sdf (volumes: varlib, srv); the group was extended: add /dev/sdf to the devices of the group in the layout, on disks without wipeonreinstall, or remove /dev/sdf from the group with pvmove and vgreduce in the installed system",
+            "volumegroups[0]: vg:vg00 must be preserved on /dev/md125, but there is vg:vg00 on /dev/md125, /dev/sdf (volumes: varlib, srv); the group was extended: add /dev/sdf to the devices of the group in the layout, on disks without wipeonreinstall, or remove /dev/sdf from the group with pvmove and vgreduce in the installed system",
         ),
         (
             "a physical volume is missing",
             |inventory| inventory.groups[0].physical.push(LvmPhysicalVolume::default()),
-            "volumegroups[0]: vg:vg00 must be kept on /dev/md125, but there is vg:vg00 on /dev/md125, a missing device (volumes: varlib, srv)",
+            "volumegroups[0]: vg:vg00 must be preserved on /dev/md125, but there is vg:vg00 on /dev/md125, a missing device (volumes: varlib, srv)",
         ),
         (
             "a snapshot, merged or not",
             |inventory| inventory.groups[0].volumes[1].entangled = Some("has a snapshot".to_owned()),
-            "logicalvolumes[1]: /dev/vg00/srv must be kept, but the volume has a snapshot; remove the snapshot, or complete the merge or move, in the installed system",
+            "logicalvolumes[1]: /dev/vg00/srv must be preserved, but the volume has a snapshot; remove the snapshot, or complete the merge or move, in the installed system",
         ),
         (
             "a cache",
             |inventory| inventory.groups[0].volumes[0].kind = "cache".to_owned(),
-            "logicalvolumes[0]: /dev/vg00/varlib must be kept as linear 400 MiB, but is cache 400 MiB",
+            "logicalvolumes[0]: /dev/vg00/varlib must be preserved, and must be linear 400 MiB, but is cache 400 MiB",
         ),
         (
             "a thin volume",
             |inventory| inventory.groups[0].volumes[1].kind = "thin".to_owned(),
-            "logicalvolumes[1]: /dev/vg00/srv must be kept as linear, but is thin 4 MiB",
+            "logicalvolumes[1]: /dev/vg00/srv must be preserved, and must be linear, but is thin 4 MiB",
         ),
         (
             "another name",
             |inventory| inventory.groups[0].name = "data".to_owned(),
-            "volumegroups[0]: vg:vg00 must be kept on /dev/md125, but there is vg:data on /dev/md125 (volumes: varlib, srv)",
+            "volumegroups[0]: vg:vg00 must be preserved on /dev/md125, but there is vg:data on /dev/md125 (volumes: varlib, srv)",
         ),
         (
             "no group",
             |inventory| inventory.groups.clear(),
-            "volumegroups[0]: vg:vg00 must be kept on /dev/md125, but none of the devices is a physical volume of a known group",
+            "volumegroups[0]: vg:vg00 must be preserved on /dev/md125, but none of the devices is a physical volume of a known group",
         ),
         (
             "no volume",
             |inventory| drop(inventory.groups[0].volumes.remove(0)),
-            "logicalvolumes[0]: /dev/vg00/varlib must be kept as linear 400 MiB, but is missing: vg:vg00 on /dev/md125 (volumes: srv)",
+            "logicalvolumes[0]: /dev/vg00/varlib must be preserved, and must be linear 400 MiB, but is missing: vg:vg00 on /dev/md125 (volumes: srv)",
         ),
         (
             "another size",
             |inventory| inventory.groups[0].volumes[0].size_bytes = 396 * MIB,
-            "logicalvolumes[0]: /dev/vg00/varlib must be kept as linear 400 MiB, but is linear 396 MiB",
+            "logicalvolumes[0]: /dev/vg00/varlib must be preserved, and must be linear 400 MiB, but is linear 396 MiB",
         ),
         (
             "another type",
             |inventory| inventory.groups[0].volumes[1].kind = "striped".to_owned(),
-            "logicalvolumes[1]: /dev/vg00/srv must be kept as linear, but is striped 4 MiB",
+            "logicalvolumes[1]: /dev/vg00/srv must be preserved, and must be linear, but is striped 4 MiB",
         ),
         (
             "not active",
             |inventory| inventory.groups[0].volumes[0].running = None,
-            "filesystems[0]: /dev/vg00/varlib must be kept with xfs \"varlib\", but the volume is not active, so its content is unknown",
+            "filesystems[0]: /dev/vg00/varlib must be preserved, and must contain xfs \"varlib\", but the volume is not active, so its content is unknown",
         ),
     ];
     for (name, change, expected) in cases {
@@ -256,7 +263,7 @@ fn a_kept_stack_that_differs_is_refused_with_both_sides() {
 }
 
 #[test]
-fn somebody_elses_volume_in_a_kept_group_is_left_alone() {
+fn foreign_volumes_in_a_preserved_group_are_left_inactive() {
     let mut inventory = installed();
     for (name, kind) in
         [("pvc-1", "linear"), ("pvc-2", "raid1"), ("pvc-3", "cache"), ("pool", "thin-pool"), ("old", "snapshot")]
@@ -275,7 +282,7 @@ fn somebody_elses_volume_in_a_kept_group_is_left_alone() {
 }
 
 #[test]
-fn a_kept_group_of_which_the_layout_uses_nothing_is_not_activated() {
+fn unused_preserved_group_is_not_activated() {
     let mut layout = layout();
     layout.logicalvolumes.clear();
     layout.filesystems.retain(|filesystem| !filesystem.device.as_str().starts_with("/dev/vg00/"));
@@ -289,7 +296,7 @@ fn a_kept_group_of_which_the_layout_uses_nothing_is_not_activated() {
         )
     };
     assert!(!all().any(group), "{plan}");
-    // The group is compared nevertheless, and the array below it is stopped.
+    // The group is not activated, but its identity is still compared, and the array below it is stopped.
     let ObjectLocator::Group { .. } = &proven(&plan)[4] else { panic!("{plan}") };
     assert!(
         all().any(
@@ -307,7 +314,7 @@ fn proven(plan: &Plan) -> Vec<ObjectLocator> {
 }
 
 #[test]
-fn a_mixture_of_kept_and_wiped_is_refused() {
+fn refuses_object_on_both_preserved_and_wiped_disks() {
     let mut layout = layout();
     layout.disks[2].wipeonreinstall = true;
     let reasons = reasons(make(&layout, &installed(), InstallMode::Reinstall));
@@ -321,7 +328,7 @@ fn a_mixture_of_kept_and_wiped_is_refused() {
 }
 
 #[test]
-fn a_kept_root_is_refused() {
+fn refuses_to_preserve_the_root_filesystem() {
     let mut layout = layout();
     layout.disks[0].wipeonreinstall = false;
     layout.disks[1].wipeonreinstall = false;
@@ -336,7 +343,7 @@ fn a_kept_root_is_refused() {
 }
 
 #[test]
-fn arrays_on_arrays_are_made_in_order_and_kept() {
+fn nested_arrays_are_created_in_order_and_preserved() {
     let mut layout = layout();
     layout.raid.truncate(2);
     layout.raid.extend([

@@ -42,7 +42,7 @@ fn overlaid(mut inventory: Inventory) -> Inventory {
 }
 
 #[test]
-fn a_plan_over_snapshots_is_the_plan_without_them_and_takes_them_down() {
+fn plan_over_snapshots_equals_plan_without_and_removes_snapshots() {
     for mode in [InstallMode::Install, InstallMode::Reinstall] {
         let before = overlaid(arrays_and_groups::installed());
         let plan = make(&arrays_and_groups::layout(), &before, mode).unwrap_or_else(|refusal| panic!("{refusal}"));
@@ -70,7 +70,7 @@ fn a_plan_over_snapshots_is_the_plan_without_them_and_takes_them_down() {
 
 /// The array of unlisted disks is stopped, and its snapshots are removed.
 #[test]
-fn an_array_of_unlisted_disks_is_taken_down_with_its_snapshots() {
+fn stops_array_of_unlisted_disks_and_removes_its_snapshots() {
     let mut layout = arrays_and_groups::layout();
     layout.disks.truncate(2);
     layout.raid.truncate(2);

@@ -74,7 +74,7 @@ pub(super) fn replace(inventory: &mut Inventory, name: &str) {
 }
 
 #[test]
-fn a_level_survives_what_it_is_made_for() {
+fn array_has_all_data_while_redundancy_suffices() {
     let cases: [(RaidLevel, usize, &[usize], bool); 14] = [
         (RaidLevel::Raid0, 2, &[], true),
         (RaidLevel::Raid0, 2, &[1], false),
@@ -97,12 +97,12 @@ fn a_level_survives_what_it_is_made_for() {
 }
 
 #[test]
-fn a_blank_kept_disk_is_made_and_said() {
+fn blank_preserved_disk_is_recreated_with_a_warning() {
     let mut inventory = super::installed();
     replace(&mut inventory, "sdb");
     let plan = make(&super::layout(), &inventory, InstallMode::Reinstall).unwrap();
     assert_eq!(plan.disks[1].verdict, DiskVerdict::Make);
-    let said = "/dev/sdb must be kept, but the disk is blank, possibly because the old disk was replaced; its contents will be recreated";
+    let said = "/dev/sdb must be preserved, but the disk is blank, possibly because the old disk was replaced; its contents will be recreated";
     assert_eq!(plan.warnings[0], said);
     let wipes = operations(&plan, StageName::StorageWipe);
     let Operation::Device(DeviceOp::WipeDisk(wipe)) = &wipes[1] else { panic!("{wipes:?}") };
@@ -113,7 +113,7 @@ fn a_blank_kept_disk_is_made_and_said() {
 }
 
 #[test]
-fn a_blank_disk_on_which_the_layout_wants_nothing_is_kept() {
+fn blank_disk_without_layout_content_is_preserved() {
     let mut layout = super::layout();
     layout.disks[1].partitions.clear();
     layout.filesystems.remove(0);
@@ -123,16 +123,16 @@ fn a_blank_disk_on_which_the_layout_wants_nothing_is_kept() {
     assert_eq!(plan.disks[1].verdict, DiskVerdict::Keep);
 }
 
-/// A run was interrupted between the partition table and mkfs.
+/// A run that is interrupted between partition table and mkfs leaves blank partitions.
 #[test]
-fn a_blank_kept_partition_gets_its_filesystem() {
+fn blank_preserved_partition_gets_its_filesystem() {
     let mut inventory = super::installed();
     let srv = &mut inventory.disks[1].table.as_mut().unwrap().partitions[0];
     srv.signatures.clear();
     srv.blank = true;
     let plan = make(&super::layout(), &inventory, InstallMode::Reinstall).unwrap();
     assert_eq!(plan.disks[1].verdict, DiskVerdict::Keep);
-    let said = "/dev/sdb1 must be kept with ext4 \"srv\", but all samples read from the device are zero: the filesystem will be created if the whole device contains only zeros";
+    let said = "/dev/sdb1 must be preserved, and must contain ext4 \"srv\", but all samples read from the device are zero: the filesystem will be created if the whole device contains only zeros";
     assert_eq!(plan.warnings[0], said);
     let kept = operations(&plan, StageName::StorageMountKept);
     assert!(
@@ -147,7 +147,7 @@ fn a_blank_kept_partition_gets_its_filesystem() {
 }
 
 #[test]
-fn a_new_table_below_an_array_is_no_content() {
+fn new_partition_table_below_a_preserved_array_is_recreated() {
     let mut layout = layout();
     for disk in &mut layout.disks[2..] {
         disk.partitions = vec![partition(1, "data", 0, PartitionType::LinuxRaid)];
@@ -171,19 +171,19 @@ fn a_new_table_below_an_array_is_no_content() {
 }
 
 #[test]
-fn one_blank_disk_among_kept_members_is_refused() {
+fn refuses_one_blank_disk_among_preserved_members() {
     let mut inventory = installed();
     replace(&mut inventory, "sdd");
     assert_eq!(
         reasons(make(&layout(), &inventory, InstallMode::Reinstall)),
         [
-            "raid[2].devices: /dev/md/data must be kept and spans /dev/sdc, /dev/sde and /dev/sdd, but /dev/sdd is blank. Attach the old disk; or boot the installed system and add the new disk to /dev/md/data; or, if /dev/md/data works without the new disk, remove the new disk"
+            "raid[2].devices: /dev/md/data must be preserved and spans /dev/sdc, /dev/sde and /dev/sdd, but /dev/sdd is blank. Attach the old disk; or boot the installed system and add the new disk to /dev/md/data; or, if /dev/md/data works without the new disk, remove the new disk"
         ]
     );
 }
 
 #[test]
-fn all_members_blank_is_a_new_array() {
+fn all_blank_members_become_a_new_array() {
     let mut inventory = installed();
     ["sdc", "sdd", "sde"].iter().for_each(|name| replace(&mut inventory, name));
     let plan = make(&layout(), &inventory, InstallMode::Reinstall).unwrap();
@@ -193,7 +193,7 @@ fn all_members_blank_is_a_new_array() {
 }
 
 #[test]
-fn a_kept_array_with_a_failed_member_is_kept_loudly() {
+fn preserved_array_with_failed_member_causes_a_warning() {
     let mut inventory = installed();
     inventory.arrays[2].members[1].role = MemberRole::Faulty;
     let plan = make(&layout(), &inventory, InstallMode::Reinstall).unwrap();
@@ -208,7 +208,7 @@ fn a_kept_array_with_a_failed_member_is_kept_loudly() {
 }
 
 #[test]
-fn disks_that_others_stand_in_for_may_be_absent() {
+fn redundant_disks_may_be_absent() {
     let mut inventory = installed();
     unplug(&mut inventory, "sdb");
     unplug(&mut inventory, "sdd");
@@ -235,19 +235,19 @@ fn disks_that_others_stand_in_for_may_be_absent() {
 }
 
 #[test]
-fn degraded_beyond_use_is_refused() {
+fn refuses_array_that_lost_too_many_members() {
     let mut inventory = installed();
     unplug(&mut inventory, "sdc");
     unplug(&mut inventory, "sdd");
     let reasons = reasons(make(&layout(), &inventory, InstallMode::Reinstall));
-    let expected = "raid[2]: /dev/md/data must be kept as raid1 of /dev/sde, 1 of them spare, but the array has lost too many members: found raid1 \"data\" of /dev/sde (spare) with 2 of 2 missing";
+    let expected = "raid[2]: /dev/md/data must be preserved, and must be a raid1 of /dev/sde, 1 of them spare, but the array has lost too many members: found raid1 \"data\" of /dev/sde (spare) with 2 of 2 missing";
     assert!(reasons.iter().any(|reason| reason == expected), "{reasons:#?}");
     let expected = "; /dev/md/data (raid1) requires /dev/sdc";
     assert!(reasons.iter().any(|reason| reason.ends_with(expected)), "{reasons:#?}");
 }
 
 #[test]
-fn an_array_without_copies_needs_all_of_its_disks() {
+fn array_without_redundancy_requires_all_disks() {
     let mut layout = layout();
     layout.raid[1].level = RaidLevel::Raid0;
     let mut inventory = after(&make(&layout, &five(), InstallMode::Install).unwrap(), five());
@@ -270,7 +270,7 @@ fn two_legs(kind: LvmType) -> (Layout, Inventory) {
 }
 
 #[test]
-fn a_group_goes_on_without_a_disk_while_all_data_are_there() {
+fn preserves_group_without_a_disk_while_all_data_exist() {
     let (layout, mut inventory) = two_legs(LvmType::Raid1);
     let plan = make(&layout, &inventory, InstallMode::Reinstall).unwrap();
     let said = "vg:vg00 is kept DEGRADED: without redundancy for varlib, srv (vg:vg00 on /dev/sdc, a missing device (volumes: varlib, srv))";
@@ -281,43 +281,43 @@ fn a_group_goes_on_without_a_disk_while_all_data_are_there() {
         volumes: vec!["varlib".to_owned(), "srv".to_owned()],
     }));
     assert!(operations(&plan, StageName::StorageMountKept).contains(&activate));
-    // The same for a volume that the layout does not list.
+    // A reinstall is also refused if a volume that the layout does not list has lost data.
     let other =
         inventory::LvmLogicalVolume { name: "pvc-1".to_owned(), health: VolumeHealth::Lost, ..Default::default() };
     inventory.groups[0].volumes.push(other);
     let reasons = reasons(make(&layout, &inventory, InstallMode::Reinstall));
-    let said = "volumegroups[0]: vg:vg00 must be kept, but data of the volumes pvc-1 are missing: vg:vg00 on /dev/sdc, a missing device (volumes: varlib, srv, pvc-1)";
+    let said = "volumegroups[0]: vg:vg00 must be preserved, but data of the volumes pvc-1 is missing: vg:vg00 on /dev/sdc, a missing device (volumes: varlib, srv, pvc-1)";
     assert!(reasons.iter().any(|reason| reason == said), "{reasons:#?}");
 }
 
 #[test]
-fn a_group_that_has_lost_data_is_refused() {
+fn refuses_group_that_has_lost_data() {
     let (layout, inventory) = two_legs(LvmType::Linear);
     let reasons = reasons(make(&layout, &inventory, InstallMode::Reinstall));
     assert!(reasons.iter().any(|reason| reason.ends_with("; vg:vg00 requires /dev/sdd")), "{reasons:#?}");
 }
 
 #[test]
-fn two_signatures_on_a_physical_volume_are_refused() {
+fn refuses_physical_volume_with_two_signatures() {
     let mut inventory = installed();
     let data = inventory.stacked.iter_mut().find(|stacked| stacked.name == "md125").unwrap();
     data.signatures.push(DeviceSignature { kind: "ext4".to_owned(), ..DeviceSignature::default() });
     let reasons = reasons(make(&layout(), &inventory, InstallMode::Reinstall));
     assert_eq!(
         reasons[0],
-        "volumegroups[0]: vg:vg00 must be kept on /dev/md125, but there are several signatures: LVM physical volume and ext4"
+        "volumegroups[0]: vg:vg00 must be preserved on /dev/md125, but there are several signatures: LVM physical volume and ext4"
     );
 }
 
 #[test]
-fn a_table_and_a_signature_on_one_disk_are_refused() {
+fn refuses_preserved_disk_with_table_and_signature() {
     let mut inventory = super::installed();
     inventory.disks[1].signatures.push(DeviceSignature { kind: "zfs_member".to_owned(), ..DeviceSignature::default() });
     let reasons = reasons(make(&super::layout(), &inventory, InstallMode::Reinstall));
     assert_eq!(
         reasons,
         [
-            "disks[1].device: /dev/sdb must be kept, but has both a partition table and signatures: GPT 1 partition · ext4 \"srv\" · zfs_member"
+            "disks[1].device: /dev/sdb must be preserved, but has both a partition table and signatures: GPT 1 partition · ext4 \"srv\" · zfs_member"
         ]
     );
 }

@@ -1,4 +1,5 @@
-//! Texts call a device "blank" only if it is proven to be blank, because operators may erase such devices.
+//! Tests that messages call a device "blank" only if it is proven to be blank, because operators may erase such
+//! devices.
 
 use super::generators::{any_layout, any_machine};
 use super::property_counts::Judged;
@@ -22,7 +23,7 @@ fn part(number: u32, signatures: &[&str], blank: bool) -> inventory::DiskPartiti
 }
 
 #[test]
-fn only_what_is_proven_blank_is_called_so() {
+fn only_proven_blank_disks_are_called_blank() {
     let table = |kind: &str, partitions: Vec<inventory::DiskPartition>| {
         Some(DiskTable { kind: kind.to_owned(), guid: None, partitions })
     };
@@ -81,8 +82,8 @@ fn printed(layout: &Layout, machine: &Inventory, mode: InstallMode) -> (String, 
 }
 
 #[test]
-fn no_plan_calls_blank_what_is_not_proven() {
-    let judged = Judged::new("no_plan_calls_blank_what_is_not_proven");
+fn no_plan_calls_an_unproven_disk_blank() {
+    let judged = Judged::new("no_plan_calls_an_unproven_disk_blank");
     proptest!(ProptestConfig::with_cases(64), |(
         layout in any_layout(),
         machine in any_machine(),

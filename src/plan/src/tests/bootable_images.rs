@@ -5,7 +5,7 @@ use model::allocation::{Allocation, FinisherChoice};
 use model::device_name::{DevicePath, LayoutPath};
 use model::image_boot_contents::BootContents;
 use model::inventory::FirmwareType;
-use model::layout::{ArraySpec, LogicalVolumeSpec, RaidLevel, VolumeGroupSpec};
+use model::layout::{ArraySpec, GroupPreservation, LogicalVolumeSpec, RaidLevel, VolumeGroupSpec};
 use operations::{AdaptImage, BootDisk, ByteRange, FinishInputs, Operation, PlanAssignment, SessionOp};
 
 pub(super) fn finished(
@@ -65,14 +65,18 @@ fn mirrored(metadata: &str) -> Layout {
 }
 
 #[test]
-fn a_uefi_machine_without_an_esp_is_refused_where_nobody_else_knows_better() {
+fn refuses_uefi_machine_without_usable_esp() {
     let mut no_esp = layout();
     no_esp.filesystems.retain(|filesystem| filesystem.path.as_deref() != Some("/boot/efi"));
     let mut other_type = layout();
     other_type.disks[0].partitions[0].kind = Some(PartitionType::Linux);
     for (layout, place, why) in [
         (&no_esp, "filesystems", "no vfat filesystem is mounted at /boot/efi"),
-        (&other_type, "filesystems[1].device", "/dev/sda1 is used as the EFI system partition, but its type is 8300"),
+        (
+            &other_type,
+            "filesystems[1].device",
+            "/dev/sda1 is used as the EFI system partition, but its partition type is 8300",
+        ),
         (
             &mirrored("1.2"),
             "filesystems[0].device",
@@ -102,7 +106,7 @@ fn a_uefi_machine_without_an_esp_is_refused_where_nobody_else_knows_better() {
 }
 
 #[test]
-fn files_on_new_filesystems_are_labeled() {
+fn labels_files_on_new_filesystems() {
     let plan = finished(&layout(), FirmwareType::Uefi, &by(FinisherChoice::Auto)).unwrap();
     assert_eq!(finishing(&plan).new_mounts, ["/srv"]);
 }
@@ -122,7 +126,7 @@ pub(super) fn contents() -> BootContents {
 }
 
 #[test]
-fn a_tree_that_could_not_open_what_is_encrypted_is_refused_where_its_manifest_tells() {
+fn refuses_image_that_cannot_open_encrypted_filesystems() {
     let mut encrypted = layout();
     encrypted.filesystems[0].encrypted = Some(model::layout::EncryptionSpec { key: model::layout::KeySource::Server });
     let mut nofail = encrypted.clone();
@@ -136,7 +140,7 @@ fn a_tree_that_could_not_open_what_is_encrypted_is_refused_where_its_manifest_te
         (&sealed, some(&["/usr/sbin/cryptsetup"]), true),
         (&sealed, some(&["/usr/sbin/cryptsetup", "/lib/systemd/systemd-cryptsetup"]), false),
         (&encrypted, some(&["/usr/sbin/cryptsetup"]), false),
-        // The manifest was written by an older version.
+        // With `None`, the manifest was written by a version that did not search for cryptsetup.
         (&encrypted, None, false),
         (&nofail, some(&[]), false),
         (&layout(), some(&[]), false),
@@ -155,7 +159,7 @@ fn a_tree_that_could_not_open_what_is_encrypted_is_refused_where_its_manifest_te
 }
 
 #[test]
-fn a_tree_that_could_not_boot_is_refused_where_its_manifest_tells() {
+fn refuses_image_that_cannot_boot_according_to_its_manifest() {
     let with = |finish: FinisherChoice, contents: BootContents| {
         let image = model::allocation::AllocatedImage { contents: Some(contents), ..Default::default() };
         Allocation { image, ..by(finish) }
@@ -190,7 +194,7 @@ fn a_tree_that_could_not_boot_is_refused_where_its_manifest_tells() {
             );
         }
     }
-    // If a reinstall preserves /boot, the kernel may be there.
+    // A reinstall that preserves /boot may boot a kernel on /boot, so the image does not need one.
     let mut own_boot = layout();
     own_boot.filesystems[0].path = Some("/boot".to_owned());
     let without = BootContents { kernels: Vec::new(), ..contents() };
@@ -199,12 +203,12 @@ fn a_tree_that_could_not_boot_is_refused_where_its_manifest_tells() {
             PlanAssignment { allocation: with(FinisherChoice::Builtin, without.clone()), ..PlanAssignment::default() };
         let request = PlanRequest { mode, steps: StepList::default(), subject: subject(), assigned, claim: None };
         let needs = image_bootability::determine_needs(&own_boot, &machine(), &request).unwrap();
-        assert_eq!(!needs.judge_contents(&without).refused.is_empty(), is_refused);
+        assert_eq!(!needs.find_image_deficiencies(&without).refused.is_empty(), is_refused);
     }
 }
 
 #[test]
-fn user_data_that_nobody_will_read_is_said_before_the_first_write() {
+fn warns_about_user_data_that_the_image_ignores() {
     let image =
         |contents: BootContents| model::allocation::AllocatedImage { contents: Some(contents), ..Default::default() };
     let nobody = BootContents { user_data: Vec::new(), ..contents() };
@@ -223,7 +227,7 @@ fn user_data_that_nobody_will_read_is_said_before_the_first_write() {
 }
 
 #[test]
-fn words_that_would_be_more_than_words_are_refused() {
+fn refuses_invalid_hostname_keys_arguments_and_servers() {
     let wrong = Allocation {
         hostname: "web 1".into(),
         ssh_pub_keys: vec!["ssh-ed25519 AAAA\n".into(), "ssh-ed25519 AAAA\nssh-ed25519 BBBB".into()],
@@ -241,7 +245,7 @@ fn words_that_would_be_more_than_words_are_refused() {
 /// Returns a boot disk with a table written by drophammer: its first partition starts at 1 MiB.
 fn boot_disk(device: &str) -> BootDisk {
     let gap = ByteRange { start: 34 * 512, length: (2048 - 34) * 512 };
-    BootDisk { device: device.into(), gap: Some(gap) }
+    BootDisk { device: device.into(), gap: Some(gap), partly_kept: false }
 }
 
 /// Makes the plan for a machine with this firmware and with this sector size of the system disk.
@@ -261,8 +265,8 @@ fn on_sectors(firmware: FirmwareType, bytes: u32, finish: FinisherChoice) -> Res
 }
 
 #[test]
-fn a_bios_boots_only_from_disks_with_sectors_of_512_bytes() {
-    let message = "a BIOS cannot boot from /dev/sda, whose sectors have 4096 bytes";
+fn bios_boots_only_from_disks_with_512_byte_sectors() {
+    let message = "a BIOS cannot boot from /dev/sda, which has 4096-byte sectors";
     for finish in [FinisherChoice::Builtin, FinisherChoice::Auto] {
         let reasons = reasons(on_sectors(FirmwareType::Bios, 4096, finish));
         assert!(reasons[0].starts_with(&format!("disks: {message}")), "{reasons:?}");
@@ -283,7 +287,7 @@ fn a_bios_boots_only_from_disks_with_sectors_of_512_bytes() {
 }
 
 #[test]
-fn a_boot_loader_has_room_behind_a_table_of_ours_alone() {
+fn boot_loader_gap_requires_a_planned_table() {
     let of_sectors = |bytes: u32| on_sectors(FirmwareType::Bios, bytes, FinisherChoice::Image).unwrap();
     assert_eq!(finishing(&of_sectors(512)).boot_disks, [boot_disk("/dev/sda")]);
     assert_eq!(finishing(&of_sectors(4096)).boot_disks, [BootDisk { gap: None, ..boot_disk("/dev/sda") }]);
@@ -296,7 +300,7 @@ fn a_boot_loader_has_room_behind_a_table_of_ours_alone() {
 }
 
 #[test]
-fn the_finisher_knows_where_a_boot_loader_goes() {
+fn finisher_receives_esps_boot_disks_and_root_arrays() {
     let plan = finished(&layout(), FirmwareType::Uefi, &by(FinisherChoice::Builtin)).unwrap();
     let one = finishing(&plan);
     let [esp] = &one.esps[..] else { panic!("{one:?}") };
@@ -312,7 +316,7 @@ fn the_finisher_knows_where_a_boot_loader_goes() {
         (plan.fstab.as_slice(), &["/dev/sda", "/dev/sdb"].map(DevicePath::from)[..])
     );
 
-    // A second EFI system partition that is not mounted, and a root filesystem on a logical volume.
+    // The layout gets a second, unmounted EFI system partition, and a root filesystem on a logical volume.
     let mut second = layout();
     second.disks[1] = DiskSpec { device: "/dev/sdb".into(), ..second.disks[0].clone() };
     second.filesystems.retain(|filesystem| filesystem.path.as_deref() != Some("/srv"));
@@ -326,7 +330,7 @@ fn the_finisher_knows_where_a_boot_loader_goes() {
         devices: vec!["/dev/sda2".into(), "/dev/sdb2".into()],
         tags: vec![],
         encrypted: None,
-        preserve: false,
+        preserve: GroupPreservation::None,
     }];
     volume.logicalvolumes = vec![LogicalVolumeSpec {
         name: "root".into(),
@@ -356,11 +360,11 @@ fn the_finisher_knows_where_a_boot_loader_goes() {
 }
 
 #[test]
-fn the_plan_says_who_finishes_and_holds_its_tongue_about_secrets() {
+fn plan_names_the_finisher_and_hides_secrets() {
     for (finish, line) in [
         (
             FinisherChoice::Auto,
-            "/install-go or /install.sh of the image, in a chroot; if there is none, the built-in finisher",
+            "/install-go or /install.sh of the image, in a chroot; if the image has neither, the built-in finisher",
         ),
         (FinisherChoice::Image, "/install-go or /install.sh of the image, in a chroot\n"),
         (FinisherChoice::Builtin, "the built-in finisher\n"),
@@ -380,7 +384,7 @@ fn the_plan_says_who_finishes_and_holds_its_tongue_about_secrets() {
 /// An ESP on a preserved disk is written only if the layout mounts it, because the layout does not permit other writes
 /// to that disk.
 #[test]
-fn an_esp_on_a_kept_disk_counts_where_the_layout_mounts_it_alone() {
+fn preserved_esp_is_written_only_if_mounted() {
     let mut two = layout();
     two.disks[1].partitions[0].kind = Some(PartitionType::Boot);
     for (path, expected) in [("", &["/dev/sda1"][..]), ("/srv", &["/dev/sda1", "/dev/sdb1"])] {

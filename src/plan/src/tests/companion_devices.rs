@@ -1,5 +1,5 @@
-//! Devices that a preserved filesystem needs in addition to its own: named by mount options, by UUID, or not named at
-//! all.
+//! Devices that a preserved filesystem needs in addition to its main device. A mount option or a UUID specifies them,
+//! or nothing does.
 
 use super::installation_identity::{claim, marked, reinstall};
 use super::*;
@@ -41,7 +41,7 @@ fn planned(option: &str) -> Result<Plan, Vec<String>> {
 }
 
 #[test]
-fn an_option_that_names_a_device_of_a_wiped_disk_is_refused() {
+fn refuses_mount_option_naming_a_wiped_device() {
     let guid = Uuid::from_u128(GUID);
     for option in [
         "rtdev=/dev/sda3".to_owned(),
@@ -55,26 +55,26 @@ fn an_option_that_names_a_device_of_a_wiped_disk_is_refused() {
         "rtdev=/dev/disk/by-partlabel/spare".to_owned(),
         "rtdev=/dev/disk/by-path/pci-0000:00:1f.2-ata-1-part3".to_owned(),
         "rtdev=/dev/disk/by-id/ata-DISK_A0-part3".to_owned(),
-        // Any option that names the device is refused, whatever its meaning.
+        // Any mount option that specifies a wiped device is refused, regardless of its meaning.
         "x-systemd.requires=/dev/sda3".to_owned(),
         "x-systemd.device-bound=/dev/sda3".to_owned(),
         format!("x-systemd.requires=dev-disk-by\\x2dpartuuid-{}.device", guid.to_string().replace('-', "\\x2d")),
         "x-systemd.after=dev-sda3.device".to_owned(),
     ] {
         let reasons = planned(&option).expect_err(&option);
-        let expected = "/dev/sdb1 must be kept with xfs \"srv\"";
+        let expected = "/dev/sdb1 must be preserved, and must contain xfs \"srv\"";
         assert!(reasons.len() == 1 && reasons[0].contains(expected), "{option}: {reasons:#?}");
         assert!(reasons[0].contains("refers to /dev/sda3, but a reinstall wipes /dev/sda"), "{option}: {reasons:#?}");
         assert!(reasons[0].contains("wipeonreinstall"), "no remedy: {reasons:#?}");
     }
-    // A device may also be named by its label.
+    // An option may also specify the device by its label.
     let (layout, mut inventory) = with_option("rtdev=/dev/disk/by-label/spare");
     inventory.disks[0].table.as_mut().unwrap().partitions[2].signatures = vec![signature("ext2", "spare", "u")];
     assert!(reasons(make(&layout, &inventory, InstallMode::Reinstall))[0].contains("refers to /dev/sda3"));
 }
 
 #[test]
-fn an_option_that_names_a_device_that_stays_is_allowed() {
+fn accepts_mount_option_that_names_a_preserved_device() {
     for option in [
         "",
         "noatime",
@@ -89,19 +89,19 @@ fn an_option_that_names_a_device_that_stays_is_allowed() {
     ] {
         planned(option).unwrap_or_else(|reasons| panic!("{option}: {reasons:#?}"));
     }
-    // A new filesystem has no data on other disks.
+    // A new filesystem has no data on other disks, so the option is harmless.
     let (mut layout, inventory) = with_option("");
     let root = layout.filesystems.iter_mut().find(|is| is.path.as_deref() == Some("/")).unwrap();
     root.mountoptions = vec!["journal_path=/dev/sda3".to_owned()];
     make(&layout, &inventory, InstallMode::Reinstall).unwrap();
-    // A first installation wipes all listed disks.
+    // A first installation wipes all listed disks, so the option is accepted.
     let (layout, inventory) = with_option("rtdev=/dev/sda3");
     make(&layout, &inventory, InstallMode::Install).unwrap();
 }
 
-/// The kernel writes to such a device as soon as the filesystem is mounted.
+/// The kernel writes to a log or realtime device as soon as the filesystem is mounted.
 #[test]
-fn a_log_or_a_realtime_device_on_a_disk_that_is_not_listed_is_refused() {
+fn refuses_log_or_realtime_device_on_an_unlisted_disk() {
     for option in ["rtdev=/dev/sdc", "logdev=/dev/sdc", "logdev=UUID=log-uuid", "logdev=/dev/disk/by-uuid/log-uuid"] {
         let reasons = planned(option).expect_err(option);
         assert!(reasons.len() == 1 && reasons[0].contains("refers to /dev/sdc"), "{option}: {reasons:#?}");
@@ -111,7 +111,7 @@ fn a_log_or_a_realtime_device_on_a_disk_that_is_not_listed_is_refused() {
 
 /// A device that is not found may be on a wiped disk.
 #[test]
-fn a_device_that_nothing_in_the_machine_answers_to_is_refused() {
+fn refuses_mount_option_that_names_an_unknown_device() {
     for option in ["rtdev=/dev/sdz", "logdev=UUID=nobody", "logdev=/dev/mapper/gone", "journal_dev=0x803"] {
         let reasons = planned(option).expect_err(option);
         assert!(reasons.len() == 1 && reasons[0].contains("that was not found"), "{option}: {reasons:#?}");
@@ -120,7 +120,7 @@ fn a_device_that_nothing_in_the_machine_answers_to_is_refused() {
 
 /// The superblock of a preserved xfs declares a realtime device. A realtime device has no signature.
 #[test]
-fn a_realtime_device_that_nobody_names_may_be_what_has_no_signature_on_a_wiped_disk() {
+fn refuses_to_wipe_possible_realtime_device_without_signature() {
     let realtime = |option: &str, blank: bool| {
         let (layout, mut inventory) = with_option(option);
         for (disk, serial) in inventory.disks.iter_mut().zip(["A0", "B0", "C0"]) {
@@ -146,7 +146,7 @@ fn a_realtime_device_that_nobody_names_may_be_what_has_no_signature_on_a_wiped_d
     let given = InstallClaim { give_up: vec!["A0".to_owned()], ..claim() };
     let plan = reinstall(&layout, &inventory, given).unwrap();
     assert!(plan.warnings.iter().any(|said| said.contains("/dev/sda3")), "{plan}");
-    // No problem if the option names a preserved device, or if no device could be the missing one.
+    // The plan is accepted if the option specifies a preserved device, or if no device can be the missing one.
     for (option, blank) in [("rtdev=/dev/sdb2", false), ("", true)] {
         let (layout, inventory) = realtime(option, blank);
         reinstall(&layout, &inventory, claim()).unwrap_or_else(|refusal| panic!("{option}: {refusal}"));
@@ -155,7 +155,7 @@ fn a_realtime_device_that_nobody_names_may_be_what_has_no_signature_on_a_wiped_d
 
 /// Filesystems and their journals refer to each other by UUID.
 #[test]
-fn a_kept_filesystem_with_a_part_on_a_disk_that_is_not_listed_is_refused() {
+fn refuses_preserved_filesystem_with_component_on_unlisted_disk() {
     for (format, whole, kind, other, role) in [
         (FilesystemFormat::Ext4, "filesystem and its external journal", "ext4", "jbd", ComponentRole::Serves),
         (FilesystemFormat::Xfs, "xfs and its external log", "xfs", "xfs_external_log", ComponentRole::Serves),
@@ -166,7 +166,7 @@ fn a_kept_filesystem_with_a_part_on_a_disk_that_is_not_listed_is_refused() {
         let inventory = |layout: &Layout| {
             let mut inventory = after(&make(layout, &machine(), InstallMode::Install).unwrap(), machine());
             let uuid = inventory.disks[1].table.as_ref().unwrap().partitions[0].signatures[0].uuid.clone();
-            // A journal has a different UUID, and libblkid reports none for a log.
+            // libblkid reports the UUID of the filesystem for members of a btrfs, but not for journals and logs.
             let shown = if format == FilesystemFormat::Btrfs { &*uuid } else { "" };
             inventory.disks[2].signatures = vec![signature(other, "", shown)];
             let own = if role == ComponentRole::Serves { ComponentRole::NeedsAnother } else { role };
@@ -182,7 +182,7 @@ fn a_kept_filesystem_with_a_part_on_a_disk_that_is_not_listed_is_refused() {
             "{reasons:#?}"
         );
         assert!(reasons.iter().any(|reason| reason.contains("add /dev/sdc to the layout")), "{reasons:#?}");
-        // If the layout lists the disk, it is preserved too.
+        // If the layout also lists the disk of the other device, both disks are preserved, and the plan is accepted.
         layout.disks.push(arrays_and_groups::whole("/dev/sdc"));
         let plan = make(&layout, &inventory(&layout), InstallMode::Reinstall)
             .unwrap_or_else(|refusal| panic!("{whole}: {refusal}"));
@@ -199,14 +199,14 @@ fn a_kept_filesystem_with_a_part_on_a_disk_that_is_not_listed_is_refused() {
 }
 
 #[test]
-fn a_kept_array_or_group_that_extends_to_a_disk_that_is_not_listed_is_refused() {
+fn refuses_preserved_array_or_group_with_unlisted_disk() {
     let spare = inventory::ArrayMember { device: "/dev/sdf".into(), role: inventory::MemberRole::Spare };
     let mut array = arrays_and_groups::installed();
     array.arrays.iter_mut().find(|array| array.name == "data").unwrap().members.push(spare);
     let physical = inventory::LvmPhysicalVolume { device: Some("/dev/sdf".into()), ..Default::default() };
     let mut group = arrays_and_groups::installed();
     group.groups[0].physical.push(physical);
-    for (inventory, what) in [(array, "/dev/md/data must be kept"), (group, "vg:vg00 must be kept")] {
+    for (inventory, what) in [(array, "/dev/md/data must be preserved"), (group, "vg:vg00 must be preserved")] {
         let reasons = reasons(make(&arrays_and_groups::layout(), &inventory, InstallMode::Reinstall));
         assert!(reasons.iter().any(|reason| reason.contains(what) && reason.contains("/dev/sdf")), "{reasons:#?}");
     }

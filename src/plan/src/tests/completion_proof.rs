@@ -4,24 +4,23 @@
 use super::installation_identity::{claim, marked, planned};
 use super::*;
 use model::install_marker::RecordedDisk;
-use operations::{Operation, SessionOp, TellPointOfNoReturn, WriteMarker};
+use operations::{AnnouncePointOfNoReturn, Operation, SessionOp, WriteMarker};
 
 const OTHER_GUID: &str = "00000000-0000-4000-8000-0000000000ff";
 
-/// A marker of this machine and allocation that was found on the disks, with the circumstances that decide whether it
-/// is trusted.
+/// Circumstances that decide whether a marker of this machine and allocation on the disks is trusted.
 #[derive(Debug, Clone, Copy)]
 struct Case {
     mode: InstallMode,
-    /// Whether the control plane has the record of a started attempt.
+    /// True if the control plane has the record of a started attempt.
     has_begun: bool,
     secret: Secret,
     is_image_right: bool,
-    /// Whether the marker contains the GUIDs of the tables that the attempt created.
+    /// True if the marker contains the GUIDs of the tables that the attempt created.
     is_marker_right: bool,
-    /// Whether those tables are on the disks.
+    /// True if those tables are on the disks.
     are_disks_right: bool,
-    /// Whether the image contains its own table. The attempt then announces no GUID.
+    /// True if the image contains its own table. The attempt then announces no GUID.
     has_own_table: bool,
 }
 
@@ -104,24 +103,23 @@ impl Case {
     }
 }
 
-/// A previous system of the machine can write anything into its marker, except the secret of an attempt that starts
-/// later.
+/// The old system of the machine can write anything into its marker except the secret of a later attempt.
 #[test]
-fn a_marker_proves_an_installation_only_by_secret_image_and_tables_of_the_begun_attempt() {
+fn marker_proves_installation_only_by_secret_image_and_tables() {
     let (mut booted, mut carried_out, mut refused) = (0, 0, 0);
     for case in cases() {
         let (inventory, claim) = case.machine();
         match planned(&layout(), &inventory, case.mode, claim) {
             Ok(plan) => {
                 assert_eq!(plan.already.is_some(), case.is_proven(), "{case:?}");
-                // A first installation that finds an unproven marker of its allocation neither boots nor erases the installation.
+                // A first installation over an unproven marker of its allocation is never accepted.
                 assert!(case.mode == InstallMode::Reinstall || case.is_proven(), "{case:?}");
                 booted += u32::from(case.is_proven());
                 carried_out += u32::from(!case.is_proven());
             }
             Err(refusal) => {
                 assert!(!case.is_proven(), "{case:?}: {refusal}");
-                // Tables that contradict all records are refused by other rules.
+                // Other rules refuse tables that contradict all records.
                 let is_consistent = case.is_marker_right && case.are_disks_right;
                 assert!(case.mode == InstallMode::Install || !is_consistent, "{case:?}: {refusal}");
                 refused += 1;
@@ -131,10 +129,10 @@ fn a_marker_proves_an_installation_only_by_secret_image_and_tables_of_the_begun_
     assert!(booted >= 10 && carried_out >= 20 && refused >= 80, "{booted} {carried_out} {refused}");
 }
 
-/// Attack: the root user of the old system reads the id of the order, writes it into the marker of the old system, and
-/// boots over PXE.
+/// Attack: the root user of the old system reads the id of the order, writes it into the marker of the old system,
+/// and boots over PXE.
 #[test]
-fn the_old_system_with_the_id_of_the_order_in_its_marker_is_reinstalled() {
+fn forged_order_id_does_not_prevent_the_reinstall() {
     let mut inventory = marked();
     let marker = inventory.filesystems[0].marker.as_mut().unwrap();
     (marker.order, marker.image, marker.secret) = (claim().order, subject().image, Some(secret()));
@@ -151,9 +149,10 @@ fn the_old_system_with_the_id_of_the_order_in_its_marker_is_reinstalled() {
     }
 }
 
-/// Two attempts have different secrets, and the announcement contains the digest of the secret in the marker.
+/// Two attempts have different secrets, and each announcement contains the digest of the secret in the marker of its
+/// attempt.
 #[test]
-fn the_announced_digest_is_that_of_the_marker() {
+fn announced_digest_matches_the_secret_in_the_marker() {
     let (first, second) = (announced_and_written(0), announced_and_written(0x100));
     assert_eq!((&first.0, &second.0), (&first.1, &second.1));
     assert_ne!(first.0, second.0);
@@ -171,7 +170,7 @@ fn announced_and_written(ids: u128) -> (String, String) {
     let (mut announced, mut written) = (None, None);
     for operation in plan.stages.iter().flat_map(|stage| &stage.operations) {
         match operation {
-            Operation::Run(SessionOp::TellPointOfNoReturn(TellPointOfNoReturn { secret_digest, .. })) => {
+            Operation::Run(SessionOp::AnnouncePointOfNoReturn(AnnouncePointOfNoReturn { secret_digest, .. })) => {
                 announced.clone_from(secret_digest)
             }
             Operation::Run(SessionOp::WriteMarker(WriteMarker(marker))) => {

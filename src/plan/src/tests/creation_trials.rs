@@ -23,7 +23,7 @@ fn trials(plan: &Plan) -> Vec<&Operation> {
 }
 
 #[test]
-fn an_array_with_options_is_tried_with_members_as_large_as_its_own() {
+fn array_trial_uses_members_of_the_real_size() {
     let mut layout = layout();
     assert!(trials(&make(&layout, &five(), InstallMode::Install).unwrap()).is_empty());
     layout.raid[0].createoptions = words("--metadata=1.0");
@@ -43,7 +43,7 @@ fn an_array_with_options_is_tried_with_members_as_large_as_its_own() {
 }
 
 #[test]
-fn a_member_that_is_absent_stays_missing_in_the_trial() {
+fn absent_member_is_missing_in_the_trial() {
     let mut layout = layout();
     layout.raid[1].createoptions = words("--bitmap=internal");
     let mut after = after(&make(&layout, &five(), InstallMode::Install).unwrap(), five());
@@ -56,7 +56,7 @@ fn a_member_that_is_absent_stays_missing_in_the_trial() {
 }
 
 #[test]
-fn what_is_kept_is_not_tried() {
+fn preserved_objects_are_not_tried() {
     let mut layout = layout();
     layout.raid[2].createoptions = words("--bitmap=internal");
     let installed = after(&make(&layout, &five(), InstallMode::Install).unwrap(), five());
@@ -64,7 +64,7 @@ fn what_is_kept_is_not_tried() {
 }
 
 #[test]
-fn a_filesystem_with_options_is_tried_in_its_size_under_another_uuid() {
+fn filesystem_trial_uses_the_real_size_and_another_uuid() {
     let mut layout = layout();
     let root = layout.filesystems.iter_mut().find(|filesystem| filesystem.path.as_deref() == Some("/")).unwrap();
     root.createoptions = words("-m 0");
@@ -76,7 +76,7 @@ fn a_filesystem_with_options_is_tried_in_its_size_under_another_uuid() {
 }
 
 #[test]
-fn filesystems_are_tried_for_an_old_kernel_that_the_manifest_lists() {
+fn filesystems_are_tried_for_old_kernels_in_the_manifest() {
     let tried = |kernels: &[&str]| {
         let kernels = kernels.iter().map(|path| (*path).to_owned()).collect();
         let contents = BootContents { kernels, init: Some("/sbin/init".to_owned()), ..BootContents::default() };
@@ -100,10 +100,10 @@ fn filesystems_are_tried_for_an_old_kernel_that_the_manifest_lists() {
     assert_eq!(tried(&["/boot/vmlinuz"]), []);
 }
 
-/// The size of an array with this option is unknown in advance. If a trial fails, the estimate may be wrong, not the
-/// options of the devices on top of the array.
+/// The create option makes the array's size unknown. A trial of a device on the array may fail only because of a wrong
+/// estimate, so further estimates are tried.
 #[test]
-fn where_a_size_cannot_be_said_several_are_tried() {
+fn tries_several_sizes_if_the_size_is_unknown() {
     let mut layout = layout();
     layout.raid[2].createoptions = words("--size=15G");
     layout.filesystems[0].createoptions = words("-m reflink=0");
@@ -127,7 +127,7 @@ fn where_a_size_cannot_be_said_several_are_tried() {
 }
 
 #[test]
-fn an_array_on_one_of_unknown_size_is_tried_with_members_of_several() {
+fn nested_array_of_unknown_size_is_tried_repeatedly() {
     let devices = ["/dev/md1", "missing", "/dev/sdc", "/dev/md2"];
     let made = CreateArray {
         device: "/dev/md/top".into(),

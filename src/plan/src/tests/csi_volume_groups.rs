@@ -1,5 +1,5 @@
-//! Volume groups of Kubernetes storage drivers (csi-driver-lvm and TopoLVM). Only the drivers create volumes in them,
-//! and a reinstall preserves all of these volumes.
+//! Volume groups of Kubernetes storage drivers (csi-driver-lvm and TopoLVM). The drivers, not the layout, define the
+//! volumes in them. A reinstall preserves all of these volumes.
 
 use super::arrays_and_groups::{group, whole};
 use super::*;
@@ -48,7 +48,7 @@ fn filled() -> Inventory {
 }
 
 #[test]
-fn a_reinstall_leaves_them_and_reports_every_volume_with_its_size() {
+fn reinstall_preserves_csi_groups_and_reports_every_volume() {
     let machine = filled();
     let plan = make(&layout(), &machine, InstallMode::Reinstall).unwrap();
     for disk in ["/dev/sdb", "/dev/sdc"] {

@@ -22,8 +22,8 @@ fn disabled(names: &[&str]) -> Result<Plan, Box<PlanRefusal>> {
 }
 
 #[test]
-fn the_stages_of_a_disabled_step_do_not_run_and_all_others_do() {
-    // The operation of report.begin carries the extents of all stages.
+fn disabling_a_step_removes_only_its_stages() {
+    // The operation of `report.begin` contains the extents of all stages.
     let shown = |plan: &Plan| plan.stages.iter().map(|stage| serde_json::to_string(stage).unwrap()).collect::<Vec<_>>();
     let whole = disabled(&[]).unwrap();
     assert_eq!(whole, make(&layout(), &machine(), InstallMode::Install).unwrap());
@@ -39,10 +39,13 @@ fn the_stages_of_a_disabled_step_do_not_run_and_all_others_do() {
 }
 
 #[test]
-fn what_an_installation_needs_cannot_be_disabled() {
+fn refuses_to_disable_required_steps() {
     let both = disabled(&["deploy.burn_image", "deploy.finish"]);
     let expected = ["burn_image", "finish"].map(|step| {
-        format!("steps: deploy.{step} is disabled, but an installation requires it; enable it in the template")
+        format!(
+            "steps: the step deploy.{step} is disabled, but every installation requires this step; enable the \
+            step in the template"
+        )
     });
     assert_eq!(reasons(both), expected);
 }

@@ -31,7 +31,7 @@ fn of_sizes(sizes: &[u64], size_bytes: u64, sector_bytes: u32) -> (Layout, Inven
 }
 
 #[test]
-fn the_space_of_both_partition_tables_counts() {
+fn capacity_check_reserves_space_for_both_partition_tables() {
     let backup = 128 * 128 + 512;
     for (sizes, size_bytes, fits) in [
         (&[99][..], 101 * MIB, true),
@@ -56,7 +56,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(500))]
 
     #[test]
-    fn it_refuses_exactly_the_disks_that_the_plan_refuses(
+    fn capacity_check_refuses_the_same_disks_as_the_plan(
         fixed in prop::collection::vec(16u64..3000, 1..5),
         with_rest: bool,
         beyond in prop_oneof![-4 * (1i64 << 20)..4 << 20, 128 * 128 + 510..128 * 128 + 515i64, 128 * 128 + 4094..128 * 128 + 4099i64],

@@ -8,7 +8,7 @@ fn refused(inventory: &Inventory) -> Vec<String> {
     reasons(reinstall(&layout(), inventory, claim()))
 }
 
-/// Returns a machine with a byte-for-byte copy of sdb on sdc, which is not ours.
+/// Returns a machine with an unlisted disk sdc that is a byte-for-byte copy of sdb.
 fn with_copy() -> Inventory {
     let mut inventory = marked();
     let mut table = inventory.disks[1].table.clone().unwrap();
@@ -18,24 +18,24 @@ fn with_copy() -> Inventory {
 }
 
 #[test]
-fn the_copy_of_a_kept_disk_is_refused_with_both() {
+fn refuses_copy_of_a_preserved_disk_and_names_both() {
     let inventory = with_copy();
     let uuid = inventory.disks[1].table.as_ref().unwrap().partitions[0].signatures[0].uuid.clone();
     let expected = format!(
-        "disks: /dev/sdb1 on sdb (ext4 \"srv\") and /dev/sdc1 on sdc (ext4 \"srv\") have the same UUID, {uuid}, and /dev/sdb1 must be kept: one of them is a copy, and it is undefined which one will be used; disconnect the copy, or change its UUID"
+        "disks: /dev/sdb1 on sdb (ext4 \"srv\") and /dev/sdc1 on sdc (ext4 \"srv\") have the same UUID, {uuid}, and /dev/sdb1 must be preserved: one of them is a copy, and it is undefined which one will be used; disconnect the copy, or change its UUID"
     );
     assert_eq!(refused(&inventory), [expected]);
 }
 
-/// The installed system may have mounted the copy because it found the copy first. A wipe would then erase newer data.
+/// The installed system may have used the copy instead of the original, and a wipe would then erase the current data.
 #[test]
-fn a_copy_on_a_disk_to_be_wiped_is_refused_until_that_disk_is_given_up() {
+fn refuses_copy_on_wiped_disk_until_discarded() {
     let mut inventory = marked();
     let srv = inventory.disks[1].table.as_ref().unwrap().partitions[0].signatures.clone();
     let uuid = srv[0].uuid.clone();
     inventory.disks[0].table.as_mut().unwrap().partitions[2].signatures = srv;
     let said = format!(
-        "/dev/sdb1 on sdb (ext4 \"srv\") and /dev/sda3 on sda (ext4 \"srv\") have the same UUID, {uuid}, and /dev/sdb1 must be kept, but /dev/sda3 will be wiped"
+        "/dev/sdb1 on sdb (ext4 \"srv\") and /dev/sda3 on sda (ext4 \"srv\") have the same UUID, {uuid}, and /dev/sdb1 must be preserved, but /dev/sda3 will be wiped"
     );
     let expected = format!(
         "disks: {said}: one of them is a copy, and it is unknown which one has the current data. Inspect both devices; if /dev/sda3 is not needed, order the reinstall again with --give-up A0"
@@ -46,7 +46,7 @@ fn a_copy_on_a_disk_to_be_wiped_is_refused_until_that_disk_is_given_up() {
     let plan = reinstall(&layout(), &inventory, given("A0")).unwrap();
     let warned = format!("{said}: its data will be discarded, as requested by the operator");
     assert!(plan.warnings.contains(&warned), "{:?}", plan.warnings);
-    // The disk has no identifier.
+    // A disk without an identifier cannot be discarded, so the remedy is to erase it by hand.
     inventory.disks[0].serial.clear();
     assert!(refused(&inventory)[0].ends_with("if /dev/sda3 is not needed, erase /dev/sda3 by hand"));
     reinstall(&layout(), &inventory, given("")).unwrap_err();
@@ -55,7 +55,7 @@ fn a_copy_on_a_disk_to_be_wiped_is_refused_until_that_disk_is_given_up() {
 type Case = (&'static str, fn(&mut Inventory));
 
 #[test]
-fn only_copies_of_what_is_kept_matter() {
+fn only_copies_of_preserved_objects_are_refused() {
     let cases: [Case; 6] = [
         ("inside of a virtual machine's disk", |inventory| {
             let table = inventory.disks[2].table.take();
@@ -63,7 +63,7 @@ fn only_copies_of_what_is_kept_matter() {
             let (kind, below) = (inventory::StackedDeviceKind::Volume, vec!["sdc".into()]);
             inventory.stacked.push(inventory::StackedDevice { name, device, kind, below, table, ..Default::default() });
         }),
-        ("a UUID of its own", |inventory| {
+        ("a different UUID", |inventory| {
             inventory.disks[2].table.as_mut().unwrap().partitions[0].signatures[0].uuid = "other".to_owned();
         }),
         ("no UUID", |inventory| {
@@ -100,13 +100,13 @@ fn only_copies_of_what_is_kept_matter() {
         change(&mut inventory);
         reinstall(&layout(), &inventory, claim()).unwrap_or_else(|refusal| panic!("{name}: {refusal}"));
     }
-    // An installation preserves nothing.
+    // A first installation preserves nothing, so copies are irrelevant.
     let claim = InstallClaim { allocation: "a-2".to_owned(), ..claim() };
     super::installation_identity::install(&layout(), &with_copy(), claim).unwrap();
 }
 
 #[test]
-fn a_copy_of_a_member_is_refused() {
+fn refuses_copy_of_an_array_member() {
     let mut inventory = super::arrays_and_groups::installed();
     let data = inventory.arrays.iter().position(|array| array.name == "data").unwrap();
     let MdArray { members, .. } = &mut inventory.arrays[data];
@@ -132,7 +132,7 @@ fn two_paths(to: usize) -> Inventory {
 }
 
 #[test]
-fn a_disk_with_two_paths_is_refused_by_name() {
+fn refuses_disk_with_two_paths_by_name() {
     for to in [0, 1] {
         let inventory = two_paths(to);
         let device = &inventory.disks[to].device;
@@ -145,16 +145,16 @@ fn a_disk_with_two_paths_is_refused_by_name() {
         blank.filesystems.clear();
         assert!(reasons(make(&layout(), &blank, InstallMode::Install)).contains(&expected));
     }
-    // Both paths lead to a disk that is not ours.
+    // An unlisted disk may also be connected over two paths.
     make(&layout(), &two_paths(2), InstallMode::Install).unwrap();
-    // Two disks whose bridges report the same serial number.
+    // Different WWNs prove that these are two disks, although their bridges report the same serial number.
     let mut bridges = two_paths(1);
     bridges.disks[3].wwn = "0x77".to_owned();
     make(&layout(), &bridges, InstallMode::Install).unwrap();
 }
 
 #[test]
-fn hints_that_match_both_paths_say_so() {
+fn reports_two_paths_that_match_the_same_hints() {
     let mut layout = layout();
     layout.disks[1].hints = [("wwn".to_owned(), "0x50001".to_owned())].into();
     let reasons = reasons(make(&layout, &two_paths(1), InstallMode::Install));

@@ -22,7 +22,7 @@ fn disks_are_found_by_hints() {
 }
 
 #[test]
-fn what_hints_find_goes_by_its_kernel_name_in_the_plan() {
+fn plan_uses_kernel_names_of_disks_found_by_hints() {
     let mut inventory = five();
     inventory.disks[4].serial = "S45N".to_owned();
     let os = DiskSpec {
@@ -37,11 +37,11 @@ fn what_hints_find_goes_by_its_kernel_name_in_the_plan() {
     let plan = make(&layout, &inventory, InstallMode::Install).unwrap();
     assert!(plan.to_string().contains("sde1 at /\n"), "{plan}");
     assert_eq!(plan.disks[4].verdict, DiskVerdict::Wipe);
-    // Both names are printed.
+    // For a disk whose name in the layout differs from the kernel name, the plan prints both names.
     assert_eq!(plan.disks[4].listed_as, Some("os".into()));
     assert!(plan.disks[0].listed_as.is_none() && plan.to_string().contains("\n    os in the layout\n"), "{plan}");
 
     layout.disks.push(whole("/dev/sde"));
-    let expected = "disks[1].device: /dev/sde is /dev/sde, which the layout already lists";
+    let expected = "disks[1].device: /dev/sde refers to /dev/sde, which the layout already lists";
     assert_eq!(reasons(make(&layout, &inventory, InstallMode::Install)), [expected]);
 }

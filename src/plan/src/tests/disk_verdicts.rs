@@ -4,7 +4,7 @@ use super::*;
 use operations::{LockDisk, Operation, SessionOp, StageName, UnlockDisk};
 
 #[test]
-fn a_fresh_install_wipes_every_listed_disk_and_no_other() {
+fn fresh_install_wipes_exactly_the_listed_disks() {
     let plan = make(&layout(), &machine(), InstallMode::Install).unwrap();
     assert_eq!(verdicts(&plan), [DiskVerdict::Wipe, DiskVerdict::Wipe, DiskVerdict::NotOurs]);
     let names: Vec<&str> = plan.stages.iter().map(|stage| stage.name.as_str()).collect();
@@ -37,7 +37,7 @@ fn a_fresh_install_wipes_every_listed_disk_and_no_other() {
 }
 
 #[test]
-fn mounts_and_fstab_have_parents_first() {
+fn mounts_and_fstab_list_parents_first() {
     let plan = make(&layout(), &machine(), InstallMode::Install).unwrap();
     let paths: Vec<&str> = plan.fstab.iter().map(|entry| entry.path.as_str()).collect();
     assert_eq!(paths, ["/", "/srv", "/tmp", "/boot/efi", "none"]);
@@ -58,7 +58,7 @@ fn mounts_and_fstab_have_parents_first() {
 }
 
 #[test]
-fn the_printed_plan() {
+fn printed_reinstall_plan_matches_the_recorded_one() {
     let mut inventory = installed();
     inventory.disks[0].model = "SAMSUNG MZ7LH480".to_owned();
     inventory.disks[0].serial = "S45NNE0M01".to_owned();
@@ -67,7 +67,7 @@ fn the_printed_plan() {
 }
 
 #[test]
-fn a_reinstall_keeps_what_it_was_told_to_keep() {
+fn reinstall_preserves_disks_without_wipeonreinstall() {
     let before = installed();
     let plan = make(&layout(), &before, InstallMode::Reinstall).unwrap();
     assert_eq!(verdicts(&plan), [DiskVerdict::Wipe, DiskVerdict::Keep, DiskVerdict::NotOurs]);

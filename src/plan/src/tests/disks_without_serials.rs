@@ -1,4 +1,4 @@
-//! Disks without serial number and WWN: only their partition tables identify them.
+//! Disks without serial number and WWN, which only their partition tables identify.
 
 use super::installation_identity::{claim, empty, forget_marker, marker, reinstall};
 use super::*;
@@ -61,10 +61,10 @@ type Case = (&'static str, fn(&mut Inventory, &mut InstallClaim), &'static str, 
 type Harmless = (&'static str, fn(&mut Layout, &mut Inventory, &mut InstallClaim));
 
 #[test]
-fn a_disk_with_the_table_of_another_one_is_that_other_one() {
+fn refuses_disk_with_the_recorded_table_of_another_disk() {
     let cases: [Case; 8] = [
         (
-            "root has died, a blank disk is new, and the data have its name",
+            "root has died, a blank disk is new, and the data disk has its name",
             |inventory, _| {
                 blank(inventory, 0);
                 moved(inventory, 0, 1);
@@ -79,13 +79,13 @@ fn a_disk_with_the_table_of_another_one_is_that_other_one() {
             "disks[1].device: /dev/sdb is the disk with",
         ),
         (
-            "two kept ones swapped",
+            "two preserved disks swapped",
             |inventory, _| moved(inventory, 1, 2),
             "disks[1].device: /dev/sdb is the disk with",
             "disks[2].device: /dev/sdc is the disk with",
         ),
         (
-            "the data have the name of root, and are copied",
+            "the data disk has the name of root, and is copied",
             |inventory, _| {
                 moved(inventory, 0, 1);
                 cloned(inventory, 0, 1);
@@ -150,21 +150,21 @@ fn a_disk_with_the_table_of_another_one_is_that_other_one() {
 }
 
 #[test]
-fn a_disk_without_serial_number_goes_on_where_its_table_is_no_kept_one_of_another() {
+fn accepts_unidentified_disk_without_a_preserved_table_of_another() {
     let cases: [Harmless; 6] = [
         ("as installed", |_, _, _| {}),
         ("root replaced by a blank one", |_, inventory, _| blank(inventory, 0)),
         ("data replaced by a blank one", |_, inventory, _| blank(inventory, 1)),
-        ("an attempt had begun and written the new table", |_, inventory, claim| {
+        ("a started attempt has written the new partition table", |_, inventory, claim| {
             claim.begun_on = claim.installed.as_ref().unwrap().disks.clone();
             claim.begun_on[0].guid = Some(Uuid::from_u128(99).to_string());
             *guid(inventory, 0) = Some(Uuid::from_u128(99));
         }),
-        ("the data have a copy beside them that is not ours", |_, inventory, _| {
+        ("a foreign disk is a copy of the data disk", |_, inventory, _| {
             inventory.disks.push(disk("sdd", 9000));
             cloned(inventory, 1, 3);
         }),
-        ("a kept one made anew with the table of another", |_, inventory, _| cloned(inventory, 1, 2)),
+        ("preserved disk with the partition table of another disk", |_, inventory, _| cloned(inventory, 1, 2)),
     ];
     for (name, change) in cases {
         let ((mut layout, mut inventory), mut claim) = (tables_only(), claim());
@@ -176,14 +176,14 @@ fn a_disk_without_serial_number_goes_on_where_its_table_is_no_kept_one_of_anothe
     }
 }
 
-/// A disk that is not identified, will be wiped and is not blank is not wiped because of its name alone.
+/// A matching name is not sufficient to wipe a disk that is not blank and not identified.
 #[test]
-fn a_disk_that_no_table_tells_is_refused_with_both_records() {
+fn refuses_unidentified_disk_and_reports_both_records() {
     let cases: [Harmless; 3] = [
-        ("tables that were made anew meanwhile", |_, inventory, _| {
+        ("partition tables recreated since the installation", |_, inventory, _| {
             (0..3).for_each(|index| *guid(inventory, index) = Some(Uuid::from_u128(70 + index as u128)));
         }),
-        ("a marker of before tables were recorded", |_, inventory, claim| {
+        ("marker without recorded GPT GUIDs", |_, inventory, claim| {
             let recorded = claim.installed.as_mut().unwrap().disks.iter_mut();
             recorded.for_each(|disk| disk.guid = None);
             inventory.disks[0].table = Some(DiskTable { kind: "dos".to_owned(), ..DiskTable::default() });

@@ -1,4 +1,4 @@
-//! Encrypted groups: created, preserved, left locked, refused.
+//! Tests of encrypted groups that are created, preserved, left locked, or refused.
 
 use super::arrays_and_groups::{group, volume};
 use super::luks::{on_device, planned, request_with_key};
@@ -9,7 +9,7 @@ use model::inventory::{AttemptTarget, FailedAttempt};
 use model::layout::{EncryptionSpec, KeySource, LvmType};
 use operations::{
     CheckContainers, CloseContainer, CrypttabEntry, DeactivateGroup, DeviceOp, Holder, LockDisk, LuksContainer,
-    Operation, ProveKept, SessionOp, StageName, TakeDown, WriteCrypttab,
+    Operation, ProveKept, SessionOp, StageName, StopInspectedDevices, WriteCrypttab,
 };
 
 /// Layout with two filesystems in a group on two preserved disks. Each physical volume is in a separate container.
@@ -59,12 +59,12 @@ fn crypttab(plan: &Plan) -> Vec<CrypttabEntry> {
     tables.flatten().cloned().collect()
 }
 
-fn said(refusal: &PlanRefusal) -> Vec<String> {
+fn format_problems(refusal: &PlanRefusal) -> Vec<String> {
     refusal.problems.iter().map(ToString::to_string).collect()
 }
 
 #[test]
-fn containers_are_made_before_the_group_and_closed_after_it() {
+fn creates_containers_before_the_group_and_closes_afterwards() {
     let plan = planned(&encrypted(&[]), &machine(), InstallMode::Install).unwrap();
     let operations = on_device(&plan);
     let containers: Vec<&LuksContainer> = operations
@@ -99,7 +99,7 @@ fn containers_are_made_before_the_group_and_closed_after_it() {
 }
 
 #[test]
-fn it_is_kept_with_its_key_and_all_that_is_in_it() {
+fn preserves_encrypted_group_with_its_key_and_content() {
     let layout = encrypted(&[]);
     let plan = planned(&layout, &installed(&layout), InstallMode::Reinstall).unwrap();
     assert!(!plan.warnings.iter().any(|said| said.contains("vault")), "{:?}", plan.warnings);
@@ -107,8 +107,9 @@ fn it_is_kept_with_its_key_and_all_that_is_in_it() {
     let is_made = |is: &&DeviceOp| matches!(is, DeviceOp::CreateContainer(_) | DeviceOp::CreateGroup(_));
     assert!(!operations.iter().any(is_made));
     let place = |is: &dyn Fn(&DeviceOp) -> bool| operations.iter().rposition(|operation| is(operation)).unwrap();
-    let down =
-        place(&|is| matches!(is, DeviceOp::TakeDown(TakeDown { devices }) if *devices == ["/dev/sdb1", "/dev/sdc"]));
+    let down = place(
+        &|is| matches!(is, DeviceOp::StopInspectedDevices(StopInspectedDevices { devices }) if *devices == ["/dev/sdb1", "/dev/sdc"]),
+    );
     let opened = place(&|is| matches!(is, DeviceOp::OpenContainer(open) if !open.read_only));
     let active = place(&|is| matches!(is, DeviceOp::ActivateGroup(group) if group.volumes == ["srv", "log"]));
     let inactive = place(&|is| matches!(is, DeviceOp::DeactivateGroup(_)));
@@ -129,9 +130,9 @@ fn it_is_kept_with_its_key_and_all_that_is_in_it() {
     assert_eq!(crypttab(&plan).len(), 2);
 }
 
-/// Nothing is written to a group if none of its volumes contains a filesystem of the layout.
+/// If the layout uses no volume of a group, the group is not written, and its containers are opened read-only.
 #[test]
-fn without_volumes_of_the_layout_it_is_opened_for_reading() {
+fn opens_containers_of_unused_groups_read_only() {
     let mut layout = encrypted(&[]);
     let inventory = installed(&layout);
     layout.logicalvolumes.clear();
@@ -145,7 +146,7 @@ fn without_volumes_of_the_layout_it_is_opened_for_reading() {
 }
 
 #[test]
-fn what_does_not_open_stays_locked_as_a_whole_where_the_new_system_can_do_without() {
+fn unopened_optional_group_remains_locked_as_a_whole() {
     let layout = encrypted(&["nofail"]);
     let inventory = locked(&layout, Some("no key"));
     let plan = planned(&layout, &inventory, InstallMode::Reinstall).unwrap();
@@ -166,7 +167,7 @@ fn what_does_not_open_stays_locked_as_a_whole_where_the_new_system_can_do_withou
     for (device, least) in [("/dev/sdb", 3), ("/dev/sdc", 2)] {
         let mut all = plan.stages.iter().flat_map(|stage| &stage.operations);
         let compared = |is: &Operation| matches!(is, Operation::Run(SessionOp::LockDisk(LockDisk { device: disk, untouched })) if *disk == device && untouched.len() >= least);
-        assert!(all.any(compared), "both ends of what is on {device} are compared");
+        assert!(all.any(compared), "both ends of the content of {device} are compared");
     }
     // A Kubernetes volume in the locked group is refused.
     let mut request = request_with_key(InstallMode::Reinstall);
@@ -177,13 +178,13 @@ fn what_does_not_open_stays_locked_as_a_whole_where_the_new_system_can_do_withou
         "spec": {"nodeName": "node-1", "storageClassName": "x", "mode": "Block", "lvmLogicalVolume": {"vgName": "vault", "size": "64Mi"}},
     }]);
     let refusal = crate::make_plan(&layout, &inventory, request, &mut counting()).unwrap_err();
-    assert!(said(&refusal).iter().any(|said| said.contains("vg:vault")), "{:?}", said(&refusal));
+    assert!(format_problems(&refusal).iter().any(|said| said.contains("vg:vault")), "{:?}", format_problems(&refusal));
 }
 
-/// The content of the missing disk is unknown, and so are the other disks of the group. Such a disk may have another
-/// name now and may be wiped.
+/// A group cannot stay locked if one of its disks is missing: that disk may be present under another name, and would
+/// be wiped.
 #[test]
-fn what_stays_locked_is_whole() {
+fn refuses_locked_group_with_a_missing_disk() {
     let layout = encrypted(&["nofail"]);
     for why in [Some("no passphrase"), None] {
         let mut inventory = locked(&layout, why);
@@ -192,34 +193,42 @@ fn what_stays_locked_is_whole() {
         let tried = AttemptTarget::Container("/dev/sdb1".into());
         inventory.failed.extend(why.map(|why| FailedAttempt { tried, why: why.to_owned() }));
         let refusal = planned(&layout, &inventory, InstallMode::Reinstall).unwrap_err();
-        assert!(said(&refusal).iter().any(|said| said.contains("vg:vault requires")), "{:?}", said(&refusal));
+        assert!(
+            format_problems(&refusal).iter().any(|said| said.contains("vg:vault requires")),
+            "{:?}",
+            format_problems(&refusal)
+        );
     }
 }
 
 #[test]
-fn what_does_not_open_and_is_needed_is_refused_with_what_to_do() {
+fn refuses_unopened_group_that_the_new_system_requires() {
     let layout = encrypted(&[]);
     let refusal =
-        planned(&layout, &locked(&layout, Some("no key was provided for key: server")), InstallMode::Reinstall)
+        planned(&layout, &locked(&layout, Some("no key was provided for `key: server`")), InstallMode::Reinstall)
             .unwrap_err();
-    let [one] = &said(&refusal)[..] else { panic!("{:?}", said(&refusal)) };
+    let [one] = &format_problems(&refusal)[..] else { panic!("{:?}", format_problems(&refusal)) };
     for words in [
         "mounts /dev/vault/srv at /srv",
-        "/dev/sdc cannot be opened: no key was provided for key: server",
+        "/dev/sdc cannot be opened: no key was provided for `key: server`",
         "add nofail",
     ] {
         assert!(one.contains(words), "{words}: {one}");
     }
-    // Missing swap would not be noticed, so it is not omitted.
+    // Encrypted swap is refused despite `nofail`, because the absence of swap would not be noticed.
     let mut swaps = encrypted(&["nofail"]);
     swaps.filesystems.last_mut().unwrap().format = FilesystemFormat::Swap;
     (swaps.filesystems.last_mut().unwrap().path, swaps.filesystems.last_mut().unwrap().mountoptions) = (None, vec![]);
     let refusal = planned(&swaps, &locked(&swaps, Some("no key")), InstallMode::Reinstall).unwrap_err();
-    assert!(said(&refusal)[0].contains("the new system swaps to /dev/vault/log"), "{:?}", said(&refusal));
+    assert!(
+        format_problems(&refusal)[0].contains("the new system swaps to /dev/vault/log"),
+        "{:?}",
+        format_problems(&refusal)
+    );
 }
 
 #[test]
-fn on_a_desk_nobody_has_tried_to_open_it() {
+fn offline_plan_warns_that_the_group_was_not_opened() {
     let layout = encrypted(&[]);
     let plan = planned(&layout, &locked(&layout, None), InstallMode::Reinstall).unwrap();
     let says = |said: &String| {
@@ -231,13 +240,21 @@ fn on_a_desk_nobody_has_tried_to_open_it() {
 }
 
 #[test]
-fn what_is_there_must_be_containers_with_the_group_in_them() {
+fn refuses_group_encrypted_differently_than_the_layout() {
     let (sealed, mut plain) = (encrypted(&[]), encrypted(&[]));
     plain.volumegroups[0].encrypted = None;
     let refusal = planned(&sealed, &installed(&plain), InstallMode::Reinstall).unwrap_err();
-    assert!(said(&refusal)[0].contains("must be kept on /dev/sdb1 in LUKS, but there is"), "{:?}", said(&refusal));
+    assert!(
+        format_problems(&refusal)[0].contains("must be preserved on /dev/sdb1 in LUKS, but there is"),
+        "{:?}",
+        format_problems(&refusal)
+    );
     let refusal = planned(&plain, &installed(&sealed), InstallMode::Reinstall).unwrap_err();
-    assert!(said(&refusal).iter().any(|said| said.contains("vg:vault must be kept on")), "{:?}", said(&refusal));
+    assert!(
+        format_problems(&refusal).iter().any(|said| said.contains("vg:vault must be preserved on")),
+        "{:?}",
+        format_problems(&refusal)
+    );
     let mut other = sealed.clone();
     other.volumegroups[0].name = "other".to_owned();
     other.logicalvolumes.iter_mut().for_each(|volume| volume.volumegroup = "other".to_owned());
@@ -245,20 +262,23 @@ fn what_is_there_must_be_containers_with_the_group_in_them() {
         filesystem.device = filesystem.device.as_str().replace("vault", "other").as_str().into();
     }
     let refusal = planned(&other, &installed(&sealed), InstallMode::Reinstall).unwrap_err();
-    assert!(said(&refusal)[0].contains("vg:other must be kept on"), "{:?}", said(&refusal));
-    // The device has space only for the headers.
+    assert!(format_problems(&refusal)[0].contains("vg:other must be preserved on"), "{:?}", format_problems(&refusal));
+    // The device has only enough space for the headers of the container.
     let mut small = machine();
     small.disks[2].size_bytes = 16 * MIB;
     let refusal = planned(&sealed, &small, InstallMode::Install).unwrap_err();
-    assert!(said(&refusal)[0].contains("LUKS2 headers"), "{:?}", said(&refusal));
+    assert!(format_problems(&refusal)[0].contains("LUKS2 headers"), "{:?}", format_problems(&refusal));
 }
 
 #[test]
-fn all_containers_of_a_kept_group_are_opened_together() {
+fn opens_all_containers_of_a_preserved_group_together() {
     let layout = encrypted(&[]);
     let inventory = locked(&layout, None);
     let mut allocation = request_with_key(InstallMode::Reinstall).assigned.allocation;
-    assert!(containers_to_open(&layout, &inventory, &allocation).is_empty(), "an installation opens nothing");
+    assert!(
+        containers_to_open(&layout, &inventory, &allocation).is_empty(),
+        "an installation does not open containers"
+    );
     allocation.reinstall = true;
     let [together] = &containers_to_open(&layout, &inventory, &allocation)[..] else { panic!("one group") };
     let devices: Vec<&str> = together.iter().map(|container| container.device.as_str()).collect();
@@ -268,9 +288,9 @@ fn all_containers_of_a_kept_group_are_opened_together() {
     assert!(containers_to_open(&wiped, &inventory, &allocation).iter().all(Vec::is_empty));
 }
 
-/// After a replacement of the mainboard, the TPM does not open one of the two containers.
+/// After the mainboard was replaced, the TPM does not open one of the two containers.
 #[test]
-fn what_only_the_disk_key_opens_is_kept_and_said() {
+fn warns_about_container_that_only_disk_key_opens() {
     let mut layout = encrypted(&[]);
     layout.volumegroups[0].encrypted = Some(EncryptionSpec { key: KeySource::Tpm2 });
     let mut inventory = installed(&layout);
@@ -289,9 +309,9 @@ fn what_only_the_disk_key_opens_is_kept_and_said() {
     assert!(crypttab(&plan).iter().all(|entry| entry.is_by_tpm() && entry.key.is_empty()));
 }
 
-/// By default, systemd waits only 90 s for a device, and the operator may need longer for the passphrase.
+/// By default, systemd waits only 90 s for a device, which may be too short for entering a passphrase.
 #[test]
-fn what_lies_behind_a_passphrase_is_waited_for() {
+fn filesystem_behind_a_passphrase_has_no_device_timeout() {
     let mut layout = encrypted(&["noatime"]);
     layout.volumegroups[0].encrypted = Some(EncryptionSpec { key: KeySource::Prompt });
     let plan = planned(&layout, &machine(), InstallMode::Install).unwrap();
@@ -302,17 +322,17 @@ fn what_lies_behind_a_passphrase_is_waited_for() {
     request.assigned.allocation.prompt_key = model::registry_auth::SecretText::new("correct horse");
     let plan = crate::make_plan(&layout, &machine(), request, &mut counting()).unwrap();
     assert!(!crate::luks::needs_passphrase(&plan));
-    assert!(crypttab(&plan).iter().all(|entry| entry.key.is_empty()), "whoever starts it is asked");
+    assert!(crypttab(&plan).iter().all(|entry| entry.key.is_empty()), "the new system prompts for the passphrase");
     assert!(!format!("{plan:?}{plan}").contains("correct horse"));
-    // With the key in the installed system, no passphrase is requested.
+    // The installed system contains the key, so no passphrase is requested.
     let plan = planned(&encrypted(&["noatime"]), &machine(), InstallMode::Install).unwrap();
     assert!(!crate::luks::needs_passphrase(&plan) && crypttab(&plan).iter().all(|entry| !entry.key.is_empty()));
     assert_eq!(plan.fstab.iter().find(|entry| entry.path == "/srv").unwrap().options, ["noatime"]);
 }
 
-/// A disk from an earlier system has an open container, with an active group in it.
+/// A disk from an old system has an open container, with an active group in it.
 #[test]
-fn an_old_group_in_containers_is_taken_down_from_its_top_before_its_disks_are_wiped() {
+fn releases_old_encrypted_group_from_the_top_before_wiping() {
     let layout = encrypted(&[]);
     let plan = planned(&layout, &installed(&layout), InstallMode::Install).unwrap();
     let releases: Vec<String> = on_device(&plan)

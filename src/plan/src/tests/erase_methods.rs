@@ -6,7 +6,7 @@ use model::deploy_steps::EraseMode;
 use operations::{DeviceOp, Operation, StageName, WipeDisk};
 
 #[test]
-fn erase_decides_the_methods() {
+fn erase_mode_selects_the_wipe_methods() {
     use model::inventory::EraseMethod::*;
     let mut inventory = five();
     inventory.disks[0].erase = vec![NvmeSanitizeCrypto, NvmeFormatCrypto, AtaErase, Discard];

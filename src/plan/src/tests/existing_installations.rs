@@ -1,9 +1,9 @@
-//! An existing installation is changed only by an order.
+//! Tests that only an order changes an existing installation.
 
 use super::installation_identity::{claim, install, marked, marker, planned};
 use super::*;
 use model::install_marker::InstallMarker;
-use operations::{Operation, SessionOp, StageName, TellPointOfNoReturn};
+use operations::{AnnouncePointOfNoReturn, Operation, SessionOp, StageName};
 
 /// Records of the control plane, content of the disks, and the requested plan.
 #[derive(Debug, Clone, Copy)]
@@ -14,7 +14,7 @@ struct Case {
     mode: InstallMode,
     there: There,
     waiver: Option<MarkerWaiver>,
-    begun: Begun,
+    started: Begun,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -44,8 +44,8 @@ fn cases() -> Vec<Case> {
         ] {
             for there in [There::Nothing, There::Ours, There::FormerName, There::OtherAllocation, There::OtherMachine] {
                 for waiver in [None, Some(MarkerWaiver::Operator), Some(MarkerWaiver::Begun)] {
-                    for begun in [Begun::Never, Begun::OnTheseDisks, Begun::OnOthers] {
-                        cases.push(Case { succeeded, remembers, ordered, mode, there, waiver, begun });
+                    for started in [Begun::Never, Begun::OnTheseDisks, Begun::OnOthers] {
+                        cases.push(Case { succeeded, remembers, ordered, mode, there, waiver, started });
                     }
                 }
             }
@@ -59,7 +59,7 @@ impl Case {
         let mut inventory = marked();
         let ours = inventory.filesystems.pop().unwrap();
         let recorded = InstallMarker { secret: Some(secret()), ..ours.marker.clone().unwrap() };
-        let attempt = record_of(&recorded).filter(|_| self.begun != Begun::Never);
+        let attempt = record_of(&recorded).filter(|_| self.started != Begun::Never);
         let found = match self.there {
             There::Nothing => None,
             There::Ours => Some(recorded.clone()),
@@ -69,7 +69,7 @@ impl Case {
         };
         inventory.filesystems.push(inventory::FilesystemContents { marker: found, ..ours });
         let mut begun_on = marker(&inventory).disks;
-        match self.begun {
+        match self.started {
             Begun::Never => begun_on.clear(),
             Begun::OnTheseDisks => {}
             Begun::OnOthers => begun_on[0].serial = "Z9".to_owned(),
@@ -88,10 +88,10 @@ impl Case {
     }
 }
 
-/// The data disk is preserved in all cases. In an earlier version, the cancellation of an order resulted in a new
-/// installation.
+/// The data disk must be preserved in all cases. In an earlier version, the cancellation of an order caused a first
+/// installation, which would have erased the data disk.
 #[test]
-fn no_plan_destroys_what_an_installed_allocation_keeps() {
+fn no_plan_destroys_preserved_disks_of_an_installed_allocation() {
     let (mut judged, mut planned_for) = (0, 0);
     for case in cases() {
         let (inventory, claim) = case.machine();
@@ -113,7 +113,7 @@ fn no_plan_destroys_what_an_installed_allocation_keeps() {
 }
 
 #[test]
-fn an_installation_of_what_was_never_installed_is_made() {
+fn unrecorded_allocation_is_installed_booted_or_refused() {
     let (mut made, mut booted, mut refused) = (0, 0, 0);
     for case in cases().into_iter().filter(|case| {
         case.mode == InstallMode::Install
@@ -125,9 +125,13 @@ fn an_installation_of_what_was_never_installed_is_made() {
         let (inventory, claim) = case.machine();
         let plan = planned(&layout(), &inventory, case.mode, claim);
         let is_marked = matches!(case.there, There::Ours | There::FormerName);
-        let is_booted = is_marked && case.begun != Begun::Never;
-        let is_refused =
-            case.there == There::OtherMachine || case.begun == Begun::OnOthers || (is_marked && !is_booted);
+        let is_booted = is_marked && case.started != Begun::Never;
+        // Without a marker, the preserved data disk may belong to an installation that was not recorded.
+        let is_unmarked = case.there == There::Nothing && case.started == Begun::Never;
+        let is_refused = case.there == There::OtherMachine
+            || case.started == Begun::OnOthers
+            || is_unmarked
+            || (is_marked && !is_booted);
         match plan {
             Ok(plan) => {
                 assert!(is_booted || !is_refused, "{case:?}");
@@ -145,7 +149,7 @@ fn an_installation_of_what_was_never_installed_is_made() {
 }
 
 #[test]
-fn the_refusal_says_what_to_do() {
+fn refusal_lists_the_remedies() {
     let mut inventory = marked();
     inventory.filesystems.clear();
     let claim = InstallClaim { succeeded: true, ..claim() };
@@ -154,9 +158,9 @@ fn the_refusal_says_what_to_do() {
     assert_eq!(reasons, [expected]);
 }
 
-/// The allocation of the machine has ended, and the machine gets another one.
+/// The machine has a new allocation, and its disks contain the marker of the previous allocation.
 #[test]
-fn a_new_allocation_of_the_same_machine_is_installed() {
+fn installs_a_new_allocation_of_the_same_machine() {
     let inventory = marked();
     let remembered = inventory.filesystems[0].marker.clone();
     let claim = InstallClaim { allocation: "a-2".to_owned(), installed: remembered, ..claim() };
@@ -165,11 +169,11 @@ fn a_new_allocation_of_the_same_machine_is_installed() {
 }
 
 #[test]
-fn first_installations_are_announced_too() {
+fn first_installation_is_announced() {
     let plan = install(&layout(), &machine(), claim()).unwrap();
     let begin = plan.stages.iter().position(|stage| stage.name == StageName::ReportBegin).unwrap();
     assert_eq!(begin + 1, plan.point_of_no_return);
-    let [Operation::Run(SessionOp::TellPointOfNoReturn(TellPointOfNoReturn { disks, .. }))] =
+    let [Operation::Run(SessionOp::AnnouncePointOfNoReturn(AnnouncePointOfNoReturn { disks, .. }))] =
         plan.stages[begin].operations.as_slice()
     else {
         panic!("{plan}")

@@ -27,13 +27,14 @@ fn marker(order: &str) -> InstallMarker {
         time: "2026-10-01T12:00:00Z".to_owned(),
         disks: vec![disk("/dev/sda", "S-A"), disk("/dev/sdb", "S-B")],
         received_from: None,
+        preserved: Vec::new(),
         supersedes: Vec::new(),
         volumes: None,
         definition: None,
     }
 }
 
-/// Returns an installed machine with its marker on that device.
+/// Returns an installed machine with its marker on the given device.
 fn marked(mut inventory: Inventory, device: &str, order: &str) -> Inventory {
     for (disk, serial) in inventory.disks.iter_mut().zip(["S-A", "S-B", "S-C"]) {
         disk.serial = serial.to_owned();
@@ -77,7 +78,7 @@ fn mounts(plan: &Plan) -> Vec<(&str, &str, Vec<&str>)> {
 }
 
 #[test]
-fn the_report_tells_what_is_installed_already() {
+fn final_report_names_the_existing_installation() {
     let machine = marked(installed(), "/dev/sda2", "");
     let plan = plan(&layout(), &machine, InstallMode::Install, "a", "").unwrap();
     let [Operation::Run(SessionOp::Report(closing))] = operations(&plan, StageName::ReportFinal) else {
@@ -88,7 +89,7 @@ fn the_report_tells_what_is_installed_already() {
 }
 
 #[test]
-fn the_same_allocation_is_not_installed_again() {
+fn same_allocation_is_not_installed_again() {
     let machine = marked(installed(), "/dev/sda2", "");
     let plan = plan(&layout(), &machine, InstallMode::Install, "a", "").unwrap();
     assert_printed("already", &plan);
@@ -99,10 +100,10 @@ fn the_same_allocation_is_not_installed_again() {
     assert_eq!(verdicts(&plan), [DiskVerdict::Keep, DiskVerdict::Keep, DiskVerdict::NotOurs]);
 }
 
-/// Either a previous tenant wrote the id of the next allocation into a marker on the disk, or the server has lost its
-/// records.
+/// Either a previous tenant has written the id of the next allocation into a marker on the disk, or the server has
+/// lost its records.
 #[test]
-fn a_marker_that_only_the_disk_knows_is_neither_booted_nor_erased() {
+fn refuses_marker_that_the_control_plane_does_not_confirm() {
     let machine = super::installation_identity::marked();
     let plan = |claim| super::installation_identity::install(&layout(), &machine, claim);
     let claim = || super::installation_identity::claim();
@@ -115,28 +116,27 @@ fn a_marker_that_only_the_disk_knows_is_neither_booted_nor_erased() {
 }
 
 #[test]
-fn another_allocation_is_installed() {
+fn marker_of_another_allocation_does_not_prevent_installation() {
     let machine = marked(installed(), "/dev/sda2", "");
     assert_eq!(plan(&layout(), &machine, InstallMode::Install, "b", "").unwrap().already, None);
-    assert_eq!(plan(&layout(), &installed(), InstallMode::Install, "a", "").unwrap().already, None);
-    // An offline plan, which belongs to no allocation.
+    // An offline plan does not belong to an allocation, so it ignores the marker.
     assert_eq!(make(&layout(), &machine, InstallMode::Install).unwrap().already, None);
 }
 
 #[test]
-fn an_order_is_carried_out_once() {
+fn order_is_executed_once() {
     let done = marked(installed(), "/dev/sda2", "o-1");
     let again = plan(&layout(), &done, InstallMode::Reinstall, "a", "o-1").unwrap();
     assert_eq!(again.already.as_ref().and_then(|marker| marker.order.as_deref()), Some("o-1"));
     let next = plan(&layout(), &done, InstallMode::Reinstall, "a", "o-2").unwrap();
     assert_eq!(next.already, None);
-    // The first installation has no order, and an order without an id does not match it.
+    // The marker of a first installation has no order, and a request without an order does not match it.
     let first = marked(installed(), "/dev/sda2", "");
     assert_eq!(plan(&layout(), &first, InstallMode::Reinstall, "a", "").unwrap().already, None);
 }
 
 #[test]
-fn every_format_is_looked_at_without_replaying_its_journal() {
+fn existing_root_is_mounted_without_journal_replay() {
     for (format, options) in
         [("ext3", vec!["ro", "noload"]), ("xfs", vec!["ro", "norecovery"]), ("btrfs", vec!["ro", "rescue=nologreplay"])]
     {
@@ -147,9 +147,9 @@ fn every_format_is_looked_at_without_replaying_its_journal() {
     }
 }
 
-/// The disks have changed their kernel names. A separate /boot is found by the recorded disks.
+/// If the kernel names of the disks have changed, a separate /boot is found by the disks in the marker.
 #[test]
-fn boot_of_its_own_is_found_by_the_recorded_disks() {
+fn separate_boot_filesystem_is_found_by_recorded_disks() {
     let mut layout = layout();
     layout.filesystems[0].path = Some("/boot".to_owned());
     let machine = marked(after(&make(&layout, &machine(), InstallMode::Install).unwrap(), machine()), "/dev/sda2", "");
@@ -157,7 +157,7 @@ fn boot_of_its_own_is_found_by_the_recorded_disks() {
     assert_eq!(mounts(&before)[1], ("/dev/sdb1", "/boot", vec!["ro", "noload"]));
     let text = serde_json::to_string(&machine).unwrap();
     let text = text.replace("sda", "sdX").replace("sdb", "sda").replace("sdX", "sdb");
-    // The marker contains the names at the time of the installation.
+    // The marker contains the kernel names at the time of the installation.
     let mut swapped: Inventory = serde_json::from_str(&text).unwrap();
     swapped.filesystems[0].marker = Some(marker(""));
     let plan = plan(&layout, &swapped, InstallMode::Install, "a", "").unwrap();
@@ -166,7 +166,7 @@ fn boot_of_its_own_is_found_by_the_recorded_disks() {
 }
 
 #[test]
-fn boot_on_an_array_is_where_the_array_runs() {
+fn boot_filesystem_is_mounted_from_the_running_array() {
     let mut layout = super::arrays_and_groups::layout();
     layout.filesystems[1] = filesystem("/boot", "/dev/md/efi", FilesystemFormat::Ext4, "boot");
     let five = super::arrays_and_groups::five();
@@ -191,9 +191,9 @@ fn boot_on_an_array_is_where_the_array_runs() {
     );
 }
 
-/// The filesystem with the installation cannot be mounted. It is not wiped.
+/// An installed system whose filesystem cannot be mounted is neither booted nor wiped.
 #[test]
-fn a_root_that_cannot_be_looked_at_is_refused_and_not_installed_over() {
+fn refuses_to_install_over_an_unmountable_root() {
     let mut machine = marked(installed(), "/dev/sda2", "");
     machine.disks[0].table.as_mut().unwrap().partitions[1].signatures[0].kind = "zfs_member".to_owned();
     let reasons = reasons(plan(&layout(), &machine, InstallMode::Install, "a", ""));
@@ -205,10 +205,10 @@ fn a_root_that_cannot_be_looked_at_is_refused_and_not_installed_over() {
     );
 }
 
-/// If the control plane reports the allocation as installed, erasing the disk is no remedy: the plan would be refused
-/// again.
+/// If the control plane reports the allocation as installed, erasing the disk is not a remedy, because the plan would
+/// be refused again.
 #[test]
-fn what_cannot_be_booted_is_made_anew_by_the_means_that_are_left() {
+fn refusal_of_unbootable_system_names_the_remaining_remedy() {
     let cases = [
         (InstallMode::Install, "", "order a reinstall"),
         (InstallMode::Reinstall, "o", "erase the disk that contains /"),

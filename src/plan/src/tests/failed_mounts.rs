@@ -1,4 +1,5 @@
-//! Preserved objects that could not be mounted or assembled after the installation: refused before anything is wiped.
+//! Preserved objects that could not be mounted or assembled after the installation are refused before anything is
+//! wiped.
 
 use super::arrays_and_groups;
 use super::installation_identity::{claim, reinstall};
@@ -10,43 +11,46 @@ fn failed(tried: AttemptTarget, why: &str) -> FailedAttempt {
 }
 
 fn unmountable(device: &str) -> FailedAttempt {
-    failed(AttemptTarget::Filesystem(device.into()), "Structure needs cleaning (os error 117)")
+    failed(AttemptTarget::Filesystem(device.into()), "Structure needs cleaning")
 }
 
 type Case = (&'static str, fn(&mut Layout, &mut Inventory));
 
-const BROKEN: &str = "filesystems[0]: /dev/sdb1 must be kept with ext4 \"srv\", mounted at /srv, but the filesystem cannot be mounted even read-only: Structure needs cleaning (os error 117)";
+const BROKEN: &str = "filesystems[0]: /dev/sdb1 must be preserved, and must contain ext4 \"srv\", mounted at /srv, but the filesystem cannot be mounted even read-only: Structure needs cleaning";
 
 #[test]
-fn a_kept_filesystem_that_cannot_be_mounted_is_refused() {
+fn refuses_preserved_filesystem_that_cannot_be_mounted() {
     let mut inventory = installed();
     inventory.failed.push(unmountable("/dev/sdb1"));
     assert_eq!(reasons(make(&layout(), &inventory, InstallMode::Reinstall)), [BROKEN]);
     make(&layout(), &inventory, InstallMode::Install).unwrap();
-    // The failure is recorded under the present name of the volume.
+    // The inventory records the failure under the present device path of the volume.
     let mut inventory = arrays_and_groups::installed();
     let volume = inventory.groups[0].volumes[0].running.clone().unwrap();
     let volume = inventory.stacked.iter().find(|stacked| stacked.name == volume).unwrap().device.clone();
     inventory.failed.push(unmountable(volume.as_str()));
     let reasons = reasons(make(&arrays_and_groups::layout(), &inventory, InstallMode::Reinstall));
     assert_eq!(reasons.len(), 1, "{reasons:?}");
-    assert!(reasons[0].starts_with("filesystems[0]: /dev/vg00/varlib must be kept with xfs"), "{reasons:?}");
+    assert!(
+        reasons[0].starts_with("filesystems[0]: /dev/vg00/varlib must be preserved, and must contain xfs"),
+        "{reasons:?}"
+    );
 }
 
 #[test]
-fn what_nobody_mounts_may_fail() {
+fn ignores_failed_mounts_of_unmounted_or_wiped_filesystems() {
     let cases: [Case; 5] = [
-        ("nothing was tried", |_, _| {}),
+        ("no mount was tried", |_, _| {}),
         ("the layout does not mount it", |layout, inventory| {
             layout.filesystems[0].path = None;
             inventory.failed.push(unmountable("/dev/sdb1"));
         }),
-        ("the layout has nothing there", |layout, inventory| {
+        ("the layout has no filesystem on the device", |layout, inventory| {
             drop(layout.filesystems.remove(0));
             inventory.failed.push(unmountable("/dev/sdb1"));
         }),
-        ("what is wiped", |_, inventory| inventory.failed.push(unmountable("/dev/sda2"))),
-        ("what is not ours", |_, inventory| inventory.failed.push(unmountable("/dev/sdc"))),
+        ("wiped filesystem", |_, inventory| inventory.failed.push(unmountable("/dev/sda2"))),
+        ("filesystem on a foreign disk", |_, inventory| inventory.failed.push(unmountable("/dev/sdc"))),
     ];
     for (name, change) in cases {
         let (mut layout, mut inventory) = (layout(), installed());
@@ -55,10 +59,10 @@ fn what_nobody_mounts_may_fail() {
     }
 }
 
-/// The agent mounts filesystems for inspection without the layout's options. Once the old system is gone, a mount that
-/// replays the journal is also worth a try.
+/// A failed inspection causes only a warning in two cases: if the layout has mount options for further devices,
+/// without which the inspection may have failed, or if an earlier attempt has already wiped the old system.
 #[test]
-fn what_may_come_back_all_the_same_is_said() {
+fn failed_inspection_warns_if_a_mount_may_succeed() {
     let mut inventory = installed();
     inventory.failed.push(unmountable("/dev/sdb1"));
     let parts = &mut inventory.disks[1].table.as_mut().unwrap().partitions;
@@ -76,7 +80,7 @@ fn what_may_come_back_all_the_same_is_said() {
 }
 
 #[test]
-fn a_kept_array_that_does_not_start_is_refused() {
+fn refuses_preserved_array_that_cannot_be_assembled() {
     let why = "mdadm: failed to RUN_ARRAY /dev/md127: Input/output error";
     let data = arrays_and_groups::installed().arrays[2].uuid;
     // No object of the layout is on top of the array, so no other problem is reported.
@@ -90,23 +94,24 @@ fn a_kept_array_that_does_not_start_is_refused() {
     let name = inventory.arrays[2].running.take().unwrap();
     inventory.stacked.retain(|stacked| stacked.name != name);
     inventory.disks.iter_mut().for_each(|disk| disk.uses.retain(|usage| *usage != DeviceUse::Holder(name.clone())));
-    make(&layout, &inventory, InstallMode::Reinstall).unwrap_or_else(|refusal| panic!("nobody tried: {refusal}"));
+    make(&layout, &inventory, InstallMode::Reinstall)
+        .unwrap_or_else(|refusal| panic!("no activation was tried: {refusal}"));
     inventory.failed.push(failed(AttemptTarget::Array(Uuid::from_u128(7)), why));
     make(&layout, &inventory, InstallMode::Reinstall).unwrap_or_else(|refusal| panic!("another one: {refusal}"));
     inventory.failed.push(failed(AttemptTarget::Array(data), "the first try"));
     inventory.failed.push(failed(AttemptTarget::Array(data), why));
     let expected = format!(
-        "raid[2]: /dev/md/data must be kept, but raid1 \"data\" of /dev/sdc, /dev/sdd, /dev/sde (spare) cannot be assembled: {why}"
+        "raid[2]: /dev/md/data must be preserved, but raid1 \"data\" of /dev/sdc, /dev/sdd, /dev/sde (spare) cannot be assembled: {why}"
     );
     assert_eq!(reasons(make(&layout, &inventory, InstallMode::Reinstall)), [expected]);
     make(&layout, &inventory, InstallMode::Install).unwrap();
 }
 
 #[test]
-fn a_write_protected_disk_is_kept_where_nothing_writes() {
+fn write_protected_disk_is_preserved_only_without_writes() {
     let refused: [Case; 2] = [
         ("mounted for writing", |_, _| {}),
-        ("made, as it is blank", |layout, inventory| {
+        ("recreated because it is blank", |layout, inventory| {
             layout.filesystems[0].mountoptions = vec!["ro".to_owned()];
             let srv = &mut inventory.disks[1].table.as_mut().unwrap().partitions[0];
             (srv.signatures, srv.blank) = (Vec::new(), true);
@@ -115,8 +120,8 @@ fn a_write_protected_disk_is_kept_where_nothing_writes() {
     let accepted: [Case; 4] = [
         ("mounted read-only", |layout, _| layout.filesystems[0].mountoptions = vec!["ro".to_owned()]),
         ("not mounted", |layout, _| layout.filesystems[0].path = None),
-        ("nothing of the layout", |layout, _| drop(layout.filesystems.remove(0))),
-        ("another one, not ours", |_, inventory| {
+        ("not in the layout", |layout, _| drop(layout.filesystems.remove(0))),
+        ("another disk, which is foreign", |_, inventory| {
             inventory.disks[1].read_only = false;
             inventory.disks[2].read_only = true;
         }),
@@ -134,7 +139,7 @@ fn a_write_protected_disk_is_kept_where_nothing_writes() {
     for (name, change) in accepted {
         planned(change).unwrap_or_else(|refusal| panic!("{name}: {refusal}"));
     }
-    // A volume on a mirror, one disk of which is read-only.
+    // A volume cannot be written if it is on a mirror with a read-only disk.
     let mut inventory = arrays_and_groups::installed();
     inventory.disks[3].read_only = true;
     let reasons = reasons(make(&arrays_and_groups::layout(), &inventory, InstallMode::Reinstall));

@@ -46,7 +46,7 @@ fn uri() -> LoadTarget {
     LoadTarget::Uri("http://198.51.100.7/boot.efi".to_owned())
 }
 
-/// Makes the plan of a reinstall, in which new partitions get other GUIDs than the existing ones.
+/// Makes the plan of a reinstall whose new partitions have other GUIDs than the existing ones.
 fn reinstall_from(uuids: u128, layout: &Layout, inventory: &Inventory) -> Result<Plan, Box<PlanRefusal>> {
     let (mode, steps, subject) = (InstallMode::Reinstall, StepList::default(), subject());
     let request = PlanRequest { mode, steps, subject, assigned: Default::default(), claim: None };
@@ -125,7 +125,7 @@ fn clean() -> Layout {
 }
 
 #[test]
-fn by_default_entries_of_destroyed_partitions_are_removed_and_all_others_are_named() {
+fn removes_only_boot_entries_of_destroyed_partitions_by_default() {
     let plan = reinstall(&layout(), &hostile()).unwrap();
     let removed = removed(&plan);
     assert_eq!(names(&removed), ["Boot0001", "Boot0006"]);
@@ -149,7 +149,7 @@ fn by_default_entries_of_destroyed_partitions_are_removed_and_all_others_are_nam
 }
 
 #[test]
-fn a_layout_that_cleans_the_firmware_keeps_preserved_systems_and_the_firmwares_own_entries() {
+fn cleanfirmware_preserves_entries_of_preserved_systems_and_firmware() {
     let plan = reinstall(&clean(), &hostile()).unwrap();
     let removed = removed(&plan);
     let before = ["Boot0001", "Boot0004", "Boot0007", "Boot0008", "Boot0009", "Boot000A", "Boot000B"];
@@ -162,7 +162,7 @@ fn a_layout_that_cleans_the_firmware_keeps_preserved_systems_and_the_firmwares_o
 }
 
 #[test]
-fn a_pool_machine_loses_everything_that_its_last_tenant_could_leave() {
+fn pool_erasure_removes_every_variable_of_the_last_tenant() {
     let plan =
         pool_machine_erasure::plan_emptying(&hostile(), PoolAllocation::Unallocated, &[], subject()).unwrap().unwrap();
     let removed = removed(&plan);
@@ -195,7 +195,7 @@ fn a_pool_machine_loses_everything_that_its_last_tenant_could_leave() {
 }
 
 #[test]
-fn the_uri_that_the_machine_has_booted_from_stays_and_is_named() {
+fn booted_uri_entry_is_preserved_and_reported() {
     let mut inventory = hostile();
     inventory.firmware_variables.as_mut().unwrap().boot_current = Some(4);
     let plan =
@@ -209,7 +209,7 @@ fn the_uri_that_the_machine_has_booted_from_stays_and_is_named() {
 }
 
 #[test]
-fn boot_next_goes_with_the_entry_that_it_names() {
+fn boot_next_is_removed_with_its_entry() {
     for (next, is_removed) in [(1, true), (2, false), (0x77, false)] {
         let mut inventory = hostile();
         inventory.firmware_variables.as_mut().unwrap().boot_next = Some(next);
@@ -219,7 +219,7 @@ fn boot_next_goes_with_the_entry_that_it_names() {
 }
 
 #[test]
-fn a_partition_that_a_preserved_disk_has_too_or_may_have_is_preserved() {
+fn entry_for_possibly_preserved_partition_is_kept() {
     let mut copied = hostile();
     let table = copied.disks[0].table.clone();
     copied.disks[2].table = table;
@@ -238,14 +238,14 @@ fn a_partition_that_a_preserved_disk_has_too_or_may_have_is_preserved() {
 }
 
 #[test]
-fn variables_that_cannot_be_read_are_not_absent() {
+fn unreadable_variables_cause_a_warning() {
     let with = |variables: Option<FirmwareVariables>| Inventory { firmware_variables: variables, ..hostile() };
     let unreadable =
         || Some(FirmwareVariables { unreadable: Some("not mounted".into()), ..FirmwareVariables::default() });
     let too_many = || Some(FirmwareVariables { omitted: 9, ..FirmwareVariables::default() });
     for (variables, words) in [
         (unreadable(), "not mounted; mount efivarfs"),
-        (too_many(), "the firmware has 9 boot variables more than are supported"),
+        (too_many(), "the firmware has 9 more boot variables than are supported"),
         (None, "the inventory does not contain the boot variables"),
     ] {
         let refused = reasons(reinstall(&clean(), &with(variables)));
@@ -273,7 +273,7 @@ fn variables_that_cannot_be_read_are_not_absent() {
 }
 
 #[test]
-fn texts_of_variables_neither_steer_a_terminal_nor_flood_it() {
+fn variable_texts_are_sanitized_and_truncated() {
     let hostile = format!("\u{1b}[2J\u{202e}{}\nBoot9999  own", "x".repeat(5000));
     let inventory = machine_with(|_| vec![option(Boot, 1, &hostile, uri())]);
     let text = reinstall(&layout(), &inventory).unwrap().to_string();
@@ -282,9 +282,9 @@ fn texts_of_variables_neither_steer_a_terminal_nor_flood_it() {
     assert!(!text.contains("\nBoot9999"), "{text}");
 }
 
-/// The next plan finds no further variables to remove.
+/// The next plan finds no variables, because the first plan has removed them.
 #[test]
-fn a_second_plan_removes_nothing() {
+fn second_plan_removes_no_variables() {
     for layout in [layout(), clean()] {
         let first = reinstall(&layout, &hostile()).unwrap();
         let found = after(&first, hostile());

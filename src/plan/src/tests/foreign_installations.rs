@@ -5,7 +5,7 @@ use super::*;
 use model::install_marker::InstallMarker;
 use model::inventory::FilesystemContents;
 
-/// Returns a machine whose sda has the marker of that machine and allocation.
+/// Returns an inventory whose sda has a marker of the given machine and allocation.
 fn of(machine: &str, allocation: &str) -> Inventory {
     let mut inventory = marked();
     let marker = inventory.filesystems[0].marker.as_mut().unwrap();
@@ -13,17 +13,21 @@ fn of(machine: &str, allocation: &str) -> Inventory {
     inventory
 }
 
-/// The id changed because the mainboard was replaced or the firmware was updated, and the operator edited the id in the
-/// machine file.
+/// The id of the machine changed because the mainboard was replaced or the firmware was updated, and the operator
+/// edited the id in the machine file.
 #[test]
-fn an_installation_over_the_same_allocation_of_another_machine_is_refused() {
+fn refuses_same_allocation_of_another_machine() {
     let reasons = reasons(install(&layout(), &of("m-9", "a-1"), claim()));
-    let expected = "disks: /dev/sda2 on sda, which will be wiped, contains the installation of machine m-9, allocation a-1, but this run is the installation of machine m-1, allocation a-1: if this is that machine and its id has changed, register the new id (drophammer machine rename OLD NEW); otherwise attach the disks of this machine. If that installation is not needed, erase the disk (wipefs -a in the rescue shell, on each of its partitions and on the disk itself)";
+    let expected = "disks: /dev/sda2 on sda, which will be wiped, contains the installation of machine m-9, \
+        allocation a-1, but this plan is for the installation of machine m-1, allocation a-1: if this is that machine \
+        and its id has changed, register the new id (drophammer machine rename OLD NEW); otherwise attach the disks \
+        of this machine. If that installation is not needed, erase the disk (wipefs -a in the rescue shell, on each \
+        of its partitions and on the disk itself)";
     assert_eq!(reasons, [expected]);
 }
 
 #[test]
-fn an_installation_over_another_machine_is_refused() {
+fn refuses_installation_over_another_machine() {
     let reasons = reasons(install(&layout(), &of("m-9", "a-7"), claim()));
     assert_eq!(reasons.len(), 1, "{reasons:?}");
     assert!(reasons[0].contains("contains the installation of machine m-9, allocation a-7"), "{reasons:?}");
@@ -31,7 +35,7 @@ fn an_installation_over_another_machine_is_refused() {
 }
 
 #[test]
-fn a_renamed_machine_is_itself() {
+fn accepts_marker_of_a_former_machine_id() {
     let claim = InstallClaim { former_machines: vec!["m-0".to_owned(), "m-9".to_owned()], ..claim() };
     let plan = install(&layout(), &of("m-9", "a-1"), InstallClaim { succeeded: true, ..claim.clone() }).unwrap();
     assert_eq!(plan.already.as_ref().map(|marker| marker.machine.as_str()), Some("m-9"));
@@ -42,7 +46,7 @@ fn a_renamed_machine_is_itself() {
 }
 
 #[test]
-fn what_is_not_listed_may_be_anybodys() {
+fn markers_on_unlisted_disks_are_ignored() {
     let mut inventory = machine();
     let marker = Some(InstallMarker { machine: "m-9".to_owned(), ..InstallMarker::default() });
     inventory.filesystems.push(FilesystemContents {
@@ -54,9 +58,10 @@ fn what_is_not_listed_may_be_anybodys() {
     assert_eq!(install(&layout(), &of("m-1", "a-0"), claim()).unwrap().already, None);
 }
 
-/// The data of that disk would be mounted for writing.
+/// A disk with the installation of another machine must not be preserved, because its data would be mounted for
+/// writing.
 #[test]
-fn the_disk_of_another_machine_in_a_kept_place_is_refused() {
+fn refuses_preserved_disk_of_another_machine() {
     for machine in ["m-9", "m-1"] {
         let mut inventory = marked();
         let marker =
@@ -73,20 +78,29 @@ fn the_disk_of_another_machine_in_a_kept_place_is_refused() {
             assert_eq!(plan.unwrap().disks[1].verdict, DiskVerdict::Keep);
             continue;
         }
-        let expected = "disks: /dev/sdb1 on sdb, which will be kept, contains the installation of machine m-9, allocation a-0, but this run is the reinstall of machine m-1, allocation a-1: attach the disk of this machine, or erase this disk if its data are not needed";
+        let expected = "disks: /dev/sdb1 on sdb, which will be kept, contains the installation of machine m-9, \
+            allocation a-0, but this plan is for the reinstall of machine m-1, allocation a-1: attach the disk of \
+            this machine, or erase this disk if you do not need its data";
         assert_eq!(reasons(plan), [expected]);
     }
 }
 
 #[test]
-fn the_installation_of_another_machine_is_wiped_where_the_operator_gives_it_up() {
+fn wipes_installation_of_another_machine_only_if_discarded() {
     let claim = InstallClaim { waiver: Some(MarkerWaiver::Operator), ..claim() };
     let refused = reasons(reinstall(&layout(), &of("m-9", "a-7"), claim.clone()));
     assert!(refused[0].contains("contains the installation of machine m-9"), "{refused:?}");
     let given = |serial: &str| InstallClaim { give_up: vec![serial.to_owned()], ..claim.clone() };
     assert_eq!(reasons(reinstall(&layout(), &of("m-9", "a-7"), given("B0"))), refused);
     let plan = reinstall(&layout(), &of("m-9", "a-7"), given("A0")).unwrap();
-    assert!(plan.to_string().contains("WARNING: /dev/sda2 on sda, which will be wiped, contains the installation of machine m-9, allocation a-7, but this run is the reinstall of machine m-1, allocation a-1: that installation will be discarded, as requested by the operator"), "{plan}");
+    assert!(
+        plan.to_string().contains(
+            "WARNING: /dev/sda2 on sda, which will be wiped, contains the installation of \
+        machine m-9, allocation a-7, but this plan is for the reinstall of machine m-1, allocation a-1: that \
+        installation will be discarded, as requested by the operator"
+        ),
+        "{plan}"
+    );
     // A serial number that two disks share does not identify either of them.
     let mut twice = of("m-9", "a-7");
     twice.disks[2].serial = "A0".to_owned();

@@ -15,7 +15,7 @@ pub(super) const NAMES: [&str; 6] = ["sda", "sdb", "sdc", "sdd", "sde", "sdf"];
 #[derive(Debug, Clone)]
 struct Drawn {
     listed: bool,
-    /// Whether this is a data disk, which a reinstall preserves; system disks are wiped.
+    /// True for a data disk, which a reinstall preserves. A system disk is wiped.
     data: bool,
     sizes: Vec<u64>,
     /// Use of each partition, or of the whole disk if it has no partitions.
@@ -53,8 +53,8 @@ prop_compose! {
 }
 
 prop_compose! {
-    /// Returns a valid layout. In one of four layouts, arrays and groups are on preserved and wiped disks together. In
-    /// one of four, a raw image is written to one of the disks, whatever the other disks are used for.
+    /// Returns a valid layout. In a quarter of the layouts, arrays and groups span preserved and wiped disks. In a
+    /// quarter, a raw image is written to one of the disks.
     pub(super) fn any_layout()(
         raw in prop::option::weighted(0.25, raw()),
         drawn in prop::collection::vec(drawn(), NAMES.len()),
@@ -172,8 +172,8 @@ fn any_array(name: &str, devices: &[LayoutPath], level: usize) -> Option<ArraySp
     (devices.len() >= 2).then(|| raid(name, &devices, level, spares))
 }
 
-/// Puts root on a partition of the raw image, or else on a system disk, and the other filesystems at random mount
-/// points below `/`.
+/// Puts root on a partition of the raw image or, without a raw image, on a system disk, and the other filesystems at
+/// random mount points below `/`.
 fn put_filesystems(
     made: &mut Layout,
     brought: &[LayoutPath],
@@ -188,7 +188,7 @@ fn put_filesystems(
         let format = match formats[index % formats.len()] {
             0 => FilesystemFormat::Xfs,
             1..10 => FilesystemFormat::Ext4,
-            // On an array, vfat would be an ESP, which only some arrays can contain.
+            // vfat on an array would be an ESP, which only some arrays support.
             10..15 if !device.as_str().starts_with("/dev/md") => FilesystemFormat::Vfat,
             // A layout lists only the partitions of an image that it mounts.
             _ if index < brought.len() => FilesystemFormat::Vfat,
@@ -206,7 +206,7 @@ fn put_filesystems(
             paths.push(path);
         }
     }
-    // Mount order must not depend on the order in the layout.
+    // The list is reversed, because the mount order must not depend on the order in the layout.
     made.filesystems.reverse();
 }
 

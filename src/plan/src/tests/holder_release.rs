@@ -1,4 +1,4 @@
-//! Holders that are released, restored, or prevent the run.
+//! Holders of devices: some are released, some are restored, and some prevent the run.
 
 use super::arrays_and_groups::{five, installed, layout, operations};
 use super::*;
@@ -43,13 +43,13 @@ fn foreign_array(inventory: &mut Inventory, assembled: bool) {
 }
 
 #[test]
-fn an_install_takes_our_disk_out_of_a_foreign_array_and_says_so() {
+fn warns_about_removing_wiped_disk_from_foreign_array() {
     let mut inventory = five();
     foreign_array(&mut inventory, false);
     let plan = make(&layout(), &inventory, InstallMode::Install).unwrap();
     let said = "REMOVES sda1 FROM md9, whose other members on sdf are not in the layout and stay unchanged";
     assert!(plan.warnings[0].starts_with(said), "{plan}");
-    assert_eq!((&plan.torn[0].name[..], &plan.torn[0].wiped[..]), ("md9", &["sda1".into()][..]));
+    assert_eq!((&plan.dismantled[0].name[..], &plan.dismantled[0].wiped[..]), ("md9", &["sda1".into()][..]));
     let holder = Holder::Array { device: "/dev/md9".into() };
     assert_eq!(operations(&plan, StageName::StorageRelease)[0], Operation::Device(DeviceOp::Release(holder)));
 
@@ -58,7 +58,7 @@ fn an_install_takes_our_disk_out_of_a_foreign_array_and_says_so() {
 }
 
 #[test]
-fn only_what_was_assembled_is_put_back_on_foreign_disks() {
+fn restores_foreign_arrays_only_if_the_agent_assembled_them() {
     for (assembled, expected) in [(true, 1), (false, 0)] {
         let mut inventory = five();
         foreign_array(&mut inventory, assembled);
@@ -74,7 +74,7 @@ fn only_what_was_assembled_is_put_back_on_foreign_disks() {
 type Change = fn(&mut Inventory);
 
 #[test]
-fn what_cannot_be_taken_down_is_named() {
+fn names_holders_that_cannot_be_released() {
     let cases: [(Change, &str); 4] = [
         (
             |inventory| inventory.stacked[0].uses.push(DeviceUse::Mounted("/mnt".to_owned())),
@@ -109,13 +109,16 @@ fn what_cannot_be_taken_down_is_named() {
 }
 
 #[test]
-fn what_is_kept_must_not_be_in_use() {
+fn refuses_preserved_device_in_use() {
     let cases = [
         (
             DeviceUse::Mounted("/mnt".to_owned()),
             "disks[2].device: /dev/mapper/vg00-varlib, which is backed by /dev/sdc, is in use (mounted at /mnt); unmount or stop it first, because this is not done automatically",
         ),
-        (DeviceUse::Swap, "disks: /dev/mapper/vg00-varlib must be kept but is in use (active swap); run swapoff first"),
+        (
+            DeviceUse::Swap,
+            "disks: /dev/mapper/vg00-varlib must be preserved but is in use (active swap); run swapoff first",
+        ),
     ];
     for (usage, expected) in cases {
         let mut inventory = installed();
@@ -126,7 +129,7 @@ fn what_is_kept_must_not_be_in_use() {
 }
 
 #[test]
-fn swap_and_unknown_mappings_are_taken_down_topmost_first() {
+fn releases_swap_and_unknown_mappings_topmost_first() {
     let mut inventory = five();
     foreign_array(&mut inventory, false);
     inventory.stacked[0].uses.push(DeviceUse::Holder("dm-3".into()));
@@ -148,7 +151,7 @@ fn swap_and_unknown_mappings_are_taken_down_topmost_first() {
 }
 
 #[test]
-fn a_name_that_another_keeps_is_refused() {
+fn refuses_name_of_an_object_on_unwiped_disks() {
     let mut inventory = five();
     foreign_array(&mut inventory, false);
     inventory.disks[0].table = None;

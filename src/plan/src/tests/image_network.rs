@@ -8,7 +8,7 @@ use model::inventory::FirmwareType;
 use serde_json::{Value, json};
 
 #[test]
-fn a_described_network_is_refused_where_the_manifest_names_another_network_manager() {
+fn refuses_network_if_the_image_uses_an_unsupported_manager() {
     let network = json!({"version": 2, "ethernets": {"lan": {"match": {"name": "eth0"}, "dhcp4": true}}});
     let with = |name: &str, installer: Option<&str>| BootContents {
         unsupported_network: (!name.is_empty()).then(|| name.to_owned()),

@@ -45,7 +45,7 @@ fn planned_on(
 }
 
 #[test]
-fn it_is_verified_before_any_disk_is_touched() {
+fn verifies_definition_before_any_disk_is_written() {
     let plan = planned(chosen(true), &layout()).unwrap();
     let names: Vec<&str> = plan.stages.iter().map(|stage| stage.name.as_str()).collect();
     assert_eq!(names[..3], ["image.reach", "definition.verify", "storage.identify"]);
@@ -56,13 +56,13 @@ fn it_is_verified_before_any_disk_is_touched() {
     for said in [text, serde_json::to_string(&plan).unwrap()] {
         assert!(!said.contains("s3cret") && !said.contains("192.0.2.53"), "{said}");
     }
-    // The definition has no `verify` program.
+    // Without a `verify` program, the plan has no stage for it.
     let plan = planned(chosen(false), &layout()).unwrap();
     assert!(plan.stages.iter().all(|stage| stage.name != StageName::DefinitionVerify));
 }
 
 #[test]
-fn the_images_installer_is_told_what_a_create_is_told() {
+fn image_installer_receives_the_environment_of_create() {
     let mut layout = layout();
     layout.disks[1].wipeonreinstall = false;
     let plan = planned(chosen(true), &layout).unwrap();
@@ -97,7 +97,7 @@ fn the_images_installer_is_told_what_a_create_is_told() {
 
 /// The version in the marker shows whether the definition was changed later.
 #[test]
-fn the_marker_records_the_definition_with_its_version() {
+fn marker_records_the_definition_with_its_version() {
     for (version, expected) in [(Some("3\nignored\n"), Some("3")), (None, None)] {
         let mut definition = chosen(true);
         let file = |text: &str| DefinitionFile { executable: false, text: text.to_owned() };
@@ -118,7 +118,7 @@ fn the_marker_records_the_definition_with_its_version() {
 }
 
 #[test]
-fn what_no_server_has_read_is_refused() {
+fn refuses_invalid_definitions_from_the_allocation() {
     type Change = fn(&mut SelectedDefinition);
     let cases: [(Change, &str); 7] = [
         (|chosen| chosen.name = "../etc".to_owned(), "is not a valid OS definition name"),
@@ -165,7 +165,7 @@ fn system(plan: &Plan) -> &CreateSystem {
 }
 
 #[test]
-fn a_create_gets_the_disks_that_are_made_and_no_others() {
+fn create_program_receives_only_recreated_disks() {
     let raw = super::raw_images::raw();
     let plan = planned(creating(), &raw).unwrap();
     let names: Vec<&str> = plan.stages.iter().map(|stage| stage.name.as_str()).collect();
@@ -206,7 +206,7 @@ fn a_create_gets_the_disks_that_are_made_and_no_others() {
 }
 
 #[test]
-fn a_create_makes_a_whole_disk_in_place_of_an_image() {
+fn create_program_requires_a_whole_disk_without_image() {
     let refusal = planned(creating(), &layout()).unwrap_err().to_string();
     assert!(refusal.contains("disks: the create program of web+small fills a whole disk"), "{refusal}");
     let mut with_image = allocation(creating());

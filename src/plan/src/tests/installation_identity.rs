@@ -86,19 +86,19 @@ pub(super) fn empty(disk: &mut inventory::InventoryDisk, serial: &str) {
 }
 
 #[test]
-fn a_disk_that_is_gone_is_told_by_what_is_recorded_of_it() {
+fn missing_disk_is_described_by_its_record() {
     let (mut inventory, mut remembered) = (marked(), claim());
     unplug(&mut inventory, "sdb");
     let expected = "disks[1].device: device:/dev/sdb does not exist on given hardware: its disks are /dev/sda (21.0 GB), /dev/sdc (9.44 GB); at installation, this device was the disk with serial B0 (8.39 GB); no other device has a copy of the data on /dev/sdb1";
     assert_eq!(reasons(reinstall(&layout(), &inventory, claim())), [expected]);
-    // The result is the same if only the control plane has the record.
+    // The result is the same if the record is only in the control plane.
     forget_marker(&mut inventory, &mut remembered);
     remembered.waiver = Some(MarkerWaiver::Operator);
     assert_eq!(reasons(reinstall(&layout(), &inventory, remembered)), [expected]);
 }
 
 #[test]
-fn a_refusal_ends_with_what_can_be_done_in_its_mode() {
+fn refusal_ends_with_remedies_for_its_mode() {
     let mut inventory = marked();
     unplug(&mut inventory, "sda");
     let install = install(&layout(), &inventory, InstallClaim { allocation: "a-2".to_owned(), ..claim() }).unwrap_err();
@@ -112,7 +112,7 @@ fn a_refusal_ends_with_what_can_be_done_in_its_mode() {
 type Case = (&'static str, fn(&mut Inventory, &mut InstallClaim), &'static str);
 
 #[test]
-fn a_reinstall_of_other_disks_is_refused_with_both_sides() {
+fn refuses_reinstall_of_other_disks_and_reports_both_sides() {
     let cases: [Case; 11] = [
         (
             "no marker",
@@ -127,7 +127,9 @@ fn a_reinstall_of_other_disks_is_refused_with_both_sides() {
         (
             "another allocation",
             |_, claim| claim.allocation = "a-2".to_owned(),
-            "disks: /dev/sda2 on sda, which will be wiped, contains the installation of machine m-1, allocation a-1, but this run is the reinstall of machine m-1, allocation a-2: attach the disks of this machine; if that installation is not needed, erase it",
+            "disks: /dev/sda2 on sda, which will be wiped, contains the installation of machine m-1, allocation a-1, \
+            but this plan is for the reinstall of machine m-1, allocation a-2: attach the disks of this machine; if \
+            that installation is not needed, erase it",
         ),
         (
             "another machine, and the marker waived",
@@ -135,7 +137,9 @@ fn a_reinstall_of_other_disks_is_refused_with_both_sides() {
                 claim.machine = "m-2".to_owned();
                 claim.waiver = Some(MarkerWaiver::Operator);
             },
-            "disks: /dev/sda2 on sda, which will be wiped, contains the installation of machine m-1, allocation a-1, but this run is the reinstall of machine m-2, allocation a-1: attach the disks of this machine; if that installation is not needed, erase it",
+            "disks: /dev/sda2 on sda, which will be wiped, contains the installation of machine m-1, allocation a-1, \
+            but this plan is for the reinstall of machine m-2, allocation a-1: attach the disks of this machine; if \
+            that installation is not needed, erase it",
         ),
         (
             "names swapped",
@@ -210,10 +214,10 @@ fn a_reinstall_of_other_disks_is_refused_with_both_sides() {
 }
 
 #[test]
-fn a_reinstall_of_its_own_disks_goes_on_and_says_what_is_new() {
+fn accepts_reinstall_of_recorded_disks_and_warns_about_changes() {
     let cases: [Case; 7] = [
         ("as installed", |_, _| {}, ""),
-        ("nothing tells disks apart", |inventory, _| inventory.disks[0].serial.clear(), ""),
+        ("disks cannot be distinguished", |inventory, _| inventory.disks[0].serial.clear(), ""),
         (
             "the first attempt had begun",
             |inventory, claim| {
@@ -265,7 +269,7 @@ fn a_reinstall_of_its_own_disks_goes_on_and_says_what_is_new() {
 }
 
 #[test]
-fn a_desk_asks_for_any_marker_where_filesystems_were_seen() {
+fn offline_reinstall_requires_any_marker_on_inspected_filesystems() {
     let plan = make(&layout(), &installed(), InstallMode::Reinstall).unwrap();
     assert!(plan.warnings[0].starts_with("the inventory does not contain install markers"), "{plan:?}");
     let mut inventory = marked();
@@ -276,7 +280,7 @@ fn a_desk_asks_for_any_marker_where_filesystems_were_seen() {
 }
 
 #[test]
-fn an_install_asks_for_no_marker() {
+fn installation_requires_no_marker() {
     let mut inventory = marked();
     inventory.filesystems[0].marker.as_mut().unwrap().allocation = "old".to_owned();
     let claim = Some(InstallClaim { order: None, ..claim() });
@@ -291,7 +295,7 @@ fn an_install_asks_for_no_marker() {
 }
 
 #[test]
-fn the_printed_refusal_of_swapped_disks() {
+fn printed_refusal_of_swapped_disks_matches_the_recorded_one() {
     let mut inventory = marked();
     inventory.disks[0].serial = "B0".to_owned();
     inventory.disks[1].serial = "A0".to_owned();

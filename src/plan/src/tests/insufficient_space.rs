@@ -6,7 +6,7 @@ use super::*;
 type Change = fn(&mut Layout, &mut Inventory);
 
 #[test]
-fn what_does_not_fit_is_refused_with_numbers() {
+fn refuses_objects_that_do_not_fit_with_sizes() {
     let cases: [(Change, &str); 8] = [
         (
             |layout, _| layout.logicalvolumes[0].size = 30_000.into(),
@@ -42,7 +42,7 @@ fn what_does_not_fit_is_refused_with_numbers() {
                 layout.disks[0].partitions[0].size = 200.into();
                 layout.filesystems[1].createoptions = vec!["-F".to_owned(), "32".to_owned()];
             },
-            "filesystems[1]: device:/dev/md/efi is not big enough required:260MiB, existing:199MiB (vfat: firmware does not boot from a smaller FAT32 filesystem if the sectors have 4096 bytes)",
+            "filesystems[1]: device:/dev/md/efi is not big enough required:260MiB, existing:199MiB (vfat: firmware does not boot from a smaller FAT32 filesystem if the sectors are 4096 bytes)",
         ),
         (
             |layout, inventory| {
@@ -50,7 +50,7 @@ fn what_does_not_fit_is_refused_with_numbers() {
                 layout.logicalvolumes[0].size = (16 << 20).into();
                 inventory.disks[2..].iter_mut().for_each(|disk| disk.size_bytes = 18 << 40);
             },
-            "filesystems[0]: device:/dev/vg00/varlib has 17592186044416 bytes, but ext3 supports at most 17592186040320 bytes: the block numbers of this filesystem have 32 bits; use ext4 or xfs",
+            "filesystems[0]: device:/dev/vg00/varlib is 17592186044416 bytes, but ext3 supports at most 17592186040320 bytes: the block numbers of this filesystem have 32 bits; use ext4 or xfs",
         ),
     ];
     for (change, expected) in cases {
@@ -61,7 +61,7 @@ fn what_does_not_fit_is_refused_with_numbers() {
 }
 
 #[test]
-fn a_volume_that_needs_the_rest_of_the_larger_member_of_a_raid_0_fits() {
+fn volume_may_use_larger_raid_0_member_completely() {
     let planned = |level, volume_mib: u64| {
         let (mut layout, mut inventory) = (layout(), five());
         inventory.disks[3].size_bytes = 40_000 * MIB;

@@ -1,11 +1,11 @@
-//! An interrupted first installation continues only on the disks on which it was started.
+//! Tests that an interrupted first installation continues only on the disks on which it was started.
 
 use super::arrays_and_groups::operations;
 use super::installation_identity::{claim, empty, install};
 use super::*;
 use crate::simulator::cut;
 use model::install_marker::RecordedDisk;
-use operations::{Operation, SessionOp, StageName, TellPointOfNoReturn};
+use operations::{AnnouncePointOfNoReturn, Operation, SessionOp, StageName};
 
 fn with_serials() -> Inventory {
     let mut machine = machine();
@@ -16,7 +16,7 @@ fn with_serials() -> Inventory {
 }
 
 fn announced(plan: &Plan) -> Vec<RecordedDisk> {
-    let [Operation::Run(SessionOp::TellPointOfNoReturn(TellPointOfNoReturn { disks, .. }))] =
+    let [Operation::Run(SessionOp::AnnouncePointOfNoReturn(AnnouncePointOfNoReturn { disks, .. }))] =
         operations(plan, StageName::ReportBegin)
     else {
         panic!("{plan}")
@@ -26,7 +26,7 @@ fn announced(plan: &Plan) -> Vec<RecordedDisk> {
 
 /// Power fails after each operation, and another attempt follows. Tested for disks with and without serial numbers.
 #[test]
-fn a_first_installation_goes_on_after_a_cut_at_any_operation() {
+fn first_installation_continues_after_any_power_failure() {
     let mut without = machine();
     for (disk, slot) in without.disks.iter_mut().zip(["1", "2", "3"]) {
         disk.by_path = format!("/dev/disk/by-path/pci-{slot}");
@@ -45,7 +45,7 @@ fn a_first_installation_goes_on_after_a_cut_at_any_operation() {
 type Case = (&'static str, fn(&mut Inventory), &'static str);
 
 #[test]
-fn a_first_installation_that_has_begun_takes_no_other_disk() {
+fn continued_first_installation_refuses_other_disks() {
     let cases: [Case; 5] = [
         (
             "another one",
@@ -89,7 +89,7 @@ fn a_first_installation_that_has_begun_takes_no_other_disk() {
             assert!(reasons[0].contains(side), "{name}: {reasons:?}");
         }
     }
-    // A disk that was not in the layout when the installation started.
+    // One of the disks was not in the layout when the installation started.
     let fewer = InstallClaim { begun_on: claim.begun_on[..1].to_vec(), ..claim };
     let reasons = reasons(install(&layout(), &machine, fewer));
     assert!(

@@ -1,11 +1,11 @@
-//! Kubernetes volumes: the verdict on each, and a check that nothing else is written for them.
+//! Kubernetes volumes: the verdict on each volume, and a check that nothing else is written for them.
 
 mod added_volumes;
 mod devices;
 mod many_volumes;
 mod random_layouts;
 mod refusals;
-mod second_preparation;
+mod repeated_preparation_check;
 mod terminating_volumes;
 mod unfinished_volumes;
 mod volume_recognition;
@@ -140,7 +140,7 @@ fn prepares(plan: &Plan) -> Vec<String> {
 }
 
 #[test]
-fn an_installation_makes_them_and_a_reinstall_writes_none() {
+fn install_creates_volumes_and_reinstall_preserves_them() {
     let first = planned(&layout(), &machine(), InstallMode::Install, &four()).unwrap();
     assert_eq!(
         shown(&first),
@@ -183,7 +183,7 @@ fn an_installation_makes_them_and_a_reinstall_writes_none() {
 }
 
 #[test]
-fn a_volume_that_is_new_is_added_in_the_free_space_of_a_kept_group() {
+fn adds_new_volumes_to_a_preserved_group() {
     let inventory = installed(&four());
     let mut volumes = four();
     volumes.extend([
@@ -203,7 +203,7 @@ fn a_volume_that_is_new_is_added_in_the_free_space_of_a_kept_group() {
     assert_eq!(prepares(&plan), ["more", "bare"]);
     assert_sound(&plan, &inventory);
     assert_printed("volumes-extend", &plan);
-    // The comparison omits added volumes.
+    // The comparison of preserved objects ignores the added volumes.
     let kept = plan.stages.iter().flat_map(|stage| &stage.operations).find_map(|operation| match operation {
         Operation::Run(SessionOp::ProveKept(ProveKept(kept))) => Some(kept.clone()),
         _ => None,
@@ -211,10 +211,11 @@ fn a_volume_that_is_new_is_added_in_the_free_space_of_a_kept_group() {
     let reinstalled = after(&plan, inventory.clone());
     let proofs = super::super::preservation_proof::compare_preserved(&kept.clone().unwrap(), &reinstalled);
     assert_eq!(super::super::preservation_proof::describe_differences(&proofs), [""; 0]);
-    // The next reinstall preserves the added volumes too.
+    // The next reinstall also preserves the added volumes.
     let next = planned(&layout(), &reinstalled, InstallMode::Reinstall, &volumes[..6]).unwrap();
     assert!(shown(&next).iter().all(|line| line.contains(" keep ")), "{next}");
-    // Only the added names are ignored: a volume that another program has created is reported as a change of the group.
+    // Only the volumes that the plan adds are ignored. A volume that another program has created is reported as a
+    // change of the group.
     let mut meddled = reinstalled;
     let theirs = model::inventory::LvmLogicalVolume { name: "theirs".into(), ..Default::default() };
     meddled.groups[0].volumes.push(theirs);
@@ -225,9 +226,9 @@ fn a_volume_that_is_new_is_added_in_the_free_space_of_a_kept_group() {
     );
 }
 
-/// No volume of the layout is in the group, so none is activated.
+/// If the layout does not use the group, its volumes are not activated.
 #[test]
-fn a_group_without_volumes_of_the_layout_is_extended_too() {
+fn extends_preserved_group_without_layout_volumes() {
     let mut layout = layout();
     layout.logicalvolumes.clear();
     layout.filesystems.remove(0);
@@ -250,7 +251,7 @@ fn a_group_without_volumes_of_the_layout_is_extended_too() {
 
 /// The files are found in the open container of their filesystem.
 #[test]
-fn files_of_an_encrypted_filesystem_stay_with_it() {
+fn preserves_sparse_files_on_an_encrypted_filesystem() {
     let mut layout = layout();
     layout.filesystems[0].encrypted = Some(EncryptionSpec { key: KeySource::Tpm2 });
     let volume = sparse("small", 4, "Block", "10Mi");
@@ -290,7 +291,7 @@ fn refused(layout: &Layout, machine: &Inventory, mode: InstallMode, volumes: &[V
 }
 
 #[test]
-fn an_approval_is_of_the_volumes_too() {
+fn approval_includes_kubernetes_volumes() {
     let plan = planned(&layout(), &machine(), InstallMode::Install, &four()).unwrap();
     let things = plan.verdicts.unwrap().things;
     let things: Vec<String> = things
@@ -304,7 +305,7 @@ fn an_approval_is_of_the_volumes_too() {
 
 /// The options of the storage class are tried before anything is destroyed.
 #[test]
-fn options_of_a_class_are_tried() {
+fn mkfs_options_of_a_storage_class_are_tried() {
     let volumes = with_class(four(), json!({"fsType": "ext4", "mkfsOptions": "[\"-m\", \"0\"]"}));
     let plan =
         super::super::make_plan(&layout(), &machine(), request(InstallMode::Install, volumes, None), &mut counting())

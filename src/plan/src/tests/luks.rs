@@ -1,4 +1,4 @@
-//! Encrypted filesystems: created, preserved, left locked, refused.
+//! Tests of encrypted filesystems that are created, preserved, left locked, or refused.
 
 use super::installation_identity::{claim, empty, marked, reinstall};
 use super::interrupted_mkfs::next;
@@ -75,7 +75,7 @@ pub(super) fn on_device(plan: &Plan) -> Vec<&DeviceOp> {
 }
 
 #[test]
-fn it_is_made_between_the_device_and_its_filesystem() {
+fn container_is_created_between_device_and_filesystem() {
     let mut layout = encrypted(&[]);
     let device = data(&mut layout).device.as_device();
     let plan = planned(&layout, &machine(), InstallMode::Install).unwrap();
@@ -102,7 +102,7 @@ fn it_is_made_between_the_device_and_its_filesystem() {
 }
 
 #[test]
-fn it_is_kept_with_its_key_and_nothing_of_it_is_made() {
+fn preserves_container_with_its_key_and_recreates_nothing() {
     let mut layout = encrypted(&[]);
     let device = data(&mut layout).device.as_device();
     let inventory = installed(&layout);
@@ -128,7 +128,7 @@ fn it_is_kept_with_its_key_and_nothing_of_it_is_made() {
 }
 
 #[test]
-fn what_does_not_open_stays_locked_where_the_new_system_can_do_without() {
+fn unopened_optional_container_remains_locked() {
     for options in [&["nofail"][..], &["noauto"]] {
         let layout = encrypted(options);
         let plan = planned(&layout, &locked(&layout, Some("no key")), InstallMode::Reinstall).unwrap();
@@ -149,25 +149,25 @@ fn what_does_not_open_stays_locked_where_the_new_system_can_do_without() {
             }
             _ => false,
         });
-        assert!(of_lock, "both ends of it are compared");
+        assert!(of_lock, "both ends of the container are compared");
     }
 }
 
 #[test]
-fn what_does_not_open_and_is_needed_is_refused_with_what_to_do() {
+fn refuses_unopened_container_that_the_new_system_requires() {
     let layout = encrypted(&["noatime"]);
     let refusal =
-        planned(&layout, &locked(&layout, Some("no key was provided for key: server")), InstallMode::Reinstall)
+        planned(&layout, &locked(&layout, Some("no key was provided for `key: server`")), InstallMode::Reinstall)
             .unwrap_err();
     let said: Vec<String> = refusal.problems.iter().map(ToString::to_string).collect();
     assert!(
-        said.len() == 1 && said[0].contains("no key was provided for key: server") && said[0].contains("add nofail"),
+        said.len() == 1 && said[0].contains("no key was provided for `key: server`") && said[0].contains("add nofail"),
         "{said:?}"
     );
 }
 
 #[test]
-fn on_a_desk_nobody_has_tried_to_open_it() {
+fn offline_plan_warns_that_the_container_was_not_opened() {
     let layout = encrypted(&[]);
     let plan = planned(&layout, &locked(&layout, None), InstallMode::Reinstall).unwrap();
     assert!(
@@ -179,7 +179,7 @@ fn on_a_desk_nobody_has_tried_to_open_it() {
 }
 
 #[test]
-fn what_is_there_must_be_a_container_and_what_is_in_it_as_the_layout_says() {
+fn refuses_container_or_content_that_differs_from_the_layout() {
     // The layout requires encryption, but the device is not encrypted.
     let plain = layout();
     let refusal = planned(&encrypted(&[]), &installed(&plain), InstallMode::Reinstall).unwrap_err();
@@ -192,15 +192,22 @@ fn what_is_there_must_be_a_container_and_what_is_in_it_as_the_layout_says() {
     data(&mut other).format =
         if data(&mut other).format == FilesystemFormat::Xfs { FilesystemFormat::Ext4 } else { FilesystemFormat::Xfs };
     let refusal = planned(&other, &installed(&encrypted(&[])), InstallMode::Reinstall).unwrap_err();
-    assert!(refusal.problems.iter().any(|is| is.message.contains("must be kept with")), "{:?}", refusal.problems);
+    assert!(
+        refusal.problems.iter().any(|is| is.message.contains("must be preserved, and must contain")),
+        "{:?}",
+        refusal.problems
+    );
 }
 
 #[test]
-fn only_what_is_kept_is_opened_before_the_plan() {
+fn only_preserved_containers_are_opened_before_planning() {
     let layout = encrypted(&[]);
     let inventory = locked(&layout, None);
     let mut allocation = request_with_key(InstallMode::Reinstall).assigned.allocation;
-    assert!(containers_to_open(&layout, &inventory, &allocation).is_empty(), "an installation opens nothing");
+    assert!(
+        containers_to_open(&layout, &inventory, &allocation).is_empty(),
+        "an installation does not open containers"
+    );
     allocation.reinstall = true;
     let [container] = &containers_to_open(&layout, &inventory, &allocation).concat()[..] else { panic!("one") };
     assert_eq!(container.key.reveal(), KEY);
@@ -226,7 +233,7 @@ fn checked(plan: &Plan) -> usize {
 }
 
 #[test]
-fn with_a_tpm_the_plan_says_what_opens_it_and_the_new_system_gets_no_key() {
+fn tpm_plan_describes_unlocking_and_writes_no_key() {
     let layout = encrypted_by(KeySource::Tpm2, &["noatime"]);
     let with = planned(&layout, &machine(), InstallMode::Install).unwrap();
     let mut request = request_with_key(InstallMode::Install);
@@ -254,7 +261,7 @@ fn with_a_tpm_the_plan_says_what_opens_it_and_the_new_system_gets_no_key() {
 }
 
 #[test]
-fn what_this_tpm_opens_is_kept_without_any_key() {
+fn preserves_container_that_the_tpm_opens_without_key() {
     let layout = encrypted_by(KeySource::Tpm2, &["nofail"]);
     let plan = planned(&layout, &installed(&layout), InstallMode::Reinstall).unwrap();
     assert!(!plan.warnings.iter().any(|said| said.contains("disk_key")), "{:?}", plan.warnings);
@@ -263,7 +270,7 @@ fn what_this_tpm_opens_is_kept_without_any_key() {
 }
 
 #[test]
-fn what_disk_key_alone_opens_is_kept_and_the_plan_says_what_to_do() {
+fn warns_about_container_that_only_disk_key_opens() {
     let layout = encrypted_by(KeySource::Tpm2, &[]);
     let mut inventory = installed(&layout);
     let device = data(&mut layout.clone()).device.as_device();
@@ -273,14 +280,15 @@ fn what_disk_key_alone_opens_is_kept_and_the_plan_says_what_to_do() {
     assert!(warned.is_some_and(|said| said.contains("systemd-cryptenroll") && said.contains("no TPM 2")), "{plan}");
     let operations = on_device(&plan);
     assert!(operations.iter().any(|is| matches!(is, DeviceOp::OpenContainer(_))));
-    assert!(!operations.iter().any(|is| matches!(is, DeviceOp::CreateContainer(_))), "nothing of it is made");
+    assert!(!operations.iter().any(|is| matches!(is, DeviceOp::CreateContainer(_))), "no container is created");
     assert!(crypttab(&plan)[0].key.is_empty());
-    assert_eq!(checked(&plan), 0, "a TPM that does not open it is not asked for");
+    assert_eq!(checked(&plan), 0, "the TPM is not required if it does not open the container");
 }
 
-/// An earlier inspection by the ramdisk may have opened the container, or it is open as the copy on a foreign disk.
+/// The mapping was opened by an earlier inspection in the ramdisk, or belongs to a copy of the container on an
+/// unlisted disk.
 #[test]
-fn what_is_open_with_another_key_is_not_kept_by_it() {
+fn refuses_mapping_opened_with_another_key() {
     for key in [KeySource::Server, KeySource::Tpm2] {
         let layout = encrypted_by(key, &[]);
         let mut inventory = installed(&layout);
@@ -291,16 +299,16 @@ fn what_is_open_with_another_key_is_not_kept_by_it() {
     }
 }
 
-/// Mappings are named by the UUID of their container, so the second container with this UUID could not be opened after
-/// the first write.
+/// Mappings are named by the UUID of their container. The second container with this UUID could therefore not be
+/// opened after the first write.
 #[test]
-fn the_copy_of_a_kept_container_is_refused_with_both() {
+fn refuses_copy_of_a_preserved_container() {
     let layout = encrypted(&[]);
     let mut inventory = installed(&layout);
     let device = data(&mut layout.clone()).device.as_device();
     let kept = inventory.disks.iter().find(|disk| device.as_str().starts_with(disk.device.as_str())).unwrap();
     let mut table = kept.table.clone().unwrap();
-    let free = inventory.disks.iter().position(|disk| disk.table.is_none()).expect("a disk that nobody has");
+    let free = inventory.disks.iter().position(|disk| disk.table.is_none()).expect("an unused disk");
     let name = inventory.disks[free].device.clone();
     for partition in &mut table.partitions {
         partition.device = name.partition_path(partition.number);
@@ -315,9 +323,9 @@ fn the_copy_of_a_kept_container_is_refused_with_both() {
 }
 
 /// The key of an unfinished container may be lost, for example a random key that was not enrolled in the TPM yet. The
-/// container never had any content.
+/// container never contained data, so it is recreated.
 #[test]
-fn what_an_earlier_attempt_left_half_made_is_made_again() {
+fn unfinished_container_is_recreated_on_the_same_disk() {
     let layout = encrypted_by(KeySource::Tpm2, &["nofail"]);
     let mut before = marked();
     empty(&mut before.disks[1], "NEW");
@@ -333,14 +341,14 @@ fn what_an_earlier_attempt_left_half_made_is_made_again() {
     });
     let again = reinstall(&layout, &cut, next(&first)).unwrap();
     assert!(made(&again) && !again.to_string().contains("LOCKED"), "{again}");
-    // A different disk in the slot is not recreated silently.
+    // Another disk in the same slot is not recreated.
     cut.disks[1].serial = "Z9".to_owned();
     let refusal = reinstall(&layout, &cut, next(&first));
     assert!(refusal.as_ref().map_or(true, |plan| !made(plan)), "{refusal:?}");
 }
 
 #[test]
-fn zeros_in_a_kept_container_are_not_filled() {
+fn refuses_preserved_container_that_contains_only_zeros() {
     let layout = encrypted(&[]);
     let mut inventory = installed(&layout);
     for stacked in inventory.stacked.iter_mut().filter(|stacked| stacked.device.as_str().contains("luks-")) {
@@ -351,7 +359,7 @@ fn zeros_in_a_kept_container_are_not_filled() {
 }
 
 #[test]
-fn what_no_tpm_and_no_key_opens_is_refused_or_left_locked() {
+fn container_without_any_key_is_refused_or_remains_locked() {
     let why = "the machine has no TPM 2";
     let layout = encrypted_by(KeySource::Tpm2, &["noatime"]);
     let refusal = planned(&layout, &locked(&layout, Some(why)), InstallMode::Reinstall).unwrap_err();
@@ -363,12 +371,12 @@ fn what_no_tpm_and_no_key_opens_is_refused_or_left_locked() {
 }
 
 #[test]
-fn the_second_key_of_a_tpm_is_the_disk_key() {
+fn disk_key_also_opens_a_tpm_container() {
     let layout = encrypted_by(KeySource::Tpm2, &[]);
     let inventory = locked(&layout, None);
     let mut allocation = request_with_key(InstallMode::Reinstall).assigned.allocation;
     allocation.reinstall = true;
     assert_eq!(containers_to_open(&layout, &inventory, &allocation)[0][0].key.reveal(), KEY);
     allocation.disk_key = SecretText::default();
-    assert_eq!(containers_to_open(&layout, &inventory, &allocation).len(), 1, "the TPM may open it");
+    assert_eq!(containers_to_open(&layout, &inventory, &allocation).len(), 1, "the TPM may open the container");
 }

@@ -1,4 +1,5 @@
-//! Signatures on members of arrays: the content of an array with metadata at the end is visible on its members too.
+//! Signatures on members of arrays: the content of an array with metadata at the end is also visible on its
+//! members.
 
 use super::*;
 
@@ -41,7 +42,7 @@ fn with_metadata(metadata: &str, on_members: Option<&str>) -> Inventory {
 }
 
 #[test]
-fn the_content_of_an_array_with_its_metadata_at_the_end_is_no_second_claim_on_its_members() {
+fn array_content_on_members_is_no_second_signature() {
     for metadata in ["0.90", "1.0"] {
         let inventory = with_metadata(metadata, None);
         let plan = make(&arrays_and_groups::layout(), &inventory, InstallMode::Reinstall)
@@ -52,7 +53,7 @@ fn the_content_of_an_array_with_its_metadata_at_the_end_is_no_second_claim_on_it
 }
 
 #[test]
-fn any_other_second_claim_is_refused() {
+fn refuses_other_second_signatures_on_members() {
     let refused = |inventory: &Inventory, what: &str| {
         let reasons = reasons(make(&arrays_and_groups::layout(), inventory, InstallMode::Reinstall));
         assert!(
@@ -60,7 +61,7 @@ fn any_other_second_claim_is_refused() {
             "{what}: {reasons:#?}"
         );
     };
-    // The metadata precede the data, so the content of a member is not that of the array.
+    // With metadata at the start, the content of the array is not visible on its members.
     refused(&with_metadata("1.2", None), "metadata 1.2");
     refused(&with_metadata("1.0", Some("another-uuid")), "another physical volume");
     let mut stopped = with_metadata("1.0", None);
@@ -75,9 +76,9 @@ fn any_other_second_claim_is_refused() {
     refused(&twice, "two arrays");
 }
 
-/// Inventory and layout of a real machine.
+/// Inventory and layout of a real machine, with a group on a mirror with metadata 1.0.
 #[test]
-fn a_recorded_mirror_with_metadata_1_0_below_a_group_is_kept() {
+fn preserves_recorded_mirror_with_trailing_metadata_below_group() {
     let inventory = recorded_inventory("inventories/mirror-1.0-group.json");
     let plan =
         make(&layout_of(MIRROR), &inventory, InstallMode::Reinstall).unwrap_or_else(|refusal| panic!("{refusal}"));

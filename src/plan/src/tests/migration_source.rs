@@ -1,4 +1,4 @@
-//! Source of a migration: the data that are migrated, and the reasons why a machine cannot be migrated.
+//! Source of a migration: the data that is migrated, and the reasons why a machine cannot be migrated.
 
 use super::arrays_and_groups::{self, operations};
 use super::installation_identity::{claim, install};
@@ -48,7 +48,7 @@ pub(super) fn carried(layout: &Layout, inventory: &Inventory) -> (MigratedMachin
 }
 
 #[test]
-fn all_that_the_layout_has_goes_by_the_ids_that_it_has() {
+fn migration_includes_all_objects_of_the_layout_by_id() {
     let (layout, inventory) = moved();
     let (carried, from) = carried(&layout, &inventory);
     assert_eq!(carried.marker.machine, "m-1");
@@ -66,7 +66,7 @@ fn all_that_the_layout_has_goes_by_the_ids_that_it_has() {
             "/dev/sdf2 swap 36"
         ]
     );
-    // Swap is not read.
+    // Swap areas are not read, because they are recreated.
     let read: Vec<&str> = from.iter().map(|from| from.name.as_str()).collect();
     assert_eq!(read, ["/dev/vg00/varlib", "/dev/md/efi", "/dev/md/root", "/dev/vg00/srv", "/dev/sdf1"]);
     let size = |device: &str| inventory.stacked.iter().find(|is| is.device == device).unwrap().size_bytes;
@@ -85,10 +85,9 @@ fn all_that_the_layout_has_goes_by_the_ids_that_it_has() {
     assert_eq!((carried.nics[1].name.as_str(), carried.nics[1].mac.as_str()), ("eth1", "52:54:00:00:00:02"));
 }
 
-/// Disks are recognized although their names have changed, and a mirror is migrated although one of its halves is
-/// absent.
+/// Disks are recognized even if their names have changed, and a mirror is migrated even if one half is absent.
 #[test]
-fn disks_are_known_by_the_marker_and_a_mirror_goes_with_one_half() {
+fn renamed_disks_and_degraded_mirrors_are_migrated() {
     let (layout, inventory) = moved();
     let mut swapped = inventory.clone();
     swapped.disks.swap(2, 3);
@@ -108,7 +107,7 @@ fn disks_are_known_by_the_marker_and_a_mirror_goes_with_one_half() {
 type Case = (&'static str, fn(&mut Layout, &mut Inventory), &'static [&'static str]);
 
 #[test]
-fn what_cannot_be_moved_is_refused_with_all_reasons() {
+fn refuses_unsuitable_source_with_all_reasons() {
     let cases: [Case; 19] = [
         (
             "no marker",

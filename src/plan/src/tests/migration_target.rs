@@ -16,8 +16,8 @@ use model::machine_migration::{
 };
 use model::storage_graph::LayoutMatch;
 use operations::{
-    DeviceOp, GrowFilesystem, MoveStands, Operation, PlanAssignment, SessionOp, StageName, TellPointOfNoReturn,
-    WriteMarker,
+    AnnouncePointOfNoReturn, CheckMigrationCanceled, DeviceOp, GrowFilesystem, Operation, PlanAssignment, SessionOp,
+    StageName, WriteMarker,
 };
 use proptest::prelude::*;
 
@@ -49,7 +49,7 @@ fn moving(layout: &Layout, other: &Inventory, carried: MigratedMachine) -> Migra
     MigrationOffer {
         order: "o-7".to_owned(),
         part: MigrationSide::Receive,
-        begun: false,
+        started: false,
         awaits_approval: false,
         peer: None,
         carried: Some(carried),
@@ -96,7 +96,7 @@ fn all(plan: &Plan) -> impl Iterator<Item = &Operation> {
 }
 
 #[test]
-fn a_moved_machine_is_an_installation_that_receives() {
+fn migration_target_plan_is_an_installation_that_receives() {
     let (_, other, _, plan) = planned();
     assert_printed("moved", &plan);
     properties::assert_sound(&plan, &other);
@@ -119,10 +119,10 @@ fn filled(plan: &Plan) -> (Vec<&str>, Vec<&str>) {
     (received, made)
 }
 
-/// Identical hardware can receive every machine: no plan is refused because of an estimated array or volume size.
+/// A machine with identical hardware can always be the target, even though sizes of arrays and volumes are estimates.
 #[test]
-fn whatever_goes_is_received_by_the_same_hardware_with_its_ids() {
-    let judged = Judged::new("whatever_goes_is_received_by_the_same_hardware_with_its_ids");
+fn identical_hardware_receives_any_layout_with_its_ids() {
+    let judged = Judged::new("identical_hardware_receives_any_layout_with_its_ids");
     proptest!(ProptestConfig::with_cases(300), |(layout in any_layout())| {
         judged.case();
         let with_serials = |kind: &str| {
@@ -154,7 +154,7 @@ fn whatever_goes_is_received_by_the_same_hardware_with_its_ids() {
         };
         let disks = layout.disks.iter().enumerate().map(disk).collect();
         let (order, carried) = ("o-7".to_owned(), Some(carried));
-        let moving = MigrationOffer { order, part: MigrationSide::Receive, begun: false, awaits_approval: false, peer: None, carried, disks };
+        let moving = MigrationOffer { order, part: MigrationSide::Receive, started: false, awaits_approval: false, peer: None, carried, disks };
         let plan = receive(&layout, &other, moving.clone(), of_other());
         let plan = plan.unwrap_or_else(|refusal| panic!("{refusal}"));
         properties::assert_sound(&plan, &other);
@@ -189,7 +189,7 @@ fn assert_receives(plan: &Plan, count: usize) {
 }
 
 #[test]
-fn each_filesystem_is_received_or_made_and_never_both() {
+fn each_filesystem_is_either_received_or_created() {
     let (layout, _, moving, plan) = planned();
     let [Operation::Run(SessionOp::Receive(receive))] = operations(&plan, StageName::MoveCopy) else {
         panic!("{plan}")
@@ -211,7 +211,7 @@ fn each_filesystem_is_received_or_made_and_never_both() {
 }
 
 #[test]
-fn nothing_of_an_image_is_in_the_plan_and_nothing_is_written_too_early() {
+fn migration_plan_excludes_the_image_and_early_writes() {
     let (_, _, _, plan) = planned();
     for operation in all(&plan) {
         let of_image = matches!(
@@ -243,7 +243,7 @@ fn nothing_of_an_image_is_in_the_plan_and_nothing_is_written_too_early() {
 }
 
 #[test]
-fn the_ids_are_those_of_the_other_machine_but_for_the_tables() {
+fn target_uses_source_ids_except_for_partition_tables() {
     let (_, _, moving, plan) = planned();
     let carried = moving.carried.unwrap();
     let guids: Vec<Uuid> = carried.partitions.iter().map(|is| is.guid).collect();
@@ -270,9 +270,9 @@ fn the_ids_are_those_of_the_other_machine_but_for_the_tables() {
     }
 }
 
-/// Equal sizes are accepted, and only filesystems on larger devices are grown.
+/// Devices of equal size are accepted. Filesystems are grown only on larger devices.
 #[test]
-fn what_is_larger_grows_and_what_is_not_does_not() {
+fn grows_only_filesystems_on_larger_devices() {
     let grown = |plan: &Plan| -> Vec<String> {
         let grown = operations(plan, StageName::StorageMount).iter().filter_map(|operation| match operation {
             Operation::Run(SessionOp::GrowFilesystem(GrowFilesystem(mount))) => Some(mount.path.clone()),
@@ -295,17 +295,17 @@ fn what_is_larger_grows_and_what_is_not_does_not() {
     assert_eq!(grown(&plan), Vec::<String>::new());
 }
 
-/// Power fails after each operation. The received marker of the source machine is not booted, and causes no refusal.
+/// Power fails after each operation. The source machine's marker must be neither booted nor refused.
 #[test]
-fn after_a_cut_at_any_operation_all_begins_again() {
+fn migration_restarts_after_a_power_failure_at_any_operation() {
     let (layout, other, moving, plan) = planned();
-    let [Operation::Run(SessionOp::TellPointOfNoReturn(TellPointOfNoReturn { disks, .. }))] =
+    let [Operation::Run(SessionOp::AnnouncePointOfNoReturn(AnnouncePointOfNoReturn { disks, .. }))] =
         operations(&plan, StageName::ReportBegin)
     else {
         panic!("{plan}")
     };
     let claim = InstallClaim { begun_on: disks.clone(), attempt: record_of(&written(&plan)), ..of_other() };
-    let moving = MigrationOffer { begun: true, ..moving };
+    let moving = MigrationOffer { started: true, ..moving };
     let received = all(&plan).position(|operation| matches!(operation, Operation::Run(SessionOp::Receive(_)))).unwrap();
     for done in 0..=all(&plan).count() {
         let mut after = cut(&plan, other.clone(), done);
@@ -339,9 +339,9 @@ fn written(plan: &Plan) -> InstallMarker {
     found.unwrap_or_else(|| panic!("{plan}"))
 }
 
-/// A machine that was migrated back keeps its proof, whatever the version of the other marker is.
+/// The list of replaced installations proves which installation is newer, even if a machine is migrated back.
 #[test]
-fn the_marker_of_a_received_machine_lists_what_it_replaced() {
+fn marker_of_migrated_machine_lists_superseded_installations() {
     let (layout, other, moving, plan) = planned();
     let carried = &moving.carried.as_ref().unwrap().marker;
     assert!(written(&plan).has_superseded(carried) && !carried.has_superseded(&written(&plan)));
@@ -357,15 +357,15 @@ fn the_marker_of_a_received_machine_lists_what_it_replaced() {
     assert!(written(&again).has_superseded(&before) && written(&again).has_superseded(carried));
 }
 
-/// If the migration is cancelled while the copy is adapted, the system belongs to the source machine again.
+/// If the migration is cancelled while the copy is being adapted, the source machine owns the system again.
 #[test]
-fn a_move_that_was_taken_back_leaves_nothing_that_boots() {
+fn cancelled_migration_leaves_nothing_bootable() {
     let (_, _, _, plan) = planned();
     let [Operation::Run(asked), Operation::Run(SessionOp::WriteMarker(_))] = operations(&plan, StageName::TargetMarker)
     else {
         panic!("{plan}")
     };
-    assert_eq!(*asked, SessionOp::MoveStands(MoveStands { order: "o-7".to_owned() }));
+    assert_eq!(*asked, SessionOp::CheckMigrationCanceled(CheckMigrationCanceled { order: "o-7".to_owned() }));
     let closing = |plan: &Plan| match operations(plan, StageName::ReportFinal) {
         [Operation::Run(SessionOp::Report(closing))] => closing.clone(),
         operations => panic!("{operations:?}"),
@@ -385,7 +385,7 @@ fn a_move_that_was_taken_back_leaves_nothing_that_boots() {
 }
 
 #[test]
-fn a_plan_that_receives_is_approved_as_an_installation() {
+fn migration_target_plan_is_approved_as_an_installation() {
     let (layout, other, moving, plan) = planned();
     let verdicts = plan.verdicts.unwrap();
     assert_eq!((verdicts.mode, verdicts.disks.len()), (InstallMode::Install, 6));

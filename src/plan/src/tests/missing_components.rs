@@ -25,7 +25,7 @@ fn hide(inventory: &mut Inventory, kind: &str, usage: &str) {
 /// Rows of the table of types: one component is on sda3, which is wiped, and the other one is on sdb1, which is
 /// preserved.
 #[test]
-fn a_kept_part_whose_other_part_is_wiped_is_refused_by_name() {
+fn refuses_to_wipe_component_of_a_preserved_object() {
     use ComponentRole::{NeedsAnother, Peer, Serves};
     for (whole, on_kept, kept_role, on_wiped, wiped_role) in [
         ("filesystem and its external journal", "ext4", NeedsAnother, "jbd", Serves),
@@ -52,7 +52,7 @@ fn a_kept_part_whose_other_part_is_wiped_is_refused_by_name() {
 /// An object on the preserved disk lacks a component, and the wiped disk contains an object that could not be
 /// inspected.
 #[test]
-fn while_a_kept_thing_misses_a_part_nothing_opaque_is_wiped() {
+fn refuses_opaque_wiped_objects_while_a_component_is_missing() {
     let journal = part("/dev/sdb1", "ext4", "filesystem and its external journal", ComponentRole::NeedsAnother);
     let without_journal = || Inventory { parts: vec![journal.clone()], ..marked() };
     type Change = fn(&mut Inventory);
@@ -95,7 +95,8 @@ fn while_a_kept_thing_misses_a_part_nothing_opaque_is_wiped() {
         change(&mut inventory);
         let reasons = reasons(reinstall(&layout(), &inventory, claim()));
         assert!(reasons.len() == 1 && reasons[0].contains(words), "{name}: {reasons:#?}");
-        let end = "ext4 on /dev/sdb1 must be kept, and its other component is missing (filesystem and its external journal). If the missing component is on another disk, connect that disk; if the content of /dev/sda is not needed, discard the disk with --give-up A0";
+        let end = "ext4 on /dev/sdb1 must be preserved, and the other component is missing (filesystem and its external \
+            journal). If the missing component is on another disk, connect that disk; if the content of /dev/sda is not needed, discard the disk with --give-up A0";
         assert!(reasons[0].ends_with(end), "{name}: {reasons:#?}");
         let given = InstallClaim { give_up: vec!["A0".to_owned()], ..claim() };
         let plan = reinstall(&layout(), &inventory, given).unwrap();
@@ -107,41 +108,38 @@ fn while_a_kept_thing_misses_a_part_nothing_opaque_is_wiped() {
         );
         let another = InstallClaim { give_up: vec!["B0".to_owned(), String::new()], ..claim() };
         reinstall(&layout(), &inventory, another).unwrap_err();
-        // No component is missing, or no object is opaque.
+        // The plan is accepted if no component is missing.
         let whole = Inventory { parts: Vec::new(), ..inventory.clone() };
         reinstall(&layout(), &whole, claim()).unwrap();
     }
     reinstall(&layout(), &without_journal(), claim()).unwrap();
 }
 
-/// The roles of the preserved components determine whether the object may lack a component, which may be in the LUKS
-/// container on the wiped disk.
+/// The roles of the preserved components show whether the object may lack a component. The missing component may be
+/// in the LUKS container on the wiped disk.
 #[test]
-fn parts_are_counted_where_they_say_how_many_there_are() {
+fn counts_components_if_their_number_is_recorded() {
     let several = |kind: &str, devices: &[&str], role: ComponentRole| -> Vec<SpanningComponent> {
         devices.iter().map(|device| part(device, kind, kind, role)).collect()
     };
     for (parts, misses) in [
-        (several("btrfs", &["/dev/sdb1"], ComponentRole::OneOf(2)), "only 1 of its 2 devices are present"),
+        (several("btrfs", &["/dev/sdb1"], ComponentRole::OneOf(2)), "only 1 of 2 devices are present"),
         (several("btrfs", &["/dev/sdb1", "/dev/sdb2"], ComponentRole::OneOf(2)), ""),
-        // The content of an array is visible on its members.
-        (
-            several("bcachefs", &["/dev/sdb1", "/dev/md127"], ComponentRole::OneOf(2)),
-            "only 1 of its 2 devices are present",
-        ),
+        // A component on an array is also visible on the array's members, but counts once.
+        (several("bcachefs", &["/dev/sdb1", "/dev/md127"], ComponentRole::OneOf(2)), "only 1 of 2 devices are present"),
         (
             several("zfs_member", &["/dev/sdb1", "/dev/sdb2"], ComponentRole::Peer),
-            "the number of its components is unknown",
+            "the number of components is unknown",
         ),
-        (several("stratis", &["/dev/sdb1"], ComponentRole::Peer), "the number of its components is unknown"),
+        (several("stratis", &["/dev/sdb1"], ComponentRole::Peer), "the number of components is unknown"),
         (several("jbd", &["/dev/sdb1"], ComponentRole::Serves), ""),
-        // The component is on a disk that is not ours.
+        // The remaining component is on an unlisted disk.
         (
             several("btrfs", &["/dev/sdc"], ComponentRole::OneOf(2)),
-            "is on a disk that the layout does not list, and only 1 of its 2 devices are present",
+            "is on a disk that the layout does not list, and only 1 of 2 devices are present",
         ),
         (several("btrfs", &["/dev/sdc"], ComponentRole::OneOf(1)), ""),
-        (several("zfs_member", &["/dev/sdc"], ComponentRole::Peer), "the number of its components is unknown"),
+        (several("zfs_member", &["/dev/sdc"], ComponentRole::Peer), "the number of components is unknown"),
     ] {
         let mut inventory = Inventory { parts, ..marked() };
         let parts = &mut inventory.disks[1].table.as_mut().unwrap().partitions;
@@ -166,7 +164,7 @@ fn parts_are_counted_where_they_say_how_many_there_are() {
 }
 
 #[test]
-fn a_group_and_an_array_that_miss_a_member_are_such_things() {
+fn incomplete_groups_and_arrays_miss_a_component() {
     let member =
         |device: &str| inventory::ArrayMember { device: device.into(), role: inventory::MemberRole::Active(0) };
     let mut array = installed();
@@ -196,8 +194,7 @@ fn a_group_and_an_array_that_miss_a_member_are_such_things() {
 
 const SYSTEM_ID: &str = "the volume group belongs to the host with the system ID \"x\": take that off";
 
-/// A component of an object whose number of components is unknown, and a group on the wiped disk that could not be
-/// inspected.
+/// One object has an unknown number of components, and the wiped disk contains a group that could not be inspected.
 #[test]
 fn a_group_or_volume_that_is_not_active_may_hold_the_missing_component() {
     let osd = |device: &str| Inventory {
@@ -217,23 +214,23 @@ fn a_group_or_volume_that_is_not_active_may_hold_the_missing_component() {
         ("raid1", None),
     ] {
         for (device, fate) in
-            [("/dev/sdb1", "must be kept"), ("/dev/sdc", "is on a disk that the layout does not list")]
+            [("/dev/sdb1", "must be preserved"), ("/dev/sdc", "is on a disk that the layout does not list")]
         {
             let mut inventory = osd(device);
             reinstall(&layout(), &inventory, claim()).unwrap();
             uninspected_objects::group(&mut inventory, &["/dev/sda3"], kind, closed);
             let reasons = reasons(reinstall(&layout(), &inventory, claim()));
             let [reason] = &reasons[..] else { panic!("{kind} {closed:?}: {reasons:#?}") };
-            let words = format!("ceph_bluestore on {device} {fate}, and the number of its components is unknown");
+            let words = format!("ceph_bluestore on {device} {fate}, and the number of components is unknown");
             assert!(reason.contains(&words) && reason.ends_with("--give-up A0"), "{kind} {closed:?}: {reason}");
             let name = if closed.is_some() { "volume group vg00 (root)" } else { "logical volume vg00/root" };
             assert!(reason.contains(&format!("the content of {name}")), "{reason}");
             let given = InstallClaim { give_up: vec!["A0".to_owned()], ..claim() };
             reinstall(&layout(), &inventory, given).unwrap();
-            // A started attempt was allowed, and has left the object.
-            let begun = InstallClaim { waiver: Some(MarkerWaiver::Begun), ..claim() };
-            reinstall(&layout(), &inventory, begun).unwrap();
-            // The content of an active volume was inspected.
+            // After a started attempt, the object is accepted, because the attempt may have left it.
+            let started = InstallClaim { waiver: Some(MarkerWaiver::Begun), ..claim() };
+            reinstall(&layout(), &inventory, started).unwrap();
+            // An active volume is not opaque, because its content was inspected.
             inventory.groups[0].volumes[0].running = Some("dm-0".into());
             reinstall(&layout(), &inventory, claim()).unwrap();
         }
@@ -242,7 +239,7 @@ fn a_group_or_volume_that_is_not_active_may_hold_the_missing_component() {
 
 /// Both containers may contain components of the same btrfs, group or array.
 #[test]
-fn of_two_objects_that_nobody_can_open_one_is_not_wiped_while_the_other_stays() {
+fn refuses_to_wipe_one_of_two_locked_containers() {
     let locked = |places: &[(usize, usize)]| {
         let mut inventory = marked();
         inventory.explored = true;
@@ -263,7 +260,7 @@ fn of_two_objects_that_nobody_can_open_one_is_not_wiped_while_the_other_stays() 
         (&[kept, not_ours], ""),
         (
             &[wiped, kept],
-            "crypto_LUKS on /dev/sdb2 must be kept, and an object stored on it may lack a member on another device",
+            "crypto_LUKS on /dev/sdb2 must be preserved, and an object stored on it may lack a member on another device",
         ),
         (
             &[wiped, not_ours],
@@ -288,7 +285,7 @@ fn of_two_objects_that_nobody_can_open_one_is_not_wiped_while_the_other_stays() 
 
 /// A damaged filesystem is not a component of another object.
 #[test]
-fn a_filesystem_that_cannot_be_mounted_is_no_missing_component() {
+fn unmountable_filesystem_is_not_a_missing_component() {
     let journal = part("/dev/sdb1", "ext4", "filesystem and its external journal", ComponentRole::NeedsAnother);
     let mut inventory = Inventory { parts: vec![journal], explored: true, ..marked() };
     uninspected_objects::put(&mut inventory, 0, 2, "ext4", "filesystem");

@@ -1,5 +1,5 @@
-//! Edited or damaged inventories: values of recorded ones are changed, duplicated or removed. A plan is made or
-//! refused, without a panic.
+//! Edited or damaged inventories: values of recorded inventories are changed, duplicated or removed. A plan must be
+//! made or refused, without a panic.
 //!
 //! `scripts/fuzz SECONDS SEED mutated` runs the test for longer (DROPHAMMER_FUZZ_SECONDS, DROPHAMMER_FUZZ_SEED).
 

@@ -1,4 +1,4 @@
-//! Only blank disks are erased if a machine may not be the one that its machine file describes.
+//! Only blank disks are erased if a machine may be another one than its machine file describes.
 
 use super::installation_identity::{claim, empty, marker};
 use super::*;
@@ -25,7 +25,7 @@ fn blank() -> Inventory {
 }
 
 #[test]
-fn blank_disks_are_installed() {
+fn installs_on_blank_disks() {
     let plan = planned(&blank(), InstallMode::Install, first()).unwrap();
     assert!(plan.disks.iter().any(|disk| disk.verdict == DiskVerdict::Wipe));
     // An unlisted disk may have any content.
@@ -35,7 +35,7 @@ fn blank_disks_are_installed() {
 }
 
 #[test]
-fn each_disk_that_is_not_blank_is_named_with_the_reason() {
+fn names_each_nonblank_disk_with_the_reason() {
     type Change = fn(&mut inventory::InventoryDisk);
     let cases: [Change; 4] = [
         |disk| disk.blank = false,
@@ -60,8 +60,8 @@ fn each_disk_that_is_not_blank_is_named_with_the_reason() {
 }
 
 #[test]
-fn what_proves_the_disks_lets_it_go_on() {
-    // The marker of an earlier installation of this machine.
+fn accepts_nonblank_disks_with_proof_of_ownership() {
+    // The disk has the marker of an earlier installation of this machine.
     let mut inventory = installed();
     let of_machine = |machine: &str| {
         Some(InstallMarker { machine: machine.into(), allocation: "a-0".into(), ..InstallMarker::default() })
@@ -81,8 +81,8 @@ fn what_proves_the_disks_lets_it_go_on() {
 
     // A started attempt continues on its disks.
     let disks: Vec<RecordedDisk> = marker(&installed()).disks.into_iter().take(2).collect();
-    let begun = InstallClaim { begun_on: disks, ..first() };
-    planned(&installed(), InstallMode::Install, begun).unwrap();
+    let started = InstallClaim { begun_on: disks, ..first() };
+    planned(&installed(), InstallMode::Install, started).unwrap();
 
     // A reinstall is accepted if a marker of the machine exists, but not if the marker is only waived.
     let mut inventory = installed();

@@ -1,5 +1,5 @@
-//! Effect of each operation on devices, for the property tests. The match has no catch-all arm, so that a new operation
-//! must be added here.
+//! Effect of each operation on devices, for the property tests. The match has no catch-all arm, so a new operation must
+//! be added here.
 
 use super::*;
 use model::device_name::DevicePath;
@@ -50,6 +50,8 @@ fn on_device(operation: &DeviceOp) -> Effect<'_> {
             let partitions = table.partitions.iter().map(|new| (new.device.clone(), vec![&table.device]));
             Effect { brought: partitions.collect(), ..destroying([&table.device]) }
         }
+        // The ranges outside the preserved volumes are written. The tests of writable extents check them.
+        DeviceOp::RemoveVolumes(_) => Effect::default(),
         // Only the parts outside the preserved partitions are destroyed; `assert_clear` checks them.
         DeviceOp::ClearRanges(_) => Effect::default(),
         DeviceOp::EditTable(edit) => {
@@ -89,10 +91,10 @@ fn on_device(operation: &DeviceOp) -> Effect<'_> {
             let volumes = volumes.iter().map(|volume| (format!("/dev/{name}/{volume}").into(), all(devices)));
             Effect { written: all(devices), brought: volumes.collect(), ..Effect::default() }
         }
-        // Devices that are stopped at the end have been writable since their creation or assembly. Devices that are
-        // stopped earlier were only inspected.
+        // A device that is stopped at the end was writable since its creation or assembly. A device that is stopped
+        // earlier was only inspected.
         DeviceOp::Release(_)
-        | DeviceOp::TakeDown(_)
+        | DeviceOp::StopInspectedDevices(_)
         | DeviceOp::DeactivateGroup(_)
         | DeviceOp::StopArray(_)
         | DeviceOp::CloseContainer(_) => Effect::default(),
@@ -135,7 +137,7 @@ fn of_run(operation: &SessionOp) -> Effect<'_> {
         | SessionOp::ExtendFstab(_)
         | SessionOp::WriteCrypttab(_)
         | SessionOp::WriteMarker(_) => Effect::default(),
-        // These operations write nothing, or only to devices that are written anyway.
+        // These operations write to no device, or only to devices for which other operations declare an effect.
         SessionOp::ReachImage(_)
         | SessionOp::VerifyDefinition(_)
         | SessionOp::FindPrograms(_)
@@ -143,8 +145,8 @@ fn of_run(operation: &SessionOp) -> Effect<'_> {
         | SessionOp::CheckContainers(_)
         | SessionOp::LockDisk(_)
         | SessionOp::UnlockDisk(_)
-        | SessionOp::TellPointOfNoReturn(_)
-        | SessionOp::MoveStands(_)
+        | SessionOp::AnnouncePointOfNoReturn(_)
+        | SessionOp::CheckMigrationCanceled(_)
         | SessionOp::FindLoader
         | SessionOp::RemoveVariables(_)
         | SessionOp::WriteBootEntries(_)

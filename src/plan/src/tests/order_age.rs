@@ -1,6 +1,6 @@
-//! Age of an order relative to the installation on the disks: each row of the table in `plan/order_age.rs`.
+//! Age of an order relative to the installation on the disks: tests each row of the table in `plan/order_age.rs`.
 
-use super::installation_identity::{claim, marked, planned, reinstall};
+use super::installation_identity::{claim, empty, marked, planned, reinstall};
 use super::*;
 use model::install_marker::{FencingToken, InstallMarker};
 use operations::{Operation, SessionOp, WriteMarker};
@@ -31,7 +31,7 @@ fn ordered(fencing: Option<FencingToken>) -> InstallClaim {
 }
 
 #[test]
-fn an_order_that_is_older_than_the_installation_on_the_disk_is_refused() {
+fn refuses_order_older_than_the_installation_on_the_disk() {
     let newer = installed_with(token(ONE, 6));
     for confirmed in [false, true] {
         let claim = InstallClaim { confirmed, ..ordered(token(ONE, 5)) };
@@ -43,10 +43,10 @@ fn an_order_that_is_older_than_the_installation_on_the_disk_is_refused() {
 }
 
 #[test]
-fn the_table() {
+fn fencing_tokens_decide_acceptance_of_the_order() {
     type Row = (&'static str, Option<FencingToken>, Option<FencingToken>, [bool; 3]);
-    // The three flags show whether the order is accepted: without further information; if the operator has confirmed
-    // the order; if the control plane has a record of the installation.
+    // The three flags show whether the order is accepted in these cases: without further conditions; if the
+    // operator has confirmed the order; if the control plane has a record of the installation.
     let rows: [Row; 12] = [
         ("no token at all", None, None, [true; 3]),
         ("a control plane without tokens", None, token(ONE, 6), [true; 3]),
@@ -71,7 +71,7 @@ fn the_table() {
         ];
         let accepted = claims.map(|claim| reinstall(&layout(), &inventory, claim).is_ok());
         assert_eq!(accepted, expected, "{name}");
-        // With `replace_newer`, every order is accepted except one that no server has issued.
+        // With `replace_newer`, an order is refused only if no server can have issued it.
         let plan = reinstall(&layout(), &inventory, InstallClaim { replace_newer: true, ..ordered(order.clone()) });
         assert_eq!(plan.is_ok(), order.as_ref().is_none_or(FencingToken::is_plausible), "{name}");
         if let Ok(plan) = plan {
@@ -85,7 +85,7 @@ fn the_table() {
 }
 
 #[test]
-fn the_marker_of_the_begun_attempt_is_booted_whatever_its_number() {
+fn boots_marker_of_the_current_attempt_despite_its_token() {
     for fencing in [None, token(ONE, 5), token(ONE, 6), token(TWO, 1), token("", 0)] {
         let mut inventory = installed_with(fencing.clone());
         let marker = inventory.filesystems[0].marker.as_mut().unwrap();
@@ -101,7 +101,7 @@ fn the_marker_of_the_begun_attempt_is_booted_whatever_its_number() {
 }
 
 #[test]
-fn a_newer_installation_counts_also_on_a_disk_that_the_layout_does_not_name() {
+fn newer_installation_on_an_unlisted_disk_is_considered() {
     let mut inventory = installed_with(token(ONE, 4));
     let elsewhere = InstallMarker { fencing: token(ONE, 9), ..found(&inventory) };
     let on_sdc = model::inventory::FilesystemContents {
@@ -112,7 +112,7 @@ fn a_newer_installation_counts_also_on_a_disk_that_the_layout_does_not_name() {
     inventory.filesystems.push(on_sdc);
     let reasons = reasons(reinstall(&layout(), &inventory, ordered(token(ONE, 5))));
     assert!(reasons.len() == 1 && reasons[0].starts_with("disks: /dev/sdc1: order o-1"), "{reasons:?}");
-    // The age of the order is not compared with the marker of another allocation or machine.
+    // The order is compared only with markers of its own allocation and machine.
     for (machine, allocation) in [("m-1", "a-9"), ("m-9", "a-1")] {
         let (machine, allocation) = (machine.to_owned(), allocation.to_owned());
         inventory.filesystems[1].marker = Some(InstallMarker { machine, allocation, ..elsewhere.clone() });
@@ -122,11 +122,12 @@ fn a_newer_installation_counts_also_on_a_disk_that_the_layout_does_not_name() {
 }
 
 #[test]
-fn the_marker_of_an_installation_records_its_token() {
+fn marker_records_its_fencing_token() {
     for (mode, order) in [(InstallMode::Install, None), (InstallMode::Reinstall, Some("o-1".to_owned()))] {
         let mut inventory = marked();
         if mode == InstallMode::Install {
             inventory.filesystems.clear();
+            inventory.disks.iter_mut().for_each(|disk| empty(disk, &disk.serial.clone()));
         }
         let claim = InstallClaim { order, confirmed: true, ..ordered(token(ONE, 7)) };
         let plan = planned(&layout(), &inventory, mode, claim).unwrap();

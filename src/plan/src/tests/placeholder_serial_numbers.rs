@@ -1,4 +1,4 @@
-//! Serial numbers and WWNs that many disks report: they prove nothing, even if an old marker records them.
+//! Placeholder serial numbers and WWNs do not identify a disk, even if an old marker contains them.
 
 use super::installation_identity::{claim, marked, reinstall};
 use super::*;
@@ -23,8 +23,8 @@ filesystems:
 - {path: /scratch, device: /dev/sdb1, format: xfs}
 "#;
 
-/// Returns a machine whose scratch disk was replaced by another disk of the same size and model, with foreign data on
-/// it. The marker records the old disk.
+/// Returns a machine whose scratch disk was replaced by another disk of the same size and model, with foreign data.
+/// The marker still records the old disk.
 fn replaced(recorded: [&str; 2], found: [&str; 2]) -> Inventory {
     let mut inventory = recorded_inventory("placeholders/replaced-scratch.json");
     [inventory.disks[1].serial, inventory.disks[1].wwn] = found.map(str::to_owned);
@@ -44,7 +44,7 @@ fn refusal(inventory: &Inventory) -> String {
 }
 
 #[test]
-fn a_placeholder_proves_no_disk() {
+fn placeholder_serial_does_not_identify_a_disk() {
     let nothing = refusal(&replaced(["", ""], ["", ""]));
     assert!(nothing.contains("no identifier is known for both"), "{nothing}");
     for serial in ["0000000000000000", "None", "N/A", "0123456789ABCDEF", "............", "Default string", "XXXXXXXX"]
@@ -52,7 +52,7 @@ fn a_placeholder_proves_no_disk() {
         let said = refusal(&replaced([serial, ""], [serial, ""]));
         assert!(said.contains("no identifier is known for both"), "{serial}: {said}");
         assert!(said.contains("xfs \"customers\"") && !said.contains("--give-up"), "{serial}: {said}");
-        // A placeholder in the record or on the disk does not contradict the other identifier.
+        // A placeholder in the record or on the disk does not count as a contradiction.
         let said = refusal(&replaced([serial, ""], ["S2", ""]));
         assert!(said.contains("no identifier is known for both"), "{serial}: {said}");
     }
@@ -70,7 +70,7 @@ fn a_placeholder_proves_no_disk() {
 }
 
 #[test]
-fn the_recorded_disk_is_known_by_what_is_its_own_in_any_spelling() {
+fn recorded_disk_is_recognized_in_any_spelling() {
     for (recorded, found) in [
         (["S1", ""], ["S1", ""]),
         (["1234", ""], ["1234", ""]),
@@ -86,7 +86,7 @@ fn the_recorded_disk_is_known_by_what_is_its_own_in_any_spelling() {
 }
 
 #[test]
-fn a_placeholder_gives_up_no_disk_and_a_wwn_or_a_path_does() {
+fn wwn_or_path_discards_a_disk_but_placeholder_not() {
     let mut inventory = replaced(["0000", ""], ["0000", "0x5000c500a1b2c3d7"]);
     inventory.disks[1].by_path = "/dev/disk/by-path/pci-0000:00:1f.2-ata-2".to_owned();
     let given = |name: &str| {
@@ -109,7 +109,7 @@ fn a_placeholder_gives_up_no_disk_and_a_wwn_or_a_path_does() {
 }
 
 #[test]
-fn a_disk_that_a_placeholder_selects_is_refused() {
+fn refuses_disk_selected_by_a_placeholder() {
     let mut inventory = replaced(["S1", ""], ["000000000000", ""]);
     inventory.disks[1].by_id = vec!["/dev/disk/by-id/ata-Virtual_Disk_000000000000".to_owned()];
     for (hints, device, words) in [
@@ -134,7 +134,7 @@ fn a_disk_that_a_placeholder_selects_is_refused() {
 }
 
 #[test]
-fn disks_with_one_placeholder_are_not_two_paths() {
+fn disks_with_the_same_placeholder_are_not_two_paths() {
     let mut inventory = machine();
     inventory.disks[1].size_bytes = inventory.disks[0].size_bytes;
     for (wwn, serial, is_path) in [
@@ -154,7 +154,7 @@ fn disks_with_one_placeholder_are_not_two_paths() {
 }
 
 #[test]
-fn a_new_marker_records_no_placeholder() {
+fn new_marker_records_no_placeholder() {
     let mut inventory = marked();
     (inventory.disks[0].serial, inventory.disks[0].wwn) = ("0000".to_owned(), "0x5000c500a1b2c3d7".to_owned());
     let plan = reinstall(

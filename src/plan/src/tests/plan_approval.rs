@@ -1,5 +1,4 @@
-//! Approval of plans: a plan has the approved summary if the same disks have the same fate, and a different one
-//! otherwise.
+//! Approval of plans: the summary of a plan equals the approved one only if the same disks have the same fate.
 
 use super::generators::{NAMES, any_layout, any_machine};
 use super::*;
@@ -82,7 +81,7 @@ pub(super) fn refused(
 }
 
 #[test]
-fn the_form_is_the_one_that_is_documented() {
+fn summary_has_the_documented_form() {
     let mut inventory = numbered(machine());
     inventory.disks[0].wwn.clear();
     let verdicts = verdicts_of(&layout(), &inventory, InstallMode::Install);
@@ -118,7 +117,7 @@ fn the_form_is_the_one_that_is_documented() {
 }
 
 #[test]
-fn ids_names_and_disks_of_others_are_not_in_it() {
+fn summary_excludes_ids_kernel_names_and_unlisted_disks() {
     for mode in [InstallMode::Install, InstallMode::Reinstall] {
         let inventory = numbered(installed());
         let found = by_serial(layout());
@@ -136,7 +135,7 @@ fn ids_names_and_disks_of_others_are_not_in_it() {
 }
 
 #[test]
-fn a_mirror_may_be_found_the_other_way_round_and_nothing_else() {
+fn summary_ignores_only_the_order_of_mirror_members() {
     let two = Inventory { disks: numbered(machine()).disks[..2].to_vec(), ..Inventory::default() };
     let both =
         |layout: &Layout| [two.clone(), renamed(two.clone())].map(|is| verdicts_of(layout, &is, InstallMode::Install));
@@ -157,7 +156,7 @@ fn a_mirror_may_be_found_the_other_way_round_and_nothing_else() {
 }
 
 #[test]
-fn each_difference_is_refused_by_its_name() {
+fn refuses_each_difference_from_the_approval_by_name() {
     let inventory = numbered(installed());
     let before = verdicts_of(&layout(), &inventory, InstallMode::Reinstall);
     assert!(with_ids(&layout(), &inventory, request(InstallMode::Reinstall, Some(approval(&before))), 9).is_ok());
@@ -208,7 +207,7 @@ fn each_difference_is_refused_by_its_name() {
 }
 
 #[test]
-fn a_disk_that_was_replaced_is_not_what_was_approved() {
+fn refuses_replaced_disk_as_not_approved() {
     let inventory = numbered(installed());
     let approved = approval(&verdicts_of(&layout(), &inventory, InstallMode::Reinstall));
     let mut replaced = inventory.clone();
@@ -228,7 +227,7 @@ fn a_disk_that_was_replaced_is_not_what_was_approved() {
 }
 
 #[test]
-fn what_cannot_be_compared_is_refused() {
+fn refuses_approval_that_cannot_be_compared() {
     let inventory = numbered(installed());
     let good = approval(&verdicts_of(&layout(), &inventory, InstallMode::Reinstall));
     let with = |name: &str, value: Value| {
@@ -245,7 +244,7 @@ fn what_cannot_be_compared_is_refused() {
         (with("version", 1.into()), "the approval has version 1, but this drophammer requires version 2"),
         (with("version", 3.into()), "the approval has version 3, but this drophammer requires"),
         (with("version", Value::Null), "the approval has no version"),
-        (with("more", 1.into()), "cannot parse the approval: unknown field `more`"),
+        (with("more", 1.into()), "cannot parse the approval: unknown field \"more\""),
         (with("disks", 7.into()), "cannot parse the approval"),
         (ApprovedPlan { verdicts: Value::Null, ..good.clone() }, "the approval has no version"),
     ] {
@@ -256,21 +255,21 @@ fn what_cannot_be_compared_is_refused() {
 
 /// The next attempt of the same order finds objects that the interrupted attempt created.
 #[test]
-fn an_attempt_that_has_begun_goes_on_with_what_it_has_made() {
+fn continued_attempt_matches_the_approval_of_its_order() {
     let before = numbered(installed());
     let mut empty = before.clone();
     super::installation_identity::empty(&mut empty.disks[1], "S-sdb");
     let approved = approval(&verdicts_of(&layout(), &empty, InstallMode::Reinstall));
-    let begun = |inventory: &Inventory, has_begun: bool| {
+    let started = |inventory: &Inventory, has_begun: bool| {
         let waiver = Some(if has_begun { MarkerWaiver::Begun } else { MarkerWaiver::Operator });
         let mut request = request(InstallMode::Reinstall, Some(approved.clone()));
         request.claim = Some(InstallClaim { waiver, ..InstallClaim::default() });
         with_ids(&layout(), inventory, request, 3)
     };
-    assert!(begun(&empty, false).is_ok());
+    assert!(started(&empty, false).is_ok());
     // The attempt has recreated the disk, which is preserved from then on.
-    assert!(begun(&before, true).is_ok());
-    let said = begun(&before, false).unwrap_err().to_string();
+    assert!(started(&before, true).is_ok());
+    let said = started(&before, false).unwrap_err().to_string();
     assert!(said.contains("approved recreated, because it is blank, found kept"), "{said}");
     // A plan that wipes more than was approved is refused, even after a started attempt.
     let mut kept = verdicts_of(&layout(), &before, InstallMode::Reinstall);
@@ -282,7 +281,7 @@ fn an_attempt_that_has_begun_goes_on_with_what_it_has_made() {
 }
 
 #[test]
-fn what_is_refused_anyhow_says_why_and_nothing_of_the_approval() {
+fn other_refusals_do_not_mention_the_approval() {
     let inventory = numbered(machine());
     let approved = approval(&verdicts_of(&layout(), &inventory, InstallMode::Install));
     let mut small = inventory;
@@ -292,7 +291,7 @@ fn what_is_refused_anyhow_says_why_and_nothing_of_the_approval() {
 }
 
 #[test]
-fn only_so_many_differences_are_named() {
+fn number_of_reported_differences_is_limited() {
     let inventory = numbered(installed());
     let mut other = verdicts_of(&layout(), &inventory, InstallMode::Reinstall);
     let disk = other.disks[0].clone();
@@ -303,9 +302,9 @@ fn only_so_many_differences_are_named() {
     assert_eq!((said.len(), said.last().unwrap().as_str()), (22, "and 80 other differences"));
 }
 
-/// Control planes store text received from machines without terminal control characters.
+/// Control planes remove terminal control characters from the text that they receive from machines.
 #[test]
-fn a_serial_number_is_compared_as_control_planes_keep_it() {
+fn serial_numbers_are_compared_in_sanitized_form() {
     let mut raw = numbered(machine());
     raw.disks[0].serial = " S\u{1b}[2J\n1 ".to_owned();
     let mut kept = raw.clone();
@@ -316,7 +315,7 @@ fn a_serial_number_is_compared_as_control_planes_keep_it() {
 
 /// Disks without any identifier are identified by their name in the layout.
 #[test]
-fn disks_without_serial_are_told_by_the_layout() {
+fn disks_without_serial_number_are_identified_by_layout_name() {
     let verdicts = verdicts_of(&layout(), &machine(), InstallMode::Install);
     assert_eq!(verdicts.disks[0].device, "/dev/sda");
     assert_eq!(verdicts.disks[0].name(), "/dev/sda, 21.0 GB, which has no serial number of its own");
@@ -324,12 +323,12 @@ fn disks_without_serial_are_told_by_the_layout() {
 
 /// The prediction uses an inventory from before the installation, and assumes the content that the layout specifies.
 #[test]
-fn a_reinstall_is_foreseen_from_before_the_installation() {
+fn predicts_reinstall_summary_before_the_installation() {
     let before = numbered(machine());
     let after = numbered(installed());
     let said = predict_summary(&layout(), &before, &request(InstallMode::Reinstall, None)).unwrap();
     assert_eq!(said, unread(verdicts_of(&layout(), &after, InstallMode::Reinstall)));
-    // The present content was not read, so the approval covers only the verdicts on the disks.
+    // The approved plan did not include the content of the disks, so the approval covers only the verdicts.
     assert!(with_ids(&layout(), &after, request(InstallMode::Reinstall, Some(approval(&said))), 5).is_ok());
     let said = predict_summary(&layout(), &before, &request(InstallMode::Install, None)).unwrap();
     assert_eq!(said, unread(verdicts_of(&layout(), &after, InstallMode::Install)));
@@ -345,22 +344,24 @@ fn a_reinstall_is_foreseen_from_before_the_installation() {
 /// Installs and reinstalls random layouts: the summary predicted before the installation equals the summary of the
 /// actual plan.
 #[test]
-fn what_is_foreseen_is_what_is_found() {
+fn predicted_summary_equals_the_actual_summary() {
     proptest!(ProptestConfig::with_cases(200), |(layout in any_layout())| {
         let before = numbered(super::generators::blank());
         let Ok(plan) = make(&layout, &before, InstallMode::Install) else { return Ok(()) };
         let after = after(&plan, before.clone());
         let Ok(found) = with_ids(&layout, &after, request(InstallMode::Reinstall, None), 0) else { return Ok(()) };
-        // Preserved disks that are blank would be recreated, contrary to the prediction: the agent refuses such a plan.
+        // A preserved disk that is blank would be recreated, contrary to the prediction, and the agent would refuse
+        // the plan.
         prop_assume!(found.disks.iter().all(|disk| disk.verdict != DiskVerdict::Make));
         let said = predict_summary(&layout, &before, &request(InstallMode::Reinstall, None));
         prop_assert_eq!(said.unwrap(), unread(found.verdicts.unwrap()));
     });
 }
 
-/// A plan always matches its own approval. It is refused if a disk that it writes or preserves is a different one.
+/// A plan always matches its own approval. It must be refused if a disk that it writes or preserves is another disk
+/// than the approved one.
 #[test]
-fn a_plan_is_itself_and_no_other() {
+fn plan_matches_only_its_own_approval() {
     proptest!(ProptestConfig::with_cases(300), |(
         layout in any_layout(),
         machine in any_machine(),
@@ -381,7 +382,7 @@ fn a_plan_is_itself_and_no_other() {
         let Some(disk) = replaced.disks.iter_mut().find(|disk| disk.name.as_str() == name) else { return Ok(()) };
         let was = disk.serial.clone();
         "S-new".clone_into(&mut disk.serial);
-        let is_torn = verdicts.torn.iter().any(|torn| torn.contains(&was));
+        let is_torn = verdicts.dismantled.iter().any(|dismantled| dismantled.contains(&was));
         let is_told = is_torn || verdicts.disks.iter().any(|disk| disk.serial == was);
         let refusal = with_ids(&layout, &replaced, approved, 99);
         prop_assert_eq!(refusal.is_err(), is_told);

@@ -1,12 +1,12 @@
-//! Plans as an operator reads them before ordering a run.
+//! Plans as they are printed for an operator before a run is ordered.
 
 use super::arrays_and_groups::{five, group, volume};
 use super::*;
 use model::inventory::{FilesystemContents as Inside, LvmLogicalVolume, LvmPhysicalVolume};
 use model::layout::{LvmType, OnReinstall};
 
-/// Layout with root on sda, and /var/lib in a group on two whole disks that also contains a foreign volume; a preserved
-/// disk has a partition that the layout does not list; another disk is foreign.
+/// Layout with root on sda, and /var/lib in a group on two whole disks. On the machine, the group also contains a
+/// foreign volume, a preserved disk has an unlisted partition, and another disk is foreign.
 fn storage() -> Layout {
     let mut layout = layout();
     layout.id = "storage".to_owned();
@@ -74,7 +74,7 @@ fn reinstall_without_marker() -> PlanRequest {
 }
 
 #[test]
-fn the_preview_says_what_is_on_kept_disks_and_where_it_goes() {
+fn preview_shows_content_and_mount_points_of_preserved_disks() {
     let plan = super::super::make_plan(&storage(), &machine(), reinstall_without_marker(), &mut counting()).unwrap();
     let plan = Plan { warnings: Vec::new(), ..plan };
     assert_printed("preview", &plan);
@@ -93,7 +93,7 @@ fn the_preview_says_what_is_on_kept_disks_and_where_it_goes() {
 }
 
 #[test]
-fn the_plan_ends_with_what_is_lost_and_what_stays() {
+fn plan_ends_with_counts_of_wiped_and_preserved_disks() {
     let plan = super::super::make_plan(&storage(), &machine(), reinstall_without_marker(), &mut counting()).unwrap();
     let end = "\n1 disk wiped (up to 21.0 GB of data is lost): sda\n3 disks kept: sdb, sdc, sdd\n2 disks not touched: sde, sdf\n";
     assert!(plan.to_string().ends_with(end), "{plan}");
@@ -105,7 +105,7 @@ fn the_plan_ends_with_what_is_lost_and_what_stays() {
 }
 
 #[test]
-fn on_a_terminal_what_is_wiped_has_a_colour() {
+fn wiped_disks_are_coloured_on_a_terminal() {
     let plan = make(&layout(), &installed(), InstallMode::Reinstall).unwrap();
     let coloured = common::format::terminal_escaping::render_styles(&format!("{plan:#}"));
     assert_eq!(coloured.matches("\x1b[1;31mWIPE\x1b[0m").count(), 1, "{coloured}");
@@ -113,7 +113,7 @@ fn on_a_terminal_what_is_wiped_has_a_colour() {
 }
 
 #[test]
-fn warnings_are_loud_and_in_the_json() {
+fn warnings_are_printed_and_in_the_json() {
     let plan = make(&layout(), &installed(), InstallMode::Reinstall).unwrap();
     let plan = Plan { warnings: vec!["/dev/md/data has lost a member".to_owned()], ..plan };
     assert!(plan.to_string().contains("\n\nWARNING: /dev/md/data has lost a member\n\n 1  image.reach"), "{plan}");

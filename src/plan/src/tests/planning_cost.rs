@@ -1,5 +1,5 @@
-//! Cost of planning for inventories with very many devices and links: each test must end, on a small stack and with
-//! bounded output.
+//! Cost of planning for inventories with very many devices and links: each plan must be made within a small stack,
+//! with bounded output, and in bounded time.
 
 use super::installation_identity::{claim, planned};
 use super::*;
@@ -20,9 +20,10 @@ fn on_small_stack<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) 
     std::thread::Builder::new().stack_size(STACK_BYTES).spawn(work).unwrap().join().unwrap()
 }
 
-/// A search through all devices for each device or each pair of devices would take hours for these inventories.
+/// If every device, or every pair of devices, required a search through all devices, these inventories would take
+/// hours.
 #[test]
-fn crowded_inventories_are_planned_on_a_small_stack() {
+fn large_inventories_are_planned_on_a_small_stack() {
     for (shape, inventory) in [
         ("towers", large_inventories::towers(300)),
         ("chain", large_inventories::chain(1000)),
@@ -42,9 +43,9 @@ fn crowded_inventories_are_planned_on_a_small_stack() {
     }
 }
 
-/// The tree of a long chain ends at the maximum depth, and says that devices are omitted.
+/// The tree of a long chain ends at the maximum depth, with a note that devices are omitted.
 #[test]
-fn a_deep_tree_is_cut() {
+fn deep_device_tree_is_truncated() {
     let mut inventory = large_inventories::chain(1000);
     inventory.stacked.iter_mut().for_each(|stacked| stacked.signatures.clear());
     let mut layout = layout();
@@ -55,9 +56,9 @@ fn a_deep_tree_is_cut() {
     assert!(tree.len() < 100 && tree.last().unwrap().contains("more devices not shown"), "{tree:?}");
 }
 
-/// If a filesystem has too many copies to compare, the plan is refused without a list of all copies.
+/// If a filesystem has too many copies to compare, the plan is refused, and the copies are not listed.
 #[test]
-fn many_copies_are_refused_as_one() {
+fn many_copies_are_refused_in_one_message() {
     let mut inventory = after(&make(&layout(), &machine(), InstallMode::Install).unwrap(), machine());
     let own = inventory.disks[1].table.as_ref().unwrap().partitions[0].signatures[0].clone();
     for number in 0..1200 {
@@ -74,9 +75,9 @@ fn many_copies_are_refused_as_one() {
     assert!(few.iter().any(|reason| reason.contains("have the same UUID") && reason.contains("nvme0n1")), "{few:?}");
 }
 
-/// The disks below the devices are looked up so often that the plan is not completed.
+/// The lookup of disks below devices exceeds the step budget, so the plan is refused.
 #[test]
-fn a_plan_that_takes_too_many_steps_is_refused() {
+fn refuses_plan_that_exceeds_the_step_budget() {
     let mut inventory = large_inventories::array(2000);
     inventory.disks[1].signatures.clear();
     for number in 1..2200 {

@@ -29,8 +29,8 @@ fn with_uuids(mut inventory: Inventory) -> Inventory {
     inventory
 }
 
-/// Changes the kernel names of stacked devices: an array that was md127 during the inspection may be md126 after its
-/// assembly.
+/// Changes the kernel names of stacked devices: an array that was md127 during the inspection may be md126 after it
+/// was assembled again.
 fn renamed(inventory: &Inventory) -> Inventory {
     let text = serde_json::to_string(inventory).unwrap();
     let text =
@@ -38,12 +38,12 @@ fn renamed(inventory: &Inventory) -> Inventory {
     serde_json::from_str(&text.replace("/dev/md12", "/dev/md99").replace("\"dm-", "\"dm-7")).unwrap()
 }
 
-/// fstab would contain an empty UUID, and the system would not boot.
+/// A filesystem without a UUID is refused, because fstab would contain an empty UUID.
 #[test]
-fn a_kept_filesystem_without_a_uuid_is_refused_where_fstab_has_to_name_it() {
+fn refuses_preserved_filesystem_without_uuid_if_fstab_needs_it() {
     let (mut wanted, mut inventory) = (layout(), super::installed());
     inventory.disks[1].table.as_mut().unwrap().partitions[0].signatures[0].uuid.clear();
-    let expected = "filesystems[0]: /dev/sdb1 must be kept with ext4 \"srv\", but the filesystem does not have a UUID, which /etc/fstab needs; set a UUID in the installed system";
+    let expected = "filesystems[0]: /dev/sdb1 must be preserved, and must contain ext4 \"srv\", but the filesystem does not have a UUID, which /etc/fstab needs; set a UUID in the installed system";
     assert_eq!(reasons(make(&wanted, &inventory, InstallMode::Reinstall)), [expected]);
     wanted.filesystems[0].path = None;
     let plan = make(&wanted, &inventory, InstallMode::Reinstall).unwrap();
@@ -52,7 +52,7 @@ fn a_kept_filesystem_without_a_uuid_is_refused_where_fstab_has_to_name_it() {
 }
 
 #[test]
-fn everything_on_kept_disks_is_named() {
+fn every_preserved_object_is_listed_for_proof() {
     let before = with_uuids(stacked());
     let plan = make(&stacked_layout(), &before, InstallMode::Reinstall).unwrap();
     let objects: Vec<String> = kept(&plan).iter().map(|kept| kept.object.to_string()).collect();
@@ -77,7 +77,7 @@ fn everything_on_kept_disks_is_named() {
 }
 
 #[test]
-fn kernel_names_may_change_and_nothing_else() {
+fn proof_ignores_changed_kernel_names() {
     let before = with_uuids(stacked());
     let plan = make(&stacked_layout(), &before, InstallMode::Reinstall).unwrap();
     let now = renamed(&before);
@@ -91,7 +91,7 @@ fn kernel_names_may_change_and_nothing_else() {
 type Case = (fn(&mut Inventory), &'static str);
 
 #[test]
-fn whatever_changed_on_a_kept_stack_is_said() {
+fn reports_every_change_of_a_preserved_stack() {
     let cases: [Case; 8] = [
         (
             |now| now.arrays[2].level = "raid5".into(),
@@ -139,7 +139,7 @@ fn whatever_changed_on_a_kept_stack_is_said() {
 }
 
 #[test]
-fn partitions_and_filesystems_of_others_are_proven_too() {
+fn foreign_partitions_and_filesystems_are_proven() {
     let mut before = installed();
     let table = before.disks[1].table.as_mut().unwrap();
     let theirs =
@@ -170,7 +170,7 @@ fn partitions_and_filesystems_of_others_are_proven_too() {
 }
 
 #[test]
-fn where_nothing_is_kept_nothing_is_proven() {
+fn plan_without_preserved_disks_has_no_proof() {
     let plan = make(&layout(), &machine(), InstallMode::Install).unwrap();
     for name in [StageName::StorageProveKept, StageName::StorageRehearse, StageName::TargetMarker] {
         assert_eq!(operations(&plan, name), [], "{name}");
@@ -182,7 +182,7 @@ fn where_nothing_is_kept_nothing_is_proven() {
 }
 
 #[test]
-fn a_reinstall_is_announced_right_before_it_destroys() {
+fn reinstall_is_announced_immediately_before_the_first_destruction() {
     let plan = make(&layout(), &installed(), InstallMode::Reinstall).unwrap();
     let names: Vec<StageName> = plan.stages.iter().map(|stage| stage.name).collect();
     let begin = names.iter().position(|name| *name == StageName::ReportBegin).unwrap();
@@ -207,7 +207,7 @@ fn beneath(plan: &Plan) -> (&[String], &[String]) {
 }
 
 #[test]
-fn a_merged_filesystem_is_there_before_the_image_and_the_others_stay_locked() {
+fn merged_filesystem_is_mounted_before_the_image_is_written() {
     let mut layout = stacked_layout();
     let sdf = DiskSpec { wipeonreinstall: false, ..super::arrays_and_groups::whole("/dev/sdf") };
     layout.disks.push(sdf);
@@ -249,7 +249,7 @@ fn a_merged_filesystem_is_there_before_the_image_and_the_others_stay_locked() {
 }
 
 #[test]
-fn the_marker_names_machine_order_and_disks() {
+fn marker_records_machine_order_and_disks() {
     let mut inventory = installed();
     inventory.disks[0].serial = "S45NNE0M01".to_owned();
     let installed =

@@ -9,14 +9,15 @@ use super::*;
 use model::device_name::DevicePath;
 use model::storage_graph::DeviceStack;
 use operations::{
-    AssertFree, BurnDisk, ByteRange, DeviceOp, Holder, LockDisk, NewPartition, Operation, PartitionTable,
-    PreparePersistent, SessionOp, StageName, TellPointOfNoReturn, UnlockDisk, WipeDisk,
+    AnnouncePointOfNoReturn, AssertFree, BurnDisk, ByteRange, DeviceOp, Holder, LockDisk, NewPartition, Operation,
+    PartitionTable, PreparePersistent, SessionOp, StageName, UnlockDisk, WipeDisk,
 };
 use proptest::prelude::*;
 use std::collections::BTreeSet;
 
+mod preserved_objects;
 mod soundness;
-pub(crate) use soundness::assert_sound;
+pub(crate) use soundness::{assert_sound, is_in_renewed_group};
 
 /// Returns the disks below a device that the plan creates or names.
 fn bottoms<'a>(plan: &'a Plan, brought: &Brought, device: &DevicePath) -> BTreeSet<&'a str> {
@@ -88,8 +89,8 @@ fn note_reinstall(judged: &Judged, plan: &Plan) {
 /// The simulator checks every operation: a device must not be used before it is created, released before the devices on
 /// top of it, or left active on a wiped disk.
 #[test]
-fn no_plan_destroys_what_is_kept_or_foreign() {
-    let judged = Judged::new("no_plan_destroys_what_is_kept_or_foreign");
+fn no_plan_destroys_preserved_or_foreign_disks() {
+    let judged = Judged::new("no_plan_destroys_preserved_or_foreign_disks");
     proptest!(ProptestConfig::with_cases(CASES), |(
         layout in any_layout(),
         machine in any_machine(),
@@ -110,7 +111,7 @@ fn no_plan_destroys_what_is_kept_or_foreign() {
                 judged.note("reinstalls", mode == InstallMode::Reinstall);
                 judged.note("with a raw image", writes_raw_image(&plan));
                 judged.note("over another layout's", plan.disks.iter().any(is_full));
-                judged.note("beside a foreign disk that is not empty", plan.disks.iter().any(of_others));
+                judged.note("with a foreign disk that is not empty", plan.disks.iter().any(of_others));
                 assert_sound(&plan, &machine);
                 prop_assert_eq!(plan.to_string().matches("point of no return").count(), 1);
                 let after = after(&plan, machine.clone());
@@ -124,17 +125,17 @@ fn no_plan_destroys_what_is_kept_or_foreign() {
     });
     judged.assert_shares(&[
         ("installations", 12),
-        // The share is small, because the remains of another layout rarely match what this layout preserves.
+        // The percentage is low, because the remains of another layout rarely match what this layout preserves.
         ("reinstalls", 0),
         ("with a raw image", 3),
         ("over another layout's", 10),
-        ("beside a foreign disk that is not empty", 7),
+        ("with a foreign disk that is not empty", 7),
     ]);
 }
 
 #[test]
-fn a_reinstall_over_an_install_keeps_and_a_second_one_too() {
-    let judged = Judged::new("a_reinstall_over_an_install_keeps_and_a_second_one_too");
+fn repeated_reinstalls_preserve_their_data() {
+    let judged = Judged::new("repeated_reinstalls_preserve_their_data");
     proptest!(ProptestConfig::with_cases(CASES), |(layout in any_layout(), machine in any_machine())| {
         judged.case();
         let Ok(first) = make(&layout, &machine, InstallMode::Install) else { return Ok(()) };
@@ -168,8 +169,8 @@ fn a_reinstall_over_an_install_keeps_and_a_second_one_too() {
 /// Disks are removed, replaced by blank ones or swapped, members fail, and markers may be missing. A foreign disk
 /// matches the hints of one of the listed disks.
 #[test]
-fn no_reinstall_of_a_machine_that_has_suffered_destroys_what_is_kept() {
-    let judged = Judged::new("no_reinstall_of_a_machine_that_has_suffered_destroys_what_is_kept");
+fn no_reinstall_of_a_damaged_machine_destroys_preserved_data() {
+    let judged = Judged::new("no_reinstall_of_a_damaged_machine_destroys_preserved_data");
     proptest!(ProptestConfig::with_cases(CASES), |(
         layout in any_layout(),
         pulled in prop::collection::vec(prop::bool::weighted(0.1), NAMES.len()),
@@ -244,9 +245,9 @@ fn no_reinstall_of_a_machine_that_has_suffered_destroys_what_is_kept() {
         judged.note("reinstalls after a disk was pulled", suffered(&pulled));
         judged.note("reinstalls after a disk was replaced", suffered(&replaced));
         judged.note("reinstalls of emptied disks", emptied);
-        judged.note("reinstalls that make a kept disk anew", verdicts(&plan).contains(&DiskVerdict::Make));
+        judged.note("reinstalls that recreate a preserved disk", verdicts(&plan).contains(&DiskVerdict::Make));
         prop_assert!(waiver.is_some() || !machine.filesystems.is_empty());
-        // An unrecorded disk can be distinguished from the recorded one only if both are present.
+        // An unrecorded disk can be distinguished from the recorded disk only if both are present.
         let told = !replaced[1] || !pulled[1];
         let listed = layout.disks.iter().any(|disk| disk.device == "/dev/sda");
         prop_assert!(!swapped || !told || !listed || machine.disks[0].name != "sda");
@@ -259,7 +260,7 @@ fn no_reinstall_of_a_machine_that_has_suffered_destroys_what_is_kept() {
         }
         // Created objects are preserved from now on, even by the next attempt if this one was interrupted at the end.
         let begin = super::arrays_and_groups::operations(&plan, StageName::ReportBegin);
-        let [Operation::Run(SessionOp::TellPointOfNoReturn(TellPointOfNoReturn { disks, .. }))] = begin else { panic!("{begin:?}") };
+        let [Operation::Run(SessionOp::AnnouncePointOfNoReturn(AnnouncePointOfNoReturn { disks, .. }))] = begin else { panic!("{begin:?}") };
         let request = InstallClaim { waiver: Some(MarkerWaiver::Begun), begun_on: disks.clone(), ..request };
         let again = reinstall(&layout, &reinstalled, request).unwrap_or_else(|refusal| panic!("{refusal}"));
         prop_assert!(verdicts(&again).iter().all(|verdict| *verdict != DiskVerdict::Make));
@@ -271,11 +272,11 @@ fn no_reinstall_of_a_machine_that_has_suffered_destroys_what_is_kept() {
         ("reinstalls with a raw image", 1),
         ("reinstalls after a disk was pulled", 1),
         ("reinstalls after a disk was replaced", 4),
-        // The share is small: most disks that were removed, replaced or emptied had content without a copy, so the
-        // plans are refused.
+        // The percentage is low: most disks that were removed, replaced or emptied contained data without a copy, so
+        // the plans are refused.
         ("reinstalls that keep an encrypted group", 0),
         ("reinstalls that keep a disk, with a raw image", 0),
         ("reinstalls of emptied disks", 0),
-        ("reinstalls that make a kept disk anew", 0),
+        ("reinstalls that recreate a preserved disk", 0),
     ]);
 }

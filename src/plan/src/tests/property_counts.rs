@@ -1,5 +1,5 @@
-//! Counts the cases in which a property test has checked something, for example because a plan was accepted. A property
-//! must not pass because there were too few such cases.
+//! Counter of the cases in which a property test has checked its property, for example because a plan was accepted. A
+//! property test must not pass only because it had too few of these cases.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -15,7 +15,7 @@ impl Judged {
         Judged { property, cases: Cell::default(), judged: RefCell::default() }
     }
 
-    /// Counts one case, whatever its result.
+    /// Counts one case, regardless of its result.
     pub(crate) fn case(&self) {
         self.cases.set(self.cases.get() + 1);
     }
@@ -25,12 +25,12 @@ impl Judged {
         *self.judged.borrow_mut().entry(what).or_default() += usize::from(is_judged);
     }
 
-    /// Prints all counts. At least the given percentage of all cases must have been checked for each `what`. The shares
-    /// are about a third of the usual values, because the cases are random; 0 is for events that are too rare for a
-    /// limit.
+    /// Prints all counts, and asserts for each `what` that at least the given percentage of all cases was checked.
+    /// Because the cases are random, the percentages are about a third of the usual values, and 0 for very rare
+    /// events.
     ///
     /// # Panics
-    /// Panics if too few cases were checked, or if a count has no share.
+    /// Panics if too few cases were checked, or if a count has no percentage.
     pub(crate) fn assert_shares(&self, shares: &[(&'static str, usize)]) {
         let (cases, judged) = (self.cases.get(), self.judged.borrow());
         for (what, count) in judged.iter() {

@@ -69,7 +69,7 @@ fn drawn_layout(random: &mut Random) -> Layout {
     layout.disks.push(DiskSpec { device: "/dev/sde".into(), wipeonreinstall: true, partitions: vec![], ..data });
     layout.filesystems.push(filesystem("/tmp2", "/dev/sde", FilesystemFormat::Xfs, "tmp"));
     if random.one_in(4) {
-        // One disk is used as a whole, so that no partition table identifies it.
+        // One disk is used as a whole, so no partition table identifies it.
         layout.disks[2].partitions.clear();
         layout.filesystems[5].device = "/dev/sdc".into();
     }
@@ -83,7 +83,7 @@ fn drawn_machine(random: &mut Random) -> Inventory {
     let mut machine = Inventory::default();
     for (index, name) in ["sda", "sdb", "sdc", "sdd", "sde", "sdf"].iter().enumerate() {
         let mut disk = disk(name, sizes[index]);
-        // The disks have serial numbers: all, none, or some of them, or some share one.
+        // All, none, or some of the disks have serial numbers, or some disks share one.
         disk.serial = match serials {
             0 => format!("S{index}"),
             1 => String::new(),
@@ -144,7 +144,7 @@ fn installed_with_marker(layout: &Layout, random: &mut Random) -> (Vec<Physical>
     (physical, marker)
 }
 
-/// Puts foreign content on the disk, which may look like content of the layout.
+/// Puts foreign content on the disk. The content may look like that of the layout.
 fn foreign_content(disk: &mut inventory::InventoryDisk, random: &mut Random) {
     let mut uuid = || Uuid::from_u128(random.next().into()).to_string();
     let (content, guid) = (uuid(), uuid());
@@ -245,7 +245,7 @@ fn seen(physical: &[Physical], marker: &InstallMarker, random: &mut Random) -> I
     inventory
 }
 
-/// Asserts that a wiped disk is either one that may be wiped, or the subject of a warning.
+/// Asserts that each wiped disk either may be wiped, or is the subject of a warning.
 fn assert_nothing_lost(plan: &Plan, inventory: &Inventory, physical: &[Physical], seed: u64) {
     assert_eq!(plan.disks.len(), inventory.disks.len(), "seed {seed}");
     for ((disk, found), is) in plan.disks.iter().zip(&inventory.disks).zip(physical) {
@@ -262,7 +262,7 @@ fn assert_nothing_lost(plan: &Plan, inventory: &Inventory, physical: &[Physical]
 }
 
 /// Makes and checks the plan for a random inventory. Returns whether the plan was accepted.
-fn judge(seed: u64) -> bool {
+fn check_seed(seed: u64) -> bool {
     let mut random = Random(seed);
     let layout = drawn_layout(&mut random);
     let (mut physical, marker) = installed_with_marker(&layout, &mut random);
@@ -282,9 +282,9 @@ fn judge(seed: u64) -> bool {
     true
 }
 
-/// Calls `judge` with consecutive seeds, `few` times by default. With `DROPHAMMER_FUZZ_SECONDS`, calls it for that
+/// Calls `check_seed` with consecutive seeds, `few` times by default. With `DROPHAMMER_FUZZ_SECONDS`, calls it for that
 /// time, starting at `DROPHAMMER_FUZZ_SEED` (scripts/fuzz). Returns the number of calls.
-pub(super) fn judge_seeds(few: u64, mut judge: impl FnMut(u64)) -> u64 {
+pub(super) fn judge_seeds(few: u64, mut check_seed: impl FnMut(u64)) -> u64 {
     let number = |name: &str| std::env::var(name).ok().map(|text| text.parse::<u64>().unwrap());
     let seconds = number("DROPHAMMER_FUZZ_SECONDS").map(Duration::from_secs);
     let now = || std::time::UNIX_EPOCH.elapsed().unwrap().as_nanos() as u64;
@@ -293,7 +293,7 @@ pub(super) fn judge_seeds(few: u64, mut judge: impl FnMut(u64)) -> u64 {
     let began = Instant::now();
     let mut judged = 0;
     while seconds.map_or(judged < few, |seconds| began.elapsed() < seconds) {
-        judge(seed.wrapping_add(judged));
+        check_seed(seed.wrapping_add(judged));
         judged += 1;
     }
     let a_minute = judged as f64 * 60.0 / began.elapsed().as_secs_f64();
@@ -304,8 +304,8 @@ pub(super) fn judge_seeds(few: u64, mut judge: impl FnMut(u64)) -> u64 {
 #[test]
 fn fuzz_inventories_whose_disks_have_moved() {
     let mut planned = 0;
-    let judged = judge_seeds(FEW, |seed| planned += u64::from(judge(seed)));
+    let judged = judge_seeds(FEW, |seed| planned += u64::from(check_seed(seed)));
     println!("{planned} plans, none wipes silently");
-    // The rules neither refuse all cases nor accept all.
+    // Both accepted and refused plans must occur.
     assert!(judged < 1000 || (planned > judged / 20 && planned < judged * 19 / 20), "{planned} of {judged}");
 }

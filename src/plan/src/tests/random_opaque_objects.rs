@@ -1,6 +1,6 @@
-//! Random machines with objects that cannot be inspected: inactive volumes, closed groups, locked containers, arrays
-//! that cannot be assembled. The test knows their content. No plan wipes an installation or a component of a preserved
-//! object, unless the operator discards the disk.
+//! Random machines with objects that cannot be inspected: inactive volumes, closed groups, locked containers, and
+//! arrays that cannot be assembled. Only the test knows their content. No plan may wipe an installation or a
+//! component of a preserved object, unless the operator discards the disk.
 //!
 //! `scripts/fuzz SECONDS SEED concealed` runs the test for longer.
 
@@ -95,8 +95,9 @@ fn concealing(contained: Contained, random: &mut Random) -> (Inventory, &'static
     (inventory, object)
 }
 
-/// Makes a random plan for such a machine. Returns the content of the object, and whether the plan was accepted.
-fn judge(seed: u64) -> (Contained, bool) {
+/// Makes a random plan for a machine with an opaque object. Returns the content of the object, and whether the plan
+/// was accepted.
+fn check_seed(seed: u64) -> (Contained, bool) {
     use Contained::{Marker, Nothing, OfKept, OfLockedKept, OfUnlisted};
     let mut random = Random(seed);
     let contained = [Marker, OfKept, OfUnlisted, OfLockedKept, Nothing][random.below(5)];
@@ -128,14 +129,14 @@ fn judge(seed: u64) -> (Contained, bool) {
 fn fuzz_machines_with_concealed_contents() {
     let mut tallies: BTreeMap<Contained, (u64, u64)> = BTreeMap::new();
     let judged = judge_seeds(FEW, |seed| {
-        let (contained, is_planned) = judge(seed);
+        let (contained, is_planned) = check_seed(seed);
         let (planned, refused) = tallies.entry(contained).or_default();
         *if is_planned { planned } else { refused } += 1;
     });
     for (contained, (planned, refused)) in &tallies {
         println!("{contained:?}: {planned} planned, {refused} refused");
     }
-    // The rules neither refuse all cases nor accept all.
+    // Both accepted and refused plans must occur.
     let needed = tallies.iter().filter(|(contained, _)| **contained != Contained::Nothing);
     assert!(judged < 1000 || needed.clone().all(|(_, (planned, refused))| *planned > 0 && *refused > 0), "{tallies:?}");
     assert!(judged < 1000 || tallies[&Contained::Nothing].0 > 0, "{tallies:?}");

@@ -27,7 +27,7 @@ fn operations(plan: &Plan, name: StageName) -> Vec<Operation> {
 }
 
 #[test]
-fn an_install_writes_the_image_before_anything_is_mounted() {
+fn install_writes_the_image_before_mounting_anything() {
     assert!(model::layout::validate_layout(&raw()).is_empty());
     let plan = make(&raw(), &machine(), InstallMode::Install).unwrap();
     assert_printed("raw", &plan);
@@ -74,7 +74,7 @@ fn an_install_writes_the_image_before_anything_is_mounted() {
 
 /// The seed is on the third partition of the image, or on a partition that the layout creates on another disk.
 #[test]
-fn a_seed_has_a_partition_where_the_layout_names_one() {
+fn seed_partition_is_used_if_listed_in_the_layout() {
     let seed = |device: &str| FilesystemSpec { path: None, ..filesystem("", device, FilesystemFormat::Vfat, "cidata") };
     let mut own = raw();
     own.filesystems.push(seed("/dev/sda3"));
@@ -109,14 +109,12 @@ fn a_seed_has_a_partition_where_the_layout_names_one() {
     let mut other = own.clone();
     other.filesystems.last_mut().unwrap().label = Some("data".to_owned());
     assert!(
-        model::layout::validate_layout(&other)[0]
-            .message
-            .contains("only mounted partitions of the image can be listed")
+        model::layout::validate_layout(&other)[0].message.contains("List only its partitions that will be mounted")
     );
 }
 
 #[test]
-fn a_reinstall_writes_it_again_and_keeps_the_others() {
+fn reinstall_rewrites_the_image_and_preserves_other_disks() {
     let installed = after(&make(&raw(), &machine(), InstallMode::Install).unwrap(), machine());
     let plan = make(&raw(), &installed, InstallMode::Reinstall).unwrap();
     assert_printed("raw-reinstall", &plan);
@@ -133,7 +131,7 @@ fn a_reinstall_writes_it_again_and_keeps_the_others() {
 }
 
 #[test]
-fn what_the_disks_that_stay_are_known_by_must_not_be_in_the_image() {
+fn image_must_not_contain_identifiers_of_preserved_disks() {
     let mut installed = after(&make(&raw(), &machine(), InstallMode::Install).unwrap(), machine());
     let guid = |byte: u8| Uuid::from_bytes([byte; 16]);
     let signature = |kind: &str, uuid: &str| DeviceSignature {
@@ -187,13 +185,14 @@ fn what_the_disks_that_stay_are_known_by_must_not_be_in_the_image() {
             panic!("{plan}")
         };
         assert_eq!(burn.taken, expected.collect());
-        // An installation may remove members of the object; a reinstall would be refused.
+        // An installation may wipe members of an object that has other members elsewhere. A reinstall would be
+        // refused.
         installed.stacked.push(stacked("dm-1", &["sda2", "sdc1"], "on both"));
     }
 }
 
 #[test]
-fn without_growth_and_other_disks_the_image_is_left_alone() {
+fn image_is_not_adapted_without_growth_and_other_disks() {
     let mut layout = raw();
     layout.disks.truncate(1);
     layout.filesystems.retain(|filesystem| filesystem.device.as_str().starts_with("/dev/sda"));
@@ -209,7 +208,7 @@ fn without_growth_and_other_disks_the_image_is_left_alone() {
 }
 
 #[test]
-fn partitions_are_called_what_the_disk_is_called() {
+fn image_partitions_are_named_after_their_disk() {
     let mut layout = raw();
     layout.disks[0].device = "os".into();
     layout.disks[0].hints = [("name".to_owned(), "/dev/sdc".to_owned())].into();
@@ -225,7 +224,7 @@ fn partitions_are_called_what_the_disk_is_called() {
 }
 
 #[test]
-fn the_disk_for_the_image_must_be_there_and_writable() {
+fn image_disk_must_exist_and_be_writable() {
     let mut machine = machine();
     machine.disks.remove(0);
     for mode in [InstallMode::Install, InstallMode::Reinstall] {
@@ -239,7 +238,7 @@ fn the_disk_for_the_image_must_be_there_and_writable() {
 }
 
 #[test]
-fn the_image_is_reached_by_its_whole_url_and_printed_without_its_secrets() {
+fn image_url_is_complete_but_printed_without_secrets() {
     let secret = model::registry_auth::PullSecret {
         password: model::registry_auth::SecretText::new("hunter2"),
         ..Default::default()

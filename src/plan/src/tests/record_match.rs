@@ -8,7 +8,8 @@ use model::install_marker::RecordedDisk;
 const KNOWN: [&str; 8] = ["---", "s--", "-w-", "--g", "sw-", "s-g", "-wg", "swg"];
 
 /// Results by recorded identifiers (rows) and present identifiers (columns), in the order of `KNOWN`. `=`: accepted.
-/// `?`: refused, because no identifier is known for both. `x`: refused, because they contradict each other.
+/// `?`: refused, because no identifier is known for both. `x`: refused, because the identifiers contradict each
+/// other.
 const SAME_VALUES: [&str; 8] = [
     "? ? ? ? ? ? ? ?",
     "? = ? ? = = ? =",
@@ -98,7 +99,7 @@ fn answer(inventory: &Inventory) -> &'static str {
 
 /// `cargo test --lib every_combination -- --nocapture` prints the table.
 #[test]
-fn every_combination_of_what_was_recorded_and_what_is_found_has_its_answer() {
+fn every_combination_of_recorded_and_found_identifiers_is_decided() {
     for (title, values, expected) in
         [("the values of the recorded disk", 0, SAME_VALUES), ("other values", 1, OTHER_VALUES)]
     {
@@ -112,7 +113,7 @@ fn every_combination_of_what_was_recorded_and_what_is_found_has_its_answer() {
 }
 
 #[test]
-fn a_blank_disk_has_nothing_to_lose_whatever_it_is() {
+fn blank_disk_is_wiped_whatever_its_identifiers_are() {
     for recorded in KNOWN {
         for found in KNOWN.iter().filter(|found| !found.contains('g')) {
             let mut inventory = machine_with(recorded, found, 1);
@@ -125,7 +126,7 @@ fn a_blank_disk_has_nothing_to_lose_whatever_it_is() {
 }
 
 #[test]
-fn data_that_the_operator_gives_up_are_wiped() {
+fn wipes_data_that_the_operator_discards() {
     let inventory = machine_with("swg", "swg", 1);
     let plan =
         reinstall(&layout_with_scratch(), &inventory, InstallClaim { give_up: vec!["s1".to_owned()], ..claim() })
@@ -133,23 +134,23 @@ fn data_that_the_operator_gives_up_are_wiped() {
     assert!(plan.to_string().contains("; its data will be discarded, as requested by the operator\n"), "{plan}");
     let other = InstallClaim { give_up: vec!["s0".to_owned(), String::new()], ..claim() };
     assert!(reinstall(&layout_with_scratch(), &inventory, other.clone()).is_err());
-    // A disk without serial number cannot be discarded, because nothing identifies it.
+    // A disk without a serial number does not have an identifier with which the operator could discard it.
     assert!(reinstall(&layout_with_scratch(), &machine_with("swg", "-wg", 1), other).is_err());
 }
 
 type Case = (&'static str, fn(&mut Inventory), bool);
 
-/// Size, sector size and model are compared too; the slot is not.
+/// Size, sector size and model are also compared; the slot is not.
 #[test]
-fn all_that_is_known_is_compared_as_a_whole() {
+fn compares_size_sector_size_and_model_but_not_slot() {
     let cases: [Case; 10] = [
         ("as recorded", |_| {}, true),
         ("another size", |inventory| inventory.disks[2].size_bytes += 512, false),
-        ("other sectors", |inventory| inventory.disks[2].sector_bytes = 4096, false),
+        ("another sector size", |inventory| inventory.disks[2].sector_bytes = 4096, false),
         ("another model", |inventory| inventory.disks[2].model = "WDC WD80".to_owned(), false),
-        ("a model that is told with more characters", |inventory| inventory.disks[2].model += "-1V21", true),
-        ("a model that is not told", |inventory| inventory.disks[2].model.clear(), true),
-        ("another place", |inventory| inventory.disks[2].by_path = "/dev/disk/by-path/z".to_owned(), true),
+        ("a longer model name", |inventory| inventory.disks[2].model += "-1V21", true),
+        ("no model name", |inventory| inventory.disks[2].model.clear(), true),
+        ("another slot", |inventory| inventory.disks[2].by_path = "/dev/disk/by-path/z".to_owned(), true),
         ("another WWN behind the same serial number", |inventory| inventory.disks[2].wwn = "w9".to_owned(), false),
         (
             "another table",

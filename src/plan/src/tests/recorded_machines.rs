@@ -27,7 +27,7 @@ fn read(name: &str) -> Layout {
     layout_of(&std::fs::read_to_string(path).unwrap())
 }
 
-/// Returns a layout with root on that disk.
+/// Returns a layout with root on the given disk.
 fn plain(device: &str) -> Layout {
     let filesystems = vec![filesystem("/", device, FilesystemFormat::Ext4, "root")];
     Layout { id: "plain".to_owned(), filesystems, disks: vec![whole(device)], ..Layout::default() }
@@ -61,14 +61,14 @@ fn raid_lvm() -> Layout {
 }
 
 #[test]
-fn raid_and_lvm_over_themselves() {
+fn reinstalls_recorded_raid_and_lvm_machine() {
     let plan = make(&raid_lvm(), &recorded("raid-lvm"), InstallMode::Install).unwrap();
     assert_printed("raid-lvm-again", &plan);
     after(&plan, recorded("raid-lvm"));
 }
 
 #[test]
-fn one_disk_of_a_mirror_is_taken_out_of_it() {
+fn removes_one_disk_from_a_mirror() {
     let plan = make(&plain("/dev/sdb"), &recorded("raid-lvm"), InstallMode::Install).unwrap();
     assert_printed("torn-mirror", &plan);
     let refusal = make(&plain("/dev/sdb"), &recorded("raid-lvm"), InstallMode::Reinstall).unwrap_err();
@@ -76,20 +76,20 @@ fn one_disk_of_a_mirror_is_taken_out_of_it() {
 }
 
 #[test]
-fn mirrored_esp_and_root_on_blank_disks() {
+fn plans_mirrored_esp_and_root_on_blank_disks() {
     let plan = make(&read("storage"), &recorded("five-sata"), InstallMode::Install).unwrap();
     assert_printed("storage", &plan);
 }
 
 #[test]
-fn a_device_that_nobody_has_is_refused_with_those_that_are_there() {
+fn refuses_missing_device_and_lists_existing_ones() {
     let refusal = make(&read("lvm"), &recorded("nvme-sata"), InstallMode::Install).unwrap_err();
     assert_printed("lvm-misspelt-refused", &refusal);
 }
 
-/// Root must be recreated, so its group cannot be preserved.
+/// A group that contains the root filesystem cannot be preserved, because root must be recreated.
 #[test]
-fn a_group_with_root_cannot_be_kept() {
+fn refuses_to_preserve_a_group_with_root() {
     let mut layout = raid_lvm();
     layout.disks[0].wipeonreinstall = false;
     let refusal = make(&layout, &recorded("raid-lvm"), InstallMode::Reinstall).unwrap_err();
@@ -97,7 +97,7 @@ fn a_group_with_root_cannot_be_kept() {
 }
 
 #[test]
-fn orphans_are_shown_and_wiped() {
+fn orphaned_members_are_shown_and_wiped() {
     let mut layout = plain("/dev/sda");
     layout.disks.push(whole("/dev/sdb"));
     let plan = make(&layout, &recorded("orphans"), InstallMode::Install).unwrap();
@@ -105,7 +105,7 @@ fn orphans_are_shown_and_wiped() {
 }
 
 #[test]
-fn groups_of_the_same_name_on_foreign_disks_are_none_of_our_business() {
+fn foreign_groups_of_the_same_name_are_ignored() {
     make(&plain("/dev/sdc"), &recorded("twin-groups"), InstallMode::Install).unwrap();
     let mut layout = plain("/dev/sdc");
     layout.disks.push(whole("/dev/sda"));

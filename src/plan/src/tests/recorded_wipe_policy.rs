@@ -1,10 +1,10 @@
-//! Wipe policy: the recorded policy of a disk applies until an operator changes it.
+//! Wipe policies: the recorded policy of a disk applies until the operator changes it.
 
 use super::installation_identity::{claim, forget_marker, install, marked, reinstall};
 use super::*;
 use model::install_marker::{InstallMarker, WipePolicy};
 use model::inventory::FilesystemContents;
-use operations::{Operation, SessionOp, StageName, TellPointOfNoReturn, WriteMarker};
+use operations::{AnnouncePointOfNoReturn, Operation, SessionOp, StageName, WriteMarker};
 
 /// Returns an installed machine with a marker of the current version.
 fn installed_now() -> Inventory {
@@ -36,7 +36,7 @@ fn edited() -> Layout {
 }
 
 #[test]
-fn the_marker_says_what_each_disk_was_promised() {
+fn marker_records_the_wipe_policy_of_each_disk() {
     let inventory = installed_now();
     let marker = inventory.filesystems[0].marker.as_ref().unwrap();
     let promises: Vec<Option<WipePolicy>> = marker.disks.iter().map(|disk| disk.promise).collect();
@@ -50,7 +50,7 @@ fn the_marker_says_what_each_disk_was_promised() {
 }
 
 #[test]
-fn a_disk_that_was_promised_to_be_kept_is_not_wiped() {
+fn refuses_to_wipe_disk_recorded_as_preserved() {
     let digests = (model::layout::compute_digest(&layout()), model::layout::compute_digest(&edited()));
     let expected = format!(
         "disks[1].wipeonreinstall: /dev/sdb would be wiped according to the layout data ({}), but must be kept according to the layout data ({}), with which the machine was installed; correct the layout, or, to accept the change, order the reinstall again with --change-promise",
@@ -69,7 +69,7 @@ fn a_disk_that_was_promised_to_be_kept_is_not_wiped() {
 }
 
 #[test]
-fn an_operator_changes_a_promise_by_saying_so() {
+fn change_promise_permits_another_wipe_policy() {
     let claim = InstallClaim { change_promise: true, ..claim() };
     let plan = reinstall(&edited(), &installed_now(), claim).unwrap();
     assert_eq!(plan.disks[1].verdict, DiskVerdict::Wipe);
@@ -83,7 +83,7 @@ fn an_operator_changes_a_promise_by_saying_so() {
 }
 
 #[test]
-fn the_promise_is_not_changed_to_kept_by_an_edit_either() {
+fn refuses_change_of_recorded_policy_from_wiped_to_kept() {
     let (mut inventory, mut wiped) = (installed_now(), layout());
     inventory.filesystems[0].marker.as_mut().unwrap().disks[1].promise = Some(WipePolicy::Wiped);
     let reasons = reasons(reinstall(&wiped, &inventory, claim()));
@@ -93,7 +93,7 @@ fn the_promise_is_not_changed_to_kept_by_an_edit_either() {
 }
 
 #[test]
-fn another_layout_with_the_same_promises_is_said() {
+fn warns_about_another_layout_with_the_same_policies() {
     let mut other = layout();
     other.filesystems[0].mountoptions.push("noatime".to_owned());
     let plan = reinstall(&other, &installed_now(), claim()).unwrap();
@@ -102,7 +102,7 @@ fn another_layout_with_the_same_promises_is_said() {
 }
 
 #[test]
-fn a_marker_of_before_promises_were_recorded_promises_nothing() {
+fn marker_without_recorded_policies_permits_the_wipe() {
     let plan = reinstall(&edited(), &marked(), claim()).unwrap();
     assert_eq!(plan.disks[1].verdict, DiskVerdict::Wipe);
     let old =
@@ -111,9 +111,9 @@ fn a_marker_of_before_promises_were_recorded_promises_nothing() {
     assert_eq!((old.disks[0].promise, old.layout_digest.as_deref()), (None, None));
 }
 
-/// A disk that the layout did not have when the machine was installed.
+/// No policy is recorded for a disk that was added to the layout after the installation.
 #[test]
-fn a_disk_that_was_not_listed_then_is_not_wiped() {
+fn refuses_to_wipe_nonblank_disk_added_after_installation() {
     let mut more = layout();
     more.disks.push(DiskSpec {
         device: "/dev/sdc".into(),
@@ -141,13 +141,13 @@ fn a_disk_that_was_not_listed_then_is_not_wiped() {
 }
 
 #[test]
-fn the_recorded_kept_disk_that_reads_blank_is_refused() {
+fn refuses_recorded_preserved_disk_that_reads_as_blank() {
     let blanked = |serial: &str| {
         let mut inventory = installed_now();
         super::installation_identity::empty(&mut inventory.disks[1], serial);
         inventory
     };
-    let expected = "disks[1].device: /dev/sdb is the disk with serial B0 (8.39 GB), which was recorded when the machine was installed; this disk must be kept, but reads as blank. Check whether the disk was erased or its controller is failing; if the data on the disk are lost, order the reinstall again with --give-up B0";
+    let expected = "disks[1].device: /dev/sdb is the disk with serial B0 (8.39 GB), which was recorded when the machine was installed; this disk must be preserved, but reads as blank. Check whether the disk was erased or its controller is failing; if the data on the disk is lost, order the reinstall again with --give-up B0";
     assert_eq!(reasons(reinstall(&layout(), &blanked("B0"), claim())), [expected]);
     let given = InstallClaim { give_up: vec!["B0".to_owned()], ..claim() };
     let plan = reinstall(&layout(), &blanked("B0"), given).unwrap();
@@ -157,7 +157,7 @@ fn the_recorded_kept_disk_that_reads_blank_is_refused() {
     let inventory = blanked("Z9");
     let plan = reinstall(&layout(), &inventory, claim()).unwrap();
     assert_eq!(plan.disks[1].verdict, DiskVerdict::Make);
-    let [Operation::Run(SessionOp::TellPointOfNoReturn(TellPointOfNoReturn { disks, .. }))] =
+    let [Operation::Run(SessionOp::AnnouncePointOfNoReturn(AnnouncePointOfNoReturn { disks, .. }))] =
         super::arrays_and_groups::operations(&plan, StageName::ReportBegin)
     else {
         panic!("{plan}")

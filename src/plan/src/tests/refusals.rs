@@ -6,7 +6,7 @@ use super::*;
 type Case = (&'static str, fn(&mut Inventory), &'static str);
 
 #[test]
-fn a_kept_disk_that_differs_is_refused_with_both_sides() {
+fn refuses_preserved_disk_that_differs_and_reports_both() {
     fn srv(inventory: &mut Inventory) -> &mut inventory::DiskPartition {
         &mut inventory.disks[1].table.as_mut().unwrap().partitions[0]
     }
@@ -14,42 +14,42 @@ fn a_kept_disk_that_differs_is_refused_with_both_sides() {
         (
             "unreadable",
             |inventory| inventory.disks[1].unreadable = Some("Input/output error".to_owned()),
-            "disks[1].device: /dev/sdb must be kept, but its content cannot be read: Input/output error",
+            "disks[1].device: /dev/sdb must be preserved, but its content cannot be read: Input/output error",
         ),
         (
             "nothing that is known, but not blank",
             |inventory| inventory.disks[1].table = None,
-            "disks[1].partitions: /dev/sdb must be kept with 1 partitions, but lacks a GPT: found data of no known kind",
+            "disks[1].partitions: /dev/sdb must be preserved, but lacks a GPT with the partitions to preserve (1): found data of no known kind",
         ),
         (
             "other table",
             |inventory| inventory.disks[1].table.as_mut().unwrap().kind = "dos".to_owned(),
-            "disks[1].partitions: /dev/sdb must be kept with 1 partitions, but lacks a GPT: found DOS 1 partition · ext4 \"srv\"",
+            "disks[1].partitions: /dev/sdb must be preserved, but lacks a GPT with the partitions to preserve (1): found DOS 1 partition · ext4 \"srv\"",
         ),
         (
             "no such partition",
             |inventory| srv(inventory).number = 4,
-            "disks[1].partitions[0]: /dev/sdb1 must be kept, but /dev/sdb lacks partition 1",
+            "disks[1].partitions[0]: /dev/sdb1 must be preserved, but /dev/sdb lacks partition 1",
         ),
         (
             "other type",
             |inventory| srv(inventory).kind = PartitionType::LinuxLvm.guid().to_string(),
-            "disks[1].partitions[0]: /dev/sdb1 must be kept as type 8300 (0fc63daf-8483-4772-8e79-3d69d8477de4), but has type e6d6d379-f507-44c2-a23c-238f2a3df928",
+            "disks[1].partitions[0]: /dev/sdb1 must be preserved with type 8300 (0fc63daf-8483-4772-8e79-3d69d8477de4), but has type e6d6d379-f507-44c2-a23c-238f2a3df928",
         ),
         (
             "other filesystem",
             |inventory| srv(inventory).signatures[0].kind = "xfs".to_owned(),
-            "filesystems[0]: /dev/sdb1 must be kept with ext4 \"srv\", but the device contains xfs \"srv\"",
+            "filesystems[0]: /dev/sdb1 must be preserved, and must contain ext4 \"srv\", but the device contains xfs \"srv\"",
         ),
         (
             "other label",
             |inventory| srv(inventory).signatures[0].label = "backup".to_owned(),
-            "filesystems[0]: /dev/sdb1 must be kept with ext4 \"srv\", but the device contains ext4 \"backup\"",
+            "filesystems[0]: /dev/sdb1 must be preserved, and must contain ext4 \"srv\", but the device contains ext4 \"backup\"",
         ),
         (
             "no filesystem",
             |inventory| srv(inventory).signatures.clear(),
-            "filesystems[0]: /dev/sdb1 must be kept with ext4 \"srv\", but the device contains 8.39 GB of unrecognized data",
+            "filesystems[0]: /dev/sdb1 must be preserved, and must contain ext4 \"srv\", but the device contains 8.39 GB of unrecognized data",
         ),
         (
             "two signatures",
@@ -57,7 +57,7 @@ fn a_kept_disk_that_differs_is_refused_with_both_sides() {
                 let second = DeviceSignature { kind: "linux_raid_member".to_owned(), ..DeviceSignature::default() };
                 srv(inventory).signatures.push(second);
             },
-            "filesystems[0]: /dev/sdb1 must be kept with ext4 \"srv\", but the device has several signatures: ext4 \"srv\" and RAID member",
+            "filesystems[0]: /dev/sdb1 must be preserved, and must contain ext4 \"srv\", but the device has several signatures: ext4 \"srv\" and RAID member",
         ),
         (
             "disk gone",
@@ -76,15 +76,18 @@ fn a_kept_disk_that_differs_is_refused_with_both_sides() {
 }
 
 #[test]
-fn a_kept_partition_must_have_its_size() {
+fn preserved_partition_must_have_its_size() {
     let mut layout = layout();
     layout.disks[1].partitions[0].size = 4000.into();
     let reasons = reasons(make(&layout, &installed(), InstallMode::Reinstall));
-    assert_eq!(reasons, ["disks[1].partitions[0]: /dev/sdb1 must be kept with 4000 MiB, but has 7998 MiB"]);
+    assert_eq!(
+        reasons,
+        ["disks[1].partitions[0]: /dev/sdb1 must be preserved with a size of 4000 MiB, but its size is 7998 MiB"]
+    );
 }
 
 #[test]
-fn what_cannot_be_made_is_refused_all_at_once() {
+fn reports_all_reasons_against_creation() {
     let mut inventory = machine();
     inventory.disks[0].size_bytes = 5000 * MIB;
     inventory.disks[1].uses = vec![DeviceUse::Holder("md127".into()), DeviceUse::Mounted("/data".to_owned())];
@@ -102,18 +105,18 @@ fn what_cannot_be_made_is_refused_all_at_once() {
 }
 
 #[test]
-fn one_disk_under_two_names_is_refused() {
+fn refuses_one_disk_under_two_names() {
     let mut inventory = machine();
     inventory.disks[0].by_path = "/dev/disk/by-path/pci-0000:00:1f.2-ata-1".to_owned();
     let mut layout = layout();
     layout.disks[1].device = inventory.disks[0].by_path.as_str().into();
     layout.filesystems[0].device = layout.disks[1].device.partition_path(1);
     let reasons = reasons(make(&layout, &inventory, InstallMode::Install));
-    assert!(reasons[0].ends_with("is /dev/sda, which the layout already lists"), "{reasons:?}");
+    assert!(reasons[0].ends_with("refers to /dev/sda, which the layout already lists"), "{reasons:?}");
 }
 
 #[test]
-fn a_layout_that_wipes_nothing_cannot_be_reinstalled() {
+fn refuses_to_reinstall_layout_that_wipes_nothing() {
     let mut layout = layout();
     layout.disks[0].wipeonreinstall = false;
     let reasons = reasons(make(&layout, &installed(), InstallMode::Reinstall));
@@ -121,7 +124,7 @@ fn a_layout_that_wipes_nothing_cannot_be_reinstalled() {
 }
 
 #[test]
-fn a_by_path_device_is_written_under_its_kernel_name() {
+fn by_path_device_is_printed_with_its_kernel_name() {
     let mut inventory = machine();
     inventory.disks[1].by_path = "/dev/disk/by-path/pci-0000:00:1f.2-ata-2".to_owned();
     let mut layout = layout();

@@ -1,4 +1,5 @@
-//! Objects that an interrupted attempt left are recreated only if its record proves that the attempt created them.
+//! Objects that an interrupted attempt left are recreated only if the record of the attempt proves that it created
+//! them.
 
 use super::blank_and_failed_disks::replace;
 use super::installation_identity::{claim, empty, marked, reinstall};
@@ -22,7 +23,7 @@ fn filling() -> (Plan, Inventory) {
 type Case = (&'static str, fn(&mut InstallClaim, &mut Inventory));
 
 #[test]
-fn unrecognized_data_are_made_again_only_on_the_device_that_was_empty() {
+fn unrecognized_data_are_overwritten_only_on_the_recorded_device() {
     let (first, left) = filling();
     let again = |change: fn(&mut InstallClaim, &mut Inventory)| {
         let (mut claim, mut left) = (next(&first), left.clone());
@@ -31,7 +32,7 @@ fn unrecognized_data_are_made_again_only_on_the_device_that_was_empty() {
     };
     assert!(again(|_, _| {}).unwrap().to_string().contains("the filesystem, which will be recreated"));
     let cases: [Case; 4] = [
-        ("older record, which does not tell", |claim, _| claim.begun_on[1].making[0].was_empty = false),
+        ("older record without this information", |claim, _| claim.begun_on[1].making[0].was_empty = false),
         ("copy of the partition on another disk", |_, left| left.disks[1].serial = "clone".to_owned()),
         ("disk of another size", |_, left| left.disks[1].size_bytes += MIB),
         ("in use", |_, left| {
@@ -81,7 +82,7 @@ fn remaking() -> (Plan, Inventory) {
 }
 
 #[test]
-fn a_disk_is_remade_only_if_all_that_is_on_it_was_made_by_the_attempt() {
+fn recreates_disk_only_if_the_attempt_created_its_content() {
     let (first, half) = remaking();
     assert_eq!(verdicts(&reinstall(&layout(), &half, next(&first)).unwrap())[1], DiskVerdict::Make);
     fn part(half: &mut Inventory) -> &mut inventory::DiskPartition {
@@ -96,11 +97,11 @@ fn a_disk_is_remade_only_if_all_that_is_on_it_was_made_by_the_attempt() {
         }];
     };
     let cases: [Case; 4] = [
-        ("filesystem of somebody else", |_, half| {
+        ("foreign filesystem", |_, half| {
             let uuid = "restored".to_owned();
             part(half).signatures = vec![DeviceSignature { kind: "xfs".into(), uuid, ..DeviceSignature::default() }];
         }),
-        ("partition of somebody else", |_, half| {
+        ("foreign partition", |_, half| {
             let more = inventory::DiskPartition { number: 9, guid: Some(Uuid::from_u128(9)), ..part(half).clone() };
             half.disks[1].table.as_mut().unwrap().partitions.push(more);
         }),
@@ -109,7 +110,7 @@ fn a_disk_is_remade_only_if_all_that_is_on_it_was_made_by_the_attempt() {
             claim.begun_on[1].guid_before = Some(guid.to_string());
             half.disks[1].table.as_mut().unwrap().guid = Some(guid);
         }),
-        ("older record, which does not tell", |claim, _| claim.begun_on[1].making[0].contents.clear()),
+        ("older record without this information", |claim, _| claim.begun_on[1].making[0].contents.clear()),
     ];
     for (name, change) in cases {
         let (mut claim, mut half) = (next(&first), half.clone());
@@ -123,9 +124,9 @@ fn a_disk_is_remade_only_if_all_that_is_on_it_was_made_by_the_attempt() {
     assert!(reinstall(&layout(), &other, next(&first)).is_err());
 }
 
-/// sdc is preserved too, and its filesystem is missing. Recreating sdb does not solve that problem.
+/// sdc is also preserved, and its filesystem is missing. Recreating sdb does not solve that problem.
 #[test]
-fn a_problem_of_another_disk_does_not_remake_the_disk() {
+fn problem_on_another_disk_does_not_recreate_the_disk() {
     let mut layout = layout();
     layout.disks.push(DiskSpec {
         partitions: vec![partition(1, "opt", 0, PartitionType::Linux)],
@@ -153,9 +154,9 @@ fn a_problem_of_another_disk_does_not_remake_the_disk() {
 }
 
 /// Every attempt is interrupted after each operation, and also during the creation of each filesystem. The third
-/// attempt succeeds, whatever the first two attempts left.
+/// attempt must succeed, regardless of the state that the first two attempts left.
 #[test]
-fn replaced_disks_converge_after_two_cuts_anywhere() {
+fn replaced_disks_converge_after_two_interrupted_attempts() {
     let mut machine = arrays_and_groups::installed();
     for (disk, serial) in machine.disks.iter_mut().zip(["A", "B", "C", "D", "E"]) {
         disk.serial = serial.to_owned();
@@ -182,10 +183,11 @@ fn replaced_disks_converge_after_two_cuts_anywhere() {
     }
 }
 
-/// Returns the machine after an interruption behind each operation, and during the creation of each filesystem.
+/// Returns the machine as it is after each possible interruption: after each operation, and during the creation of
+/// each filesystem.
 fn all_cuts(plan: &Plan, before: &Inventory) -> Vec<Inventory> {
     let operations: Vec<&Operation> = plan.stages.iter().flat_map(|stage| &stage.operations).collect();
-    let begin = operations.iter().position(|is| matches!(is, Operation::Run(SessionOp::TellPointOfNoReturn(_))));
+    let begin = operations.iter().position(|is| matches!(is, Operation::Run(SessionOp::AnnouncePointOfNoReturn(_))));
     let mut found = Vec::new();
     for done in begin.unwrap()..=operations.len() {
         let mut left = cut(plan, before.clone(), done);

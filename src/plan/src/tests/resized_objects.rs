@@ -14,20 +14,23 @@ fn reinstall_after(change: impl Fn(&mut Inventory)) -> Result<Plan, Box<PlanRefu
 }
 
 #[test]
-fn an_extended_volume_is_preserved_and_its_size_reported() {
+fn extended_volume_is_preserved_and_its_size_reported() {
     let with_mib = |mib: u64| reinstall_after(move |inventory| inventory.groups[0].volumes[0].size_bytes = mib * MIB);
     let is_about_size = |warning: &&String| warning.contains("/dev/data/db has");
     let plan = with_mib(102_400).unwrap();
     assert_eq!(plan.warnings.iter().filter(is_about_size).count(), 0, "{:?}", plan.warnings);
     for mib in [102_404, 204_800] {
         let plan = with_mib(mib).unwrap();
-        let expected = format!("/dev/data/db has {mib} MiB instead of 102400 MiB, and is preserved with this size");
+        let expected = format!("/dev/data/db is {mib} MiB instead of 102400 MiB, and is preserved with this size");
         assert!(plan.warnings.contains(&expected), "{:?}", plan.warnings);
         assert_eq!(verdicts(&plan)[1..], [DiskVerdict::Keep; 2]);
     }
     let refused = reasons(with_mib(102_396));
     assert_eq!(refused.len(), 1, "{refused:?}");
-    assert!(refused[0].ends_with("must be kept as linear 102400 MiB, but is linear 102396 MiB"), "{refused:?}");
+    assert!(
+        refused[0].ends_with("must be preserved, and must be linear 102400 MiB, but is linear 102396 MiB"),
+        "{refused:?}"
+    );
     let other_type = reinstall_after(|inventory| {
         inventory.groups[0].volumes[0].size_bytes *= 2;
         inventory.groups[0].volumes[0].kind = "thin".to_owned();
@@ -36,17 +39,17 @@ fn an_extended_volume_is_preserved_and_its_size_reported() {
 }
 
 #[test]
-fn an_extended_group_is_refused_with_the_remedy() {
+fn refuses_extended_group_with_the_remedy() {
     let inventory = recorded_inventory("resized/vgextended.json");
     let refused = reasons(make(&grown_layout(), &inventory, InstallMode::Reinstall));
     let remedy = "; the group was extended: add /dev/sdd to the devices of the group in the layout, on disks without wipeonreinstall, or remove /dev/sdd from the group with pvmove and vgreduce in the installed system";
     assert_eq!(
         refused,
         [format!(
-            "volumegroups[0]: vg:data must be kept on /dev/sdc, but there is vg:data on /dev/sdc, /dev/sdd (volumes: db){remedy}"
+            "volumegroups[0]: vg:data must be preserved on /dev/sdc, but there is vg:data on /dev/sdc, /dev/sdd (volumes: db){remedy}"
         )]
     );
-    // A group with another name or a missing volume was not extended.
+    // A changed name or a missing physical volume is not an extension of the group.
     let mut renamed = inventory.clone();
     renamed.groups[0].name = "other".to_owned();
     let mut incomplete = inventory;
@@ -64,7 +67,7 @@ fn an_extended_group_is_refused_with_the_remedy() {
 }
 
 #[test]
-fn an_enlarged_virtual_disk_is_not_reported_as_another_disk() {
+fn enlarged_virtual_disk_is_not_reported_as_another_disk() {
     let said = |index: usize, change: fn(&mut inventory::InventoryDisk)| {
         let plan = reinstall_after(|inventory| change(&mut inventory.disks[index])).unwrap();
         let warnings = plan.warnings.into_iter().filter(|warning| warning.contains("when the machine was installed"));

@@ -32,7 +32,7 @@ fn with_btrfs() -> (Layout, Inventory) {
 }
 
 #[test]
-fn what_spans_wiped_and_other_disks_is_refused() {
+fn refuses_object_that_spans_wiped_and_other_disks() {
     let spanning: [(&str, &str, &[&str], &str); 4] = [
         (
             "btrfs",
@@ -50,7 +50,8 @@ fn what_spans_wiped_and_other_disks_is_refused() {
         ),
     ];
     for (kind, label, devices, expected) in spanning {
-        // The preserved device would also be mounted together with an unlisted one.
+        // With three devices, one is unlisted. Mounting the preserved one would write to it, which is a second
+        // problem.
         let count = if devices.len() == 3 { 2 } else { 1 };
         let (layout, mut inventory) = with_btrfs();
         devices.iter().for_each(|device| put(&mut inventory, device, signature(kind, label)));
@@ -61,13 +62,16 @@ fn what_spans_wiped_and_other_disks_is_refused() {
 }
 
 #[test]
-fn what_spans_no_wiped_disk_or_nothing_else_stays_as_it_was() {
+fn accepts_objects_that_span_no_other_disks() {
     let found = signature;
     let accepted: [(&str, &[(&str, DeviceSignature)]); 5] = [
-        ("wiped alone", &[("/dev/sda2", found("btrfs", "old")), ("/dev/sda3", found("btrfs", "old"))]),
+        ("both members on a wiped disk", &[("/dev/sda2", found("btrfs", "old")), ("/dev/sda3", found("btrfs", "old"))]),
         ("one member", &[("/dev/sda3", found("zfs_member", "tank"))]),
-        ("another kind", &[("/dev/sda3", found("zfs_member", "tank")), ("/dev/sdc", found("btrfs", "tank"))]),
-        ("copies of what spans nothing", &[("/dev/sda3", found("ext4", "a")), ("/dev/sdc", found("ext4", "a"))]),
+        ("another type", &[("/dev/sda3", found("zfs_member", "tank")), ("/dev/sdc", found("btrfs", "tank"))]),
+        (
+            "copies of a filesystem on a single device",
+            &[("/dev/sda3", found("ext4", "a")), ("/dev/sdc", found("ext4", "a"))],
+        ),
         (
             "no UUID tells",
             &[
@@ -84,7 +88,7 @@ fn what_spans_no_wiped_disk_or_nothing_else_stays_as_it_was() {
 }
 
 #[test]
-fn an_install_says_what_it_takes_a_member_out_of() {
+fn install_reports_objects_that_lose_a_member() {
     let (layout, mut inventory) = with_btrfs();
     ["/dev/sda3", "/dev/sdc"].iter().for_each(|device| put(&mut inventory, device, signature("zfs_member", "tank")));
     let plan = make(&layout, &inventory, InstallMode::Install).unwrap();
@@ -100,7 +104,7 @@ fn an_install_says_what_it_takes_a_member_out_of() {
 
 /// The members are the preserved disk sdf, and a volume on an array of preserved disks.
 #[test]
-fn members_may_be_volumes() {
+fn logical_volumes_count_as_spanning_members() {
     let mut inventory = arrays_and_groups::installed();
     let volume = inventory.stacked.iter_mut().find(|stacked| stacked.device == "/dev/mapper/vg00-srv").unwrap();
     volume.signatures = vec![signature("btrfs", "srv")];
@@ -118,7 +122,7 @@ fn members_may_be_volumes() {
 
 /// sysfs writes `cciss!c0d0p2` for `/dev/cciss/c0d0p2`: both names refer to the same partition.
 #[test]
-fn a_mapping_over_a_disk_with_a_directory_of_its_own_is_seen() {
+fn detects_mapping_over_a_disk_in_a_subdirectory() {
     let mut layout = layout();
     layout.disks[0].device = "/dev/cciss/c0d0".into();
     for filesystem in &mut layout.filesystems {

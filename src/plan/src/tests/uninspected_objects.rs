@@ -1,4 +1,4 @@
-//! First installations over objects whose content was not inspected: they may contain the marker of an installation.
+//! First installations on disks with uninspected objects, which may contain the marker of an installation.
 
 use super::installation_identity::{claim, install, marked};
 use super::*;
@@ -35,7 +35,7 @@ pub(super) fn put(inventory: &mut Inventory, disk: usize, part: usize, kind: &st
     table.partitions[part].signatures = vec![DeviceSignature { kind, usage, ..DeviceSignature::default() }];
 }
 
-/// Adds a group on these devices, with one inactive volume of that type.
+/// Adds a group on these devices, with one inactive volume of the given type.
 pub(super) fn group(inventory: &mut Inventory, devices: &[&str], kind: &str, closed: Option<&str>) {
     let physical =
         |device: &&str| LvmPhysicalVolume { device: Some(DevicePath::from(*device)), ..LvmPhysicalVolume::default() };
@@ -97,7 +97,7 @@ const ON_SDA: [(&str, Change, &str); 17] = [
 ];
 
 #[test]
-fn an_installation_over_what_was_not_seen_is_refused_by_name() {
+fn refuses_installation_over_uninspected_objects_by_name() {
     install(&layout(), &explored(), another()).unwrap();
     for (name, change, words) in ON_SDA {
         let mut inventory = explored();
@@ -124,16 +124,16 @@ fn an_installation_over_what_was_not_seen_is_refused_by_name() {
         for other in [vec!["B0".to_owned()], vec![String::new()]] {
             install(&layout(), &inventory, InstallClaim { give_up: other, ..another() }).unwrap_err();
         }
-        // The interrupted attempt was allowed, and has left the object.
-        let begun = InstallClaim { begun_on: super::installation_identity::marker(&inventory).disks, ..another() };
-        install(&layout(), &inventory, begun).unwrap_or_else(|refusal| panic!("{name}: {refusal}"));
-        // An offline plan belongs to no allocation. It lists the object nevertheless.
+        // After an interrupted attempt, the object is accepted, because the attempt may have left it unfinished.
+        let started = InstallClaim { begun_on: super::installation_identity::marker(&inventory).disks, ..another() };
+        install(&layout(), &inventory, started).unwrap_or_else(|refusal| panic!("{name}: {refusal}"));
+        // An offline plan also lists the object, although it does not belong to an allocation.
         assert_eq!(make(&layout(), &inventory, InstallMode::Install).unwrap().opaque.len(), 1, "{name}");
     }
 }
 
 #[test]
-fn what_was_not_seen_on_other_disks_is_not_touched_and_listed() {
+fn uninspected_objects_on_other_disks_are_listed_and_untouched() {
     for (name, change) in [
         ("group", (|it| group(it, &["/dev/sdc"], "thin", None)) as Change),
         ("array", |it| array(it, "/dev/sdc")),
@@ -151,7 +151,7 @@ fn what_was_not_seen_on_other_disks_is_not_touched_and_listed() {
 }
 
 #[test]
-fn each_wiped_disk_of_an_object_must_be_given_up() {
+fn each_wiped_disk_of_an_object_must_be_discarded() {
     let mut inventory = explored();
     group(&mut inventory, &["/dev/sda2", "/dev/sdb1", "/dev/sdc"], "raid5", None);
     let given =
@@ -171,7 +171,7 @@ fn each_wiped_disk_of_an_object_must_be_given_up() {
 }
 
 #[test]
-fn what_was_seen_is_no_reason() {
+fn inspected_objects_do_not_prevent_installation() {
     let mut inventory = explored();
     put(&mut inventory, 0, 1, "crypto_LUKS", "crypto");
     let (name, device) = ("dm-0".into(), "/dev/mapper/open".into());
@@ -193,9 +193,10 @@ fn what_was_seen_is_no_reason() {
     install(&layout(), &inventory, another()).unwrap_err();
 }
 
-/// The inventory was registered before anything was assembled.
+/// The inventory was registered before the agent tried to open any object, so the plan contains a warning instead of
+/// being refused.
 #[test]
-fn what_nobody_has_tried_is_said_on_a_desk_and_not_refused() {
+fn offline_plan_warns_about_uninspected_objects() {
     for (name, change, words) in [
         ("linear", (|it| group(it, &["/dev/sda2"], "linear", None)) as Change, "vg00/root (linear) on /dev/sda2"),
         (
@@ -219,10 +220,10 @@ fn what_nobody_has_tried_is_said_on_a_desk_and_not_refused() {
     install(&layout(), &inventory, another()).unwrap_err();
 }
 
-/// If a marker was found, the message is about that marker: the operator can adopt the machine, and no data are
-/// discarded.
+/// If a marker was found, the refusal is about this marker: the operator can adopt the machine, so that no data is
+/// lost.
 #[test]
-fn a_marker_that_was_found_is_named_first() {
+fn refusal_names_a_found_marker_first() {
     let mut inventory = marked();
     inventory.explored = true;
     group(&mut inventory, &["/dev/sda3"], "snapshot", None);

@@ -1,4 +1,4 @@
-//! Members of unknown arrays or groups: refused only if a reinstall could split such an array or group.
+//! Members of unknown arrays or groups are refused only if a reinstall could split such an array or group.
 
 use super::installation_identity::{claim, reinstall};
 use super::*;
@@ -13,8 +13,8 @@ fn with(devices: &[&str], mut inventory: Inventory) -> Inventory {
 }
 
 #[test]
-fn a_reinstall_is_refused_while_a_disk_of_the_layout_has_a_part_of_something_unknown() {
-    // sda is wiped, sdb preserved, sdc not ours.
+fn refuses_reinstall_with_unknown_group_members_on_listed_disks() {
+    // sda is wiped, sdb is preserved, and sdc is unlisted.
     for (devices, named) in [
         (&["/dev/sda2"][..], "/dev/sda2"),
         (&["/dev/sdb1"], "/dev/sdb1"),
@@ -29,17 +29,17 @@ fn a_reinstall_is_refused_while_a_disk_of_the_layout_has_a_part_of_something_unk
 }
 
 #[test]
-fn what_an_attempt_that_has_begun_left_half_made_is_its_own() {
-    let begun = |device| {
+fn continued_attempt_accepts_incomplete_group_on_wiped_disk() {
+    let started = |device| {
         let claim = InstallClaim { waiver: Some(MarkerWaiver::Begun), ..claim() };
         reinstall(&layout(), &with(&[device], installed()), claim)
     };
-    begun("/dev/sda2").unwrap();
-    assert!(reasons(begun("/dev/sdb1"))[0].contains("the array or volume group of /dev/sdb1 is unknown"));
+    started("/dev/sda2").unwrap();
+    assert!(reasons(started("/dev/sdb1"))[0].contains("the array or volume group of /dev/sdb1 is unknown"));
 }
 
 #[test]
-fn on_an_array_of_its_disks_too() {
+fn refuses_unknown_group_on_an_array_of_listed_disks() {
     let inventory = with(&["/dev/md125"], arrays_and_groups::installed());
     let reasons = reasons(make(&arrays_and_groups::layout(), &inventory, InstallMode::Reinstall));
     assert!(
@@ -49,14 +49,14 @@ fn on_an_array_of_its_disks_too() {
 }
 
 #[test]
-fn what_is_unknown_on_other_disks_is_nobodys_business() {
+fn unknown_groups_on_other_disks_are_ignored() {
     let plan = make(&layout(), &with(&["/dev/sdc", "/dev/sdc1"], installed()), InstallMode::Reinstall).unwrap();
     let without = make(&layout(), &installed(), InstallMode::Reinstall).unwrap();
     assert_eq!(Plan { opaque: Vec::new(), ..plan }, without);
 }
 
 #[test]
-fn an_installation_wipes_it() {
+fn installation_wipes_unknown_groups() {
     let inventory = with(&["/dev/sda2", "/dev/sdb1", "/dev/sdc"], installed());
     let plan = make(&layout(), &inventory, InstallMode::Install).unwrap();
     assert_eq!(plan.opaque.len(), 1, "{plan}");

@@ -1,5 +1,5 @@
-//! Machines without records in a control plane: data that are neither identified nor discarded by the operator are not
-//! erased.
+//! Machines without records in a control plane: a disk with data is erased only if it is identified, or if the operator
+//! discards its data.
 
 use super::installation_identity::{claim, empty, install, marked, reinstall};
 use super::*;
@@ -53,16 +53,16 @@ fn with_hint(hint: &str, value: &str) -> Layout {
 }
 
 #[test]
-fn a_data_disk_that_has_moved_up_is_not_erased() {
+fn data_disk_under_another_name_is_not_erased() {
     let said = reasons(install(&one_disk(), &moved_up(), forgotten())).join("\n");
     assert!(
         said.starts_with("disks[0].device: /dev/sda would be wiped and is not blank: it contains xfs \"customers\""),
         "{said}"
     );
     assert!(said.contains("add the hint `serial: B0`") && said.contains("`give_up: [\"B0\"]`"), "{said}");
-    // A control plane with records of the machine has assigned an allocation that was never installed.
+    // If the control plane has its records and assigns a new allocation, the wipe is accepted.
     assert!(install(&one_disk(), &moved_up(), InstallClaim { order: None, ..claim() }).is_ok());
-    // Unrecognized data is protected too.
+    // Unrecognized data is also protected.
     let mut raw = moved_up();
     raw.disks[0].signatures.clear();
     let said = reasons(install(&one_disk(), &raw, forgotten())).join("\n");
@@ -70,7 +70,7 @@ fn a_data_disk_that_has_moved_up_is_not_erased() {
 }
 
 #[test]
-fn what_is_blank_identified_or_given_up_is_erased() {
+fn erases_only_blank_identified_or_discarded_disks() {
     let mut inventory = moved_up();
     inventory.disks[0].wwn = "0x5000c500a1b2c3d7".to_owned();
     inventory.disks[0].by_path = "/dev/disk/by-path/pci-1".to_owned();
@@ -115,7 +115,7 @@ fn what_is_blank_identified_or_given_up_is_erased() {
 
 /// The machine has a new allocation, and its disks have the marker of an earlier one.
 #[test]
-fn what_the_marker_of_this_machine_records_is_known() {
+fn disks_recorded_in_the_marker_are_recognized() {
     let next = |inventory: &Inventory| {
         install(&layout(), inventory, InstallClaim { allocation: "a-2".to_owned(), ..forgotten() })
     };
@@ -128,7 +128,7 @@ fn what_the_marker_of_this_machine_records_is_known() {
     replaced.disks[1].signatures = vec![xfs("customers")];
     let said = reasons(next(&replaced)).join("\n");
     assert!(said.starts_with("disks[1].device: /dev/sdb would be wiped and is not blank"), "{said}");
-    // There is no record if the disk with the marker is absent.
+    // If the disk with the marker is absent, the other disk is not recorded.
     let mut gone = inventory;
     empty(&mut gone.disks[0], "N1");
     gone.filesystems.clear();
@@ -137,7 +137,7 @@ fn what_the_marker_of_this_machine_records_is_known() {
 }
 
 #[test]
-fn an_installation_that_has_begun_goes_on_with_its_disks() {
+fn started_installation_continues_on_its_recorded_disks() {
     let inventory = marked();
     let mut cut_off = inventory.clone();
     cut_off.filesystems = vec![FilesystemContents::default()];
@@ -149,9 +149,9 @@ fn an_installation_that_has_begun_goes_on_with_its_disks() {
     assert_eq!(said.len(), 1, "{said:?}");
 }
 
-/// An order without marker states that the disk with the marker was replaced, but does not identify the other disks.
+/// `--without-marker` confirms that the disk with the marker was replaced, but does not identify the other disks.
 #[test]
-fn a_reinstall_without_any_record_erases_no_disk_by_its_name() {
+fn reinstall_without_record_erases_no_disk_by_name() {
     let mut inventory = marked();
     inventory.filesystems.clear();
     let order = InstallClaim { waiver: Some(MarkerWaiver::Operator), order: Some("1".to_owned()), ..forgotten() };

@@ -18,7 +18,7 @@ fn hinted(hint: &str, text: &str) -> Layout {
 }
 
 #[test]
-fn disks_that_cannot_be_used_are_refused_and_named() {
+fn refuses_unusable_disks_by_name() {
     type Change = fn(&mut inventory::InventoryDisk);
     let cases: [(Change, &str); 3] = [
         (|disk| disk.sector_bytes = 520, "/dev/sdb cannot be used: the disk has sectors of 520 bytes; format it"),
@@ -42,7 +42,7 @@ fn disks_that_cannot_be_used_are_refused_and_named() {
 }
 
 #[test]
-fn a_disk_of_a_cluster_is_wiped_only_if_its_serial_number_or_wwn_selects_it() {
+fn cluster_disk_is_wiped_only_by_unique_hint() {
     let signature = |kind: &str| DeviceSignature { kind: kind.to_owned(), ..DeviceSignature::default() };
     let partitioned = |kind: &str, signatures| inventory::DiskTable {
         kind: "gpt".to_owned(),
@@ -84,7 +84,7 @@ fn a_disk_of_a_cluster_is_wiped_only_if_its_serial_number_or_wwn_selects_it() {
 
 /// The shared disks of a cluster usually have a volume group between disk and filesystem.
 #[test]
-fn a_cluster_that_uses_logical_volumes_protects_the_disks_below_them() {
+fn disks_below_clustered_logical_volumes_are_protected() {
     let group = |closed: Option<&str>| inventory::LvmVolumeGroup {
         name: "data".to_owned(),
         physical: vec![inventory::LvmPhysicalVolume { device: Some("/dev/sdb".into()), ..Default::default() }],

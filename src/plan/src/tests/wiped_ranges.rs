@@ -1,5 +1,5 @@
-//! Ranges that a wipe zeroes: compared, at each boundary, with a second computation, and with the ranges that the plan
-//! preserves and announces.
+//! Ranges that a wipe zeroes. At each boundary, they are compared with a second computation, and with the ranges that
+//! the plan preserves and announces.
 
 use super::properties::assert_sound;
 use super::*;
@@ -45,7 +45,7 @@ impl Areas {
     }
 }
 
-/// Returns a size near a significant one: zero, both ends, the offsets of label copies, the maximum of the kernel.
+/// Returns a size near a significant value: zero, both ends, the offsets of label copies, or the maximum of the kernel.
 fn any_size(sector: u64) -> impl Strategy<Value = u64> {
     let near = prop::sample::select(vec![0, 8 * MIB, GIB, GIB + 4096, 10 * GIB, 100 * GIB, 1000 * GIB, 1 << 62]);
     let by = prop_oneof![-2i64..=2, -20i64..=20, -5000i64..=5000];
@@ -72,7 +72,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(600))]
 
     #[test]
-    fn exactly_the_signature_areas_are_zeroed_in_whole_sectors_of_the_disk(
+    fn zeroes_exactly_the_signature_areas_in_whole_sectors(
         disk in any_disk(),
         sizes in prop::collection::vec(prop_oneof![Just(0u64), 1u64..2000, 9_000u64..12_000], 0..3),
     ) {
@@ -93,9 +93,9 @@ proptest! {
         }
     }
 
-    /// The disks are large enough for all label copies, and a preserved partition has the same offsets as a wiped one.
+    /// The disks are large enough for all label copies. A preserved partition has the same offsets as a wiped one.
     #[test]
-    fn a_wipe_writes_what_is_announced_of_its_own_disk_and_the_others_are_locked(
+    fn wipe_writes_only_announced_ranges_and_locks_other_disks(
         gib in prop::collection::vec(prop_oneof![20u64..40, 90u64..120, 990u64..1100], 3),
         sector_bytes in prop_oneof![Just(512u32), Just(4096u32)],
     ) {
@@ -127,9 +127,10 @@ proptest! {
     }
 }
 
-/// A power cut during the wipe has erased the table and the signature of the physical volume, but not all label copies.
+/// A power failure during the wipe has erased the table and the signature of the physical volume, but not all label
+/// copies.
 #[test]
-fn the_attempt_after_an_interrupted_wipe_zeroes_the_remaining_copies() {
+fn attempt_after_interrupted_wipe_zeroes_the_remaining_copies() {
     let physical = || vec![DeviceSignature { kind: "LVM2_member".into(), ..DeviceSignature::default() }];
     let sizes = [partition(1, "a", 20_000, PartitionType::Linux), partition(2, "b", 0, PartitionType::Linux)];
     let blank = disk("sda", 1200 * 1024);

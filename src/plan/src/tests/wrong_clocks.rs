@@ -1,5 +1,5 @@
-//! Markers with wrong times: the clock of a machine without a battery starts in the past, and a previous user of a disk
-//! may have written any time. No decision to destroy data depends on the time in a marker.
+//! Markers with wrong times: the clock of a machine without a battery starts in the past, and a previous user of a
+//! disk may have written any time. The time in a marker must not affect any decision to destroy data.
 
 use super::installation_identity::{claim, install, marked, reinstall};
 use super::*;
@@ -36,7 +36,7 @@ fn installed_twice(times: [&str; 2], is_proven: bool) -> Inventory {
 }
 
 #[test]
-fn a_reinstall_goes_by_the_installation_that_replaced_the_other_one() {
+fn reinstall_follows_the_marker_that_supersedes_the_other() {
     for old in TIMES {
         for new in TIMES {
             let plan = reinstall(&layout(), &installed_twice([old, new], true), claim());
@@ -48,9 +48,9 @@ fn a_reinstall_goes_by_the_installation_that_replaced_the_other_one() {
     }
 }
 
-/// There is nothing to compare with a single marker, or with a marker of another machine or allocation.
+/// With a single marker, or with a marker of another machine or allocation, no times are compared.
 #[test]
-fn the_time_of_a_marker_changes_no_verdict() {
+fn marker_time_does_not_change_any_verdict() {
     type Change = fn(&mut InstallMarker);
     let changes: [(&str, Change); 3] = [
         ("ours", |_| {}),

@@ -1,4 +1,4 @@
-//! Samples prove nothing: a preserved or unlisted device that appears blank is read completely first.
+//! A preserved or unlisted device that appears blank is read completely first, because samples prove nothing.
 
 use super::installation_identity::{claim, forget_marker, marked, reinstall};
 use super::*;
@@ -19,7 +19,7 @@ fn proof(plan: &Plan) -> Option<String> {
 }
 
 #[test]
-fn a_kept_partition_is_read_completely_before_a_filesystem_is_made_on_it() {
+fn preserved_partition_is_read_completely_before_mkfs() {
     let plan = reinstall(&layout(), &emptied(), claim()).unwrap();
     let proof = proof(&plan).unwrap_or_else(|| panic!("{plan}"));
     assert!(proof.contains("sdb1") && proof.contains("zero"), "{plan}");
@@ -29,20 +29,20 @@ fn a_kept_partition_is_read_completely_before_a_filesystem_is_made_on_it() {
 }
 
 #[test]
-fn what_the_operator_gives_up_is_not_read() {
+fn discarded_disk_is_not_read() {
     let given = InstallClaim { give_up: vec!["B0".to_owned()], ..claim() };
     assert_eq!(proof(&reinstall(&layout(), &emptied(), given).unwrap()), None);
 }
 
 #[test]
-fn what_is_kept_with_its_content_or_wiped_is_not_read() {
+fn preserved_or_wiped_content_is_not_read() {
     assert_eq!(proof(&reinstall(&layout(), &marked(), claim()).unwrap()), None);
     assert_eq!(proof(&make(&layout(), &machine(), InstallMode::Install).unwrap()), None);
 }
 
 /// A whole disk is not read if the record proves that it is not the disk of the installation.
 #[test]
-fn a_whole_disk_is_read_unless_it_is_proven_to_be_a_new_one() {
+fn whole_disk_is_read_unless_proven_to_be_new() {
     let replaced = |serial: &str, forgotten: bool| {
         let (mut inventory, mut claim) = (marked(), claim());
         let blank = inventory::InventoryDisk { serial: serial.to_owned(), blank: true, ..disk("sdb", 8_000) };
@@ -56,13 +56,13 @@ fn a_whole_disk_is_read_unless_it_is_proven_to_be_a_new_one() {
     assert_eq!(replaced("NEW", false), None);
     // No property distinguishes the disk from the disk of the installation.
     assert!(replaced("", false).is_some_and(|proof| proof.contains("sdb")));
-    // There is no record.
+    // Without a record, it is unknown whether the disk was replaced.
     assert!(replaced("NEW", true).is_some_and(|proof| proof.contains("sdb")));
 }
 
 /// The disk has a table that an interrupted run wrote. Its partitions, and the space between them, are read.
 #[test]
-fn of_a_disk_with_a_table_all_but_the_table_is_read() {
+fn reads_disk_with_a_table_except_the_table() {
     let mut layout = arrays_and_groups::layout();
     let part = |number| partition(number, "", if number == 1 { 4000 } else { 0 }, PartitionType::LinuxRaid);
     for index in 2..5 {

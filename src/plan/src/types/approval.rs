@@ -24,7 +24,8 @@ pub struct ApprovalSummary {
     pub mode: InstallMode,
     pub things: Vec<ApprovedObject>,
     /// Arrays, groups and similar objects that lose members and also have members on disks that are not wiped.
-    pub torn: Vec<String>,
+    #[serde(rename = "torn")]
+    pub dismantled: Vec<String>,
     pub version: u32,
 }
 
@@ -38,7 +39,8 @@ pub struct ApprovedObject {
     pub on: Vec<String>,
 }
 
-/// Fate of an array, group, volume or filesystem.
+/// Effect of the plan on an array, group, volume or filesystem: it is created, preserved, or added to a preserved
+/// object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ObjectFate {
@@ -88,7 +90,7 @@ impl Ord for ApprovedDisk {
 impl ApprovalSummary {
     /// Returns `sha256:HEX` of the canonical JSON.
     pub fn digest(&self) -> String {
-        // Serialization of texts and numbers cannot fail.
+        // Serialization cannot fail, because strings and numbers can always be represented as JSON.
         let canonical = serde_json::to_vec(self).unwrap_or_default();
         format!("sha256:{:x}", Sha256::digest(canonical))
     }

@@ -1,4 +1,4 @@
-//! Kubernetes volumes: the verdict on each volume, and the operations for it.
+//! Kubernetes volumes, and whether each of them is created, preserved, added to a preserved object, or not prepared.
 
 use model::device_name::{DevicePath, KernelName};
 use serde::Serialize;
@@ -23,7 +23,7 @@ pub struct PersistentVolume {
     pub size_bytes: Option<u64>,
 }
 
-/// Fate of a Kubernetes volume.
+/// Decision whether a Kubernetes volume is created, preserved, added to a preserved object, or not prepared.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum PersistentVerdict {

@@ -26,7 +26,7 @@ impl PlanRefusal {
         self.problems.first().and_then(|problem| problem.code).unwrap_or(ErrorCode::Plan)
     }
 
-    /// Returns the refusal with each problem located by line and column in the file that the layout was read from.
+    /// Returns the refusal after `locate` has added line and column in the layout's file to each problem.
     pub fn located(mut self, locate: impl Fn(Diagnostic) -> Diagnostic) -> PlanRefusal {
         self.problems = self.problems.into_iter().map(locate).collect();
         self

@@ -34,12 +34,12 @@ pub struct InstallClaim {
     pub order: Option<String>,
     /// Fencing token of the reinstall order or first installation; `None` if the control plane does not issue tokens.
     pub fencing: Option<FencingToken>,
-    /// Whether the operator placed or confirmed the reinstall order after the last restore of the control plane's
+    /// True if the operator placed or confirmed the reinstall order after the last restore of the control plane's
     /// database.
     pub confirmed: bool,
-    /// Whether the operator permits replacing an installation that is newer than the reinstall order.
+    /// True if the operator permits replacing an installation that is newer than the reinstall order.
     pub replace_newer: bool,
-    /// Whether a successful installation of this allocation was reported to the control plane.
+    /// True if a successful installation of this allocation was reported to the control plane.
     pub succeeded: bool,
     /// Ids that the machine had before it was renamed.
     pub former_machines: Vec<String>,
@@ -51,7 +51,7 @@ pub struct InstallClaim {
     pub begun_on: Vec<RecordedDisk>,
     /// Record of the last attempt that passed the point of no return; `None` if there is no such attempt.
     pub attempt: Option<AttemptRecord>,
-    /// Whether the operator permits replacing the recorded wipe policy with the layout's wipe policy.
+    /// True if the operator permits replacing the recorded wipe policy with the layout's wipe policy.
     pub change_promise: bool,
     /// Disks whose data the operator discards, by serial number, WWN or `by-path` link.
     pub give_up: Vec<String>,
@@ -85,7 +85,7 @@ pub enum MarkerWaiver {
     Begun,
     /// The plan is made offline, from an inventory without the content of filesystems. This reason is never used with a
     /// control plane.
-    Unseen,
+    OfflinePlan,
 }
 
 /// Machine and image, as shown in the title of the plan and used in the image stages.

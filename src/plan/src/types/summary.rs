@@ -11,7 +11,7 @@ pub struct DiskContent {
     pub table: Option<DiskTable>,
     /// Signatures on the whole disk.
     pub signatures: Vec<DeviceSignature>,
-    /// Whether all samples from the whole disk are zero. A disk that is not blank may contain data even if nothing is
+    /// True if all samples from the whole disk are zero. A disk that is not blank may contain data even if nothing is
     /// recognized on it.
     pub blank: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -35,7 +35,7 @@ impl DiskContent {
 pub struct TornObject {
     /// Name of the object, such as `md127`, `vg:vg00`, `zfs_member "tank"`.
     pub name: String,
-    /// Description of the whole object.
+    /// Description of the object with all of its members.
     pub whole: String,
     /// Members that are wiped.
     pub wiped: Vec<KernelName>,
@@ -50,7 +50,7 @@ pub struct PlanSummary {
     /// Disks that the layout preserves, and that are recreated because they are blank.
     pub made: Vec<KernelName>,
     pub kept: Vec<KernelName>,
-    /// Disks that are renewed except for the partitions that the layout preserves.
+    /// Disks that are wiped except for the partitions that the layout preserves.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub partly_kept: Vec<KernelName>,
     pub untouched: Vec<KernelName>,

@@ -1,21 +1,21 @@
 use super::*;
 
-/// Interpreter for the iPXE commands in the scripts. The execution of an image ends a script.
+/// Interpreter for the iPXE commands in the scripts. Execution ends when an image is booted.
 struct Interpreter<'a> {
-    /// Executed commands, without `echo`.
+    /// Executed commands, except `echo`.
     executed: Vec<String>,
     messages: Vec<String>,
     downloads: u32,
     settings: &'a [(&'a str, &'a str)],
-    /// Returns whether the command succeeds.
+    /// Function that returns whether the command succeeds.
     succeeds: &'a mut dyn FnMut(&str) -> bool,
 }
 
-/// Maximum number of executed lines, far above the number of any script that ends.
+/// Maximum number of executed lines. It is far larger than the number of lines that any terminating script executes.
 const LINES: usize = 1000;
 
 impl Interpreter<'_> {
-    /// Executes the script, and returns the command that ends it.
+    /// Executes the script, and returns the command with which it ends.
     fn execute(&mut self, script: &str) -> String {
         let lines: Vec<&str> = script.lines().collect();
         assert_eq!(lines[0], "#!ipxe");
@@ -32,8 +32,8 @@ impl Interpreter<'_> {
         panic!("the script is not bounded: {script}")
     }
 
-    /// Executes the commands of a line. Returns the label at which the script continues. The error is the command that
-    /// ends the script.
+    /// Executes the commands of a line. Returns the label at which the script continues. The error is the command with
+    /// which the script ends.
     fn execute_line(&mut self, line: &str) -> Result<Option<String>, String> {
         let mut ok = true;
         for (number, alternative) in format!("{line} ").split("|| ").enumerate() {
@@ -88,7 +88,7 @@ impl Interpreter<'_> {
     }
 }
 
-/// Executes a script. Returns the command that ends it, the other commands, and the messages.
+/// Executes a script. Returns the command with which it ends, the other commands, and the printed messages.
 fn execute(
     script: &str,
     settings: &[(&str, &str)],
@@ -118,7 +118,7 @@ fn boot() -> RamdiskBoot<'static> {
 }
 
 #[test]
-fn the_ramdisk_script() {
+fn ramdisk_script_contains_kernel_arguments_and_files() {
     let consoles = ["tty0".to_owned(), "ttyS0,115200n8".to_owned()];
     let boot = RamdiskBoot { consoles: &consoles, ..boot() };
     let without_time = |boot: &RamdiskBoot| {
@@ -135,13 +135,13 @@ fn the_ramdisk_script() {
     let stopped = without_time(&RamdiskBoot { stop: true, ..boot });
     assert_eq!(stopped, script.replace(" console=tty0", " drophammer.stop=1 console=tty0"));
     let more = without_time(&RamdiskBoot { initrd: "initrd-luks", ..boot });
-    assert_eq!(more, script.replace("boot/initrd ", "boot/initrd-luks "), "the kernel asks for it by the same name");
+    assert_eq!(more, script.replace("boot/initrd ", "boot/initrd-luks "), "the kernel uses the same name");
     let described = without_time(&RamdiskBoot { network: Some("e30"), ..boot });
     assert_eq!(described, script.replace(" panic", " drophammer.network=e30 panic"));
 }
 
 #[test]
-fn the_start_script_continues_on_the_nic_that_has_loaded_it() {
+fn start_script_continues_on_its_boot_nic() {
     let script = start_script("http://10.0.2.2:8080");
     let chain = "chain --replace http://10.0.2.2:8080/boot.ipxe?uuid=${uuid}&mac=${netX/mac}";
     for (settings, before) in [(BOOTED, &[][..]), (&BOOTED[..1], &["dhcp netX"][..]), (&[], &["dhcp", "dhcp netX"])] {
@@ -154,7 +154,7 @@ fn the_start_script_continues_on_the_nic_that_has_loaded_it() {
 }
 
 #[test]
-fn a_lost_download_is_repeated_a_bounded_number_of_times() {
+fn failed_downloads_are_repeated_a_limited_number_of_times() {
     let url = "http://10.0.2.2:8080";
     let failures = [("chain", start_script(url)), ("kernel", ramdisk_script(&boot(), false))];
     let failures = failures.into_iter().chain(["initrd", "boot"].map(|name| (name, ramdisk_script(&boot(), false))));
@@ -184,7 +184,7 @@ fn a_lost_download_is_repeated_a_bounded_number_of_times() {
 }
 
 #[test]
-fn a_machine_whose_disk_must_not_be_booted_does_not_return_to_its_firmware() {
+fn machine_with_forbidden_disk_boot_never_exits_ipxe() {
     for name in ["kernel", "initrd", "boot"] {
         let mut succeeds = |command: &str| command.split(' ').next() != Some(name);
         let (end, executed, messages) = execute(&ramdisk_script(&boot(), true), BOOTED, &mut succeeds);
@@ -205,7 +205,7 @@ fn a_machine_whose_disk_must_not_be_booted_does_not_return_to_its_firmware() {
 }
 
 #[test]
-fn an_installed_machine_boots_its_disk_or_says_that_it_cannot() {
+fn installed_machine_boots_its_disk_or_prints_failure() {
     let script = local_disk_script("m");
     let (end, executed, _) = execute(&script, BOOTED, &mut |_| true);
     assert_eq!((end.as_str(), executed.len()), ("exit 1", 0), "UEFI continues with its next entry");

@@ -1,4 +1,4 @@
-//! Injection of the planned faults into a running pair of servers.
+//! Injection of the planned faults into the running servers and their database.
 
 use super::fault_plan::{FaultKind, PlannedFault};
 use super::history::HistoryRecorder;
@@ -11,14 +11,14 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Time for which a killed server is down before it is started again.
-const DOWN: Duration = Duration::from_millis(500);
+/// Time for which a killed server stays down.
+const DOWNTIME: Duration = Duration::from_millis(500);
 /// Pause between the recovery of both servers and the next fault.
-const PAUSE: Duration = Duration::from_millis(300);
+const FAULT_INTERVAL: Duration = Duration::from_millis(300);
 /// Time within which both servers must be ready after a fault.
 const RECOVERY_TIMEOUT: Duration = Duration::from_secs(90);
 
-/// Servers and database of a run.
+/// Servers, database and load balancer of a run.
 pub struct FaultTarget {
     pub servers: [ServerProcess; 2],
     pub postgres: PostgresProcess,
@@ -29,14 +29,15 @@ pub struct FaultTarget {
 #[derive(Debug, Clone)]
 pub struct InjectedFault {
     pub fault: PlannedFault,
-    /// Time from which machines can be served again, in seconds since the start of the run: the time of the fault or, if it
-    /// affects both servers, the time of its end.
+    /// Time at which the takeover starts, in seconds since the start of the run: the beginning of the fault or, if the
+    /// fault affects both servers, the end of the fault.
     pub began: f64,
-    /// Clients that were connected to the server, or to any server if the fault affects both.
+    /// Addresses of the clients that were connected to the affected server, or to both servers if the fault affects
+    /// both.
     pub clients: Vec<IpAddr>,
     /// Time from the end of the fault until both servers were ready again, in seconds.
     pub recovery: f64,
-    /// Measured shift of the clock in seconds; 0 for other faults.
+    /// Measured shift of the server's clock in seconds; 0 if the fault is not a wrong clock.
     pub clock_shift: i64,
 }
 
@@ -59,17 +60,17 @@ impl FaultTarget {
         let recovery = self.wait_until_ready().await.map_err(|error| {
             Error::new(Phase::Control, format!("after the fault `{}`: {error}", fault.kind.describe()))
         })?;
-        tokio::time::sleep(PAUSE).await;
+        tokio::time::sleep(FAULT_INTERVAL).await;
         Ok(InjectedFault { fault, began, clients, recovery, clock_shift })
     }
 
-    /// Runs the fault from its begin to its end. Returns the measured shift of the clock.
+    /// Starts the fault, waits, and ends it. Returns the measured shift of the clock.
     async fn run_fault(&self, fault: PlannedFault) -> Result<i64> {
         let (server, pause) = (&self.servers[fault.server], tokio::time::sleep(fault.duration));
         match fault.kind {
             FaultKind::ServerKilled => {
                 server.kill();
-                tokio::time::sleep(DOWN).await;
+                tokio::time::sleep(DOWNTIME).await;
                 server.start().await?;
             }
             FaultKind::ServerPaused => {
@@ -106,10 +107,10 @@ impl FaultTarget {
         Ok(0)
     }
 
-    /// Waits until both servers pass the check of the load balancer. Returns the time in seconds.
+    /// Waits until both servers pass the check of the load balancer. Returns the elapsed time in seconds.
     async fn wait_until_ready(&self) -> Result<f64> {
         let began = Instant::now();
-        // The state of the balancer may be older than the fault.
+        // The pause comes first, because the load balancer may have made its last check of a server before the fault.
         tokio::time::sleep(Duration::from_millis(700)).await;
         while !self.balancer.are_all_ready() {
             for server in &self.servers {

@@ -1,4 +1,4 @@
-//! Plan of the faults of a run, which the seed determines.
+//! Plan of the faults of a run, determined by a seed.
 
 use serde::Serialize;
 use std::time::Duration;
@@ -41,7 +41,7 @@ impl FaultKind {
         }
     }
 
-    /// Returns whether the fault affects both servers, so that neither can take over.
+    /// Returns whether the fault affects both servers. Neither server can then take over the work of the other.
     pub fn affects_both_servers(self) -> bool {
         matches!(self, FaultKind::PostgresRestarted | FaultKind::PostgresCrashed | FaultKind::PostgresHung)
     }
@@ -58,13 +58,13 @@ pub struct PlannedFault {
     pub clock_shift: i64,
 }
 
-/// Duration of most faults that end by themselves.
-const SHORT: std::ops::Range<f64> = 2.0..3.5;
-/// Shift of a wrong clock.
+/// Range of the durations of most faults, in seconds.
+const FAULT_SECONDS: std::ops::Range<f64> = 2.0..3.5;
+/// Amount by which a wrong clock is shifted, in seconds.
 const CLOCK_SHIFT: i64 = 600;
 
-/// Plans faults. All types of faults are about equally frequent. The first pause of a server lasts for `longest_pause`, the
-/// other pauses are short.
+/// Plans `count` faults. All types of faults are equally frequent. The first pause of a server lasts `longest_pause`;
+/// all other faults are short.
 pub fn plan_faults(count: usize, seed: u64, longest_pause: Duration) -> Vec<PlannedFault> {
     let mut random = fastrand::Rng::with_seed(seed);
     let (mut faults, mut cycle) = (Vec::with_capacity(count), Vec::new());
@@ -75,7 +75,7 @@ pub fn plan_faults(count: usize, seed: u64, longest_pause: Duration) -> Vec<Plan
             random.shuffle(&mut cycle);
         }
         let Some(kind) = cycle.pop() else { break };
-        let seconds = SHORT.start + random.f64() * (SHORT.end - SHORT.start);
+        let seconds = FAULT_SECONDS.start + random.f64() * (FAULT_SECONDS.end - FAULT_SECONDS.start);
         let is_long = kind == FaultKind::ServerPaused && !std::mem::replace(&mut was_paused, true);
         let duration = if is_long { longest_pause } else { Duration::from_secs_f64(seconds) };
         let clock_shift = if random.bool() { CLOCK_SHIFT } else { -CLOCK_SHIFT };
@@ -90,7 +90,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_seed_determines_the_plan_and_all_faults_are_equally_frequent() {
+    fn seed_determines_a_plan_with_equally_frequent_faults() {
         let minute = Duration::from_secs(60);
         let plan = plan_faults(200, 7, minute);
         assert_eq!(plan, plan_faults(200, 7, minute));

@@ -1,4 +1,4 @@
-//! Result of a run with faults: the faults by type with their takeover times, and the violations by invariant.
+//! Result of a run with faults: the faults by type, with their takeover times, and the violations by invariant.
 
 use super::fault_injector::InjectedFault;
 use super::fault_plan::FaultKind;
@@ -10,8 +10,8 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::net::{IpAddr, Ipv4Addr};
 
-/// Number of violations that the text contains.
-const SHOWN: usize = 20;
+/// Maximum number of violations, and of failures, that the text report lists.
+const MAXIMUM_LISTED_VIOLATIONS: usize = 20;
 
 /// Figures of all faults of one type. Times are in seconds.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -26,7 +26,7 @@ pub struct FaultFigures {
     pub longest_recovery: f64,
 }
 
-/// Result of a run.
+/// Result of a run with faults.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct FaultReport {
     pub machines: u32,
@@ -37,11 +37,11 @@ pub struct FaultReport {
     pub seed: u64,
     pub seconds: f64,
     pub faults: Vec<FaultFigures>,
-    /// Measured shifts of clocks, in seconds, with their numbers.
+    /// Measured shifts of clocks in seconds, each with the number of faults with this shift.
     pub clock_shifts: BTreeMap<i64, usize>,
     pub invariants: BTreeMap<HistoryInvariant, usize>,
     pub violations: Vec<InvariantViolation>,
-    /// Failures of machines that were not installed.
+    /// Reasons why machines were not installed.
     pub failures: Vec<String>,
 }
 
@@ -50,7 +50,7 @@ pub fn summarize_faults(faults: &[InjectedFault], calls: &[CallRecord]) -> Vec<F
     let summarize = |kind: FaultKind| {
         let of_kind: Vec<&InjectedFault> = faults.iter().filter(|injected| injected.fault.kind == kind).collect();
         let mut takeovers = Vec::new();
-        // A wrong clock does not interrupt the service.
+        // A wrong clock interrupts no requests, so no takeover is measured.
         for injected in of_kind.iter().filter(|_| kind != FaultKind::ClockWrong) {
             let mut affected: Vec<u32> = injected.clients.iter().filter_map(machine_number).collect();
             affected.sort_unstable();
@@ -82,7 +82,7 @@ fn machine_number(address: &IpAddr) -> Option<u32> {
 }
 
 impl FaultReport {
-    /// Returns the longest takeover in seconds.
+    /// Returns the duration of the longest takeover in seconds.
     pub fn longest_takeover(&self) -> f64 {
         self.faults.iter().map(|figures| figures.longest_takeover).fold(0.0, f64::max)
     }
@@ -91,7 +91,7 @@ impl FaultReport {
     pub fn to_text(&self) -> String {
         let mut text = String::new();
         let count: usize = self.faults.iter().map(|figures| figures.count).sum();
-        // Writing to a string does not fail.
+        // The result is ignored, because writing to a string cannot fail.
         let _ = writeln!(
             text,
             "{} machines, {} installations, {} reinstalls, {count} faults in {:.0} s, {} calls, seed {}\n",
@@ -120,7 +120,7 @@ impl FaultReport {
         for (invariant, count) in &self.invariants {
             let _ = writeln!(text, "{count:>5} {}", invariant.describe_violation());
         }
-        for violation in self.violations.iter().take(SHOWN) {
+        for violation in self.violations.iter().take(MAXIMUM_LISTED_VIOLATIONS) {
             let _ = writeln!(
                 text,
                 "violation: machine {}: {}: {}",
@@ -129,7 +129,7 @@ impl FaultReport {
                 violation.detail
             );
         }
-        for failure in self.failures.iter().take(SHOWN) {
+        for failure in self.failures.iter().take(MAXIMUM_LISTED_VIOLATIONS) {
             let _ = writeln!(text, "failure: {failure}");
         }
         text

@@ -1,5 +1,5 @@
-//! History of a run with faults: what machines and the operator have requested, and which responses they have received,
-//! in the order in which the simulation observed it.
+//! History of a run with faults: the requests of the machines and of the operator, and the responses that they
+//! received, in the order in which the simulation observed them.
 
 use common::sync::lock_mutex;
 use serde::Serialize;
@@ -16,17 +16,17 @@ pub enum HistoryEvent {
     OrderAcknowledged { order: String },
     /// The machine has received an installation with its fencing token.
     InstallationServed { boot: u32, order: String, sequence: u64 },
-    /// The server has permitted that the boot passes the point of no return.
+    /// The server has permitted the boot to pass the point of no return.
     StartPermitted { boot: u32, order: String },
     /// The boot sends its report of success.
     SuccessReported { boot: u32, order: String },
     /// The server has acknowledged the report of success.
     SuccessAcknowledged { boot: u32, order: String },
-    /// The machine has lost power: this boot writes nothing from now on.
+    /// The machine has lost power, so this boot sends no further requests.
     BootEnded { boot: u32 },
     /// The machine waits for its machine file.
     WaitBegan,
-    /// The machine no longer waits.
+    /// The machine has stopped waiting for its machine file.
     WokenUp,
     /// The machine is installed, and boots from its disk.
     Finished,
@@ -44,7 +44,7 @@ pub struct HistoryRecord {
 #[derive(Debug, Clone, PartialEq)]
 pub struct CallRecord {
     pub machine: u32,
-    /// Times in seconds since the start of the run.
+    /// Start of the call, in seconds since the start of the run.
     pub began: f64,
     pub ended: f64,
     pub is_acknowledged: bool,
@@ -53,7 +53,7 @@ pub struct CallRecord {
 /// Recorder that all machines of a run share.
 pub struct HistoryRecorder {
     started: Instant,
-    /// Events of each machine, in their order.
+    /// Observations about each machine, in their order.
     events: Mutex<BTreeMap<u32, Vec<HistoryEvent>>>,
     calls: Mutex<Vec<CallRecord>>,
 }
@@ -72,7 +72,7 @@ impl HistoryRecorder {
         lock_mutex(&self.events).entry(machine).or_default().push(event);
     }
 
-    /// Runs a call, and records when it was sent and whether it was acknowledged.
+    /// Runs a call. Records its start, its end, and whether it was acknowledged.
     pub async fn record_call<T, E>(&self, machine: u32, call: impl Future<Output = Result<T, E>>) -> Result<T, E> {
         let began = self.elapsed();
         let result = call.await;
@@ -81,7 +81,7 @@ impl HistoryRecorder {
         result
     }
 
-    /// Returns whether one of the observations about the machine satisfies the condition.
+    /// Returns whether any observation about the machine satisfies the condition.
     pub fn any(&self, machine: u32, is_wanted: impl Fn(&HistoryEvent) -> bool) -> bool {
         lock_mutex(&self.events).get(&machine).is_some_and(|events| events.iter().any(is_wanted))
     }

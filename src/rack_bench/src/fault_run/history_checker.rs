@@ -1,11 +1,10 @@
-//! Checker of the history of a run: a pure function of the observations and of the records that the database contains
-//! at the end.
+//! Checker of a run's history: a pure function of the observations and the final database contents.
 
 use super::history::{HistoryEvent, HistoryRecord};
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-/// Property that each history must have.
+/// Property that must hold for each history.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum HistoryInvariant {
@@ -33,13 +32,13 @@ impl HistoryInvariant {
         HistoryInvariant::MachineFinished,
     ];
 
-    /// Returns the description of a violation.
+    /// Returns a sentence that describes how the invariant is violated.
     pub fn describe_violation(self) -> &'static str {
         match self {
             HistoryInvariant::OrderKept => "acknowledged orders that were lost",
             HistoryInvariant::ReportKept => "acknowledged reports that were lost",
             HistoryInvariant::StartUnique => "duplicated points of no return",
-            HistoryInvariant::CompletionReported => "orders reported complete that were not",
+            HistoryInvariant::CompletionReported => "orders that were reported as completed, but were not completed",
             HistoryInvariant::InstalledOnce => "installations that were repeated after their completion",
             HistoryInvariant::InstallationOrdered => "installations without an order",
             HistoryInvariant::FencingIncreases => "fencing tokens that do not increase",
@@ -57,11 +56,11 @@ pub struct InvariantViolation {
     pub detail: String,
 }
 
-/// Entry of the database's history of a machine.
+/// Entry in the history of a machine that the database contains.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StoredEntry {
     pub machine: u32,
-    /// `ordered`, `cancelled`, `installed` or `failed`.
+    /// Type of the entry: `ordered`, `cancelled`, `installed` or `failed`.
     pub kind: String,
     /// Id of the order; empty for the first installation.
     pub order: String,
@@ -72,8 +71,10 @@ pub struct StoredEntry {
 pub struct DatabaseRecords {
     /// Entries, the oldest first.
     pub entries: Vec<StoredEntry>,
-    /// Machines and ids of open orders.
+    /// Pairs of the number of a machine and the id of its open order.
     pub open_orders: BTreeSet<(u32, String)>,
+    /// Machines and ids of the open orders that wait for the operator, because their attempts are used up.
+    pub suspended_orders: BTreeSet<(u32, String)>,
     /// Machines whose first installation is complete.
     pub installed: BTreeSet<u32>,
 }
@@ -168,7 +169,7 @@ impl MachineHistory<'_> {
         }
     }
 
-    /// Checks that each recorded completion was reported by the machine, once.
+    /// Checks that each completion in the database was reported by its machine, and was recorded only once.
     fn check_completions(&self, found: &mut Vec<(HistoryInvariant, String)>) {
         let mut completed: BTreeMap<&str, u32> = BTreeMap::new();
         for entry in self.entries.iter().filter(|entry| entry.kind == "installed") {
@@ -190,7 +191,8 @@ impl MachineHistory<'_> {
         }
     }
 
-    /// Checks that at most one boot at a time passes the point of no return, and only for an order that is not complete.
+    /// Checks that at most one boot at a time has permission to pass the point of no return, and only for an order that
+    /// is not complete.
     fn check_starts(&self, found: &mut Vec<(HistoryInvariant, String)>) {
         let (mut ended, mut completed) = (BTreeSet::new(), BTreeSet::new());
         let mut ordered: BTreeSet<&str> = self.entries.iter().map(|entry| entry.order.as_str()).collect();
@@ -233,12 +235,14 @@ impl MachineHistory<'_> {
         }
         if count(&HistoryEvent::Finished) == 0 {
             let last = self.events.last().map(|event| format!("{event:?}")).unwrap_or_default();
-            found.push((HistoryInvariant::MachineFinished, format!("the last observation is: {last}")));
+            let suspended = self.database.suspended_orders.iter().find(|(machine, _)| *machine == self.machine);
+            let suspended = suspended.map(|(_, order)| format!("; order {order} is suspended")).unwrap_or_default();
+            found.push((HistoryInvariant::MachineFinished, format!("the last observation is: {last}{suspended}")));
         }
     }
 }
 
-/// Checks that each installation has its own fencing token, and that the tokens of a machine increase.
+/// Checks that each installation has its own fencing token, and that the tokens of each machine increase.
 fn check_fencing(records: &[HistoryRecord], violations: &mut Vec<InvariantViolation>) {
     let mut owners: HashMap<u64, (u32, &str)> = HashMap::new();
     let mut latest: HashMap<u32, (u64, &str)> = HashMap::new();

@@ -1,5 +1,5 @@
-//! Switch of a simulated network link. While a link is cut, the bytes of its connections are held back, as by a network
-//! that drops all packets; they arrive after the link is repaired.
+//! Switch of a simulated network link. While the link is cut, the bytes of its connections are delayed, as if the
+//! network dropped all packets. They are delivered after the link is restored.
 
 use std::io;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
@@ -23,11 +23,12 @@ impl LinkSwitch {
 
     /// Waits until the link is not cut.
     pub async fn wait_until_up(&self) {
-        // The sender is part of this value, so the channel is not closed.
+        // The wait cannot fail: this value owns the sender, so the channel is not closed.
         let _ = self.0.subscribe().wait_for(|is_up| *is_up).await;
     }
 
-    /// Copies in both directions, over this link, until one direction fails or both have ended.
+    /// Copies the bytes of a connection in both directions over this link, until one direction fails or both have
+    /// ended.
     ///
     /// # Errors
     /// Returns the error of the first direction that fails.
@@ -62,7 +63,7 @@ mod tests {
     use std::time::Duration;
 
     #[tokio::test]
-    async fn a_cut_link_holds_bytes_back_and_delivers_them_after_the_repair() {
+    async fn cut_link_delivers_bytes_after_its_repair() {
         let (mut client, near) = tokio::io::duplex(64);
         let (far, mut server) = tokio::io::duplex(64);
         let link = LinkSwitch::new();

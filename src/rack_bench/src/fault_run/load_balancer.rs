@@ -1,7 +1,7 @@
-//! Load balancer in front of the two servers. It forwards TCP connections from the address of the client, because the
-//! servers bind tokens to addresses, and from a privileged port if the client uses one. Each server is checked at
-//! `/readyz`; the connections of a server that fails the check are closed, so that clients connect again, to the other
-//! server.
+//! Load balancer in front of the two servers. It opens each forwarded connection with the client's source address,
+//! because the servers bind tokens to addresses, and from a privileged port if the client uses one. It checks each
+//! server at `/readyz`. If a server fails the check, its connections are closed, so that the clients connect to the
+//! other server.
 
 use super::link_switch::LinkSwitch;
 use super::tampering;
@@ -17,14 +17,14 @@ use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::sync::watch;
 use tokio::time::timeout;
 
-/// Interval between checks of a server, and the time within which it must respond.
+/// Interval between checks of a server. The server must respond within the same time.
 const CHECK_INTERVAL: Duration = Duration::from_millis(500);
 const CHECK_TIMEOUT: Duration = Duration::from_secs(2);
 /// Time within which a server must accept a connection.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 const PRIVILEGED_PORTS: std::ops::Range<u16> = 512..1024;
 
-/// Addresses of a server: of boot files over plain HTTP, and of the API.
+/// Addresses of a server: one for boot files over plain HTTP, and one for the API.
 #[derive(Debug, Clone, Copy)]
 pub struct BackendAddresses {
     pub boot: SocketAddr,
@@ -37,7 +37,7 @@ pub struct BalancedBackend {
     /// Link between the balancer and the server.
     pub link: LinkSwitch,
     is_ready: AtomicBool,
-    /// Increases when the server fails its check, which closes its connections.
+    /// Number that is increased when the server fails its check, which closes the server's connections.
     generation: watch::Sender<u64>,
     connections: Mutex<HashMap<u64, IpAddr>>,
 }
@@ -47,7 +47,7 @@ pub struct LoadBalancer {
     next: AtomicUsize,
     ids: AtomicU64,
     tampering: Option<tampering::TamperedRequest>,
-    /// Client of the checks.
+    /// HTTP client for the checks.
     client: Client,
 }
 
@@ -80,7 +80,7 @@ impl LoadBalancer {
             tokio::spawn(async move {
                 while let Ok((client, peer)) = listener.accept().await {
                     let balancer = balancer.clone();
-                    // A failed connection is visible to the client.
+                    // An error is ignored, because the client notices that its connection has failed.
                     tokio::spawn(async move { drop(balancer.forward(client, peer, is_api).await) });
                 }
             });

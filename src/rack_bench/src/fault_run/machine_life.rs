@@ -1,5 +1,5 @@
-//! Life of a machine in a run with faults: installation, reinstall, and a last boot from its disk. The machine uses the
-//! agent's client, and records what it sends and receives.
+//! Life of a machine in a run with faults: an installation, a reinstall, and a final boot from the disk. The machine
+//! uses the agent's client, and records its requests and the responses.
 
 use super::history::{HistoryEvent, HistoryRecorder};
 use super::order_desk::OrderDesk;
@@ -15,19 +15,20 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Stages that a machine reports. The image is transferred in the second one.
+/// Stages that a machine reports. In the stage `image.burn`, it reports the progress of a transfer.
 const STAGES: [&str; 4] = ["storage.wipe", "image.burn", "system.files", "system.boot"];
 const EVENT_PAUSE: Duration = Duration::from_millis(500);
-const POLL: Duration = Duration::from_secs(60);
-/// Time that the firmware waits for the boot script, and the interval between its attempts.
+const LONG_POLL_DURATION: Duration = Duration::from_secs(60);
+/// Time limit of the firmware for loading the boot script.
 const SCRIPT_TIMEOUT: Duration = Duration::from_secs(3);
 const SCRIPT_PAUSE: Duration = Duration::from_secs(1);
-/// Interval between boots after an installation that has failed.
+/// Pause between a failed installation and the next boot.
 const RESTART_PAUSE: Duration = Duration::from_secs(2);
-/// Time after which the file of a waiting machine is created.
+/// Time for which a machine without a file waits before its file is created.
 const FILE_DELAY: Duration = Duration::from_secs(1);
-/// One of so many machines waits for its machine file, and another one loses power during its reinstall.
-const SPECIAL_EVERY: u32 = 10;
+/// Size of a group of consecutive machines. In each group, one machine waits for its machine file, and another machine
+/// loses power during its reinstall.
+const SPECIAL_MACHINE_INTERVAL: u32 = 10;
 
 /// Properties that all machines of a run share.
 pub struct FaultRun {
@@ -40,9 +41,9 @@ pub struct FaultRun {
     pub desk: OrderDesk,
 }
 
-/// Returns whether the file of the machine is created only when the machine waits for it.
+/// Returns whether the file of the machine is created only after the machine has started to wait for it.
 pub fn waits_for_file(number: u32) -> bool {
-    number % SPECIAL_EVERY == 3
+    number % SPECIAL_MACHINE_INTERVAL == 3
 }
 
 /// Returns the address of the machine.
@@ -58,13 +59,13 @@ pub struct MachineLife {
     began: Instant,
 }
 
-/// Boot whose client has registered, or which can register.
+/// Boot whose client can register, or has registered.
 struct LivingBoot {
     number: u32,
     client: HttpMachineClient,
 }
 
-/// Installation that a machine was sent, and the secret of its attempt.
+/// Installation that the server has sent to a machine, and the secret of this attempt.
 struct ServedInstallation {
     allocation: Allocation,
     order: String,
@@ -77,12 +78,12 @@ impl MachineLife {
         MachineLife { machine, number, run, boots: 0, began: Instant::now() }
     }
 
-    /// Installs and reinstalls the machine.
+    /// Installs and then reinstalls the machine.
     ///
     /// # Errors
     /// Returns the last failure if the machine is not installed in time.
     pub async fn live(mut self) -> Result<(), String> {
-        let mut last = "the time has passed".to_owned();
+        let mut last = "the time limit for the machine has passed".to_owned();
         let mut is_ordered = false;
         while self.began.elapsed() < self.run.patience {
             match self.step(&mut is_ordered).await {
@@ -101,8 +102,8 @@ impl MachineLife {
         Err(format!("machine {}: {last}", self.number))
     }
 
-    /// Boots once, and carries out what the machine is sent. Returns true after a boot from the disk that follows the
-    /// reinstall.
+    /// Boots once, and follows the instructions of the server. Returns true if the machine has booted from its disk
+    /// after the reinstall.
     async fn step(&mut self, is_ordered: &mut bool) -> Result<bool, String> {
         let boot = self.boot().await?;
         let is_installed = self.is_reported("");
@@ -121,7 +122,7 @@ impl MachineLife {
         Ok(false)
     }
 
-    /// Returns whether the report about this order was acknowledged.
+    /// Returns whether the server has acknowledged the report about this order.
     fn is_reported(&self, of: &str) -> bool {
         self.any_event(|event| matches!(event, HistoryEvent::SuccessAcknowledged { order, .. } if order == of))
     }
@@ -138,7 +139,7 @@ impl MachineLife {
         self.run.history.record(self.number, event);
     }
 
-    /// Loads the boot script as firmware does. Returns `None` if the machine boots from its disk.
+    /// Loads the boot script, as firmware does. Returns `None` if the script boots the disk.
     async fn boot(&mut self) -> Result<Option<LivingBoot>, String> {
         self.boots += 1;
         let url = format!("http://{}/boot.ipxe?uuid={}&mac={}", self.run.boot, self.machine.id, self.machine.mac());
@@ -161,10 +162,11 @@ impl MachineLife {
         Ok(Some(LivingBoot { number: self.boots, client: client.map_err(text)? }))
     }
 
-    /// Carries out the installation that this boot is sent. One of ten machines loses power during its first reinstall.
+    /// Carries out the installation that the server sends to this boot. One of ten machines loses power during its
+    /// first reinstall.
     async fn install(&mut self, boot: LivingBoot) -> Result<(), String> {
         let served = self.start(&boot).await?;
-        let loses_power = self.number % SPECIAL_EVERY == 7
+        let loses_power = self.number % SPECIAL_MACHINE_INTERVAL == 7
             && !served.order.is_empty()
             && !self.any_event(|event| matches!(event, HistoryEvent::BootEnded { .. }));
         if !loses_power {
@@ -173,7 +175,7 @@ impl MachineLife {
         self.record(HistoryEvent::BootEnded { boot: boot.number });
         let Some(next) = self.boot().await? else { return Err("the started order was not served again".to_owned()) };
         let repeated = self.start(&next).await?;
-        // A request of the first boot was delayed in the network.
+        // Simulates a request of the first boot that was delayed in the network.
         if self.announce(&boot, &served).await.is_ok() {
             self.record(HistoryEvent::StartPermitted { boot: boot.number, order: served.order });
         }
@@ -184,7 +186,8 @@ impl MachineLife {
     async fn start(&self, boot: &LivingBoot) -> Result<ServedInstallation, String> {
         let inventory = self.machine.inventory().map_err(|error| error.to_string())?;
         let register = boot.client.register_machine(&inventory);
-        // After a power failure, the registration waits for the end of the previous boot.
+        // After a power failure, the registration must wait until the previous boot counts as ended. This wait is not
+        // a takeover, so the registration is not recorded as a call.
         match self.any_event(|event| matches!(event, HistoryEvent::BootEnded { .. })) {
             true => register.await.map_err(text)?,
             false => self.run.history.record_call(self.number, register).await.map_err(text)?,
@@ -208,7 +211,7 @@ impl MachineLife {
 
     async fn wait(&self, boot: &LivingBoot) -> Result<(), String> {
         if !waits_for_file(self.number) || self.any_event(|event| *event == HistoryEvent::WaitBegan) {
-            while !boot.client.wait_for_allocation(POLL).await.map_err(text)? {}
+            while !boot.client.wait_for_allocation(LONG_POLL_DURATION).await.map_err(text)? {}
             return Ok(());
         }
         self.record(HistoryEvent::WaitBegan);
@@ -217,7 +220,7 @@ impl MachineLife {
             self.run.desk.create_machine_file(self.number)
         };
         let wait = async {
-            while !boot.client.wait_for_allocation(POLL).await.map_err(text)? {}
+            while !boot.client.wait_for_allocation(LONG_POLL_DURATION).await.map_err(text)? {}
             self.record(HistoryEvent::WokenUp);
             Ok(())
         };
@@ -235,7 +238,7 @@ impl MachineLife {
         boot.client.announce_point_of_no_return(&notice).await.map_err(text)
     }
 
-    /// Sends the events of all stages, and reports the success.
+    /// Sends the events of all stages, and then reports the success.
     async fn complete(&self, boot: &LivingBoot, served: &ServedInstallation) -> Result<(), String> {
         let mut timings = Vec::new();
         for stage in STAGES {
@@ -260,7 +263,7 @@ impl MachineLife {
     async fn send_event(&self, boot: &LivingBoot, stage: &str, seconds: Option<f64>) {
         let (event, stage) = (EventName::Installing, Some(stage.to_owned()));
         let event = ProgressEvent { event, message: "simulated".to_owned(), stage, seconds, progress: None };
-        // Events are sent once; their loss is harmless.
+        // An error is ignored: each event is sent only once, and the loss of an event is harmless.
         drop(self.run.history.record_call(self.number, boot.client.send_event(&event)).await);
     }
 

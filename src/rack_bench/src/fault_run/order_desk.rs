@@ -1,5 +1,5 @@
-//! Operator of a run with faults: orders reinstalls over the load balancer, and creates machine files in the directories of
-//! both servers.
+//! Operator in a run with faults. It orders reinstalls through the load balancer, and creates machine files in the
+//! directories of both servers.
 
 use common::error::{Context, Phase, Result};
 use linux::http;
@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 const TIMEOUT: Duration = Duration::from_secs(10);
 /// Interval between attempts of the operator to place an order.
-const PAUSE: Duration = Duration::from_secs(1);
+const ORDER_RETRY_INTERVAL: Duration = Duration::from_secs(1);
 const LAYOUT: &str = "id: bench
 filesystems:
 - {path: /boot/efi, device: /dev/sda1, format: vfat, label: efi}
@@ -31,10 +31,10 @@ pub struct OrderDesk {
 }
 
 impl OrderDesk {
-    /// Creates the operator of the servers with these directories.
+    /// Creates the operator for the servers with these directories.
     ///
     /// # Errors
-    /// Returns an error if the token of the operator cannot be read.
+    /// Returns an error if the operator's token cannot be read.
     pub fn new(api_url: &str, directories: Vec<PathBuf>) -> Result<OrderDesk> {
         let path = directories.first().cloned().unwrap_or_default().join("operator.token");
         let token = fs::read_to_string(&path).context(Phase::Control, || format!("read {}", path.display()))?;
@@ -52,7 +52,7 @@ impl OrderDesk {
             match self.request_order(machine).await {
                 Ok(order) => return Ok(order),
                 Err(error) if began.elapsed() > patience => return Err(format!("order a reinstall: {error}")),
-                Err(_) => tokio::time::sleep(PAUSE).await,
+                Err(_) => tokio::time::sleep(ORDER_RETRY_INTERVAL).await,
             }
         }
     }
@@ -115,7 +115,7 @@ fn write_machine_file(dir: &std::path::Path, number: u32) -> Result<()> {
         "id: {id}\nname: m{number}\nmacs: [\"{mac}\"]\nallocation:\n  id: a{number}\n  hostname: m{number}\n  image: bench\n  \
          filesystemlayout: bench\n"
     );
-    // The server must not read an incomplete file.
+    // The file gets its final name only when it is complete, so that no server reads an incomplete file.
     let (new, path) = (dir.join(format!("m{number}.new")), dir.join(format!("machines/m{number}.yaml")));
     let written = fs::write(&new, text).and_then(|()| fs::rename(&new, &path));
     written.context(Phase::Control, || format!("write {}", path.display()))

@@ -1,20 +1,21 @@
-//! Planted bugs: defects of the network and of the database that the checker of the history must find. Each affects machine
-//! [`VICTIM`], or all machines.
+//! Planted bugs: defects of the network or of the database that the checker must find. Each of them affects either the
+//! machine [`AFFECTED_MACHINE`] or all machines.
 
 use super::history_checker::HistoryInvariant;
 use super::machine_life::machine_address;
 use super::tampering::TamperedRequest;
 use clap::ValueEnum;
 
-/// Machine that planted bugs affect: one that loses power during its reinstall, so that a delayed request of its first boot
-/// arrives after its second boot has passed the point of no return.
-const VICTIM: u32 = 7;
+/// Number of the machine that some planted bugs affect. This machine loses power during its reinstall, and a delayed
+/// request of its first boot arrives after its second boot has passed the point of no return.
+const AFFECTED_MACHINE: u32 = 7;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum PlantedBug {
     /// The report of a reinstall is acknowledged without being stored.
     LostReport,
-    /// Points of no return are permitted without asking the server, also to a boot that was replaced.
+    /// A boot is permitted to pass the point of no return without asking the server, even if another boot has
+    /// replaced it.
     UnguardedStart,
     /// An order is deleted after it was acknowledged.
     LostOrder,
@@ -39,9 +40,11 @@ impl PlantedBug {
         }
     }
 
-    /// Returns the request with which the load balancer tampers.
+    /// Returns the request that the load balancer acknowledges without forwarding it; `None` if the bug is in the
+    /// database.
     pub fn tampered_request(self) -> Option<TamperedRequest> {
-        let request = |path, contains| Some(TamperedRequest { path, contains, client: machine_address(VICTIM) });
+        let request =
+            |path, contains| Some(TamperedRequest { path, contains, client: machine_address(AFFECTED_MACHINE) });
         match self {
             PlantedBug::LostReport => request("/report", "\"success\":true"),
             PlantedBug::UnguardedStart => request("/point-of-no-return", ""),
@@ -49,11 +52,11 @@ impl PlantedBug {
         }
     }
 
-    /// Returns the statements that create a trigger in the database.
+    /// Returns the SQL statements that create a trigger in the database; `None` if the bug is in the network.
     pub fn trigger(self) -> Option<String> {
-        let machine = format!("machine LIKE '%-{VICTIM:012}'");
+        let machine = format!("machine LIKE '%-{AFFECTED_MACHINE:012}'");
         let (timing, table, condition, body) = match self {
-            // The trigger runs when the first attempt is counted, after the order was acknowledged.
+            // The trigger runs when the first attempt is counted, which is after the order was acknowledged.
             PlantedBug::LostOrder => (
                 "AFTER UPDATE",
                 "orders",

@@ -1,4 +1,4 @@
-//! PostgreSQL of a run, in a directory of its own. It listens on a UNIX socket only.
+//! PostgreSQL server of a run, in its own directory. It listens only on a UNIX socket.
 
 use common::error::{Context, Error, Phase, Result};
 use common::sync::lock_mutex;
@@ -20,7 +20,7 @@ pub struct PostgresProcess {
 }
 
 impl PostgresProcess {
-    /// Creates and starts a server in this directory, which must not exist.
+    /// Creates and starts a server in this directory, which must not exist yet.
     ///
     /// # Errors
     /// Returns an error if the server does not start.
@@ -66,7 +66,7 @@ impl PostgresProcess {
         let children = std::fs::read_to_string(format!("/proc/{parent}/task/{parent}/children"));
         let children = children.context(Phase::Control, || "list the processes of PostgreSQL")?;
         for child in children.split_whitespace().filter_map(|child| child.parse().ok()) {
-            // The process may have ended in the meantime.
+            // An error is ignored, because the process may have ended by now.
             let _ = kill(Pid::from_raw(child), signal);
         }
         self.signal(signal)
@@ -103,7 +103,7 @@ impl PostgresProcess {
 
 impl Drop for PostgresProcess {
     fn drop(&mut self) {
-        // A stopped process receives SIGQUIT only after it continues.
+        // SIGCONT is also sent, because a process that SIGSTOP has stopped handles SIGQUIT only after SIGCONT.
         let _ = self.signal_all(Signal::SIGCONT);
         let _ = self.signal(Signal::SIGQUIT);
         let _ = lock_mutex(&self.child).wait();

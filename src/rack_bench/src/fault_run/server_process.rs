@@ -1,5 +1,5 @@
-//! One of the servers of a run: a process of `drophammer serve` with its own directory, its own link to PostgreSQL, and its
-//! own clock.
+//! One of the two servers of a run: a process of `drophammer serve` with its own directory, its own link to PostgreSQL,
+//! and its own clock.
 
 use super::link_switch::LinkSwitch;
 use super::load_balancer::BackendAddresses;
@@ -16,16 +16,16 @@ use time::OffsetDateTime;
 use time::format_description::well_known::{Rfc2822, Rfc3339};
 use tokio::net::{UnixListener, UnixStream};
 
-/// Length of the end of the log that contains the last line, in bytes.
+/// Number of bytes at the end of the log in which the last line is searched.
 const LOG_END: usize = 64 << 10;
 const START_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Properties that both servers share.
 pub struct ServerSettings {
     pub program: PathBuf,
-    /// Library of faketime, which shifts the clock of the process.
+    /// Library of faketime, which shifts the clock of a process.
     pub clock_library: PathBuf,
-    /// Client that reads the state of the server.
+    /// HTTP client for reading the state of the server.
     pub client: reqwest::Client,
     /// Certificate and key for TLS; `None` for plain HTTP.
     pub tls: Option<(PathBuf, PathBuf)>,
@@ -41,7 +41,7 @@ pub struct ServerProcess {
 }
 
 impl ServerProcess {
-    /// Prepares a server whose files are in `dir`, and which reaches PostgreSQL at `socket` through its link.
+    /// Prepares a server that has its files in `dir`, and reaches PostgreSQL at `socket` over its own link.
     ///
     /// # Errors
     /// Returns an error if the link or the ports cannot be set up.
@@ -104,7 +104,7 @@ impl ServerProcess {
         }
         command.env("LD_PRELOAD", &self.settings.clock_library);
         command.env("FAKETIME_TIMESTAMP_FILE", self.clock_file()).env("FAKETIME_CACHE_DURATION", "1");
-        // Durations are measured with the monotonic clock, which a wrong time does not affect.
+        // faketime must not change the monotonic clock, with which the server measures durations.
         command.env("DONT_FAKE_MONOTONIC", "1");
         command.stdin(Stdio::null()).stdout(output).stderr(errors);
         Ok(command)
@@ -128,13 +128,13 @@ impl ServerProcess {
     /// Kills the process, and waits for its end.
     pub fn kill(&self) {
         if let Some(mut child) = lock_mutex(&self.child).take() {
-            // Both fail only if the process has ended.
+            // Errors are ignored: both calls fail only if the process has already ended.
             let _ = child.kill();
             let _ = child.wait();
         }
     }
 
-    /// Shifts the clock of the process, which reads the shift once per second.
+    /// Shifts the clock of the process. The process reads the shift once per second.
     ///
     /// # Errors
     /// Returns an error if the file with the shift cannot be written.
@@ -148,9 +148,9 @@ impl ServerProcess {
         self.dir.with_extension("clock")
     }
 
-    /// Returns the difference between the server's clock and this host's clock in seconds, according to the `Date` of a
-    /// response and to the last line of the log, whichever differs more: hyper does not update the `Date` after the clock
-    /// was set back.
+    /// Returns the difference between the server's clock and this host's clock in seconds. The server's clock is read
+    /// from the `Date` of a response and from the last line of the log. The larger of the two differences is returned,
+    /// because hyper does not update the `Date` after the clock was set back.
     ///
     /// # Errors
     /// Returns an error if the server does not respond with a date.
@@ -183,7 +183,7 @@ async fn forward_sockets(listener: UnixListener, socket: PathBuf, link: LinkSwit
         let (socket, link) = (socket.clone(), link.clone());
         tokio::spawn(async move {
             link.wait_until_up().await;
-            // A failed connection is visible to the server.
+            // An error is ignored, because the server notices that its connection has failed.
             if let Ok(server) = UnixStream::connect(socket).await {
                 drop(link.copy_both(client, server).await);
             }

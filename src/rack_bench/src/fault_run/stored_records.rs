@@ -11,7 +11,7 @@ struct StoredRow {
     machine: String,
     #[serde(default)]
     kind: String,
-    /// `NULL` for the first installation.
+    /// Id of the reinstall order; `NULL` for the first installation.
     order: Option<String>,
 }
 
@@ -24,6 +24,8 @@ pub fn read_records(postgres: &PostgresProcess) -> Result<DatabaseRecords> {
         "SELECT machine, entry::json->>'kind' AS kind, entry::json->>'order' AS order FROM history ORDER BY id";
     let entries: Vec<StoredRow> = read_rows(postgres, entries)?;
     let orders: Vec<StoredRow> = read_rows(postgres, "SELECT machine, id AS order FROM orders")?;
+    let suspended: Vec<StoredRow> =
+        read_rows(postgres, "SELECT machine, id AS order FROM orders WHERE given_up = 1 AND begun = 0")?;
     let installed: Vec<StoredRow> =
         read_rows(postgres, "SELECT machine, NULL AS order FROM allocations WHERE succeeded = 1")?;
     let entry = |row: StoredRow| {
@@ -34,6 +36,7 @@ pub fn read_records(postgres: &PostgresProcess) -> Result<DatabaseRecords> {
     Ok(DatabaseRecords {
         entries: entries.into_iter().map(entry).collect::<Result<_>>()?,
         open_orders: orders.into_iter().map(order).collect::<Result<_>>()?,
+        suspended_orders: suspended.into_iter().map(order).collect::<Result<_>>()?,
         installed: installed.into_iter().map(|row| machine_number(&row.machine)).collect::<Result<_>>()?,
     })
 }

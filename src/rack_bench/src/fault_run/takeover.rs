@@ -1,13 +1,13 @@
-//! Time after which the machines of a failed server have been served again.
+//! Measurement of takeovers: the time until the machines of a failed server are served again.
 
 use super::history::CallRecord;
 
-/// Time within which a machine must send a request to count as affected, in seconds.
+/// Time after the fault within which a machine must start a call to count as affected, in seconds.
 const WINDOW: f64 = 60.0;
 
-/// Returns, for each of the affected machines that has sent a request after the fault, the seconds until the first
-/// acknowledgement. The time starts with the fault at `fault`, or with the first request after it. `calls` must be sorted
-/// by their end.
+/// Returns the durations of the takeovers, in seconds: for each affected machine, the time until its first acknowledged
+/// call. The takeover starts with the fault at `fault` or, if the machine was idle at that time, with the machine's
+/// next call. `calls` must be sorted by their end.
 pub fn measure_takeovers(calls: &[CallRecord], affected: &[u32], fault: f64) -> Vec<f64> {
     let first = calls.partition_point(|call| call.ended <= fault);
     let later = calls.get(first..).unwrap_or_default();
@@ -31,14 +31,14 @@ mod tests {
     }
 
     #[test]
-    fn the_time_ends_with_the_first_acknowledgement_after_the_fault() {
+    fn takeover_time_ends_with_first_acknowledgement() {
         let mut calls = vec![
             call(1, 9.0, 9.5, true),
-            // Interrupted by the fault, and repeated.
+            // The fault interrupts this call, which is then repeated.
             call(1, 9.9, 12.5, true),
             call(2, 9.9, 10.5, false),
             call(2, 11.0, 11.5, true),
-            // Starts later, and is served immediately.
+            // This call starts later, and is acknowledged immediately.
             call(3, 15.0, 15.25, true),
             call(4, 9.9, 10.5, false),
             call(5, 9.9, 10.5, true),

@@ -1,29 +1,30 @@
-//! Planted bug of the network: requests of one type are acknowledged without being forwarded. Applies to plain HTTP only.
+//! Planted bug of the network: some requests over plain HTTP are acknowledged instead of being forwarded.
 
 use std::io;
 use std::net::IpAddr;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-/// Request that is acknowledged without being forwarded, if it comes from this machine.
+/// Type of request that is acknowledged instead of being forwarded. Requests about a first installation are always
+/// forwarded.
 #[derive(Debug, Clone, Copy)]
 pub struct TamperedRequest {
-    /// End of the request's path.
+    /// Last part of the request's path.
     pub path: &'static str,
     pub client: IpAddr,
-    /// Text that the body must contain. Requests about a first installation are forwarded.
+    /// Text that the body must contain.
     pub contains: &'static str,
 }
 
 const ACKNOWLEDGEMENT: &[u8] =
     b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 15\r\n\r\n{\"retry\":false}";
-/// Text in requests about a first installation.
-const WITHOUT_ORDER: &str = "\"order\":\"\"";
-/// Largest request that is inspected.
+/// Text in the body of a request about a first installation.
+const EMPTY_ORDER_TEXT: &str = "\"order\":\"\"";
+/// Maximum size of a request, in bytes.
 const REQUEST_BYTES: usize = 1 << 20;
 
 impl TamperedRequest {
-    /// Forwards requests one after the other, except for the tampered ones.
+    /// Forwards the requests and responses of a connection, except requests that are tampered with.
     ///
     /// # Errors
     /// Returns an error if either side closes the connection during a request.
@@ -54,7 +55,7 @@ impl TamperedRequest {
     fn applies_to(&self, request: &[u8]) -> bool {
         let text = String::from_utf8_lossy(request);
         let path = text.split(' ').nth(1).unwrap_or_default();
-        path.ends_with(self.path) && text.contains(self.contains) && !text.contains(WITHOUT_ORDER)
+        path.ends_with(self.path) && text.contains(self.contains) && !text.contains(EMPTY_ORDER_TEXT)
     }
 }
 
@@ -71,7 +72,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn requests_are_separated_and_only_the_selected_one_is_tampered_with() {
+    fn only_the_selected_request_is_tampered_with() {
         let request = b"POST /v1/machine/m/report HTTP/1.1\r\nContent-Length: 5\r\n\r\nhello";
         let both = [request, &b"GET / HTTP/1.1\r\n\r\n"[..]].concat();
         assert_eq!(request_length(&both), Some(request.len()));

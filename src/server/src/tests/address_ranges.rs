@@ -15,7 +15,7 @@ fn open_server(url: &str) -> (TempDir, ServerState) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_server_whose_range_overlaps_is_refused_and_one_that_cannot_renew_assigns_nothing() {
+async fn overlapping_range_is_refused_and_expired_one_disabled() {
     let Some(server) = postgres::shared() else { return };
     let url = server.create_database("address_ranges");
     let ((_one, one), (_two, two)) = (open_server(&url), open_server(&url));
@@ -30,7 +30,7 @@ async fn a_server_whose_range_overlaps_is_refused_and_one_that_cannot_renew_assi
     assert!(why.contains("10.0.0.150-10.0.0.250") && why.contains("10.0.0.100-10.0.0.199"), "{why}");
     assert!(why.contains(&server_name), "{why}");
 
-    // The first server is cut off from the database, and its registration ends.
+    // The first server cannot reach the database, so its registration expires.
     let (until, blocks) = std::sync::mpsc::channel();
     one.block_thread(blocks);
     while first.permission.load(Ordering::SeqCst) {

@@ -3,7 +3,7 @@
 use super::*;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_machine_from_boot_to_report() {
+async fn machine_boots_registers_and_reports() {
     let server = Running::start().await;
     let token = server.token(ONE).await;
     let register = json!({ "uuid": ONE.to_uppercase(), "hardware": { "memory": 1, "cpu_cores": 2, "disks": [], "nics": [] },
@@ -18,7 +18,7 @@ async fn a_machine_from_boot_to_report() {
     );
     assert_eq!(given.image.url, format!("http://{}/images/deb/debian%2012.tar.zst", server.address));
     assert_eq!(given.image.mirrors, ["http://m/d.tar"]);
-    // sha256 of 0123456789
+    // SHA-256 of `0123456789`
     let digest = "sha256:84d89877f0d4041efb6bf91a16f0248f2fd573e6af05c19f96bedb9f882f7882";
     assert_eq!(given.image.digest.as_deref(), Some(digest));
     assert_eq!(given.parse_layout().unwrap().layout, model::layout::read_yaml(LAYOUT).unwrap().layout);
@@ -65,7 +65,7 @@ async fn a_machine_from_boot_to_report() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_stranger_is_said_with_what_it_has() {
+async fn unknown_machine_is_logged_with_its_hardware() {
     let server = Running::start().await;
     for (cores, disks, said) in [
         (
@@ -89,7 +89,7 @@ async fn a_stranger_is_said_with_what_it_has() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn only_its_own_last_token_opens_a_machine() {
+async fn machine_accepts_only_its_latest_token() {
     let server = Running::start().await;
     let stale = server.token(ONE).await;
     let own = server.token(ONE).await;
@@ -142,6 +142,6 @@ async fn only_its_own_last_token_opens_a_machine() {
         server.ask("POST", "/v1/machine/register", &[("Authorization", &bearer(&other))], &register).await.status,
         401
     );
-    // None of these reports was accepted.
+    // The server has accepted none of these reports, so the machine still boots the ramdisk.
     assert!(server.boot(&format!("uuid={ONE}")).await.text().contains("drophammer.token"));
 }

@@ -1,4 +1,5 @@
-//! The digest that an operator passes to `drophammer reinstall`, compared with the files that a machine receives.
+//! The digest that an operator passes to `drophammer reinstall` equals the digest of the files that the machine
+//! receives.
 
 use super::*;
 use control::boot_digest::BootDigest;
@@ -8,7 +9,8 @@ impl Running {
         self.v1("GET", &format!("/v1/machine/{ONE}/boot-digest{query}"), &Value::Null).await
     }
 
-    /// Returns the digest of the files and arguments that the machine boots now, computed as on the machine.
+    /// Returns the digest of the files and kernel arguments that the machine would boot now, computed as the machine
+    /// computes it.
     async fn served(&self) -> String {
         let script = self.boot(&format!("uuid={ONE}")).await.text();
         let (kernel, initrd) =
@@ -19,7 +21,7 @@ impl Running {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_operators_digest_is_that_of_each_boot() {
+async fn computed_boot_digest_matches_every_boot() {
     let server = Running::start().await;
     let at = format!("?server=http://{}/", server.address);
     let known = server.boot_digest(&at).await.json()["digest"].as_str().unwrap().to_owned();
@@ -37,7 +39,7 @@ async fn the_operators_digest_is_that_of_each_boot() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_digest_needs_the_operators_token_a_machine_and_a_url() {
+async fn boot_digest_requires_token_machine_and_url() {
     let server = Running::start().await;
     let path = format!("/v1/machine/{ONE}/boot-digest?server=http://10.0.0.1");
     assert_eq!(server.ask("GET", &path, &[], "").await.status, 401);
@@ -62,7 +64,7 @@ async fn a_digest_needs_the_operators_token_a_machine_and_a_url() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn with_a_url_the_command_needs_no_other() {
+async fn configured_url_is_used_for_the_digest() {
     let dir = directory();
     let options = ServerConfig { url: Some("http://install.rack:8080".to_owned()), ..options(dir.path()) };
     let server = Running::start_with(dir, &options, &silent(), 10_000).await;

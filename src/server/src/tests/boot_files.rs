@@ -3,7 +3,7 @@
 use super::*;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn boot_scripts() {
+async fn boot_script_identifies_machine_and_rejects_invalid_requests() {
     let server = Running::start().await;
     let base = format!("http://{}", server.address);
     let cases = [
@@ -56,7 +56,7 @@ async fn boot_scripts() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn files_with_range_and_etag() {
+async fn files_are_served_with_range_and_etag() {
     let server = Running::start().await;
     let path = "/images/deb/debian%2012.tar.zst";
     let whole = server.ask("GET", path, &[], "").await;
@@ -175,7 +175,7 @@ async fn links_are_followed_within_their_directory_only() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_machine_with_encrypted_filesystems_loads_what_opens_them() {
+async fn machine_with_encrypted_filesystems_loads_the_luks_ramdisk() {
     let dir = directory();
     let write = |name: &str, text: &str| std::fs::write(dir.path().join(name), text).unwrap();
     write(
@@ -189,7 +189,10 @@ async fn a_machine_with_encrypted_filesystems_loads_what_opens_them() {
     let server = Running::start_in(dir).await;
     let base = format!("http://{}", server.address);
     let script = async || server.boot(&format!("uuid={ONE}")).await.text();
-    assert!(script().await.contains(&format!("initrd --name initrd {base}/boot/initrd ||")), "it is not there");
+    assert!(
+        script().await.contains(&format!("initrd --name initrd {base}/boot/initrd ||")),
+        "the script does not load the initrd"
+    );
     server.heard("initrd-luks is missing, so the agent will refuse").await;
     server.write("boot/initrd-luks", "both");
     assert!(script().await.contains(&format!("initrd --name initrd {base}/boot/initrd-luks ||")));

@@ -1,11 +1,11 @@
-//! Attackers on the boot network: what they receive, and what they cannot interrupt.
+//! Attackers on the boot network: the tests check which data they receive, and what they cannot interrupt.
 
 use super::reinstall::{failure, with_images};
 use super::secret_release::with_secrets;
 use super::*;
 use std::time::Instant;
 
-/// All of 127.0.0.0/8 is local, so requests can come from several addresses.
+/// Requests can come from several addresses, because all of 127.0.0.0/8 is local.
 impl Running {
     pub(super) async fn from(&self, address: &str, method: &str, path: &str, token: &str, body: &str) -> Answer {
         let socket = tokio::net::TcpSocket::new_v4().unwrap();
@@ -49,14 +49,15 @@ impl Running {
 pub(super) const MACHINE: &str = "127.0.0.2";
 pub(super) const ATTACKER: &str = "127.0.0.66";
 
-/// Starts a server on which boots count as active for the real duration.
+/// Starts a server with the production timeout after which a boot counts as silent.
 pub(super) async fn in_earnest(dir: TempDir) -> Running {
-    let (options, around) = (options(dir.path()), HostEnvironment { quiet: store::boot_activity::QUIET, ..silent() });
+    let (options, around) =
+        (options(dir.path()), HostEnvironment { quiet: store::boot_activity::ACTIVE_BOOT_TIMEOUT, ..silent() });
     Running::start_with(dir, &options, &around, 10_000).await
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_running_installation_is_ended_by_nobody_at_another_address() {
+async fn other_address_cannot_end_a_running_installation() {
     let server = in_earnest(with_images()).await;
     let path = format!("/v1/machine/{ONE}");
     let token = token_of(&server.boot_from(MACHINE, ONE).await.text());
@@ -65,10 +66,10 @@ async fn a_running_installation_is_ended_by_nobody_at_another_address() {
 
     let stolen = token_of(&server.boot_from(ATTACKER, ONE).await.text());
     server.heard(&format!("one: boot requested from {ATTACKER}; the boot at {MACHINE} was active ")).await;
-    assert_eq!(server.from(ATTACKER, "GET", &path, &stolen, "").await.status, 401, "it has not registered");
+    assert_eq!(server.from(ATTACKER, "GET", &path, &stolen, "").await.status, 401, "the boot has not registered");
     assert_eq!(server.register_from(ATTACKER, ONE, &stolen).await, 503);
     server
-        .heard(&format!("one: a boot at {ATTACKER} cannot register yet: the boot at {MACHINE} is still active"))
+        .heard(&format!("one: the client at {ATTACKER} cannot register this machine yet: another boot of the machine, at {MACHINE}, is still active"))
         .await;
     // The machine's own token is refused from another address.
     assert_eq!(server.from(ATTACKER, "GET", &path, &token, "").await.status, 401);
@@ -81,13 +82,13 @@ async fn a_running_installation_is_ended_by_nobody_at_another_address() {
     let body = json!({ "allocationuuid": "a1", "order": "", "disks": [] }).to_string();
     assert_eq!(server.from(MACHINE, "POST", &format!("{path}/point-of-no-return"), &token, &body).await.status, 200);
 
-    // A second boot at the machine's own address must wait as well, until the first one is silent.
+    // A second boot must also wait until the first one is silent, even at the machine's own address.
     let next = token_of(&server.boot_from(MACHINE, ONE).await.text());
     assert_eq!(server.register_from(MACHINE, ONE, &next).await, 503);
     assert_eq!(server.from(MACHINE, "GET", &path, &token, "").await.status, 200);
     assert_eq!(server.from(MACHINE, "GET", &path, &next, "").await.status, 401);
 
-    // When the next boot registers, it replaces a silent boot.
+    // On the restarted server, the first boot is silent. The next boot can register, and replaces it.
     let server = Running::start_in(server.stop().await).await;
     assert_eq!(server.register_from(MACHINE, ONE, &next).await, 200);
     assert_eq!(server.from(MACHINE, "GET", &path, &token, "").await.status, 401);
@@ -99,7 +100,7 @@ async fn a_running_installation_is_ended_by_nobody_at_another_address() {
 async fn a_restart_timeout_applies_to_the_same_address_only() {
     let dir = with_images();
     let options = ServerConfig { restart_timeout: Duration::ZERO, ..options(dir.path()) };
-    let around = HostEnvironment { quiet: store::boot_activity::QUIET, ..silent() };
+    let around = HostEnvironment { quiet: store::boot_activity::ACTIVE_BOOT_TIMEOUT, ..silent() };
     let server = Running::start_with(dir, &options, &around, 10_000).await;
     let token = token_of(&server.boot_from(MACHINE, ONE).await.text());
     assert_eq!(server.register_from(MACHINE, ONE, &token).await, 200);
@@ -110,7 +111,7 @@ async fn a_restart_timeout_applies_to_the_same_address_only() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn requests_for_boots_use_up_no_order() {
+async fn repeated_boot_requests_count_as_one_attempt() {
     let server = in_earnest(with_images()).await;
     server.installed().await;
     let order = server.order("debian-13").await;
@@ -127,7 +128,7 @@ async fn requests_for_boots_use_up_no_order() {
         server.boot_from(ATTACKER, ONE).await;
     }
     assert_eq!(server.listed().await["order"]["attempts"], 1);
-    // A failure ends the attempt.
+    // After a reported failure, the next boot counts as another attempt.
     let report = failure(&order, false).to_string();
     let path = format!("/v1/machine/{ONE}/report");
     let mut token = token;
@@ -139,32 +140,32 @@ async fn requests_for_boots_use_up_no_order() {
     }
 }
 
-/// A boot that is requested while another boot is active is counted as an attempt only when it registers, after the
-/// other boot has become silent.
+/// If a boot is requested while another boot is active, it counts as an attempt only when it registers, after the other
+/// boot has become silent.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_attempt_that_was_requested_while_a_boot_is_active_counts_when_it_registers() {
+async fn boot_during_an_active_boot_counts_at_registration() {
     let server = in_earnest(with_images()).await;
     server.installed().await;
     server.order("debian-13").await;
     let mut server = server;
-    for (address, attempts) in
-        [("127.0.0.3", json!(1)), (MACHINE, json!(2)), (ATTACKER, json!(3)), (MACHINE, Value::Null)]
+    for (address, attempts, is_suspended) in
+        [("127.0.0.3", 1, false), (MACHINE, 2, false), (ATTACKER, 3, false), (MACHINE, 3, true)]
     {
         let token = token_of(&server.boot_from(address, ONE).await.text());
-        // On this server, each boot is silent immediately.
+        // On the restarted server, each boot counts as silent immediately.
         let silent = Running::start_in(server.stop().await).await;
         assert_eq!(silent.register_from(MACHINE, ONE, &token).await, 200);
-        assert_eq!(silent.listed().await["order"]["attempts"], attempts);
-        if attempts.is_null() {
-            silent.heard("abandoned after 3 attempts: image debian-13 is not installed").await;
-            assert_eq!(silent.listed().await["order"], Value::Null);
+        let order = silent.listed().await["order"].clone();
+        assert_eq!((&order["attempts"], &order["given_up"]), (&json!(attempts), &json!(is_suspended)));
+        if is_suspended {
+            silent.heard("suspended after 3 attempts: image debian-13 is not installed").await;
         }
         server = in_earnest(silent.stop().await).await;
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn whose_card_is_none_of_the_machines_gets_nothing() {
+async fn boot_from_a_nic_of_another_machine_is_refused() {
     let dir = with_images();
     let cards = [(MACHINE, "52:54:00:00:00:01"), (ATTACKER, "52:54:00:00:00:66")];
     let neighbours = move |address: IpAddr| {
@@ -179,14 +180,16 @@ async fn whose_card_is_none_of_the_machines_gets_nothing() {
     let token = token_of(&server.boot_from(MACHINE, ONE).await.text());
     assert_eq!(server.register_from(ATTACKER, ONE, &token).await, 409);
     assert_eq!(server.register_from(MACHINE, ONE, &token).await, 200);
-    // Behind a router, the MAC of the NIC is unknown. A machine whose file does not list MACs may have any MAC.
+    // If a request comes through a router, the server cannot determine the MAC, and serves the boot. A machine whose
+    // file lists no MACs may boot through any NIC.
     assert!(server.boot_from("127.0.0.9", ONE).await.text().contains("drophammer.token="));
     assert!(server.boot_from(ATTACKER, STRANGER).await.text().contains("drophammer.token="));
 }
 
-/// Unauthorized requests are refused after their head. The server does not read or wait for the body.
+/// The server refuses unauthorized requests after it has read their heads. It neither reads their bodies nor waits for
+/// them.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn who_may_not_call_is_told_before_the_body() {
+async fn unauthorized_request_is_refused_before_its_body() {
     let server = Running::start().await;
     let token = server.token(ONE).await;
     let machine = format!("/v1/machine/{ONE}");
@@ -203,7 +206,7 @@ async fn who_may_not_call_is_told_before_the_body() {
         let mut answer = [0; 12];
         tokio::time::timeout(PATIENCE, stream.read_exact(&mut answer)).await.unwrap().unwrap();
         assert_eq!(&answer, b"HTTP/1.1 401", "{path}");
-        // Authorized requests with too large a body are refused before the body as well.
+        // Authorized requests whose bodies are too large are also refused before the server has read the bodies.
         let token =
             if path.ends_with("reinstall") || path.ends_with("rename") { server.operator() } else { token.clone() };
         let mut stream = TcpStream::connect(server.address).await.unwrap();
@@ -214,7 +217,7 @@ async fn who_may_not_call_is_told_before_the_body() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_few_bodies_of_one_address_fill_its_share() {
+async fn unread_bodies_of_one_address_are_limited() {
     let server = Running::start().await;
     let token = server.token(ONE).await;
     let head = format!(
@@ -236,7 +239,7 @@ async fn a_few_bodies_of_one_address_fill_its_share() {
     let (began, mut opened) = (Instant::now(), Instant::now());
     while server.call(&token, "POST", &path, &event).await.status != 429 {
         assert!(began.elapsed() < PATIENCE);
-        // On a very busy host, the stalled bodies may have timed out before the request was handled.
+        // On a very busy host, the unfinished bodies may have timed out before the request was handled.
         if opened.elapsed() > Duration::from_secs(5) {
             (open, opened) = (bodies().await, Instant::now());
         }
@@ -250,7 +253,7 @@ async fn a_few_bodies_of_one_address_fill_its_share() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn reports_are_kept_for_what_the_machine_was_given() {
+async fn reports_for_foreign_allocations_are_not_recorded() {
     let server = Running::start().await;
     let token = server.token(ONE).await;
     let path = format!("/v1/machine/{ONE}/report");
@@ -271,11 +274,11 @@ async fn reports_are_kept_for_what_the_machine_was_given() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn machines_without_a_file_have_room_for_so_many_and_keep_no_events() {
+async fn unknown_machines_are_limited_and_their_events_dropped() {
     const MANY: usize = 300;
     let dir = directory();
     let (mut options, around) =
-        (options(dir.path()), HostEnvironment { quiet: store::boot_activity::QUIET, ..silent() });
+        (options(dir.path()), HostEnvironment { quiet: store::boot_activity::ACTIVE_BOOT_TIMEOUT, ..silent() });
     options.limits.unknown_machines = 256;
     let server = Running::start_with(dir, &options, &around, 10_000).await;
     let heard = server.token(STRANGER).await;
@@ -286,7 +289,7 @@ async fn machines_without_a_file_have_room_for_so_many_and_keep_no_events() {
         let id = format!("4c4c4544-0051-3010-8052-b4c05{number:07x}");
         assert_eq!(server.boot_from(ATTACKER, &id).await.status, 200);
     }
-    // Active boots are not removed.
+    // The limit removes silent boots, but never active ones.
     for (id, token) in [(STRANGER, &heard), (ONE, &known)] {
         assert_eq!(server.call(token, "GET", &format!("/v1/machine/{id}"), &Value::Null).await.status, 200, "{id}");
     }
@@ -299,11 +302,11 @@ async fn machines_without_a_file_have_room_for_so_many_and_keep_no_events() {
         count("count(*) FROM events WHERE machine <> (SELECT machine FROM boots ORDER BY created LIMIT 1 OFFSET 1)"),
         0
     );
-    assert!(count("max(length(last_event)) FROM machines") < 5000, "a message is cut to what is read");
+    assert!(count("max(length(last_event)) FROM machines") < 5000, "a message is truncated to a readable length");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_operator_is_answered_on_a_listener_of_its_own() {
+async fn operator_api_is_served_only_on_its_listener() {
     let dir = directory();
     let options = ServerConfig { operator_listen: Some("127.0.0.1:0".parse().unwrap()), ..options(dir.path()) };
     let server = Running::start_with(dir, &options, &silent(), 10_000).await;
@@ -318,7 +321,7 @@ async fn the_operator_is_answered_on_a_listener_of_its_own() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_proxy_says_for_whom_it_asks_and_nobody_else_does() {
+async fn forwarded_address_is_accepted_only_from_a_proxy() {
     let dir = directory();
     let options = ServerConfig { proxies: vec!["127.0.0.1".parse().unwrap()], ..options(dir.path()) };
     let server = Running::start_with(dir, &options, &silent(), 10_000).await;
@@ -335,20 +338,20 @@ async fn a_proxy_says_for_whom_it_asks_and_nobody_else_does() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_a_server_has_forgotten_is_adopted_by_the_operators_word() {
+async fn operator_adopts_installation_missing_from_the_database() {
     let server = Running::start_in(with_secrets()).await;
     let path = format!("/v1/machine/{ONE}/adopt");
     let adopt = async || server.call(&server.operator(), "POST", &path, &Value::Null).await;
     let token = server.token(ONE).await;
     server.allocated(ONE, &token).await;
-    assert_eq!(server.call(&token, "POST", &path, &Value::Null).await.status, 401, "it is no word of the machine's");
+    assert_eq!(server.call(&token, "POST", &path, &Value::Null).await.status, 401, "the token is not privileged");
     let listed = adopt().await;
     assert_eq!(
         (listed.status, &listed.json()["adopted"], &listed.json()["installed"]),
         (200, &json!(true), &json!(false))
     );
     server.heard("one: 127.0.0.1 recorded allocation a1 as installed").await;
-    // Nothing can be installed now, not even by the boot that was already running.
+    // No installation can start now, not even in the boot that was already running.
     let given = server.allocated(ONE, &token).await.allocation.unwrap();
     assert_eq!((given.succeeded, given.image.url.as_str(), given.user_data.as_str()), (true, "", ""));
     assert_eq!(server.begin(&token, "").await, 409);

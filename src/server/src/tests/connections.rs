@@ -1,10 +1,10 @@
 //! Malformed requests, waiting machines, shutdown, and options.
 
 use super::*;
-use crate::start_checks::check_options;
+use crate::start_checks::{check_options, note_empty_directory};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_is_not_a_call_gets_an_error_and_nothing_else() {
+async fn invalid_requests_receive_json_errors() {
     let server = Running::start().await;
     let token = server.token(TWO).await;
     let path = format!("/v1/machine/{TWO}");
@@ -34,7 +34,7 @@ async fn what_is_not_a_call_gets_an_error_and_nothing_else() {
         assert_eq!(answer.status, expected, "{method} {path}: {}", answer.text());
         assert_eq!(answer.json()["statuscode"], expected, "{method} {path}");
     }
-    // Data that is not HTTP: the server responds or closes the connection, and continues to serve.
+    // The server responds to data that is not HTTP, or closes the connection, and then continues to serve requests.
     for garbage in ["\r\n\r\n", "GET\r\n\r\n", "\u{0}\u{1}\u{2}\r\n\r\n", "GET / HTTP/9.9\r\n\r\n"] {
         let mut stream = TcpStream::connect(server.address).await.unwrap();
         stream.write_all(garbage.as_bytes()).await.unwrap();
@@ -46,7 +46,7 @@ async fn what_is_not_a_call_gets_an_error_and_nothing_else() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_end_answers_those_who_wait() {
+async fn shutdown_answers_waiting_requests() {
     let server = Running::start().await;
     let token = server.token(TWO).await;
     let mut stream = TcpStream::connect(server.address).await.unwrap();
@@ -63,7 +63,7 @@ async fn the_end_answers_those_who_wait() {
 
 /// A thousand waiting machines do not need threads, and one change wakes all of them.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_thousand_machines_wait() {
+async fn a_thousand_waiting_machines_need_no_threads() {
     const MACHINES: usize = 1000;
     let threads = || std::fs::read_dir("/proc/self/task").unwrap().count();
     let server = Arc::new(Running::start().await);
@@ -81,7 +81,7 @@ async fn a_thousand_machines_wait() {
     }
     // Other requests are served while the machines wait.
     assert_eq!(server.call(&token, "GET", &format!("/v1/machine/{TWO}"), &Value::Null).await.status, 200);
-    // Other tests in this process start threads too, so the difference is not zero, but has an upper bound.
+    // Other tests in this process also start threads, so the test only limits the number of additional threads.
     let more = threads().saturating_sub(threads_before);
     assert!(more < 100, "{more} more threads for {MACHINES} waiting machines");
     server.write("machines/two.yaml", &machine_file(TWO, "two", "52:54:00:00:00:02", "b1", ""));
@@ -95,7 +95,7 @@ async fn a_thousand_machines_wait() {
 /// Clients that open connections without sending anything cannot exhaust the file descriptors for the server's own
 /// files.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn no_more_connections_are_taken_than_there_are_places() {
+async fn open_connections_are_limited() {
     let dir = directory();
     let options = options(dir.path());
     let server = Running::start_with(dir, &options, &silent(), 4).await;
@@ -103,7 +103,7 @@ async fn no_more_connections_are_taken_than_there_are_places() {
     for _ in 0..8 {
         idle.push(TcpStream::connect(server.address).await.unwrap());
     }
-    server.heard("the server's limit of open connections is reached").await;
+    server.heard("the server's limit on open connections is reached").await;
     let asked = format!("uuid={ONE}");
     let (_, script) = tokio::join!(
         async {
@@ -116,12 +116,13 @@ async fn no_more_connections_are_taken_than_there_are_places() {
 }
 
 #[test]
-fn options_that_cannot_be_used() {
+fn unusable_options_are_refused() {
     let dir = tempfile::tempdir().unwrap();
     let good = ServerConfig { url: Some("https://install.rack:8443/base".to_owned()), ..options(dir.path()) };
     assert!(check_options(&good).is_ok());
     let cases = [
-        (ServerConfig { dir: dir.path().join("nothing"), ..good.clone() }, "is not a directory"),
+        (ServerConfig { dir: dir.path().join("nothing"), ..good.clone() }, "drophammer serve --init /"),
+        (ServerConfig { dir: "/dev/null".into(), ..good.clone() }, "/dev/null is not a directory; specify"),
         (ServerConfig { url: Some("install.rack".to_owned()), ..good.clone() }, "--url"),
         (ServerConfig { url: Some("http://h/a b".to_owned()), ..good.clone() }, "--url"),
         (ServerConfig { url: Some("http://".to_owned()), ..good.clone() }, "--url"),
@@ -132,4 +133,8 @@ fn options_that_cannot_be_used() {
         let error = check_options(&options).unwrap_err().to_string();
         assert!(error.contains(expected), "{error}");
     }
+    let note = note_empty_directory(dir.path()).unwrap();
+    assert!(note.contains(&format!("`drophammer serve --init {}`", dir.path().display())), "{note}");
+    std::fs::create_dir(dir.path().join("machines")).unwrap();
+    assert_eq!(note_empty_directory(dir.path()), None);
 }

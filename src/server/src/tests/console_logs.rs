@@ -10,7 +10,7 @@ impl Running {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_a_machine_says_on_its_console_is_on_its_page() {
+async fn console_output_is_shown_on_the_machine_page() {
     let server = Running::start().await;
     let browser = server.browser().await;
     let (path, text) = (format!("/machines/{ONE}"), format!("/machines/{ONE}/log"));
@@ -18,7 +18,7 @@ async fn what_a_machine_says_on_its_console_is_on_its_page() {
     assert_eq!(server.says(&asked, ONE, 0, "somebody else's\n").await, 401, "anybody can ask for a boot");
     assert_eq!(server.register(ONE, &asked).await.status, 200);
     assert_eq!(server.says(&asked, ONE, 0, "drophammer: hardware is up\nPrepar").await, 200);
-    // The acknowledgement was lost: the agent sends the output again, together with newer output.
+    // The acknowledgement was lost, so the agent sends the output again, together with newer output.
     assert_eq!(server.says(&asked, ONE, 0, "drophammer: hardware is up\nPreparing <b>\u{1b}[2J\n").await, 200);
     assert_eq!(server.says(&asked, ONE, 45, "Registering\n").await, 200);
     assert_eq!(server.says(&asked, ONE, 157, "Waiting\n").await, 200);
@@ -53,14 +53,14 @@ async fn a_log_is_bounded_and_outlives_the_server() {
     let browser = server.browser().await;
     let text = browser.text(&format!("/machines/{ONE}/log")).await;
     assert!(text.len() > 200_000 && text.len() < 262_144 + 200, "{}", text.len());
-    assert!(text.contains(" bytes are missing]\nxxx") && text.ends_with("x\n"), "the end is kept");
+    assert!(text.contains(" bytes are missing]\nxxx") && text.ends_with("x\n"), "the end of the log is preserved");
     assert!(browser.text(&format!("/machines/{STRANGER}/log")).await.is_empty());
     let page = browser.text(&format!("/machines/{ONE}")).await;
     assert!(page.contains("last part only") && page.len() < 150_000, "{}", page.len());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_request_has_an_id_in_its_answer_and_in_all_that_is_said_because_of_it() {
+async fn request_id_is_in_response_and_log_lines() {
     let server = Running::start().await;
     let token = server.token(ONE).await;
     let (bearer, path) = (format!("Bearer {token}"), format!("/v1/machine/{ONE}/event"));
@@ -76,10 +76,10 @@ async fn a_request_has_an_id_in_its_answer_and_in_all_that_is_said_because_of_it
     let of_it: Vec<&Value> = said.iter().filter(|line| line["request"] == "5f0c2a91-7").collect();
     assert_eq!(of_it.len(), 2, "{heard}");
     assert_eq!((&of_it[0]["event"], &of_it[1]["status"]), (&json!("Alive"), &json!(200)));
-    // Refused requests have an id too. A missing or invalid id is replaced by a random one.
+    // Refused requests also have an id. The server replaces a missing or invalid id by a random one.
     let answer = server.ask("POST", &path, &[("X-Request-Id", "a b")], &event).await;
     let made = &answer.headers["x-request-id"];
     assert_eq!((answer.status, made.len()), (401, 16));
     server.heard(made).await;
-    assert!(!heard.contains(&token), "no token is in it");
+    assert!(!heard.contains(&token), "the log does not contain a token");
 }

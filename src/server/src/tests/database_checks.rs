@@ -8,7 +8,7 @@ use store::backup::{back_up_database, restore_database};
 
 const FILES: [&str; 2] = ["drophammer.sqlite", "drophammer.id"];
 
-/// Creates another directory with the same files. Only [`FILES`] and the operator's token are copied from `dir`.
+/// Creates a directory with copies of [`FILES`] and the operator's token from `dir`, and nothing else.
 fn copied(dir: &Path) -> TempDir {
     let copy = with_images();
     for name in FILES.into_iter().chain(["operator.token"]) {
@@ -18,7 +18,7 @@ fn copied(dir: &Path) -> TempDir {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn all_that_was_acknowledged_is_in_the_one_file_while_the_server_runs_and_after_it() {
+async fn database_file_alone_contains_all_acknowledged_changes() {
     let server = Running::start_in(with_images()).await;
     server.installed().await;
     let order = server.order("debian-13").await;
@@ -32,7 +32,7 @@ async fn all_that_was_acknowledged_is_in_the_one_file_while_the_server_runs_and_
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_database_that_is_taken_away_stops_the_server() {
+async fn missing_or_replaced_database_stops_the_server() {
     type Loss = (fn(&Path), &'static str);
     let lose: [Loss; 4] = [
         (|dir| fs::remove_file(dir.join(FILES[0])).unwrap(), "drophammer.sqlite is missing"),
@@ -53,7 +53,7 @@ async fn a_database_that_is_taken_away_stops_the_server() {
         lose(server.dir.path());
         let body = json!({ "id": ONE, "imageid": "debian-13" });
         let path = format!("/v1/machine/{ONE}/reinstall");
-        // The server may exit before it responds.
+        // The server may exit before it responds, so errors are ignored.
         let answer = async {
             let mut stream = TcpStream::connect(server.address).await.ok()?;
             let body = body.to_string();
@@ -79,12 +79,13 @@ async fn a_database_that_is_taken_away_stops_the_server() {
 
 /// Checks that a server does not start in `dir`, and that the error contains these words.
 async fn refused(dir: &TempDir, words: &str) {
-    let error = bind(dir, &Heard::default()).await.err().unwrap_or_else(|| panic!("it starts: {words}")).to_string();
+    let error =
+        bind(dir, &Heard::default()).await.err().unwrap_or_else(|| panic!("the server starts: {words}")).to_string();
     assert!(error.contains(words) && error.contains("drophammer serve restore"), "{error}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_database_that_does_not_belong_here_is_refused() {
+async fn foreign_or_outdated_database_is_refused() {
     let server = Running::start_in(with_images()).await;
     server.installed().await;
     let early = copied(server.dir.path());
@@ -106,7 +107,7 @@ async fn a_database_that_does_not_belong_here_is_refused() {
     refused(&put(&other, &FILES[1..]), "belongs to another directory: its id is").await;
     let lost = put(&other, &[]);
     fs::remove_file(lost.path().join(FILES[1])).unwrap();
-    refused(&lost, "next to it is missing").await;
+    refused(&lost, "next to the database is missing").await;
 
     // A file of 4 KB without tables is treated as an empty database.
     let empty = put(&other, &[]);
@@ -117,7 +118,7 @@ async fn a_database_that_does_not_belong_here_is_refused() {
     assert!(fs::metadata(empty.path().join(FILES[0])).unwrap().len() > 0);
     refused(&empty, "drophammer.sqlite is missing or empty").await;
 
-    // Damage in the middle of the file, which the queries at the start need not touch.
+    // Damage in the middle of the file, in pages that the queries at the start might not read.
     let damaged = put(&other, &[]);
     let file = fs::File::options().write(true).open(damaged.path().join(FILES[0])).unwrap();
     let pages = file.metadata().unwrap().len() / 4096;
@@ -128,7 +129,7 @@ async fn a_database_that_does_not_belong_here_is_refused() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_backup_is_made_while_the_server_runs_and_put_back_when_it_is_not_too_old() {
+async fn online_backup_is_restored_unless_outdated() {
     let server = Running::start_in(with_images()).await;
     server.installed().await;
     let kept = tempfile::tempdir().unwrap();
@@ -145,7 +146,7 @@ async fn a_backup_is_made_while_the_server_runs_and_put_back_when_it_is_not_too_
     fs::remove_file(dir.path().join(FILES[0])).unwrap();
     let error = restore_database(dir.path(), &early, false).unwrap_err();
     assert!(error.is_refusal() && error.to_string().contains("is older than the state of"), "{error}");
-    assert!(!dir.path().join(FILES[0]).exists(), "a refusal changes nothing");
+    assert!(!dir.path().join(FILES[0]).exists(), "a refusal does not change anything");
     restore_database(dir.path(), &late, false).unwrap();
     let server = Running::start_in(dir).await;
     assert_eq!(server.listed().await["order"]["id"], order.as_str());
@@ -156,7 +157,7 @@ async fn a_backup_is_made_while_the_server_runs_and_put_back_when_it_is_not_too_
     let server = Running::start_in(dir).await;
     assert_eq!((&server.listed().await["order"], &server.listed().await["installed"]), (&Value::Null, &json!(true)));
     let dir = server.stop().await;
-    assert!(restore_database(dir.path(), &late, false).is_err(), "what was given up does not come back by itself");
+    assert!(restore_database(dir.path(), &late, false).is_err(), "a canceled order is not restored");
 
     let other = with_images();
     restore_database(other.path(), &late, false).unwrap();
@@ -164,8 +165,8 @@ async fn a_backup_is_made_while_the_server_runs_and_put_back_when_it_is_not_too_
     assert_eq!(other.listed().await["order"]["id"], order.as_str());
     let other = other.stop().await;
     let third = Running::start_in(with_images()).await;
-    // A restore over a database that records only boots is harmless. A database that has served an allocation must not
-    // be replaced by the backup of another server.
+    // A restore may replace a database that records only boots. It must not replace the database of another server that
+    // has already served an allocation.
     let token = third.token(ONE).await;
     third.allocated(ONE, &token).await;
     let third = third.stop().await;

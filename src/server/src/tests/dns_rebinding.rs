@@ -12,7 +12,7 @@ impl Running {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_rebound_name_reads_nothing() {
+async fn requests_with_rebound_host_name_are_refused() {
     let server = Running::start().await;
     let (token, operator) = (server.token(ONE).await, server.operator());
     server.allocated(ONE, &token).await;
@@ -41,7 +41,7 @@ async fn a_rebound_name_reads_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn its_names_and_all_addresses_are_served() {
+async fn own_names_and_all_addresses_are_served() {
     let dir = directory();
     let url = Some("http://boot.rack:8080".to_owned());
     let options = ServerConfig { hosts: vec!["install.rack".to_owned()], url, ..options(dir.path()) };
@@ -55,7 +55,7 @@ async fn its_names_and_all_addresses_are_served() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn no_form_of_a_request_hides_its_host() {
+async fn host_check_covers_every_request_form() {
     let server = Running::start().await;
     let address = server.address;
     for head in [
@@ -72,7 +72,7 @@ async fn no_form_of_a_request_hides_its_host() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn pages_of_other_sites_get_no_boot_script() {
+async fn other_sites_receive_no_boot_script() {
     let server = Running::start().await;
     let before = server.token(ONE).await;
     let path = format!("/boot.ipxe?uuid={ONE}");
@@ -85,11 +85,11 @@ async fn pages_of_other_sites_get_no_boot_script() {
         assert_eq!(answer.status, 403, "{headers:?}: {}", answer.text());
     }
     let machine = server.call(&before, "GET", &format!("/v1/machine/{ONE}"), &Value::Null).await;
-    assert_eq!(machine.status, 200, "no other boot has taken its place");
+    assert_eq!(machine.status, 200, "no other boot has replaced it");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn answers_are_not_stored_and_not_guessed_at() {
+async fn responses_forbid_caching_and_content_sniffing() {
     let server = Running::start().await;
     let token = server.token(ONE).await;
     server.allocated(ONE, &token).await;

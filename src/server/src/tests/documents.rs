@@ -7,10 +7,10 @@ use drophammer::cli::{Cli, CliCommand};
 use std::time::Instant;
 use testing::postgres::{self, PrivatePostgres};
 
-/// Interval of scans of a server that must notice changes of other servers without a scan.
+/// Interval between scans of a server that must notice the changes of other servers without a scan.
 const NO_SCAN: Duration = Duration::from_secs(600);
 
-/// Starts a server with its own directory. A second server gets the token of the first one.
+/// Starts a server with its own directory. If `first` is set, the new server uses the token of that server.
 async fn start(url: &str, first: Option<&Running>) -> Running {
     let dir = directory();
     if let Some(first) = first {
@@ -19,7 +19,7 @@ async fn start(url: &str, first: Option<&Running>) -> Running {
     }
     let mut options = options(dir.path());
     options.store.store = Some(url.to_owned());
-    let around = HostEnvironment { look_every: NO_SCAN, ..silent() };
+    let around = HostEnvironment { scan_interval: NO_SCAN, ..silent() };
     Running::start_with(dir, &options, &around, 10_000).await
 }
 
@@ -66,7 +66,7 @@ impl Running {
         all["documents"].as_array().unwrap().iter().map(|one| (text(one, "path"), text(one, "text"))).collect()
     }
 
-    /// Waits until the machine `two` has this name, and returns the duration.
+    /// Waits until the machine `two` has this name. Returns the elapsed time.
     async fn named(&self, name: &str) -> Duration {
         let began = Instant::now();
         loop {
@@ -96,11 +96,12 @@ impl Running {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn documents_applied_at_one_server_are_in_force_at_the_other() {
+async fn applied_documents_are_in_force_at_both_servers() {
     let Some((database, url)) = database() else { return };
     let one = start(&url, None).await;
     let other = start(&url, Some(&one)).await;
-    // The first request stores the documents of the directory too, and makes the database the source for both servers.
+    // The first request stores the documents of the directory in the database, from which both servers then read all
+    // documents.
     let report = one.applied(&[machine_two("first")]).await;
     assert_eq!(report["revision"], 1);
     let actions: Vec<_> = report["documents"].as_array().unwrap().iter().map(|one| one["action"].clone()).collect();
@@ -112,7 +113,7 @@ async fn documents_applied_at_one_server_are_in_force_at_the_other() {
     one.applied(&[machine_two("second")]).await;
     let took = other.named("second").await;
     assert!(took < Duration::from_secs(1), "{took:?}");
-    // A write of a single object goes to the database too.
+    // A request that writes a single object also writes to the database.
     let size = json!({"id": "c1", "constraints": [{"type": "cores", "min": 1, "max": 4}]});
     assert_eq!(other.v1("PUT", "/v1/size", &size).await.status, 201);
     assert!(one.exported().await.contains_key("sizes/c1.yaml") && !other.dir.path().join("sizes").exists());
@@ -134,7 +135,7 @@ async fn documents_applied_at_one_server_are_in_force_at_the_other() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn of_concurrent_writes_one_counts_and_the_other_names_its_author() {
+async fn one_concurrent_write_succeeds_and_the_other_conflicts() {
     let Some((_database, url)) = database() else { return };
     let one = start(&url, None).await;
     let other = start(&url, Some(&one)).await;
@@ -184,7 +185,7 @@ async fn a_refused_application_changes_nothing() {
         (vec![machine_two("x"), bad], json!({}), 422, "layouts/bad.yaml:2:8"),
         (vec![machine_two("x"), document("../a.yaml", "x")], json!({}), 422, "not a valid path"),
         (vec![machine_two("x"), document("boot/vmlinuz", "x")], json!({}), 422, "not a document"),
-        // Machine one requires the layout and the image, which would be deleted.
+        // Machine one uses the layout and the image that this request would delete.
         (
             vec![machine_two("x"), document("machines/one.yaml", &before["machines/one.yaml"])],
             json!({"prune": true}),
@@ -213,7 +214,7 @@ async fn a_refused_application_changes_nothing() {
         }
     }
 
-    // The audit log contains names and digests, but no texts.
+    // The audit log contains names and digests, but no contents.
     server
         .applied(&[document("sizes/c.yaml", "id: c\ndescription: hunter2\nconstraints: [{type: cores, max: 4}]\n")])
         .await;
@@ -239,7 +240,7 @@ async fn prune_never_deletes_a_machine_in_use() {
     let answer = server.apply(&without("machines/one.yaml"), &prune).await;
     assert!(answer.status == 409 && answer.text().contains("is installed"), "{}", answer.text());
     assert_eq!(server.exported().await, all);
-    // Machine two has no allocation.
+    // Machine two has no allocation, so its document can be deleted.
     let answer = server.apply(&without("machines/two.yaml"), &prune).await;
     assert_eq!(answer.status, 200, "{}", answer.text());
     let mut expected = all.clone();

@@ -1,4 +1,4 @@
-//! Unproven claims of success: forged install markers, and reports of attempts that never started.
+//! Claims of success without proof: forged install markers, and reports of attempts that have never started.
 
 use super::reinstall::with_images;
 use super::*;
@@ -6,7 +6,7 @@ use common::exit_status::CommandOutcome;
 use model::allocation::Allocation;
 use model::install_marker::InstallMarker;
 use model::inventory::{FilesystemContents, Inventory};
-use operations::{Operation, SessionOp, TellPointOfNoReturn, WriteMarker};
+use operations::{AnnouncePointOfNoReturn, Operation, SessionOp, WriteMarker};
 use plan::{DiskVerdict, Plan, PlanRefusal, request_from_allocation, simulator};
 use uuid::Uuid;
 
@@ -22,12 +22,13 @@ fn agent(given: &Allocation, inventory: &Inventory) -> Result<Plan, Box<PlanRefu
     plan::make_plan(&given.parse_layout().unwrap().layout, inventory, request, &mut Uuid::new_v4)
 }
 
-/// Returns the request for the point of no return that a session sends for this plan, and the marker that it writes.
+/// Returns the request for the point of no return that a session sends for this plan, and the marker that the session
+/// writes.
 fn attempt(plan: &Plan) -> (Value, InstallMarker) {
     let (mut notice, mut marker) = (Value::Null, None);
     for operation in plan.stages.iter().flat_map(|stage| &stage.operations) {
         match operation {
-            Operation::Run(SessionOp::TellPointOfNoReturn(TellPointOfNoReturn {
+            Operation::Run(SessionOp::AnnouncePointOfNoReturn(AnnouncePointOfNoReturn {
                 allocation,
                 order,
                 disks,
@@ -45,7 +46,7 @@ fn attempt(plan: &Plan) -> (Value, InstallMarker) {
     (notice, InstallMarker { time: "2026-11-01T00:00:00Z".to_owned(), ..marker.unwrap() })
 }
 
-/// Returns the machine's inventory after the plan, with this marker on its root filesystem.
+/// Returns the inventory of the machine after the plan was carried out, with this marker on its root filesystem.
 fn installed(plan: &Plan, before: &Inventory, marker: &InstallMarker) -> Inventory {
     with_marker(&simulator::after(plan, before.clone()), marker)
 }
@@ -85,7 +86,7 @@ impl Running {
         assert_eq!(answer.status, 200, "{call}: {}", answer.text());
     }
 
-    /// Installs the machine for the first time, as an agent that sends a digest.
+    /// Installs the machine for the first time, with an agent that sends a digest of its secret.
     async fn install_one(&self) -> (Inventory, InstallMarker) {
         let (token, given) = self.boots().await;
         let plan = agent(&given, &blank_machine()).unwrap();
@@ -96,9 +97,10 @@ impl Running {
     }
 }
 
-/// The complete attack: root of the old system writes the id of the order into the install marker, and boots over PXE.
+/// The complete attack: the root user of the old system writes the id of the order into the install marker, and boots
+/// over PXE.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_reinstall_is_not_faked_by_the_id_of_its_order_in_the_old_marker() {
+async fn forged_marker_does_not_complete_a_reinstall() {
     let server = Running::start_in(with_images()).await;
     let (old_system, old_marker) = server.install_one().await;
     let order = server.order("debian-13").await;
@@ -109,7 +111,8 @@ async fn a_reinstall_is_not_faked_by_the_id_of_its_order_in_the_old_marker() {
     let (token, given) = server.boots().await;
     let plan = agent(&given, &forged_system).unwrap();
     assert!(plan.already.is_none() && plan.disks[0].verdict == DiskVerdict::Wipe, "the order is carried out: {plan}");
-    // An agent that trusts the marker, or the old system itself, reports a success without having started.
+    // An agent that trusts the forged marker, or the old system itself, reports a success although no attempt has
+    // started.
     for marker in [Some(&forged), None] {
         server.refuses(&token, &success("a1", &order, marker), "success-not-begun").await;
     }
@@ -117,7 +120,7 @@ async fn a_reinstall_is_not_faked_by_the_id_of_its_order_in_the_old_marker() {
     assert_eq!((&listed["image"], &listed["order"]["id"]), (&json!("debian-12"), &json!(order)), "nothing is recorded");
     assert_eq!(listed["outcome"], Value::Null);
 
-    // The honest attempt starts. Its secret is new, so the forged marker does not become valid.
+    // The honest attempt has a new secret, which the forged marker does not prove.
     let (notice, marker) = attempt(&plan);
     for _ in 0..2 {
         server.acknowledges(&token, "point-of-no-return", &notice).await;
@@ -129,15 +132,18 @@ async fn a_reinstall_is_not_faked_by_the_id_of_its_order_in_the_old_marker() {
     let no_tables = InstallMarker { disks: Vec::new(), ..marker.clone() };
     server.refuses(&token, &success("a1", &order, Some(&no_tables)), "success-other-marker").await;
 
-    // The machine loses power between marker and report. The next boot distinguishes its own marker from the forged
-    // one, even after a restart of the server.
+    // The machine loses power after it has written its marker, and before it reports. The next boot distinguishes this
+    // marker from the forged one, even if the server has restarted.
     let complete = installed(&plan, &forged_system, &marker);
     let server = server.restarted().await;
     let (token, given) = server.boots().await;
     assert!(agent(&given, &forged_system).unwrap().already.is_none());
     assert!(agent(&given, &with_marker(&complete, &forged)).unwrap().already.is_none());
     let elsewhere = agent(&given, &with_marker(&old_system, &marker)).unwrap_err().to_string();
-    assert!(elsewhere.contains("--replace-newer"), "its tables are not there, and nothing is erased: {elsewhere}");
+    assert!(
+        elsewhere.contains("--replace-newer"),
+        "its partition tables are missing, and nothing is erased: {elsewhere}"
+    );
     assert_eq!(agent(&given, &complete).unwrap().already.as_ref(), Some(&marker));
     let report = success("a1", &order, Some(&marker));
     server.acknowledges(&token, "report", &report).await;
@@ -150,10 +156,10 @@ async fn a_reinstall_is_not_faked_by_the_id_of_its_order_in_the_old_marker() {
     assert_eq!(server.listed().await["outcome"]["success"], true);
 }
 
-/// A later attempt replaces the record of the previous one. An earlier marker, which root may have read, proves
-/// nothing.
+/// Each attempt replaces the record of the previous attempt. The marker of an earlier attempt proves nothing, because
+/// the root user may have read it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn only_the_last_attempt_that_has_begun_is_declared() {
+async fn only_the_latest_started_attempt_can_report_success() {
     let server = Running::start_in(with_images()).await;
     let (old_system, _) = server.install_one().await;
     let order = server.order("debian-13").await;
@@ -173,9 +179,10 @@ async fn only_the_last_attempt_that_has_begun_is_declared() {
     server.acknowledges(&token, "report", &success("a1", &order, Some(&attempts[1].1))).await;
 }
 
-/// An attempt without a digest, from an agent of an earlier version, can be completed only by its own boot.
+/// An attempt without a digest, made by an agent of an earlier version, can be completed only by the boot that has
+/// started it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_attempt_without_a_digest_is_completed_by_its_own_boot_alone() {
+async fn attempt_without_digest_requires_its_own_boot() {
     let server = Running::start_in(with_images()).await;
     server.install_one().await;
     let order = server.order("debian-13").await;
@@ -189,9 +196,9 @@ async fn an_attempt_without_a_digest_is_completed_by_its_own_boot_alone() {
     server.acknowledges(&later, "report", &success("a1", &order, None)).await;
 }
 
-/// The machine is allocated to the next tenant while the system of the previous tenant still runs.
+/// The machine is allocated to the next tenant while the system of the previous tenant is still running.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_system_of_the_previous_tenant_does_not_become_the_next_allocation() {
+async fn old_system_cannot_report_the_next_allocation_installed() {
     let server = Running::start_in(with_images()).await;
     let (old_system, old_marker) = server.install_one().await;
     server.write("machines/one.yaml", &machine_file(ONE, "one", "52:54:00:00:00:01", "a2", ""));
@@ -202,7 +209,7 @@ async fn the_system_of_the_previous_tenant_does_not_become_the_next_allocation()
     for marker in [None, Some(&forged)] {
         server.refuses(&token, &success("a2", "", marker), "success-not-begun").await;
     }
-    // If a marker of this allocation is not proven, an honest agent does not boot that system, and does not erase it.
+    // If a marker of this allocation is not proven, an honest agent neither boots nor erases the system.
     let refused = agent(&given, &with_marker(&old_system, &forged)).unwrap_err().to_string();
     assert!(refused.contains("neither booted nor erased") && refused.contains("machine adopt"), "{refused}");
     let plan = agent(&given, &old_system).unwrap();
@@ -210,7 +217,7 @@ async fn the_system_of_the_previous_tenant_does_not_become_the_next_allocation()
     server.acknowledges(&token, "point-of-no-return", &notice).await;
     server.refuses(&token, &success("a2", "", Some(&forged)), "success-other-marker").await;
     assert_eq!(server.listed().await["installed"], false);
-    // After a loss of power between marker and report, the next boot accepts its own marker.
+    // If the machine loses power between marker and report, its next boot accepts the machine's own marker.
     let (token, given) = server.boots().await;
     assert!(agent(&given, &installed(&plan, &old_system, &marker)).unwrap().already.is_some());
     assert!(agent(&given, &installed(&plan, &old_system, &forged)).is_err());
@@ -218,9 +225,10 @@ async fn the_system_of_the_previous_tenant_does_not_become_the_next_allocation()
     assert_eq!(server.listed().await["installed"], true);
 }
 
-/// A success of a boot over PXE without an order is acknowledged, so that the machine boots its disk, but not recorded.
+/// A machine without an order boots over PXE, and reports a success. The server acknowledges the report, and the
+/// machine then boots its disk, but the server does not record a success.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_accidental_boot_of_an_installed_machine_is_acknowledged_and_changes_nothing() {
+async fn accidental_report_is_acknowledged_without_changes() {
     let server = Running::start_in(with_images()).await;
     let (system, marker) = server.install_one().await;
     let order = server.order("debian-13").await;
@@ -237,9 +245,9 @@ async fn an_accidental_boot_of_an_installed_machine_is_acknowledged_and_changes_
     server.refuses(&token, &success("a1", &order, Some(&marker)), "success-order-not-open").await;
 }
 
-/// The operator has compared one marker, but the machine reports another one.
+/// The operator has adopted one marker, but the machine then reports another one.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_adoption_counts_for_the_marker_that_was_shown_and_stays_a_claim() {
+async fn adoption_applies_only_to_the_reported_marker() {
     let server = Running::start_in(with_images()).await;
     let (token, given) = server.boots().await;
     let (_, shown) = attempt(&agent(&given, &blank_machine()).unwrap());
@@ -251,7 +259,7 @@ async fn an_adoption_counts_for_the_marker_that_was_shown_and_stays_a_claim() {
     assert!(given.succeeded);
     let other = InstallMarker { image: "debian-11".to_owned(), ..shown.clone() };
     server.refuses(&token, &success("a1", "", Some(&other)), "success-not-adopted").await;
-    // The other marker must be adopted by the operator as well.
+    // The operator must adopt the other marker separately.
     let listed = server.listed().await;
     assert_eq!((&listed["adopted"], &listed["waits"]["image"]), (&json!(false), &json!("debian-11")), "{listed}");
     assert_eq!(server.machine(&["adopt", "one"]).await.unwrap(), CommandOutcome::Good);
@@ -261,7 +269,8 @@ async fn an_adoption_counts_for_the_marker_that_was_shown_and_stays_a_claim() {
     let listed = server.listed().await;
     assert_eq!((&listed["installed"], &listed["claimed"]), (&json!(true), &json!(true)));
 
-    // The server itself has recorded the start and the end of this reinstall, so the marker is not the only evidence.
+    // The server itself has recorded the start and the end of this reinstall, so it does not depend on the marker
+    // alone.
     let order = server.order("debian-13").await;
     let (token, given) = server.boots().await;
     assert!(given.order.as_ref().is_some_and(|order| order.attempt_record.is_none()));

@@ -26,7 +26,7 @@ impl Running {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_system_of_the_previous_tenant_does_not_get_the_next_allocation() {
+async fn previous_tenant_cannot_read_the_next_allocation() {
     let server = Running::start_in(with_secrets()).await;
     let old = token_of(&server.boot_from(MACHINE, ONE).await.text());
     assert_eq!(server.register_from(MACHINE, ONE, &old).await, 200);
@@ -38,7 +38,7 @@ async fn the_system_of_the_previous_tenant_does_not_get_the_next_allocation() {
     assert_eq!(server.from(MACHINE, "POST", &format!("{machine}/point-of-no-return"), &old, &begin).await.status, 200);
     let report = json!({ "success": true, "message": "m", "allocationuuid": "a1" }).to_string();
     assert_eq!(server.from(MACHINE, "POST", &format!("{machine}/report"), &old, &report).await.status, 200);
-    assert!(!server.is_not_clean().await, "it has its own allocation");
+    assert!(!server.is_not_clean().await, "the machine has its own allocation");
 
     let server = server.restarted_strict(|_| ()).await;
     let freed = server.free().await;
@@ -82,7 +82,7 @@ async fn the_system_of_the_previous_tenant_does_not_get_the_next_allocation() {
 
 /// A machine can also be freed by an edit of its file.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_machine_whose_file_gets_another_allocation_is_not_clean() {
+async fn machine_with_replaced_allocation_is_not_clean() {
     let server = Running::start_in(with_secrets()).await;
     server.installed().await;
     assert!(!server.is_not_clean().await);
@@ -105,7 +105,7 @@ async fn a_freed_machine_is_powered_off_by_its_controller() {
     server.write("machines/one.yaml", &(server.file("machines/one.yaml") + &bmc));
     let freed = loop {
         let freed = server.free().await;
-        // The edited file takes effect a moment later.
+        // The edit of the file takes effect only after a moment.
         if freed.status != 409 {
             break freed;
         }
@@ -115,9 +115,10 @@ async fn a_freed_machine_is_powered_off_by_its_controller() {
     assert_eq!((controller.changes(), controller.state().power), (vec!["POST ForceOff".to_owned()], "Off"));
     server.heard("one: powered off, because it was freed").await;
     assert!(server.file("machines/one.yaml").contains(&url), "{}", server.file("machines/one.yaml"));
-    assert!(server.is_not_clean().await, "it has not been through the ramdisk");
+    assert!(server.is_not_clean().await, "the machine has not run the ramdisk");
 
-    // If the machine is freed in the ramdisk, no tenant's system runs. The machine waits there for its next allocation.
+    // If the machine is freed while it runs the ramdisk, no system of a tenant is running, and the machine waits in the
+    // ramdisk for its next allocation.
     let token = server.token(ONE).await;
     server.allocate_again().await;
     assert_eq!(server.free().await.status, 200);
@@ -127,7 +128,7 @@ async fn a_freed_machine_is_powered_off_by_its_controller() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_freed_machine_that_stays_on_is_reported() {
+async fn freed_machine_that_remains_on_is_reported() {
     let controller = RedfishDouble::start("On", &[Ignores]);
     let server = Running::start_in(with_secrets()).await;
     server.installed().await;

@@ -10,7 +10,7 @@ fn image() -> Value {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_image_is_made_changed_and_deleted_and_its_file_with_it() {
+async fn image_requests_create_update_and_delete_its_file() {
     let server = Running::start().await;
     let made = server.v1("PUT", AT, &image()).await;
     assert_eq!(made.status, 201, "{}", made.text());
@@ -35,7 +35,7 @@ async fn an_image_is_made_changed_and_deleted_and_its_file_with_it() {
     );
     let expected = format!("id: {NEW}  # new\nurl: oci://r.example/debian:13\n{secret}description: \"of the rack\"\n");
     assert_eq!(server.file(&file), expected);
-    // A response can be sent back unchanged. Some clients spell the date differently.
+    // The response of a GET can be sent back without a change, even by clients that format the date differently.
     assert_eq!(server.v1("POST", AT, &changed.json()).await.status, 200);
     let again = json!({"id": NEW, "expirationDate": "9999-12-31T00:00:00+00:00"});
     assert_eq!(server.v1("POST", AT, &again).await.status, 200);
@@ -52,7 +52,7 @@ async fn an_image_is_made_changed_and_deleted_and_its_file_with_it() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_is_no_image_is_refused_and_a_computed_digest_is_not_written_down() {
+async fn invalid_images_are_refused_and_computed_digests_not_stored() {
     let server = Running::start().await;
     let with = |name: &str, value: Value| {
         let mut image = image();
@@ -95,13 +95,13 @@ async fn what_is_no_image_is_refused_and_a_computed_digest_is_not_written_down()
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_hidden_image_is_not_listed_and_installs() {
+async fn hidden_image_is_not_listed_but_installable() {
     let server = Running::start().await;
     let ids = async |query: &str| {
         let listed = server.v1("GET", &format!("{AT}{query}"), &Value::Null).await.json();
         listed.as_array().unwrap().iter().map(|image| image["id"].as_str().unwrap().to_owned()).collect::<Vec<_>>()
     };
-    // An image can be hidden before it exists.
+    // The flag `hidden` can be set before the image exists.
     let set = server.v1("PUT", &format!("{AT}/{NEW}/hidden"), &Value::Null).await;
     assert_eq!((set.status, set.json()), (200, json!({"hidden": [NEW], "blacklisted": []})));
     assert_eq!(server.v1("PUT", AT, &image()).await.status, 201);
@@ -128,7 +128,7 @@ async fn a_hidden_image_is_not_listed_and_installs() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_blacklisted_image_does_not_install_and_reinstalls_what_runs_it() {
+async fn blacklisted_image_is_only_accepted_for_its_reinstalls() {
     let server = Running::start().await;
     let blacklist = async |method: &str, id: &str| {
         let answer = server.v1(method, &format!("{AT}/{id}/blacklisted"), &Value::Null).await;
@@ -143,7 +143,8 @@ async fn a_blacklisted_image_does_not_install_and_reinstalls_what_runs_it() {
     let given = server.allocated(ONE, &token).await.allocation.unwrap();
     assert_eq!(given.image.id, "debian-12");
 
-    // An installation that was served before the image was blacklisted may not start. A started one continues.
+    // If an image is blacklisted after it was sent to a machine, the installation must not start. An installation that
+    // has started continues.
     let body = json!({ "allocationuuid": "a1", "order": "", "disks": [] });
     let begin = async || server.call(&token, "POST", &format!("/v1/machine/{ONE}/point-of-no-return"), &body).await;
     blacklist("PUT", "debian-12").await;
@@ -168,9 +169,35 @@ async fn a_blacklisted_image_does_not_install_and_reinstalls_what_runs_it() {
     let token = server.token(ONE).await;
     assert!(server.allocated(ONE, &token).await.allocation.unwrap().reinstall);
 
-    // A reinstall that was ordered before the image was blacklisted waits, unless it has started.
+    // If an image is blacklisted after a reinstall was ordered, the reinstall waits, unless it has started.
     blacklist("DELETE", "debian-11").await;
     assert_eq!(order("debian-11").await.status, 200);
     blacklist("PUT", "debian-11").await;
     server.heard("a reinstall with image debian-11 is ordered, but the image has been blacklisted since then").await;
+}
+
+/// The interval of the periodic scans is too long for this test.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn added_image_is_in_the_next_response() {
+    let dir = directory();
+    let options = options(dir.path());
+    let environment = HostEnvironment { scan_interval: Duration::from_secs(3600), ..silent() };
+    let server = Running::start_with(dir, &options, &environment, 10_000).await;
+    let add = |id: &str| {
+        let digest = "0a".repeat(32);
+        server.write(&format!("images/{id}.tar"), id);
+        server.write(&format!("images/{id}.yaml"), &format!("id: {id}\nfile: {id}.tar\ndigest: sha256:{digest}\n"));
+    };
+    add("new-1");
+    let listed = server.v1("GET", AT, &Value::Null).await;
+    assert!(listed.text().contains("\"new-1\""), "{}", listed.text());
+    add("new-2");
+    assert_eq!(server.v1("GET", &format!("{AT}/new-2"), &Value::Null).await.status, 200);
+    add("new-3");
+    assert!(server.browser().await.text("/images").await.contains("new-3"));
+    add("new-4");
+    let ordered = server.press(ONE, "new-4", json!({})).await;
+    assert!(ordered.text().contains("is not installed yet"), "the image is known: {}", ordered.text());
+    server.write("images/invalid.yaml", "id: [");
+    assert_eq!(server.v1("GET", AT, &Value::Null).await.status, 200);
 }

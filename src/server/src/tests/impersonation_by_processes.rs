@@ -1,4 +1,5 @@
-//! Unprivileged processes of an installed machine. They know its UUID, its MACs and its address.
+//! Unprivileged processes of an installed machine that impersonate the machine. They know its UUID, its MACs and its
+//! address.
 
 use super::boot_network_attackers::MACHINE;
 use super::reinstall::with_images;
@@ -10,7 +11,7 @@ use tokio::net::TcpSocket;
 /// privileged processes.
 const FIRST_UNPRIVILEGED_PORT: u16 = 32_768;
 
-/// Sender of a request on the machine.
+/// Process on the machine that sends a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Process {
     Privileged,
@@ -77,7 +78,7 @@ async fn an_unprivileged_process_cannot_register_as_its_machine() {
     for path in [machine.clone(), format!("{machine}/wait?seconds=0")] {
         assert_eq!(server.sent_by(Process::Unprivileged, "GET", &path, &token, &Value::Null).await.status, 401);
     }
-    // An unprivileged process does not receive the command line of the order, and does not use up an attempt.
+    // An unprivileged process neither receives the command line of the order, nor uses up an attempt.
     let attempts = server.listed().await["order"]["attempts"].clone();
     let boot = format!("/boot.json?uuid={ONE}");
     for _ in 0..5 {
@@ -102,7 +103,7 @@ async fn an_unprivileged_process_neither_moves_nor_replaces_a_boot() {
     let server = server.restarted_strict(|_| ()).await;
     let token = server.requested().await;
     assert_eq!(server.register_as(Process::Privileged, &token).await.status, 200);
-    // On this server, boots are silent immediately.
+    // On this server, boots count as silent immediately.
     let other = server.requested().await;
     assert_eq!(server.register_as(Process::Unprivileged, &other).await.status, 403);
     let machine = format!("/v1/machine/{ONE}");
@@ -114,7 +115,7 @@ async fn an_unprivileged_process_neither_moves_nor_replaces_a_boot() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn behind_a_proxy_the_proxy_passes_on_the_source_port() {
+async fn proxy_must_forward_a_privileged_source_port() {
     let proxied = |options: &mut ServerConfig| options.proxies = vec!["127.0.0.1".parse().unwrap()];
     let server = Running::start_in(with_images()).await.restarted_strict(proxied).await;
     let register = async |server: &Running, forwarded: &str| {
@@ -134,7 +135,7 @@ async fn behind_a_proxy_the_proxy_passes_on_the_source_port() {
     for forwarded in ["10.0.0.7:700", "evil, [10.0.0.7]:700"] {
         assert_eq!(register(&server, forwarded).await.status, 200, "{forwarded}");
     }
-    // The operator can permit all source ports.
+    // With `any_source_port`, the operator permits registrations from all ports.
     let server = server.restarted_strict(|options| options.any_source_port = true).await;
     let token = server.requested().await;
     assert_eq!(server.register_as(Process::Unprivileged, &token).await.status, 200);

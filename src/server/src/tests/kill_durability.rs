@@ -1,5 +1,5 @@
-//! `kill -9` in the middle of changes: all acknowledged changes exist afterwards. The server runs in a separate
-//! process.
+//! The server is killed with `kill -9` during changes. After its restart, all acknowledged changes must exist. The
+//! server runs in a separate process.
 
 use super::reinstall::with_images;
 use super::*;
@@ -9,7 +9,7 @@ use std::process::{Child, Command, Stdio};
 
 const DIR: &str = "DROPHAMMER_TEST_KILLED_DIR";
 
-/// Server process: this test program, started by the test below.
+/// Main function of the server process. The test below runs it by starting this test program again.
 #[test]
 #[ignore = "the process of the test below"]
 fn the_server_that_is_killed() {
@@ -22,7 +22,7 @@ struct Process {
     client: Client,
 }
 
-/// Client of the server process, until that is killed.
+/// Client of the server process, for requests until the process is killed.
 #[derive(Clone)]
 struct Client {
     address: String,
@@ -45,7 +45,7 @@ impl Process {
             .unwrap();
         let mut lines = BufReader::new(child.stdout.take().unwrap()).lines().map(Result::unwrap);
         let listening = lines.find_map(|line| {
-            // The test harness may have written to the start of the line.
+            // The output of the test harness may precede the JSON in this line.
             let said: Value = serde_json::from_str(line.get(line.find('{')?..)?).ok()?;
             Some(said["listening"].as_str()?.to_owned())
         });
@@ -111,7 +111,7 @@ impl Client {
 }
 
 #[test]
-fn all_that_was_acknowledged_is_there_after_every_kill() {
+fn acknowledged_orders_survive_every_kill() {
     let dir = with_images();
     let mut random = fastrand::Rng::with_seed(13);
     let (mut acknowledged, mut under_way) = (None, None);

@@ -35,7 +35,7 @@ async fn outlook(browser: &Browser<'_>, id: &str) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_machine_with_very_many_devices_is_planned_while_others_are_served() {
+async fn large_inventory_is_planned_while_others_are_served() {
     let server = Running::start().await;
     let answer = server.registered_with(ONE, large_inventories::towers(300)).await;
     assert_eq!(answer.status, 200, "{}", answer.text());

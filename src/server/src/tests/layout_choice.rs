@@ -1,4 +1,4 @@
-//! Allocations without a layout: the machine's size and image select it.
+//! Allocations that do not name a layout: the layout is selected by the machine's size and image.
 
 use super::*;
 
@@ -7,7 +7,7 @@ fn layout(id: &str, constraint: &str) -> String {
         + &format!("constraints: {{sizes: [c1], images: {{debian: {constraint:?}}}}}\n")
 }
 
-/// Returns the file of [`machine_file`] without its layout.
+/// Returns the text of [`machine_file`] without the line that names a layout.
 fn without_layout(allocation: &str, image: &str) -> String {
     let named = machine_file(ONE, "one", "52:54:00:00:00:01", allocation, "");
     named.replace("  filesystemlayout: default\n", "").replace("debian-12", image)
@@ -39,7 +39,7 @@ fn with_images() -> TempDir {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_layout_for_size_and_image_is_given_and_kept() {
+async fn layout_is_selected_by_size_and_image_and_stored() {
     let dir = with_images();
     std::fs::write(dir.path().join("layouts/old.yaml"), layout("old", "< 13")).unwrap();
     std::fs::write(dir.path().join("layouts/new.yaml"), layout("new", ">= 13")).unwrap();
@@ -50,8 +50,8 @@ async fn the_layout_for_size_and_image_is_given_and_kept() {
     assert_eq!(layout_of(&server, &token).await.as_deref(), Some("old"));
     server.report(ONE, &token, "a1", true).await;
 
-    // Another image in the same allocation does not select another layout, even if it is ordered, or the server is
-    // restarted.
+    // If the allocation is edited to name another image, its layout stays the same, even if that image is ordered, or
+    // the server restarts.
     server.write("machines/one.yaml", &without_layout("a1", "debian-13"));
     server.heard("the file specifies image debian-13, but image debian-12 is installed").await;
     server.order("debian-13").await;
@@ -62,7 +62,7 @@ async fn the_layout_for_size_and_image_is_given_and_kept() {
     server.allocated(ONE, &token).await;
     assert_eq!(layout_of(&server, &token).await.as_deref(), Some("old"));
 
-    // The layout is selected again for a new allocation, and as long as the allocation is not installed.
+    // As long as the allocation is not installed, the layout is selected again after each change.
     server.write("machines/one.yaml", &without_layout("a2", "debian-12"));
     server.write("layouts/old.yaml", &layout("older", "< 13"));
     until_layout(&server, &token, Some("older")).await;
@@ -72,11 +72,11 @@ async fn the_layout_for_size_and_image_is_given_and_kept() {
     std::fs::remove_file(server.dir.path().join("layouts/new.yaml")).unwrap();
     server.order("debian-12").await;
     let token = server.token(ONE).await;
-    assert_eq!(layout_of(&server, &token).await.as_deref(), Some("new"), "it is stored with the allocation");
+    assert_eq!(layout_of(&server, &token).await.as_deref(), Some("new"), "the layout is stored with the allocation");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn layouts_that_collide_are_named_and_withhold_what_is_ambiguous() {
+async fn colliding_layouts_withhold_ambiguous_allocations() {
     let dir = with_images();
     std::fs::write(dir.path().join("layouts/a.yaml"), layout("a", "< 14")).unwrap();
     std::fs::write(dir.path().join("layouts/b.yaml"), layout("b", ">= 13")).unwrap();
@@ -87,13 +87,13 @@ async fn layouts_that_collide_are_named_and_withhold_what_is_ambiguous() {
     server.heard("one.yaml:8:10: 2 layouts match size:c1 and image:debian-13: change their constraints").await;
     until_layout(&server, &token, None).await;
 
-    // Allocations with an unambiguous selection or a named layout are still served.
+    // Allocations that name a layout, or for which exactly one layout matches, are still served.
     server.write("machines/one.yaml", &without_layout("a2", "debian-14"));
     until_layout(&server, &token, Some("b")).await;
     server.write("machines/one.yaml", &machine_file(ONE, "one", "52:54:00:00:00:01", "a3", "").replace("-12", "-13"));
     until_layout(&server, &token, Some("default")).await;
 
-    // Without collisions, the files are valid again.
+    // As soon as no two layouts match the same image, the files are valid again.
     server.write("machines/one.yaml", &without_layout("a4", "debian-13"));
     server.write("layouts/b.yaml", &layout("b", "> 13"));
     until_layout(&server, &token, Some("a")).await;
@@ -101,7 +101,7 @@ async fn layouts_that_collide_are_named_and_withhold_what_is_ambiguous() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn why_no_layout_is_chosen_is_said() {
+async fn reason_for_missing_layout_is_logged() {
     let server = Running::start_in(with_images()).await;
     server.write("layouts/a.yaml", &layout("a", "> 13"));
     for (text, expected) in [

@@ -23,11 +23,14 @@ impl Running {
             CliCommand::Image(ImageArgs { command: ImageCommand::Show(options) }) => {
                 drophammer::operator_client::images::show_image(&options)
             }
+            CliCommand::Image(ImageArgs { command: ImageCommand::Apply(options) }) => {
+                drophammer::operator_client::images::apply_image(&options)
+            }
             CliCommand::Image(ImageArgs { command: ImageCommand::Delete(options) }) => {
                 drophammer::operator_client::images::delete_image(&options)
             }
-            CliCommand::Template(options) => drophammer::operator_client::catalogs::run_template_command(&options),
-            CliCommand::Size(options) => drophammer::operator_client::catalogs::run_size_command(&options),
+            CliCommand::Template(options) => drophammer::operator_client::templates::run_template_command(&options),
+            CliCommand::Size(options) => drophammer::operator_client::sizes::run_size_command(&options),
             _ => panic!(),
         };
         tokio::task::spawn_blocking(run).await.unwrap()
@@ -35,7 +38,7 @@ impl Running {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn layouts_and_images_on_the_command_line() {
+async fn layout_and_image_commands_change_the_directory() {
     let server = Running::start().await;
     let good = async |arguments: &[&str]| match server.command(arguments).await {
         Ok(outcome) => outcome == CommandOutcome::Good,
@@ -62,7 +65,7 @@ async fn layouts_and_images_on_the_command_line() {
     assert!(good(&["image", "modify", "a/b", "--hidden", "true", "--blacklisted", "true"]).await);
     assert_eq!(server.file("image-states.yaml"), "hidden: [a/b]\nblacklisted: [a/b]\n");
     assert!(good(&["image", "modify", "a/b", "--hidden", "false", "--json"]).await);
-    assert!(!good(&["image", "modify", "a/b"]).await, "nothing is to become of it");
+    assert!(!good(&["image", "modify", "a/b"]).await, "no change is specified");
     let states = server.v1("GET", "/v1/image-states", &Value::Null).await.json();
     assert_eq!(states, json!({"hidden": [], "blacklisted": ["a/b"]}));
 
@@ -99,4 +102,48 @@ async fn templates_sizes_and_images_are_listed_and_shown() {
         let outcome = server.command(arguments).await.unwrap_or_else(|error| panic!("{arguments:?}: {error}"));
         assert_eq!(outcome == CommandOutcome::Good, expected, "{arguments:?}");
     }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn sizes_templates_and_images_are_created_updated_and_deleted() {
+    let server = Running::start().await;
+    let good = async |arguments: &[&str]| match server.command(arguments).await {
+        Ok(outcome) => outcome == CommandOutcome::Good,
+        Err(error) => panic!("{arguments:?}: {error}"),
+    };
+    let file = |name: &str, text: &str| {
+        let path = server.dir.path().join(name);
+        std::fs::write(&path, text).unwrap();
+        path.display().to_string()
+    };
+    let size = file("c1.yaml", "id: c1\nconstraints: [{type: cores, min: 1, max: 4}]\n");
+    assert!(good(&["size", "apply", &size]).await && !good(&["size", "create", &size]).await);
+    assert!(server.file("sizes/c1.yaml").contains("max: 4"), "{}", server.file("sizes/c1.yaml"));
+    let size = file("c1.yaml", "id: c1\ndescription: large\nconstraints: [{type: cores, min: 1, max: 8}]\n");
+    assert!(good(&["size", "apply", &size]).await && server.file("sizes/c1.yaml").contains("max: 8"));
+    let bad = file("bad.yaml", "id: c1\nconstraints: 5\n");
+    assert!(!good(&["size", "apply", &bad]).await && server.file("sizes/c1.yaml").contains("description: large"));
+    assert!(good(&["size", "delete", "c1"]).await && !good(&["size", "rm", "c1"]).await);
+
+    std::fs::create_dir(server.dir.path().join("deploy-templates")).unwrap();
+    let step = |priority| format!("{{interface: deploy, step: lock_foreign_disks, args: {{}}, priority: {priority}}}");
+    let template = file("t.yaml", &format!("name: CUSTOM_LOCK\nsteps: [{}]\n", step(0)));
+    assert!(good(&["template", "add", &template]).await && !good(&["template", "create", &template]).await);
+    let template = file("t.yaml", &format!("name: CUSTOM_LOCK\nsteps: [{}]\nextra: {{a: 1}}\n", step(95)));
+    assert!(
+        good(&["template", "apply", &template]).await && good(&["template", "show", "CUSTOM_LOCK", "-o", "json"]).await
+    );
+    let shown = server.v1("GET", "/v1/deploy-templates/CUSTOM_LOCK", &Value::Null).await.json();
+    assert_eq!(shown["steps"][0]["priority"], 95, "{shown}");
+    let folder = std::fs::read_dir(server.dir.path().join("deploy-templates")).unwrap();
+    let files: Vec<String> = folder.map(|entry| std::fs::read_to_string(entry.unwrap().path()).unwrap()).collect();
+    assert!(files.len() == 1 && files[0].contains("extra:"), "{files:?}");
+    assert!(good(&["template", "delete", "CUSTOM_LOCK"]).await && !good(&["template", "delete", "CUSTOM_LOCK"]).await);
+
+    let image = file("i.yaml", "id: debian-14\nurl: http://h/i.tar\n");
+    assert!(good(&["image", "apply", &image]).await);
+    let image = file("i.yaml", "id: debian-14\nurl: http://h/i.tar\nname: Debian 14\n");
+    assert!(good(&["image", "apply", &image]).await && server.file("images/debian-14.yaml").contains("Debian 14"));
+    let image = file("i.yaml", "id: debian-14\nurl: oci://h/i:1\npull_secret: {username: u, password: p}\n");
+    assert!(!good(&["image", "apply", &image]).await);
 }

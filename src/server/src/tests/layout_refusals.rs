@@ -1,4 +1,5 @@
-//! Comparison of the refusals of `/v1/filesystemlayout` with metal-api's, case by case. `--nocapture` prints the table.
+//! Comparison of the refusals of `/v1/filesystemlayout` with those of metal-api, case by case. `--nocapture` prints the
+//! table.
 
 use super::*;
 
@@ -28,8 +29,8 @@ fn layout() -> Value {
     })
 }
 
-/// Returns the cases: the field of [`layout`] to change and its value, metal-api's status and text (201 without text
-/// means that the layout is accepted), and the relation of this server's response.
+/// Returns the cases, each with the field of [`layout`] to change, its value, metal-api's status and text, and the
+/// relation of this server's response to it. Status 201 without a message means that the layout is accepted.
 fn cases() -> Vec<(&'static str, Value, u16, &'static str, Goes)> {
     vec![
         ("/id", json!("t"), 201, "", Same),
@@ -167,7 +168,7 @@ fn cases() -> Vec<(&'static str, Value, u16, &'static str, Goes)> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn refusals_are_metal_apis() {
+async fn layout_refusals_match_metal_api() {
     let server = Running::start().await;
     let mut other = layout();
     other["id"] = json!("other");

@@ -34,7 +34,7 @@ fn layout(id: &str) -> Value {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_layout_is_made_changed_and_deleted_and_its_file_with_it() {
+async fn layout_requests_create_update_and_delete_its_file() {
     let server = Running::start().await;
     let listed = server.v1("GET", AT, &Value::Null).await.json();
     assert_eq!((listed.as_array().map(Vec::len), &listed[0]["id"]), (Some(1), &json!("default")));
@@ -50,7 +50,7 @@ async fn a_layout_is_made_changed_and_deleted_and_its_file_with_it() {
         server.file("layouts/devel.yaml")
     );
     assert_eq!(server.v1("GET", &format!("{AT}/devel"), &Value::Null).await.json(), made.json());
-    // A response can be sent back unchanged.
+    // The response of a request can be sent back without a change.
     assert_eq!(server.v1("POST", AT, &made.json()).await.json(), made.json());
 
     let mut changed = made.json();
@@ -63,7 +63,7 @@ async fn a_layout_is_made_changed_and_deleted_and_its_file_with_it() {
         assert_eq!(
             shown.json()["disks"][0]["partitions"][0]["size"],
             5000 + size,
-            "it is in force when it is answered"
+            "the layout is in force when the response is sent"
         );
         assert_eq!(shown.headers["etag"], answer.headers["etag"]);
     }
@@ -79,14 +79,14 @@ async fn a_layout_is_made_changed_and_deleted_and_its_file_with_it() {
             (404, Some("no filesystemlayout with id \"devel\" found"))
         );
     }
-    // An id cannot escape the folder.
+    // The file is created in the folder of layouts, whatever the id contains.
     assert_eq!(server.v1("PUT", AT, &layout("../../machines/evil")).await.status, 201);
     let inside: Vec<_> = std::fs::read_dir(server.dir.path().join("layouts")).unwrap().collect();
     assert_eq!((inside.len(), std::fs::read_dir(server.dir.path().join("machines")).unwrap().count()), (2, 2));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn it_is_for_the_operator_alone_and_says_so_before_it_reads() {
+async fn layout_routes_refuse_machine_tokens_before_the_body() {
     let server = Running::start().await;
     let token = server.token(ONE).await;
     let calls = [
@@ -99,7 +99,7 @@ async fn it_is_for_the_operator_alone_and_says_so_before_it_reads() {
     for (method, path) in calls {
         assert_eq!(server.call(&token, method, path, &Value::Null).await.status, 401, "{method} {path}");
     }
-    // The body of this request is never sent.
+    // The request announces a body, which the client never sends.
     let head =
         format!("PUT {AT} HTTP/1.1\r\nHost: {}\r\nConnection: close\r\nContent-Length: 1000\r\n\r\n", server.address);
     assert_eq!(server.raw(&head).await.status, 401);
@@ -110,7 +110,7 @@ async fn it_is_for_the_operator_alone_and_says_so_before_it_reads() {
 
 /// Error messages and status codes are those of metal-api.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_is_wrong_is_said_in_metal_apis_words() {
+async fn layout_errors_match_metal_api() {
     let server = Running::start().await;
     server.write("layouts/rack.yaml", WRITTEN);
     server.shows(&format!("{AT}/rack"), |answer| answer.status == 200).await;
@@ -176,7 +176,7 @@ async fn what_is_wrong_is_said_in_metal_apis_words() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_layout_matches_what_a_machine_has_registered() {
+async fn layout_is_matched_with_the_registered_disks() {
     let server = Running::start().await;
     let ask = async |machine: &str, layout: &str| {
         server.v1("POST", &format!("{AT}/matches"), &json!({"machine": machine, "filesystemlayout": layout})).await
@@ -215,7 +215,7 @@ async fn a_layout_matches_what_a_machine_has_registered() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn comments_stay_and_what_goes_is_told() {
+async fn comments_are_preserved_and_ambiguous_edits_refused() {
     let server = Running::start().await;
     server.write("layouts/rack.yaml", WRITTEN);
     let shown = server.shows(&format!("{AT}/rack"), |answer| answer.status == 200).await;
@@ -227,14 +227,14 @@ async fn comments_stay_and_what_goes_is_told() {
     let expected = WRITTEN
         .replace("[c1]", "[c1, c2]")
         .replace("label: root}\n", "label: root, mountoptions: [noatime]}\n")
-        // Spellings are replaced by metal-api's.
+        // Changed fields are written in metal-api's spelling.
         .replace("wipe:", "wipeonreinstall:")
         .replace("type: GPTBoot", "gpttype: \"ef00\"")
         .replace("\">=12\"", "\">= 12\"")
         .replace("options: \"-F 32\"", "createoptions: [\"-F\", \"32\"]");
     assert_eq!(server.file("layouts/rack.yaml"), expected);
 
-    // Comments on removed fields are removed too.
+    // Comments on a removed field are removed with the field.
     let mut changed = answer.json();
     changed["disks"][0]["device"] = json!("/dev/sdb");
     for filesystem in changed["filesystems"].as_array_mut().unwrap() {
@@ -249,7 +249,7 @@ async fn comments_stay_and_what_goes_is_told() {
         {"path": "/boot/efi", "device": "/dev/sdb1", "format": "vfat", "createoptions": ["-F", "32"]},
     ]);
     assert_eq!(server.v1("POST", AT, &changed).await.status, 422, "another order");
-    assert_eq!(server.file("layouts/rack.yaml"), expected, "a refusal changes nothing");
+    assert_eq!(server.file("layouts/rack.yaml"), expected, "a refusal does not change anything");
     let mut fewer = server.v1("GET", &format!("{AT}/rack"), &Value::Null).await.json();
     fewer["constraints"] = json!({"sizes": [], "images": {}});
     fewer["disks"].as_array_mut().unwrap().push(json!({"device": "/dev/sdb", "wipeonreinstall": true}));
@@ -262,11 +262,11 @@ async fn comments_stay_and_what_goes_is_told() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn of_a_file_and_a_call_that_change_it_at_once_both_sides_are_shown() {
+async fn conflict_response_contains_file_and_request() {
     let server = Running::start().await;
     let path = format!("{AT}/default");
     let first = server.v1("GET", &path, &Value::Null).await;
-    // Responses contain the operator's edit.
+    // After the operator has edited the file, responses contain the edit.
     server.write("layouts/default.yaml", &LAYOUT.replace("label: root, size: 0", "label: system, size: 0"));
     let shown = server.shows(&path, |answer| answer.text().contains("\"system\"")).await;
     assert_ne!(first.headers["etag"], shown.headers["etag"]);
@@ -293,14 +293,14 @@ async fn of_a_file_and_a_call_that_change_it_at_once_both_sides_are_shown() {
     let good = server.v1_matching("POST", AT, &shown.headers["etag"], &mine).await;
     assert_eq!(good.status, 200, "{}", good.text());
 
-    // An invalid edit by the operator is not overwritten either.
+    // An invalid edit by the operator is also not overwritten.
     server.write("layouts/default.yaml", "id: default\ndisks: [\n");
     let refused = server.v1("POST", AT, &shown.json()).await;
     assert_eq!(
         (refused.status, refused.json()["conflict"]["file"]["text"].as_str()),
         (409, Some("id: default\ndisks: [\n"))
     );
-    // An edit that may not have been scanned yet.
+    // The server might not have scanned this edit yet.
     server.write("layouts/default.yaml", LAYOUT);
     let back = server.v1("POST", AT, &shown.json()).await;
     assert!([200, 409].contains(&back.status), "{}", back.text());
@@ -309,16 +309,16 @@ async fn of_a_file_and_a_call_that_change_it_at_once_both_sides_are_shown() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_cannot_be_written_is_an_honest_failure() {
+async fn failed_writes_return_an_error_and_change_nothing() {
     let server = Running::start().await;
     let folder = server.dir.path().join("layouts");
-    // A folder at the path of the temporary file.
+    // A folder exists at the path of the temporary file.
     std::fs::create_dir(folder.join(".devel.yaml.new")).unwrap();
     let answer = server.v1("PUT", AT, &layout("devel")).await;
     assert!(answer.status == 500 && answer.text().contains("write "), "{}", answer.text());
     assert!(!folder.join("devel.yaml").exists());
     assert_eq!(server.v1("GET", &format!("{AT}/devel"), &Value::Null).await.status, 404);
-    // A symbolic link is not replaced by a file.
+    // The server writes through a symbolic link, and does not replace it by a file.
     std::fs::rename(folder.join("default.yaml"), server.dir.path().join("real")).unwrap();
     std::os::unix::fs::symlink("../real", folder.join("default.yaml")).unwrap();
     let mut changed = server.shows(&format!("{AT}/default"), |answer| answer.status == 200).await.json();
@@ -328,10 +328,10 @@ async fn what_cannot_be_written_is_an_honest_failure() {
     assert_eq!(server.file("real"), LAYOUT);
 }
 
-/// In every state of the machine, its current or next layout cannot be deleted, and the layout of a started
-/// installation does not change.
+/// The current layout and the next layout of a machine cannot be deleted in any state of the machine. The layout of an
+/// installation that has started does not change.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_layout_in_use_is_not_deleted_and_a_stored_one_never_changes() {
+async fn used_layout_is_not_deleted_and_stored_one_unchanged() {
     let server = Running::start().await;
     let path = format!("{AT}/default");
     let in_use = async || {
@@ -344,8 +344,8 @@ async fn a_layout_in_use_is_not_deleted_and_a_stored_one_never_changes() {
     let given = server.allocated(ONE, &token).await.allocation.unwrap().filesystemlayout;
     in_use().await;
     let body = json!({"allocationuuid": "a1", "order": "", "disks": []});
-    let begun = server.call(&token, "POST", &format!("/v1/machine/{ONE}/point-of-no-return"), &body).await;
-    assert_eq!(begun.status, 200, "{}", begun.text());
+    let started = server.call(&token, "POST", &format!("/v1/machine/{ONE}/point-of-no-return"), &body).await;
+    assert_eq!(started.status, 200, "{}", started.text());
 
     // A request changes the layout in the middle of the installation.
     let mut changed = server.v1("GET", &path, &Value::Null).await.json();
@@ -362,7 +362,7 @@ async fn a_layout_in_use_is_not_deleted_and_a_stored_one_never_changes() {
     server.heard("the machine is installed with default and keeps that layout").await;
     in_use().await;
     let named = server.v1("DELETE", &format!("{AT}/devel"), &Value::Null).await;
-    assert_eq!(named.status, 422, "its file names it");
+    assert_eq!(named.status, 422, "a machine file names the layout");
     let order = json!({"id": ONE, "imageid": "debian-12"});
     assert_eq!(server.v1("POST", &format!("/v1/machine/{ONE}/reinstall"), &order).await.status, 200);
     let token = server.token(ONE).await;

@@ -1,14 +1,14 @@
-//! Loss of the database, and thereby of the records of machines in the middle of a reinstall.
+//! Loss of the database, which contains the records of machines in the middle of a reinstall.
 
 use super::*;
 use std::fs;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_server_that_has_lost_its_database_does_not_start() {
+async fn server_with_lost_database_does_not_start() {
     let dir = Running::start().await.stop().await;
     let path = |name: &str| dir.path().join(name);
     let heard = Heard::default();
-    assert!(bind(&dir, &heard).await.is_ok(), "it is all there");
+    assert!(bind(&dir, &heard).await.is_ok(), "all files exist");
     for ending in ["-wal", "-shm"] {
         let _ = fs::remove_file(path(&format!("drophammer.sqlite{ending}")));
     }
@@ -20,25 +20,26 @@ async fn a_server_that_has_lost_its_database_does_not_start() {
             assert!(error.contains("drophammer.sqlite is missing") && error.contains("operator.token"), "{error}");
         }
     }
-    // Without machine files, nothing can be lost.
+    // Without machine files, no record can have been lost, so the server starts.
     fs::rename(path("machines"), path("aside")).unwrap();
     assert!(bind(&dir, &heard).await.is_ok());
     fs::remove_file(path("drophammer.sqlite")).unwrap();
     fs::rename(path("aside"), path("machines")).unwrap();
     assert!(bind(&dir, &heard).await.is_err());
-    // The remedy in the error message.
+    // The error message proposes this remedy: delete the token file.
     fs::remove_file(path("operator.token")).unwrap();
     assert!(bind(&dir, &heard).await.is_ok());
-    assert!(bind(&dir, &heard).await.is_ok(), "once is enough");
+    assert!(bind(&dir, &heard).await.is_ok(), "the confirmation is required only once");
 }
 
-/// Until an installation is reported, any disk of a machine may contain a system that was installed before the loss.
+/// After the loss, any disk of a machine may contain a system that was installed before, until the machine reports a
+/// new installation.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_server_that_has_lost_its_database_says_that_it_does_not_remember() {
+async fn allocations_are_unremembered_after_database_loss() {
     let server = Running::start_in(super::reinstall::with_images()).await;
     let token = server.token(ONE).await;
     let told = server.allocated(ONE, &token).await.allocation.unwrap();
-    assert!(!told.unremembered, "a server that was never anything else");
+    assert!(!told.unremembered, "a new server");
     let dir = server.stop().await;
     for name in ["drophammer.sqlite", "drophammer.sqlite-wal", "drophammer.sqlite-shm", "operator.token"] {
         let _ = fs::remove_file(dir.path().join(name));
@@ -46,7 +47,7 @@ async fn a_server_that_has_lost_its_database_says_that_it_does_not_remember() {
     let server = Running::start_in(dir).await;
     let token = server.token(ONE).await;
     assert!(server.allocated(ONE, &token).await.allocation.unwrap().unremembered);
-    // The loss is recorded in the database, so a restart does not change it.
+    // The database records that an earlier database was lost, so a restart does not change this.
     let server = Running::start_in(server.stop().await).await;
     let token = server.token(ONE).await;
     assert!(server.allocated(ONE, &token).await.allocation.unwrap().unremembered);

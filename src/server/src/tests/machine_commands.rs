@@ -30,19 +30,19 @@ impl Running {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_command_line() {
+async fn reinstall_and_rename_commands_change_orders_and_ids() {
     let server = Running::start().await;
     let order = ["reinstall", "one", "--image", "debian-12"];
     let good = async |arguments: &[&str]| match server.machine(arguments).await {
         Ok(outcome) => outcome == CommandOutcome::Good,
         Err(error) => panic!("{arguments:?}: {error}"),
     };
-    assert!(!good(&order).await, "it is not installed");
+    assert!(!good(&order).await, "the machine is not installed");
     let token = server.token(ONE).await;
     server.allocated(ONE, &token).await;
     server.report(ONE, &token, "a1", true).await;
     assert!(good(&["list"]).await && good(&["list", "--json"]).await);
-    assert!(!good(&["reinstall", "one", "--cancel"]).await, "nothing is ordered");
+    assert!(!good(&["reinstall", "one", "--cancel"]).await, "no reinstall is ordered");
     assert!(good(&order).await);
     server.heard("ordered: image debian-12").await;
     assert!(good(&["reinstall", &ONE.to_uppercase(), "--cancel"]).await);
@@ -54,8 +54,8 @@ async fn the_command_line() {
     server.heard("ordered: image debian-12, with the layout of the machine file, erasing S1, erasing S2").await;
     assert!(good(&["reinstall", "one", "--image", "debian-12", "--replace-newer"]).await);
     server.heard("ordered: image debian-12, replacing a newer installation").await;
-    assert!(!good(&["rename", "one", STRANGER]).await, "a name is no id");
-    assert!(!good(&["rename", TWO, STRANGER]).await, "nothing is known of it");
+    assert!(!good(&["rename", "one", STRANGER]).await, "the new id must be an id, not a name");
+    assert!(!good(&["rename", TWO, STRANGER]).await, "the server has no records of the machine");
     assert!(good(&["rename", ONE, STRANGER]).await && good(&["rename", STRANGER, ONE]).await);
     assert!(!good(&["reinstall", "nobody", "--image", "debian-12"]).await);
     assert!(!good(&["reinstall", "one", "--image", "debian-21"]).await);
@@ -103,9 +103,9 @@ async fn names_are_completed() {
     }
 }
 
-/// A rack after the loss of its database: machines report their markers, and the operator adopts the correct ones.
+/// After the loss of the database of a rack, machines report their markers, and the operator adopts the correct ones.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn machines_that_wait_with_a_marker_are_listed_and_adopted_by_their_ids() {
+async fn machines_waiting_with_a_marker_are_listed_and_adopted() {
     let dir = directory();
     let file = machine_file(TWO, "two", "52:54:00:00:00:02", "b1", "");
     std::fs::write(dir.path().join("machines/two.yaml"), file).unwrap();
@@ -128,8 +128,12 @@ async fn machines_that_wait_with_a_marker_are_listed_and_adopted_by_their_ids() 
     refused(ONE, "a1", "a1").await;
     refused(TWO, "b1", "a1").await;
     let said = json!({ "image": "debian-11", "time": "2026-01-01T00:00:00Z" });
-    assert_eq!((waits(ONE).await, waits(TWO).await), (said.clone(), Value::Null), "another allocation's is none");
-    // A machine that starts to install, because its disk was erased, no longer waits for adoption.
+    assert_eq!(
+        (waits(ONE).await, waits(TWO).await),
+        (said.clone(), Value::Null),
+        "a marker of another allocation is ignored"
+    );
+    // A machine whose disk was erased starts to install, and no longer waits for its adoption.
     let token = refused(TWO, "b1", "b1").await;
     assert_eq!(waits(TWO).await, said);
     let begin = json!({ "allocationuuid": "b1", "order": "", "disks": [] });
@@ -139,9 +143,9 @@ async fn machines_that_wait_with_a_marker_are_listed_and_adopted_by_their_ids() 
 
     let good = async |arguments: &[&str]| server.machine(arguments).await.unwrap() == CommandOutcome::Good;
     assert!(good(&["adopt", "--waiting"]).await && good(&["adopt", "--waiting", "--json"]).await);
-    assert_eq!(waits(ONE).await, said, "that was a list");
+    assert_eq!(waits(ONE).await, said, "listing does not adopt");
     assert!(!good(&["adopt", "one", "nobody"]).await);
-    assert_eq!(waits(ONE).await, said, "a name that is wrong adopts nobody");
+    assert_eq!(waits(ONE).await, said, "an unknown name prevents all adoptions");
     assert!(good(&["adopt", ONE, "two"]).await);
     for allocation in ["a1", "b1"] {
         server.heard(&format!("127.0.0.1 recorded allocation {allocation} as installed")).await;
@@ -153,11 +157,11 @@ async fn machines_that_wait_with_a_marker_are_listed_and_adopted_by_their_ids() 
     let report = json!({ "success": true, "message": "m", "allocationuuid": "a1", "marker": marker });
     let answer = server.call(&token, "POST", &format!("/v1/machine/{ONE}/report"), &report).await;
     assert_eq!(answer.status, 200, "{}", answer.text());
-    assert!(!good(&["adopt", ONE, "two"]).await, "one of them is known to be installed");
+    assert!(!good(&["adopt", ONE, "two"]).await, "one of the machines is already recorded as installed");
 }
 
 #[test]
-fn wrong_usage() {
+fn contradictory_machine_arguments_are_rejected() {
     let parses = |arguments: &[&str]| Cli::try_parse_from(["drophammer", "machine"].iter().chain(arguments)).is_ok();
     assert!(parses(&["reinstall", "one", "--image", "i"]));
     assert!(parses(&["reinstall", "one", "--cancel"]));
@@ -184,7 +188,7 @@ async fn machines_are_locked_and_unlocked() {
     let run = async |arguments: &[&str]| server.machine(arguments).await.unwrap();
     let lock = ["lock", "one", "two", "--reason", "holds the only copy"];
     assert_eq!(run(&["lock", "one", "nobody", "--reason", "r"]).await, CommandOutcome::Refused);
-    assert!(server.listed().await["locked"].is_null(), "a name that is wrong locks nothing");
+    assert!(server.listed().await["locked"].is_null(), "an unknown name prevents all locks");
     for bad in ["", "  ", "true", "off"] {
         assert_eq!(run(&["lock", "one", "--reason", bad]).await, CommandOutcome::Refused, "{bad:?}");
     }

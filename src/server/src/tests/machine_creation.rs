@@ -1,4 +1,4 @@
-//! Creation of files for machines that have registered.
+//! Creation of machine files for machines that have registered without a file.
 
 use super::*;
 use site::operator_files;
@@ -21,7 +21,7 @@ async fn registered(server: &Running, mac: &str) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_machine_that_has_registered_becomes_a_file_with_its_size() {
+async fn registered_machine_is_added_with_its_detected_size() {
     let dir = directory();
     std::fs::create_dir(dir.path().join("sizes")).unwrap();
     let size = |id: &str, cores: u32| {
@@ -76,11 +76,11 @@ async fn a_machine_that_has_registered_becomes_a_file_with_its_size() {
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
     let answer = add(&server, NEW, json!({ "name": "newer" })).await;
-    assert!(answer.status == 409 && answer.text().contains("already has a file"), "{}", answer.text());
+    assert!(answer.status == 409 && answer.text().contains("already has a machine file"), "{}", answer.text());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_mac_of_another_machine_is_said() {
+async fn mac_of_another_machine_is_refused() {
     let server = Running::start().await;
     registered(&server, "52:54:00:00:00:01").await;
     let answer = add(&server, NEW, json!({ "name": "new" })).await;
@@ -97,11 +97,12 @@ async fn simultaneous_requests_create_one_file() {
     let created = answers.iter().filter(|answer| answer.status == 200).count();
     let refused = answers.iter().filter(|answer| answer.status == 409);
     assert_eq!(created, 1);
-    // A request is refused either while another request creates the file, or afterwards.
+    // A request is refused while another request creates the file, and also afterwards.
     for answer in refused.clone() {
         let text = answer.text();
         assert!(
-            text.contains("already has a file") || text.contains("another request is creating the file of machine"),
+            text.contains("already has a machine file")
+                || text.contains("another request is creating the file of machine"),
             "{text}"
         );
     }

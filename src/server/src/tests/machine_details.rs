@@ -4,7 +4,7 @@ use super::reinstall::{failure, with_images};
 use super::*;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn everything_about_a_machine_is_in_its_details() {
+async fn details_contain_summary_hardware_timeline_and_report() {
     let server = Running::start_in(with_images()).await;
     let details = async || server.v1("GET", &format!("/v1/machine/{}/details", ONE.to_uppercase()), &Value::Null).await;
     let answer = details().await.json();
@@ -59,7 +59,7 @@ async fn orders_and_results_are_in_the_history() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_log_is_read_in_parts() {
+async fn log_is_read_incrementally() {
     let server = Running::start().await;
     let token = server.token(ONE).await;
     let say = async |start: u64, log: &str| {
@@ -80,7 +80,7 @@ async fn a_log_is_read_in_parts() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn only_the_operator_reads_them_and_only_of_known_machines() {
+async fn details_require_operator_and_known_machine() {
     let server = Running::start().await;
     let token = server.token(ONE).await;
     for part in ["details", "events", "history", "log"] {

@@ -20,7 +20,7 @@ impl Running {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn machines_are_shown_as_metal_api_shows_them() {
+async fn machines_are_listed_and_found_as_in_metal_api() {
     let server = Running::start().await;
     server.token(ONE).await;
     let listed = server.v1("GET", AT, &Value::Null).await.json();
@@ -68,7 +68,7 @@ async fn machines_are_shown_as_metal_api_shows_them() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_machine_is_allocated_and_freed_in_its_file() {
+async fn allocation_and_free_edit_the_machine_file() {
     let server = Running::start().await;
     let text = format!("# Of the rack.\nid: {TWO}\nname: two # the second\nmacs: ['52:54:00:00:00:02']\nsize: c2\n");
     server.write("machines/two.yaml", &text);
@@ -118,10 +118,13 @@ async fn a_machine_is_allocated_and_freed_in_its_file() {
     }
     assert_eq!(server.file("machines/two.yaml"), text);
 
-    // After its registration, the machine is available.
+    // A machine can be allocated after its registration.
     let token = server.token(TWO).await;
     let answer = allocate(&wish).await;
     assert_eq!(answer.status, 200, "{}", answer.text());
+    let entry =
+        server.v1("GET", &format!("/v1/audit?action=allocate&machine={TWO}&limit=1"), &Value::Null).await.json();
+    assert_eq!((&entry[0]["outcome"], &entry[0]["object"]), (&json!("done"), &json!(TWO)), "{entry}");
     let machine = answer.json();
     let uuid = machine["allocation"]["allocationuuid"].as_str().unwrap().to_owned();
     let written = server.file("machines/two.yaml");
@@ -133,28 +136,28 @@ async fn a_machine_is_allocated_and_freed_in_its_file() {
     assert!(written.contains("  hostname: h2\n") && written.contains("  project: p\n"), "{written}");
     let given = server.allocated(TWO, &token).await.allocation.unwrap();
     assert_eq!((given.id, given.image.id, given.ssh_pub_keys.len()), (uuid.clone(), "debian-12".to_owned(), 1));
-    assert_eq!(allocate(&wish).await.status, 422, "there is no second one");
+    assert_eq!(allocate(&wish).await.status, 422, "no second machine is free");
 
-    // A machine cannot be freed while an installation is in progress. It can be freed after the installation has ended.
+    // A machine cannot be freed during an installation. After the installation has ended, it can be freed.
     let body = json!({ "allocationuuid": uuid, "order": "", "disks": [] });
-    let begun = server.call(&token, "POST", &format!("{AT}/{TWO}/point-of-no-return"), &body).await;
-    assert_eq!(begun.status, 200, "{}", begun.text());
+    let started = server.call(&token, "POST", &format!("{AT}/{TWO}/point-of-no-return"), &body).await;
+    assert_eq!(started.status, 200, "{}", started.text());
     let free = async || server.v1("DELETE", &format!("{AT}/{TWO}/free"), &Value::Null).await;
     assert_eq!(free().await.status, 409);
     server.report(TWO, &token, &uuid, true).await;
     let freed = free().await;
     assert_eq!((freed.status, &freed.json()["allocation"]), (200, &Value::Null), "{}", freed.text());
     assert_eq!(server.file("machines/two.yaml"), text);
-    assert_eq!(free().await.status, 200, "it is free already");
+    assert_eq!(free().await.status, 200, "the machine is already free");
     server.write("machines/two.yaml", &(written + "locked: repair\n"));
     server.found(TWO, |two| two["state"]["value"] == "LOCKED").await;
     let locked = free().await;
     assert!(locked.status == 422 && locked.text().contains("machine is locked: repair"), "{}", locked.text());
 }
 
-/// As in metal-api, an allocation is refused if the layout does not fit the machine.
+/// An allocation is refused if the layout does not fit the machine, as in metal-api.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_layout_that_does_not_fit_the_registered_disks_is_not_allocated() {
+async fn layout_exceeding_the_registered_disks_is_not_allocated() {
     let server = Running::start().await;
     let text = format!("id: {TWO}\nname: two\nmacs: ['52:54:00:00:00:02']\nsize: c2\n");
     server.write("machines/two.yaml", &text);
@@ -196,9 +199,9 @@ async fn a_layout_that_does_not_fit_the_registered_disks_is_not_allocated() {
     assert_eq!(answer.status, 200, "{}", answer.text());
 }
 
-/// The operator's edit is not overwritten.
+/// A request does not overwrite an edit of the operator that is not in force yet.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_edit_of_a_machine_that_is_not_in_force_is_not_written_over() {
+async fn pending_edit_of_a_machine_file_is_not_overwritten() {
     let server = Running::start().await;
     server.token(TWO).await;
     let broken = format!("id: {TWO}\nname: two\nmacs: [\n");
@@ -209,7 +212,7 @@ async fn an_edit_of_a_machine_that_is_not_in_force_is_not_written_over() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn networks_are_those_of_the_machines_file() {
+async fn allocation_accepts_only_networks_of_the_machine_file() {
     let server = Running::start().await;
     let text = format!(
         "id: {TWO}\nname: two\nmacs: ['52:54:00:00:00:02']\nnetworks: [{{networkid: internet, asn: 42}}, {{networkid: storage}}]\n"
@@ -218,7 +221,7 @@ async fn networks_are_those_of_the_machines_file() {
     server.token(TWO).await;
     let wish = |networks: Value| json!({"uuid": TWO, "imageid": "debian-12", "filesystemlayoutid": "default", "networks": networks});
     let allocate = async |networks: Value| server.v1("POST", &format!("{AT}/allocate"), &wish(networks)).await;
-    // The server may not have read the file yet.
+    // The server might not have read the file yet.
     let mut answer = allocate(json!([{"networkid": "stor", "autoacquire": true}])).await;
     while !answer.text().contains("did you mean") {
         tokio::time::sleep(Duration::from_millis(20)).await;

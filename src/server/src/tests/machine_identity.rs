@@ -1,11 +1,12 @@
-//! Identity of machines at boot, registration and `machine add`: vendor defaults, moved NICs, shared UUIDs and shared MACs.
+//! Identity of machines at boot, at registration and for `machine add`, with default UUIDs of vendors, moved NICs, and
+//! shared UUIDs and MACs.
 
 use super::*;
 use control::api_types::RegisterRequest;
 use model::inventory::{Inventory, Nic, SystemInfo};
 
-/// Default UUID of a board vendor, in the byte order of SMBIOS 2.6; the next one is in the byte order of earlier
-/// firmware.
+/// Default UUID of a board vendor, in the byte order of SMBIOS 2.6. The next constant is the same UUID in the byte
+/// order of earlier firmware.
 const DEFAULT: &str = "03000200-0400-0500-0006-000700080009";
 const DEFAULT_SWAPPED: &str = "00020003-0004-0005-0006-000700080009";
 const OTHER: &str = "4c4c4544-0051-3010-8031-b2c04f33bbbb";
@@ -88,13 +89,13 @@ async fn a_default_uuid_identifies_no_machine() {
         let answer = operator(&server, "POST", &format!("/v1/machine/{default}/file"), body).await;
         assert!(answer.status == 400 && answer.text().contains("choose a new UUID"), "{default}: {}", answer.text());
     }
-    // A UUID that differs slightly from a default identifies a machine.
+    // A UUID that differs from a default UUID in a few digits does identify a machine.
     let near = "03000200-0400-0500-0006-000700080109";
     assert!(server.boot(&format!("uuid={near}")).await.text().contains(&format!("drophammer.machine={near} ")));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_file_with_a_default_uuid_is_refused_and_its_installation_can_be_renamed() {
+async fn file_with_a_default_uuid_is_refused() {
     let dir = directory();
     std::fs::write(dir.path().join("machines/old.yaml"), format!("id: {DEFAULT}\nname: old\n")).unwrap();
     let server = Running::start_in(dir).await;
@@ -108,7 +109,7 @@ async fn a_file_with_a_default_uuid_is_refused_and_its_installation_can_be_renam
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_known_mac_on_a_machine_with_another_uuid_gets_nothing() {
+async fn known_mac_with_another_uuid_boots_its_disk() {
     let server = Running::start_in(with_dock()).await;
     let (_, answer) =
         registers(&server, &format!("uuid={ONE}&mac={DOCK}"), ONE, &inventoried(ONE, Some(ONE), &[(DOCK, "e1000e")]))
@@ -119,7 +120,8 @@ async fn a_known_mac_on_a_machine_with_another_uuid_gets_nothing() {
     let alarm = |line: &&str| line.contains(ONE) && line.contains(OTHER) && line.contains("machine rename");
     let heard = || server.heard.text().lines().filter(alarm).count();
     server.until(|| heard() == 1, "one alarm that contains both UUIDs").await;
-    // The machine itself still boots through this NIC, even if file and firmware differ in the byte order of the UUID.
+    // The machine itself still boots through this NIC, even if the UUID in its file and the UUID from its firmware have
+    // different byte orders.
     for own in [ONE, "44454c4c-5100-1030-8052-b4c04f4d0001"] {
         let script = server.boot(&format!("uuid={own}&mac={DOCK}")).await.text();
         assert!(script.contains(&format!("drophammer.machine={ONE} ")), "{own}: {script}");
@@ -127,7 +129,7 @@ async fn a_known_mac_on_a_machine_with_another_uuid_gets_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_registration_is_not_overwritten_by_another_machine() {
+async fn registration_of_another_machine_is_refused() {
     let server = Running::start_in(with_dock()).await;
     let (token, answer) = registers(
         &server,
@@ -138,7 +140,7 @@ async fn a_registration_is_not_overwritten_by_another_machine() {
     .await;
     assert_eq!(answer.status, 200, "{}", answer.text());
     drop(token);
-    // The firmware of the other machine does not send a UUID, but its agent reports one.
+    // The firmware of the other machine sends no UUID, but the agent on that machine reports one.
     let body = inventoried(ONE, Some(OTHER), &[(DOCK, "e1000e"), (OWN, "e1000e")]);
     let (token, answer) = registers(&server, &format!("uuid=&mac={DOCK}"), ONE, &body).await;
     assert_eq!(answer.status, 409, "{}", answer.text());
@@ -156,7 +158,7 @@ async fn an_unproven_machine_is_installed_over_blank_disks_only() {
     let server = Running::start_in(with_dock()).await;
     let body = inventoried(ONE, Some(OTHER), &[(DOCK, "e1000e"), (OWN, "e1000e")]);
     let query = format!("uuid={OTHER}&mac={DOCK}");
-    // The result is the same at each boot, since an earlier registration does not prove the identity.
+    // Each boot has the same result, because an earlier registration does not prove the identity of a machine.
     for _ in 0..2 {
         let (token, answer) = registers(&server, &query, ONE, &body).await;
         assert_eq!(answer.status, 200, "{}", answer.text());
@@ -174,11 +176,11 @@ async fn an_unproven_machine_is_installed_over_blank_disks_only() {
     assert_eq!(answer.status, 200, "{}", answer.text());
     server.allocated(ONE, &token).await;
     let answer = server.call(&token, "GET", &format!("/v1/machine/{ONE}"), &Value::Null).await.json();
-    assert_eq!(answer["allocation"]["blank_only"], Value::Null, "the operator says that it is the machine");
+    assert_eq!(answer["allocation"]["blank_only"], Value::Null, "the operator has confirmed the identity");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_proven_machine_is_installed_over_what_its_disks_have() {
+async fn proven_machine_may_overwrite_its_disks() {
     let server = Running::start().await;
     let swapped = "44454c4c-5100-1030-8052-b4c04f4d0001";
     for reported in [Some(ONE), Some(swapped), None] {
@@ -195,7 +197,7 @@ async fn a_proven_machine_is_installed_over_what_its_disks_have() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn two_files_with_one_uuid_or_one_mac_select_neither() {
+async fn files_that_share_uuid_or_mac_are_ambiguous() {
     let server = Running::start().await;
     server.write("machines/copy.yaml", &machine_file(ONE, "copy", "52:54:00:00:00:07", "a7", ""));
     server.heard("copy.yaml").await;
@@ -224,7 +226,7 @@ async fn two_files_with_one_uuid_or_one_mac_select_neither() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_nic_that_several_machines_have_goes_into_no_file() {
+async fn shared_nic_is_omitted_from_machine_files() {
     let server = Running::start().await;
     let ids = ["4c4c4544-0051-3010-8031-b2c04f333601", "4c4c4544-0051-3010-8031-b2c04f333602"];
     let own = ["52:54:00:00:01:01", "52:54:00:00:01:02"];
@@ -260,10 +262,10 @@ async fn a_nic_that_several_machines_have_goes_into_no_file() {
     }
 }
 
-/// Both files list the same USB NIC. A machine with the UUID of file `one` is another machine if this NIC is the only
-/// common one.
+/// Both files list the same USB NIC. A machine whose UUID is that of file `one` counts as another machine if this NIC
+/// is the only one that file and machine have in common.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_nic_of_two_files_does_not_make_two_boards_one_machine() {
+async fn nic_listed_in_two_files_identifies_no_machine() {
     let dir = directory();
     let macs = |own: &str| format!("{own}', '{BMC_NIC}");
     let write = |name: &str, text: String| std::fs::write(dir.path().join(name), text).unwrap();
@@ -276,10 +278,11 @@ async fn a_nic_of_two_files_does_not_make_two_boards_one_machine() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn two_unknown_machines_with_one_uuid_are_reported_as_two() {
+async fn unknown_machines_that_share_a_uuid_are_reported() {
     let options_of = |dir: &TempDir| options(dir.path());
     let dir = directory();
-    let (options, around) = (options_of(&dir), HostEnvironment { quiet: store::boot_activity::QUIET, ..silent() });
+    let (options, around) =
+        (options_of(&dir), HostEnvironment { quiet: store::boot_activity::ACTIVE_BOOT_TIMEOUT, ..silent() });
     let server = Running::start_with(dir, &options, &around, 10_000).await;
     let body = |mac: &str| inventoried(STRANGER, Some(STRANGER), &[(mac, "e1000e")]).to_string();
     let register = async |address: &str, mac: &str| {
@@ -294,7 +297,7 @@ async fn two_unknown_machines_with_one_uuid_are_reported_as_two() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_new_mainboard_is_proven_by_its_rename() {
+async fn rename_proves_a_new_mainboard() {
     let server = Running::start_in(with_dock()).await;
     let nics = [(DOCK, "e1000e")];
     let (token, _) = registers(&server, &format!("uuid={ONE}"), ONE, &inventoried(ONE, Some(ONE), &nics)).await;
@@ -311,7 +314,7 @@ async fn a_new_mainboard_is_proven_by_its_rename() {
     assert!(shown["allocation"]["blank_only"].is_string(), "{shown}");
     assert!(is_local_disk(&by_mac(OTHER).await));
 
-    // The operator assigns the UUID of the new board as the id, and then an invented UUID.
+    // The operator changes the id of the machine to the UUID of the new board, and then to an invented UUID.
     for (old, new, reported) in [(ONE, OTHER, Some(OTHER)), (OTHER, STRANGER, None)] {
         server.write("machines/one.yaml", &machine_file(new, "one", DOCK, "a1", ""));
         knows(&server, new).await;
@@ -327,7 +330,7 @@ async fn a_new_mainboard_is_proven_by_its_rename() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_file_without_macs_is_not_that_of_a_board_with_all_other_nics() {
+async fn file_without_macs_refuses_board_with_other_nics() {
     let dir = directory();
     let file = machine_file(ONE, "one", DOCK, "a1", "").replace(&format!("macs: ['{DOCK}']\n"), "");
     std::fs::write(dir.path().join("machines/one.yaml"), file).unwrap();

@@ -1,10 +1,10 @@
-//! Cached summaries of machines: long lists contain the same as short ones, which are read without the cache.
+//! Cache of machine summaries: long lists, which use the cache, have the same contents as short lists, which do not.
 
 use super::*;
 
-/// Number of machines, above that of lists that are not cached.
+/// Number of machines, large enough that their list uses the cache.
 const MACHINES: usize = 300;
-/// Number of machines on a page, which is read without the cache.
+/// Number of machines on one page, small enough that the page is read without the cache.
 const PAGE: usize = 100;
 
 fn id(number: usize) -> String {
@@ -29,7 +29,7 @@ impl Running {
         answer.json()
     }
 
-    /// Asserts that the whole list contains the same as all pages. Returns the whole list.
+    /// Asserts that the list of all machines has the same contents as all pages together. Returns this list.
     async fn assert_equal_lists(&self, token: &str, after: &str) -> Vec<Value> {
         let whole = without_contact(&self.list_as(token, "").await);
         let mut paged = Vec::new();
@@ -52,7 +52,7 @@ impl Running {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_whole_list_shows_each_change_at_once() {
+async fn cached_machine_list_shows_each_change_immediately() {
     let dir = directory();
     for number in 0..MACHINES {
         let project = if number == 7 { "project: red\n" } else { "project: blue\n" };
@@ -94,7 +94,7 @@ async fn a_whole_list_shows_each_change_at_once() {
     let all = server.assert_equal_lists(&operator, "a lock").await;
     assert_eq!(find(&all, 5).unwrap()["locked"], "disk");
 
-    // The cache of all machines never adds a machine to the list of a user with projects.
+    // A user with projects never sees machines of other projects, although the cache contains all machines.
     let own = server.assert_equal_lists(&blue, "a user with a project").await;
     assert_eq!(own.len(), MACHINES - 1);
     assert!(find(&own, 7).is_none() && find(&own, 3).is_some());
@@ -102,7 +102,7 @@ async fn a_whole_list_shows_each_change_at_once() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_peer_of_a_migration_is_hidden_in_whole_lists() {
+async fn migration_peer_of_another_project_is_hidden_in_lists() {
     let (server, order) = Running::move_ordered().await;
     for number in 0..MACHINES {
         server.write(&format!("machines/m{number:03}.yaml"), &file(number, "project: blue\n"));
@@ -122,7 +122,8 @@ async fn the_peer_of_a_migration_is_hidden_in_whole_lists() {
     }
 }
 
-/// Prints how long lists of ten thousand machines take, while the records of a few hundred machines change.
+/// Measures and prints how long lists of ten thousand machines take, while the records of a few hundred machines
+/// change.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "measures"]
 async fn measure_lists_of_ten_thousand_machines() {

@@ -8,7 +8,7 @@ impl Running {
         self.call(operator.trim(), "GET", &format!("/v1/machines{query}"), &Value::Null).await
     }
 
-    /// Returns the names of the listed machines, or the ids of those that have no name.
+    /// Returns the names of the listed machines, and the ids of machines that have no name.
     async fn names(&self, query: &str) -> Vec<String> {
         let listed = self.list(query).await;
         assert_eq!(listed.status, 200, "{query}: {}", listed.text());
@@ -45,7 +45,7 @@ async fn start() -> Running {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn pages_contain_each_machine_once_in_the_order_of_the_whole_list() {
+async fn pages_contain_each_machine_once_in_list_order() {
     let server = start().await;
     let all = server.names("").await;
     assert_eq!(all.len(), 10);
@@ -71,7 +71,7 @@ async fn the_server_filters_by_phase_image_and_text() {
     let server = start().await;
     let even = ["m0", "m2", "m4", "m6", "m8"];
     assert_eq!(server.names("?phase=not%20installed").await, even);
-    assert_eq!(server.names("?phase=to+be+installed").await, even, "the former word");
+    assert_eq!(server.names("?phase=to+be+installed").await, even, "the former name of the phase");
     assert_eq!(server.names("?phase=free&limit=2").await, ["m1", "m3"]);
     assert_eq!(server.names(&format!("?phase=free&limit=2&after={}", id(3))).await, ["m5", "m7"]);
     assert_eq!(server.names("?phase=new").await, [STRANGER]);
@@ -86,7 +86,7 @@ async fn the_server_filters_by_phase_image_and_text() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn wrong_pages_are_refused() {
+async fn invalid_page_parameters_are_refused() {
     let server = start().await;
     for (query, why) in [
         ("?limit=0", "limit: must be at least 1"),

@@ -1,5 +1,5 @@
-//! Migration of a machine: the responses to the two agents, the files afterwards, and restarts of the server in
-//! between.
+//! Migration of a machine: the responses to the agents of both machines, the files after the migration, and restarts of
+//! the server in between.
 
 mod early_ends;
 mod other_nic;
@@ -11,11 +11,11 @@ use super::*;
 const MARKED: &str = "a1";
 
 pub(super) fn certificate(of: &str) -> String {
-    format!("X-Ganeti-Signature: s/h\n{}", linux::pem::encode_pem("CERTIFICATE", of.as_bytes()))
+    format!("X-Ganeti-Signature: s/h\n{}", linux::pem_encoding::encode_pem("CERTIFICATE", of.as_bytes()))
 }
 
 pub(super) fn fingerprint(of: &str) -> String {
-    linux::pem::certificate_fingerprint(&certificate(of)).unwrap()
+    linux::pem_encoding::certificate_fingerprint(&certificate(of)).unwrap()
 }
 
 pub(super) fn marker(machine: &str) -> Value {
@@ -35,7 +35,7 @@ pub(super) fn disks() -> Value {
     json!([{ "device": "/dev/sda", "serial": "N1", "size_bytes": 1_000_000_000u64 }])
 }
 
-/// Returns the inventory that each of the machines registers.
+/// Returns an inventory with one disk, with which both machines register.
 pub(super) fn with_one_disk() -> model::inventory::Inventory {
     let disk = json!({ "name": "nvme0n1", "device": "/dev/nvme0n1", "serial": "N1", "size_bytes": 1_000_000_000u64,
         "sector_bytes": 512 });
@@ -90,19 +90,20 @@ impl Running {
         self.call(token, "POST", &format!("/v1/machine/{id}/moving"), &body).await
     }
 
-    /// Approves the certificates of these machines, as an operator who has compared them with the consoles.
+    /// Approves the certificates of these machines, as an operator does after comparing their fingerprints on the
+    /// consoles.
     pub(super) async fn approves(&self, machines: &[&str]) -> Answer {
         let fingerprints: Vec<String> = machines.iter().map(|id| fingerprint(id)).collect();
         self.about_move("POST", "/approve", json!({ "fingerprints": fingerprints })).await
     }
 
-    /// Approves both certificates. Machine one then sends two requests, which show that it has fetched the certificate
-    /// of the other machine.
-    pub(super) async fn looks(&self, one: &str) {
+    /// Approves both certificates. Machine one then sends two requests. The response to the first request contains
+    /// the other machine's certificate, and the second request shows that machine one has received it.
+    pub(super) async fn exchange_certificates(&self, one: &str) {
         let answer = self.approves(&[ONE, TWO]).await;
         assert_eq!(answer.status, 200, "{}", answer.text());
         for _ in 0..2 {
-            self.told(ONE, one).await;
+            self.read_allocation(ONE, one).await;
         }
     }
 
@@ -111,7 +112,7 @@ impl Running {
         self.call(token, "POST", &format!("/v1/machine/{TWO}/point-of-no-return"), &body).await
     }
 
-    pub(super) async fn told(&self, id: &str, token: &str) -> Value {
+    pub(super) async fn read_allocation(&self, id: &str, token: &str) -> Value {
         let answer = self.call(token, "GET", &format!("/v1/machine/{id}"), &Value::Null).await;
         assert_eq!(answer.status, 200, "{}", answer.text());
         answer.json()["allocation"].clone()
@@ -132,7 +133,7 @@ impl Running {
             let answer = server.stands(id, token, &order).await;
             assert_eq!(answer.status, 200, "{}", answer.text());
         }
-        server.looks(&one).await;
+        server.exchange_certificates(&one).await;
         assert_eq!(server.begins_to_receive(&two).await.status, 200);
         (server, order, one, two)
     }
@@ -149,7 +150,7 @@ impl Running {
 
 /// The server is restarted after each step.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn from_the_order_to_the_release() {
+async fn migration_completes_across_server_restarts() {
     let (server, order) = Running::move_ordered().await;
     let server = server.restarted().await;
     let (one, two) = (server.ramdisk(ONE).await, server.ramdisk(TWO).await);
@@ -157,11 +158,11 @@ async fn from_the_order_to_the_release() {
     let given = server.allocated(ONE, &one).await.allocation.unwrap();
     let moving = given.moving.clone().unwrap();
     assert_eq!(
-        (moving.order.as_str(), moving.part, moving.begun, moving.peer),
+        (moving.order.as_str(), moving.part, moving.started, moving.peer),
         (order.as_str(), model::machine_migration::MigrationSide::Send, false, None)
     );
     assert!(given.succeeded && !given.reinstall && given.image.url.is_empty() && given.order.is_none());
-    // Nothing may be erased, whatever an agent requests.
+    // The server does not permit any agent to erase disks.
     for id in [ONE, TWO] {
         let body = json!({ "allocationuuid": MARKED, "order": "", "disks": disks() });
         let token = if id == ONE { &one } else { &two };
@@ -169,8 +170,8 @@ async fn from_the_order_to_the_release() {
         assert_eq!(answer.status, 409, "{id}: {}", answer.text());
     }
     let wait = server.call(&two, "GET", &format!("/v1/machine/{TWO}/wait?seconds=0"), &Value::Null).await;
-    assert_eq!(wait.status, 204, "one does not stand yet");
-    assert_eq!(server.told(TWO, &two).await, Value::Null);
+    assert_eq!(wait.status, 204, "machine one does not wait yet");
+    assert_eq!(server.read_allocation(TWO, &two).await, Value::Null);
     assert_eq!(server.stands(TWO, &two, &order).await.status, 409);
     assert_eq!(server.stands(ONE, &one, "another").await.status, 409);
 
@@ -179,7 +180,7 @@ async fn from_the_order_to_the_release() {
     let given = server.allocated(TWO, &two).await.allocation.unwrap();
     let moving = given.moving.clone().unwrap();
     assert_eq!(
-        (moving.part, moving.begun, moving.disks[0].serial.as_str()),
+        (moving.part, moving.started, moving.disks[0].serial.as_str()),
         (model::machine_migration::MigrationSide::Receive, false, "N1")
     );
     assert_eq!(moving.peer.unwrap().certificate, certificate(ONE));
@@ -190,33 +191,34 @@ async fn from_the_order_to_the_release() {
         (MARKED, "h", &[ONE.to_owned()][..])
     );
     assert_eq!(given.parse_layout().unwrap().layout, model::layout::read_yaml(LAYOUT).unwrap().layout);
-    assert_eq!(server.begins_to_receive(&two).await.status, 409, "two does not stand");
+    assert_eq!(server.begins_to_receive(&two).await.status, 409, "machine two does not wait");
     assert_eq!(server.stands(TWO, &two, &order).await.status, 200);
     assert_eq!(server.state().await, "planned");
-    assert_eq!(server.told(ONE, &one).await["moving"]["peer"], Value::Null, "two is not approved");
+    assert_eq!(server.read_allocation(ONE, &one).await["moving"]["peer"], Value::Null, "two is not approved");
     assert_eq!(server.approves(&[ONE, TWO]).await.status, 200);
-    let peer = server.told(ONE, &one).await["moving"]["peer"].clone();
+    let peer = server.read_allocation(ONE, &one).await["moving"]["peer"].clone();
     assert_eq!((&peer["address"], &peer["certificate"]), (&json!("127.0.0.1:4711"), &json!(certificate(TWO))));
 
     let server = server.restarted().await;
-    // The source may be about to reject this certificate, or may be gone.
+    // The source has not fetched the certificate of the target. It might reject this certificate, or might not run at
+    // all.
     for _ in 0..2 {
         let answer = server.begins_to_receive(&two).await;
         assert!(answer.status == 503 && answer.text().contains("has not fetched"), "{}", answer.text());
-        server.told(ONE, &one).await;
+        server.read_allocation(ONE, &one).await;
     }
     for _ in 0..2 {
         assert_eq!(server.begins_to_receive(&two).await.status, 200);
     }
-    assert_eq!(server.told(ONE, &one).await["moving"]["begun"], json!(true));
-    assert_eq!(server.told(TWO, &two).await["begun_on"][0]["serial"], json!("N1"));
+    assert_eq!(server.read_allocation(ONE, &one).await["moving"]["begun"], json!(true));
+    assert_eq!(server.read_allocation(TWO, &two).await["begun_on"][0]["serial"], json!("N1"));
     let server = server.restarted().await;
     for id in [ONE, TWO] {
         assert!(!server.is_disk(id).await, "{id}");
     }
-    // Both machines have booted again, and must report again that they wait.
+    // Both machines have booted again, so they must report again that they wait for the migration.
     let (one, two) = (server.ramdisk(ONE).await, server.ramdisk(TWO).await);
-    assert_eq!(server.report_to(TWO, &two, success(TWO)).await.status, 409, "this boot has not begun");
+    assert_eq!(server.report_to(TWO, &two, success(TWO)).await.status, 409, "this boot has not started");
     for (id, token) in [(ONE, &one), (TWO, &two)] {
         assert_eq!(server.stands(id, token, &order).await.status, 200);
     }
@@ -243,11 +245,12 @@ async fn from_the_order_to_the_release() {
     let server = server.restarted().await;
     assert_eq!(server.report_to(TWO, &two, success(TWO)).await.status, 200, "its answer was lost");
     assert_eq!(server.state().await, "booting");
-    assert_eq!(server.told(ONE, &one).await, Value::Null);
+    assert_eq!(server.read_allocation(ONE, &one).await, Value::Null);
     assert_eq!(server.word(ONE, &one, &order).await, "booting");
     assert!(server.is_disk(TWO).await && !server.is_disk(ONE).await);
     let event = json!({ "event": "Phoned Home", "message": "" });
-    // `is_disk` has requested another boot of machine two. That boot has not registered, so this token is still valid.
+    // `is_disk` has requested another boot of machine two. This new boot has not registered, so the token of the
+    // previous boot is still valid.
     assert_eq!(server.call(&two, "POST", &format!("/v1/machine/{TWO}/event"), &event).await.status, 200);
     assert_eq!(server.state().await, "done");
     let one = server.ramdisk(ONE).await;
@@ -261,7 +264,7 @@ async fn from_the_order_to_the_release() {
     server.heard("one.yaml:6:7: allocation a1 was migrated to another machine").await;
     assert!(!server.is_disk(ONE).await);
     let one = server.ramdisk(ONE).await;
-    assert_eq!(server.told(ONE, &one).await, Value::Null);
+    assert_eq!(server.read_allocation(ONE, &one).await, Value::Null);
     server.write("machines/one.yaml", &machine_file(ONE, "one", "52:54:00:00:00:01", "a9", ""));
     server.until_given(ONE, &one, "a9").await;
 }
@@ -269,7 +272,7 @@ async fn from_the_order_to_the_release() {
 impl Running {
     async fn until_given(&self, id: &str, token: &str, allocation: &str) {
         for _ in 0..500 {
-            if self.told(id, token).await["allocationuuid"] == allocation {
+            if self.read_allocation(id, token).await["allocationuuid"] == allocation {
                 return;
             }
             tokio::time::sleep(Duration::from_millis(20)).await;
@@ -278,15 +281,16 @@ impl Running {
     }
 }
 
-/// An older database does not contain the migration. The operator restores the state as described in docs/after-restore.md.
+/// The restored database is older than the migration, and does not contain it. The operator follows
+/// docs/after-restore.md.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_move_that_was_forgotten_can_be_said() {
+async fn rename_records_a_migration_missing_from_the_database() {
     let (server, _) = Running::move_ordered().await;
     assert_eq!(server.about_move("DELETE", "", Value::Null).await.status, 200);
     server.write("machines/one.yaml", &format!("id: {ONE}\nname: one\nmacs: ['52:54:00:00:00:01']\nsize: c1\n"));
     server.write("machines/two.yaml", &machine_file(TWO, "two", "52:54:00:00:00:02", MARKED, ""));
     server.heard(&format!("`drophammer machine rename {ONE} {TWO}`")).await;
-    assert!(!server.is_disk(TWO).await, "its file does not count yet");
+    assert!(!server.is_disk(TWO).await, "its file does not apply yet");
     let path = format!("/v1/machine/{ONE}/rename");
     let answer = server.call(&server.operator(), "POST", &path, &json!({ "id": TWO })).await;
     assert_eq!(answer.status, 200, "{}", answer.text());
@@ -309,24 +313,28 @@ async fn a_move_that_was_forgotten_can_be_said() {
 /// A file that is missing for a moment does not end the migration or the copy, because the database records the
 /// migration.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_file_that_is_away_is_no_end_of_the_move() {
+async fn missing_machine_file_does_not_end_the_migration() {
     let (server, order, one, two) = Running::move_begun().await;
     let file = server.file("machines/one.yaml");
     std::fs::remove_file(server.dir.path().join("machines/one.yaml")).unwrap();
-    while server.told(TWO, &two).await != Value::Null || server.told(ONE, &one).await != Value::Null {
+    while server.read_allocation(TWO, &two).await != Value::Null
+        || server.read_allocation(ONE, &one).await != Value::Null
+    {
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
     for (id, token) in [(ONE, &one), (TWO, &two)] {
         assert_eq!(server.word(id, token, &order).await, "copying", "{id}");
     }
     let server = server.restarted().await;
-    assert_eq!(server.told(ONE, &one).await, Value::Null);
+    assert_eq!(server.read_allocation(ONE, &one).await, Value::Null);
     assert_eq!(server.word(ONE, &one, &order).await, "copying");
     server.write("machines/one.yaml", &file);
-    while server.told(TWO, &two).await == Value::Null || server.told(ONE, &one).await == Value::Null {
+    while server.read_allocation(TWO, &two).await == Value::Null
+        || server.read_allocation(ONE, &one).await == Value::Null
+    {
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
-    assert_eq!(server.told(ONE, &one).await["moving"]["order"], json!(order));
+    assert_eq!(server.read_allocation(ONE, &one).await["moving"]["order"], json!(order));
     // Other machines do not receive data about the migration.
     let answer =
         server.call(&server.token(STRANGER).await, "GET", &format!("/v1/machine/{STRANGER}"), &Value::Null).await;

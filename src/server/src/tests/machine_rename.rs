@@ -16,7 +16,7 @@ impl Running {
 
 /// The mainboard was replaced, and the operator edits `id:` in the machine file.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_allocation_that_is_installed_under_another_id_is_only_given_after_a_rename() {
+async fn allocation_of_a_former_id_requires_a_rename() {
     let server = Running::start_in(with_images()).await;
     server.installed().await;
     let order = server.order("debian-13").await;
@@ -26,7 +26,7 @@ async fn an_allocation_that_is_installed_under_another_id_is_only_given_after_a_
         .heard(&format!("allocation a1 is installed under machine {ONE}, and cannot be used for another machine"))
         .await;
     server.heard(&road).await;
-    // After a restart, the last good version of the file is no longer known.
+    // After its restart, the server no longer knows the last valid version of the file.
     let server = server.restarted().await;
     server.heard(&road).await;
     let script = server.boot(&format!("uuid={STRANGER}")).await.text();
@@ -50,11 +50,11 @@ async fn an_allocation_that_is_installed_under_another_id_is_only_given_after_a_
     let given = server.allocated(STRANGER, &token).await.allocation.unwrap();
     assert_eq!(given.former_machines, [ONE]);
     assert_eq!((given.order.unwrap().id, given.succeeded), (order, true));
-    assert_eq!(server.rename(ONE, STRANGER).await.status, 409, "nothing is known of the old id any more");
+    assert_eq!(server.rename(ONE, STRANGER).await.status, 409, "the old id is no longer known");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_machine_with_the_uuid_of_another_one_gets_nothing_of_it() {
+async fn machine_with_foreign_mac_is_not_served() {
     let server = Running::start_in(with_images()).await;
     server.installed().await;
     server.order("debian-13").await;
@@ -66,7 +66,7 @@ async fn a_machine_with_the_uuid_of_another_one_gets_nothing_of_it() {
     assert_eq!(server.listed().await["order"]["attempts"], 0);
     let script = server.boot(&query("52-54-00-00-00-01")).await.text();
     let token = script.split("drophammer.token=").nth(1).unwrap().split(' ').next().unwrap().to_owned();
-    // The agent reports all NICs of the machine.
+    // The agent registers with all NICs of the machine.
     let register = |macs: &[&str]| {
         let nics: Vec<Value> = macs.iter().map(|mac| json!({ "mac": mac, "name": "e" })).collect();
         json!({ "uuid": ONE, "hardware": { "memory": 1, "cpu_cores": 1, "disks": [], "nics": nics },

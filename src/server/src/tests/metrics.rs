@@ -3,7 +3,7 @@
 use super::*;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_happens_is_counted() {
+async fn metrics_count_installations_and_orders() {
     let server = Running::start().await;
     let token = server.file("metrics.token").trim().to_owned();
     // Machines are counted only once a second.
@@ -27,7 +27,7 @@ async fn what_happens_is_counted() {
     let body = json!({ "success": true, "message": "m", "allocationuuid": "a1",
         "timings": [{"step": "image.burn", "seconds": 12.5}, {"step": "a\nb{", "seconds": 1}] });
     let path = format!("/v1/machine/{ONE}/report");
-    assert_eq!(server.call(&machine, "POST", &path, &body).await.status, 409, "it has not begun");
+    assert_eq!(server.call(&machine, "POST", &path, &body).await.status, 409, "the installation has not started");
     assert_eq!(server.begins_first(ONE, &machine, "a1").await, 200);
     for _ in 0..2 {
         assert_eq!(server.call(&machine, "POST", &path, &body).await.status, 200);
@@ -53,7 +53,7 @@ async fn what_happens_is_counted() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_token_of_the_metrics_opens_nothing_else() {
+async fn metrics_token_only_grants_access_to_metrics() {
     let server = Running::start().await;
     let token = server.file("metrics.token").trim().to_owned();
     assert_eq!(server.call(&token, "GET", "/v1/machines", &Value::Null).await.status, 401);

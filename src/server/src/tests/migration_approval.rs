@@ -1,5 +1,5 @@
-//! Machines that impersonate a machine of a migration. Before the operator has approved their certificates, they
-//! receive no data, erase nothing, and cannot take over the allocation.
+//! Machines that impersonate one of the machines of a migration. Until the operator has approved their certificates,
+//! they receive no data, erase nothing, and cannot take over the allocation.
 
 use super::machine_migration::{certificate, fingerprint, marker};
 use super::*;
@@ -19,33 +19,34 @@ impl Running {
     }
 
     async fn peer_of_sender(&self, token: &str) -> Value {
-        self.told(ONE, token).await["moving"]["peer"].clone()
+        self.read_allocation(ONE, token).await["moving"]["peer"].clone()
     }
 }
 
-/// UUID and MAC of the target are not secret: another machine boots with them, and waits with its own certificate.
+/// The UUID and the MAC of the target are not secret. Another machine boots with them, and waits for the migration with
+/// its own certificate.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_impostor_gets_nothing_before_its_certificate_is_approved() {
+async fn unapproved_receiver_is_neither_announced_nor_started() {
     let (server, order) = Running::move_ordered().await;
     let (one, impostor) = (server.ramdisk(ONE).await, server.ramdisk(TWO).await);
     assert_eq!(server.stands(ONE, &one, &order).await.status, 200);
     assert_eq!(server.stands(TWO, &impostor, &order).await.status, 200);
     server.heard(&format!("is not approved: compare its fingerprint {}", fingerprint(TWO))).await;
     for _ in 0..3 {
-        let told = server.told(ONE, &one).await;
+        let told = server.read_allocation(ONE, &one).await;
         assert_eq!((&told["moving"]["peer"], &told["moving"]["awaits_approval"]), (&Value::Null, &json!(true)));
         let answer = server.begins_to_receive(&impostor).await;
         assert!(answer.status == 503 && answer.text().contains("--approve FINGERPRINT"), "{}", answer.text());
     }
-    // The impostor cannot take over the allocation with a report of success either.
+    // The impostor also cannot take over the allocation with a report of success.
     let success = json!({ "success": true, "message": "m", "allocationuuid": "a1", "marker": marker(TWO) });
     let answer = server.call(&impostor, "POST", &format!("/v1/machine/{TWO}/report"), &success).await;
     assert_eq!(answer.status, 409, "{}", answer.text());
     let shown = server.shown().await;
     assert_eq!(shown["to_certificate"], json!({ "fingerprint": fingerprint(TWO), "trust": "unapproved" }));
     assert_eq!(shown["from_certificate"], json!({ "fingerprint": fingerprint(ONE), "trust": "unapproved" }));
-    // The console of B shows another fingerprint. Fingerprints of other certificates are refused, and the error lists
-    // the current ones.
+    // The console of machine B shows a fingerprint that differs from the one at the server. Approvals of other
+    // fingerprints are refused, and the error lists the current fingerprints.
     let other = json!({ "fingerprints": [fingerprint("the real one")] });
     let answer = server.about_move("POST", "/approve", other).await;
     assert!(answer.status == 409 && answer.text().contains(&fingerprint(TWO)), "{}", answer.text());
@@ -57,7 +58,7 @@ async fn an_impostor_gets_nothing_before_its_certificate_is_approved() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn each_certificate_is_approved_by_itself_and_lasts_over_a_restart() {
+async fn approvals_are_individual_and_survive_a_restart() {
     let (server, order) = Running::move_ordered().await;
     let (one, two) = (server.ramdisk(ONE).await, server.ramdisk(TWO).await);
     for (id, token) in [(ONE, &one), (TWO, &two)] {
@@ -66,19 +67,19 @@ async fn each_certificate_is_approved_by_itself_and_lasts_over_a_restart() {
     assert_eq!(server.approves(&[TWO]).await.json()["to_certificate"]["trust"], json!("operator"));
     assert_eq!(server.peer_of_sender(&one).await["approved"], json!(true));
     assert_eq!(server.begins_to_receive(&two).await.status, 503, "an impostor of A would overwrite B");
-    let told = server.told(TWO, &two).await;
+    let told = server.read_allocation(TWO, &two).await;
     assert_eq!(told["moving"]["peer"].get("approved"), None, "{told}");
     let server = server.restarted().await;
     let answer = server.approves(&[ONE]).await.json();
     assert_eq!([&answer["from_certificate"]["trust"], &answer["to_certificate"]["trust"]], [&json!("operator"); 2]);
-    server.looks(&one).await;
+    server.exchange_certificates(&one).await;
     assert_eq!(server.begins_to_receive(&two).await.status, 200);
     let page = server.listed().await;
     assert_eq!(page["moving"]["certificate"]["fingerprint"], json!(fingerprint(ONE)));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_secret_or_the_order_takes_the_place_of_the_approval() {
+async fn secret_or_order_option_replaces_the_approval() {
     let (server, order) = Running::move_ordered().await;
     let (one, two) = (server.ramdisk(ONE).await, server.ramdisk(TWO).await);
     for (id, token) in [(ONE, &one), (TWO, &two)] {
@@ -86,10 +87,10 @@ async fn a_secret_or_the_order_takes_the_place_of_the_approval() {
     }
     let peer = server.peer_of_sender(&one).await;
     assert!(peer["certificate"] == json!(certificate(TWO)) && peer.get("approved").is_none(), "{peer}");
-    server.told(ONE, &one).await;
+    server.read_allocation(ONE, &one).await;
     assert_eq!(server.begins_to_receive(&two).await.status, 200);
 
-    // The impostor claims that it knows the secret, which its victim does not have.
+    // The impostor claims that it has the secret, but machine one, which it tries to deceive, does not have the secret.
     let (server, order) = Running::move_ordered().await;
     let (one, impostor) = (server.ramdisk(ONE).await, server.ramdisk(TWO).await);
     assert_eq!(server.stands_with(ONE, &one, &order, false).await.status, 200);
@@ -97,7 +98,7 @@ async fn a_secret_or_the_order_takes_the_place_of_the_approval() {
     assert_eq!(server.peer_of_sender(&one).await, Value::Null);
     assert_eq!(server.begins_to_receive(&impostor).await.status, 503);
 
-    // On a network where all machines are trusted, approvals are not needed.
+    // If the operator permits unapproved machines, for example on a trusted network, no approval is needed.
     assert_eq!(server.about_move("DELETE", "", Value::Null).await.status, 200);
     let answer = server.about_move("POST", "", json!({ "to": TWO, "allow_unapproved": true })).await;
     assert_eq!(answer.status, 200, "{}", answer.text());

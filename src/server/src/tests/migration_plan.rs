@@ -1,14 +1,15 @@
-//! Predicted plans of a migration's target: with `drophammer plan`, with `drophammer site plan`, and approved.
+//! Forecasts of the plan of a migration's target: by `drophammer plan`, by `drophammer site plan`, and with an
+//! approval.
 
 use super::machine_migration::{certificate, disks, marker, with_one_disk};
 use super::plan_approval::{compared, rack, row};
 use super::*;
 use api::plan_input::PlanInput;
 use common::exit_status::CommandOutcome;
-use drophammer::commands::rack::PlanOptions;
+use drophammer::commands::site_plan::PlanOptions;
 use model::install_marker::InstallMarker;
 use model::inventory::{FilesystemContents, Inventory};
-use operations::{Operation, SessionOp, TellPointOfNoReturn, WriteMarker};
+use operations::{AnnouncePointOfNoReturn, Operation, SessionOp, WriteMarker};
 use plan::{Plan, request_from_allocation, simulator};
 use uuid::Uuid;
 
@@ -59,8 +60,8 @@ impl Running {
         }
     }
 
-    /// Sends the requests of the plan to the server, as a session does. Stops at the operation for which `until`
-    /// returns true, as if the power was lost.
+    /// Sends to the server the requests that a session sends when it carries out this plan. Stops before the
+    /// operation for which `until` returns true, as if the machine lost power.
     async fn told_by(&self, plan: &Plan, token: &str, until: impl Fn(&SessionOp) -> bool) -> Option<InstallMarker> {
         let mut marker = plan.already.clone();
         for operation in plan.stages.iter().flat_map(|stage| &stage.operations) {
@@ -74,7 +75,7 @@ impl Running {
                     marker = Some(InstallMarker { received_from, ..written.clone() });
                     continue;
                 }
-                SessionOp::TellPointOfNoReturn(TellPointOfNoReturn {
+                SessionOp::AnnouncePointOfNoReturn(AnnouncePointOfNoReturn {
                     allocation,
                     disks,
                     approved,
@@ -114,9 +115,9 @@ impl Running {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_plan_of_who_receives_is_seen_and_approved_before() {
+async fn plan_of_migration_target_is_shown_and_approved() {
     let (server, order) = Running::move_ordered().await;
-    // The target's plan is unknown until the source has reported its contents. The source does not lose anything.
+    // Until the source has reported its contents, the plan of the target is unknown. The source loses no data.
     let words = "waits in its ramdisk for the migration";
     let (one, two, exit) = server.both(false).await;
     assert_eq!(
@@ -153,8 +154,8 @@ async fn the_plan_of_who_receives_is_seen_and_approved_before() {
     let plan = agent(&server.until_approved(&token, &sha256).await);
     assert_eq!(compared(&plan).as_deref(), Some(sha256.as_str()));
     assert_eq!(server.stands(TWO, &token, &order).await.status, 200);
-    server.looks(&token_of_one).await;
-    for (approved, words) in [(None, "is too old to compare plans"), (Some("sha256:0"), "is now in force")] {
+    server.exchange_certificates(&token_of_one).await;
+    for (approved, words) in [(None, "is too old to compare plans"), (Some("sha256:0"), "is now in effect")] {
         let answer = server.begins_with(&token, approved).await;
         assert!(answer.status == 409 && answer.text().contains(words), "{}", answer.text());
     }
@@ -167,8 +168,8 @@ async fn the_plan_of_who_receives_is_seen_and_approved_before() {
     assert_eq!(server.both(false).await.1["outcome"], json!("nothing"));
 }
 
-/// Returns a server, the order, A's token, and B's inventory after a complete copy that was not reported, because B
-/// lost power between marker and report.
+/// Returns a server, the order, the token of machine A, and the inventory of machine B. B has received the complete
+/// copy and written the marker, but has lost power before it could report.
 async fn complete_and_not_reported() -> (Running, String, String, Inventory) {
     let (server, order) = Running::move_ordered().await;
     let (token_of_one, token) = (server.ramdisk(ONE).await, server.ramdisk(TWO).await);
@@ -176,7 +177,7 @@ async fn complete_and_not_reported() -> (Running, String, String, Inventory) {
     let answer = server.call(&token_of_one, "POST", &format!("/v1/machine/{ONE}/moving"), &body).await;
     assert_eq!(answer.status, 200, "{}", answer.text());
     assert_eq!(server.stands(TWO, &token, &order).await.status, 200);
-    server.looks(&token_of_one).await;
+    server.exchange_certificates(&token_of_one).await;
     let plan = agent(&server.given_to(TWO, &token).await);
     let marker = server.told_by(&plan, &token, |operation| matches!(operation, SessionOp::Report(_))).await;
     let mut after = simulator::after(&plan, with_one_disk());
@@ -185,9 +186,9 @@ async fn complete_and_not_reported() -> (Running, String, String, Inventory) {
     (server, order, token_of_one, after)
 }
 
-/// The next boot detects that the copy is complete, and must report it.
+/// After the power failure, the next boot finds the complete copy, and must report it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_copy_that_was_complete_and_not_reported_is_reported_by_the_next_boot() {
+async fn complete_unreported_copy_is_reported_by_the_next_boot() {
     let (server, order, _, after) = complete_and_not_reported().await;
     let token = server.ramdisk(TWO).await;
     assert_eq!(server.stands(TWO, &token, &order).await.status, 200);
@@ -198,15 +199,15 @@ async fn a_copy_that_was_complete_and_not_reported_is_reported_by_the_next_boot(
     assert_eq!(answer.json()["state"], json!("booting"), "{}", answer.text());
 }
 
-/// The source has booted since, so its own system may have run in between.
+/// The source has booted since the copy was made, so its system may have changed in between.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_copy_of_an_earlier_boot_does_not_count() {
+async fn copy_is_outdated_after_the_source_boots_again() {
     let (server, order, _, after) = complete_and_not_reported().await;
     let token = server.ramdisk(TWO).await;
     assert_eq!(server.stands(TWO, &token, &order).await.status, 200);
     let again = agent_on(&server.given_to(TWO, &token).await, &after);
     assert!(again.already.is_some(), "{again}");
-    // The source boots before the report arrives.
+    // The source boots before the server receives the report.
     let token_of_one = server.ramdisk(ONE).await;
     let until_report = |operation: &SessionOp| matches!(operation, SessionOp::Report(_));
     let marker = server.told_by(&again, &token, until_report).await;
@@ -219,16 +220,16 @@ async fn a_copy_of_an_earlier_boot_does_not_count() {
     assert_eq!(answer.status, 200, "{}", answer.text());
     assert_eq!(reports(&token).await.status, 409);
     assert_eq!(server.about_move("GET", "", Value::Null).await.json()["state"], json!("copying"));
-    // The next boot of the target receives all data again.
+    // The target must receive all data again in its next boot.
     let token = server.ramdisk(TWO).await;
     assert_eq!(server.stands(TWO, &token, &order).await.status, 200);
     let anew = agent_on(&server.given_to(TWO, &token).await, &after);
     assert!(anew.already.is_none() && anew.to_string().contains("received from machine"), "{anew}");
 }
 
-/// The source boots again just when the target requests its point of no return.
+/// The source boots again at the moment at which the target requests its point of no return.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn who_begins_while_the_other_machine_boots_is_asked_to_wait() {
+async fn target_waits_while_the_source_boots() {
     let (server, order) = Running::move_ordered().await;
     let (token_of_one, token) = (server.ramdisk(ONE).await, server.ramdisk(TWO).await);
     let stands = async |token: &str| {
@@ -237,12 +238,12 @@ async fn who_begins_while_the_other_machine_boots_is_asked_to_wait() {
     };
     assert_eq!(stands(&token_of_one).await, 200);
     assert_eq!(server.stands(TWO, &token, &order).await.status, 200);
-    server.looks(&token_of_one).await;
+    server.exchange_certificates(&token_of_one).await;
     let token_of_one = server.ramdisk(ONE).await;
     let answer = server.begins_with(&token, None).await;
     assert!(answer.status == 503 && answer.text().contains("make sure that the source waits"), "{}", answer.text());
     assert_eq!(server.about_move("GET", "", Value::Null).await.json()["state"], json!("planned"));
     assert_eq!(stands(&token_of_one).await, 200);
-    server.looks(&token_of_one).await;
+    server.exchange_certificates(&token_of_one).await;
     assert_eq!(server.begins_with(&token, None).await.status, 200);
 }

@@ -1,5 +1,5 @@
-//! Properties of migrations that must hold for any order of events, including outdated snapshots of the directory,
-//! edits of files, delayed requests, and reports of boots that have ended.
+//! Properties of migrations that must hold for any order of events. The events include outdated snapshots of the
+//! directory, edits of files, delayed requests, and reports of boots that have ended.
 
 mod machine_requests;
 mod steps;
@@ -10,9 +10,10 @@ use control::api_types::InstallReport;
 use model::install_marker::InstallMarker;
 use model::machine_migration::MigrationSide;
 use proptest::prelude::*;
-use site::allocation_resolution::{SiteObjects, image_without_location};
+use site::allocation_resolution::image_without_location;
 use site::migrated_allocations::AllocationOwners;
 use site::operator_files::{self, MachineSpec};
+use site::site_objects::SiteObjects;
 use steps::{Step, any_step, way};
 use store::machine_migration::testing::{carried as has, end, ordered, start};
 use store::machine_migration::{Migration, MigrationEvent};
@@ -23,11 +24,11 @@ use store::token::TokenHash;
 
 const A: &str = "4c4c4544-0051-3010-8052-b4c04f4d0001";
 const B: &str = "4c4c4544-0051-3010-8052-b4c04f4d0002";
-/// Allocation that is migrated.
+/// Id of the migrated allocation.
 const MOVED: &str = "a1";
-/// Allocation that each machine had before. It still has rows in the database.
+/// Id of the previous allocation of each machine, which still has records in the database.
 const OLD: &str = "a0";
-/// New allocation.
+/// Id of a new allocation.
 const NEW: &str = "a9";
 
 /// One of the two machines.
@@ -35,13 +36,13 @@ const NEW: &str = "a9";
 struct Side {
     /// Allocation in the machine file; the outer `None` means that the file does not exist.
     file: Option<Option<String>>,
-    /// Machine file as of the server's last scan.
+    /// Machine file as the server last scanned it.
     picture: Option<MachineSpec>,
     boot: Option<TokenHash>,
     before: Option<TokenHash>,
-    /// True if the machine was instructed to boot from its disks after its last boot of the ramdisk.
+    /// True if the machine was instructed to boot its disks since it last booted the ramdisk.
     runs: bool,
-    /// Migration for which this boot waits.
+    /// Migration for which the current boot waits.
     stands_for: Option<String>,
 }
 
@@ -58,10 +59,11 @@ struct World {
     sides: [Side; 2],
     boots: u8,
     orders: u32,
-    /// True if B has reported its success for the open migration, and no operator has confirmed since then that B is off.
+    /// True if B has reported its success in the open migration, and the operator has not confirmed since then that B
+    /// is off.
     received: bool,
-    /// True if B has started to write for a migration, without a new installation of its own after that.
-    begun: bool,
+    /// True if B has started to write for a migration, and no installation of B has started since.
+    started: bool,
 }
 
 fn index(part: MigrationSide) -> usize {
@@ -97,7 +99,7 @@ filesystems: [{path: /, device: /dev/sda1, format: ext4, label: root}]\n";
         known.layouts.insert("default".to_owned(), layout);
         known.images.insert("debian-12".to_owned(), Some(image_without_location("debian-12".to_owned())));
         let mut world =
-            World { database, known, sides: Default::default(), boots: 0, orders: 0, received: false, begun: false };
+            World { database, known, sides: Default::default(), boots: 0, orders: 0, received: false, started: false };
         world.sides[0] = Side { file: Some(Some(MOVED.to_owned())), runs: true, ..Side::default() };
         world.sides[1] = Side { file: Some(None), ..Side::default() };
         world.look();
@@ -128,10 +130,11 @@ filesystems: [{path: /, device: /dev/sda1, format: ext4, label: root}]\n";
         })
     }
 
-    /// Records that the machine was instructed to run the system on its disks. Checks that this is allowed.
+    /// Records that the machine was instructed to run the system on its disks, and checks that this instruction is
+    /// safe.
     fn may_run(&mut self, part: MigrationSide, why: &str) -> Result<(), TestCaseError> {
         let other = if part == MigrationSide::Send { MigrationSide::Receive } else { MigrationSide::Send };
-        let holds_a_copy = self.begun || self.received;
+        let holds_a_copy = self.started || self.received;
         match part {
             MigrationSide::Send => {
                 prop_assert!(!self.received, "A is instructed to run after B has received everything: {why}")
@@ -140,13 +143,13 @@ filesystems: [{path: /, device: /dev/sda1, format: ext4, label: root}]\n";
                 prop_assert!(self.received || !holds_a_copy, "B is instructed to run an incomplete system: {why}")
             }
         }
-        // B's own old system is not a copy of A's.
+        // The check does not apply while B runs its own old system, which is not a copy of A's system.
         prop_assert!(!holds_a_copy || !self.sides[index(other)].runs, "both are instructed to run: {why}");
         self.sides[index(part)].runs = true;
         Ok(())
     }
 
-    /// Returns the id of an allocation. The old allocation differs between the machines.
+    /// Returns the full id of an allocation. The ids of the old allocations of the two machines differ.
     fn spelled(&self, part: MigrationSide, allocation: String) -> String {
         if allocation == OLD { format!("{OLD}-{}", id(part)) } else { allocation }
     }
@@ -164,7 +167,7 @@ filesystems: [{path: /, device: /dev/sda1, format: ext4, label: root}]\n";
                 }
             }
             Step::Boot(part) => return self.boot(part),
-            Step::Ask(part) => return self.told(part),
+            Step::Ask(part) => return self.read_allocation(part),
             Step::Stand(part) => {
                 if let Some(boot) = self.sides[index(part)].boot {
                     let carried = (part == MigrationSide::Send).then(has);
@@ -178,11 +181,11 @@ filesystems: [{path: /, device: /dev/sda1, format: ext4, label: root}]\n";
             Step::Begin => {
                 if let Some(boot) = self.sides[1].boot {
                     let now = read_current_boots(&self.database, A, B).unwrap();
-                    let begun =
+                    let started =
                         self.hears(&MigrationEvent::StartRequested { start: start(boot, &ordered().disks), now });
-                    if let Some(Ok(_)) = begun {
-                        prop_assert!(!self.sides[0].runs, "A runs, and B begins to copy it");
-                        self.begun = true;
+                    if let Some(Ok(_)) = started {
+                        prop_assert!(!self.sides[0].runs, "B starts to copy A while A runs");
+                        self.started = true;
                     }
                 }
             }
@@ -204,18 +207,18 @@ filesystems: [{path: /, device: /dev/sda1, format: ext4, label: root}]\n";
                     if let Some(Ok(MigrationUpdate { is, .. })) = heard {
                         let is_late =
                             part == MigrationSide::Receive && !is.state.is_open() && is.state != MigrationState::Done;
-                        prop_assert!(!is_late, "a success is accepted that came too late");
+                        prop_assert!(!is_late, "a late report of success is accepted");
                         self.received |= part == MigrationSide::Receive;
                         if part == MigrationSide::Receive {
                             self.sides[1].leave();
                             return self.may_run(part, "its report is acknowledged");
                         }
-                        // A report of an earlier boot that has ended has no further effect.
+                        // The report comes from an earlier boot, which has ended, so it has no further effect.
                         if late {
                             return Ok(());
                         }
-                        // The machine boots its own system. A delayed request of this boot to wait for the migration is
-                        // refused.
+                        // The machine boots its own system. If a delayed request of the same boot asks to wait for the
+                        // migration, the server refuses it.
                         return self.may_run(part, "its success is acknowledged");
                     }
                 }
@@ -223,15 +226,15 @@ filesystems: [{path: /, device: /dev/sda1, format: ext4, label: root}]\n";
             Step::Failure(part, untouched) => {
                 if let Some(boot) = self.sides[index(part)].boot {
                     let allocationuuid = MOVED.to_owned();
-                    // A machine knows whether it has written, and a machine that never received a role does not write.
+                    // A machine has written to its disks only if it has received a role; its report states the truth.
                     let is_told = self.sides[index(part)].stands_for.is_some();
                     let untouched = match part {
                         MigrationSide::Send => untouched,
-                        MigrationSide::Receive => !self.begun && (untouched || !is_told),
+                        MigrationSide::Receive => !self.started && (untouched || !is_told),
                     };
                     let report = InstallReport { allocationuuid, untouched, ..InstallReport::default() };
                     self.transact(|transaction| handle_report(transaction, id(part), boot, &report, "{}"));
-                    self.begun |= part == MigrationSide::Receive && !untouched;
+                    self.started |= part == MigrationSide::Receive && !untouched;
                 }
             }
             Step::Phone => {
@@ -259,7 +262,7 @@ filesystems: [{path: /, device: /dev/sda1, format: ext4, label: root}]\n";
         Ok(())
     }
 
-    /// Applies one change of a file, as `migration_requests::machine_file_update` does.
+    /// Makes one change of a machine file, as `migration_requests::machine_file_update` does.
     fn settle(&mut self) {
         let Some(is) = find_live(&self.database, A).unwrap().filter(|is| is.files) else { return };
         let owner = index(is.state.owner_role());
@@ -282,7 +285,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(400))]
 
     #[test]
-    fn whatever_happens_one_of_the_two_runs_it_at_most_and_nothing_of_it_is_erased(
+    fn migrated_system_runs_on_at_most_one_machine(
         come in 0..=way().len(),
         steps in prop::collection::vec(any_step(), 0..24),
     ) {
@@ -294,7 +297,7 @@ proptest! {
 }
 
 #[test]
-fn the_straight_way_ends_with_b_and_the_files_say_so() {
+fn undisturbed_migration_moves_the_allocation_to_the_target() {
     let mut world = World::new();
     for step in way() {
         world.step(step).unwrap();

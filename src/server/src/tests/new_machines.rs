@@ -1,4 +1,4 @@
-//! Machines that have registered without a machine file: in the lists, on the page, and with `machine add`.
+//! Machines that have registered without a machine file: in lists, on the web page, and with `machine add`.
 
 use super::web_page::Browser;
 use super::*;
@@ -32,7 +32,7 @@ async fn hidden_fields<const N: usize>(browser: &Browser<'_>, path: &str, names:
 async fn a_new_machine_is_in_the_operators_list_only() {
     let server = Running::start().await;
     assert_eq!(server.machines().await.len(), 2);
-    // A machine that has only requested a boot has not registered.
+    // A machine that has requested a boot script, but has not registered, is not listed.
     server.boot(&format!("uuid={STRANGER}")).await;
     assert_eq!(server.machines().await.len(), 2);
     server.token(STRANGER).await;
@@ -70,9 +70,9 @@ impl Running {
     }
 }
 
-/// Tests that a request whose file is in effect does not fail because of the database.
+/// If the machine file is in effect, the request that has created it succeeds, even if the database fails afterwards.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_file_that_is_in_effect_is_a_success_even_if_the_database_fails() {
+async fn request_succeeds_if_only_the_database_record_fails() {
     let server = Running::start().await;
     server.token(STRANGER).await;
     let database = rusqlite::Connection::open(server.dir.path().join(store::DATABASE)).unwrap();
@@ -87,7 +87,7 @@ async fn a_file_that_is_in_effect_is_a_success_even_if_the_database_fails() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_complete_file_is_written_if_everything_in_it_exists() {
+async fn machine_file_with_allocation_requires_existing_objects() {
     let server = Running::start().await;
     let token = server.token(STRANGER).await;
     for (body, words) in [
@@ -118,14 +118,14 @@ async fn a_complete_file_is_written_if_everything_in_it_exists() {
     assert_eq!(events[0]["event"], "Waiting", "{events}");
     let log = server.v1("GET", &format!("/v1/machine/{STRANGER}/log"), &Value::Null).await;
     assert!(log.text().contains("waits"), "{}", log.text());
-    // The machine waits in the ramdisk, and is installed.
+    // The machine, which waits in its ramdisk, receives the allocation and is installed.
     let allocation = server.allocated(STRANGER, &token).await.allocation.unwrap();
     assert_eq!((allocation.hostname.as_str(), allocation.image.id.as_str()), ("new", "debian-12"));
     assert_eq!(allocation.ssh_pub_keys, [KEY]);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_page_adds_a_machine_after_it_has_shown_the_plan() {
+async fn page_adds_a_machine_only_after_its_plan() {
     let server = Running::start().await;
     let browser = server.browser().await;
     let path = format!("/machines/{STRANGER}/add");
@@ -177,7 +177,7 @@ async fn without_an_image_the_page_only_writes_the_file() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_commands_need_no_id_and_describe_the_machine() {
+async fn add_command_infers_the_only_new_machine() {
     let server = Running::start().await;
     let good = async |arguments: &[&str]| match server.machine(arguments).await {
         Ok(outcome) => outcome == CommandOutcome::Good,

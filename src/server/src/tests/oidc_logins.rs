@@ -1,4 +1,4 @@
-//! Logins with OpenID Connect against a provider on the loopback interface: at the web page, and with an ID token.
+//! Logins with OpenID Connect at a provider on the loopback interface: on the web page, and with an ID token.
 
 use super::*;
 use oidc::testing::{SigningKey, TestProvider};
@@ -30,7 +30,7 @@ impl Running {
         PageAnswer { status: response.status().as_u16(), location, cookies, text: response.text().await.unwrap() }
     }
 
-    /// Logs in at the provider. Returns path and query of the callback, and the cookie of the login.
+    /// Logs in at the provider. Returns the path and query of the callback, and the cookie that belongs to this login.
     async fn start_login(&self, provider: &TestProvider) -> (String, String) {
         let started = self.browse("/oidc/login", "").await;
         assert_eq!(started.status, 303, "{}", started.text);
@@ -78,7 +78,7 @@ async fn a_user_logs_in_at_the_page() {
     assert!(
         user["tokens"][0]["name"].as_str().unwrap().starts_with("page@") && user["tokens"][0]["expires"].is_string()
     );
-    // The callback works once, and only in the browser that has started the login.
+    // The callback can be used once, and only by the browser that has started the login.
     assert_eq!(server.browse(&callback, &cookie).await.status, 403);
     assert_eq!(server.browse(&callback, "").await.status, 403);
     let entries = server.oidc_audit().await;
@@ -90,7 +90,7 @@ async fn a_user_logs_in_at_the_page() {
     assert!(
         entries.iter().any(|entry| entry["outcome"] == "refused" && entry["reason"].as_str().unwrap().contains("code"))
     );
-    // An administrator disables the user, whose session ends.
+    // An administrator disables the user, and the sessions of the user end.
     assert_eq!(server.v1("POST", "/v1/users/ann", &json!({"disabled": true})).await.status, 200);
     assert_eq!(server.browse("/", &session).await.location, "/login");
     let refused = server.log_in(&provider).await;
@@ -113,9 +113,9 @@ async fn refused_logins_at_the_page_name_the_reason() {
         (json!({"groups": null}), "no group of the user has a role"),
         (json!({"preferred_username": "local", "groups": ["admins"]}), "the name local belongs to another user"),
         (json!({"preferred_username": "operator"}), "the name operator belongs to another user"),
-        (json!({"nonce": "other"}), "its nonce is not that of this login"),
-        (json!({"aud": "grafana"}), "it was issued to another client"),
-        (json!({"exp": 1}), "it has expired"),
+        (json!({"nonce": "other"}), "the token's nonce is not that of this login"),
+        (json!({"aud": "grafana"}), "the token was issued to another client"),
+        (json!({"exp": 1}), "the token has expired"),
     ] {
         provider.behavior().claims = claims;
         let answer = server.log_in(&provider).await;
@@ -148,7 +148,7 @@ async fn an_id_token_is_exchanged_once() {
     let replayed = server.exchange(&token).await;
     assert!(replayed.status == 403 && replayed.text().contains("used before"), "{}", replayed.text());
     assert_eq!(replayed.json()["error_code"], "DH-731");
-    // The role follows the groups at the next login, and neither role nor tokens are changed otherwise.
+    // The role follows the user's groups at the next login. The API refuses to change the role, or to add a token.
     provider.behavior().claims = json!({"groups": ["admins"]});
     assert_eq!(server.exchange(&provider.issue_token(None)).await.json()["identity"]["role"], "admin");
     assert_eq!(server.v1("POST", "/v1/users/ann", &json!({"role": "viewer"})).await.status, 409);
@@ -166,14 +166,14 @@ async fn invalid_id_tokens_are_refused_and_recorded() {
     let server = Running::start_in(with_provider(&provider)).await;
     let good = provider.issue_token(None);
     let unsigned = format!("{}.", good.rsplit_once('.').unwrap().0);
-    let mut all = vec![(unsigned, "its signature is invalid")];
+    let mut all = vec![(unsigned, "the token's signature is invalid")];
     for (claims, header, expected) in [
-        (json!({"exp": 1}), Value::Null, "it has expired"),
+        (json!({"exp": 1}), Value::Null, "the token has expired"),
         (json!({"iss": "https://evil"}), Value::Null, "another identity provider"),
         (json!({"aud": "grafana"}), Value::Null, "another client"),
         (json!({"nonce": "n"}), Value::Null, "a login at a web page"),
-        (Value::Null, json!({"alg": "none"}), "its algorithm is not accepted"),
-        (Value::Null, json!({"alg": "HS256"}), "its algorithm HS256 is not accepted"),
+        (Value::Null, json!({"alg": "none"}), "the token's algorithm is not accepted"),
+        (Value::Null, json!({"alg": "HS256"}), "the token's algorithm HS256 is not accepted"),
     ] {
         let mut behavior = provider.behavior();
         (behavior.claims, behavior.header) = (claims, header);
@@ -185,14 +185,14 @@ async fn invalid_id_tokens_are_refused_and_recorded() {
         (behavior.claims, behavior.header) = (Value::Null, Value::Null);
         behavior.foreign_key = Some(SigningKey::rsa("rsa", "foreign"));
     }
-    all.push((provider.issue_token(None), "its signature is invalid"));
+    all.push((provider.issue_token(None), "the token's signature is invalid"));
     for (token, expected) in &all {
         let answer = server.exchange(token).await;
         assert!(answer.status == 403 && answer.text().contains(expected), "{expected}: {}", answer.text());
     }
     let entries = server.oidc_audit().await;
     assert_eq!(entries.iter().filter(|entry| entry["outcome"] == "refused").count(), all.len());
-    // Further attempts from this address are slowed down.
+    // The server limits the rate of further attempts from this address.
     for _ in 0..3 {
         server.exchange(&all[0].0).await;
     }
@@ -201,7 +201,7 @@ async fn invalid_id_tokens_are_refused_and_recorded() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_unavailable_provider_affects_no_other_login() {
+async fn unavailable_provider_does_not_affect_local_logins() {
     let provider = TestProvider::start();
     provider.behavior().status = Some(500);
     let server = Running::start_in(with_provider(&provider)).await;
@@ -217,7 +217,7 @@ async fn an_unavailable_provider_affects_no_other_login() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_server_without_settings_or_with_invalid_settings() {
+async fn login_requires_valid_oidc_settings() {
     let server = Running::start().await;
     assert_eq!(server.ask("GET", "/v1/oidc", &[], "").await.json(), json!({"available": false}));
     let refused = server.exchange("a.b.c").await;

@@ -1,5 +1,5 @@
-//! Checks of `/openapi.json` against the routes and the handlers' responses. Every request of every test is compared
-//! with the document.
+//! Checks of `/openapi.json` against the routes and the responses of the handlers. All tests compare their requests and
+//! the responses with this document.
 
 use super::*;
 use api::openapi::openapi_document;
@@ -7,7 +7,7 @@ use jsonschema::Validator;
 use std::sync::{Arc, LazyLock};
 
 const METHODS: [&str; 5] = ["GET", "PUT", "POST", "PATCH", "DELETE"];
-/// Paths whose last segment is either an id or a query, so that the handler itself checks the method.
+/// Paths whose last segment can be either an id or the name of a query. Their handlers themselves check the method.
 const NAMES_OR_QUESTIONS: [&str; 5] = [
     "/v1/filesystemlayout/{id}",
     "/v1/filesystemlayout/try",
@@ -31,7 +31,7 @@ fn described(method: &str, path: &str) -> Option<&'static Value> {
     found.into_iter().find_map(|(_, calls)| calls.get(method.to_lowercase()))
 }
 
-/// Returns a validator for a schema of the document, including all referenced schemas.
+/// Returns a validator for a schema of the document. The validator includes all referenced schemas.
 fn validator(schema: &Value) -> Arc<Validator> {
     static ALL: LazyLock<Mutex<BTreeMap<String, Arc<Validator>>>> = LazyLock::new(Mutex::default);
     let made = ALL.lock().unwrap().get(&schema.to_string()).cloned();
@@ -55,13 +55,13 @@ fn schema(call: &Value, status: u16) -> Option<Value> {
     response.pointer("/content/application~1json/schema").cloned()
 }
 
-/// Checks a response against the document, and the request as well if it has succeeded.
+/// Checks a response against the document. If the request has succeeded, also checks the request.
 pub(super) fn agrees(method: &str, path: &str, body: &Value, answer: &Answer) {
     let Some(call) = described(method, path) else { return };
     let is_good = (200..300).contains(&answer.status);
     assert!(
         !is_good || call["responses"].get(answer.status.to_string()).is_some(),
-        "{method} {path} is answered with {}, of which the document says nothing",
+        "{method} {path} is answered with {}, which the document does not list",
         answer.status
     );
     let wrong = |schema: &Value, document: &Value| {
@@ -80,13 +80,13 @@ pub(super) fn agrees(method: &str, path: &str, body: &Value, answer: &Answer) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_document_has_the_routes_and_no_others() {
+async fn openapi_document_matches_the_served_routes() {
     let server = Running::start().await;
     let served = server.ask("GET", "/openapi.json", &[], "").await;
     assert_eq!((served.status, &served.json()), (200, openapi_document()));
     let paths = openapi_document()["paths"].as_object().unwrap();
     assert!(paths.len() > 25);
-    // Without this header, Ironic's lowest API version applies, which does not have templates.
+    // Without this header, the lowest version of Ironic's API applies, in which deploy templates do not exist.
     let version = [("X-OpenStack-Ironic-API-Version", "latest")];
     for (template, calls) in paths {
         let path = template.replace("{id}", "x").replace("{ident}", "x");
@@ -95,7 +95,7 @@ async fn the_document_has_the_routes_and_no_others() {
             let call = calls.get(method.to_lowercase());
             let is_open = call.is_some_and(|call| call["security"] == json!([]));
             match call {
-                // The request does not identify a machine.
+                // The request does not contain the id of a machine.
                 Some(_) if path == "/boot.json" => assert_eq!(status, 400),
                 // Without oidc.yaml, no ID token is accepted.
                 Some(_) if path == "/v1/oidc/token" => assert_eq!(status, 409),
@@ -111,19 +111,21 @@ async fn the_document_has_the_routes_and_no_others() {
 }
 
 #[test]
-fn every_route_is_described_and_every_schema_is_one() {
+fn every_route_is_described_with_valid_schemas() {
     for call in api::routes::all_routes() {
         let is_below = call.path.ends_with('/') || call.path.ends_with("{*path}");
         assert!(is_below || !call.described.is_empty(), "{}", call.path);
     }
     let pages = [
         include_str!("../../../../docs/rest.md"),
+        include_str!("../../../../docs/rest-machines.md"),
         include_str!("../../../../docs/api.md"),
         include_str!("../../../../docs/api-migration.md"),
+        include_str!("../../../../docs/api-admin.md"),
         include_str!("../../../../docs/api-operator.md"),
         include_str!("../../../../docs/api-reports.md"),
         include_str!("../../../../docs/metrics.md"),
-        include_str!("../../../../docs/templates.md"),
+        include_str!("../../../../docs/template-requests.md"),
         include_str!("../../../../docs/definitions.md"),
     ];
     for (path, calls) in openapi_document()["paths"].as_object().unwrap() {

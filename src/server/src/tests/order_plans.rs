@@ -1,4 +1,4 @@
-//! Orders of one machine whose plan is refused.
+//! Reinstall orders for a machine whose plan is refused.
 
 use super::plan_preview::inventory;
 use super::reinstall::with_images;
@@ -7,7 +7,7 @@ use common::exit_status::CommandOutcome;
 use control::api_types::RegisterRequest;
 
 impl Running {
-    /// Installs machine `one`, whose registered hardware lacks the disk of the layout.
+    /// Installs machine `one`. The registered hardware of this machine lacks a disk that the layout requires.
     async fn installed_without_disk(&self) {
         let token = token_of(&self.boot(&format!("uuid={ONE}")).await.text());
         let register = serde_json::to_string(&RegisterRequest::new(ONE.to_owned(), inventory())).unwrap();
@@ -25,7 +25,7 @@ impl Running {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_command_does_not_order_a_reinstall_whose_plan_is_refused() {
+async fn reinstall_with_refused_plan_is_not_ordered() {
     let server = Running::start_in(with_images()).await;
     server.installed_without_disk().await;
     let outcome = server.machine(&["reinstall", "one", "--image", "debian-13"]).await.unwrap();
@@ -42,7 +42,8 @@ async fn the_command_does_not_order_a_reinstall_whose_plan_is_refused() {
     assert_eq!(server.listed().await["order"]["image"], "debian-13");
 }
 
-/// Clients of metal-api do not send the query: the machine itself refuses the plan, as in metal-stack.
+/// Clients of metal-api omit the query parameter. The order is accepted, and the machine itself refuses the plan, as in
+/// metal-stack.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn clients_of_metal_api_order_without_a_plan() {
     let server = Running::start_in(with_images()).await;

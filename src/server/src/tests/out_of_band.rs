@@ -1,13 +1,14 @@
-//! Steps over Redfish before an installation: a machine with BIOS settings, from its first boot to its installation, and its refusals.
+//! Redfish steps before an installation of a machine with BIOS settings, from its first boot to its installation, and
+//! refusals of such steps.
 
 use super::*;
 use bmc::redfish::test_double::{ActionInfo, Ignores, RedfishDouble, SYSTEM, SettingsOnly, Types};
 use testing::http::{Act, Request, Server as Controller};
 
-/// Redfish service of a machine, whose changes apply at the next restart.
+/// Redfish service of a machine. Changes take effect at the next restart of the machine.
 struct Service {
     http: Controller,
-    /// Values in force, pending values, and the boot override.
+    /// BIOS values in force, pending BIOS values, and the boot override.
     bios: Arc<Mutex<(Value, Value, Value)>>,
 }
 
@@ -19,7 +20,7 @@ impl Service {
             let mut state = state.lock().unwrap();
             let link = has_bios.then(|| json!({"@odata.id": "/bios"}));
             let document = match (request.method.as_str(), request.path.as_str()) {
-                _ if request.authorization.is_none() => return Act::says(401, ""),
+                _ if request.authorization.is_none() => return Act::respond(401, ""),
                 ("GET", "/redfish/v1/Systems/1") => {
                     json!({"PowerState": "On", "UUID": ONE, "Bios": link, "Boot": state.2,
                     "Actions": {"#ComputerSystem.Reset": {"target": "/reset"}}})
@@ -32,31 +33,31 @@ impl Service {
                 ("PATCH", "/settings") => {
                     let body: Value = serde_json::from_str(&request.body).unwrap();
                     state.1 = body["Attributes"].clone();
-                    return Act::says(204, "");
+                    return Act::respond(204, "");
                 }
                 ("PATCH", "/redfish/v1/Systems/1") => {
                     let body: Value = serde_json::from_str(&request.body).unwrap();
                     state.2 = body["Boot"].clone();
-                    return Act::says(204, "");
+                    return Act::respond(204, "");
                 }
                 ("POST", "/reset") => {
                     state.0 = state.1.clone();
-                    return Act::says(204, "");
+                    return Act::respond(204, "");
                 }
-                ("GET", _) => return Act::says(404, "{}"),
-                _ => return Act::says(204, ""),
+                ("GET", _) => return Act::respond(404, "{}"),
+                _ => return Act::respond(204, ""),
             };
-            Act::says(200, &document.to_string())
+            Act::respond(200, &document.to_string())
         });
         Service { http, bios }
     }
 
-    /// Returns the field of a machine file that names this service.
+    /// Returns the field of a machine file that contains the address of this service.
     fn bmc(&self) -> String {
         format!("bmc: {{url: '{}', username: admin, password: hunter2}}\n", self.http.url("redfish/v1/Systems/1"))
     }
 
-    /// Returns the requests that change something.
+    /// Returns the requests that change the machine.
     fn changes(&self) -> Vec<String> {
         let all = self.http.requests();
         all.iter().filter(|request| request.method != "GET").map(|request| request.line()).collect()
@@ -100,13 +101,13 @@ async fn start_in(dir: TempDir) -> Running {
 }
 
 impl Running {
-    /// Requests the installation. Returns status 200 if the machine receives it, and 204 if it must wait.
+    /// Requests the allocation. The status is 200 if the machine receives an installation, and 204 if it must wait.
     async fn asks(&self, token: &str) -> u16 {
         let answer = self.call(token, "GET", &format!("/v1/machine/{ONE}"), &Value::Null).await;
         if answer.status == 200 && answer.json()["allocation"].is_null() { 204 } else { answer.status }
     }
 
-    /// Requests the installation repeatedly, as the agent does, until the condition holds.
+    /// Requests the allocation repeatedly, as the agent does, until the condition holds.
     async fn asks_until(&self, token: &str, is_so: impl Fn() -> bool, what: &str) {
         let began = std::time::Instant::now();
         while !is_so() {
@@ -127,19 +128,19 @@ impl Running {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_installation_waits_for_bios_settings_and_a_boot_after_them() {
+async fn installation_waits_for_bios_settings_and_another_boot() {
     let service = Service::start(true);
     let steps = [step("bios", "factory_reset", 120), apply("Vmx", "On")];
     let server = start_in(with_template(&service.bmc(), &steps)).await;
     let first = server.token(ONE).await;
     server.asks_until(&first, || service.changes().len() == 3, "the reset of the BIOS and the restart").await;
     assert_eq!(service.changes(), [&["POST /reset-bios"], &RESET[..]].concat());
-    server.heard("waits for BIOS settings: 2 steps must run over Redfish before the installation").await;
-    // The boot before the restart does not receive an installation, and may not erase anything.
+    server.heard("waits for BIOS settings: 2 steps must first run over Redfish").await;
+    // The boot before the restart of the machine receives no installation, and must not erase any disk.
     assert_eq!((server.asks(&first).await, server.begins_first(ONE, &first, "a1").await), (204, 409));
     assert_eq!(server.progress().await["step"], "bios.factory_reset");
 
-    // A restart of the server does not repeat requests.
+    // After a restart, the server does not repeat requests to the service.
     let server = start_in(server.stop().await).await;
     assert_eq!(service.changes().len(), 3);
     let second = server.token(ONE).await;
@@ -149,7 +150,9 @@ async fn an_installation_waits_for_bios_settings_and_a_boot_after_them() {
 
     let third = server.token(ONE).await;
     let allocation = server.allocated(ONE, &third).await.allocation.unwrap();
-    server.heard("bios.apply_configuration: verified after the restart: Vmx=\\\"On\\\" (step 2 of 2)").await;
+    server
+        .heard("bios.apply_configuration: BIOS attributes verified after the restart: Vmx=\\\"On\\\" (step 2 of 2)")
+        .await;
     assert_eq!((server.asks(&second).await, server.asks(&third).await), (401, 200));
     let bios = |step: &model::deploy_steps::TemplateStep| step.interface == "bios";
     assert!(!allocation.steps.is_empty() && !allocation.steps.iter().any(bios), "{:?}", allocation.steps);
@@ -157,19 +160,19 @@ async fn an_installation_waits_for_bios_settings_and_a_boot_after_them() {
     assert_eq!(service.bios.lock().unwrap().0, json!({"Vmx": "On"}));
     server.report(ONE, &third, "a1", true).await;
 
-    // A reinstall runs the steps again. Values that are already in force do not require a restart.
+    // A reinstall runs the steps again. If all requested values are already in force, no restart is necessary.
     server.write("deploy-templates/a.yaml", &template(&[apply("Vmx", "On")]));
     let order = server.order("debian-13").await;
     let token = server.token(ONE).await;
     server.allocated(ONE, &token).await;
-    server.heard("all values were in force already").await;
+    server.heard("all BIOS attributes already had the requested values").await;
     assert_eq!((service.changes().len(), server.listed().await["order"]["attempts"].clone()), (6, json!(1)));
     assert_eq!(server.begin(&token, &order).await, 200);
     assert!(!server.heard.text().contains("hunter2"));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_setting_that_the_machine_lacks_fails_before_anything_changes() {
+async fn unknown_bios_attribute_fails_before_any_change() {
     let service = Service::start(true);
     let server =
         start_in(with_template(&service.bmc(), &[step("bios", "factory_reset", 120), apply("Vmxx", "On")])).await;
@@ -184,17 +187,18 @@ async fn a_setting_that_the_machine_lacks_fails_before_anything_changes() {
         events.iter().any(|event| event.contains("Crashed") && event.contains("redfish-step-failed: bios.")),
         "{events:?}"
     );
-    // A corrected template is tried immediately. If the installation is canceled, its steps end.
+    // After the template was corrected, the server tries it immediately. If the installation is canceled, the steps are
+    // aborted.
     server.write("deploy-templates/a.yaml", &template(&[step("power", "reboot", 5)]));
     server.asks_until(&token, || service.changes() == RESET, "the restart").await;
     let file = machine_file(ONE, "one", "52:54:00:00:00:01", "a1", &service.bmc());
     server.write("machines/one.yaml", &file);
-    server.heard("the steps over Redfish end, because the installation is no longer ordered").await;
+    server.heard("the Redfish steps are canceled, because the installation is no longer ordered").await;
     let token = server.token(ONE).await;
     server.allocated(ONE, &token).await;
 }
 
-/// Creates a directory with a machine whose steps run on this controller.
+/// Creates a directory with a machine whose steps run through this controller.
 fn with_double(controller: &RedfishDouble, steps: &[Value]) -> TempDir {
     let bmc = format!("bmc: {{url: '{}{SYSTEM}', username: admin, password: hunter2}}\n", controller.url());
     with_template(&bmc, steps)
@@ -206,7 +210,7 @@ fn boot_from_disk(priority: u32) -> Value {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn steps_of_power_and_boot_device_run_on_a_controller_with_quirks() {
+async fn power_and_boot_device_steps_tolerate_quirks() {
     let controller = RedfishDouble::start("On", &[SettingsOnly, ActionInfo, Types(&["On", "ForceOff"])]);
     let steps = [
         step("power", "power_off", 130),
@@ -236,11 +240,11 @@ async fn steps_of_power_and_boot_device_run_on_a_controller_with_quirks() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_step_without_effect_fails_with_both_values_before_a_restart() {
+async fn step_without_effect_fails_with_both_values() {
     for (step, power, expected) in [
-        (boot_from_disk(100), "On", "reports BootSourceOverrideTarget None, not Hdd"),
-        (step("power", "reboot", 1), "On", "reports BootSourceOverrideTarget None, not Pxe"),
-        (step("power", "power_on", 1), "Off", "reports BootSourceOverrideTarget None, not Pxe"),
+        (boot_from_disk(100), "On", "reports BootSourceOverrideTarget=None instead of Hdd"),
+        (step("power", "reboot", 1), "On", "reports BootSourceOverrideTarget=None instead of Pxe"),
+        (step("power", "power_on", 1), "Off", "reports BootSourceOverrideTarget=None instead of Pxe"),
     ] {
         let controller = RedfishDouble::start(power, &[Ignores]);
         let server = start_in(with_double(&controller, std::slice::from_ref(&step))).await;
@@ -252,7 +256,7 @@ async fn a_step_without_effect_fails_with_both_values_before_a_restart() {
 }
 
 #[test]
-fn machines_whose_controller_cannot_run_the_steps_are_refused() {
+fn unsupported_out_of_band_steps_are_refused() {
     let (service, plain) = (Service::start(true), Service::start(false));
     let (reset, ipmi) =
         (step("bios", "factory_reset", 120), "bmc: {url: 'ipmi://10.0.0.9', username: a, password: b}\n");
@@ -274,16 +278,16 @@ fn machines_whose_controller_cannot_run_the_steps_are_refused() {
         assert!(!report.good && problems.contains(expected), "{expected}: {problems}");
         assert!(problems.contains("machines/one.yaml") && !problems.contains("hunter2"), "{problems}");
     }
-    // Steps that only the service could check are not a problem while the service cannot be reached.
+    // While the service cannot be reached, steps that only the service can check do not count as problems.
     let gone = "bmc: {url: 'https://127.0.0.1:1/redfish/v1/Systems/1', username: a, password: b}\n";
     let dir = with_template(gone, std::slice::from_ref(&reset));
     let report = site_check::find_problems(&options(dir.path())).unwrap();
     let notes = format!("{:?}", report.notes);
-    assert!(report.good && notes.contains("the steps over Redfish cannot be checked"), "{report:?}");
+    assert!(report.good && notes.contains("cannot check the Redfish steps"), "{report:?}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_order_is_refused_before_it_is_placed() {
+async fn order_with_unsupported_steps_is_refused() {
     let reset = step("bios", "factory_reset", 120);
     let (good, plain) = (Service::start(true), Service::start(false));
     let dir = with_template(&good.bmc(), &[step("power", "power_on", 1)]);

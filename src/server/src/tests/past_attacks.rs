@@ -1,4 +1,4 @@
-//! Regression tests for attacks that have failed: foreign tokens, path traversal, malformed requests, and a full disk.
+//! Regression tests: attacks with foreign tokens, path traversal, malformed requests, and a full disk must fail.
 
 use super::reinstall::with_images;
 use super::*;
@@ -35,7 +35,7 @@ fn calls(id: &str) -> Vec<(&'static str, String)> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn no_call_is_answered_with_the_token_of_another_machine() {
+async fn requests_with_foreign_tokens_are_refused() {
     let server = Running::start_in(with_images()).await;
     let registered = server.token(TWO).await;
     let stranger = server.token(STRANGER).await;
@@ -50,8 +50,8 @@ async fn no_call_is_answered_with_the_token_of_another_machine() {
             assert_eq!(answer.status, 401, "{method} {path} with {token:?}: {}", answer.text());
         }
     }
-    // The operator's token is not valid for machines' requests, except for reading a machine. A machine's token is not
-    // valid for the operator's requests.
+    // A machine's endpoints do not accept the operator's token, except for reading the machine. The operator's
+    // endpoints do not accept a machine's token.
     let operator = server.operator();
     for (method, path) in &calls(ONE)[1..5] {
         assert_eq!(server.call(&operator, method, path, &Value::Null).await.status, 401, "{method} {path}");
@@ -67,7 +67,7 @@ async fn no_call_is_answered_with_the_token_of_another_machine() {
 async fn send(server: &Running, bytes: &[u8]) -> String {
     let work = async {
         let mut stream = TcpStream::connect(server.address).await.unwrap();
-        // The server may refuse the request before all of it is sent.
+        // The server may refuse the request before it has received the whole request.
         let _ = stream.write_all(bytes).await;
         let mut answer = Vec::new();
         let _ = stream.read_to_end(&mut answer).await;
@@ -76,8 +76,8 @@ async fn send(server: &Running, bytes: &[u8]) -> String {
     tokio::time::timeout(PATIENCE, work).await.expect("it is answered or closed")
 }
 
-/// Sends a head with arbitrary content, which may request a keep-alive connection, and returns the start of the
-/// response.
+/// Sends a request head with arbitrary content, and returns the start of the response. The head may request a
+/// keep-alive connection, so the end of the response is not awaited.
 async fn send_head(server: &Running, bytes: &[u8]) -> String {
     let work = async {
         let mut stream = TcpStream::connect(server.address).await.unwrap();
@@ -115,7 +115,7 @@ async fn no_path_leads_out_of_the_directories() {
     }
 }
 
-/// Mutates a few bytes: replaces, removes or repeats them, or inserts characters that are special to parsers.
+/// Mutates some bytes: replaces, removes or repeats them, or inserts characters with a special meaning for parsers.
 fn changed(random: &mut Rng, bytes: &[u8]) -> Vec<u8> {
     const ODD: [&[u8]; 12] =
         [b"\r\n", b"\0", b":", b" ", b"\"", b"{", b"[[[[[[[[", b"-1", b"1e999", b"\xff\xfe", b"\\u0000", b"null"];
@@ -137,7 +137,7 @@ fn changed(random: &mut Rng, bytes: &[u8]) -> Vec<u8> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn heads_and_bodies_of_every_kind_end_no_request_in_a_panic_and_install_nothing() {
+async fn mutated_requests_neither_panic_nor_change_state() {
     let server = Running::start_in(with_images()).await;
     server.installed().await;
     let token = server.token(TWO).await;
@@ -183,7 +183,7 @@ async fn heads_and_bodies_of_every_kind_end_no_request_in_a_panic_and_install_no
 }
 
 /// Mounted filesystem, which is unmounted when this value is dropped.
-struct Mounted(PathBuf);
+pub(super) struct Mounted(pub(super) PathBuf);
 
 impl Drop for Mounted {
     fn drop(&mut self) {
@@ -193,7 +193,7 @@ impl Drop for Mounted {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "needs root"]
-async fn root_a_full_disk_acknowledges_nothing_and_loses_nothing() {
+async fn root_full_disk_refuses_requests_and_loses_no_records() {
     let (small, dir) = (tempfile::tempdir().unwrap(), with_images());
     let options = options(small.path());
     nix::mount::mount(Some("tmpfs"), small.path(), Some("tmpfs"), nix::mount::MsFlags::empty(), Some("size=2m"))
@@ -205,7 +205,7 @@ async fn root_a_full_disk_acknowledges_nothing_and_loses_nothing() {
     server.installed().await;
     let order = server.order("debian-13").await;
 
-    // Fills the filesystem to the last byte, so that no page of the database fits.
+    // Fills the filesystem to the last byte, so that the database cannot grow by a page.
     let mut filler = std::fs::File::create(server.dir.path().join("filler")).unwrap();
     while filler.write(&[7; 512]).is_ok_and(|written| written > 0) {}
     let answer = server.press(ONE, "debian-12", json!({})).await;

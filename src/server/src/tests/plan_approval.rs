@@ -1,15 +1,15 @@
-//! Plans that are approved with `drophammer site plan`, and machines that carry out only approved plans.
+//! Approval of plans with `drophammer site plan`, and machines that carry out only approved plans.
 
 use super::plan_preview::inventory;
 use super::reinstall::{success, with_images};
 use super::*;
 use common::exit_status::CommandOutcome;
-use drophammer::commands::rack::{PlanOptions, rack_output};
-use operations::{Operation, SessionOp, TellPointOfNoReturn};
+use drophammer::commands::site_plan::{PlanOptions, rack_output};
+use operations::{AnnouncePointOfNoReturn, Operation, SessionOp};
 use plan::{Plan, PlanRefusal, request_from_allocation};
 use uuid::Uuid;
 
-/// Runs `drophammer site plan`, which works with or without a running server.
+/// Runs `drophammer site plan`, which does not require a running server.
 pub(super) async fn rack(dir: &Path, change: impl FnOnce(&mut PlanOptions)) -> Result<(Value, CommandOutcome)> {
     let mut options = PlanOptions { dir: dir.to_owned(), json: true, ..PlanOptions::default() };
     change(&mut options);
@@ -17,12 +17,12 @@ pub(super) async fn rack(dir: &Path, change: impl FnOnce(&mut PlanOptions)) -> R
     Ok((serde_json::from_str(&text).unwrap(), exit))
 }
 
-/// Returns the row of the machine in the output.
+/// Returns the row of the machine in the output of `site plan`.
 pub(super) fn row<'a>(printed: &'a Value, id: &str) -> &'a Value {
     printed["machines"].as_array().unwrap().iter().find(|row| row["id"] == id).unwrap()
 }
 
-/// Returns the plan that the agent makes for its allocation and these disks.
+/// Returns the plan that an agent makes from its allocation and this inventory.
 fn agent(
     machine: &allocation::AssignedMachine,
     inventory: &model::inventory::Inventory,
@@ -32,8 +32,8 @@ fn agent(
     request_from_allocation::clear_begun_if_intact(ONE, &mut allocation, &layout, inventory);
     let mut request = request_from_allocation::build_request(machine, ONE, &allocation, &[]);
     if let Some(claim) = &mut request.claim {
-        // The contents of filesystems are not part of these inventories.
-        claim.waiver = claim.waiver.or(allocation.reinstall.then_some(plan::MarkerWaiver::Unseen));
+        // The inventories of these tests lack the contents of filesystems, so the check of the marker is waived.
+        claim.waiver = claim.waiver.or(allocation.reinstall.then_some(plan::MarkerWaiver::OfflinePlan));
     }
     plan::make_plan(&layout, inventory, request, &mut Uuid::new_v4)
 }
@@ -43,7 +43,7 @@ pub(super) fn compared(plan: &Plan) -> Option<String> {
     operations
         .into_iter()
         .find_map(|operation| match operation {
-            Operation::Run(SessionOp::TellPointOfNoReturn(TellPointOfNoReturn { approved, .. })) => {
+            Operation::Run(SessionOp::AnnouncePointOfNoReturn(AnnouncePointOfNoReturn { approved, .. })) => {
                 Some(approved.clone())
             }
             _ => None,
@@ -52,7 +52,7 @@ pub(super) fn compared(plan: &Plan) -> Option<String> {
 }
 
 impl Running {
-    /// Requests the point of no return, as an agent that has compared its plan with this approval.
+    /// Requests the point of no return, like an agent that has compared its plan with this approval.
     pub(super) async fn begins(&self, token: &str, order: &str, approved: Option<&str>) -> Answer {
         let disks = json!([{ "device": "os", "serial": "A0", "size_bytes": 1 }]);
         let mut body = json!({ "allocationuuid": "a1", "order": order, "disks": disks });
@@ -62,7 +62,7 @@ impl Running {
         self.call(token, "POST", &format!("/v1/machine/{ONE}/point-of-no-return"), &body).await
     }
 
-    /// Waits until the machine's allocation contains this approval, or none.
+    /// Waits until the machine's allocation contains this approval, or no approval if `approved` is `None`.
     async fn given(&self, token: &str, approved: Option<&str>) -> allocation::AssignedMachine {
         let began = std::time::Instant::now();
         loop {
@@ -83,7 +83,7 @@ impl Running {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_machine_carries_out_the_approved_plan_or_none() {
+async fn machine_executes_only_the_approved_plan() {
     let server = Running::start_in(with_images()).await;
     let dir = server.dir.path().to_owned();
     let (printed, exit) = rack(&dir, |_| {}).await.unwrap();
@@ -108,7 +108,7 @@ async fn a_machine_carries_out_the_approved_plan_or_none() {
     assert_eq!(row(&printed, ONE)["approved"], true);
     assert!(std::fs::read_to_string(dir.join(format!("approved/{ONE}.yaml"))).unwrap().contains(&sha256));
 
-    // The agent confirms that its plan is the approved one, or reports the differences.
+    // The agent confirms that its plan equals the approved plan, or reports the differences.
     let machine = server.given(&token, Some(&sha256)).await;
     let plan = agent(&machine, &inventory()).unwrap();
     assert_eq!(compared(&plan).as_deref(), Some(sha256.as_str()));
@@ -119,8 +119,8 @@ async fn a_machine_carries_out_the_approved_plan_or_none() {
     assert!(refusal.contains("disk serial SWAPPED: approved not written, found wiped"), "{refusal}");
     assert!(refusal.contains(&format!("disk serial {was}: approved wiped, found not written")), "{refusal}");
 
-    // An agent that has not compared its plan, or compared it with another approval, may not erase anything.
-    for (approved, words) in [(None, "is too old to compare plans"), (Some("sha256:0"), "is now in force")] {
+    // An agent that has not compared its plan, or has compared it with another approval, must not erase any disk.
+    for (approved, words) in [(None, "is too old to compare plans"), (Some("sha256:0"), "is now in effect")] {
         let answer = server.begins(&token, "", approved).await;
         assert!(answer.status == 409 && answer.text().contains(words), "{}", answer.text());
     }
@@ -128,7 +128,8 @@ async fn a_machine_carries_out_the_approved_plan_or_none() {
     assert_eq!(answer.status, 200, "{}", answer.text());
     server.report(ONE, &token, "a1", true).await;
 
-    // The approval is used up: the next order needs another one, and `site plan` already predicts its plan.
+    // Each approval applies once. The next order needs a new approval; `site plan` already predicts the plan of that
+    // order.
     let order = server.order("debian-13").await;
     let token = server.registered(ONE).await;
     server.given(&token, None).await;
@@ -143,7 +144,7 @@ async fn a_machine_carries_out_the_approved_plan_or_none() {
     assert_ne!(second, sha256);
     let machine = server.given(&token, Some(&second)).await;
     assert_eq!(compared(&agent(&machine, &inventory()).unwrap()).as_deref(), Some(second.as_str()));
-    // The approval does not apply to another order.
+    // An approval of one order does not apply to another order.
     let another = server.order("debian-12").await;
     let machine = server.given(&token, Some(&second)).await;
     let refusal = agent(&machine, &inventory()).unwrap_err().to_string();
@@ -155,7 +156,7 @@ async fn a_machine_carries_out_the_approved_plan_or_none() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_an_image_would_do_is_foreseen_while_the_machine_runs() {
+async fn site_plan_forecasts_another_image_before_the_order() {
     let server = Running::start_in(with_images()).await;
     let token = server.registered(ONE).await;
     server.allocated(ONE, &token).await;
@@ -181,10 +182,10 @@ async fn what_an_image_would_do_is_foreseen_while_the_machine_runs() {
     assert_eq!((&one["disks"][0]["device"], &one["disks"][0]["verdict"]), (&json!("/dev/sda"), &json!("wipe")));
     assert_eq!(one["lost_bytes"], one["disks"][0]["size_bytes"]);
     assert_eq!(printed["summary"]["disks"], 1);
-    // A machine without an allocation does not get one when an image is given.
+    // `site plan` with an image does not predict an installation of a machine without an allocation.
     assert_eq!(row(&printed, TWO)["outcome"], "nothing");
 
-    // A plan that was approved before the order matches the agent's plan once the reinstall is ordered.
+    // A plan that was approved before the reinstall was ordered equals the agent's plan after the order.
     let (printed, _) = rack(&dir, |options| {
         *options = PlanOptions { image: Some("debian-13".to_owned()), approve: true, ..options.clone() }
     })
@@ -214,7 +215,7 @@ async fn what_an_image_would_do_is_foreseen_while_the_machine_runs() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn other_files_are_tried_before_they_are_there() {
+async fn site_plan_previews_a_new_directory_read_only() {
     let server = Running::start_in(with_images()).await;
     server.registered(ONE).await;
     let dir = server.stop().await;
@@ -227,7 +228,7 @@ async fn other_files_are_tried_before_they_are_there() {
     let one = row(&printed, ONE);
     assert_eq!((exit, &one["outcome"]), (CommandOutcome::Refused, &json!("refused")), "{one}");
     assert!(one["reasons"][0].as_str().unwrap().contains("device /dev/nvme7n1 does not exist"), "{one}");
-    // An invalid file hides a machine, so the whole plan is refused.
+    // An invalid machine file hides the machine that it describes, so the plan of the whole rack is refused.
     std::fs::write(new.path().join("layouts/default.yaml"), LAYOUT).unwrap();
     std::fs::write(new.path().join("machines/two.yaml"), "id: [\n").unwrap();
     let (printed, exit) = rack(dir.path(), with).await.unwrap();
@@ -243,7 +244,7 @@ async fn other_files_are_tried_before_they_are_there() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_approval_that_cannot_be_used_withholds_and_one_that_is_taken_away_is_withdrawn() {
+async fn unusable_approval_withholds_and_deleted_one_is_withdrawn() {
     let server = Running::start_in(with_images()).await;
     let token = server.registered(ONE).await;
     server.given(&token, None).await;
@@ -277,7 +278,7 @@ async fn an_approval_that_cannot_be_used_withholds_and_one_that_is_taken_away_is
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn with_approved_only_nothing_else_is_installed() {
+async fn approved_only_option_withholds_unapproved_installations() {
     let dir = with_images();
     let options = ServerConfig { approved_only: true, ..options(dir.path()) };
     let server = Running::start_with(dir, &options, &silent(), 10_000).await;

@@ -1,4 +1,4 @@
-//! `drophammer plan --machine` with a server: the result is the plan that the agent makes.
+//! `drophammer plan --machine` with a server prints the plan that the agent makes.
 
 use super::reinstall::with_images;
 use super::*;
@@ -15,7 +15,8 @@ fn inventory_file() -> PathBuf {
     Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../..")).join("testdata/inventories/installed-default.json")
 }
 
-/// Returns an inventory without NICs and UUID, since these would differ from the machine file.
+/// Returns an inventory without NICs and without a UUID, because the values in the test file would contradict the
+/// machine file.
 pub(super) fn inventory() -> Inventory {
     let mut inventory: Inventory = serde_json::from_str(&std::fs::read_to_string(inventory_file()).unwrap()).unwrap();
     inventory.system.uuid = None;
@@ -48,7 +49,7 @@ impl Running {
     }
 }
 
-/// Parses a plan in JSON, and removes the warnings, which the agent's plan does not contain.
+/// Parses a plan in JSON, and removes the warnings, which are not part of the agent's plan.
 fn without_notes(text: &str) -> Value {
     let mut plan: Value = serde_json::from_str(text).unwrap();
     let notes = plan.as_object_mut().unwrap().remove("warnings").unwrap();
@@ -57,7 +58,7 @@ fn without_notes(text: &str) -> Value {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_desk_prints_the_plan_that_the_agent_makes() {
+async fn plan_command_prints_the_plan_of_the_agent() {
     let server = Running::start_in(with_images()).await;
     server.refused(&["--machine", "nobody"], "the server has no machine \"nobody\"").await;
     server.refused(&["--machine", STRANGER], "and no machine with this id has registered").await;
@@ -84,7 +85,7 @@ async fn a_desk_prints_the_plan_that_the_agent_makes() {
     assert!(text.contains("debian-12") && text.contains("UTC, just now: later changes"), "{text}");
     server.refused(&["--machine", "one", "--reinstall"], "machine one is not installed").await;
 
-    // After the installation, the contents of the disks differ from the registered inventory.
+    // After an installation, the registered inventory no longer describes the contents of the disks.
     assert_eq!(server.begin(&token, "").await, 200);
     server.report(ONE, &token, "a1", true).await;
     let file = inventory_file().display().to_string();
@@ -98,7 +99,7 @@ async fn a_desk_prints_the_plan_that_the_agent_makes() {
     let (text, outcome) = server.plan(&[&with_file[..], &["--reinstall"]].concat()).await.unwrap();
     assert!(outcome == CommandOutcome::Good && text.contains("reinstall"), "{text}");
 
-    // A reinstall is ordered, and the machine has registered again: the options of the order apply.
+    // A reinstall is ordered, and the machine has registered again, so the options of the order apply to the plan.
     let body = json!({ "without_marker": true });
     assert_eq!(server.press(ONE, "debian-13", body).await.status, 200);
     let token = server.registered(ONE).await;
@@ -108,9 +109,9 @@ async fn a_desk_prints_the_plan_that_the_agent_makes() {
     assert_eq!(serde_json::from_str::<Value>(&text).unwrap()["mode"], "reinstall");
 }
 
-/// After the installation, the contents of the disks differ from the registered inventory.
+/// After an installation, the registered inventory no longer describes the contents of the disks.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_inventory_from_before_the_installation_yields_a_forecast() {
+async fn outdated_inventory_yields_only_a_forecast() {
     let server = Running::start_in(with_images()).await;
     let token = server.registered(ONE).await;
     server.allocated(ONE, &token).await;
@@ -143,7 +144,7 @@ async fn an_inventory_from_before_the_installation_yields_a_forecast() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_machine_without_an_allocation_is_planned_with_a_layout_of_ones_own() {
+async fn unallocated_machine_is_planned_with_a_layout_option() {
     let server = Running::start().await;
     for id in [TWO, STRANGER] {
         server.registered(id).await;

@@ -5,7 +5,7 @@ use bmc::redfish::test_double::{Ignores, Quirk, RedfishDouble, SYSTEM};
 use control::api_types::RegisterRequest;
 use model::inventory::{FirmwareType, Inventory};
 
-/// Returns the field of a machine file that names this controller.
+/// Returns the field of a machine file that contains the address of this controller.
 pub(super) fn bmc_field(controller: &RedfishDouble) -> String {
     format!("bmc: {{url: '{}{SYSTEM}', username: admin, password: hunter2}}\n", controller.url())
 }
@@ -15,7 +15,7 @@ impl Running {
         self.call(token, "POST", &format!("/v1/machine/{TWO}/power"), &json!({ "action": action })).await
     }
 
-    /// Switches the machine as soon as the server has read its file.
+    /// Writes the machine file, and requests the action as soon as the server has read the file.
     async fn switches_soon(&self, file: &str, action: &str) -> Answer {
         self.write("machines/two.yaml", &format!("id: {TWO}\nname: two\n{file}"));
         let began = std::time::Instant::now();
@@ -31,7 +31,7 @@ impl Running {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_file_says_how_a_machine_is_switched() {
+async fn power_requests_use_the_controller_of_the_machine_file() {
     let server = Running::start().await;
     let answer = server.switch(&server.operator(), "on").await;
     let words = "does not name a management controller";
@@ -71,11 +71,11 @@ async fn the_power_state_is_read_from_the_controller() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_change_without_effect_is_a_bad_gateway() {
+async fn ineffective_power_change_is_a_bad_gateway() {
     let server = Running::start().await;
     let controller = RedfishDouble::start("On", &[Ignores]);
     for (action, expected) in
-        [("pxe", "reports BootSourceOverrideTarget None, not Pxe"), ("off", "reports PowerState On, not Off")]
+        [("pxe", "reports BootSourceOverrideTarget=None instead of Pxe"), ("off", "reports PowerState On, not Off")]
     {
         let answer = server.switches_soon(&bmc_field(&controller), action).await;
         assert!(answer.status == 502 && answer.text().contains(expected), "{}", answer.text());
@@ -85,7 +85,7 @@ async fn a_change_without_effect_is_a_bad_gateway() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_machine_that_registered_with_uefi_boots_over_pxe_with_uefi() {
+async fn pxe_action_uses_the_registered_firmware_type() {
     const NONE: &[Quirk] = &[];
     for (firmware, present, expected) in [
         (Some(FirmwareType::Uefi), "Legacy", "UEFI"),

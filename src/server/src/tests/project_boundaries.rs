@@ -1,4 +1,5 @@
-//! Requests of users with projects that concern machines of other projects indirectly: by a MAC, a name, or a migration.
+//! Requests of users with projects that affect machines of other projects indirectly: through a MAC, a name, or a
+//! migration.
 
 use super::machine_migration::fingerprint;
 use super::*;
@@ -21,7 +22,7 @@ impl Running {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_mac_and_a_name_of_another_project_are_refused_without_naming_the_machine() {
+async fn duplicates_in_another_project_are_refused_anonymously() {
     let server = Running::start().await;
     server.assign_projects().await;
     let browser = server.browser_with(&server.user("bob", "operator", &["blue"]).await).await;
@@ -50,7 +51,7 @@ async fn a_mac_and_a_name_of_another_project_are_refused_without_naming_the_mach
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_migration_between_projects_is_handled_only_by_operators_of_both() {
+async fn migration_between_projects_requires_an_operator_of_both() {
     let (server, order) = Running::move_ordered().await;
     server.assign_projects().await;
     let blue = server.user("bob", "operator", &["blue"]).await;

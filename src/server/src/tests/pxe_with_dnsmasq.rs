@@ -26,7 +26,7 @@ fn ip(words: &str) {
     ToolCommand::new("ip").args(words.split_whitespace()).run().unwrap();
 }
 
-/// Runs `server` in a network namespace with the NIC `eth1`. The client is at the other end of the link.
+/// Runs `server` in a network namespace with the NIC `eth1`. The client runs at the other end of the link.
 pub(super) fn on_a_network<T: Send>(server: impl FnOnce(&Client) -> T + Send) -> T {
     thread::scope(|scope| {
         let run = scope.spawn(|| {
@@ -73,7 +73,7 @@ fn runtime() -> tokio::runtime::Runtime {
 
 #[test]
 #[ignore = "needs root and dnsmasq"]
-fn root_firmware_is_answered_beside_the_networks_own_dhcp() {
+fn root_firmware_is_answered_next_to_another_dhcp_server() {
     on_a_network(|client| {
         let runtime = runtime();
         let dir = directory();
@@ -83,7 +83,7 @@ fn root_firmware_is_answered_beside_the_networks_own_dhcp() {
 
         let bios = client.discover(BIOS);
         assert_eq!((bios.kind, bios.address, bios.class()), (2, Ipv4Addr::UNSPECIFIED, "PXEClient"));
-        // The only boot server is this one. The menu has one line, which the ROM selects automatically.
+        // The boot menu lists only this server. The ROM selects the single line of the menu automatically.
         let menu = &bios.options[&43];
         assert!(
             menu.windows(7).any(|part| part == [&[8, 7, 0x80, 0, 1][..], &SERVER.octets()[..2]].concat()),
@@ -98,7 +98,7 @@ fn root_firmware_is_answered_beside_the_networks_own_dhcp() {
         for ipxe in [IPXE_BIOS, IPXE_UEFI] {
             for answer in [client.discover(ipxe), client.boot_server(ipxe)] {
                 assert_eq!((answer.class(), &*answer.file), ("PXEClient", &*script));
-                // iPXE ignores the file of a proxy that does not send a server address.
+                // iPXE would ignore the boot file from a proxy without a server address.
                 assert_eq!((answer.address, answer.next_server), (Ipv4Addr::UNSPECIFIED, SERVER));
             }
         }
@@ -110,13 +110,13 @@ fn root_firmware_is_answered_beside_the_networks_own_dhcp() {
         assert_eq!(String::from_utf8_lossy(&script), pxe::ipxe::start_script(&format!("http://{SERVER}:{HTTP}")));
         runtime.block_on(server.heard("dnsmasq-dhcp: PXE(eth1) 52:54:00:aa:bb:01 proxy"));
 
-        // Clients that are not firmware must not get a response, and neither must firmware of unsupported
-        // architectures, which would wait for a boot file.
+        // Neither clients that are not firmware nor firmware of unsupported architectures may receive a response. Such
+        // firmware would wait for a boot file.
         for other in [OTHER, ARM64, IA32, Firmware { is_ipxe: true, ..ARM64 }] {
             client.is_ignored(other);
         }
 
-        // dnsmasq is killed, and is restarted.
+        // After dnsmasq was killed, the server starts it again.
         let [first] = dnsmasqs()[..] else { panic!("{:?}", dnsmasqs()) };
         let status = std::fs::read_to_string(format!("/proc/{first}/status")).unwrap();
         assert!(
@@ -128,7 +128,7 @@ fn root_firmware_is_answered_beside_the_networks_own_dhcp() {
         runtime.block_on(server.heard("dnsmasq serves on eth1 again"));
         assert_eq!(client.discover(BIOS).class(), "PXEClient");
 
-        // The NIC is removed.
+        // The NIC disappears.
         ip("link delete eth1");
         runtime.block_on(server.heard("there is no NIC \\\"eth1\\\"; the NICs are lo"));
         assert_eq!(dnsmasqs(), []);
@@ -138,7 +138,7 @@ fn root_firmware_is_answered_beside_the_networks_own_dhcp() {
 
 #[test]
 #[ignore = "needs root and dnsmasq"]
-fn root_with_a_range_machines_get_addresses_too() {
+fn root_machines_receive_addresses_of_the_range() {
     on_a_network(|client| {
         let runtime = runtime();
         let dir = directory();
@@ -155,7 +155,7 @@ fn root_with_a_range_machines_get_addresses_too() {
             let given = client.lease(firmware);
             assert_eq!((&given.file, given.class(), given.next_server), (&file, class, SERVER), "{given:?}");
             assert_eq!(given.options[&1], [255, 255, 255, 0]);
-            assert!(!given.options.contains_key(&3), "this host takes no packets on: {given:?}");
+            assert!(!given.options.contains_key(&3), "this host does not forward packets: {given:?}");
             addresses.insert(given.address);
         }
         let other = client.lease(OTHER);
@@ -164,7 +164,7 @@ fn root_with_a_range_machines_get_addresses_too() {
         client.is_ignored(ARM64);
         client.is_ignored(IA32);
         let addresses: Vec<Ipv4Addr> = addresses.into_iter().collect();
-        let [address] = addresses[..] else { panic!("one card has one address: {addresses:?}") };
+        let [address] = addresses[..] else { panic!("one NIC has one address: {addresses:?}") };
         assert!((100..=200).contains(&address.octets()[3]), "{address}");
         assert_eq!(client.tftp("undionly.kpxe").len(), 512);
 
@@ -172,7 +172,7 @@ fn root_with_a_range_machines_get_addresses_too() {
         assert_eq!(dnsmasqs(), []);
         let leases = std::fs::read_to_string(dir.path().join("dhcp.leases")).unwrap();
         assert!(leases.contains(&format!("52:54:00:aa:bb:01 {address}")), "{leases}");
-        // The next dnsmasq process knows the leases.
+        // The next dnsmasq process knows the leases of the previous one.
         let pxe = options.pxe.clone().unwrap();
         let heard = Heard::default();
         let watch = StatusLog::json_into(heard.clone());
@@ -180,7 +180,7 @@ fn root_with_a_range_machines_get_addresses_too() {
         let config = ServerConfig { dir: dir.path().to_owned(), ..options };
         let pxe = runtime.block_on(start_pxe(pxe, config, HTTP, (watch, permission.clone()))).unwrap();
         assert_eq!(client.discover(BIOS).address, address);
-        // Without the registration of its range, the server assigns no addresses.
+        // While the registration of its range is not in force, the server assigns no addresses.
         for is_permitted in [false, true] {
             permission.store(is_permitted, std::sync::atomic::Ordering::SeqCst);
             while dnsmasqs().is_empty() == is_permitted {
@@ -194,7 +194,7 @@ fn root_with_a_range_machines_get_addresses_too() {
 
 #[test]
 #[ignore = "needs root and dnsmasq"]
-fn root_what_cannot_be_answered_is_refused_at_the_start() {
+fn root_unusable_pxe_options_are_refused_at_the_start() {
     on_a_network(|_| {
         let runtime = runtime();
         let dir = directory();
@@ -223,7 +223,7 @@ fn root_what_cannot_be_answered_is_refused_at_the_start() {
         let why = refused(&ServerConfig { listen: "127.0.0.1:0".parse().unwrap(), ..good.clone() });
         assert!(why.contains("--listen 127.0.0.1 does not accept connections at that address"), "{why}");
 
-        // A TFTP server at the address of another NIC is not a conflict.
+        // A TFTP server at the address of another NIC does not conflict with dnsmasq.
         ip("address add 10.78.0.1/24 dev lo");
         let elsewhere = UdpSocket::bind("10.78.0.1:69").unwrap();
         drop(
@@ -234,7 +234,7 @@ fn root_what_cannot_be_answered_is_refused_at_the_start() {
         drop(elsewhere);
         let others: Vec<UdpSocket> = [67, 69].iter().map(|port| UdpSocket::bind(("0.0.0.0", *port)).unwrap()).collect();
         let why = refused(&good);
-        assert_eq!(why.lines().count(), 2, "all that is wrong: {why}");
+        assert_eq!(why.lines().count(), 2, "all problems are reported: {why}");
         assert!(why.contains("UDP port 67 (DHCP) of eth1 is in use by another program on this host"), "{why}");
         assert!(why.contains("UDP port 69 (TFTP) of eth1 is in use"), "{why}");
         drop(others);
@@ -247,7 +247,7 @@ fn root_what_cannot_be_answered_is_refused_at_the_start() {
 
 #[test]
 #[ignore = "needs root and dnsmasq"]
-fn root_another_dhcp_server_is_named() {
+fn root_other_dhcp_servers_are_reported() {
     on_a_network(|client| {
         let runtime = runtime();
         let start_other = || {
@@ -276,7 +276,7 @@ fn root_another_dhcp_server_is_named() {
         let options = with_pxe(&dir, None);
         let server = runtime.block_on(Running::start_with(dir, &options, &silent(), 1000));
         runtime.block_on(server.heard("no DHCP server on eth1 offers an address"));
-        // A server that starts after the first search is found too.
+        // A DHCP server that starts after the first search is detected by a later search.
         let other = start_other();
         runtime.block_on(server.heard("another server on eth1 sends boot files: 10.77.0.50 offers 10.77.0.6"));
         other.terminate(Duration::from_secs(2));
@@ -286,10 +286,10 @@ fn root_another_dhcp_server_is_named() {
 
 #[test]
 #[ignore = "needs root and dnsmasq"]
-fn root_a_url_that_the_assigned_dns_server_does_not_know_is_refused() {
+fn root_url_unknown_to_the_dns_server_is_refused() {
     on_a_network(|client| {
-        // Started in the other namespace, at the address of the machine's end of the link.
-        let (begun, has_begun) = mpsc::channel();
+        // The DNS server runs in the other namespace, at the address of the machine's NIC.
+        let (started, has_begun) = mpsc::channel();
         let dns = client.run(|| {
             let config =
                 ["--no-resolv", "--no-hosts", "--conf-file=/dev/null", "--local=/rack/1/", "--keep-in-foreground"];
@@ -299,7 +299,7 @@ fn root_a_url_that_the_assigned_dns_server_does_not_know_is_refused() {
             let command = command.args(["--listen-address=10.77.0.50", "--bind-interfaces"]);
             let watch = move |line: &str| {
                 if line.contains("started") {
-                    begun.send(()).unwrap();
+                    started.send(()).unwrap();
                 }
             };
             command.start_in_background(watch).unwrap()
@@ -313,7 +313,8 @@ fn root_a_url_that_the_assigned_dns_server_does_not_know_is_refused() {
             options.url = Some(url.to_owned());
             pxe::check_pxe(options.pxe.as_ref().unwrap(), &options.boot_server()).map_err(|error| error.to_string())
         };
-        // The last URL has no name: the DNS server would respond that the name 10.77.0.1 does not exist.
+        // The host of the last URL is an address, and needs no DNS query; the DNS server would respond that the name
+        // does not exist.
         for url in ["http://install.rack:8080", "http://INSTALL.rack.:8080", "http://10.77.0.1:8080"] {
             assert_eq!(check("10.77.0.50", url), Ok(()));
         }
@@ -322,7 +323,8 @@ fn root_a_url_that_the_assigned_dns_server_does_not_know_is_refused() {
             let expected = format!("--pxe: the DNS server 10.77.0.50 of --dhcp-option has no IPv4 address for {name}");
             assert!(why.contains(&expected), "{why}");
         }
-        // A server that does not respond may respond to machines, and so may one that refuses this name.
+        // A DNS server that does not respond to this host, or refuses the query, may still respond to machines, so the
+        // check succeeds.
         assert_eq!(check("10.77.0.77", "http://other.rack"), Ok(()));
         assert_eq!(check("10.77.0.50,10.77.0.77", "http://other.rack"), Ok(()));
         assert_eq!(check("10.77.0.50", "http://install.elsewhere"), Ok(()));

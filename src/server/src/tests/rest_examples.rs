@@ -1,4 +1,5 @@
-//! Requests over REST for the tests, and the examples of `docs/rest.md`, sent to a server in their order.
+//! Requests over REST for the tests, and the examples of `docs/rest.md` and `docs/rest-machines.md`, sent to a server in
+//! their order.
 
 use super::*;
 
@@ -19,8 +20,8 @@ impl Running {
         std::fs::read_to_string(self.dir.path().join(name)).unwrap_or_default()
     }
 
-    /// Repeats the request until the response satisfies the condition, since a changed file is read only at the next
-    /// scan.
+    /// Repeats the request until the response satisfies the condition, because a changed file is read only in the
+    /// next scan.
     pub(super) async fn shows(&self, path: &str, is_so: impl Fn(&Answer) -> bool) -> Answer {
         let began = std::time::Instant::now();
         loop {
@@ -48,9 +49,10 @@ fn has(answer: &Value, example: &Value) -> bool {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_examples_of_the_page_are_answered_as_it_says() {
+async fn rest_examples_receive_the_documented_responses() {
     let server = Running::start().await;
-    let blocks = testing::docs::blocks(include_str!("../../../../docs/rest.md"), "http");
+    let pages = concat!(include_str!("../../../../docs/rest.md"), include_str!("../../../../docs/rest-machines.md"));
+    let blocks = testing::docs::code_blocks(pages, "http");
     assert!(blocks.len() >= 4);
     for block in blocks {
         let (request, answer) = block.split_once("\n\n").unwrap();

@@ -1,4 +1,4 @@
-//! A database that was restored from a backup, which may be older than the disks of the machines.
+//! A database that was restored from a backup. The backup may be older than the contents of the machines' disks.
 
 use super::reinstall::{failure, success, with_images};
 use super::*;
@@ -51,7 +51,7 @@ impl Running {
     }
 }
 
-/// Returns the reason why the agent refuses the reinstall, on a machine whose only disk has an installation with this
+/// Returns the reason why the agent refuses to reinstall a machine whose only disk contains an installation with this
 /// marker.
 fn refusal(given: &allocation::Allocation, marker: &InstallMarker) -> String {
     let disk = json!({ "name": "sda", "device": "/dev/sda", "size_bytes": 9_000_000_000u64, "sector_bytes": 512 });
@@ -76,7 +76,7 @@ fn backup_of(server: &Running) -> (TempDir, PathBuf) {
     (folder, file)
 }
 
-/// Restores the backup in the server's own directory or on a new host, and starts the server.
+/// Restores the backup, in the server's own directory or on a new host, and starts the server.
 async fn restored(server: Running, file: &Path, is_new_host: bool) -> Running {
     let dir = server.stop().await;
     let dir = if is_new_host { with_images() } else { dir };
@@ -84,9 +84,9 @@ async fn restored(server: Running, file: &Path, is_new_host: bool) -> Running {
     Running::start_in(dir).await
 }
 
-/// The first order is still open in the backup, but two orders were completed since.
+/// The backup contains an order that is still open. Since the backup, this order and another one were completed.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_completed_order_is_not_handed_out_again_after_an_older_backup_is_restored() {
+async fn completed_order_is_not_served_again_after_restore() {
     for is_new_host in [false, true] {
         let server = Running::start_in(with_images()).await;
         server.carry_out().await;
@@ -111,7 +111,7 @@ async fn a_completed_order_is_not_handed_out_again_after_an_older_backup_is_rest
         let server = server.restarted().await;
         assert_eq!(server.begin(&server.boot_and_fetch().await.0, &older).await, 409, "also after a restart");
 
-        // If the operator confirms the record without a comparison, the agent still refuses.
+        // If the operator confirms the record without comparing it with the disks, the agent still refuses the order.
         assert_eq!(server.confirm().await.status, 200);
         let (_, given) = server.boot_and_fetch().await;
         assert!(given.order.as_ref().is_some_and(|order| order.id == older && order.confirmed));
@@ -120,8 +120,7 @@ async fn a_completed_order_is_not_handed_out_again_after_an_older_backup_is_rest
         assert_eq!(age, Some(std::cmp::Ordering::Less));
         let refused = refusal(&given, &newest);
         assert!(refused.contains("is older than the installation on the disk, image debian-12"), "{refused}");
-        // A new order is carried out: it expresses the operator's current intention, and its number belongs to a new
-        // history.
+        // A new order is carried out: it was placed after the restore, and its fencing token belongs to the new epoch.
         server.order("debian-13").await;
         let (_, given) = server.boot_and_fetch().await;
         assert!(!refusal(&given, &newest).contains("the installation on the disk"));
@@ -129,13 +128,13 @@ async fn a_completed_order_is_not_handed_out_again_after_an_older_backup_is_rest
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_machine_whose_marker_agrees_with_the_database_confirms_itself() {
+async fn matching_marker_confirms_a_restored_machine() {
     let server = Running::start_in(with_images()).await;
     let installed = server.carry_out().await["marker"].clone();
     let order = server.order("debian-13").await;
     let (_folder, file) = backup_of(&server);
     let server = restored(server, &file, true).await;
-    // A marker with any difference proves nothing, and neither does a failure or a missing marker.
+    // Neither a marker that differs in any field, nor a failure, nor a report without a marker proves anything.
     let token = json!({ "database": installed["fencing"]["database"], "sequence": 9 });
     for (key, value) in [("image", json!("debian-11")), ("order", json!("o9")), ("fencing", token)] {
         let mut other = installed.clone();
@@ -157,7 +156,7 @@ async fn a_machine_whose_marker_agrees_with_the_database_confirms_itself() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_machine_that_was_installed_after_the_backup_is_not_installed_again() {
+async fn machine_installed_after_the_backup_is_not_reinstalled() {
     for is_handed_out in [false, true] {
         let server = Running::start_in(with_images()).await;
         if is_handed_out {
@@ -176,14 +175,14 @@ async fn a_machine_that_was_installed_after_the_backup_is_not_installed_again() 
         let begins = server.call(&token, "POST", &format!("{path}/point-of-no-return"), &begins).await;
         assert!(begins.status == 409 && begins.text().contains("needs confirmation"), "{}", begins.text());
 
-        // The operator knows whether the machine is installed.
+        // The operator can determine whether the machine is installed, and adopts the installation in this case.
         if is_handed_out {
             let adopted = server.call(&server.operator(), "POST", &format!("{path}/adopt"), &Value::Null).await;
             assert_eq!(adopted.status, 200, "{}", adopted.text());
             let given = server.allocated(ONE, &token).await.allocation.unwrap();
             assert!(given.succeeded && given.image.url.is_empty());
             server.report_of(&token, success_with_marker(&given)).await;
-            assert!(!server.needs_confirmation().await, "its marker is the record now");
+            assert!(!server.needs_confirmation().await, "its marker is now the record");
         } else {
             assert_eq!(server.confirm().await.status, 200);
             let given = server.allocated(ONE, &token).await.allocation.unwrap();
@@ -192,10 +191,10 @@ async fn a_machine_that_was_installed_after_the_backup_is_not_installed_again() 
     }
 }
 
-/// The machine was freed and allocated again after the backup, so its file contains an allocation that the backup
-/// lacks.
+/// After the backup, the machine was freed and allocated again. The file contains this new allocation, but the backup
+/// does not.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_machine_that_was_allocated_again_after_the_backup_is_not_erased() {
+async fn machine_reallocated_after_the_backup_is_not_erased() {
     let server = Running::start_in(with_images()).await;
     server.carry_out().await;
     let (_folder, file) = backup_of(&server);
@@ -216,9 +215,9 @@ async fn a_machine_that_was_allocated_again_after_the_backup_is_not_erased() {
     assert_eq!(server.allocated(ONE, &token).await.allocation.unwrap().id, "a2");
 }
 
-/// An order with the override is carried out on any installation.
+/// An order with the override `replace_newer` replaces any installation.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_installation_with_a_huge_number_is_replaced_only_on_the_operators_word() {
+async fn newer_installation_is_replaced_only_with_replace_newer() {
     let server = Running::start_in(with_images()).await;
     let report = server.carry_out().await;
     let mut marker: InstallMarker = serde_json::from_value(report["marker"].clone()).unwrap();
@@ -232,9 +231,9 @@ async fn an_installation_with_a_huge_number_is_replaced_only_on_the_operators_wo
     assert!(!refusal(&given, &marker).contains("order the reinstall again with --replace-newer"));
 }
 
-/// The agent had passed the point of no return when the server was restored.
+/// The agent had already passed the point of no return when the backup was made and restored.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_report_of_success_that_the_database_records_confirms_the_machine() {
+async fn recorded_success_confirms_a_restored_machine() {
     let server = Running::start_in(with_images()).await;
     server.carry_out().await;
     let order = server.order("debian-13").await;
@@ -247,8 +246,8 @@ async fn a_report_of_success_that_the_database_records_confirms_the_machine() {
     assert_eq!((&listed["image"], &listed["order"]), (&json!("debian-13"), &Value::Null));
     assert!(!server.needs_confirmation().await);
     assert!(server.boots_disk().await);
-    // A success whose start is not in the restored database is acknowledged, so that the machine boots, but not
-    // recorded.
+    // A report of success is acknowledged even if the restored database does not contain the start of the attempt. The
+    // machine then boots its disk, but the success is not recorded.
     let server = Running::start_in(with_images()).await;
     server.carry_out().await;
     let order = server.order("debian-13").await;
@@ -268,7 +267,7 @@ async fn a_report_of_success_that_the_database_records_confirms_the_machine() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_is_installed_boots_and_an_order_can_be_cancelled_without_a_confirmation() {
+async fn unconfirmed_machine_boots_and_its_order_can_be_canceled() {
     let server = Running::start_in(with_images()).await;
     server.carry_out().await;
     let (_folder, file) = backup_of(&server);
@@ -286,7 +285,7 @@ async fn what_is_installed_boots_and_an_order_can_be_cancelled_without_a_confirm
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn machines_are_confirmed_one_by_one_or_all_at_once() {
+async fn machines_are_confirmed_individually_or_together() {
     let server = Running::start_in(with_images()).await;
     assert!(!server.needs_confirmation().await);
     for nothing in [&["confirm", "one"][..], &["confirm", "--all"]] {
@@ -309,11 +308,11 @@ async fn machines_are_confirmed_one_by_one_or_all_at_once() {
     assert!(!needs(TWO).await);
     server.write("machines/two.yaml", &machine_file(TWO, "two", "52:54:00:00:00:02", "b1", ""));
     let token = server.token(TWO).await;
-    assert!(server.allocated(TWO, &token).await.allocation.is_some(), "also what is added later");
+    assert!(server.allocated(TWO, &token).await.allocation.is_some(), "also machines that are added later");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn only_a_backup_that_is_proven_complete_needs_no_confirmation() {
+async fn only_a_proven_complete_backup_requires_no_confirmation() {
     let server = Running::start_in(with_images()).await;
     server.carry_out().await;
     let (_folder, file) = backup_of(&server);
@@ -323,7 +322,7 @@ async fn only_a_backup_that_is_proven_complete_needs_no_confirmation() {
     assert!(!server.needs_confirmation().await);
     let server = restored(server, &file, true).await;
     assert!(server.needs_confirmation().await);
-    // The same backup is outdated now, and the need for confirmation is not lost.
+    // By now the same backup is outdated. After another restore, the machine still needs confirmation.
     let dir = server.stop().await;
     assert!(restore_database(dir.path(), &file, false).is_err());
     restore_database(dir.path(), &file, true).unwrap();
@@ -332,16 +331,16 @@ async fn only_a_backup_that_is_proven_complete_needs_no_confirmation() {
     let (_folder, file) = backup_of(&server);
     let server = restored(server, &file, true).await;
     assert!(server.needs_confirmation().await, "a backup of an unconfirmed database");
-    // Without its id file, the directory does not show whether the backup is up to date.
+    // Without the id file in the directory, the server cannot determine whether the backup is up to date.
     let dir = server.stop().await;
     std::fs::remove_file(dir.path().join("drophammer.id")).unwrap();
     restore_database(dir.path(), &file, false).unwrap();
     assert!(Running::start_in(dir).await.needs_confirmation().await);
 }
 
-/// The new id inherits only the confirmation of the old id.
+/// After a rename, the new id has the confirmation state of the old id.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_renamed_machine_is_confirmed_as_far_as_it_was_under_its_old_id() {
+async fn rename_preserves_the_confirmation_state() {
     for is_confirmed in [false, true] {
         let server = Running::start_in(with_images()).await;
         server.carry_out().await;
@@ -363,7 +362,7 @@ fn before_fencing(path: &Path) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_database_of_the_version_without_tokens_goes_on_and_its_order_receives_one() {
+async fn order_of_a_database_without_tokens_receives_one() {
     let dir = with_images();
     before_fencing(&dir.path().join("drophammer.sqlite"));
     std::fs::write(dir.path().join("drophammer.id"), format!("6f9619ff-8b86-4d01-b42d-00cf4fc964ff {:020}\n", 9))
@@ -381,7 +380,7 @@ async fn a_database_of_the_version_without_tokens_goes_on_and_its_order_receives
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_backup_of_the_version_without_tokens_is_restored_and_its_order_withheld() {
+async fn backup_without_tokens_is_restored_with_order_withheld() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("backup");
     before_fencing(&file);
@@ -392,7 +391,7 @@ async fn a_backup_of_the_version_without_tokens_is_restored_and_its_order_withhe
     assert!(given.order.is_none() && given.installed.as_ref().is_some_and(|marker| marker.image == "debian-12"));
     assert_eq!(server.begin(&token, "7f9619ff-8b86-4d01-b42d-00cf4fc964ff").await, 409);
     server.boot_installed(&json!(given.installed.unwrap())).await;
-    assert!(!server.needs_confirmation().await, "its marker agrees");
+    assert!(!server.needs_confirmation().await, "its marker matches");
     let (_, given) = server.boot_and_fetch().await;
     let order = given.order.unwrap();
     assert!(order.id == "7f9619ff-8b86-4d01-b42d-00cf4fc964ff" && !order.confirmed);

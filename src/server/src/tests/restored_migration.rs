@@ -5,7 +5,7 @@ use super::reinstall::with_images;
 use super::*;
 use store::backup::{back_up_database, restore_database};
 
-/// Orders a migration whose machines wait in their ramdisks, and restores the database on a new host.
+/// Orders a migration, lets both machines wait in their ramdisks, and restores the database on a new host.
 async fn restored() -> (Running, String, String, String) {
     let (server, order) = Running::move_ordered().await;
     let (one, two) = (server.ramdisk(ONE).await, server.ramdisk(TWO).await);
@@ -33,39 +33,39 @@ async fn confirm(server: &Running, id: &str) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_restored_migration_sends_and_erases_nothing_until_both_machines_are_confirmed() {
+async fn restored_migration_waits_for_both_confirmations() {
     let (server, order, one, two) = restored().await;
     for confirmed in [None, Some(TWO)] {
         if let Some(id) = confirmed {
             confirm(&server, id).await;
         }
         for (id, token) in [(ONE, &one), (TWO, &two)] {
-            assert_eq!(server.told(id, token).await, Value::Null, "{id} {confirmed:?}");
+            assert_eq!(server.read_allocation(id, token).await, Value::Null, "{id} {confirmed:?}");
         }
         assert_eq!(begins(&server, &two).await, 409, "{confirmed:?}");
     }
-    // The source's marker does not show what the target has received.
+    // The marker of the source does not prove anything about the data that the target has received.
     let marker = super::machine_migration::marker(ONE);
     let report = json!({ "success": true, "message": "m", "allocationuuid": "a1", "marker": marker });
     let _ = server.call(&one, "POST", &format!("/v1/machine/{ONE}/report"), &report).await;
     assert!(server.listed().await["needs_confirmation"].as_bool().unwrap());
 
-    // Both boot the ramdisk and wait there.
-    assert_eq!(server.told(TWO, &server.ramdisk(TWO).await).await, Value::Null);
+    // Both machines boot the ramdisk, and wait there for their confirmation.
+    assert_eq!(server.read_allocation(TWO, &server.ramdisk(TWO).await).await, Value::Null);
     confirm(&server, ONE).await;
     let (one, two) = (server.ramdisk(ONE).await, server.ramdisk(TWO).await);
-    assert!(server.told(ONE, &one).await["moving"].is_object());
+    assert!(server.read_allocation(ONE, &one).await["moving"].is_object());
     for (id, token) in [(ONE, &one), (TWO, &two)] {
         assert_eq!(server.stands(id, token, &order).await.status, 200);
     }
-    server.looks(&one).await;
+    server.exchange_certificates(&one).await;
     let given = server.allocated(TWO, &two).await.allocation.unwrap();
-    assert!(given.fencing.is_some_and(|token| token.is_plausible()), "what is received has a token too");
+    assert!(given.fencing.is_some_and(|token| token.is_plausible()), "the received disk also has a token");
     assert_eq!(begins(&server, &two).await, 200);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn no_migration_is_ordered_of_an_unconfirmed_machine_and_a_restored_one_can_be_cancelled() {
+async fn unconfirmed_machines_refuse_migration_but_allow_cancellation() {
     let (server, ..) = restored().await;
     let cancelled = server.about_move("DELETE", "", Value::Null).await;
     assert_eq!(cancelled.status, 200, "{}", cancelled.text());
@@ -78,9 +78,10 @@ async fn no_migration_is_ordered_of_an_unconfirmed_machine_and_a_restored_one_ca
     assert_eq!(answer.status, 200, "{}", answer.text());
 }
 
-/// According to the database, the system is on TWO, but the files were not changed before the backup.
+/// According to the restored database, machine TWO has the system, but the machine files had not been changed when the
+/// backup was made.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_operators_files_are_not_changed_for_a_restored_migration_before_it_is_confirmed() {
+async fn restored_migration_does_not_edit_files_before_confirmation() {
     let (server, _) = Running::move_ordered().await;
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("backup");

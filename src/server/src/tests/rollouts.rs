@@ -4,25 +4,30 @@ use super::reinstall::with_images;
 use super::*;
 use common::exit_status::CommandOutcome;
 
-/// Ids of the machines `m1` to `m4`.
+/// Ids of the machines `m1` to `m99`.
 pub(super) fn id(number: usize) -> String {
-    format!("4c4c4544-0051-3010-8052-b4c04f4d100{number}")
+    format!("4c4c4544-0051-3010-8052-b4c04f4d10{number:02}")
 }
 
 fn file(number: usize, more: &str) -> String {
-    let mac = format!("52:54:00:00:01:0{number}");
+    let mac = format!("52:54:00:00:01:{number:02}");
     format!("{more}{}", machine_file(&id(number), &format!("m{number}"), &mac, &format!("a{number}"), ""))
 }
 
 impl Running {
     /// Starts a server with four machines that are installed with debian-12.
     pub(super) async fn with_installed_machines(more: &str) -> Running {
+        Running::with_several_installed(4, more).await
+    }
+
+    /// Starts a server with machines that are installed with debian-12.
+    pub(super) async fn with_several_installed(count: usize, more: &str) -> Running {
         let dir = with_images();
-        for number in 1..=4 {
+        for number in 1..=count {
             std::fs::write(dir.path().join(format!("machines/m{number}.yaml")), file(number, more)).unwrap();
         }
         let server = Running::start_in(dir).await;
-        for number in 1..=4 {
+        for number in 1..=count {
             let token = server.token(&id(number)).await;
             server.allocated(&id(number), &token).await;
             server.report(&id(number), &token, &format!("a{number}"), true).await;
@@ -53,8 +58,8 @@ impl Running {
         self.shows(path, |answer| states(answer) == expected).await.json()
     }
 
-    /// Boots the ramdisk of a machine whose reinstall is ordered. Returns the token and the order.
-    async fn boots_member(&self, number: usize) -> (String, String) {
+    /// Boots the ramdisk of a machine with an open reinstall order. Returns the token and the id of the order.
+    pub(super) async fn boots_member(&self, number: usize) -> (String, String) {
         let token = self.token(&id(number)).await;
         let allocation = self.allocated(&id(number), &token).await.allocation.unwrap();
         (token, allocation.order.unwrap().id)
@@ -76,8 +81,8 @@ impl Running {
         assert_eq!(answer.status, 200, "{}", answer.text());
     }
 
-    /// Reports a failure of the reinstall of a machine before its point of no return.
-    async fn fails_member(&self, number: usize) {
+    /// Reports that the reinstall of a machine has failed before its point of no return.
+    pub(super) async fn fails_member(&self, number: usize) {
         let (token, order) = self.boots_member(number).await;
         let report = json!({ "success": false, "message": "no such disk", "allocationuuid": format!("a{number}"),
             "order": order, "untouched": true, "step": "plan" });
@@ -87,22 +92,34 @@ impl Running {
 
     /// Runs `drophammer rollout`, and returns its exit status.
     async fn rollout_command(&self, arguments: &[&str]) -> CommandOutcome {
+        self.rollout_output(arguments).await.1
+    }
+
+    /// Runs `drophammer rollout`, and returns its output and its exit status.
+    pub(super) async fn rollout_output(&self, arguments: &[&str]) -> (String, CommandOutcome) {
         use clap::Parser;
         let (url, token) = (format!("http://{}", self.address), self.dir.path().join("operator.token"));
         let with = ["--server", &url, "--token-file", token.to_str().unwrap()];
         let all = ["drophammer", "rollout"].iter().chain(arguments).chain(&with);
         let command = drophammer::cli::Cli::try_parse_from(all).unwrap().command;
         let drophammer::cli::CliCommand::Rollout(options) = command else { panic!() };
-        let run = move || drophammer::operator_client::rollouts::run_rollout_command(&options);
-        tokio::task::spawn_blocking(run).await.unwrap().unwrap()
+        let run = move || {
+            let mut outcome = CommandOutcome::Refused;
+            let output = common::recorded_output::recorded(|| {
+                outcome = drophammer::operator_client::rollouts::run_rollout_command(&options)?;
+                Ok(())
+            });
+            (output, outcome)
+        };
+        tokio::task::spawn_blocking(run).await.unwrap()
     }
 }
 
-/// The server is restarted between the waves.
+/// The server restarts between the waves of the rollout.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn machines_are_reinstalled_in_waves() {
     let server = Running::with_installed_machines("").await;
-    let order = ["reinstall", "m1", "m2", "m3", "m4", "--image", "debian-13", "--at-most", "2"];
+    let order = ["reinstall", "m1", "m2", "m3", "m4", "--image", "debian-13", "--at-most", "2", "--yes", "4"];
     assert_eq!(server.machine(&order).await.unwrap(), CommandOutcome::Good);
     let path = "/v1/rollouts/1";
     server.until_states(path, &["ordered", "ordered", "waiting", "waiting"]).await;
@@ -155,7 +172,7 @@ async fn a_failure_stops_a_rollout_until_it_is_resumed() {
     assert_eq!(server.rollout_command(&["halt", "9"]).await, CommandOutcome::Refused);
 }
 
-/// Members that have changed between the request and their turn.
+/// Members whose machines have changed between the order of the rollout and the start of their reinstall.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn members_that_were_locked_changed_or_freed_are_skipped() {
     let server = Running::with_installed_machines("").await;
@@ -184,7 +201,7 @@ async fn members_that_were_locked_changed_or_freed_are_skipped() {
     assert_eq!(ended["state"], "finished");
 }
 
-/// Changes the database of the running server, for tests that cannot wait for a time.
+/// Changes the database of the running server, for tests that cannot wait until a time has passed.
 async fn rusqlite_update(server: &Running, update: &'static str) {
     let path = server.dir.path().join(store::DATABASE);
     let run = move || store::sql::Connection::open(&path).unwrap().execute_batch(update).unwrap();
@@ -192,7 +209,7 @@ async fn rusqlite_update(server: &Running, update: &'static str) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_rollout_that_cannot_be_carried_out_is_refused_as_a_whole() {
+async fn invalid_rollout_is_refused_as_a_whole() {
     let server = Running::with_installed_machines("").await;
     let request = async |numbers: &[usize], more: Value| {
         let answer = server.request_rollout(&server.operator(), numbers, more).await;
@@ -211,7 +228,7 @@ async fn a_rollout_that_cannot_be_carried_out_is_refused_as_a_whole() {
         (&[1], json!({ "parallel": 2 }), 400, "unknown field"),
         (&[1], json!({ "members": [{ "id": id(1), "imageid": "i", "force": true }] }), 400, "unknown field"),
         (&[1], json!({ "power_cycle": true }), 409, "does not name a management controller"),
-        (&[1], member("debian-99"), 409, "there is no image"),
+        (&[1], member("debian-99"), 409, "not found in images/"),
         (&[9], json!({}), 409, "machines/ contains no machine"),
     ] {
         let (answered, text) = request(numbers, more.clone()).await;
@@ -221,9 +238,14 @@ async fn a_rollout_that_cannot_be_carried_out_is_refused_as_a_whole() {
     assert_eq!(none.json(), json!([]));
     let many = ["reinstall", "m1", "m3", "--image", "debian-13"];
     assert_eq!(server.machine(&many).await.unwrap(), CommandOutcome::Refused, "without --at-most");
-    let filtered = ["reinstall", "--filter", "name=m*", "--image", "debian-13", "--at-most", "1"];
+    let filtered = ["reinstall", "--filter", "name=m*", "--image", "debian-13", "--at-most", "1", "--yes", "4"];
     assert_eq!(server.machine(&filtered).await.unwrap(), CommandOutcome::Refused, "m2 is locked");
     assert_eq!(server.machine(&["unlock", "m2"]).await.unwrap(), CommandOutcome::Good);
+    for count in ["3", "5"] {
+        let unconfirmed = [&filtered[..7], &["--yes", count]].concat();
+        assert_eq!(server.machine(&unconfirmed).await.unwrap(), CommandOutcome::Refused, "4 machines are selected");
+    }
+    assert_eq!(server.v1("GET", "/v1/rollouts", &Value::Null).await.json(), json!([]), "nothing was ordered");
     assert_eq!(server.machine(&filtered).await.unwrap(), CommandOutcome::Good);
     let (answered, text) = request(&[4], json!({})).await;
     assert!(answered == 409 && text.contains("is a member of rollout 1"), "{text}");
@@ -232,7 +254,7 @@ async fn a_rollout_that_cannot_be_carried_out_is_refused_as_a_whole() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn users_with_projects_see_only_rollouts_of_their_machines_and_changes_are_audited() {
+async fn rollouts_are_limited_to_the_projects_of_a_user() {
     let server = Running::with_installed_machines("project: blue\n").await;
     server.write("machines/m4.yaml", &file(4, "project: red\n"));
     server.shows("/v1/machines", |answer| answer.text().contains("\"red\"")).await;
@@ -259,9 +281,10 @@ async fn users_with_projects_see_only_rollouts_of_their_machines_and_changes_are
     assert!(halt["changes"].to_string().contains("halted by bob"), "{halt}");
 }
 
-/// A member with a saved plan, and the forecast of a machine whose hardware is registered.
+/// The rollout reinstalls one machine by a saved plan. The server approves the plan when it orders the reinstall of the
+/// machine.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_saved_plan_is_approved_when_it_is_the_turn_of_its_machine() {
+async fn saved_plan_is_approved_when_its_member_starts() {
     let server = Running::start_in(with_images()).await;
     let token = server.registered(ONE).await;
     server.allocated(ONE, &token).await;
@@ -293,7 +316,7 @@ async fn a_saved_plan_is_approved_when_it_is_the_turn_of_its_machine() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn machines_are_power_cycled_when_it_is_their_turn() {
+async fn started_members_are_power_cycled() {
     use super::power_control::bmc_field;
     use bmc::redfish::test_double::{Ignores, RedfishDouble};
     let server = Running::with_installed_machines("").await;

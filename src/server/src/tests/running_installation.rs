@@ -1,10 +1,10 @@
-//! Attacks that try to interrupt a running installation with boot requests.
+//! Attacks on a running installation with boot requests.
 
 use super::boot_network_attackers::{ATTACKER, MACHINE, in_earnest};
 use super::reinstall::with_images;
 use super::*;
 
-/// Former address of iPXE, which another host has now.
+/// Former address of the machine's iPXE, which another host has now.
 const FIRMWARE: &str = "127.0.0.3";
 
 async fn fetch_machine(server: &Running, token: &str) -> u16 {
@@ -26,7 +26,7 @@ async fn requests_for_boots_do_not_end_a_running_installation() {
     assert_eq!(fetch_machine(&server, &token).await, 200, "after 300 requests for boots");
 }
 
-/// A silent machine may still be installing, for example while a switch restarts.
+/// A machine that sends no requests may still be installing, for example while a switch is restarting.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn requests_for_boots_do_not_end_a_silent_installation() {
     let server = Running::start_in(with_images()).await;
@@ -38,9 +38,9 @@ async fn requests_for_boots_do_not_end_a_silent_installation() {
     }
 }
 
-/// Between iPXE and its registration, a machine is identified only by its token.
+/// Between the request of iPXE and the registration, only the token identifies the machine.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn requests_for_boots_from_many_addresses_do_not_revoke_the_token_of_a_machine() {
+async fn boot_requests_of_many_addresses_preserve_the_token() {
     let server = in_earnest(with_images()).await;
     let token = token_of(&server.boot_from(FIRMWARE, ONE).await.text());
     for number in 0..300 {

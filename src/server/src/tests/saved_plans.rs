@@ -39,7 +39,7 @@ async fn a_saved_plan_is_ordered_and_approved() {
     assert_eq!(mode & 0o777, 0o600);
     assert!(!server.is_ordered().await && !server.dir.path().join("approved").exists());
 
-    // The saved plan is printed without a server.
+    // The saved plan can be printed without a server.
     let (printed, _) = server.plan(&[&file]).await.unwrap();
     assert!(text.starts_with(&printed), "{printed}");
     let (json, _) = server.plan(&[&file, "--json"]).await.unwrap();
@@ -52,7 +52,7 @@ async fn a_saved_plan_is_ordered_and_approved() {
     assert_eq!(server.listed().await["order"]["image"], "debian-13");
     let approval = std::fs::read_to_string(server.dir.path().join(format!("approved/{ONE}.yaml"))).unwrap();
     assert!(approval.contains(&sha256), "{approval}");
-    // The approval is in force as soon as the order is placed.
+    // The plan is approved as soon as the order is placed.
     let token = server.token(ONE).await;
     let allocation = server.allocated(ONE, &token).await.allocation.unwrap();
     assert_eq!(allocation.approved.unwrap().sha256, sha256);
@@ -84,7 +84,7 @@ async fn a_plan_whose_inputs_have_changed_is_refused() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_plan_that_was_edited_or_cannot_be_ordered_is_refused() {
+async fn edited_or_unorderable_plan_is_refused() {
     let server = Running::start_in(with_images()).await;
     let file = server.dir.path().join("one.plan").display().to_string();
     let save = ["--machine", "one", "--image", "debian-13", "--out", &file];
@@ -96,7 +96,7 @@ async fn a_plan_that_was_edited_or_cannot_be_ordered_is_refused() {
         ("version", |plan| plan["version"] = 2.into(), "the version of the plan is 2, but must be 1"),
         ("verdict", |plan| plan["approval"]["verdicts"]["disks"] = json!([]), "the approval is corrupt"),
         ("input", |plan| plan["registered"]["inventory"]["disks"] = json!([]), "save the plan again"),
-        ("field", |plan| plan["other"] = 1.into(), "is not a plan that `drophammer plan --out` has saved"),
+        ("field", |plan| plan["other"] = 1.into(), "was not written by `drophammer plan --out`"),
     ];
     let original = saved(&file);
     for (what, change, words) in changes {
@@ -113,7 +113,7 @@ async fn a_plan_that_was_edited_or_cannot_be_ordered_is_refused() {
     assert!(!server.is_ordered().await);
 }
 
-/// The server checks the approval of a request from any client.
+/// The server itself checks the approval, because any client can send the request.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_approval_of_another_reinstall_is_refused() {
     let server = Running::start_in(with_images()).await;
@@ -128,9 +128,9 @@ async fn an_approval_of_another_reinstall_is_refused() {
     assert!(!server.is_ordered().await && !server.dir.path().join("approved").exists());
 }
 
-/// A plan replaces only an earlier plan of the same machine.
+/// `plan --out` replaces a file only if it contains an earlier plan of the same machine.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_plan_overwrites_no_other_file() {
+async fn plan_does_not_overwrite_other_files() {
     let server = Running::start_in(with_images()).await;
     let file = server.installed_with_inventory().await;
     let save = ["--machine", "one", "--image", "debian-13", "--out", &file];
@@ -140,7 +140,7 @@ async fn a_plan_overwrites_no_other_file() {
     other["machine"]["id"] = TWO.into();
     for (content, words) in [
         (other.to_string(), format!("the file contains the plan of machine {TWO}; specify another file")),
-        ("my notes".to_owned(), "the file exists and is not a plan".to_owned()),
+        ("my notes".to_owned(), "the file exists and was not written by".to_owned()),
     ] {
         std::fs::write(&file, &content).unwrap();
         let error = server.plan(&save).await.unwrap_err();
@@ -183,9 +183,9 @@ const CHANGED: [(&str, &str); 2] = [
     ("the allocation\'s field kernel_arguments has changed", "  kernel_arguments: [quiet]\n"),
 ];
 
-/// Fields that the responses to operators omit are compared too.
+/// The comparison includes fields that are omitted in responses to operators.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_change_between_plan_and_boot_is_not_installed() {
+async fn changes_after_the_plan_are_not_installed() {
     let server = Running::start_in(with_images()).await;
     let file = server.installed_with_inventory().await;
     let save = ["plan", "one", "--image", "debian-13", "--apply-allocation", "--out", &file];
@@ -215,7 +215,7 @@ async fn a_change_between_plan_and_boot_is_not_installed() {
     for (words, more) in CHANGED {
         server.write("machines/one.yaml", &format!("{machine}{more}"));
         server.heard(words).await;
-        // The approved version of the file stays in force.
+        // The approved version of the machine file stays in force.
         let token = server.token(ONE).await;
         let given = server.allocated(ONE, &token).await.allocation.unwrap();
         assert!(given.kernel_arguments.is_empty() && given.separate_secrets.is_empty(), "{given:?}");
@@ -229,7 +229,8 @@ async fn a_change_between_plan_and_boot_is_not_installed() {
     assert!(answer.json()["allocation"].is_null(), "{}", answer.text());
 }
 
-/// A plan that an earlier version has saved contains no digests: the server adds those of the time of the order.
+/// A plan that an earlier version has saved contains no digests of its inputs. When it is ordered, the server records
+/// the current digests.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_plan_without_digests_of_its_inputs_is_ordered() {
     let server = Running::start_in(with_images()).await;

@@ -1,4 +1,4 @@
-//! Release of secrets: to which boots, and when.
+//! Release of secrets to machines: which boots receive which secrets, and when.
 
 use super::reinstall::with_images;
 use super::*;
@@ -34,7 +34,7 @@ pub(super) fn with_secrets() -> TempDir {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn secrets_are_released_at_the_point_of_use_to_the_boot_that_installs() {
+async fn secrets_are_released_only_at_their_point_of_use() {
     let server = Running::start_in(with_secrets()).await;
     let path = format!("/v1/machine/{ONE}");
     let asked_for = token_of(&server.boot(&format!("uuid={ONE}")).await.text());
@@ -62,7 +62,7 @@ async fn secrets_are_released_at_the_point_of_use_to_the_boot_that_installs() {
         server.allocated(ONE, token).await;
         let text = server.call(token, "GET", &path, &Value::Null).await.text();
         assert!(SECRETS.iter().all(|secret| !text.contains(secret)), "{text}");
-        // The request can be repeated, since the response may have been lost.
+        // The request can be repeated, because the previous response may have been lost.
         for _ in 0..2 {
             assert_eq!(released(token, "disk_key").await, (200, of_disk));
             assert_eq!(released(token, "image").await, (200, of_image));
@@ -82,7 +82,7 @@ async fn secrets_are_released_at_the_point_of_use_to_the_boot_that_installs() {
     let next = server.token(ONE).await;
     server.begin(&next, "").await;
     server.report(ONE, &next, "a1", true).await;
-    // A boot of the ramdisk that has nothing to install.
+    // A boot of the ramdisk that has no installation to carry out receives no secrets.
     server.order("debian-12").await;
     let installed = server.token(ONE).await;
     let cancel = format!("/v1/machine/{ONE}/reinstall");

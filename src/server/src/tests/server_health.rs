@@ -1,4 +1,4 @@
-//! Problems of the server itself: in the log, in `/readyz`, in the metrics, and on the page.
+//! Problems of the server itself, as shown in the log, in `/readyz`, in the metrics, and on the web page.
 
 use super::*;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -13,7 +13,7 @@ impl Running {
     }
 
     /// Waits until `/readyz` responds with the given readiness. Returns the response.
-    async fn until_ready(&self, expected: bool) -> String {
+    pub(super) async fn until_ready(&self, expected: bool) -> String {
         let began = std::time::Instant::now();
         loop {
             match self.is_ready().await {
@@ -57,7 +57,7 @@ async fn a_full_disk_is_a_problem_until_space_is_free() {
     assert!(!browser.text("/").await.contains("reports and orders cannot be stored"));
 }
 
-/// Tests that clients without a token receive no error message of the database.
+/// Clients without a token do not receive error messages of the database.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn readiness_contains_no_details_of_the_database() {
     let server = Running::start().await;
@@ -75,7 +75,7 @@ async fn readiness_contains_no_details_of_the_database() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_request_that_fails_is_in_the_log_at_once() {
+async fn failed_request_is_logged_immediately() {
     let server = Running::start().await;
     let browser = server.browser().await;
     server.token(STRANGER).await;
@@ -92,13 +92,13 @@ async fn a_request_that_fails_is_in_the_log_at_once() {
     assert!(server.has_metric("drophammer_errors_total 1").await);
     assert!(browser.text("/").await.contains("write machines/new.yaml"));
     assert_eq!(server.ask("GET", "/livez", &[], "").await.status, 200, "the process is alive");
-    // Refusals and unknown paths are not failures.
+    // Refused requests and requests for unknown paths do not count as errors of the server.
     assert_eq!(server.v1("GET", &format!("/v1/machine/{STRANGER}"), &Value::Null).await.status, 404);
     assert!(server.has_metric("drophammer_errors_total 1").await);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_missing_kernel_is_on_the_page_and_does_not_make_the_server_unready() {
+async fn missing_kernel_is_a_problem_but_not_unready() {
     let server = Running::start().await;
     let browser = server.browser().await;
     std::fs::remove_file(server.dir.path().join("boot/vmlinuz")).unwrap();

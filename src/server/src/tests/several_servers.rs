@@ -1,5 +1,5 @@
-//! Two servers that share a PostgreSQL database, and a management controller that counts the requests. A server whose
-//! database thread is blocked behaves as one that is paused, or cannot reach the database.
+//! Two servers that share a PostgreSQL database, and a management controller that counts requests. While the database
+//! thread of a server is blocked, the server behaves as if it were paused or could not reach the database.
 
 use super::reinstall::with_images;
 use super::*;
@@ -11,7 +11,7 @@ use tokio::sync::{Mutex as AsyncMutex, MutexGuard};
 /// Maximum time from the end of a lease until another server has taken over.
 const TAKEOVER: Duration = Duration::from_secs(5);
 
-/// Redfish service of a machine. A gate delays the responses to requests of one method.
+/// Redfish service of a machine. For each method, a gate can delay the responses.
 struct GatedController {
     http: Controller,
     gates: Arc<[AsyncMutex<()>; 2]>,
@@ -26,14 +26,14 @@ impl GatedController {
                 let boot = boot.lock().unwrap().clone();
                 let system = json!({"PowerState": "On", "UUID": uuid, "Boot": boot,
                     "Actions": {"#ComputerSystem.Reset": {"target": "/reset"}}});
-                Act::says(200, &system.to_string())
+                Act::respond(200, &system.to_string())
             }
             method => {
                 drop(passed[usize::from(method == "POST")].blocking_lock());
                 if method == "PATCH" {
                     *boot.lock().unwrap() = serde_json::from_str::<Value>(&request.body).unwrap()["Boot"].clone();
                 }
-                Act::says(204, "")
+                Act::respond(204, "")
             }
         });
         GatedController { http, gates }
@@ -43,7 +43,7 @@ impl GatedController {
         format!("bmc: {{url: '{}', username: admin, password: hunter2}}\n", self.http.url("redfish/v1/Systems/1"))
     }
 
-    /// Delays responses to this method until the guard is dropped.
+    /// Delays the responses to this method until the returned guard is dropped.
     async fn close_gate(&self, method: &str) -> MutexGuard<'_, ()> {
         self.gates[usize::from(method == "POST")].lock().await
     }
@@ -53,7 +53,7 @@ impl GatedController {
     }
 }
 
-async fn start(dir: TempDir, url: &str) -> Running {
+pub(super) async fn start(dir: TempDir, url: &str) -> Running {
     start_around(dir, url, &silent()).await
 }
 
@@ -79,7 +79,7 @@ fn with_controller(controller: &GatedController) -> TempDir {
     dir
 }
 
-/// Starts a server with the files and the token of another one.
+/// Starts a server with the files and the token of another server, and with the same database.
 async fn start_second(first: &Running, controller: &GatedController, url: &str) -> Running {
     let dir = with_controller(controller);
     std::fs::copy(first.dir.path().join("operator.token"), dir.path().join("operator.token")).unwrap();
@@ -101,7 +101,7 @@ async fn order_power_cycle(server: &Running) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn of_two_operators_at_two_servers_one_switches_a_machine() {
+async fn concurrent_power_action_at_another_server_is_refused() {
     let Some(url) = new_database() else { return };
     let controller = GatedController::start(ONE.to_owned());
     let a = start(with_controller(&controller), &url).await;
@@ -125,10 +125,10 @@ async fn of_two_operators_at_two_servers_one_switches_a_machine() {
     assert!(!a.heard.text().contains("hunter2") && !b.heard.text().contains("hunter2"));
 }
 
-/// The first server is cut off after it has set the boot device. The second server performs the whole power cycle. When
-/// the first one continues, it sends nothing.
+/// The first server loses the database after it has set the boot device. The second server then performs the whole
+/// power cycle. When the first server continues, it sends no further request.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn a_power_cycle_that_was_not_sent_is_taken_over_and_sent_once() {
+async fn unsent_power_cycle_is_taken_over_and_sent_once() {
     let Some(url) = new_database() else { return };
     let controller = GatedController::start(ONE.to_owned());
     let a = start(with_controller(&controller), &url).await;
@@ -150,9 +150,10 @@ async fn a_power_cycle_that_was_not_sent_is_taken_over_and_sent_once() {
     assert_eq!((controller.count("POST"), controller.count("PATCH")), (1, 2));
 }
 
-/// The first server is cut off while the controller handles the restart. The second server does not send another one.
+/// The first server loses the database while the controller handles the restart. The second server must not restart
+/// the machine again.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn a_power_cycle_that_may_have_been_sent_is_reported_and_not_repeated() {
+async fn unconfirmed_power_cycle_is_reported_and_not_repeated() {
     let Some(url) = new_database() else { return };
     let controller = GatedController::start(ONE.to_owned());
     let a = start(with_controller(&controller), &url).await;
@@ -168,15 +169,16 @@ async fn a_power_cycle_that_may_have_been_sent_is_reported_and_not_repeated() {
     a.heard("one: switched off and on, as requested by rollout 1").await;
     let rollout = b.v1("GET", "/v1/rollouts/1", &Value::Null).await.json();
     assert!(rollout["members"][0]["reason"].as_str().unwrap().contains("power-cycle it"), "{rollout}");
-    // The machine boots, and its member continues.
+    // The machine boots, and the rollout continues with this member.
     b.token(ONE).await;
     b.until_states("/v1/rollouts/1", &["installing"]).await;
     assert_eq!(controller.count("POST"), 1);
 }
 
-/// On both engines, a cancellation is acknowledged after the last request that was permitted before it.
+/// With both types of databases, a cancellation is acknowledged only after the last request that was permitted before
+/// the cancellation.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn no_machine_is_power_cycled_after_its_rollout_was_canceled() {
+async fn canceled_rollout_power_cycles_no_machine() {
     let Some(url) = new_database() else { return };
     for is_shared in [false, true] {
         let controller = GatedController::start(ONE.to_owned());
@@ -202,9 +204,10 @@ async fn no_machine_is_power_cycled_after_its_rollout_was_canceled() {
     }
 }
 
-/// The server of an operator's action ends. The operator receives no result, so the action is reported and not repeated.
+/// The server that performs an action of an operator exits. The operator receives no result, so another server
+/// reports the action, but does not repeat it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn an_action_of_an_operator_is_never_repeated_by_another_server() {
+async fn operator_action_is_never_repeated_by_another_server() {
     use store::server_leases::{ActionOrigin, LeaseClaim, LeasedAction};
     let Some(url) = new_database() else { return };
     let controller = GatedController::start(ONE.to_owned());
@@ -216,7 +219,9 @@ async fn an_action_of_an_operator_is_never_repeated_by_another_server() {
         move || ServerState::open_postgres(&address, &dir, Duration::ZERO).unwrap()
     };
     let ended = tokio::task::spawn_blocking(open).await.unwrap();
-    for (permits, words) in [(false, "the power state was not changed"), (true, "its outcome is unknown")] {
+    for (permits, words) in
+        [(false, "the action did not change the power state"), (true, "the outcome of the action is unknown")]
+    {
         let action = LeasedAction::new(ActionOrigin::Operator, "cycle", "ann");
         let LeaseClaim::Claimed(lease) = ended.claim_lease(ONE, action, None).await.unwrap() else { panic!() };
         assert!(!permits || ended.permit_request(&lease, true).await.unwrap());
@@ -228,10 +233,10 @@ async fn an_action_of_an_operator_is_never_repeated_by_another_server() {
     assert_eq!(controller.count("POST"), 0);
 }
 
-/// The server that restarts a machine for a step is cut off while the controller handles the request. The other server
-/// does not restart the machine again, and continues after its next boot.
+/// A server restarts a machine for a step, and loses the database while the controller handles the request. The other
+/// server does not restart the machine again; it continues the steps after the next boot of the machine.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn a_restart_of_a_step_is_not_repeated_by_another_server() {
+async fn step_restart_is_not_repeated_by_another_server() {
     let Some(url) = new_database() else { return };
     let controller = GatedController::start(ONE.to_owned());
     let around = HostEnvironment { quiet: PATIENCE, ..silent() };
@@ -255,7 +260,7 @@ async fn a_restart_of_a_step_is_not_repeated_by_another_server() {
     assert_eq!((run.phase, run.restart_sent), (store::RunPhase::Restarting, true));
     drop(gate);
     drop(until);
-    // The first server records the response.
+    // The first server records the response of the controller.
     while b.state.find_out_of_band_run(ONE).await.unwrap().unwrap().phase != store::RunPhase::Booting {
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
@@ -264,7 +269,7 @@ async fn a_restart_of_a_step_is_not_repeated_by_another_server() {
     assert_eq!(controller.count("POST"), 1);
 }
 
-/// Creates a directory whose machine ONE is restarted over Redfish before its installation.
+/// Creates a directory whose machine ONE must be restarted over Redfish before its installation.
 fn with_reboot_step(controller: &GatedController) -> TempDir {
     let dir = with_controller(controller);
     std::fs::create_dir(dir.path().join("deploy-templates")).unwrap();

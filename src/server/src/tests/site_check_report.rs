@@ -1,4 +1,4 @@
-//! `serve --check`.
+//! Tests of `serve --check`.
 
 use super::*;
 use crate::site_check::{SiteCheckReport, SiteProblem, find_problems};
@@ -12,7 +12,7 @@ fn files(problems: &[SiteProblem]) -> Vec<(&str, Option<u32>)> {
 }
 
 #[test]
-fn a_good_directory_is_good_and_nothing_is_written_there() {
+fn valid_directory_passes_and_is_not_modified() {
     let dir = directory();
     let all = || {
         let names = std::fs::read_dir(dir.path()).unwrap().map(|entry| entry.unwrap().file_name());
@@ -25,9 +25,9 @@ fn a_good_directory_is_good_and_nothing_is_written_there() {
     assert_eq!(all(), before);
 }
 
-/// The example directory is part of the package.
+/// The Debian package contains the example directory.
 #[test]
-fn the_example_directory_is_good() {
+fn example_directory_is_valid() {
     let dir = tempfile::tempdir().unwrap();
     let example = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../..")).join("examples/site");
     for folder in ["boot", "images", "layouts", "machines", "sizes"] {
@@ -43,7 +43,7 @@ fn the_example_directory_is_good() {
 }
 
 #[test]
-fn all_that_is_wrong_is_found_at_once() {
+fn all_problems_are_found_in_one_check() {
     let dir = directory();
     let write = |name: &str, text: &str| std::fs::write(dir.path().join(name), text).unwrap();
     let good = machine_file(STRANGER, "three", "52:54:00:00:00:03", "a3", "");
@@ -76,9 +76,10 @@ fn all_that_is_wrong_is_found_at_once() {
     assert!(!found.good);
 }
 
-/// The check uses the database to determine what is installed, as the server does. The server may be running.
+/// The check reads from the database which machines are installed, as the server does. A server may be running in the
+/// directory.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_is_installed_counts_and_the_server_may_run() {
+async fn check_considers_installations_of_a_running_server() {
     let server = Running::start().await;
     let token = server.token(ONE).await;
     server.allocated(ONE, &token).await;
@@ -95,7 +96,7 @@ async fn what_is_installed_counts_and_the_server_may_run() {
     assert!(!problem.message.contains("drophammer-check"), "{problem:?}");
 }
 
-/// These are notes and not problems, since an allocation can name its layout.
+/// These findings are notes and not problems, because an allocation can name its layout.
 #[test]
 fn sizes_and_images_without_exactly_one_layout_are_noted() {
     let dir = directory();
@@ -115,4 +116,56 @@ fn sizes_and_images_without_exactly_one_layout_are_noted() {
     assert_eq!(noted(), [""; 0]);
     write("layouts/other.yaml", &constrained("other", "c1"));
     assert!(noted()[0].starts_with("2 layouts match size:c1 and image:debian-12"), "{:?}", noted());
+}
+
+/// Phrases that only messages of parsers contain.
+const PARSER_WORDING: [&str; 11] = [
+    "invalid type",
+    "invalid value",
+    "missing field",
+    "unknown variant",
+    "expected a ",
+    "expected one of",
+    "expected `",
+    "struct ",
+    "invalid digit",
+    "Value was not",
+    "EOF while",
+];
+
+/// `site check`, `site plan`, the server and the page all print these problems.
+#[test]
+fn no_problem_has_the_wording_of_a_parser() {
+    let values = ["5", "[1]", "[[]]", "{a: 1}", "true", "1.5", "-1", "18446744073709551616", "''", "[", "\"\\q\""];
+    let files = [
+        ("machines", &["id", "macs", "consoles", "locked", "bmc", "traits", "networks", "allocation", "unknown"][..]),
+        ("images", &["id", "url", "mirrors", "digest", "finish", "pull_secret", "unknown"]),
+        ("layouts", &["id", "disks", "filesystems", "raid", "constraints", "unknown"]),
+        ("sizes", &["id", "constraints", "unknown"]),
+        ("deploy-templates", &["name", "steps", "extra", "unknown"]),
+        ("os", &["web", "we b"]),
+    ];
+    let dir = directory();
+    for (folder, fields) in files {
+        std::fs::create_dir_all(dir.path().join(folder)).unwrap();
+        for (field, (index, value)) in
+            fields.iter().flat_map(|field| values.iter().enumerate().map(move |value| (field, value)))
+        {
+            let path = dir.path().join(folder).join(format!("bad-{field}-{index}.yaml"));
+            std::fs::write(path, format!("{field}: {value}\n")).unwrap();
+        }
+    }
+    for (name, text) in [
+        ("registries.json", "{\"auths\": 5}"),
+        ("image-states.yaml", "hidden: {a: 1}\n"),
+        ("oidc.yaml", "issuer: [1]\n"),
+    ] {
+        std::fs::write(dir.path().join(name), text).unwrap();
+    }
+    let found = found(&dir);
+    assert!(found.problems.len() > 300, "{}", found.problems.len());
+    for SiteProblem { file, message, .. } in &found.problems {
+        let internal = PARSER_WORDING.iter().find(|words| message.contains(**words));
+        assert_eq!(internal, None, "{file:?}: {message}");
+    }
 }

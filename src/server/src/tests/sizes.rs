@@ -10,14 +10,14 @@ fn size(id: &str, cores: (u64, u64)) -> Value {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_size_is_made_changed_and_deleted_and_its_file_with_it() {
+async fn size_requests_create_update_and_delete_its_file() {
     let server = Running::start().await;
-    assert_eq!(server.v1("GET", AT, &Value::Null).await.json(), json!([]), "there need be no folder");
+    assert_eq!(server.v1("GET", AT, &Value::Null).await.json(), json!([]), "the folder need not exist");
     let made = server.v1("PUT", AT, &size("c1", (1, 8))).await;
     assert_eq!((made.status, made.json()["description"].clone()), (201, json!("")), "{}", made.text());
     let text = "id: c1\nname: \"n\"\nconstraints:\n  - max: 8\n    min: 1\n    type: cores\n  - max: 1000\n    min: 1\n    type: memory\n";
     assert_eq!(server.file("sizes/c1.yaml"), text);
-    // The operator's comments are preserved.
+    // Changes preserve the comments of the operator.
     let text = "# small ones\nid: c1\nconstraints:\n  - {type: cores, min: 1, max: 8} # threads do not count\n  - {type: memory, max: 1000}\n";
     server.write("sizes/c1.yaml", text);
     let shown = server.shows(&format!("{AT}/c1"), |answer| answer.json()["name"] == "").await;
@@ -36,7 +36,7 @@ async fn a_size_is_made_changed_and_deleted_and_its_file_with_it() {
     assert_eq!((stale.status, stale.json()["message"].as_str()), (409, Some(words)));
     assert!(stale.json()["conflict"]["file"]["text"].as_str().unwrap().contains("# small ones"));
     assert_eq!(server.v1("POST", AT, &json!({"id": "c1", "name": "x"})).await.json()["name"], "x");
-    // `machine add` selects among the same sizes.
+    // `machine add` selects one of the same sizes.
     server.token(STRANGER).await;
     let added = server.v1("POST", &format!("/v1/machine/{STRANGER}/file"), &json!({"name": "new"})).await;
     assert_eq!((added.status, added.json()["size"].as_str()), (200, Some("c1")), "{}", added.text());
@@ -48,7 +48,7 @@ async fn a_size_is_made_changed_and_deleted_and_its_file_with_it() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_is_no_size_is_refused_in_metal_apis_words() {
+async fn invalid_sizes_are_refused_with_metal_api_messages() {
     let server = Running::start().await;
     assert_eq!(server.v1("PUT", AT, &size("c1", (1, 8))).await.status, 201);
     server.write("sizes/broken.yaml", "id: [\n");
@@ -69,7 +69,7 @@ async fn what_is_no_size_is_refused_in_metal_apis_words() {
             "identifier",
             json!({"id": "c2", "constraints": [{"type": "gpu", "min": 1, "max": 1, "identifier": "x"}]}),
         ),
-        (400, "labels of a size are not supported", json!({"id": "c2", "labels": {"a": "b"}})),
+        (400, "labels of a size is not supported", json!({"id": "c2", "labels": {"a": "b"}})),
         (400, "there is no field \"constrants\"", json!({"id": "c2", "constrants": [memory]})),
     ] {
         let answer = server.v1("PUT", AT, &body).await;
@@ -84,7 +84,7 @@ async fn what_is_no_size_is_refused_in_metal_apis_words() {
     let token = server.token(ONE).await;
     assert_eq!(server.call(&token, "PUT", AT, &size("c3", (11, 12))).await.status, 401);
 
-    // Constraints for this machine, which has registered.
+    // The server suggests constraints that this registered machine satisfies.
     let suggested = server.v1("POST", &format!("{AT}/suggest"), &json!({"machineID": ONE})).await;
     let expected = json!([{"type": "cores", "min": 2, "max": 2}, {"type": "memory", "min": 1, "max": 1}, {"type": "storage", "min": 0, "max": 0}]);
     assert_eq!((suggested.status, suggested.json()), (200, expected));

@@ -20,7 +20,7 @@ impl Running {
             }
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
-        panic!("allocation {allocation} is never handed out");
+        panic!("allocation {allocation} is never served");
     }
 
     async fn begun_on(&self, token: &str) -> Vec<String> {
@@ -30,7 +30,7 @@ impl Running {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_installation_goes_on_with_the_disks_that_it_has_begun_with() {
+async fn started_installation_must_continue_on_its_disks() {
     let server = Running::start_in(with_images()).await;
     let token = server.token(ONE).await;
     let early = server.begin_first(&token, "a1", disks("A")).await;
@@ -50,7 +50,7 @@ async fn an_installation_goes_on_with_the_disks_that_it_has_begun_with() {
     assert_eq!(other.status, 409);
     let text = other.text();
     assert!(text.contains(r#"serial \"A\""#) && text.contains(r#"serial \"B\""#), "{text}");
-    // A report that this boot has not written any disk does not apply to the previous boot.
+    // A boot reports that it has not written any disk. This does not apply to the previous boot, so the record remains.
     server.report_of(&token, failure("", true)).await;
     assert_eq!(server.begun_on(&token).await, ["A"]);
     assert_eq!(server.begin_first(&token, "a1", disks("A")).await.status, 200);
@@ -63,7 +63,7 @@ async fn an_installation_goes_on_with_the_disks_that_it_has_begun_with() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_was_announced_and_never_begun_binds_nobody() {
+async fn announced_unstarted_installation_does_not_bind_disks() {
     let server = Running::start_in(with_images()).await;
     let token = server.token(ONE).await;
     server.allocated(ONE, &token).await;
@@ -75,7 +75,7 @@ async fn what_was_announced_and_never_begun_binds_nobody() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_installation_does_not_begin_when_something_has_changed_meanwhile() {
+async fn installation_does_not_start_after_a_change() {
     let server = Running::start_in(with_images()).await;
     let token = server.token(ONE).await;
     server.allocated(ONE, &token).await;
@@ -102,13 +102,13 @@ async fn an_installation_does_not_begin_when_something_has_changed_meanwhile() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_wrong_layout_of_an_installation_that_was_cut_off_is_left_behind_with_another_allocation_id() {
+async fn new_allocation_id_replaces_layout_of_interrupted_installation() {
     let server = Running::start_in(with_images()).await;
     let token = server.token(ONE).await;
     server.allocated(ONE, &token).await;
     assert_eq!(server.begin_first(&token, "a1", disks("A")).await.status, 200);
 
-    // The machine loses power. Correcting the file is not sufficient, and a reinstall cannot be ordered.
+    // The machine loses power. Correcting the layout file alone is not sufficient, and a reinstall cannot be ordered.
     server.write("layouts/default.yaml", &LAYOUT.replace("root", "other"));
     let server = server.restarted().await;
     let given = async |token: &str| {
@@ -131,9 +131,9 @@ async fn a_wrong_layout_of_an_installation_that_was_cut_off_is_left_behind_with_
     assert_eq!(server.begin_first(&token, "a2", disks("B")).await.status, 200);
 }
 
-/// The report of the first installation is lost, and the layout file is edited before the machine boots again.
+/// The report of the first installation is lost. The layout file is edited before the machine boots again.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_edited_file_does_not_become_the_layout_of_an_installation_that_has_begun() {
+async fn edited_layout_does_not_affect_a_started_installation() {
     let server = Running::start_in(with_images()).await;
     let token = server.token(ONE).await;
     server.allocated(ONE, &token).await;
@@ -153,7 +153,7 @@ async fn an_edited_file_does_not_become_the_layout_of_an_installation_that_has_b
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_installation_that_says_that_it_has_failed_takes_a_corrected_layout() {
+async fn failed_installation_receives_the_corrected_layout() {
     let server = Running::start_in(with_images()).await;
     let token = server.token(ONE).await;
     server.allocated(ONE, &token).await;
@@ -163,10 +163,10 @@ async fn an_installation_that_says_that_it_has_failed_takes_a_corrected_layout()
     for _ in 0..500 {
         let given = server.allocated(ONE, &token).await.allocation.unwrap();
         if given.filesystemlayout["filesystems"][0]["label"] == "other" {
-            assert_eq!(given.begun_on.len(), 1, "the disks stay those");
+            assert_eq!(given.begun_on.len(), 1, "the recorded disks are unchanged");
             return;
         }
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
-    panic!("the corrected layout is never handed out");
+    panic!("the corrected layout is never served");
 }

@@ -1,5 +1,5 @@
-//! Deploy templates: files, requests, and effects on allocations. `scripts/test ironic-templates` compares the
-//! responses with Ironic's.
+//! Deploy templates: their files, their requests, and their effects on allocations. `scripts/test ironic-templates`
+//! compares the responses with those of Ironic.
 
 use super::*;
 use control::api_types::RegisterRequest;
@@ -29,7 +29,7 @@ impl Running {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_template_is_made_changed_and_deleted_and_its_file_with_it() {
+async fn template_requests_create_update_and_delete_its_file() {
     let server = Running::start().await;
     let file = format!("deploy-templates/{MIRROR}.yaml");
     let answer = server.template("POST", AT, &json!({"name": MIRROR, "steps": [raid("1")]})).await;
@@ -41,7 +41,7 @@ async fn a_template_is_made_changed_and_deleted_and_its_file_with_it() {
     let bad = server.template("POST", AT, &json!({"name": "mirror", "steps": []})).await;
     assert!(bad.status == 400 && bad.text().contains("name: ") && bad.text().contains("steps: "), "{}", bad.text());
 
-    // Each change is in force when its response is sent, even if the next request follows immediately.
+    // Each change is in effect when the client receives the response, so the next request can follow immediately.
     for priority in 1..9 {
         let patch = json!([{"op": "replace", "path": "/steps/0/priority", "value": priority}]);
         assert_eq!(server.template("PATCH", &format!("{AT}/{MIRROR}"), &patch).await.status, 200);
@@ -66,7 +66,7 @@ async fn a_template_is_made_changed_and_deleted_and_its_file_with_it() {
     assert_eq!(server.template("DELETE", &uuid, &Value::Null).await.status, 404);
     assert_eq!(server.read("deploy-templates/CUSTOM_OTHER.yaml"), "");
 
-    // Methods that are not supported, and those that need a template or the collection.
+    // Methods that no path supports, and methods that either only the collection or only a template supports.
     for (method, path, status) in [("PUT", AT, 405), ("PUT", &*uuid, 405), ("POST", &*uuid, 400), ("DELETE", AT, 400)] {
         assert_eq!(server.template(method, path, &json!({})).await.status, status, "{method} {path}");
     }
@@ -76,7 +76,8 @@ async fn a_template_is_made_changed_and_deleted_and_its_file_with_it() {
         assert_eq!(server.ask(method, AT, &headers, "").await.status, status, "{method}");
     }
 
-    // Only the operator may send these requests. The response to an unknown version lists the supported range.
+    // Only the operator may send these requests. An unsupported API version is refused; the response contains the
+    // supported range.
     let version = [("X-OpenStack-Ironic-API-Version", "1.115")];
     assert_eq!(server.ask("GET", AT, &version, "").await.status, 401);
     let token = server.token(ONE).await;
@@ -86,7 +87,7 @@ async fn a_template_is_made_changed_and_deleted_and_its_file_with_it() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_edit_of_a_person_is_named_and_never_written_over() {
+async fn invalid_template_edit_is_reported_and_not_overwritten() {
     let server = Running::start().await;
     let good = "name: CUSTOM_A\nsteps: [{interface: deploy, step: write_files, args: {}, priority: 0}]\n";
     std::fs::create_dir(server.dir.path().join("deploy-templates")).unwrap();
@@ -100,7 +101,7 @@ async fn an_edit_of_a_person_is_named_and_never_written_over() {
     let uuid = shown().await.json()["uuid"].clone();
     server.write("deploy-templates/a.yaml", &good.replace("deploy", "network"));
     server.heard("a.yaml:2:10: steps[0].interface: must be one of vendor, power").await;
-    assert_eq!(shown().await.json()["uuid"], uuid, "its last good version stays in force");
+    assert_eq!(shown().await.json()["uuid"], uuid, "its last valid version stays in force");
     let patch = json!([{"op": "replace", "path": "/extra", "value": {"a": 1}}]);
     let answer = server.template("PATCH", &format!("{AT}/CUSTOM_A"), &patch).await;
     assert!(answer.status == 409 && answer.text().contains("see the server's output"), "{}", answer.text());
@@ -124,7 +125,7 @@ fn with_traits(more: &str) -> TempDir {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn requested_traits_change_the_steps_and_what_cannot_be_is_said_before_a_machine_boots() {
+async fn requested_traits_change_steps_and_invalid_ones_are_reported() {
     let dir = with_traits("  requested_traits: [CUSTOM_C, CUSTOM_A, CUSTOM_B]\n");
     let write = |name: &str, text: &str| std::fs::write(dir.path().join("deploy-templates").join(name), text).unwrap();
     write(
@@ -150,7 +151,11 @@ async fn requested_traits_change_the_steps_and_what_cannot_be_is_said_before_a_m
             "45 deploy.finish {}",
         ]
     );
-    assert_eq!(allocation.erase, model::deploy_steps::EraseMode::Secure, "an agent that knows no steps is told this");
+    assert_eq!(
+        allocation.erase,
+        model::deploy_steps::EraseMode::Secure,
+        "agents without support for steps receive the erase mode"
+    );
     let request =
         plan::request_from_allocation::build_request(&allocation::AssignedMachine::default(), ONE, &allocation, &[]);
     assert!(request.steps.problems().is_empty() && !request.steps.includes_step("deploy.write_files"));
@@ -174,7 +179,7 @@ async fn requested_traits_change_the_steps_and_what_cannot_be_is_said_before_a_m
         (
             "b.yaml",
             "name: CUSTOM_B\nsteps:\n- {interface: deploy, step: finish, args: {}, priority: 0}\n",
-            "deploy.finish is disabled, but an installation requires it",
+            "the step deploy.finish is disabled, but every installation requires this step",
         ),
         (
             "b.yaml",
@@ -209,7 +214,7 @@ fn inventory(disks: u8) -> Inventory {
 
 /// Example of Ironic's specification: the layout is generated for the registered hardware.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_template_with_arrays_makes_the_layout_of_the_machine() {
+async fn template_with_arrays_generates_the_layout() {
     let dir = with_traits("  requested_traits: [CUSTOM_A]\n");
     let path = dir.path().join("machines/one.yaml");
     let text = std::fs::read_to_string(&path).unwrap().replace("  filesystemlayout: default\n", "");
@@ -253,9 +258,9 @@ async fn a_template_with_arrays_makes_the_layout_of_the_machine() {
     assert!(plan.to_string().contains("md0 raid1 metadata 1.2 (sda2 sdb2)"), "{plan}");
 }
 
-/// A trait enables its template, whether or not the allocation requests it.
+/// A trait of the machine applies its template even if the allocation does not request the trait.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_machine_with_an_enabled_template_that_cannot_run_is_refused() {
+async fn machine_with_unusable_enabled_template_is_refused() {
     let dir = with_traits("");
     let broken = "name: CUSTOM_A\nsteps: [{interface: vendor, step: unknown, args: {}, priority: 5}]\n";
     std::fs::write(dir.path().join("deploy-templates/a.yaml"), broken).unwrap();
@@ -275,9 +280,9 @@ async fn a_machine_with_an_enabled_template_that_cannot_run_is_refused() {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
     };
-    reaches("the machine's trait enables this template even without a request: correct the template").await;
+    reaches("the machine's trait enables this template even if the allocation does not request the trait: correct the template").await;
 
-    // Such a machine cannot be allocated, by id or by size.
+    // A machine whose trait enables an invalid template cannot be allocated, neither by id nor by size.
     server.token(TWO).await;
     let allocate = async |field: &str, value: &str| {
         let wish = json!({"imageid": "debian-12", "filesystemlayoutid": "default", field: value});
@@ -288,7 +293,7 @@ async fn a_machine_with_an_enabled_template_that_cannot_run_is_refused() {
     let answer = allocate("sizeid", "c2").await;
     assert!(answer.status == 422 && answer.text().contains("no machine available"), "{}", answer.text());
 
-    // Arrays for which the registered disks are not sufficient.
+    // The template requires arrays for which the machine has too few disks.
     server.write("deploy-templates/a.yaml", &json!({"name": "CUSTOM_A", "steps": [raid("1")]}).to_string());
     reaches("null").await;
     let registers = async |disks: u8| {
@@ -304,7 +309,7 @@ async fn a_machine_with_an_enabled_template_that_cannot_run_is_refused() {
     let allocation = server.allocated(ONE, &token).await.allocation.unwrap();
     assert!(allocation.steps.is_empty(), "an enabled template does not change the steps: {:?}", allocation.steps);
 
-    // An installed machine boots its disks.
+    // A machine that is already installed still boots from its disks.
     assert_eq!(server.begins_first(ONE, &token, &allocation.id).await, 200);
     server.report(ONE, &token, &allocation.id, true).await;
     server.write("deploy-templates/a.yaml", &broken.replace("unknown", "absent"));

@@ -2,7 +2,7 @@
 
 use super::options::TlsOptions;
 use super::*;
-use linux::pem::encode_pem;
+use linux::pem_encoding::encode_pem;
 use reqwest::{Certificate, Client, Method, Response};
 
 /// Returns the path of a file in `testdata/tls`.
@@ -42,7 +42,7 @@ impl Running {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn firmware_asks_in_plain_text_and_all_that_has_a_token_goes_over_tls() {
+async fn firmware_uses_http_and_token_requests_use_tls() {
     let server = start().await;
     let client = trusting("ca.pem");
     let script = server.boot(&format!("uuid={ONE}")).await.text();
@@ -70,14 +70,14 @@ async fn firmware_asks_in_plain_text_and_all_that_has_a_token_goes_over_tls() {
     let operator = server.operator();
     let machines = server.over_tls(&client, Method::GET, "/v1/machines", &operator, &Value::Null).await;
     assert_eq!(machines.status(), 200);
-    // Firmware that supports TLS is served over TLS too, and its boot script uses only https.
+    // Firmware that supports TLS can also load its files over TLS. Its boot script then contains only https URLs.
     let path = format!("/boot.ipxe?uuid={ONE}");
     let script = server.over_tls(&client, Method::GET, &path, "", &Value::Null).await.text().await.unwrap();
     assert!(script.contains(&format!("kernel {https}/boot/vmlinuz ")) && !script.contains("http://"), "{script}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn nothing_with_a_token_is_answered_in_plain_text() {
+async fn token_requests_over_http_are_refused() {
     let server = start().await;
     let token = token_of(&server.boot(&format!("uuid={ONE}")).await.text());
     let port = server.tls.unwrap().port();
@@ -105,11 +105,11 @@ async fn nothing_with_a_token_is_answered_in_plain_text() {
         }
     }
     server.heard("127.0.0.1 sent a token unencrypted over plain http").await;
-    assert!(!server.heard.text().contains("unknown machine"), "nobody has registered");
+    assert!(!server.heard.text().contains("unknown machine"), "no machine has registered");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn who_does_not_trust_the_certificate_or_speaks_no_tls_gets_nothing_and_harms_nobody() {
+async fn invalid_tls_clients_do_not_affect_others() {
     let server = start().await;
     let mut silent = TcpStream::connect(server.tls.unwrap()).await.unwrap();
     let error = trusting("stranger.pem").get(format!("{}/v1/machines", server.https())).send().await.unwrap_err();
@@ -120,7 +120,7 @@ async fn who_does_not_trust_the_certificate_or_speaks_no_tls_gets_nothing_and_ha
         let mut stream = TcpStream::connect(server.tls.unwrap()).await.unwrap();
         stream.write_all(request.as_bytes()).await.unwrap();
         let mut answer = Vec::new();
-        // The connection may be reset, because the request was not read to its end.
+        // The server may reset the connection, because it has not read the whole request.
         let _ = tokio::time::timeout(PATIENCE, stream.read_to_end(&mut answer)).await.expect("it is closed");
         assert!(!answer.starts_with(b"HTTP"), "{answer:?}");
     }
@@ -130,7 +130,7 @@ async fn who_does_not_trust_the_certificate_or_speaks_no_tls_gets_nothing_and_ha
     assert_eq!(
         server.over_tls(&client, Method::GET, "/v1/machines", &operator, &Value::Null).await.status(),
         200,
-        "while somebody has connected and says nothing"
+        "while an idle client is connected"
     );
     let mut byte = [0];
     let got = tokio::time::timeout(PATIENCE, silent.read(&mut byte)).await.expect("it is cut off");
@@ -138,7 +138,7 @@ async fn who_does_not_trust_the_certificate_or_speaks_no_tls_gets_nothing_and_ha
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_operators_listener_speaks_tls_too() {
+async fn operator_listener_uses_tls() {
     let dir = directory();
     let operators = Some("127.0.0.1:0".parse().unwrap());
     let options = ServerConfig { operator_listen: operators, ..with_tls(dir.path()) };
@@ -150,7 +150,7 @@ async fn the_operators_listener_speaks_tls_too() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_url_that_machines_are_told_is_one_that_the_certificate_names() {
+async fn url_of_machines_must_match_the_certificate() {
     let dir = directory();
     let refused = async |options: ServerConfig| {
         let server = ControlServer::bind_server(&options, StatusLog::json_into(Heard::default()), &silent(), 100).await;
@@ -181,7 +181,7 @@ async fn the_url_that_machines_are_told_is_one_that_the_certificate_names() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_expiring_certificate_is_reported_by_the_check_the_start_and_the_metrics() {
+async fn expiring_certificate_is_reported_by_check_log_and_metrics() {
     let day = time::Duration::DAY;
     let now = time::OffsetDateTime::now_utc();
     let _ = rustls::crypto::ring::default_provider().install_default();

@@ -1,4 +1,4 @@
-//! Costs that unauthenticated clients can cause: durable transactions, delays of other clients, stored and logged
+//! Costs that unauthenticated clients can cause: durable transactions, delays of other clients, stored bytes, logged
 //! bytes, and memory.
 
 use super::*;
@@ -14,7 +14,7 @@ impl Running {
         socket.connect(self.address).await.unwrap()
     }
 
-    /// Returns the number of transactions that were synced to the disk since the database was created.
+    /// Returns the number of transactions that were synced to the disk since the creation of the database.
     fn durable_transactions(&self) -> i64 {
         let database = rusqlite::Connection::open(self.dir.path().join("drophammer.sqlite")).unwrap();
         database.query_row("SELECT transactions FROM identity", [], |row| row.get(0)).unwrap()
@@ -57,14 +57,14 @@ async fn anonymous_boots_and_registrations_cost_no_durable_transaction() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_boot_and_its_token_survive_a_restart_of_the_server() {
+async fn boot_token_survives_a_server_restart() {
     let server = Running::start().await;
     let token = token_of(&server.boot(&format!("uuid={ONE}")).await.text());
     let server = Running::start_in(server.stop().await).await;
     assert_eq!(server.register(ONE, &token).await.status, 200);
 }
 
-/// The stage in an event is shortened like the other texts.
+/// The stage in an event is truncated like the other strings.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn every_text_of_an_event_is_bounded() {
     let server = Running::start().await;
@@ -80,7 +80,7 @@ async fn every_text_of_an_event_is_bounded() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn reports_of_boots_that_have_not_registered_are_one_short_line_each() {
+async fn reports_of_unregistered_boots_are_logged_briefly() {
     let server = Running::start().await;
     let token = token_of(&server.boot(&format!("uuid={ONE}")).await.text());
     let before = server.heard.text().len();
@@ -96,7 +96,7 @@ async fn reports_of_boots_that_have_not_registered_are_one_short_line_each() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn alarms_of_one_address_do_not_suppress_those_of_another() {
+async fn log_limit_of_one_address_does_not_affect_others() {
     let server = Running::start().await;
     let unknown = |last: u32| format!("/boot.ipxe?mac=52:54:00:aa:{:02x}:{:02x}", last >> 8, last & 255);
     let mut stream = server.keep_alive_from(FLOOD).await;
@@ -110,8 +110,8 @@ async fn alarms_of_one_address_do_not_suppress_those_of_another() {
     assert!(lines.contains("52:54:00:aa:ff:ff"), "the alarm about {MACHINE} is not printed");
 }
 
-/// Peak memory of a server that receives eight bodies of 4 MB at the same time. Runs in its own process, whose memory
-/// is measured.
+/// Measures the peak memory of a server that receives eight bodies of 4 MB at the same time. This test runs the server
+/// in its own process.
 #[test]
 fn eight_large_bodies_fit_into_bounded_memory() {
     let name = "tests::unauthenticated_costs::alone_eight_large_bodies";
@@ -159,14 +159,14 @@ async fn alone_eight_large_bodies() {
     }
     let peak = peak_kib() >> 10;
     println!("peak of eight bodies: {peak} MiB, answers {answers:?}");
-    // The bodies are parsed completely before they are refused because of the limits of registrations.
+    // The server parses the bodies completely before it refuses them, because they exceed the limits of registrations.
     assert_eq!(answers, [422; 8]);
     assert!(peak < 300, "{peak} MiB");
 }
 
-/// The database is blocked until all requests have arrived, so that the order of the requests is known.
+/// The database is blocked until all requests have arrived, so the order of the requests is known.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn many_connections_of_one_address_delay_another_machine_by_few_turns() {
+async fn flood_of_one_address_delays_others_by_one_job() {
     const CONNECTIONS: usize = 400;
     let server = Running::start().await;
     let [flood, machine] = [FLOOD, MACHINE].map(|address| address.parse::<IpAddr>().unwrap());
@@ -178,12 +178,14 @@ async fn many_connections_of_one_address_delay_another_machine_by_few_turns() {
         stream.write_all(get(&format!("/boot.ipxe?uuid={ONE}")).as_bytes()).await.unwrap();
         streams.push(stream);
     }
-    server.until(|| server.turns.count_requests(flood) == CONNECTIONS, "all requests have arrived").await;
+    server.until(|| server.request_permits.count_requests(flood) == CONNECTIONS, "all requests have arrived").await;
     let mut other = server.keep_alive_from(MACHINE).await;
     other.write_all(get(&format!("/boot.ipxe?uuid={TWO}")).as_bytes()).await.unwrap();
-    server.until(|| server.turns.count_requests(machine) == 1, "the other machine's request has arrived").await;
+    server
+        .until(|| server.request_permits.count_requests(machine) == 1, "the other machine's request has arrived")
+        .await;
     let jobs = || (server.state.waiting_jobs(flood), server.state.waiting_jobs(machine));
-    server.until(|| jobs() == (http_server::request_turns::OF_ONE_ADDRESS, 1), "the first jobs wait").await;
+    server.until(|| jobs() == (http_server::request_permits::MAXIMUM_ADDRESS_REQUESTS, 1), "the first jobs wait").await;
     let before = server.state.served_clients().len();
     drop(release);
     assert!(next_answer(&mut other).await.contains("drophammer.token="));
@@ -196,13 +198,14 @@ async fn many_connections_of_one_address_delay_another_machine_by_few_turns() {
     }
 }
 
-/// Requests that wait for an allocation do not occupy turns, since all machines of a rack may share one address.
+/// Requests that wait for an allocation do not count toward the limit of their address, because all machines of a rack
+/// may share one address.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn machines_that_wait_behind_one_address_leave_it_its_turns() {
+async fn waiting_machines_do_not_use_turns_of_their_address() {
     let server = Running::start().await;
     let token = server.token(TWO).await;
     let mut streams = Vec::new();
-    for _ in 0..3 * http_server::request_turns::OF_ONE_ADDRESS {
+    for _ in 0..3 * http_server::request_permits::MAXIMUM_ADDRESS_REQUESTS {
         let mut stream = server.keep_alive_from("127.0.0.1").await;
         let wait = format!(
             "GET /v1/machine/{TWO}/wait?seconds=300 HTTP/1.1\r\nHost: h\r\nAuthorization: Bearer {token}\r\n\r\n"
@@ -210,14 +213,14 @@ async fn machines_that_wait_behind_one_address_leave_it_its_turns() {
         stream.write_all(wait.as_bytes()).await.unwrap();
         streams.push(stream);
     }
-    let count = || server.turns.count_requests("127.0.0.1".parse().unwrap());
-    server.until(|| count() == 3 * http_server::request_turns::OF_ONE_ADDRESS, "all of them wait").await;
+    let count = || server.request_permits.count_requests("127.0.0.1".parse().unwrap());
+    server.until(|| count() == 3 * http_server::request_permits::MAXIMUM_ADDRESS_REQUESTS, "all of them wait").await;
     assert_eq!(server.call(&token, "GET", &format!("/v1/machine/{TWO}"), &Value::Null).await.status, 200);
 }
 
-/// Reports of registered machines about their own allocation are logged completely.
+/// Reports of registered machines about their own allocation are logged in full.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn reports_of_registered_boots_are_printed_in_full() {
+async fn reports_of_registered_boots_are_logged_completely() {
     let server = Running::start().await;
     let token = server.token(ONE).await;
     server.allocated(ONE, &token).await;
@@ -228,7 +231,7 @@ async fn reports_of_registered_boots_are_printed_in_full() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn events_of_boots_that_have_not_registered_are_bounded_and_those_of_others_are_not() {
+async fn only_events_of_unregistered_boots_are_limited() {
     let server = Running::start().await;
     let known = server.token(ONE).await;
     let token = token_of(&server.from(FLOOD, "GET", &format!("/boot.ipxe?uuid={TWO}"), "", "").await.text());
@@ -248,13 +251,13 @@ async fn events_of_boots_that_have_not_registered_are_bounded_and_those_of_other
     let count = |machine: &str| -> u32 {
         database.query_row("SELECT count(*) FROM events WHERE machine = ?1", [machine], |row| row.get(0)).unwrap()
     };
-    // A new minute may begin during the test.
+    // A new minute may begin during the test. The limit of events per minute then starts again.
     assert!(count(TWO) <= most + 50 && count(ONE) >= most + 50, "{} {}", count(TWO), count(ONE));
 }
 
-/// The server stores up to 256 unknown machines, so the size of their registrations must be limited too.
+/// The server stores up to 256 unknown machines, so it must also limit the size of their registrations.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_machine_without_a_file_registers_with_less_than_one_with_a_file() {
+async fn unknown_machine_has_a_smaller_registration_limit() {
     let server = Running::start().await;
     for (id, expected) in [(STRANGER, 413), (TWO, 200)] {
         let token = token_of(&server.boot(&format!("uuid={id}")).await.text());

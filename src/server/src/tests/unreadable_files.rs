@@ -1,11 +1,11 @@
-//! Unreadable files do not count as deleted, and machines that have lost their file do not count as new.
+//! Unreadable machine files: they do not count as deleted, and their machines do not count as new.
 
 use super::reinstall::with_images;
 use super::*;
 use std::fs;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_folder_that_is_away_for_a_moment_changes_nothing() {
+async fn temporarily_missing_folder_changes_nothing() {
     let server = Running::start_in(with_images()).await;
     server.installed().await;
     let token = server.token(TWO).await;
@@ -22,7 +22,7 @@ async fn a_folder_that_is_away_for_a_moment_changes_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_installed_machine_without_a_file_is_not_new_also_after_a_restart() {
+async fn installed_machine_without_file_boots_disk_after_restart() {
     let server = Running::start_in(with_images()).await;
     server.installed().await;
     type Loss = (&'static str, fn(&Path));
@@ -40,20 +40,20 @@ async fn an_installed_machine_without_a_file_is_not_new_also_after_a_restart() {
         server.heard("is installed, but has no valid file in machines/").await;
         let json = server.ask("GET", &format!("/boot.json?uuid={ONE}"), &[], "").await;
         assert_eq!(json.status, 409, "{what}: {}", json.text());
-        // A machine that is really new registers and waits.
+        // A machine that is actually new registers, and waits.
         assert!(server.boot(&format!("uuid={STRANGER}")).await.text().contains("drophammer.token"), "{what}");
         dir = server.stop().await;
         let _ = fs::rename(dir.path().join("aside"), dir.path().join("machines"));
         fs::write(dir.path().join("machines/one.yaml"), &text).unwrap();
     }
-    // A file without an allocation frees the machine.
+    // A machine file without an allocation frees the machine.
     fs::write(dir.path().join("machines/one.yaml"), format!("id: {ONE}\n")).unwrap();
     let server = Running::start_in(dir).await;
     assert!(!server.boots_disk().await);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_has_begun_waits_in_the_ramdisk_for_its_file() {
+async fn started_reinstall_waits_for_its_machine_file() {
     let server = Running::start_in(with_images()).await;
     server.installed().await;
     let order = server.order("debian-13").await;
@@ -68,5 +68,5 @@ async fn what_has_begun_waits_in_the_ramdisk_for_its_file() {
     fs::rename(server.dir.path().join("aside"), server.dir.path().join("machines")).unwrap();
     let given = server.allocated(ONE, &token).await.allocation.unwrap();
     let open = given.order.unwrap();
-    assert_eq!((open.id, open.begun, open.attempt, given.reinstall), (order, true, 1, true));
+    assert_eq!((open.id, open.started, open.attempt, given.reinstall), (order, true, 1, true));
 }

@@ -1,4 +1,4 @@
-//! Users, roles, projects and tokens: who may do what, and who sees what.
+//! Users, roles, projects and tokens: the permitted requests, and the visible objects.
 
 use super::*;
 use api::access::table::{RouteAccess, RouteScope, all_rules, find_rule};
@@ -19,7 +19,7 @@ impl Running {
     }
 }
 
-/// Directory in which the machine `one` belongs to project `blue`, and `two` to project `red`.
+/// Creates a directory in which machine `one` belongs to project `blue`, and machine `two` to project `red`.
 fn with_projects() -> TempDir {
     let dir = directory();
     let one = machine_file(
@@ -41,7 +41,7 @@ fn concrete(route: &str, id: &str) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn every_role_is_refused_what_requires_a_higher_one() {
+async fn routes_refuse_users_with_lower_roles() {
     let server = Running::start_in(with_projects()).await;
     let viewer = server.user("vic", "viewer", &[]).await;
     let operator = server.user("olga", "operator", &[]).await;
@@ -63,7 +63,7 @@ async fn every_role_is_refused_what_requires_a_higher_one() {
 }
 
 #[test]
-fn every_route_of_the_page_and_of_the_firmware_has_an_entry() {
+fn every_page_and_firmware_route_has_access_rule() {
     let sources = [include_str!("../../../web/src/lib.rs"), include_str!("../listeners.rs")];
     let mut count = 0;
     for line in sources.iter().flat_map(|text| text.lines()) {
@@ -80,7 +80,7 @@ fn every_route_of_the_page_and_of_the_firmware_has_an_entry() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn machines_of_other_projects_do_not_exist() {
+async fn machines_of_other_projects_are_not_found() {
     let server = Running::start_in(with_projects()).await;
     server.token(TWO).await;
     let blue = server.user("bob", "operator", &["blue"]).await;
@@ -121,7 +121,7 @@ async fn machines_of_other_projects_do_not_exist() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn filters_and_pages_reveal_no_machine_of_another_project() {
+async fn list_queries_reveal_no_machines_of_other_projects() {
     let server = Running::start_in(with_projects()).await;
     server.token(STRANGER).await;
     let blue = server.user("bob", "operator", &["blue"]).await;
@@ -185,7 +185,7 @@ async fn viewers_see_no_secrets() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn revoked_expired_and_foreign_tokens_and_disabled_users_are_refused() {
+async fn revoked_and_foreign_tokens_and_disabled_users_are_refused() {
     let server = Running::start().await;
     let token = server.user("ann", "admin", &[]).await;
     let list = "/v1/machines";
@@ -198,7 +198,7 @@ async fn revoked_expired_and_foreign_tokens_and_disabled_users_are_refused() {
     assert_eq!(server.status(&token, "GET", list, &Value::Null).await, 401);
     assert_eq!(server.v1("POST", "/v1/users/ann", &disabled(false)).await.status, 200);
     assert_eq!(server.status(&token, "GET", list, &Value::Null).await, 200);
-    // The token in the file can be disabled, unless no other admin has a valid token.
+    // The token in the file can be disabled only if another admin has a valid token.
     assert_eq!(server.call(&token, "POST", "/v1/users/operator", &disabled(true)).await.status, 200);
     assert_eq!(server.v1("GET", list, &Value::Null).await.status, 401);
     for (method, path, body) in [

@@ -1,4 +1,5 @@
-//! A machine with an OS definition: its allocation is served only after `verify` has succeeded.
+//! A machine with an OS definition, whose allocation is served only after the program `verify` has accepted the
+//! parameters.
 
 use super::*;
 use std::fs;
@@ -23,7 +24,7 @@ pub(super) fn with_definition(parameters: &str) -> TempDir {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn its_image_and_its_parameters_are_handed_out() {
+async fn allocation_contains_image_and_parameters_of_definition() {
     let server = Running::start_in(with_definition("track=testing")).await;
     let token = server.token(ONE).await;
     let given = server.allocated(ONE, &token).await.allocation.unwrap();
@@ -33,7 +34,7 @@ async fn its_image_and_its_parameters_are_handed_out() {
     assert_eq!(definition.parameters["track"], "testing");
     assert!(definition.files["verify"].executable);
 
-    // The inputs for `drophammer plan` contain the names of the parameters, but not their values.
+    // The inputs for `drophammer plan` contain the names of the parameters, but not the values.
     let path = format!("/v1/machine/{ONE}/preview");
     let preview = server.call(&server.operator(), "GET", &path, &Value::Null).await.json();
     let shown = &preview["machine"]["allocation"]["definition"];
@@ -41,7 +42,7 @@ async fn its_image_and_its_parameters_are_handed_out() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_no_is_heard_at_the_desk_and_the_machine_waits() {
+async fn parameters_refused_by_verify_are_logged_and_withheld() {
     let server = Running::start_in(with_definition("track=sid")).await;
     server.heard("machines/one.yaml:").await;
     if server.heard.text().contains("was not run here") {
@@ -53,14 +54,14 @@ async fn a_no_is_heard_at_the_desk_and_the_machine_waits() {
     let token = server.token(ONE).await;
     let wait = format!("/v1/machine/{ONE}/wait?seconds=0");
     assert_eq!(server.call(&token, "GET", &wait, &Value::Null).await.status, 204);
-    // A different `verify` accepts the parameters.
+    // A different version of `verify` accepts the parameters.
     write(server.dir.path(), "verify", "#!/bin/sh\n");
     let given = server.allocated(ONE, &token).await.allocation.unwrap();
     assert_eq!(given.definition.unwrap().parameters["track"], "sid");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_is_installed_boots_whatever_becomes_of_its_definition() {
+async fn installed_machine_boots_without_its_definition() {
     let server = Running::start_in(with_definition("")).await;
     server.installed().await;
     fs::remove_dir_all(server.dir.path().join("os")).unwrap();
@@ -69,7 +70,7 @@ async fn what_is_installed_boots_whatever_becomes_of_its_definition() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_makes_its_system_itself_is_handed_out_without_an_image() {
+async fn definition_with_create_is_served_without_image() {
     let dir = with_definition("track=testing");
     fs::remove_file(dir.path().join("os/web/image")).unwrap();
     for program in ["create", "import", "export", "rename"] {
@@ -88,7 +89,11 @@ async fn what_makes_its_system_itself_is_handed_out_without_an_image() {
     let path = format!("/v1/machine/{ONE}/reinstall");
     let refused = server.call(&server.operator(), "POST", &path, &order("debian-12")).await;
     assert_eq!(refused.status, 400, "{}", refused.text());
-    assert!(refused.text().contains("web creates the system itself, without image debian-12"), "{}", refused.text());
+    assert!(
+        refused.text().contains("OS definition web creates the system itself and uses no image"),
+        "{}",
+        refused.text()
+    );
     assert_eq!(server.call(&server.operator(), "POST", &path, &order("web")).await.status, 200);
     let token = server.token(ONE).await;
     let given = server.allocated(ONE, &token).await.allocation.unwrap();
@@ -97,7 +102,7 @@ async fn what_makes_its_system_itself_is_handed_out_without_an_image() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_order_waits_for_the_verify_of_its_definition() {
+async fn order_waits_for_verify_of_its_definition() {
     let dir = with_definition("track=testing");
     fs::remove_file(dir.path().join("os/web/image")).unwrap();
     for program in ["create", "import", "export", "rename"] {
@@ -188,7 +193,7 @@ async fn definitions_are_listed_and_their_parameters_changed() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_machine_that_was_installed_with_another_version_is_reported() {
+async fn differing_installed_os_version_is_reported() {
     let dir = with_definition("track=testing");
     write(dir.path(), "os_version", "1\n");
     let server = Running::start_in(dir).await;

@@ -1,4 +1,4 @@
-//! A directory, a database and a backup of an earlier version (`testdata/recorded`) work as before.
+//! Tests that a directory, a database and a backup of an earlier version (`testdata/recorded`) are still accepted.
 
 use super::*;
 use crate::site_check::find_problems;
@@ -31,30 +31,31 @@ fn copy_folder(from: &Path, to: &Path) {
     }
 }
 
-/// The directory as its server left it, without the database.
+/// Creates a copy of the directory as the earlier server left it, without the database.
 fn site_without_database() -> TempDir {
     let dir = tempfile::tempdir().unwrap();
     copy_folder(&recorded().join("site"), dir.path());
     dir
 }
 
-/// The directory as its server left it.
+/// Creates a copy of the directory as the earlier server left it, with the database.
 fn site() -> TempDir {
     let dir = site_without_database();
     std::fs::copy(recorded().join("backup.sqlite"), dir.path().join("drophammer.sqlite")).unwrap();
     dir
 }
 
-/// Returns the responses of the earlier server, by path.
+/// Returns the recorded responses of the earlier server, by path.
 fn recorded_answers(file: &str) -> serde_json::Map<String, Value> {
     serde_json::from_slice(&std::fs::read(recorded().join(file)).unwrap()).unwrap()
 }
 
-/// Fields that metal-api's clients require, and that earlier versions left empty in metal-api's format.
+/// Fields that clients of metal-api require, and that earlier versions did not fill in metal-api's format.
 const COMPLETED: [&str; 6] = ["gpttype", "networks", "role", "bios", "hardware", "created"];
 
-/// Reports each recorded field that is missing in the response, or has another value. Additional fields are accepted,
-/// reasons may be worded differently, and an approval of the earlier version is no longer in force.
+/// Adds to `differences` each recorded field that is missing in the response, or has another value. Additional fields
+/// and other wordings of reasons are permitted. Approvals are ignored, since an approval of the earlier version is no
+/// longer in force.
 fn compare(path: &str, recorded: &Value, answer: &Value, differences: &mut Vec<String>) {
     match (recorded, answer) {
         (Value::Object(fields), Value::Object(found)) => {
@@ -164,10 +165,10 @@ fn the_recorded_directory_is_valid() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn operators_get_the_recorded_answers() {
+async fn operators_receive_the_recorded_responses() {
     let dir = site();
-    // The approval is removed, since it would have to be given again. The machine is then installed without an
-    // approval.
+    // The approval is removed, because an approval of the earlier version is no longer valid. The machine is then
+    // installed without an approval.
     std::fs::remove_dir_all(dir.path().join("approved")).unwrap();
     let server = Running::start_in(dir).await;
     server.wait_for_site().await;
@@ -182,7 +183,7 @@ async fn operators_get_the_recorded_answers() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn machines_boot_as_recorded() {
+async fn recorded_machines_boot_disk_or_ramdisk() {
     let server = Running::start_in(site()).await;
     let disk = [0x01, 0x09, 0x0e, 0x11];
     let ramdisk = [0x02, 0x03, 0x04, 0x05, 0x06, 0x07, 0x08, 0x0b, 0x0c, 0x0f, 0x10, 0xed, 0xee];
@@ -194,10 +195,11 @@ async fn machines_boot_as_recorded() {
         assert!(!script.contains("drophammer.stop="), "{number:#x}: {script}");
     }
     let script = server.boot_script(0x0d).await;
-    assert!(script.contains(" drophammer.stop=1 "), "its order was given up, and waits for the operator: {script}");
+    assert!(script.contains(" drophammer.stop=1 "), "its order was aborted, and waits for the operator: {script}");
 }
 
-/// Secrets are now fetched separately. All other fields are as the agent received them.
+/// The agent now fetches secrets separately. All other fields are equal to those that an agent of the earlier version
+/// received.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_agent_receives_the_recorded_allocation() {
     let server = Running::start_in(site()).await;
@@ -218,7 +220,7 @@ async fn an_agent_receives_the_recorded_allocation() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn recorded_orders_and_installations_are_carried_out() {
     let server = Running::start_in(site()).await;
-    // An order that the machine had not received.
+    // The machine had not received this order yet.
     let (token, given) = server.fetch_recorded(0x02).await;
     let order = &given["order"];
     assert_eq!((&order["attempt"], &order["begun"], &order["confirmed"]), (&json!(1), &json!(false), &json!(true)));
@@ -233,7 +235,7 @@ async fn recorded_orders_and_installations_are_carried_out() {
         (&json!(NEWER), &Value::Null, &json!(true))
     );
 
-    // A reinstall whose first attempt had failed after its start.
+    // The first attempt at this reinstall had failed after its start.
     let (token, given) = server.fetch_recorded(0x04).await;
     let order = &given["order"];
     assert_eq!((&order["attempt"], &order["begun"]), (&json!(2), &json!(true)));
@@ -245,9 +247,13 @@ async fn recorded_orders_and_installations_are_carried_out() {
     assert_eq!(server.start_recorded(0x04, &token, &given, &disks).await, 200);
     server.succeed_recorded(0x04, &token, &given, &disks).await;
     let summary = server.summary(0x04).await;
-    assert_eq!((&summary["image"], summary.get("allocation_unrecorded")), (&json!(NEWER), None), "it is recorded now");
+    assert_eq!(
+        (&summary["image"], summary.get("allocation_unrecorded")),
+        (&json!(NEWER), None),
+        "the installation is now recorded"
+    );
 
-    // An interrupted first installation continues only on the same disks.
+    // An interrupted first installation may continue only on the same disks.
     let (token, given) = server.fetch_recorded(0x03).await;
     let disks = given["begun_on"].clone();
     assert_eq!((&disks[0]["serial"], &disks[1]["serial"]), (&json!("S03A"), &json!("S03B")));
@@ -274,7 +280,8 @@ async fn commands_act_on_recorded_machines() {
     }
     assert_eq!(server.summary(0x06).await["adopted"], true);
     assert_eq!(server.summary(0x02).await["order"], Value::Null);
-    // The earlier version has not recorded the allocations, so the allocations in the files apply as before.
+    // The earlier version has not recorded the installed allocations, so the allocations in the machine files apply, as
+    // before.
     for number in [0x01, 0x0d] {
         let summary = server.summary(number).await;
         assert_eq!((&summary["allocation_unrecorded"], summary.get("differences")), (&json!(true), None), "{number}");
@@ -288,7 +295,8 @@ async fn commands_act_on_recorded_machines() {
     assert_eq!(server.machine(&["reinstall", "full", "--image", NEWER]).await.unwrap(), CommandOutcome::Refused);
 }
 
-/// A backup is restored in its own directory, and on a new host, where nothing proves that the backup is up to date.
+/// A backup is restored in its own directory, and on a new host, on which nothing shows whether the backup is up to
+/// date.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_recorded_backup_is_restored() {
     let backup = recorded().join("backup.sqlite");

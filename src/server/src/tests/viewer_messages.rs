@@ -1,4 +1,4 @@
-//! Messages and URLs that viewers may read only in part: the output of an image's installer, and secrets in URLs.
+//! Messages and URLs that are partly hidden from viewers: the output of an image's installer, and secrets in URLs.
 
 use super::reinstall::{failure, with_images};
 use super::*;
@@ -31,7 +31,7 @@ async fn read_everything(server: &Running) -> Vec<(String, String)> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn viewers_read_the_failure_without_the_output_of_the_installer() {
+async fn viewers_read_failures_without_installer_output() {
     let server = Running::start_in(with_images()).await;
     server.installed().await;
     let order = server.order("debian-13").await;
@@ -59,7 +59,7 @@ async fn viewers_read_the_failure_without_the_output_of_the_installer() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn viewers_and_the_audit_log_do_not_contain_the_secrets_of_urls() {
+async fn viewers_and_audit_log_see_masked_urls() {
     let dir = with_images();
     let url = "https://me:hunter2@install.rack/d.tar.zst?X-Token=hunter2&part=1";
     let digest = format!("sha256:{}", "0".repeat(64));
@@ -84,9 +84,9 @@ async fn viewers_and_the_audit_log_do_not_contain_the_secrets_of_urls() {
     assert!(audit.contains("part=2") && !audit.contains("hunter2"), "{} {audit}", invalid.text());
 }
 
-/// The problem of a file can quote a secret in the wrong place.
+/// The message about an invalid file can quote a secret that is in the wrong field.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn viewers_see_which_files_have_problems_without_their_contents() {
+async fn viewers_see_names_of_invalid_files_without_contents() {
     let server = Running::start().await;
     let file = machine_file(TWO, "two", "52:54:00:00:00:02", "a2", "  os_parameters: hunter2\n");
     server.write("machines/two.yaml", &file);
@@ -95,7 +95,7 @@ async fn viewers_see_which_files_have_problems_without_their_contents() {
     assert!(operator.text("/").await.contains("hunter2"));
     let viewer = server.browser_with(&server.user("vic", "viewer", &[]).await).await;
     let page = viewer.text("/").await;
-    assert!(page.contains("two.yaml:") && page.contains("operators can read the problem"), "{page}");
+    assert!(page.contains("two.yaml:") && page.contains("only operators can read this problem"), "{page}");
     assert!(!page.contains("hunter2"), "{page}");
 }
 

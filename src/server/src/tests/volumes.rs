@@ -1,4 +1,4 @@
-//! Kubernetes volumes, from the list in a machine file to their manifests.
+//! Kubernetes volumes, from their list in a machine file to their manifests.
 
 use super::*;
 
@@ -31,12 +31,12 @@ impl Running {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_volume_is_listed_prepared_published_and_taken_out() {
+async fn volume_is_added_prepared_published_and_deleted() {
     let server = Running::start().await;
     let file = server.file("machines/one.yaml");
     let first = volume("db-1", UID);
     let add = async |list: &Value| server.v1("POST", &format!("/v1/machine/{ONE}/volumes"), list).await;
-    // Errors are reported, and nothing is written.
+    // The request is refused, and the machine file does not change.
     let answer = add(&json!([volume("db-1", "x"), class()])).await;
     let why = "Volume db-1: metadata.uid: must be a UUID";
     assert!(answer.status == 400 && answer.text().contains(why), "{}", answer.text());
@@ -49,13 +49,13 @@ async fn a_volume_is_listed_prepared_published_and_taken_out() {
     let answer = add(&json!({"kind": "List", "items": [first, class()]})).await;
     assert_eq!(answer.status, 200, "{}", answer.text());
     assert_eq!(server.states().await, ["db-1 Pending"]);
-    assert!(add(&json!([first, class()])).await.status == 200, "what is there stays");
+    assert!(add(&json!([first, class()])).await.status == 200, "existing objects are unchanged");
     let mut other = volume("db-2", "9474cda7-0dbe-40fc-9842-3cb0404a7202");
     other["spec"]["nodeName"] = json!("node-1");
     let file = server.file("machines/one.yaml");
     let answer = add(&json!([other, class()])).await;
     assert!(answer.status == 422 && answer.text().contains("db-2 (of node-1)"), "{}", answer.text());
-    assert_eq!(server.file("machines/one.yaml"), file, "it is of another node");
+    assert_eq!(server.file("machines/one.yaml"), file, "the volume is on another node");
 
     // The agent receives the volume, and reports it as prepared.
     let token = server.token(ONE).await;
@@ -82,17 +82,19 @@ async fn a_volume_is_listed_prepared_published_and_taken_out() {
     assert_eq!((&spec["local"]["path"], &spec["capacity"]["storage"]), (&json!(path), &json!("4096")));
     assert!(spec["nodeAffinity"].to_string().contains(r#"["h"]"#), "{spec}");
 
-    // The path shows in which mode the volume was prepared. If the mode has changed, no PersistentVolume is published.
+    // The published path depends on the mode in which the volume was prepared. If the mode has changed since, no
+    // PersistentVolume is published.
     let mut block = first.clone();
     block["spec"]["mode"] = json!("Block");
-    assert_eq!(add(&block).await.status, 200, "it takes the place of the one that is there");
+    assert_eq!(add(&block).await.status, 200, "the object replaces the existing one");
     assert_eq!(server.states().await, ["db-1 Failed"]);
     let manifests = server.v1("GET", "/v1/volumes/manifests", &Value::Null).await;
     assert!(!manifests.text().contains("db-1"), "{}", manifests.text());
     assert_eq!(add(&first).await.status, 200);
     assert_eq!(server.states().await, ["db-1 Available"]);
 
-    // The fully qualified name identifies the same node. A file that the operator has edited may name another node.
+    // The fully qualified host name identifies the same node. If the operator has edited the file, it may name another
+    // node.
     other["spec"]["nodeName"] = json!("h.rack.example");
     assert_eq!(add(&other).await.status, 200);
     let written = server.file("machines/one.yaml");
@@ -104,11 +106,11 @@ async fn a_volume_is_listed_prepared_published_and_taken_out() {
     }
     assert_eq!(server.remove("db-2", "none").await.status, 200);
 
-    // A new volume waits for a reinstall.
+    // A new volume is prepared by the next reinstall.
     other["spec"]["nodeName"] = json!("h");
     assert_eq!(add(&other).await.status, 200);
     assert_eq!(server.states().await, ["db-1 Available", "db-2 Pending"]);
-    // Results according to the decision tree for deletions.
+    // Each case of MetalK8s' decision tree for deletions.
     for (name, phase, status) in [
         ("db-1", "bound", 409),
         ("db-1", "pending", 409),
@@ -130,7 +132,7 @@ async fn a_volume_is_listed_prepared_published_and_taken_out() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_reinstall_is_told_what_is_available() {
+async fn reinstall_receives_the_prepared_volumes() {
     let server = Running::start().await;
     let list = json!([volume("db-1", UID), class()]);
     assert_eq!(server.v1("POST", &format!("/v1/machine/{ONE}/volumes"), &list).await.status, 200);

@@ -1,4 +1,4 @@
-//! Web pages: their authorization and contents, and escaping of text that machines send.
+//! Tests of the web page: authorization, contents, and escaping of text from machines.
 
 mod actions;
 mod allocate;
@@ -60,7 +60,7 @@ impl Browser<'_> {
         answer.text()
     }
 
-    /// Returns the form token in the pages of this session.
+    /// Returns the form token that the pages of this session contain.
     async fn token(&self) -> String {
         let page = self.text("/").await;
         let (_, rest) = page.split_once("name=\"form\" value=\"").unwrap();
@@ -94,7 +94,7 @@ const PAGES: [&str; 17] = [
 ];
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn nobody_sees_a_page_without_the_operators_token() {
+async fn pages_require_a_login() {
     let server = Running::start_in(with_images()).await;
     for path in PAGES {
         for cookie in ["", "drophammer=", "drophammer=0000"] {
@@ -103,7 +103,7 @@ async fn nobody_sees_a_page_without_the_operators_token() {
         }
     }
     assert_eq!(server.get("/events", &[]).await.status, 401);
-    // A machine's token cannot be used to log in either.
+    // A machine's token also cannot be used for a login.
     let token = server.token(ONE).await;
     assert_eq!(server.post("/login", &[], &[("token", &token)]).await.status, 401);
     let answer = server.post("/login", &[], &[("token", "wrong")]).await;
@@ -117,7 +117,7 @@ async fn nobody_sees_a_page_without_the_operators_token() {
     for path in PAGES {
         browser.text(path).await;
     }
-    // Only a form of this session's pages can log out.
+    // Only a form on a page of this session can end the session.
     for (headers, token) in [(&[][..], "x".to_owned()), (&[("Origin", "http://evil")], browser.token().await)] {
         assert_eq!(browser.post("/logout", headers, &[("form", &token)]).await.status, 403);
     }
@@ -127,7 +127,7 @@ async fn nobody_sees_a_page_without_the_operators_token() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn wrong_tokens_are_not_taken_for_ever() {
+async fn repeated_wrong_tokens_block_the_login() {
     let server = Running::start().await;
     for _ in 0..10 {
         assert_eq!(server.post("/login", &[], &[("token", "wrong")]).await.status, 401);
@@ -136,7 +136,7 @@ async fn wrong_tokens_are_not_taken_for_ever() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn every_answer_keeps_foreign_code_out() {
+async fn every_page_has_a_strict_content_security_policy() {
     let server = Running::start().await;
     let browser = server.browser().await;
     for path in ["/login", "/page.css", "/page.js", "/page.svg", "/machines/nobody/row"].into_iter().chain(PAGES) {
@@ -155,9 +155,9 @@ async fn every_answer_keeps_foreign_code_out() {
     }
 }
 
-/// OpenStack clients still get the API versions at this path.
+/// OpenStack clients still receive the API versions at the root path.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_root_is_a_page_for_browsers_alone() {
+async fn root_path_serves_a_page_only_to_browsers() {
     let server = Running::start().await;
     let answer = server.ask("GET", "/", &[], "").await;
     assert_eq!(answer.json()["versions"][0]["id"], "v1");
@@ -166,7 +166,7 @@ async fn the_root_is_a_page_for_browsers_alone() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_list_has_phase_image_and_progress() {
+async fn list_shows_phase_image_and_progress() {
     let server = Running::start_in(with_images()).await;
     let browser = server.browser().await;
     let page = browser.text("/").await;
@@ -216,7 +216,7 @@ async fn the_list_has_phase_image_and_progress() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_list_is_filtered_by_serial_numbers_and_addresses_of_registered_machines() {
+async fn list_is_filtered_by_serial_number_and_address() {
     let server = Running::start_in(with_images()).await;
     let browser = server.browser().await;
     let names = async |text: &str| {
@@ -242,7 +242,7 @@ async fn the_list_is_filtered_by_serial_numbers_and_addresses_of_registered_mach
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_is_wrong_with_the_directory_is_said_in_red_and_the_last_good_picture_stays() {
+async fn page_shows_directory_problems_and_last_valid_machines() {
     let server = Running::start_in(with_images()).await;
     let browser = server.browser().await;
     let hidden = "<section class=\"problem\" id=\"problems\" role=\"alert\" hidden>";

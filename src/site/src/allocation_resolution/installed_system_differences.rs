@@ -1,30 +1,33 @@
 //! Differences between the machine file and the installed system.
 
-use super::{SiteObjects, find_layout, layout_id};
+use super::{find_layout, layout_id};
 use crate::effective_allocation::find_allocation_differences;
 use crate::operator_files::{AllocationSpec, MachineSpec, format_at};
 use crate::os_definition_state::DefinitionState;
+use crate::site_objects::SiteObjects;
 use common::format::replace_hidden;
 use model::layout::{Layout, read_json};
 use model::os_definition::OsSelector;
 use serde_json::Value;
-use store::{InstallState, wipe_policy_check};
+use store::{InstallState, marker_layout_comparison};
 
-/// For a machine whose installed layout is not in the database, returns the reason why it cannot be reinstalled: the
-/// layout in the files contradicts the machine's install marker. Returns `None` if the machine can be reinstalled.
-pub(crate) fn explain_broken_promise(
+/// Returns the reason why a machine whose installed layout is not in the database cannot be reinstalled: the layout in
+/// the files applies instead, but contradicts the machine's install marker. Returns `None` if the machine can be
+/// reinstalled.
+pub(crate) fn explain_layout_contradiction(
     machine: &MachineSpec,
     standing: &InstallState,
     known: &SiteObjects,
 ) -> Option<String> {
     let allocation = machine.allocation.as_ref().filter(|_| standing.succeeded && standing.layout.is_none())?;
     let layout = find_layout(machine, allocation, standing, known).ok()?;
-    let why = wipe_policy_check::find_contradiction(standing.marker.as_ref()?, &serde_json::to_value(layout).ok()?)?;
+    let why =
+        marker_layout_comparison::find_contradiction(standing.marker.as_ref()?, &serde_json::to_value(layout).ok()?)?;
     Some(format_at(
         &allocation.id,
         &format!(
             "{why}: the machine cannot be reinstalled until this problem is solved; {remedy}",
-            remedy = wipe_policy_check::contradiction_remedy(&machine.id)
+            remedy = marker_layout_comparison::contradiction_remedy(&machine.id)
         ),
     ))
 }
@@ -42,7 +45,7 @@ pub fn find_differences(machine: &MachineSpec, standing: &InstallState, known: &
         );
         notes.push(format_at(&allocation.image, &message));
     }
-    notes.extend(note_allocation_differences(allocation, standing));
+    notes.extend(describe_ignored_fields(allocation, standing));
     notes.extend(find_version_change(allocation, standing));
     if let (Some(layout), Some(installed)) = (&allocation.filesystemlayout, &standing.layout) {
         let id = layout_id(installed);
@@ -64,7 +67,7 @@ pub fn find_differences(machine: &MachineSpec, standing: &InstallState, known: &
 }
 
 /// Returns a note about the fields of the machine file that a reinstall without `--apply-allocation` ignores.
-fn note_allocation_differences(allocation: &AllocationSpec, standing: &InstallState) -> Option<String> {
+fn describe_ignored_fields(allocation: &AllocationSpec, standing: &InstallState) -> Option<String> {
     let all = find_allocation_differences(allocation, standing);
     let kept: Vec<&str> = all.iter().filter(|one| !one.is_applied()).map(|one| one.field.as_str()).collect();
     (!kept.is_empty()).then(|| {
@@ -91,8 +94,8 @@ fn find_version_change(allocation: &AllocationSpec, standing: &InstallState) -> 
     })
 }
 
-/// Returns whether the layouts are equal after parsing. The layouts are compared after parsing, because another version
-/// of this program may have stored the same layout with other fields.
+/// Returns whether the layouts are equal after parsing. Their JSON may differ, because another version of this
+/// program may have stored the same layout with other fields.
 fn is_same_layout(layout: &Layout, stored: &Value) -> bool {
     read_json(stored).is_ok_and(|stored| stored.layout == *layout)
 }

@@ -47,9 +47,9 @@ pub fn read_directory(dir: &Path) -> io::Result<ImportedDirectory> {
     Ok(imported)
 }
 
-/// Returns the documents in a server's directory, by their path relative to the directory. Files that cannot be listed are
-/// omitted, and the files of OS definitions are represented by their folder.
-pub(crate) fn find_document_files(dir: &Path) -> Vec<String> {
+/// Returns the documents in a server's directory, by their path relative to the directory. For an OS definition, only
+/// its folder is returned. Files that cannot be listed are omitted.
+pub fn find_document_files(dir: &Path) -> Vec<String> {
     let names = sorted_names(dir).unwrap_or_default();
     let mut found = Vec::new();
     for name in names.iter().filter(|name| is_document_folder(name) || is_single_document(name)) {
@@ -88,7 +88,7 @@ impl ImportedDirectory {
             Ok(is) if is.is_symlink() => {
                 self.add_problem(&path, "symbolic links are not supported; replace the link by a copy of the file");
             }
-            // Folders below images/ contain images only.
+            // Folders below `images/` contain only images, which are not documents.
             Ok(is) if is.is_dir() && depth > 0 && relative.starts_with("images/") => self.ignored.push(path),
             Ok(is) if is.is_dir() && depth >= DEPTH => self.add_problem(&path, "the folders are nested too deeply"),
             Ok(is) if is.is_dir() => match sorted_names(&path) {
@@ -130,7 +130,7 @@ impl ImportedDirectory {
         if (relative == "registries.json" || has_secrets(&text)) && is_world_readable(&path) {
             self.readable_secrets.push(path);
         }
-        // Only the files of OS definitions can be programs.
+        // Only files of OS definitions can be executable.
         let executable = relative.starts_with("os/") && is.permissions().mode() & 0o100 != 0;
         self.documents.push((relative.to_owned(), DocumentContent { text, executable }));
     }
@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn documents_are_read_and_files_of_the_server_are_not() {
+    fn documents_are_imported_and_server_files_skipped() {
         let dir = directory(&[
             ("machines/b.yaml", "id: b\r\n# \u{fc}\n"),
             ("machines/a.yaml", "bmc: {}\n"),
@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_stored_unchanged_is_refused() {
+    fn refuses_files_that_cannot_be_stored_unchanged() {
         let dir = directory(&[("machines/ok.yaml", "id: a\n"), ("extra/a.yaml", "x"), ("layouts/sub/a.yaml", "x")]);
         let at = |name: &str| dir.path().join(name);
         fs::create_dir(at("sizes")).unwrap();

@@ -1,11 +1,11 @@
-//! Paths of documents: the folders and files of the server's directory that the operator writes as text.
+//! Paths of documents: the folders and files of the server's directory whose text the operator writes.
 
 use crate::{deploy_templates, image_states, plan_approvals, sizes};
 
 /// Maximum length of a document, in bytes.
 pub const DOCUMENT_BYTES: u64 = 4 << 20;
 /// Folders of YAML files.
-const FOLDERS: [&str; 7] =
+const DOCUMENT_DIRECTORIES: [&str; 7] =
     ["machines", "layouts", "images", deploy_templates::FOLDER, sizes::FOLDER, plan_approvals::FOLDER, "os"];
 /// Documents outside of folders.
 const FILES: [&str; 2] = [image_states::FILE, "registries.json"];
@@ -29,11 +29,13 @@ pub fn check_document_path(path: &str) -> Result<(), String> {
     match names[..] {
         [file] if FILES.contains(&file) => Ok(()),
         ["os", _, _, ..] => Ok(()),
-        [folder, _] if FOLDERS.contains(&folder) && is_yaml => Ok(()),
-        [folder, _] if FOLDERS.contains(&folder) => Err(format!("{path}: not a YAML file")),
-        [folder, _, ..] if FOLDERS.contains(&folder) => Err(format!("{path}: {folder}/ cannot contain folders")),
+        [folder, _] if DOCUMENT_DIRECTORIES.contains(&folder) && is_yaml => Ok(()),
+        [folder, _] if DOCUMENT_DIRECTORIES.contains(&folder) => Err(format!("{path}: not a YAML file")),
+        [folder, _, ..] if DOCUMENT_DIRECTORIES.contains(&folder) => {
+            Err(format!("{path}: {folder}/ cannot contain folders"))
+        }
         _ => {
-            let folders = FOLDERS.map(|name| name.to_owned() + "/").join(", ");
+            let folders = DOCUMENT_DIRECTORIES.map(|name| name.to_owned() + "/").join(", ");
             Err(format!("{path}: not a document; the folders of documents are {folders}"))
         }
     }
@@ -41,7 +43,7 @@ pub fn check_document_path(path: &str) -> Result<(), String> {
 
 /// Returns whether this name in the server's directory denotes a folder of documents.
 pub(super) fn is_document_folder(name: &str) -> bool {
-    FOLDERS.contains(&name)
+    DOCUMENT_DIRECTORIES.contains(&name)
 }
 
 /// Returns whether this name in the server's directory denotes a document outside of folders.
@@ -54,7 +56,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_documents_have_the_paths_of_documents() {
+    fn only_document_paths_are_accepted() {
         for good in [
             "machines/a.yaml",
             "layouts/a.yml",

@@ -18,7 +18,7 @@ fn set(revision: i64, documents: &[(&str, &str)]) -> DocumentSet {
 }
 
 #[test]
-fn documents_of_a_set_replace_the_files_of_the_directory() {
+fn stored_documents_replace_files_of_the_directory() {
     let dir = tempfile::tempdir().unwrap();
     let machines = dir.path().join("machines");
     std::fs::create_dir(&machines).unwrap();
@@ -54,7 +54,7 @@ fn documents_of_a_set_replace_the_files_of_the_directory() {
 }
 
 #[test]
-fn a_loader_reads_a_set_and_reports_its_problems() {
+fn loader_reads_stored_documents_and_reports_problems() {
     let dir = tempfile::tempdir().unwrap();
     let state = ServerState::open(&dir.path().join("state.sqlite"), Duration::ZERO).unwrap();
     let good = format!("id: {MACHINE}\nname: one\n");

@@ -1,6 +1,7 @@
 use super::*;
-use crate::allocation_resolution::{SiteObjects, find_differences, resolve_allocation};
+use crate::allocation_resolution::{find_differences, resolve_allocation};
 use crate::operator_files::{MachineSpec, parse_machine};
+use crate::site_objects::SiteObjects;
 use serde_json::json;
 use store::{InstalledAllocation, ReinstallOrder};
 
@@ -36,7 +37,7 @@ fn effects(file: &AllocationSpec, standing: &InstallState) -> Vec<(String, Diffe
 }
 
 #[test]
-fn each_field_is_kept_unless_the_order_applies_the_file() {
+fn file_changes_installed_fields_only_if_ordered() {
     use DifferenceEffect::{Applied, Kept, Refused};
     for (before, after, without) in [
         ("  name: x\n", "  name: y\n", Kept),
@@ -77,7 +78,7 @@ fn each_field_is_kept_unless_the_order_applies_the_file() {
 }
 
 #[test]
-fn the_file_applies_before_the_installation_and_if_there_is_no_record() {
+fn file_applies_before_the_installation_or_without_a_record() {
     let (before, after) = (allocation("  user_data: x\n"), allocation("  user_data: y\n  name: n\n"));
     let first = InstallState { succeeded: false, ..installed(before.clone()) };
     let unrecorded = InstallState { installed_allocation: None, ..installed(before) };
@@ -90,13 +91,13 @@ fn the_file_applies_before_the_installation_and_if_there_is_no_record() {
 }
 
 #[test]
-fn equal_files_have_no_differences_however_they_are_written() {
+fn equivalent_files_have_no_differences() {
     let standing = installed(allocation("  user_data: ''\n  ssh_pub_keys: []\n  vpn: {auth_key: x}\n  erase: quick\n"));
     assert_eq!(effects(&allocation("  vpn:\n    auth_key: x\n  networks: []\n"), &standing), []);
 }
 
 #[test]
-fn an_os_definition_is_the_one_of_the_file_or_none() {
+fn os_definition_comes_from_the_file_or_is_omitted() {
     let with_os = |fields: &str| machine(&format!("  os: {fields}\n")).allocation.unwrap();
     let standing = InstallState { order: order(false), ..installed(with_os("deb\n  os_parameters: [a=1]")) };
     for (file, is_refused) in [
@@ -112,14 +113,14 @@ fn an_os_definition_is_the_one_of_the_file_or_none() {
     // verified with them.
     let standing = InstallState { order: order(false), ..installed(with_os("deb")) };
     assert!(effective_allocation(&with_os("deb\n  os_parameters: [a=1]"), &standing).problem.is_some());
-    // An allocation that was installed without a definition is kept without one.
+    // The allocation was installed without a definition, so a reinstall uses none.
     let standing = InstallState { order: order(false), ..installed(allocation("")) };
     let effective = effective_allocation(&with_os("deb\n  os_parameters: [a=1]"), &standing);
     assert_eq!((effective.problem, effective.allocation.os.map(|os| os.to_string())), (None, None));
 }
 
 #[test]
-fn a_layout_of_the_file_applies_only_if_the_order_changes_it() {
+fn layout_of_the_file_requires_change_promise() {
     let file = allocation("  filesystemlayout: other\n");
     let mut standing = InstallState { layout: Some(json!({"id": "l"})), ..installed(allocation("")) };
     let named = |standing: &InstallState| effective_allocation(&file, standing).allocation.filesystemlayout.is_some();
@@ -130,7 +131,7 @@ fn a_layout_of_the_file_applies_only_if_the_order_changes_it() {
 }
 
 #[test]
-fn a_machine_waits_with_a_changed_secret_and_boots_without_an_order() {
+fn changed_secret_blocks_a_reinstall_but_not_a_boot() {
     let file = machine(&format!("{IMAGE}  user_data: y\n"));
     let layout = Some(json!({"id": "l"}));
     let standing = InstallState { layout, image: Some("i".to_owned()), ..installed(allocation("  user_data: x\n")) };
@@ -141,7 +142,7 @@ fn a_machine_waits_with_a_changed_secret_and_boots_without_an_order() {
     let why = resolve_allocation(&file, &InstallState { order: order(false), ..standing.clone() }, &known).unwrap_err();
     assert!(why.starts_with("4:7: ") && why.contains("in user_data. The installed values cannot be kept"), "{why}");
     assert!(why.ends_with("`drophammer machine reinstall --apply-allocation`"), "{why}");
-    // The order applies the file, so its image is resolved next.
+    // The order applies the machine file, so the image of the file must exist.
     let why = resolve_allocation(&file, &InstallState { order: order(true), ..standing }, &known).unwrap_err();
     assert!(why.contains("a reinstall with image \"i\" is ordered, but images/ no longer contains it"), "{why}");
 }

@@ -1,4 +1,4 @@
-//! Scan of all documents that waits for the `verify` programs, for checks before documents are stored or served.
+//! Scan of all documents that waits for the `verify` programs. Used for checks before documents are stored or served.
 
 use super::{SiteLoader, SiteScan};
 use crate::documents::SiteDocuments;
@@ -11,7 +11,8 @@ use store::image_digest_cache::ImageDigests;
 /// Longest wait for one `verify` program.
 const VERIFY: Duration = Duration::from_secs(60);
 
-/// Returns the snapshot that a server would publish once all `verify` programs have exited. Blocks.
+/// Returns the snapshot that a server would publish once all `verify` programs have exited. Blocks the calling thread
+/// until then.
 ///
 /// # Errors
 /// Returns an error if the thread that runs `verify` programs cannot be started.
@@ -20,7 +21,7 @@ pub fn scan_completely(documents: &SiteDocuments, state: ServerState) -> std::io
     let verified = VerifyCache::start(move |verdict| drop(done.send(verdict)))?;
     let dir = documents.directory_path();
     let definitions = OsDefinitions::new(dir.join("os"), verified);
-    // The digests of images are not computed, since images may be large. The check only requires that they can be read.
+    // The check requires only that images can be read. Their digests are not computed, since images may be large.
     let loader = SiteLoader::new(dir, ImageDigests::cached_only(state.clone()), definitions, state);
     let mut loader = loader.with_documents(documents);
     let mut seen = loader.rescan().unwrap_or_default();

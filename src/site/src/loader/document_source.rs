@@ -20,8 +20,7 @@ impl SiteLoader {
         SiteLoader { documents: documents.clone(), ..self }
     }
 
-    /// Reads changed documents from the database. Returns whether an error of reading has appeared, changed or
-    /// disappeared.
+    /// Reads changed documents from the database. Returns whether a read error has appeared, changed or disappeared.
     pub(crate) fn refresh_documents(&mut self) -> bool {
         let unread = self.documents.refresh_blocking().err().map(|error| format!("documents: {error}"));
         let changed = unread != self.unread;
@@ -29,7 +28,8 @@ impl SiteLoader {
         changed
     }
 
-    /// Reads the changes of documents in the database before a scan. Returns whether the revision has changed.
+    /// Reads the changes of documents in the database before a scan. Returns whether the revision or the read error has
+    /// changed.
     pub(super) fn refresh_revision(&mut self) -> bool {
         let is_changed = self.refresh_documents();
         let revision = self.documents.stored().map(|stored| stored.revision);

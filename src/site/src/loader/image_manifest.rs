@@ -15,7 +15,7 @@ pub(super) fn manifest_path(image: &Path) -> PathBuf {
     path.into()
 }
 
-/// Reads the contents of an image's tree from its manifest. Returns `None` if the manifest or the digest of the image is missing.
+/// Reads an image's boot contents from its manifest. Returns `None` if the manifest or the image's digest is missing.
 pub(super) fn read_image_contents(manifest: &Path, digest: Option<&str>) -> Result<Option<BootContents>, String> {
     let Some(digest) = digest else { return Ok(None) };
     let text = match image_digest_cache::file_stamp(manifest) {

@@ -59,7 +59,7 @@ mod tests {
     use crate::operator_files::parse_machine;
 
     #[test]
-    fn a_machine_has_a_controller_and_its_password_is_not_repeated() {
+    fn bmc_settings_are_parsed_and_the_password_not_repeated() {
         let read = |bmc: &str| parse_machine(&format!("id: 4c4c4544-0051-3010-8031-b2c04f333633\nbmc: {bmc}\n"));
         let good = read("{url: 'https://10.1.0.7', username: admin, password: 1234, insecure: true}").unwrap();
         let bmc = good.bmc.unwrap();

@@ -2,34 +2,33 @@
 //! remaining document is parsed again.
 
 use super::yaml_node::format_error;
+use marked_yaml::spanned_serde::FromNodeError;
 use marked_yaml::types::{MarkedMappingNode, MarkedScalarNode};
 use marked_yaml::{Marker, Node, Span, Spanned, from_node};
 use serde::de::DeserializeOwned;
 use std::collections::BTreeSet;
 
 /// Maximum number of errors that are collected.
-const MOST: usize = 100;
+const MAXIMUM_ERRORS: usize = 100;
 
 /// Returns the value, with placeholders for missing fields, and all errors with their positions. The value is `None` if
 /// the document as a whole cannot be parsed.
 pub(crate) fn deserialize_all<T: DeserializeOwned>(node: &Node) -> (Option<T>, Vec<String>) {
     let (mut node, mut wrong, mut gone) = (node.clone(), Vec::new(), BTreeSet::new());
-    while wrong.len() < MOST {
+    while wrong.len() < MAXIMUM_ERRORS {
         let error = match from_node::<T>(&node) {
             Ok(value) => return (Some(value), wrong),
             Err(error) => error,
         };
         let mark = error.start_mark();
+        let missing = find_missing_field(&error);
         let message = format_error(error);
-        // `1:1: missing field `image``
-        let missing =
-            message.split_once("missing field `").and_then(|(_, rest)| Some(rest.split_once('`')?.0.to_owned()));
         let goes_on = match (&missing, mark) {
             (Some(name), _) => insert_placeholder(&mut node, name),
             (None, Some(mark)) => remove_at(&mut node, &mark, &mut gone),
             (None, None) => false,
         };
-        // If the missing field was removed by this loop, its error has already been reported.
+        // A field that this loop has removed is not reported as missing, because its error is already reported.
         if missing.is_none_or(|name| !gone.contains(&name)) {
             wrong.push(message);
         }
@@ -40,7 +39,13 @@ pub(crate) fn deserialize_all<T: DeserializeOwned>(node: &Node) -> (Option<T>, V
     (None, wrong)
 }
 
-/// Returns whether the value comes from the file rather than from a placeholder.
+/// Returns the name of the missing field if the error is `missing field `image``.
+fn find_missing_field(error: &FromNodeError) -> Option<String> {
+    let text = error.to_string();
+    Some(text.split_once("missing field `")?.1.split_once('`')?.0.to_owned())
+}
+
+/// Returns whether the value comes from the file, and is not a placeholder.
 pub(crate) fn is_given(value: &Spanned<String>) -> bool {
     value.span().start().is_some()
 }

@@ -1,5 +1,4 @@
-//! Detection of machine files on the operator's workstation. Commands that accept machine files also accept layouts and
-//! other documents; the functions of this module distinguish them.
+//! Detection of machine files on the operator's workstation, for commands that also accept layouts and other documents.
 
 use super::yaml_node::{get_field, to_json};
 use super::{network_config_validation, yaml_node};
@@ -8,15 +7,15 @@ use model::inventory::Nic;
 use netconfig::NetworkConfig;
 
 /// Fields that machine files or the agent's document contain, but layouts do not.
-const OF_A_MACHINE: [&str; 4] = ["allocation", "macs", "consoles", "ramdisk_network"];
+const MACHINE_ONLY_FIELDS: [&str; 4] = ["allocation", "macs", "consoles", "ramdisk_network"];
 
 /// Returns whether the text describes a machine rather than a layout.
 pub fn is_machine_text(text: &str) -> bool {
     yaml_node::parse_document(text)
-        .is_ok_and(|document| OF_A_MACHINE.iter().any(|name| get_field(&document, name).is_some()))
+        .is_ok_and(|document| MACHINE_ONLY_FIELDS.iter().any(|name| get_field(&document, name).is_some()))
 }
 
-/// Returns whether the text is the document that an agent receives, and not a machine file of the operator.
+/// Returns whether the text is the document that an agent receives, not a machine file of the operator.
 pub fn is_agent_document(text: &str) -> bool {
     let document = yaml_node::parse_document(text);
     document.is_ok_and(|document| {

@@ -8,7 +8,7 @@ use serde::Deserialize;
 use std::path::{Component, Path};
 
 /// Supported URLs of an image, as the end of a message such as `… is neither …`.
-const PLACES: &str = "http://, https://, file:///PATH nor oci://HOST/REPOSITORY:TAG";
+const SUPPORTED_IMAGE_URLS: &str = "http://, https://, file:///PATH nor oci://HOST/REPOSITORY:TAG";
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -37,7 +37,7 @@ pub fn parse_image(text: &str) -> Result<ImageSpec, String> {
     let raw: RawImage = deserialize_node(&node)?;
     let location = match (&raw.url, &raw.file) {
         (Some(url), None) if is_image_url(url) => ImageLocation::Url(url.to_string()),
-        (Some(url), None) => return Err(format_at(url, &format!("the url is neither {PLACES}"))),
+        (Some(url), None) => return Err(format_at(url, &format!("the url is neither {SUPPORTED_IMAGE_URLS}"))),
         (None, Some(file)) if is_relative_path(file) => ImageLocation::File(file.to_string()),
         (None, Some(file)) => return Err(format_at(file, "`file` must be a path below images/, without `..` in it")),
         (Some(_), Some(file)) => return Err(format_at(file, "the image has both `url` and `file`: specify one")),
@@ -46,7 +46,7 @@ pub fn parse_image(text: &str) -> Result<ImageSpec, String> {
     let in_registry = |url: &str| url.starts_with("oci");
     for mirror in &raw.mirrors {
         if !is_image_url(mirror) {
-            return Err(format_at(mirror, &format!("the mirror is neither {PLACES}")));
+            return Err(format_at(mirror, &format!("the mirror is neither {SUPPORTED_IMAGE_URLS}")));
         }
         if in_registry(mirror) != raw.url.as_ref().is_some_and(|url| in_registry(url)) {
             return Err(format_at(

@@ -19,8 +19,8 @@ pub(crate) fn find_problems(given: &Node) -> Vec<String> {
     problems.iter().map(line).collect()
 }
 
-/// Parses the operator's file of resources: one resource, a list of resources, or a `List` as printed by `kubectl get -o yaml`. Storage
-/// classes that volumes refer to may be missing.
+/// Parses the operator's resource file: one resource, a list of resources, or a `List` as printed by `kubectl get -o
+/// yaml`. Storage classes that volumes refer to may be missing.
 ///
 /// # Errors
 /// Returns all problems, one per line, with line and column in front. The messages name the affected resources.
@@ -69,7 +69,7 @@ mod tests {
     }
 
     #[test]
-    fn volumes_are_passed_on_as_they_are_written() {
+    fn volumes_are_passed_on_unchanged() {
         let file = format!("{FILE}{CLASS}{}", volume("1d78810a-3787-4ca4-b712-50a269e42560", "1Gi"));
         let told = parse_machine(&file).unwrap().allocation.unwrap().to_agent_allocation();
         let volumes = told.parse_volumes().unwrap();
@@ -80,7 +80,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_has_the_line_of_its_resource() {
+    fn volume_problems_have_the_line_of_their_resource() {
         let file = format!("{FILE}{CLASS}{}", volume("x", "1.5Gi"));
         let said = parse_machine(&file).unwrap_err();
         let lines: Vec<&str> = said.lines().collect();
@@ -90,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn problems_in_the_operators_file_name_line_volume_and_field() {
+    fn resource_problems_name_line_volume_and_field() {
         let resource = |name: &str, spec: &str| {
             format!(
                 "- apiVersion: storage.metalk8s.scality.com/v1alpha1\n  kind: Volume\n  metadata:\n    name: {name}\n    \
@@ -98,7 +98,7 @@ mod tests {
             )
         };
         let good = resource("db-1", "    sparseLoopDevice: {size: 1Gi}\n");
-        // The storage class may be in the machine's list instead.
+        // The storage class may be missing, because it may be in the machine's list.
         assert_eq!(parse_resources(&good).unwrap()[0]["metadata"]["name"], "db-1");
         let list = format!("apiVersion: v1\nkind: List\nitems:\n{good}");
         assert_eq!(parse_resources(&list).unwrap().as_array().unwrap().len(), 1);

@@ -18,10 +18,10 @@ use serde::Deserialize;
 use serde::de::IgnoredAny;
 
 /// Message for an id that is a default value of a vendor, with the remedy.
-pub const DEFAULT_ID: &str = "is a vendor default, which other machines may report too: choose a new UUID and list \
+pub const DEFAULT_ID: &str = "is a vendor default, which other machines may also report: choose a new UUID and list \
 `macs`. To keep installations under this id, use `drophammer machine rename OLD NEW`";
 
-/// Fields of an allocation that the agent or the image interprets.
+/// Fields of an allocation that the server passes on, because the agent or the image interprets them.
 pub(super) const PASSED_ON: [&str; 7] =
     ["network", "volumes", "networks", "dns_servers", "ntp_servers", "firewall_rules", "vpn"];
 
@@ -108,8 +108,8 @@ pub fn parse_machine(text: &str) -> Result<MachineSpec, String> {
     }
 }
 
-/// Adds a problem with the position of the value. If the value is a placeholder, adds nothing, since the missing field
-/// was reported already.
+/// Adds a problem with the position of the value. If the value is a placeholder, adds nothing, since the missing
+/// field is already reported.
 fn add_problem(wrong: &mut Vec<String>, value: &Spanned<String>, found: Result<(), String>) {
     if let Err(message) = found
         && error_collection::is_given(value)
@@ -206,7 +206,7 @@ fn check_definition(allocation: &mut AllocationSpec, has_image: bool, here: Stri
             wrong.push(format_at(first, "`os_parameters` require an `os`, which the allocation does not specify"))
         }
         (None, None) if !has_image => {
-            wrong.push(format!("{here}the allocation has neither `os` nor `image`: missing field `image`"))
+            wrong.push(format!("{here}the allocation has neither `os` nor `image`: specify one"))
         }
         (None, None) => {}
     }
@@ -227,16 +227,17 @@ fn parse_lock_reason(given: &str) -> Result<Option<String>, String> {
     match given.trim() {
         "false" => Ok(None),
         "true" => Ok(Some("the machine file does not specify a reason".to_owned())),
-        // These words are rejected, since they would have the opposite effect: `no` would be the reason of a lock.
+        // These words mean true or false in YAML 1.1. They are rejected, since `no` would otherwise lock the machine
+        // with the reason "no".
         "" | "yes" | "no" | "on" | "off" => Err("`locked` must be true, false, or the reason for the lock".to_owned()),
         reason => Ok(Some(reason.to_owned())),
     }
 }
 
-/// Checks that a text can be the serial number, WWN or path of a single disk.
+/// Checks that a string can be the serial number, WWN or path of a single disk.
 ///
 /// # Errors
-/// Returns an error if the text is a placeholder that many disks report.
+/// Returns an error if the string is a placeholder that many disks report.
 fn check_disk_identifier(word: &str) -> Result<(), String> {
     let is_placeholder = word.trim().is_empty() || (is_placeholder_serial(word) && is_placeholder_wwn(word));
     match is_placeholder {

@@ -51,14 +51,14 @@ mod tests {
     }
 
     #[test]
-    fn networks_are_read_as_they_are_written() {
+    fn networks_are_parsed_unchanged() {
         let expected = [json!({"networkid": "a", "asn": 42, "ips": ["10.0.0.1"]}), json!({"networkid": "b"})];
         assert_eq!(read("[{networkid: a, asn: 42, ips: [10.0.0.1]}, {networkid: b}]").unwrap(), expected);
         assert!(read("[]").unwrap().is_empty() && read("null").unwrap().is_empty());
     }
 
     #[test]
-    fn networks_without_an_id_of_their_own_are_refused_with_their_positions() {
+    fn networks_without_unique_id_are_refused_with_their_positions() {
         for (networks, why) in [
             ("internet", "2:11: `networks` must be a list"),
             ("[internet]", "2:12: networks[0] requires a `networkid`, which must be a string"),

@@ -1,4 +1,4 @@
-//! Validation of the network configuration of an allocation or a ramdisk. Each problem has the line and column of its value.
+//! Validation of the network configurations of allocations and ramdisks. Each problem has line and column.
 
 use super::yaml_node::{format_position, to_json};
 use base64::Engine;
@@ -8,7 +8,7 @@ use marked_yaml::{Marker, Node};
 use netconfig::NetworkConfig;
 
 /// Maximum length of a configuration as JSON, in bytes. The configuration is passed on the kernel command line in
-/// base64, which is a third longer than the JSON. An x86 kernel reads at most 2047 bytes of its command line.
+/// base64, which is a third longer than the JSON, and an x86 kernel reads at most 2047 bytes of its command line.
 const LONGEST_BYTES: usize = 768;
 
 /// Returns one line for each problem of the network configuration in the field `name`.
@@ -46,8 +46,8 @@ pub(crate) fn encode_argument(name: &str, node: &Node) -> Result<String, Vec<Str
     Ok(URL_SAFE_NO_PAD.encode(text))
 }
 
-/// Returns the position of the value at a path. For a field, the position of the field's name is returned. For a
-/// missing value, the position of the enclosing value is returned.
+/// Returns the position of the value at a path: for a field, the position of its name; for a missing value, the
+/// position of the enclosing value.
 fn locate_path<'a>(node: &'a Node, here: &str, wanted: &str) -> Option<&'a Marker> {
     let children: Vec<(String, Option<&Marker>, &Node)> = match node {
         Node::Mapping(mapping) => {
@@ -75,7 +75,7 @@ mod tests {
     use super::super::parse_machine;
 
     #[test]
-    fn each_problem_is_told_with_line_and_column() {
+    fn each_network_problem_has_line_and_column() {
         let text = "id: 4c4c4544-0051-3010-8031-b2c04f333633
 allocation:
   id: a
@@ -120,13 +120,13 @@ allocation:
     }
 
     #[test]
-    fn a_network_that_is_none_is_told_where_it_is() {
+    fn invalid_network_is_reported_with_its_position() {
         let text = |network: &str| {
             format!(
                 "id: 4c4c4544-0051-3010-8031-b2c04f333633\nallocation:\n  id: a\n  hostname: h\n  image: i\n  network: {network}\n"
             )
         };
-        assert!(parse_machine(&text("dhcp")).unwrap_err().starts_with("6:12: network: this must be a mapping"));
+        assert!(parse_machine(&text("dhcp")).unwrap_err().starts_with("6:12: network: the value must be a mapping"));
         assert!(parse_machine(&text("{}")).unwrap_err().starts_with("6:12: network: no device is configured"));
         assert!(parse_machine(&text("")).is_ok());
     }

@@ -1,5 +1,5 @@
-//! Parameters of OS definitions: the parameters in an allocation, and the parameters in `os/*.yaml`, which apply to all
-//! machines that use a definition.
+//! Parameters of OS definitions: the parameters in an allocation, and those in `os/*.yaml`, which apply to all
+//! machines that use the definition.
 
 use super::yaml_node::{deserialize_node, format_at, format_position, parse_document};
 use marked_yaml::{Node, Spanned};
@@ -8,7 +8,7 @@ use model::os_definition::{OsSelector, ParameterChange};
 /// Change of an OS parameter, with the position of the change in the file.
 pub(crate) type SpannedChange = Spanned<ParameterChange>;
 
-/// Content of a file in `os/`: parameters for all machines that are installed with one OS definition, or with one variant of it.
+/// Content of `os/*.yaml`: parameters for all machines that use an OS definition, or one variant of it.
 pub(crate) type OsParametersFile = Vec<(Spanned<String>, OsSelector, Vec<SpannedChange>)>;
 
 /// Parses and validates a file in `os/`, without checking whether the definitions exist.
@@ -40,7 +40,7 @@ pub(crate) fn parse_changes(given: &[Spanned<String>]) -> (Vec<SpannedChange>, V
     for one in given {
         match ParameterChange::parse(one) {
             Err(why) => wrong.push(format_at(one, &why)),
-            Ok(change) if said.iter().any(|other| other.is_about_the_same(&change)) => {
+            Ok(change) if said.iter().any(|other| other.has_same_parameter(&change)) => {
                 wrong.push(format_at(
                     one,
                     &format!("{parameter:?} is listed twice for this definition", parameter = change.key()),
@@ -67,18 +67,18 @@ mod tests {
     }
 
     #[test]
-    fn an_allocation_names_a_definition_and_its_parameters() {
+    fn allocation_may_specify_a_definition_and_parameters() {
         let text = "  os: web+small\n  os_parameters: [ns1=192.0.2.53, 'extra=a, b', -proxy, \"empty=\"]";
         let allocation = parse_machine(&allocation(text)).unwrap().allocation.unwrap();
         assert_eq!(allocation.os.as_deref().map(String::as_str), Some("web+small"));
         let said: Vec<&ParameterChange> = allocation.changes.iter().map(|said| &**said).collect();
         let set = |key: &str, value: &str| ParameterChange::Set(key.to_owned(), value.to_owned());
-        let taken = ParameterChange::TakeAway("proxy".to_owned());
+        let taken = ParameterChange::Unset("proxy".to_owned());
         assert_eq!(said, [&set("ns1", "192.0.2.53"), &set("extra", "a, b"), &taken, &set("empty", "")]);
     }
 
     #[test]
-    fn bad_parameters_are_told_where_they_are() {
+    fn invalid_parameters_are_reported_with_their_position() {
         for (text, expected) in [
             ("  os: we b", "5:7: \"we b\" is not a valid OS definition name"),
             ("  os: web+", "5:7: \"web+\": the variant name"),
@@ -93,8 +93,8 @@ mod tests {
             ("  os: web\n  os_parameters: {a: b}", "6:18: "),
             ("  os: web\n  os_parameters: a=b", "6:18: "),
             ("  os: web\n  os_parameters:\n    - \"a b=c\"", "7:7: \"a b\" is not a valid parameter name"),
-            ("", "missing field `image`"),
-            ("  os:", "missing field `image`"),
+            ("", "neither `os` nor `image`: specify one"),
+            ("  os:", "neither `os` nor `image`: specify one"),
         ] {
             let why = parse_machine(&allocation(text)).unwrap_err();
             assert!(why.contains(expected), "{text}: {why}");
@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn the_site_has_its_words_too() {
+    fn site_wide_parameters_are_parsed() {
         let said =
             parse_site_parameters("web: [a=1]\nweb+small:\n  - -a\n  - b=2\nnot-there-yet: [x=y]\nnone:\n").unwrap();
         let said: Vec<_> = said.iter().map(|(_, os, said)| (os.to_string(), said.len())).collect();
@@ -114,7 +114,7 @@ mod tests {
             ("web: a=b\n", "1:6: "),
             ("we b: []\n", "1:1: \"we b\" is not a valid OS definition name"),
             ("web: [a=1, b]\nold: [c]\n", "1:12: \"b\" is neither KEY=VALUE nor -KEY\n2:7: \"c\" is neither"),
-            ("web: []\nweb: []\n", "Duplicate key"),
+            ("web: []\nweb: []\n", "2:1: the field \"web\" is specified twice"),
         ] {
             let why = parse_site_parameters(text).unwrap_err();
             assert!(why.contains(expected), "{text}: {why}");

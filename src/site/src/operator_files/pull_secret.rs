@@ -18,12 +18,11 @@ pub(crate) struct RawPullSecret {
     token_service: Option<Spanned<String>>,
 }
 
-/// Minimum length of a disk key, in bytes. Generated keys are longer than this; a key below the minimum was probably
-/// chosen by hand.
+/// Minimum length of a disk key, in bytes. Generated keys are longer. A shorter key was probably chosen by hand.
 const DISK_KEY_BYTES: usize = 20;
 
-/// Returns the reason why a value is unsuitable as a key of encrypted filesystems, or `None` if it is suitable. The message does not
-/// contain the value.
+/// Returns the reason why a value is unsuitable as a key of encrypted filesystems, or `None` if it is suitable. The
+/// message does not contain the value.
 pub(crate) fn check_disk_key(given: &Spanned<SecretText>) -> Option<String> {
     let is_short = given.reveal().len() < DISK_KEY_BYTES;
     is_short.then(|| {
@@ -111,7 +110,7 @@ mod tests {
     use crate::operator_files::parse_image;
 
     #[test]
-    fn an_image_has_what_opens_its_registry() {
+    fn pull_secret_belongs_to_the_registry_of_its_image() {
         let text =
             "id: i\nurl: oci://R.example:5000/os/debian:12\npull_secret: {username: robot$pull, password: 1234}\n";
         let secrets = parse_image(text).unwrap().pull_secrets;
@@ -125,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn what_opens_nothing_is_named_by_its_place_and_not_repeated() {
+    fn invalid_pull_secret_is_reported_without_its_value() {
         let oci = "url: oci://r.example/debian:12";
         for (url, secret, says) in [
             ("file: i.tar", "{username: u, password: hunter2}", "but no `url` in a registry"),
@@ -154,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn a_disk_key_is_handed_on_and_not_repeated() {
+    fn disk_key_is_passed_on_and_not_repeated() {
         let file = |key: &str| {
             format!(
                 "id: 4c4c4544-0051-3010-8052-b4c04f4d3132\nallocation:\n  id: a\n  hostname: h\n  image: i\n  disk_key: {key}\n"

@@ -2,6 +2,7 @@
 
 use super::AllocationSpec;
 use crate::os_definition_state::DefinitionState;
+use common::type_errors::locate_json_error;
 use marked_yaml::{Span, Spanned};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -13,7 +14,7 @@ use store::{AllocationFields, InstalledAllocation};
 const VPN: &str = "vpn";
 /// Field with the Kubernetes volumes. Volumes are separate resources, and are always taken from the machine file.
 pub(crate) const VOLUMES: &str = "volumes";
-/// Field with the key of encrypted filesystems. A reinstall preserves some of these filesystems.
+/// Field with the key of encrypted filesystems, some of which a reinstall preserves.
 pub(crate) const DISK_KEY: &str = "disk_key";
 /// Field with the name of the OS definition.
 pub(crate) const OS: &str = "os";
@@ -61,7 +62,8 @@ impl AllocationSpec {
     }
 
     /// Returns the allocation with the recorded fields. The volumes and `disk_key` are taken from the machine file. The
-    /// OS definition and the other secrets are taken from the machine file too, if they were set at the installation.
+    /// OS definition, and secrets other than `disk_key`, are also taken from the machine file, if they were set at the
+    /// installation.
     ///
     /// # Errors
     /// Returns an error if a newer version has recorded a value that this version does not support.
@@ -120,14 +122,15 @@ fn is_unset(value: &Value) -> bool {
     }
 }
 
-/// Converts a value of simple types, whose conversion cannot fail.
+/// Converts a value to JSON. The type of the value must always be representable as JSON.
 fn to_value(value: &impl Serialize) -> Value {
     serde_json::to_value(value).unwrap_or_default()
 }
 
 fn read_field<T: DeserializeOwned + Default>(fields: &Map<String, Value>, name: &str) -> Result<T, String> {
     let Some(value) = fields.get(name) else { return Ok(T::default()) };
-    T::deserialize(value).map_err(|error| format!("the recorded value of {name} is not supported: {error}"))
+    T::deserialize(value)
+        .map_err(|error| format!("the recorded value of {name} is not supported: {}", locate_json_error(&error)))
 }
 
 #[cfg(test)]
@@ -165,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn every_field_comes_back_from_its_record() {
+    fn every_field_is_restored_from_its_record() {
         let full = parse(FULL);
         let record = InstalledAllocation::from_fields(full.to_fields());
         // Fields of the file that were not set at the installation are removed. Secrets that were set cannot be

@@ -6,6 +6,7 @@ use common::type_errors::reword_type_error;
 use common::yaml::{self, is_null};
 use marked_yaml::{LoaderOptions, Marker, Node, Spanned, from_node, spanned_serde};
 use serde::de::DeserializeOwned;
+use std::num::IntErrorKind;
 
 pub use common::yaml::to_json;
 
@@ -34,8 +35,8 @@ fn read_without_nulls(text: &str, options: LoaderOptions) -> Result<Node, String
     Ok(node)
 }
 
-/// Removes null fields, so that `name:` and `name: null` leave `name` unset. If null fields were not removed, serde
-/// would deserialize null as a string.
+/// Removes null fields, so that `name:` and `name: null` leave `name` unset. Otherwise, serde would deserialize null
+/// as a string.
 fn remove_nulls(node: &mut Node) {
     match node {
         Node::Mapping(mapping) => {
@@ -65,6 +66,12 @@ pub(crate) fn format_error(error: spanned_serde::FromNodeError) -> String {
         spanned_serde::Error::UnknownFieldError(field, known, _) => {
             format!("{place}unknown field {field:?}{}", suggest_name(&field, known.iter().copied()))
         }
+        spanned_serde::Error::NotBoolean(_) => format!("{place}must be true or false"),
+        spanned_serde::Error::IntegerParseFailure(why, _) => match why.kind() {
+            IntErrorKind::PosOverflow | IntErrorKind::NegOverflow => format!("{place}the number is too large"),
+            _ => format!("{place}must be a whole number"),
+        },
+        spanned_serde::Error::FloatParseFailure(..) => format!("{place}must be a number"),
         other => format!("{place}{}", reword_type_error(&other.to_string())),
     }
 }
@@ -94,9 +101,9 @@ pub(crate) fn get_field<'a>(node: &'a Node, name: &str) -> Option<&'a Node> {
     node.as_mapping()?.get_node(name)
 }
 
-/// Replaces the position at the start of each problem by the path of the field at this position. Used for recipients
-/// that do not have the text of the document. `rename` converts each path to a name that the recipient knows; an empty
-/// name is omitted.
+/// Replaces the position at the start of each problem by the path of the field at this position, for recipients
+/// without the text of the document. `rename` converts each path to a name that the recipient knows; an empty name is
+/// omitted.
 pub fn replace_positions(text: &str, problems: &str, rename: impl Fn(&str) -> String) -> String {
     let document = parse_document(text).ok();
     let replace = |line: &str| {

@@ -51,9 +51,9 @@ impl DefinitionCatalog {
         self.resolve(&named, &with_spans(own)).map(|(chosen, _)| chosen)
     }
 
-    /// Resolves the definition that the allocation names, and stores the definition and its image in the allocation.
-    /// The same is done when a machine file is loaded. Blocks while the `verify` program of the definition runs.
-    pub fn settle_definition(&self, allocation: &mut AllocationSpec) {
+    /// Resolves the definition that the allocation names, and stores the definition and its image in the allocation,
+    /// as the loader does for a machine file. Blocks while the `verify` program of the definition runs.
+    pub fn resolve_definition(&self, allocation: &mut AllocationSpec) {
         let Some(named) = allocation.os.clone() else { return };
         allocation.definition = match self.resolve(&named, &allocation.changes) {
             Err(why) => DefinitionState::Unusable(why),

@@ -8,13 +8,13 @@ use std::path::Path;
 
 /// Maximum total size of a definition's files, in bytes. A definition consists of small scripts and lists, all of which
 /// are sent to the agent.
-const MOST_BYTES: u64 = 512 << 10;
+const MAXIMUM_TOTAL_BYTES: u64 = 512 << 10;
 /// Maximum number of files of a definition.
-const MOST_FILES: usize = 200;
+const MAXIMUM_FILES: usize = 200;
 /// Maximum depth of nested folders.
-const MOST_DEEP: usize = 4;
+const MAXIMUM_DIRECTORY_DEPTH: usize = 4;
 
-/// Stamp of a folder: path, size, modification time and mode of each file, or path and revision in the database. It changes whenever a file changes.
+/// Stamp of a folder, which changes with any file: path, size, time and mode of each file, or its path and revision.
 pub(crate) type FolderStamp = Vec<(String, u64, i64, i64, u32)>;
 
 /// Returns the stamp of a definition's folder.
@@ -25,8 +25,8 @@ pub(crate) fn stamp_folder(folder: &Path) -> io::Result<FolderStamp> {
     let mut stamp = FolderStamp::new();
     walk_files(folder, "", 0, &mut |path, is, _| {
         stamp.push((path, is.len(), is.mtime(), is.mtime_nsec(), is.mode()));
-        if stamp.len() > MOST_FILES {
-            Err(io::Error::other(format!("the definition has more than {MOST_FILES} files")))
+        if stamp.len() > MAXIMUM_FILES {
+            Err(io::Error::other(format!("the definition has more than {MAXIMUM_FILES} files")))
         } else {
             Ok(())
         }
@@ -43,7 +43,7 @@ pub(crate) fn read_files(folder: &Path) -> io::Result<DefinitionFiles> {
     let (mut files, mut bytes) = (DefinitionFiles::new(), 0);
     walk_files(folder, "", 0, &mut |path, is, file| {
         bytes += is.len();
-        if bytes > MOST_BYTES || files.len() >= MOST_FILES {
+        if bytes > MAXIMUM_TOTAL_BYTES || files.len() >= MAXIMUM_FILES {
             return Err(too_large());
         }
         let text = fs::read_to_string(file).map_err(|error| {
@@ -61,8 +61,8 @@ pub(crate) fn read_files(folder: &Path) -> io::Result<DefinitionFiles> {
 }
 
 fn too_large() -> io::Error {
-    let most = MOST_BYTES >> 10;
-    io::Error::other(format!("the definition has more than {MOST_FILES} files, or more than {most} KiB"))
+    let most = MAXIMUM_TOTAL_BYTES >> 10;
+    io::Error::other(format!("the definition has more than {MAXIMUM_FILES} files, or more than {most} KiB"))
 }
 
 /// Checks the limits of a definition from the database, which consists of `files`.
@@ -71,7 +71,7 @@ fn too_large() -> io::Error {
 /// Returns an error if a limit is exceeded.
 pub(crate) fn check_limits(files: &DefinitionFiles) -> io::Result<()> {
     let bytes: usize = files.values().map(|file| file.text.len()).sum();
-    let is_good = files.len() <= MOST_FILES && bytes as u64 <= MOST_BYTES;
+    let is_good = files.len() <= MAXIMUM_FILES && bytes as u64 <= MAXIMUM_TOTAL_BYTES;
     if is_good { Ok(()) } else { Err(too_large()) }
 }
 
@@ -83,8 +83,10 @@ fn walk_files(
     depth: usize,
     see: &mut dyn FnMut(String, &Metadata, &Path) -> io::Result<()>,
 ) -> io::Result<()> {
-    if depth > MOST_DEEP {
-        return Err(io::Error::other(format!("the definition's folders are nested more than {MOST_DEEP} levels deep")));
+    if depth > MAXIMUM_DIRECTORY_DEPTH {
+        return Err(io::Error::other(format!(
+            "the definition's folders are nested more than {MAXIMUM_DIRECTORY_DEPTH} levels deep"
+        )));
     }
     for entry in fs::read_dir(folder)? {
         let path = entry?.path();
@@ -112,7 +114,7 @@ mod tests {
     use std::os::unix::fs::symlink;
 
     #[test]
-    fn files_are_read_with_links_and_folders() {
+    fn definition_files_are_read_through_links_and_folders() {
         let dir = tempfile::tempdir().unwrap();
         let (own, etc) = (dir.path().join("own"), dir.path().join("etc"));
         fs::create_dir_all(own.join("hooks")).unwrap();
@@ -137,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_definition_or_too_much_is_told() {
+    fn invalid_or_oversized_definition_is_reported() {
         let dir = tempfile::tempdir().unwrap();
         let own = dir.path();
         fs::write(own.join("verify"), [0x7f, b'E', b'L', b'F', 0xff]).unwrap();

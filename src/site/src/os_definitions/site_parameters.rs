@@ -60,8 +60,8 @@ impl SiteParameters {
         site
     }
 
-    /// Returns the parameters of a definition and of one of its variants. If `variant` is empty, returns no parameters
-    /// for the variant.
+    /// Returns the parameters of a definition, including those of one variant. If `variant` is empty, returns no
+    /// parameters for the variant.
     pub(super) fn levels(&self, name: &str, variant: &str) -> [Option<&FileParameters>; 2] {
         let get = |variant: &str| self.0.get(&OsSelector { name: name.to_owned(), variant: variant.to_owned() });
         [get(""), if variant.is_empty() { None } else { get(variant) }]
@@ -87,7 +87,7 @@ impl SiteParameters {
 
     /// Verifies the site-wide parameters of the definition and of its variants, without parameters of an allocation.
     /// Returns a message for each list of parameters that the `verify` program refuses. `get_verdict` returns `None`
-    /// while the program runs.
+    /// while the program is still running.
     pub(super) fn verify(
         &self,
         definition: &OsDefinition,
@@ -97,8 +97,8 @@ impl SiteParameters {
         let plain = [String::new()];
         let variants = if definition.variants.is_empty() { &plain[..] } else { &definition.variants };
         for variant in variants {
-            // A variant with parameters of its own gets its own report of a refusal. All other variants share one
-            // report.
+            // A refusal is reported for each variant that has its own parameters, and only once for all other
+            // variants.
             let levels = self.levels(&definition.name, variant).map(|level| level.filter(|(_, said)| !said.is_empty()));
             let Some((path, said)) = levels[1].or(levels[0]) else { continue };
             let Some(first) = said.first() else { continue };

@@ -85,7 +85,7 @@ fn pairs(all: &[(&str, &str)]) -> Vec<(String, String)> {
 const YES: &str = "#!/bin/sh\n";
 
 #[test]
-fn what_is_said_for_all_machines_counts_where_nobody_says_more() {
+fn site_wide_parameters_apply_unless_overridden() {
     let mut desk = Desk::new();
     desk.web(YES);
     desk.write(
@@ -100,7 +100,7 @@ fn what_is_said_for_all_machines_counts_where_nobody_says_more() {
 }
 
 #[test]
-fn what_there_is_not_is_told_with_what_there_is() {
+fn missing_definition_is_reported_with_available_ones() {
     let mut desk = Desk::new();
     assert_eq!(desk.bad("  os: web"), "5:7: OS definition \"web\" not found in os/; none is available");
     desk.web(YES);
@@ -111,7 +111,7 @@ fn what_there_is_not_is_told_with_what_there_is() {
         desk.bad("  os: web\n  os_parameters: [ns2=1, track=x, -y]"),
         "6:19: web: unknown parameter \"ns2\"; available: ns1, track\n6:35: web: unknown parameter \"y\"; available: ns1, track"
     );
-    // A site-wide parameter that is invalid makes each machine invalid.
+    // An invalid site-wide parameter makes each machine file that uses the definition invalid.
     desk.write("parameters.yaml", "web: [ns2=1]\n");
     assert_eq!(desk.problems(), ["os/parameters.yaml:1:7: web: unknown parameter \"ns2\"; available: ns1, track"]);
     let why = "5:7: os/parameters.yaml:1:7: web: unknown parameter \"ns2\"; available: ns1, track";
@@ -134,7 +134,7 @@ fn what_there_is_not_is_told_with_what_there_is() {
 
 /// Site-wide parameters are verified when they change, even if no machine uses them.
 #[test]
-fn parameters_for_all_machines_are_verified() {
+fn site_wide_parameters_are_verified() {
     let mut desk = Desk::new();
     desk.web("#!/bin/sh\n[ \"$OSP_TRACK\" != sid ] && exit 0\necho no sid >&2\nexit 1\n");
     desk.write("parameters.yaml", "web: [track=testing]\nweb+large: [ns1=1, track=sid]\nnot-there-yet: [track=sid]\n");
@@ -154,7 +154,7 @@ fn parameters_for_all_machines_are_verified() {
     assert_eq!(problems.len(), 1, "{problems:?}");
     let why = "os/parameters.yaml:2:13: the verify program of web+large rejects the site-wide parameters: ";
     assert!(problems[0].starts_with(why) && problems[0].contains("no sid"), "{problems:?}");
-    // A refusal for the definition is reported once, although it concerns several variants.
+    // A refusal of the definition's parameters is reported only once, although it concerns several variants.
     desk.write("parameters.yaml", "web: [track=sid]\nweb+large: []\n");
     let problems = settle(&mut desk);
     assert!(problems.len() == 1 && problems[0].starts_with("os/parameters.yaml:1:7: "), "{problems:?}");
@@ -163,7 +163,7 @@ fn parameters_for_all_machines_are_verified() {
 }
 
 #[test]
-fn requested_changes_are_combined_with_what_is_stored() {
+fn requested_changes_are_combined_with_stored_ones() {
     let mut desk = Desk::new();
     desk.web(YES);
     desk.write("parameters.yaml", "web: [ns1=site]\nweb+large: [track=large]\n");
@@ -206,7 +206,7 @@ fn definitions_are_read_again_when_they_change() {
 }
 
 #[test]
-fn one_that_makes_its_system_itself_says_first_what_that_needs() {
+fn create_program_must_declare_its_needs() {
     let mut desk = Desk::new();
     for name in ["create", "export", "import", "rename"] {
         desk.write(&format!("noop/{name}"), "#!/bin/sh\n");
@@ -224,7 +224,7 @@ fn one_that_makes_its_system_itself_says_first_what_that_needs() {
 }
 
 #[test]
-fn the_operator_hears_a_no_at_the_desk() {
+fn verify_refusal_is_reported_to_the_operator() {
     let mut desk = Desk::new();
     desk.web("#!/bin/sh\n[ \"$OSP_TRACK\" = testing ] && exit 0\necho \"no track '$OSP_TRACK'\" >&2\nexit 1\n");
     assert_eq!(desk.problems(), [""; 0]);
@@ -248,9 +248,9 @@ fn the_operator_hears_a_no_at_the_desk() {
 }
 
 #[test]
-fn the_example_in_the_docs_is_a_definition() {
+fn documentation_example_is_a_valid_definition() {
     let page = include_str!("../../../../docs/definitions.md");
-    let blocks = |language: &str| testing::docs::blocks(page, language);
+    let blocks = |language: &str| testing::docs::code_blocks(page, language);
     let ([parameters, variants], [verify], [of_machine, site]) =
         (&blocks("text")[..], &blocks("sh")[..], &blocks("yaml")[..])
     else {
@@ -289,10 +289,10 @@ fn the_example_in_the_docs_is_a_definition() {
     }
 }
 
-/// Tests the definitions that `scripts/compare-ganeti` has unpacked.
+/// Tests definitions that `scripts/compare-ganeti` has unpacked from Debian packages.
 #[test]
 #[ignore = "needs Debian's packages: scripts/compare-ganeti"]
-fn debians_own_definitions_are_such() {
+fn definitions_of_debian_are_valid_os_definitions() {
     let folder = PathBuf::from(std::env::var("DROPHAMMER_DEFINITIONS").unwrap());
     for name in ["debootstrap", "noop"] {
         let definition = OsDefinition::parse(name, definition_files::read_files(&folder.join(name)).unwrap()).unwrap();

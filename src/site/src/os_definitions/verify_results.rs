@@ -9,7 +9,7 @@ use std::sync::mpsc;
 use std::time::Duration;
 
 /// Timeout of the `verify` program. The timeout is short, because the operator waits for the result.
-const DEADLINE: Duration = Duration::from_secs(20);
+const VERIFY_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Digest of a definition together with its parameters.
 type VerifyKey = [u8; 32];
@@ -29,7 +29,7 @@ pub fn verify_now(chosen: &SelectedDefinition) -> Result<(), String> {
     if !chosen.has_verify() {
         return Ok(());
     }
-    match run_verify(chosen, DEADLINE) {
+    match run_verify(chosen, VERIFY_TIMEOUT) {
         VerifyVerdict::Refused(why) => {
             Err(format!("the verify program of {os} refuses these parameters: {why}", os = chosen.selector()))
         }
@@ -55,7 +55,7 @@ impl VerifyCache {
         let (queue, asked) = mpsc::channel::<(VerifyKey, SelectedDefinition)>();
         let answer = move || {
             for (key, chosen) in asked {
-                done(VerifyResult { key, verdict: run_verify(&chosen, DEADLINE) });
+                done(VerifyResult { key, verdict: run_verify(&chosen, VERIFY_TIMEOUT) });
             }
         };
         std::thread::Builder::new().name("verify".to_owned()).spawn(answer)?;
@@ -81,7 +81,7 @@ impl VerifyCache {
             return known.clone();
         }
         self.known.insert(key, None);
-        // An error means that the thread has exited. No verdict will arrive, and machines keep waiting.
+        // `send` fails only if the thread has exited. No verdict will then arrive, so machines keep waiting.
         let _ = queue.send((key, chosen.clone()));
         None
     }

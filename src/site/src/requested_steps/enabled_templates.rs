@@ -1,11 +1,11 @@
-//! Templates that the traits of a machine enable. A machine file is invalid if one of these templates cannot run on the
-//! machine. This also applies to templates that the allocation does not request, since a later allocation may request
-//! them.
+//! Templates that the traits of a machine enable. A machine file is invalid if the machine cannot run one of these
+//! templates. This also applies to templates that the allocation does not request, since a later allocation may
+//! request them.
 
 use super::{RequestedArrays, RequestedTemplate, find_arrays, out_of_band};
-use crate::allocation_resolution::SiteObjects;
 use crate::effective_allocation::with_effective_allocation;
 use crate::operator_files::{MachineSpec, format_at};
+use crate::site_objects::SiteObjects;
 use common::diagnostic::Diagnostic;
 use model::deploy_steps::{CATALOGUE, StepList, merge_templates};
 use store::InstallState;
@@ -24,9 +24,9 @@ pub fn check_enabled_templates(
     if problems.is_empty() { Ok(()) } else { Err(problems.join("\n")) }
 }
 
-/// Returns those problems of the enabled templates that do not depend on the machine's hardware. Each problem has
-/// positions in the machine file and in the template's file. Requested templates are omitted, since their problems are
-/// reported when the templates are merged.
+/// Returns those problems of the enabled templates that do not depend on the machine's hardware, with positions in
+/// the machine file and in the template's file. Omits requested templates, since their problems are reported when the
+/// templates are merged.
 fn find_enabled_problems(machine: &MachineSpec, known: &SiteObjects) -> Vec<String> {
     let problems =
         find_unrequested(machine, known).into_iter().filter_map(|enabled| check_template(machine, &enabled).err());
@@ -43,7 +43,10 @@ pub(super) fn find_enabled_arrays(machine: &MachineSpec, known: &SiteObjects) ->
 /// Extends each problem with the reason why the template affects the machine, and with the remedy.
 pub(super) fn add_reason(problems: &str) -> String {
     let lines = problems.lines().map(|line| {
-        format!("{line}; the machine's trait enables this template even without a request: correct the template, or remove the trait")
+        format!(
+            "{line}; the machine's trait enables this template even if the allocation does not request the trait: \
+            correct the template, or remove the trait"
+        )
     });
     lines.collect::<Vec<_>>().join("\n")
 }

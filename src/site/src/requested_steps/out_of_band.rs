@@ -1,10 +1,10 @@
-//! Steps of templates that run through the management controller of the machine. If a machine's controller does not
-//! support Redfish, a template with such steps is reported as a problem before the machine boots.
+//! Steps of templates that run through the management controller of the machine. If the controller does not support
+//! Redfish, a template with such steps is reported as a problem before the machine boots.
 
 use super::enabled_templates::find_unrequested;
 use super::{RequestedTemplate, find_templates};
-use crate::allocation_resolution::SiteObjects;
 use crate::operator_files::MachineSpec;
+use crate::site_objects::SiteObjects;
 use common::diagnostic::Diagnostic;
 use model::bmc::{Bmc, BmcAddress};
 use model::deploy_steps::{OutOfBandStep, PlannedStep, TemplateStep, find_misplaced_step};

@@ -7,8 +7,7 @@ use super::{CurrentBoots, Migration, MigrationEndpoint, MigrationState};
 use model::machine_migration::{MigrationPeer, MigrationSide};
 use serde::{Deserialize, Serialize};
 
-/// Minimum number of hexadecimal digits of a fingerprint that the operator must specify. These digits correspond to 64
-/// bits.
+/// Minimum number of hexadecimal digits of a fingerprint that the operator must specify: 64 bits.
 const FEWEST_DIGITS: usize = 16;
 const DIGITS: usize = 64;
 const PREFIX: &str = "sha256:";
@@ -54,13 +53,13 @@ impl Migration {
         }
     }
 
-    /// Returns the certificate of the machine with this role. Returns `None` once the migration has finished copying or
-    /// has ended.
+    /// Returns the certificate of the machine with this role; `None` after the copy is complete, or the migration has
+    /// ended.
     pub fn certificate_view(&self, part: MigrationSide) -> Option<CertificateShown> {
         let copies = matches!(self.state, MigrationState::Ordered | MigrationState::Planned | MigrationState::Copying);
         let end = self.find_endpoint(part).filter(|_| copies)?;
         Some(CertificateShown {
-            fingerprint: linux::pem::certificate_fingerprint(&end.certificate)?,
+            fingerprint: linux::pem_encoding::certificate_fingerprint(&end.certificate)?,
             trust: self.certificate_trust(part),
         })
     }
@@ -71,9 +70,10 @@ impl Migration {
             MigrationSide::Send => &self.approved.sender,
             MigrationSide::Receive => &self.approved.receiver,
         };
-        let own = self.find_endpoint(part).and_then(|end| linux::pem::certificate_fingerprint(&end.certificate));
-        // A machine that claims to have the secret verifies its peer itself. An impostor gains nothing by the claim:
-        // the server then trusts the certificate of the peer, not the impostor's.
+        let own =
+            self.find_endpoint(part).and_then(|end| linux::pem_encoding::certificate_fingerprint(&end.certificate));
+        // A peer that claims to have the secret verifies this machine itself. A false claim of an impostor gains
+        // nothing, because it only makes the server trust the certificate of the genuine machine.
         let peer_verifies = self.find_endpoint(opposite_role(part)).is_some_and(|end| end.has_secret);
         match own {
             Some(own) if approved.as_ref() == Some(&own) => CertificateTrust::Operator,
@@ -95,8 +95,8 @@ impl Migration {
     }
 
     /// Returns whether a missing approval prevents the target from starting to copy. At the start, the target erases
-    /// its disks and receives the secrets of the allocation. While the target copies, only its own certificate is
-    /// checked. If the source boots again in this phase, the target does not fail, but waits until the operator
+    /// its disks and receives the secrets of the allocation, so both certificates must be trusted. During the copy,
+    /// only the target's certificate is checked: if the source boots again, the target waits until the operator
     /// approves the source's new certificate.
     pub fn approval_is_missing(&self) -> bool {
         match self.state {
@@ -115,8 +115,8 @@ impl Migration {
         )
     }
 
-    /// Returns the certificate and address of the peer, as sent to the machine with this role. The source receives the target's certificate
-    /// only once that certificate is trusted.
+    /// Returns the certificate and address of the peer of the machine with this role, as sent to this machine. The
+    /// source receives the target's certificate only once that certificate is trusted.
     pub fn released_peer(&self, part: MigrationSide, now: CurrentBoots) -> Option<MigrationPeer> {
         let other = opposite_role(part);
         let end = self.present_endpoint(other, now)?;
@@ -127,7 +127,7 @@ impl Migration {
         (!is_withheld).then(peer)
     }
 
-    /// Returns the migration with the certificates that have these fingerprints marked as approved.
+    /// Returns the migration with these fingerprints marked as approved.
     ///
     /// # Errors
     /// Returns an error if the migration no longer uses certificates, no fingerprint is specified, or a fingerprint
@@ -144,7 +144,7 @@ impl Migration {
             let digits = parse_fingerprint(given)?;
             let full = |part| {
                 let end = self.present_endpoint(part, now)?;
-                linux::pem::certificate_fingerprint(&end.certificate)
+                linux::pem_encoding::certificate_fingerprint(&end.certificate)
                     .filter(|full| full[PREFIX.len()..].starts_with(&digits))
             };
             match (full(MigrationSide::Send), full(MigrationSide::Receive)) {
@@ -159,7 +159,7 @@ impl Migration {
     fn explain_unknown_fingerprint(&self, given: &str, now: CurrentBoots) -> String {
         let shown = |part, machine: &str| match self
             .present_endpoint(part, now)
-            .and_then(|end| linux::pem::certificate_fingerprint(&end.certificate))
+            .and_then(|end| linux::pem_encoding::certificate_fingerprint(&end.certificate))
         {
             Some(own) => format!("machine {machine} has the certificate {own}"),
             None => format!("machine {machine} is not waiting in its ramdisk"),

@@ -1,7 +1,7 @@
 //! Assignment of the target machine's disks to the disk names of the layout. If the migration order assigns disks, it
-//! must assign one to every disk name. Otherwise the disks are assigned by equal names or hints. If that does not
-//! assign all disk names, the non-removable disks of the target machine are assigned in the order of their names. In
-//! this case, the number of these disks must equal the number of disk names. The module performs no I/O.
+//! must assign one to every disk name. Otherwise, disks with the same names or matching hints are assigned. If a name
+//! is left without a disk, all non-removable disks are assigned in the order of their names instead; the number of
+//! these disks must equal the number of names. The module performs no I/O.
 
 use common::format::{format_bytes, natural_sort_key};
 use model::install_marker::RecordedDisk;
@@ -10,7 +10,7 @@ use model::layout::hints::{explain_differences, find_candidates};
 use model::layout::{DiskSpec, Layout};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Returns the disk of the target machine for each disk name in the layout. `said` contains the assignments in the
+/// Returns the disk of the target machine for each disk name in the layout. `requested` contains the assignments in the
 /// migration order, by disk name in the layout.
 ///
 /// # Errors
@@ -18,22 +18,22 @@ use std::collections::{BTreeMap, BTreeSet};
 pub fn map_disks(
     layout: &Layout,
     found: &[Found],
-    said: &BTreeMap<String, String>,
+    requested: &BTreeMap<String, String>,
 ) -> Result<Vec<RecordedDisk>, Vec<String>> {
     let names: BTreeSet<&str> = layout.disks.iter().map(|disk| disk.device.as_str()).collect();
-    let unknown = said.keys().filter(|name| !names.contains(name.as_str()));
+    let unknown = requested.keys().filter(|name| !names.contains(name.as_str()));
     let unknown = unknown.map(|name| format!("layout {layout} does not list disk {name}", layout = layout.id));
     let mut problems: Vec<String> = unknown.collect();
-    let by_rule = if said.is_empty() { map_by_rule(&layout.disks, found) } else { BTreeMap::new() };
+    let by_rule = if requested.is_empty() { map_by_rule(&layout.disks, found) } else { BTreeMap::new() };
     let mut pairs: Vec<(&str, &Found)> = Vec::new();
     for name in names {
-        let disk = match said.get(name) {
+        let disk = match requested.get(name) {
             Some(wanted) => find_disk(found, wanted).map_err(|why| problems.push(why)).ok(),
             None => by_rule.get(name).copied(),
         };
         match disk {
             Some(disk) => pairs.push((name, disk)),
-            None if said.contains_key(name) => {}
+            None if requested.contains_key(name) => {}
             None => problems.push(format!("no disk of the machine is assigned to {name}")),
         }
     }
@@ -61,9 +61,9 @@ pub fn map_disks(
     Err(problems)
 }
 
-/// Assigns disks by equal names or hints. If that does not assign all disks of the layout, assigns the machine's
-/// non-removable disks in the order of their names. In this case, the number of these disks must equal the number of
-/// disks in the layout.
+/// Assigns disks of the machine to the disk names of the layout, by equal name or by matching hints. If a name is left
+/// without a disk, assigns all non-removable disks in the order of their names instead. Returns an empty map if the
+/// number of these disks differs from the number of names.
 fn map_by_rule<'a>(listed: &'a [DiskSpec], found: &'a [Found]) -> BTreeMap<&'a str, &'a Found> {
     let same = |disk: &'a DiskSpec| {
         let name = disk.device.as_str();
@@ -133,7 +133,7 @@ fn list_choices(layout: &Layout, found: &[Found]) -> String {
     )
 }
 
-/// Describes the first disk that is not the recorded disk.
+/// Describes the first disk in `now` that differs from the recorded disk of the same name.
 pub(crate) fn explain_other_disk(then: &[RecordedDisk], now: &[RecordedDisk]) -> Option<String> {
     now.iter().find_map(|now| {
         let then = then.iter().find(|then| then.device == now.device)?;
@@ -168,17 +168,17 @@ filesystems:
         .unwrap()
     }
 
-    fn said(words: &[(&str, &str)]) -> BTreeMap<String, String> {
+    fn assignments(words: &[(&str, &str)]) -> BTreeMap<String, String> {
         words.iter().map(|(name, disk)| ((*name).to_owned(), (*disk).to_owned())).collect()
     }
 
     #[test]
-    fn the_disks_are_those_that_are_said_or_the_same_names_or_as_many() {
+    fn disks_are_mapped_by_assignment_name_or_number() {
         let layout = read_yaml(TWO).unwrap().layout;
         let sata = [disk("sda", "A", false), disk("sdb", "B", false), disk("sdc", "C", false)];
         let nvme = [disk("nvme10n1", "N10", false), disk("nvme2n1", "N2", false), disk("sda", "U", true)];
         let paired = |found: &[Found], words: &[(&str, &str)]| {
-            let all = map_disks(&layout, found, &said(words)).unwrap();
+            let all = map_disks(&layout, found, &assignments(words)).unwrap();
             all.into_iter().map(|disk| (disk.device, disk.serial)).collect::<Vec<_>>()
         };
         let both = |one: &str, two: &str| {
@@ -191,11 +191,11 @@ filesystems:
     }
 
     #[test]
-    fn a_disk_that_its_hints_do_not_fit_is_refused() {
+    fn disk_that_contradicts_its_hints_is_refused() {
         let text = TWO.replace("{device: /dev/sda, wipe", "{device: /dev/sda, hints: {serial: A}, wipe");
         let layout = read_yaml(&text).unwrap().layout;
         let fits = [disk("nvme0n1", "B", false), disk("nvme1n1", "A", false)];
-        let words = said(&[("/dev/sda", "A"), ("/dev/sdb", "B")]);
+        let words = assignments(&[("/dev/sda", "A"), ("/dev/sdb", "B")]);
         assert_eq!(map_disks(&layout, &fits, &words).unwrap()[0].serial, "A");
         let other = [disk("nvme0n1", "C", false), disk("nvme1n1", "B", false)];
         let why = map_disks(&layout, &other, &BTreeMap::new()).unwrap_err().join("\n");
@@ -203,7 +203,7 @@ filesystems:
     }
 
     #[test]
-    fn what_cannot_be_said_is_refused_with_the_disks_and_the_flags() {
+    fn invalid_assignments_are_refused_with_disks_and_options() {
         let layout = read_yaml(TWO).unwrap().layout;
         let three = [disk("nvme0n1", "A", false), disk("nvme1n1", "A", false), disk("nvme2n1", "C", false)];
         for (words, wrong) in [
@@ -217,7 +217,7 @@ filesystems:
             (vec![("/dev/sdz", "C")], vec!["layout two does not list disk /dev/sdz", "assigned to /dev/sda"]),
             (vec![("/dev/sda", "X"), ("/dev/sdb", "")], vec!["disk \"X\" not found", "disk \"\" not found"]),
         ] {
-            let problems = map_disks(&layout, &three, &said(&words)).unwrap_err();
+            let problems = map_disks(&layout, &three, &assignments(&words)).unwrap_err();
             let text = problems.join("\n");
             assert!(wrong.iter().all(|wrong| text.contains(wrong)), "{words:?}: {text}");
             let last = problems.last().unwrap();

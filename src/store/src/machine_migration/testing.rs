@@ -22,7 +22,7 @@ pub fn ordered() -> Migration {
         carried: None,
         sender: None,
         receiver: None,
-        begun: None,
+        started_copy: None,
         failures: 0,
         failed: None,
         left: None,

@@ -31,7 +31,7 @@ fn succeeds(part: MigrationSide, boot: TokenHash) -> MigrationEvent {
     succeeds_from(part, boot, Some(A1), Some(A1))
 }
 
-/// Returns a success of B, which received all data from A's boot `from` while A is in the boot `now`.
+/// Returns the success of B, which has received all data from A's boot `from`. `now` is A's current boot.
 fn succeeds_from(
     part: MigrationSide,
     boot: TokenHash,
@@ -70,7 +70,7 @@ fn in_state(state: MigrationState) -> Migration {
 
 /// Tests the table of states, row by row: which machine may run the system, and which events end each state.
 #[test]
-fn the_table_of_states() {
+fn every_migration_state_follows_the_state_table() {
     use MigrationBoot::{Disk, Ramdisk, Unaffected};
     use MigrationState::*;
     for (state, of_a, of_b, owner, is_open) in [
@@ -88,11 +88,11 @@ fn the_table_of_states() {
     }
     let ends = |state, word: MigrationEvent| in_state(state).apply_event(&word).map(|is| is.state);
     for (state, word, to) in [
-        // Both have registered, or the operator cancels.
+        // Both machines have registered, or the operator cancels.
         (Ordered, a_stands(A1), Ordered),
         (Ordered, MigrationEvent::Cancelled { off: false }, Cancelled),
         (Ordered, fails(MigrationSide::Send, A1, true), Refused),
-        // The point of no return, a refusal, or a cancellation.
+        // The target passes the point of no return, the target refuses, or the operator cancels.
         (Planned, begins(B1), Copying),
         (Planned, fails(MigrationSide::Receive, B1, true), Refused),
         (Planned, fails(MigrationSide::Send, A1, true), Refused),
@@ -112,7 +112,7 @@ fn the_table_of_states() {
 
 /// Tests which role each machine receives, with and without the peer in its ramdisk.
 #[test]
-fn nothing_is_received_before_the_other_stands() {
+fn target_receives_only_after_the_source_waits() {
     use MigrationState::*;
     let both = CurrentBoots { a: Some(A1), b: Some(B1) };
     let only_b = CurrentBoots { a: Some(A2), b: Some(B1) };
@@ -145,10 +145,10 @@ fn nothing_is_received_before_the_other_stands() {
     );
 }
 
-/// Tests the table of power failures, row by row. A restart of the server changes nothing, since `migrations` stores
-/// each change in one transaction.
+/// Tests the table of power failures, row by row. The table of server restarts needs no test, since each change is
+/// stored in one transaction.
 #[test]
-fn the_table_of_cuts() {
+fn every_power_failure_follows_the_recovery_table() {
     use MigrationState::*;
     let again = |is: &Migration, word: MigrationEvent| is.apply_event(&word).unwrap();
     // A loses power in `ordered`: its next boot has another key.
@@ -156,11 +156,14 @@ fn the_table_of_cuts() {
     assert_eq!((is.state, is.sender.as_ref().unwrap().boot), (Ordered, A2));
     // A loses power in `copying`: the copy is resumed with its next boot.
     let is = again(&in_state(Copying), a_stands(A2));
-    assert_eq!((is.state, is.sender.as_ref().unwrap().boot, &is.begun), (Copying, A2, &in_state(Copying).begun));
+    assert_eq!(
+        (is.state, is.sender.as_ref().unwrap().boot, &is.started_copy),
+        (Copying, A2, &in_state(Copying).started_copy)
+    );
     // B loses power in `planned`: nothing was written, and its next boot makes a new plan.
     let is = again(&in_state(Planned), b_stands(B2));
-    assert_eq!((is.state, is.begun.is_none()), (Planned, true));
-    assert!(is.apply_event(&begins(B1)).is_err(), "the boot that was cut off cannot begin any more");
+    assert_eq!((is.state, is.started_copy.is_none()), (Planned, true));
+    assert!(is.apply_event(&begins(B1)).is_err(), "the interrupted boot can no longer start");
     assert_eq!(again(&is, begins(B2)).state, Copying);
     // B loses power in `copying`: the copy remains started, whatever the next boot reports.
     let is = again(&in_state(Copying), b_stands(B2));
@@ -168,7 +171,7 @@ fn the_table_of_cuts() {
         is.apply_event(&succeeds(MigrationSide::Receive, B2)).is_err() && is.boot_target(B) == MigrationBoot::Ramdisk
     );
     let is = again(&is, begins(B2));
-    assert!(!is.begun.as_ref().unwrap().only);
+    assert!(!is.started_copy.as_ref().unwrap().only);
     assert_eq!(again(&is, fails(MigrationSide::Receive, B2, true)).state, Copying, "the first boot has written");
     // B loses power between its report and its boot, or later: B boots from its disk, and A cannot get its system back.
     let is = in_state(Booting);
@@ -188,8 +191,8 @@ fn the_table_of_cuts() {
     // A and B lose power at the same time.
     let is = after(&[a_stands(A1), b_stands(B1), begins(B1), b_stands(B2), a_stands(A2)]);
     assert_eq!(is.state, Copying);
-    // A loses power after B has received all data from A's first boot: A's system may have run since, so B must receive
-    // the data again.
+    // A loses power after B has received all data from A's first boot. A's system may have run since then, so B must
+    // receive the data again.
     let again_at = again(&in_state(Copying), a_stands(A2));
     for (is, from, now, counts) in [
         (&in_state(Copying), Some(A1), Some(A1), true),
@@ -223,7 +226,7 @@ fn the_table_of_cuts() {
 }
 
 #[test]
-fn who_does_not_stand_cannot_begin_and_no_other_disk_is_taken() {
+fn start_requires_waiting_machines_and_the_ordered_disks() {
     let is = in_state(MigrationState::Planned);
     let with = |boot, disks: &[RecordedDisk], now| {
         is.apply_event(&MigrationEvent::StartRequested { start: start(boot, disks), now }).map(|is| is.state)
@@ -245,7 +248,7 @@ fn who_does_not_stand_cannot_begin_and_no_other_disk_is_taken() {
 }
 
 #[test]
-fn a_machine_with_another_allocations_marker_and_one_that_comes_too_early_do_not_stand() {
+fn source_with_foreign_marker_and_early_target_are_refused() {
     let other = MigratedMachine {
         marker: InstallMarker { allocation: "a0".to_owned(), ..InstallMarker::default() },
         ..carried()
@@ -262,7 +265,7 @@ fn a_machine_with_another_allocations_marker_and_one_that_comes_too_early_do_not
 
 /// A delayed request of the source's earlier boot must not permit the target to copy the disks of a running system.
 #[test]
-fn a_source_that_has_booted_its_system_does_not_stand_in_that_boot() {
+fn source_cannot_wait_in_a_boot_that_reported_success() {
     let left = after(&[succeeds(MigrationSide::Send, [1; 32])]);
     assert_eq!((left.state, left.left), (MigrationState::Ordered, Some([1; 32])));
     assert!(left.apply_event(&a_stands([1; 32])).unwrap_err().contains("has already sent its report of success"));
@@ -270,7 +273,7 @@ fn a_source_that_has_booted_its_system_does_not_stand_in_that_boot() {
 }
 
 #[test]
-fn failures_are_counted_once_a_boot_and_end() {
+fn failures_are_counted_once_per_boot_and_limited() {
     let mut is = in_state(MigrationState::Copying);
     for number in 1..=ATTEMPTS {
         let boot = [100 + number as u8; 32];

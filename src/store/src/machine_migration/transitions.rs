@@ -63,7 +63,8 @@ impl Migration {
                 )?;
                 if carried.marker.allocation != self.allocation {
                     return Err(format!(
-                        "the install marker on the source machine's disks is of allocation {marker_allocation:?}, but allocation {allocation:?} is migrated",
+                        "the install marker on the source machine's disks names allocation {marker_allocation:?}, \
+                         but allocation {allocation:?} is being migrated",
                         marker_allocation = carried.marker.allocation,
                         allocation = self.allocation
                     ));
@@ -99,7 +100,10 @@ impl Migration {
         let stands = self.receiver.as_ref().is_some_and(|end| end.boot == boot) && now.b == Some(boot);
         match self.state {
             MigrationState::Planned | MigrationState::Copying if !stands => {
-                return Err("this boot is not the one in which the machine waits for the migration".to_owned());
+                return Err(
+                    "the request is from another boot than the one in which the machine waits for the migration"
+                        .to_owned(),
+                );
             }
             MigrationState::Planned if self.present_endpoint(MigrationSide::Send, now).is_none() => {
                 return Err("the source machine is not waiting in its ramdisk".to_owned());
@@ -110,13 +114,13 @@ impl Migration {
             MigrationState::Planned | MigrationState::Copying => {}
             state => return Err(format!("the migration is {state}: the target machine cannot start to receive")),
         }
-        let expected = self.begun.as_ref().map_or(&self.disks, |begun| &begun.disks);
+        let expected = self.started_copy.as_ref().map_or(&self.disks, |started| &started.disks);
         if let Some(why) = disk_mapping::explain_other_disk(expected, &disks) {
             return Err(why);
         }
-        let only = self.begun.as_ref().is_none_or(|begun| begun.only && begun.by == boot);
-        let begun = Some(StartedCopy { disks, by: boot, only, secret_digest });
-        Ok(Migration { begun, ..self.with_state(MigrationState::Copying) })
+        let only = self.started_copy.as_ref().is_none_or(|started| started.only && started.by == boot);
+        let started = Some(StartedCopy { disks, by: boot, only, secret_digest });
+        Ok(Migration { started_copy: started, ..self.with_state(MigrationState::Copying) })
     }
 
     fn complete_copy(
@@ -125,7 +129,7 @@ impl Migration {
         from: Option<&str>,
         now: CurrentBoots,
     ) -> Result<Migration, String> {
-        let has_begun = self.begun.as_ref().is_some_and(|begun| begun.by == boot);
+        let has_begun = self.started_copy.as_ref().is_some_and(|started| started.by == boot);
         match (part, self.state) {
             (MigrationSide::Receive, MigrationState::Copying) if has_begun && !self.is_source_unchanged(from, now) => {
                 Err(format!(
@@ -141,8 +145,9 @@ impl Migration {
                 Err("this boot has not started to receive the data of the migration".to_owned())
             }
             (MigrationSide::Receive, MigrationState::Booting | MigrationState::Done) if has_begun => Ok(self.clone()),
-            // This boot continued into the installed system before the migration was ordered. Once a later boot waits
-            // in its ramdisk, a delayed report of the earlier boot proves nothing.
+            // The boot of the report has started the installed system before the migration was ordered. If the source
+            // already waits in its ramdisk in a later boot, the delayed report is no longer evidence that the installed
+            // system runs.
             (MigrationSide::Send, MigrationState::Ordered) if self.sender.is_none() => {
                 Ok(Migration { left: Some(boot), ..self.clone() })
             }
@@ -156,8 +161,8 @@ impl Migration {
         }
     }
 
-    /// Returns whether the source is still in the boot in which it sent all data. A later boot of the source is
-    /// detected only once that boot has registered.
+    /// Returns whether the source is still in the boot in which it sent all data. A later boot is noticed only after it
+    /// has registered.
     fn is_source_unchanged(&self, from: Option<&str>, now: CurrentBoots) -> bool {
         let Some(sender) = &self.sender else { return false };
         let is_it = from.is_none_or(|from| from == machine_migration::certificate_digest(&sender.certificate));
@@ -175,7 +180,7 @@ impl Migration {
             MigrationSide::Send => message.clone_into(&mut next.words_a),
             MigrationSide::Receive => message.clone_into(&mut next.words_b),
         }
-        let is_only = self.begun.as_ref().is_some_and(|begun| begun.only && begun.by == boot);
+        let is_only = self.started_copy.as_ref().is_some_and(|started| started.only && started.by == boot);
         match (part, self.state) {
             (MigrationSide::Send, MigrationState::Ordered | MigrationState::Planned) => {
                 next.state = MigrationState::Refused
@@ -183,11 +188,11 @@ impl Migration {
             (MigrationSide::Receive, MigrationState::Ordered | MigrationState::Planned) if untouched => {
                 next.state = MigrationState::Refused
             }
-            // The target has written without permission. It must be permitted to pass the point of no return before it
-            // may report that everything was received.
+            // The target has written without permission. It must request permission to pass the point of no return
+            // before it may report that everything was received.
             (MigrationSide::Receive, MigrationState::Ordered | MigrationState::Planned) => {
                 next.state = MigrationState::Copying;
-                next.begun = Some(StartedCopy {
+                next.started_copy = Some(StartedCopy {
                     disks: self.disks.clone(),
                     by: TokenHash::default(),
                     only: false,

@@ -11,8 +11,8 @@ use common::error::Result;
 use control::api_types::InstallReport;
 
 impl ServerState {
-    /// Stores a report of a machine in a migration, with all its effects. Returns `None` if the report is not about a migration. The inner
-    /// error is the reason why a reported success is rejected.
+    /// Stores a report of a machine in a migration, with all its effects. Returns `None` if the report is not about a
+    /// migration. The inner error is the reason why a reported success is rejected.
     ///
     /// # Errors
     /// Returns an error if the database cannot be read or written.
@@ -36,7 +36,7 @@ pub fn handle_report(
     text: &str,
 ) -> sql::Result<Option<Result<MigrationUpdate, String>>> {
     let of = find_live(transaction, machine)?.filter(|is| is.allocation == report.allocationuuid);
-    // A migration that has ended no longer affects its machines, except for a repeated report of success.
+    // If the migration has ended, only a repeated report of success is handled here.
     let Some(is) = of else { return handle_repeated_report(transaction, machine, boot, report) };
     let part = is.role_of(machine);
     let step = report.step.as_deref().map(|step| format!("{step}: ")).unwrap_or_default();
@@ -90,7 +90,7 @@ fn handle_repeated_report(
     if !report.success {
         return Ok(None);
     }
-    let has_begun = is.begun.as_ref().is_some_and(|begun| begun.by == boot);
+    let has_begun = is.started_copy.as_ref().is_some_and(|started| started.by == boot);
     match is.role_of(machine) {
         model::machine_migration::MigrationSide::Receive if has_begun => {
             let word = success_event(transaction, &is, model::machine_migration::MigrationSide::Receive, boot, report)?;

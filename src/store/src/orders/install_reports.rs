@@ -1,18 +1,18 @@
-//! Handling of the reports that machines send at the end of an installation: effects on the record of the machine and
-//! on its reinstall order.
+//! Handling of the reports that machines send at the end of an installation: their effects on the record of the machine
+//! and on its reinstall order.
 
 use crate::attempt_failure::AttemptFailure;
-use crate::boot_prohibitions::lift_bar;
+use crate::boot_prohibitions::remove_prohibition;
 use crate::event_history::{HistoryEntry, insert_entry};
 use crate::install_attempt::ATTEMPTS;
 use crate::install_state::{InstallState, read_install_state};
 use crate::installed_allocation::complete_record;
 use crate::json_columns::to_json_column;
+use crate::marker_layout_comparison::find_contradiction;
 use crate::order_records::{ReinstallOrder, ReinstallOutcome, delete_order, store_order, store_outcome};
 use crate::restore_confirmation::{ConfirmedBy, insert_confirmation};
 use crate::sql::{self, OptionalExtension, Transaction, params};
 use crate::success_proof::{self, SuccessEffect, UnprovenReason};
-use crate::wipe_policy_check::find_contradiction;
 use crate::{ServerState, TokenHash, adoption, first_install, migration_records, now, to_json};
 use common::error::Result;
 use control::api_types::InstallReport;
@@ -34,8 +34,8 @@ pub struct ReportOutcome {
 }
 
 impl ServerState {
-    /// Stores the report of this boot, and records its effects. A repeated report changes nothing. A reported success that is not proven
-    /// is not stored.
+    /// Stores the report of this boot, and records its effects. A repeated report has no effect. A report of success is
+    /// not stored if the success is not proven.
     ///
     /// # Errors
     /// Returns an error if the database cannot be read or written.
@@ -81,11 +81,7 @@ impl ServerState {
             let after = read_install_state(transaction, &machine, &allocation)?;
             let news = other_text || before.succeeded != after.succeeded || before.order != after.order;
             if news {
-                let marked = report.marker.as_ref().map(|marker| marker.image.clone());
-                let served = || first_install::served_image(transaction, &machine, &allocation).transpose();
-                let ordered = reported.order.as_ref().map(|order| order.image.clone()).or(marked);
-                let image = ordered.map(Ok).or_else(served).transpose()?;
-                insert_entry(transaction, &machine, &HistoryEntry::from_report(&report, image))?;
+                record_history(transaction, (&machine, &allocation), reported.order.as_ref(), &report)?;
             }
             Ok(ReportOutcome { news, ..reported })
         })
@@ -93,9 +89,9 @@ impl ServerState {
     }
 }
 
-/// Returns whether the report is a failure of a boot that has already reported the end of its installation, and either
-/// repeats the last report, or is not about the open order or the open first installation. Such a report does not set
-/// the failure of the machine, which may have been cleared in the meantime.
+/// Returns whether the report is a late failure: the boot has already reported the end of its installation, and the new
+/// report either repeats the last report, or concerns neither the open order nor the open first installation. A late
+/// failure is not stored as the machine's failure, because the failure may have been cleared in the meantime.
 fn is_late_failure(
     transaction: &Transaction,
     (machine, allocation): (&str, &str),
@@ -118,6 +114,21 @@ fn is_late_failure(
     Ok(repeats || !is_open)
 }
 
+/// Adds the report to the machine's history, with the image of the order or of the installed system or, if neither is
+/// known, the image that was served.
+fn record_history(
+    transaction: &Transaction,
+    (machine, allocation): (&str, &str),
+    order: Option<&ReinstallOrder>,
+    report: &InstallReport,
+) -> sql::Result<()> {
+    let marked = report.marker.as_ref().map(|marker| marker.image.clone());
+    let served = || first_install::served_image(transaction, machine, allocation).transpose();
+    let ordered = order.map(|order| order.image.clone()).or(marked);
+    let image = ordered.map(Ok).or_else(served).transpose()?;
+    insert_entry(transaction, machine, &HistoryEntry::from_report(report, image))
+}
+
 /// Stores the failure that the report describes. A report of success clears the failure.
 fn store_failure(
     transaction: &Transaction,
@@ -130,7 +141,7 @@ fn store_failure(
     transaction.execute(update, params![machine, allocation, failure]).map(drop)
 }
 
-/// Records the effect of a report: the `effect` of a proven success, or a failure if `effect` is `None`.
+/// Records the effect of a report: `effect` is the effect of a proven success, or `None` for a failure.
 fn record_effect(
     transaction: &Transaction,
     (machine, allocation): (&str, &str),
@@ -145,7 +156,8 @@ fn record_effect(
     let order = before.order.clone().filter(|order| report.order.as_ref() == Some(&order.id));
     let is_recorded = effect != Some(SuccessEffect::NoEffect);
     let mut reported = ReportOutcome { order: order.clone().filter(|_| is_recorded), ..ReportOutcome::default() };
-    // An unconfirmed machine boots its installed system, even if a reinstall is ordered.
+    // If the machine needs confirmation, the report is about its installed system, which it boots even if a reinstall
+    // is ordered.
     let is_about_it = order.is_some() || before.order.is_none() || before.unconfirmed;
     match (effect, order) {
         (Some(effect), _) => record_success(transaction, (machine, allocation), before, effect, report)?,
@@ -153,7 +165,7 @@ fn record_effect(
         (None, None) if report.order.is_none() => {
             first_install::record_failure(transaction, machine, allocation, before.first.clone(), report)?
         }
-        // The report is not about the open order, which remains.
+        // The report does not concern the open order, so the order remains open.
         (None, None) => {}
     }
     Ok(ReportOutcome { over: is_about_it.then_some(report.success), ..reported })
@@ -181,9 +193,9 @@ fn record_success(
     }
 }
 
-/// Confirms a machine if its report of success contains the recorded install marker, which proves that the database has
-/// recorded the current installation. A machine in a migration is not confirmed, since its own disks do not show what
-/// the other machine has received.
+/// Confirms a machine if its report of success contains the recorded install marker, which proves that the database
+/// has recorded the current installation. A machine in a migration is not confirmed, because a marker on its own
+/// disks does not prove which data the other machine has received.
 fn confirm_by_report(
     transaction: &Transaction,
     machine: &str,
@@ -198,9 +210,8 @@ fn confirm_by_report(
     Ok(())
 }
 
-/// Returns the reported install marker if it names this allocation and describes an installation that the server has
-/// not recorded. The installation is not recorded if the machine reports a failure, or if the machine needs
-/// confirmation and the server has recorded a different marker.
+/// Returns the reported marker if it names this allocation but the server must not record it as installed: the report
+/// is a failure, or the machine needs confirmation and the recorded marker differs.
 fn find_unknown_marker<'a>(
     standing: &InstallState,
     allocation: &str,
@@ -232,7 +243,7 @@ fn complete_order(
     delete_order(transaction, machine, allocation)
 }
 
-/// Ends an adoption. The installation is proven, so it is no longer known only from the adopted marker.
+/// Ends an adoption: the installation is now proven, and no longer known only from the adopted marker.
 fn end_adoption(transaction: &Transaction, machine: &str, allocation: &str) -> sql::Result<()> {
     let update = "UPDATE allocations SET adopted = NULL, adopted_marker = NULL WHERE machine = ?1 AND id = ?2";
     transaction.execute(update, [machine, allocation]).map(drop)
@@ -252,15 +263,16 @@ fn record_installed(
     let (layout, handed_out): (Option<String>, Option<String>) = handed_out.optional()?.unwrap_or_default();
     let marked = report.marker.as_ref().map(|marker| marker.image.clone()).filter(|image| !image.is_empty());
     let image = ordered.map(str::to_owned).or(marked).or(handed_out);
-    // After an earlier installation, the layout that was served last may not be the installed one. The marker decides.
+    // If the machine was already installed, its marker may belong to a layout that was served earlier than the last
+    // one.
     let is_other = |marker: &InstallMarker| {
         let document = layout.as_deref().and_then(|layout| serde_json::from_str::<serde_json::Value>(layout).ok());
         document.is_some_and(|document| find_contradiction(marker, &document).is_some())
     };
     let layout = if report.marker.as_ref().is_some_and(is_other) { None } else { layout };
     let marker = report.marker.as_ref().and_then(|marker| serde_json::to_string(marker).ok());
-    // The machine's disks now contain this installation, and no longer a system that was copied to them before.
-    lift_bar(transaction, machine, None)?;
+    // The machine's disks now contain this installation, and no longer a system that a migration has copied to them.
+    remove_prohibition(transaction, machine, None)?;
     // If the agent only found and booted an installed system, its report does not list volumes.
     let volumes = report.burn.as_ref().and_then(|_| serde_json::to_string(&report.volumes).ok());
     transaction.execute(
@@ -288,14 +300,15 @@ fn record_failed_attempt(
         allocation,
         &ReinstallOutcome::from_order(&order, false, format!("{step}{reason}")),
     )?;
-    // The order ends even if it has started: an attempt may have announced its start without receiving the response. The agent has checked
-    // that the old installation is complete.
+    // The order is deleted even if it counts as started: the attempt may have announced its start without receiving
+    // the response. The agent has checked that the old installation is complete.
     if report.untouched {
         delete_order(transaction, machine, allocation)?;
         return Ok(ReportOutcome { order: Some(order), ..ReportOutcome::default() });
     }
-    order.begun = true;
-    // If `storage.prove_kept` has failed, another attempt would mistake the changed data for the data to preserve.
+    order.started = true;
+    // If `storage.prove_kept` has failed, data on preserved disks has changed. Another attempt would not detect this,
+    // since it would compare with the changed data.
     let failed = report.step.as_deref().and_then(StageName::named);
     let has_changed = failed.is_some_and(|stage| stage.failure_state() == FailureState::Changed);
     order.given_up |= has_changed || order.attempts >= ATTEMPTS;

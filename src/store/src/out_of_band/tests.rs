@@ -2,7 +2,8 @@
 //! management controller.
 
 use super::*;
-use crate::next_boot::decide_boot;
+use crate::boot_activity::BootActivity;
+use crate::next_boot::{Requester, decide_boot};
 use crate::order_records::{ReinstallOrder, read_order, store_order};
 use crate::{boots, schema};
 use model::deploy_steps::OutOfBandStep::{PowerOff, PowerOn, Reboot, ResetBios};
@@ -18,7 +19,7 @@ fn boot(created: &str) -> MachineBoot {
         created: created.to_owned(),
         while_active: false,
         address: None,
-        begun: false,
+        started: false,
         over: None,
     }
 }
@@ -71,14 +72,14 @@ fn only_a_boot_after_the_last_restart_receives_its_installation() {
 }
 
 #[test]
-fn completed_steps_are_neither_repeated_nor_counted_for_another_installation() {
+fn completed_steps_are_skipped_only_for_the_same_installation() {
     let done = run(RunPhase::Done, 2, &[ResetBios, Reboot]);
     let failed = OutOfBandRun { failures: ATTEMPTS, ..run(RunPhase::Failed, 1, &[ResetBios, Reboot]) };
     for (stored, wanted, expected) in [
-        // A different order, and a different allocation.
+        // Another order, and another allocation, start from the first step.
         (&done, request("p", &[ResetBios, Reboot]), "start at 0"),
         (&done, OutOfBandRequest { allocation: "b".to_owned(), ..request("o", &[ResetBios, Reboot]) }, "start at 0"),
-        // A corrected template: the factory reset that was completed is not repeated.
+        // After the template was corrected, the completed factory reset is not repeated.
         (&failed, request("o", &[ResetBios, PowerOff, PowerOn]), "start at 1"),
         (&done, request("o", &[ResetBios, Reboot, PowerOn]), "start at 2"),
         (&done, request("o", &[ResetBios]), "start at 1"),
@@ -102,7 +103,7 @@ fn register(state: &ServerState, boot: &MachineBoot) {
 }
 
 #[test]
-fn a_run_survives_a_restart_of_the_server_and_ends_with_its_installation() {
+fn out_of_band_run_survives_server_restart() {
     let dir = tempfile::tempdir().unwrap();
     let open = || ServerState::open(&dir.path().join("state.sqlite"), Duration::ZERO).unwrap();
     let (state, runtime) = (open(), runtime());
@@ -122,7 +123,7 @@ fn a_run_survives_a_restart_of_the_server_and_ends_with_its_installation() {
     let restarted = "2026-11-27T10:30:00Z".to_owned();
     let booting = OutOfBandRun { restarted, ..started.with_phase(RunPhase::Booting, crate::now()) };
     assert!(runtime.block_on(state.replace_run(&started, Some(booting.clone()))).unwrap());
-    // The restart has ended the boot. A decision that was made for an earlier state of the run changes nothing.
+    // The restart has ended the boot. A decision that is based on an earlier state of the run changes nothing.
     let current = runtime.block_on(state.list_active_runs()).unwrap().remove(0).1;
     assert_eq!(current.unwrap().over, Some(false));
     assert!(!runtime.block_on(state.replace_run(&started, None)).unwrap());
@@ -135,7 +136,7 @@ fn a_run_survives_a_restart_of_the_server_and_ends_with_its_installation() {
     register(&state, &late);
     assert_eq!(runtime.block_on(state.admit_boot(&late, wanted())).unwrap(), BootAdmission::Admitted);
 
-    // The run is transferred to the machine's new id, and deleted when the machine is freed.
+    // The run is transferred to the machine's new id. It is deleted when the machine is freed.
     let renamed = state.run_durably(|transaction| rename_run(transaction, "m", "n"));
     runtime.block_on(renamed).unwrap();
     assert_eq!(runtime.block_on(state.find_out_of_band_run("m")).unwrap(), None);
@@ -146,7 +147,7 @@ fn a_run_survives_a_restart_of_the_server_and_ends_with_its_installation() {
 }
 
 #[test]
-fn boots_that_the_steps_cause_are_not_attempts_of_the_order() {
+fn boots_caused_by_steps_do_not_count_as_attempts() {
     let connection = crate::sql::Connection::open_in_memory().unwrap();
     schema::upgrade_schema(&connection).unwrap();
     let transaction = connection.transaction().unwrap();
@@ -157,14 +158,20 @@ fn boots_that_the_steps_cause_are_not_attempts_of_the_order() {
     let order: ReinstallOrder = serde_json::from_value(text).unwrap();
     store_order(&transaction, "m", "a", &order).unwrap();
     let boots = |times: usize| {
-        (0..times).for_each(|_| drop(decide_boot(&transaction, "m", "a", Duration::ZERO).unwrap()));
-        read_order(&transaction, "m", "a").unwrap().map(|order| order.attempts)
+        let heard = BootActivity::new(Duration::ZERO);
+        for _ in 0..times {
+            decide_boot(&transaction, "m", "a", Requester::Firmware(&heard)).unwrap();
+            // The boot registers.
+            transaction.execute("UPDATE orders SET handed = NULL", []).unwrap();
+        }
+        let order = read_order(&transaction, "m", "a").unwrap().unwrap();
+        (order.attempts, order.is_suspended())
     };
     store_run(&transaction, &run(RunPhase::Booting, 0, &[Reboot])).unwrap();
-    assert_eq!(boots(5), Some(1));
+    assert_eq!(boots(5), (1, false));
     // A run of another order, or a completed run, has no effect.
     store_run(&transaction, &OutOfBandRun { order: "p".to_owned(), ..run(RunPhase::Booting, 0, &[Reboot]) }).unwrap();
-    assert_eq!(boots(1), Some(2));
+    assert_eq!(boots(1), (2, false));
     store_run(&transaction, &run(RunPhase::Done, 1, &[Reboot])).unwrap();
-    assert_eq!((boots(1), boots(1)), (Some(3), None));
+    assert_eq!((boots(1), boots(1)), ((3, false), (3, true)));
 }

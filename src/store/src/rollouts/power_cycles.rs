@@ -1,5 +1,5 @@
-//! Power cycles of members. The claim, and each permission for a request to the controller, are decided in a transaction
-//! that reads the member's order, so that no machine is power-cycled after its order was canceled.
+//! Power cycles of members. The transactions that claim a power cycle, or permit a request to the controller, also
+//! read the member's order. Therefore no machine is power-cycled after its order was canceled.
 
 use super::progress::observe_member;
 use super::{MemberState, RolloutMember, read_rollout, store_member};
@@ -13,8 +13,8 @@ use common::error::Result;
 type MemberKey = (i64, usize);
 
 impl ServerState {
-    /// Records that this server power-cycles the machine of an ordered member. Refuses a machine that was power-cycled
-    /// before, or has booted in the meantime.
+    /// Claims the power cycle of an ordered member's machine. Refuses a machine that was power-cycled before, or has
+    /// booted in the meantime.
     ///
     /// # Errors
     /// Returns an error if the database cannot be read or written.
@@ -46,11 +46,12 @@ impl ServerState {
         .await
     }
 
-    /// Permits the next request of a power cycle. Refuses it if the order was canceled or the machine has booted, unless
-    /// the power was switched already: a machine that was switched off must be switched on again.
+    /// Permits the next request of a power cycle. Refuses it if the order was canceled or the machine has booted.
+    /// After the power was switched, the request is permitted in any case, because a machine that was switched off
+    /// must be switched on again.
     ///
     /// # Errors
-    /// Returns an error if the database cannot be written, in which case the request must not be sent either.
+    /// Returns an error if the database cannot be written. The request must then not be sent.
     pub async fn permit_power_cycle(&self, key: MemberKey, lease: &ServerLease, switches: bool) -> Result<bool> {
         let lease = lease.clone();
         self.permit_within_lease(move |transaction, own| {
@@ -68,11 +69,11 @@ impl ServerState {
         self.run_durably(move |transaction| Ok(find_ordered(transaction, key)?.is_some())).await
     }
 
-    /// Records a reason for which the operator must look after an ordered member.
+    /// Records that an ordered member requires the attention of the operator, with the reason.
     ///
     /// # Errors
     /// Returns an error if the database cannot be read or written.
-    pub async fn note_member(&self, key: MemberKey, reason: String) -> Result<()> {
+    pub async fn record_member_problem(&self, key: MemberKey, reason: String) -> Result<()> {
         self.run_durably(move |transaction| {
             let Some(mut member) = find_ordered(transaction, key)? else { return Ok(()) };
             member.record.reason = reason;
@@ -87,7 +88,8 @@ fn to_action(key: MemberKey) -> LeasedAction {
     LeasedAction::new(ActionOrigin::Rollout { rollout, number }, "cycle", format!("rollout {rollout}"))
 }
 
-/// Returns the member if its order is open, and its machine has not booted since. The stored state may be outdated.
+/// Returns the member if its order is open and its machine has not booted since the order. Reads the order itself,
+/// since the stored state of the member may be outdated.
 fn find_ordered(transaction: &Transaction, (id, number): MemberKey) -> sql::Result<Option<RolloutMember>> {
     let Some(rollout) = read_rollout(transaction, id)? else { return Ok(None) };
     let member = rollout.members.into_iter().nth(number).filter(|member| member.state == MemberState::Ordered);

@@ -1,4 +1,4 @@
-//! Progress of the members of rollouts, which follows from the orders and reports of their machines.
+//! Progress of the members of rollouts, derived from the orders and reports of their machines.
 
 use super::transactions::{end_member, settle};
 use super::{MemberState, Rollout, RolloutMember, RolloutState, list_ids, read_rollout, store_member};
@@ -24,7 +24,8 @@ impl ServerState {
     /// # Errors
     /// Returns an error if the database cannot be read or written.
     pub async fn update_rollouts(&self) -> Result<Vec<RolloutEvent>> {
-        // Without a change, no transaction is counted, so that a backup does not become outdated.
+        // An unnecessary transaction is avoided: it would be counted as durable, and the latest backup would then
+        // appear outdated.
         if !self.run_job(needs_update).await? {
             return Ok(Vec::new());
         }
@@ -51,7 +52,7 @@ impl ServerState {
                         }
                     }
                 }
-                events.extend(settle_rollout(transaction, rollout, before)?);
+                events.extend(update_rollout_state(transaction, rollout, before)?);
             }
             Ok(events)
         })
@@ -59,7 +60,7 @@ impl ServerState {
     }
 }
 
-/// Returns whether a rollout or one of its members has changed since it was stored.
+/// Returns whether a rollout's record, or the record of a member, has changed since the rollout was stored.
 fn needs_update(connection: &Connection) -> sql::Result<bool> {
     for id in list_ids(connection, true)? {
         let Some(rollout) = read_rollout(connection, id)? else { continue };
@@ -76,7 +77,7 @@ fn needs_update(connection: &Connection) -> sql::Result<bool> {
 }
 
 /// Updates the state of a rollout. Returns the change since the state `before`, if there was one.
-fn settle_rollout(
+fn update_rollout_state(
     transaction: &sql::Transaction,
     mut rollout: Rollout,
     before: RolloutState,
@@ -94,7 +95,11 @@ pub(super) fn observe_member(connection: &Connection, member: &RolloutMember) ->
     let RolloutMember { machine, record, .. } = member;
     let standing = read_install_state(connection, machine, &record.allocation)?;
     if let Some(order) = standing.order.as_ref().filter(|order| order.id == record.order) {
-        return Ok(match (order.given_up, order.begun || order.attempts > 0) {
+        return Ok(match (order.given_up, order.started || order.attempts > 0) {
+            (true, _) if order.is_suspended() => {
+                let outcome = standing.outcome.filter(|outcome| outcome.order == record.order);
+                (MemberState::Failed, outcome.map(|outcome| outcome.message).unwrap_or_default())
+            }
             (true, _) => (
                 MemberState::Failed,
                 format!("abandoned after its point of no return{reason}", reason = last_message(&standing)),
@@ -109,14 +114,14 @@ pub(super) fn observe_member(connection: &Connection, member: &RolloutMember) ->
             false => (MemberState::Failed, outcome.message),
         });
     }
-    // A later order of the machine has replaced the outcome, so only the history contains the result.
+    // A later order has replaced the outcome of this order, so only the history still contains the outcome.
     Ok(match find_last_entry(connection, machine, &record.order)? {
         Some(HistoryEntry { kind: HistoryKind::Installed, .. }) => (MemberState::Done, String::new()),
         Some(HistoryEntry { kind: HistoryKind::Failed, message, .. }) => (MemberState::Failed, message),
         Some(HistoryEntry { kind: HistoryKind::Cancelled, .. }) => {
             (MemberState::Failed, "the reinstall order was canceled".to_owned())
         }
-        _ => (MemberState::Failed, "the reinstall order was replaced by another one".to_owned()),
+        _ => (MemberState::Failed, "the reinstall order was replaced by another order".to_owned()),
     })
 }
 

@@ -1,4 +1,4 @@
-//! Decides which members of a rollout start next. The result depends only on the arguments, so that the transaction that
+//! Decision which members of a rollout start next. The result depends only on the arguments, so the transaction that
 //! stores the result can compute it again.
 
 use super::{MemberState, Rollout, RolloutState};
@@ -10,7 +10,7 @@ pub fn next_members(rollout: &Rollout, now: OffsetDateTime) -> Vec<usize> {
     let limits = &rollout.record.limits;
     let states = rollout.member_states();
     let has_begun = states.iter().any(|state| *state != MemberState::Waiting);
-    // A clock that is set back does not suspend a rollout that has begun.
+    // Once a rollout has begun, it continues even if the clock is set back.
     let is_due = has_begun || limits.start.as_deref().is_none_or(|start| is_reached(start, now));
     let is_open = limits.window.as_ref().is_none_or(|window| window.contains(now));
     if rollout.state != RolloutState::Running || !is_due || !is_open || has_failed(rollout) {
@@ -21,7 +21,7 @@ pub fn next_members(rollout: &Rollout, now: OffsetDateTime) -> Vec<usize> {
     waiting.map(|(number, _)| number).take(usize::try_from(places).unwrap_or(usize::MAX)).collect()
 }
 
-/// Returns whether so many members have failed that no further one is started.
+/// Returns whether the number of failed members has reached the limit at which no further members are started.
 pub fn has_failed(rollout: &Rollout) -> bool {
     let failures = rollout.count(MemberState::is_failure).saturating_sub(rollout.record.accepted_failures);
     failures >= rollout.record.limits.stop_after

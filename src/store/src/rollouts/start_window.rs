@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn windows_are_printed_as_they_are_parsed_and_other_texts_are_refused() {
+    fn windows_are_parsed_and_printed_and_others_refused() {
         for text in ["01:00-05:00", "22:30-24:00", "Mon,Sat 22:00-04:00"] {
             assert_eq!(StartWindow::parse(text).unwrap().to_string(), text);
         }

@@ -75,7 +75,7 @@ mod tests {
     }
 
     #[test]
-    fn the_words_of_states_are_those_of_the_api() {
+    fn state_names_match_their_json() {
         for state in MemberState::ALL {
             assert_eq!(serde_json::json!(state), state.to_string());
         }

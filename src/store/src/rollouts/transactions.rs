@@ -1,5 +1,5 @@
-//! Transactions that create and change rollouts, and order the reinstalls of their members. A reinstall is ordered in the
-//! transaction that marks its member as ordered, so that no member is ordered twice, even by two servers that share the
+//! Transactions that create and change rollouts, and order the reinstalls of members. The transaction that orders a
+//! reinstall also marks its member as ordered. Therefore no member is ordered twice, even if two servers share the
 //! database.
 
 use super::schedule::{next_members, resulting_state};
@@ -17,8 +17,8 @@ use crate::{ServerState, now};
 use common::error::Result;
 use time::OffsetDateTime;
 
-/// Number of rollouts that are stored. When a rollout is created, the oldest ended rollouts above this number are deleted.
-const ROLLOUTS_KEPT: usize = 200;
+/// Number of newest rollouts that are never deleted. When a rollout is created, older ended ones are deleted.
+const MAXIMUM_STORED_ROLLOUTS: usize = 200;
 
 /// Result of a request for a rollout.
 #[derive(Debug, Clone, PartialEq)]
@@ -32,11 +32,11 @@ pub enum RolloutOutcome {
 /// Change of a rollout that an operator requests.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum RolloutChange {
-    /// Start no further members. Contains the reason.
+    /// Starts no further members. Contains the reason.
     Halt(String),
-    /// Start members again. The failures so far are accepted.
+    /// Starts members again, and accepts all failures so far.
     Resume,
-    /// Start no further members, ever, and cancel the orders that have not passed their point of no return. Contains the
+    /// Starts no further members, and cancels the orders that have not passed their point of no return. Contains the
     /// reason.
     Cancel(String),
 }
@@ -47,7 +47,7 @@ pub enum MemberOrderOutcome {
     Ordered(Box<ReinstallOrder>),
     /// The member was skipped for this reason.
     Skipped(String),
-    /// It is not the member's turn: another server has ordered it, or the rollout was halted. Nothing was changed.
+    /// The member is not due: another server has ordered it, or the rollout was halted. Nothing was changed.
     NotDue,
 }
 
@@ -144,8 +144,7 @@ impl ServerState {
         .await
     }
 
-    /// Orders the reinstall of a member, if it is the member's turn. A member whose reinstall cannot be ordered is
-    /// skipped.
+    /// Orders the reinstall of a member, if the member is due. A member whose reinstall cannot be ordered is skipped.
     ///
     /// # Errors
     /// Returns an error if the database cannot be read or written.
@@ -161,26 +160,29 @@ impl ServerState {
             let member = &mut rollout.members[number];
             let machine = member.machine.clone();
             let open = read_install_state(transaction, &machine, &allocation)?.order;
+            let user = rollout.record.created_by.clone();
             let refused = match open.filter(|open| !open.given_up) {
                 Some(open) => {
                     format!("another reinstall of the machine is ordered, with image {image}", image = open.image)
                 }
-                None => match insert_order(transaction, &machine, &allocation, &member.record.image, overrides)? {
-                    OrderOutcome::Placed(order) => {
-                        member.state = MemberState::Ordered;
-                        member.record.allocation = allocation;
-                        member.record.order.clone_from(&order.id);
-                        member.record.ordered = now();
-                        store_member(transaction, id, number, member)?;
-                        store_rollout(transaction, &rollout)?;
-                        return Ok(MemberOrderOutcome::Ordered(Box::new(order)));
+                None => {
+                    match insert_order(transaction, (&machine, &allocation), (&member.record.image, overrides), user)? {
+                        OrderOutcome::Placed { order, .. } => {
+                            member.state = MemberState::Ordered;
+                            member.record.allocation = allocation;
+                            member.record.order.clone_from(&order.id);
+                            member.record.ordered = now();
+                            store_member(transaction, id, number, member)?;
+                            store_rollout(transaction, &rollout)?;
+                            return Ok(MemberOrderOutcome::Ordered(Box::new(order)));
+                        }
+                        OrderOutcome::NotInstalled => format!("allocation {allocation} is not installed"),
+                        OrderOutcome::Started(open) => {
+                            format!("the reinstall with image {image} has started", image = open.image)
+                        }
+                        OrderOutcome::Blocked(why) => why,
                     }
-                    OrderOutcome::NotInstalled => format!("allocation {allocation} is not installed"),
-                    OrderOutcome::Started(open) => {
-                        format!("the reinstall with image {image} has started", image = open.image)
-                    }
-                    OrderOutcome::Blocked(why) => why,
-                },
+                }
             };
             end_member(transaction, &mut rollout, number, MemberState::Skipped, refused.clone())?;
             Ok(MemberOrderOutcome::Skipped(refused))
@@ -188,7 +190,7 @@ impl ServerState {
         .await
     }
 
-    /// Skips a member whose reinstall cannot be ordered, if it is the member's turn. Returns whether it was skipped.
+    /// Skips a member whose reinstall cannot be ordered, if the member is due. Returns whether it was skipped.
     ///
     /// # Errors
     /// Returns an error if the database cannot be read or written.
@@ -238,7 +240,7 @@ fn find_open_membership(transaction: &Transaction, machine: &str) -> sql::Result
 }
 
 fn delete_oldest(transaction: &Transaction) -> sql::Result<()> {
-    for id in list_ids(transaction, false)?.into_iter().skip(ROLLOUTS_KEPT) {
+    for id in list_ids(transaction, false)?.into_iter().skip(MAXIMUM_STORED_ROLLOUTS) {
         let ended = read_rollout(transaction, id)?.is_some_and(|rollout| {
             matches!(rollout.state, RolloutState::Canceled | RolloutState::Finished) && !rollout.is_active()
         });
@@ -250,13 +252,13 @@ fn delete_oldest(transaction: &Transaction) -> sql::Result<()> {
     Ok(())
 }
 
-/// Returns the rollout if it is the member's turn.
+/// Returns the rollout if the member is the next one that may start.
 fn find_due(transaction: &Transaction, id: i64, number: usize) -> sql::Result<Option<Rollout>> {
     let rollout = read_rollout(transaction, id)?;
     Ok(rollout.filter(|rollout| next_members(rollout, OffsetDateTime::now_utc()).first() == Some(&number)))
 }
 
-/// Ends a member, and updates the state of the rollout.
+/// Stores the final state of a member, and updates the state of the rollout.
 pub(super) fn end_member(
     transaction: &Transaction,
     rollout: &mut Rollout,
@@ -271,7 +273,7 @@ pub(super) fn end_member(
     settle(transaction, rollout)
 }
 
-/// Updates the state of the rollout from the states of its members.
+/// Derives the state of the rollout from the states of its members, and stores it.
 pub(super) fn settle(transaction: &Transaction, rollout: &mut Rollout) -> sql::Result<()> {
     (rollout.state, rollout.record.reason) = resulting_state(rollout);
     store_rollout(transaction, rollout)
@@ -281,7 +283,7 @@ pub(super) fn settle(transaction: &Transaction, rollout: &mut Rollout) -> sql::R
 fn withdraw_order(transaction: &Transaction, member: &RolloutMember) -> sql::Result<bool> {
     let RolloutMember { machine, record: MemberRecord { allocation, order, .. }, .. } = member;
     let open = read_install_state(transaction, machine, allocation)?.order;
-    let Some(open) = open.filter(|open| open.id == *order && !open.begun) else { return Ok(false) };
+    let Some(open) = open.filter(|open| open.id == *order && !open.started) else { return Ok(false) };
     delete_order(transaction, machine, allocation)?;
     insert_entry(transaction, machine, &HistoryEntry::from_order(HistoryKind::Cancelled, &open))?;
     Ok(true)

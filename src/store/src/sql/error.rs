@@ -13,15 +13,17 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 #[derive(Debug)]
 pub enum Error {
     Sqlite(rusqlite::Error),
-    /// Statement that PostgreSQL has refused.
+    /// PostgreSQL has refused a statement.
     Postgres(tokio_postgres::Error),
-    /// Reason why PostgreSQL cannot be used now. Nothing was changed.
+    /// PostgreSQL cannot be used now. Nothing was changed. Contains the reason.
     Unavailable(String),
-    /// Reason why the result of a commit did not arrive. The transaction may or may not be committed.
+    /// PostgreSQL cannot store more data. Nothing was changed. Contains the reason.
+    OutOfSpace(String),
+    /// The result of a commit did not arrive, so the transaction may or may not be committed. Contains the reason.
     UnknownOutcome(String),
-    /// Reason why the database is not the one that was used before. The server must stop.
+    /// The database is no longer the one that was used before, so the server must stop. Contains the reason.
     Replaced(String),
-    /// Reason why the database or its address can never be used.
+    /// The database or its address can never be used. Contains the reason.
     Unsuitable(String),
     /// The query returned no row.
     NoRows,
@@ -42,11 +44,11 @@ impl Error {
         Error::conversion(column, format!("the value is not of type {expected:?}"))
     }
 
-    /// Returns whether the database cannot be used now, so that the caller should try again later: PostgreSQL is
+    /// Returns whether the database cannot be used now, and the caller should try again later: PostgreSQL is
     /// unreachable, or the disk of either engine is full.
     pub fn is_unavailable(&self) -> bool {
         match self {
-            Error::Unavailable(_) | Error::UnknownOutcome(_) => true,
+            Error::Unavailable(_) | Error::OutOfSpace(_) | Error::UnknownOutcome(_) => true,
             Error::Sqlite(error) => {
                 use rusqlite::ErrorCode::{DatabaseBusy, DiskFull, SystemIoFailure};
                 matches!(error.sqlite_error_code(), Some(DatabaseBusy | DiskFull | SystemIoFailure))
@@ -59,12 +61,19 @@ impl Error {
 impl fmt::Display for Error {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Error::Sqlite(error) => error.fmt(formatter),
+            Error::Sqlite(error) => write!(formatter, "{error}{}", sqlite_remedy(error)),
             Error::Postgres(error) => match error.as_db_error() {
                 Some(refused) => write!(formatter, "{} ({})", refused.message(), refused.code().code()),
                 None => error.fmt(formatter),
             },
-            Error::Unavailable(why) => write!(formatter, "PostgreSQL is unavailable: {why}"),
+            Error::Unavailable(why) => write!(
+                formatter,
+                "PostgreSQL is unavailable: {why}; check that PostgreSQL runs, and accepts connections from this host"
+            ),
+            Error::OutOfSpace(why) => write!(
+                formatter,
+                "PostgreSQL lacks free space: {why}; free space on the filesystem of its data, or of the tablespace"
+            ),
             Error::UnknownOutcome(why) => write!(
                 formatter,
                 "the connection to PostgreSQL was lost during a commit, so the change may or may not be stored: {why}; \
@@ -77,6 +86,18 @@ impl fmt::Display for Error {
     }
 }
 
+/// Returns the remedy for a database file that cannot be used now, as an appendix to the error message; empty for other
+/// errors.
+fn sqlite_remedy(error: &rusqlite::Error) -> &'static str {
+    use rusqlite::ErrorCode::{DatabaseBusy, DiskFull, SystemIoFailure};
+    match error.sqlite_error_code() {
+        Some(DiskFull) => "; free space on the filesystem of the server's directory",
+        Some(SystemIoFailure) => "; check the disk of the server's directory (`dmesg`)",
+        Some(DatabaseBusy) => "; stop the other program that uses the database file",
+        _ => "",
+    }
+}
+
 impl StdError for Error {}
 
 impl From<rusqlite::Error> for Error {
@@ -85,7 +106,7 @@ impl From<rusqlite::Error> for Error {
     }
 }
 
-/// Converts an error of the database to the error of the request. A database that cannot be used now has its own code.
+/// Converts a database error to the error of the request. A database that is temporarily unavailable has its own code.
 pub(crate) fn convert_error(error: Error, what: &str) -> common::error::Error {
     let code = match &error {
         Error::Unsuitable(_) | Error::Replaced(_) => Some(ErrorCode::DatabaseAddress),
@@ -113,6 +134,26 @@ impl<T> OptionalExtension<T> for Result<T> {
             Ok(value) => Ok(Some(value)),
             Err(Error::NoRows) => Ok(None),
             Err(error) => Err(error),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_message_about_an_unavailable_database_contains_a_remedy() {
+        let full = rusqlite::ffi::Error::new(rusqlite::ffi::SQLITE_FULL);
+        let full = Error::Sqlite(rusqlite::Error::SqliteFailure(full, None));
+        for (error, remedy) in [
+            (Error::Unavailable("no route to host".to_owned()), "check that PostgreSQL runs"),
+            (Error::OutOfSpace("disk full".to_owned()), "free space"),
+            (Error::UnknownOutcome("closed".to_owned()), "read the current state"),
+            (full, "free space on the filesystem of the server's directory"),
+        ] {
+            let text = convert_error(error, "read the orders").to_coded_text();
+            assert!(text.contains(remedy) && text.ends_with(" (DH-720)"), "{text}");
         }
     }
 }

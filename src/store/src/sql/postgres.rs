@@ -5,10 +5,11 @@
 //! * If the session is lost before a commit, PostgreSQL rolls the transaction back, and nothing was changed. If it is
 //!   lost during a commit, the outcome is unknown. The caller gets an error in both cases, and nothing is repeated.
 //! * After a failed connection, calls fail immediately until the next attempt is due.
-//! * Transactions that wait together can share one commit (`transaction_group`).
+//! * Transactions that wait at the same time can share one commit (`transaction_group`).
 
 mod retry_delay;
 pub(crate) mod session;
+mod space_check;
 mod transaction_group;
 mod values;
 
@@ -23,18 +24,20 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 use tokio::runtime::{Builder, Runtime};
 use tokio_postgres::error::SqlState;
-use transaction_group::{HOLDS_GROUP, TransactionGroup};
+use transaction_group::{MAXIMUM_GROUP_DURATION, TransactionGroup};
 
 /// Duration after which a call is abandoned. Longer than the timeouts of the session, whose errors are more precise.
 const CALL_DEADLINE: Duration = Duration::from_secs(20);
 
-/// Time for which a transaction may hold the advisory lock without a statement. PostgreSQL then ends the session, so that a
-/// server that was paused or cut off within a transaction does not stop the other servers for longer.
+/// Time for which a transaction may hold the advisory lock without executing a statement. PostgreSQL then ends the
+/// session, so a server that was paused or cut off within a transaction blocks the other servers only for this time.
 const HOLDS_LOCK: Duration = Duration::from_secs(2);
-/// As [`HOLDS_LOCK`], for the copy of a database, which reads its source in between. No server uses the database yet.
+/// Limit that replaces [`HOLDS_LOCK`] while a database is copied, because the copy reads its source between two
+/// statements. The longer lock blocks no server, because no server uses the new database yet.
 const COPIES: Duration = Duration::from_secs(60);
 
-/// Key of the advisory lock that transactions hold while they write. Advisory locks belong to one database.
+/// Key of the advisory lock that transactions hold while they write. PostgreSQL keeps the advisory locks of different
+/// databases apart.
 const WRITE_LOCK: i64 = 0x6472_6f70_6861_6d6d;
 
 pub(crate) struct PostgresConnection {
@@ -44,13 +47,15 @@ pub(crate) struct PostgresConnection {
     /// Reason why the latest session has ended.
     end_reason: RefCell<String>,
     delay: RefCell<RetryDelay>,
-    /// Identity that the database must have after the session was opened again.
+    /// Identity that the database must have when a session is opened again.
     expected: Arc<Mutex<Option<DatabaseIdentity>>>,
-    /// True if transactions that write are committed in groups.
+    /// True if transactions that write are committed in transaction groups.
     is_grouping: Cell<bool>,
-    /// Time after which a group accepts no further transaction.
+    /// Time after which a transaction group accepts no further transaction.
     group_limit: Cell<Duration>,
     group: RefCell<Option<TransactionGroup>>,
+    /// True if a statement has failed for lack of space, and no later check has found space.
+    lacks_space: Cell<bool>,
 }
 
 impl PostgresConnection {
@@ -78,8 +83,9 @@ impl PostgresConnection {
             delay: RefCell::default(),
             expected,
             is_grouping: Cell::default(),
-            group_limit: Cell::new(HOLDS_GROUP),
+            group_limit: Cell::new(MAXIMUM_GROUP_DURATION),
             group: RefCell::default(),
+            lacks_space: Cell::default(),
         };
         connection.open_session()?;
         Ok(connection)
@@ -100,7 +106,8 @@ impl PostgresConnection {
     fn begin_transaction(&self, kind: TransactionKind) -> Result<()> {
         let begin = match kind {
             TransactionKind::Read => "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY".to_owned(),
-            // After the lock, each statement sees everything that other processes have committed.
+            // A statement sees everything that was committed before it began, so it sees everything that other
+            // processes have committed before the lock was acquired.
             TransactionKind::Write => format!(
                 "BEGIN ISOLATION LEVEL READ COMMITTED; {} SELECT pg_advisory_xact_lock({WRITE_LOCK})",
                 limit_idle_time(HOLDS_LOCK)
@@ -112,20 +119,20 @@ impl PostgresConnection {
         }
         let began = Instant::now();
         match self.execute_batch(&begin) {
-            // The session was lost while it was idle: nothing has been sent in this transaction. If PostgreSQL hangs, a
-            // second attempt would hang too.
+            // The session was lost while it was idle, so nothing was executed in this transaction, and a new session is
+            // opened. After a timeout, no second attempt is made: if PostgreSQL hangs, it would also hang.
             Err(Error::Unavailable(_))
                 if was_open && self.session.borrow().is_none() && began.elapsed() < CALL_DEADLINE =>
             {
                 self.open_session()?;
                 self.execute_batch(&begin)
             }
-            begun => begun,
+            started => started,
         }
         .inspect_err(|_| self.roll_back_transaction())
     }
 
-    /// Permits that the current transaction pauses while it copies another database.
+    /// Raises the limit on pauses between statements ([`HOLDS_LOCK`]) for a transaction that copies a database.
     pub(crate) fn permit_pauses(&self) -> Result<()> {
         self.execute_batch(&limit_idle_time(COPIES))
     }
@@ -146,7 +153,8 @@ impl PostgresConnection {
 
     pub(super) fn commit(&self, is_synced: bool) -> Result<()> {
         if self.session.borrow().as_ref().is_some_and(|session| session.has_failed) {
-            // PostgreSQL would acknowledge the commit of a failed transaction, although it rolls it back.
+            // A failed transaction is rolled back explicitly. PostgreSQL would report its commit as successful,
+            // although it rolls the transaction back.
             self.roll_back();
             return Err(Error::Unavailable("a statement of the transaction has failed".to_owned()));
         }
@@ -178,7 +186,7 @@ impl PostgresConnection {
 
     fn roll_back_with(&self, roll_back: &str) {
         if self.session.borrow().is_some() && self.execute_batch(roll_back).is_err() {
-            // PostgreSQL rolls the transaction back at the end of the session.
+            // The session is closed, because PostgreSQL rolls the transaction back at the end of the session.
             self.session.replace(None);
         }
     }
@@ -194,6 +202,7 @@ impl PostgresConnection {
             Ok(Ok(value)) => Ok(value),
             Ok(Err(error)) => {
                 let (error, is_lost) = classify_error(error);
+                self.lacks_space.set(self.lacks_space.get() || matches!(error, Error::OutOfSpace(_)));
                 session.has_failed = true;
                 if is_lost || session.is_broken {
                     self.end_reason.replace(error.to_string());
@@ -247,7 +256,7 @@ fn limit_idle_time(limit: Duration) -> String {
     format!("SET LOCAL idle_in_transaction_session_timeout TO '{}ms';", limit.as_millis())
 }
 
-/// Converts an error. Also returns whether the session is lost.
+/// Converts an error. Also returns whether the session was lost.
 fn classify_error(error: tokio_postgres::Error) -> (Error, bool) {
     let Some(refused) = error.as_db_error() else {
         let is_lost =
@@ -255,13 +264,16 @@ fn classify_error(error: tokio_postgres::Error) -> (Error, bool) {
         return (if is_lost { Error::Unavailable(describe_error(&error)) } else { Error::Postgres(error) }, is_lost);
     };
     let code = refused.code();
-    // Class 08: connection exception. 57P01 to 57P05, 25P03: PostgreSQL ends the session.
+    // SQLSTATE class 08: connection exception. 57P01 to 57P05 and 25P03: PostgreSQL ends the session.
     let is_lost = code.code().starts_with("08") || code.code().starts_with("57P") || code.code() == "25P03";
-    // Class 53: insufficient resources, such as a full disk or too many connections. Class 58: I/O error.
+    // SQLSTATE class 53: insufficient resources, such as too many connections. Class 58: I/O error.
     let is_passing = code.code().starts_with("53")
         || code.code().starts_with("58")
         || [SqlState::QUERY_CANCELED, SqlState::LOCK_NOT_AVAILABLE].contains(code);
     let message = format!("{} ({})", refused.message(), code.code());
+    if *code == SqlState::DISK_FULL {
+        return (Error::OutOfSpace(message), false);
+    }
     (if is_lost || is_passing { Error::Unavailable(message) } else { Error::Postgres(error) }, is_lost)
 }
 

@@ -3,7 +3,7 @@
 use super::value::{ColumnIndex, FromValue, Params, Value};
 use super::{Connection, Error, Result};
 
-/// Row of a query. Contains copies of the values, so that another statement can run while rows are read.
+/// Row of a query. Contains copies of the values, so that other statements can run while the rows are read.
 #[derive(Debug, Clone)]
 pub struct Row(pub(crate) Vec<Value>);
 
@@ -35,8 +35,8 @@ impl<'c> Statement<'c> {
 
     /// Returns all rows of the query, mapped by `map`.
     ///
-    /// # Errors
-    /// Returns an error if the query fails. The error of `map` is an item of the result.
+    /// # Errors Returns an error if the query fails. An error that `map` returns for a row is the item of this row in
+    /// the result.
     pub fn query_map<T>(
         &self,
         params: impl Params,

@@ -12,7 +12,7 @@ pub enum ValueKind {
 /// Value of a column or a parameter.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Value {
-    /// Missing value of a type. PostgreSQL needs the type to prepare a statement.
+    /// NULL, with the type that the value would have: PostgreSQL needs the type to prepare a statement.
     Null(ValueKind),
     Integer(i64),
     Real(f64),
@@ -67,7 +67,7 @@ impl Params for Vec<Value> {
 }
 
 macro_rules! arrays {
-    // An implementation for all lengths would leave the type of `[]` undetermined.
+    // If one generic implementation covered arrays of all lengths, the element type of `[]` would be undetermined.
     ($($length:literal),*) => {$(
         impl<T: ToValue> Params for [T; $length] {
             fn to_values(&self) -> Vec<Value> {
@@ -79,7 +79,7 @@ macro_rules! arrays {
 
 arrays!(1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16);
 
-/// Number of a column. The trait only makes the type parameters of [`super::Row::get`] those of rusqlite.
+/// Number of a column. Because of this trait, [`super::Row::get`] has the same type parameters as in rusqlite.
 pub trait ColumnIndex {
     /// Returns the number of the column, counted from 0.
     fn to_index(self) -> usize;
@@ -231,7 +231,7 @@ impl<T: ToValue + ?Sized> ToValue for &T {
 }
 
 impl ToValue for Value {
-    /// Kind of an empty list of parameters, which contains no value.
+    /// Type of an empty list of parameters; no value has it.
     const KIND: ValueKind = ValueKind::Text;
     fn to_value(&self) -> Value {
         self.clone()

@@ -40,7 +40,7 @@ fn no_address_is_assigned_by_two_servers() {
 }
 
 #[test]
-fn a_registration_of_two_servers_at_the_same_time_succeeds_once() {
+fn concurrent_range_registrations_succeed_once() {
     let Some(address) = new_database() else { return };
     let dirs = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
     let states = dirs.each_ref().map(|dir| open_at(&address, dir));

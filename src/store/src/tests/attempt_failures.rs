@@ -1,4 +1,4 @@
-//! Tests when the failure of an attempt is removed from the record of the machine.
+//! Tests when the stored failure of an attempt is removed.
 
 use super::*;
 
@@ -24,15 +24,15 @@ fn a_reinstall_order_clears_the_failure() {
     let state = open(&dir);
     install(&state, "m");
     let place = || wait(state.place_order("m", "a", "i1", ReinstallOverrides::default()));
-    let OrderOutcome::Placed(order) = place() else { panic!() };
+    let OrderOutcome::Placed { order, .. } = place() else { panic!() };
     report_failure(&state, &order.id);
-    assert!(matches!(place(), OrderOutcome::Placed(_)));
+    assert!(matches!(place(), OrderOutcome::Placed { .. }));
     assert_eq!(standing(&state, "m").failure, None);
 }
 
 /// The agent repeats its report if the response was lost.
 #[test]
-fn a_boot_that_has_ended_does_not_set_a_cleared_failure_again() {
+fn repeated_report_does_not_restore_a_cleared_failure() {
     let dir = tempfile::tempdir().unwrap();
     let state = open(&dir);
     install(&state, "m");
@@ -44,7 +44,7 @@ fn a_boot_that_has_ended_does_not_set_a_cleared_failure_again() {
         standing(&state, "m").failure.map(|failure| failure.message)
     };
     let place = || match wait(state.place_order("m", "a", "i1", ReinstallOverrides::default())) {
-        OrderOutcome::Placed(order) => order.id,
+        OrderOutcome::Placed { order, .. } => order.id,
         _ => panic!(),
     };
     let first = place();

@@ -3,7 +3,7 @@
 use super::*;
 
 #[test]
-fn a_database_of_before_is_opened_and_keeps_what_it_knows() {
+fn database_of_earlier_schema_is_upgraded_with_its_records() {
     let dir = tempfile::tempdir().unwrap();
     let old = rusqlite::Connection::open(dir.path().join("state.sqlite")).unwrap();
     old.execute_batch(
@@ -35,7 +35,8 @@ fn a_database_of_before_is_opened_and_keeps_what_it_knows() {
     }
     // The first reinstall in the upgraded database works like any other.
     let state = open(&dir);
-    let OrderOutcome::Placed(order) = wait(state.place_order("m", "a", "i1", ReinstallOverrides::default())) else {
+    let OrderOutcome::Placed { order, .. } = wait(state.place_order("m", "a", "i1", ReinstallOverrides::default()))
+    else {
         panic!()
     };
     assert!(matches!(
@@ -66,7 +67,7 @@ fn a_database_of_before_is_opened_and_keeps_what_it_knows() {
 }
 
 #[test]
-fn a_file_that_is_no_database_is_refused() {
+fn file_that_is_not_a_database_is_refused() {
     if engine::is_postgres("PostgreSQL has no database file in the directory") {
         return;
     }
@@ -77,10 +78,10 @@ fn a_file_that_is_no_database_is_refused() {
     assert!(error.contains("open the database") && error.contains("not a database"), "{error}");
 }
 
-/// Tests databases with zeroed or altered sectors, and truncated ones: the database is refused, or still contains the
-/// installation.
+/// Tests databases with zeroed or altered sectors, and truncated databases. Each one is either refused, or still
+/// contains the installation.
 #[test]
-fn a_damaged_database_never_makes_an_installation_of_what_is_installed() {
+fn damaged_database_never_reinstalls_installed_machines() {
     if engine::is_postgres("PostgreSQL has no database file in the directory") {
         return;
     }

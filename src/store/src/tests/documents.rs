@@ -22,7 +22,7 @@ fn change(state: &ServerState, path: &str, expected: Option<&str>, new: Option<&
     wait(state.change_document(change, "bob".to_owned()))
 }
 
-/// Returns all documents with their texts.
+/// Returns all documents with their contents.
 fn all(state: &ServerState) -> Vec<(String, String)> {
     let update = state.read_documents_blocking(None).unwrap().unwrap();
     let all: Vec<_> = update.changed.into_iter().map(|one| (one.path, one.content.text)).collect();
@@ -31,7 +31,7 @@ fn all(state: &ServerState) -> Vec<(String, String)> {
 }
 
 #[test]
-fn a_batch_is_stored_completely_and_only_on_its_base() {
+fn batch_is_stored_atomically_on_its_base_revision() {
     let dir = tempfile::tempdir().unwrap();
     let state = open(&dir);
     assert_eq!(state.read_documents_blocking(None).unwrap(), None);
@@ -41,7 +41,8 @@ fn a_batch_is_stored_completely_and_only_on_its_base() {
     let expected = [("layouts/b.yaml".to_owned(), "b".to_owned()), ("machines/a.yaml".to_owned(), text.to_owned())];
     assert_eq!(all(&state), expected);
 
-    // A second first batch, and a batch on an outdated revision, change nothing and name the author of the last change.
+    // A second initial batch, and a batch based on an outdated revision, change nothing. The response names the
+    // author of the last change.
     let BatchOutcome::Conflict(Some(author)) = wait(state.store_documents(first, "bob".to_owned())) else {
         panic!("stored twice")
     };
@@ -56,12 +57,12 @@ fn a_batch_is_stored_completely_and_only_on_its_base() {
     assert_eq!((update.revision, update.changed.len()), (2, 1));
     assert_eq!(update.paths.into_iter().collect::<Vec<_>>(), ["machines/a.yaml", "sizes/c.yaml"]);
     assert_eq!(state.read_documents_blocking(Some(2)).unwrap(), None);
-    // A revision above that of the database belongs to a database before a restore.
+    // A known revision above that of the database was read before a restore.
     assert_eq!(state.read_documents_blocking(Some(9)).unwrap().unwrap().changed.len(), 2);
 }
 
 #[test]
-fn of_two_changes_of_one_text_the_first_one_counts() {
+fn second_of_two_conflicting_changes_is_refused() {
     let dir = tempfile::tempdir().unwrap();
     let state = open(&dir);
     assert!(matches!(change(&state, "machines/a.yaml", None, Some("one")), DocumentOutcome::Stored(1)));
@@ -82,9 +83,9 @@ fn of_two_changes_of_one_text_the_first_one_counts() {
     assert!(all(&state).is_empty());
 }
 
-/// Two requests at the same time: one removes a machine, the other one orders its reinstall.
+/// Two requests arrive at the same time: one removes a machine, the other one orders its reinstall.
 #[test]
-fn a_machine_that_is_ordered_after_the_check_of_a_batch_is_not_removed() {
+fn machine_with_new_order_is_not_removed_by_batch() {
     let dir = tempfile::tempdir().unwrap();
     let state = open(&dir);
     wait(state.store_documents(batch(None, &[("machines/m.yaml", "id: m")], &[]), "ann".to_owned()));
@@ -96,20 +97,20 @@ fn a_machine_that_is_ordered_after_the_check_of_a_batch_is_not_removed() {
     assert_eq!(wait(state.list_protected_machines(pruning.removed_machines.clone())), []);
     install(&state, "m");
     let placed = wait(state.place_order("m", "a", "i1", ReinstallOverrides::default()));
-    assert!(matches!(placed, OrderOutcome::Placed(_)));
+    assert!(matches!(placed, OrderOutcome::Placed { .. }));
     let BatchOutcome::Protected(protected) = wait(state.store_documents(pruning.clone(), "bob".to_owned())) else {
         panic!("the machine was removed")
     };
     assert_eq!((protected.len(), protected[0].id.as_str()), (1, "m"));
     assert_eq!(protected[0].reason, "has an order for a reinstall");
     assert_eq!(all(&state), [("machines/m.yaml".to_owned(), "id: m".to_owned())]);
-    // Nothing was stored, so that the revision is the same.
+    // Nothing was stored, so the revision is unchanged.
     let other = DocumentBatch { removed_machines: Vec::new(), ..pruning };
     assert_eq!(wait(state.store_documents(other, "bob".to_owned())), BatchOutcome::Stored(2));
 }
 
 #[test]
-fn a_change_of_a_program_keeps_it_executable() {
+fn changed_program_remains_executable() {
     let dir = tempfile::tempdir().unwrap();
     let state = open(&dir);
     let program = DocumentContent { text: "#!/bin/sh\n".to_owned(), executable: true };

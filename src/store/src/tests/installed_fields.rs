@@ -1,4 +1,4 @@
-//! Tests which record of an allocation's fields becomes the record of the installation.
+//! Tests which record of an allocation's fields becomes that of the installation.
 
 use super::*;
 use crate::{AllocationFields, InstalledAllocation};
@@ -22,7 +22,7 @@ fn installed_hostname(state: &ServerState) -> Option<String> {
 
 fn order(state: &ServerState, apply_allocation: bool) -> String {
     let words = ReinstallOverrides { apply_allocation, ..ReinstallOverrides::default() };
-    let OrderOutcome::Placed(order) = wait(state.place_order("m", "a", "i1", words)) else { panic!() };
+    let OrderOutcome::Placed { order, .. } = wait(state.place_order("m", "a", "i1", words)) else { panic!() };
     assert_eq!(standing(state, "m").order.unwrap().apply_allocation, apply_allocation);
     order.id
 }
@@ -37,14 +37,14 @@ fn install_with(state: &ServerState, fields: &InstalledAllocation) {
 }
 
 #[test]
-fn the_fields_that_were_served_at_the_point_of_no_return_are_those_of_the_installation() {
+fn fields_served_at_the_start_are_recorded_as_installed() {
     let dir = tempfile::tempdir().unwrap();
     let state = open(&dir);
     serve(&state, "", &fields("h0", "u"));
     register(&state, "m", true);
     serve(&state, "", &fields("h1", "u"));
     wait(state.start_first_install("m", "a", AttemptStart { by: [7; 32], ..start() }));
-    // The file was edited, and the next boot was served before the success of the attempt was reported.
+    // The file was edited, and the next boot was served, before the success of the attempt was reported.
     serve(&state, "", &fields("h2", "u"));
     assert_eq!(installed_hostname(&state), None, "nothing is installed yet");
     wait(state.handle_report("m", "a", [7; 32], &report(true, "")));
@@ -58,7 +58,7 @@ fn only_a_completed_order_changes_the_installed_fields() {
     let dir = tempfile::tempdir().unwrap();
     let state = open(&dir);
     install_with(&state, &fields("h1", "u"));
-    let is_kept = || standing(&state, "m").kept_allocation().is_some();
+    let is_kept = || standing(&state, "m").preserved_allocation().is_some();
     assert!(is_kept());
     let cancelled = order(&state, true);
     assert!(!is_kept());
@@ -82,7 +82,7 @@ fn only_a_completed_order_changes_the_installed_fields() {
 }
 
 #[test]
-fn secrets_are_recorded_as_they_were_sent() {
+fn secrets_sent_to_the_installing_boot_are_recorded() {
     let dir = tempfile::tempdir().unwrap();
     let state = open(&dir);
     let send = |has_begun: bool, value: &str| {
@@ -118,7 +118,7 @@ fn an_adopted_installation_has_no_record() {
 }
 
 #[test]
-fn the_record_moves_with_the_machine() {
+fn rename_preserves_the_installed_fields() {
     let dir = tempfile::tempdir().unwrap();
     let state = open(&dir);
     install_with(&state, &fields("h1", "u"));

@@ -14,7 +14,8 @@ use testing::postgres::PrivatePostgres;
 pub(super) enum Loss {
     /// The commit itself.
     Request,
-    /// The response to the commit, which PostgreSQL has stored.
+    /// The response to the commit, and the responses to the statements that were sent together with it. PostgreSQL has
+    /// stored the transaction when the connection is closed.
     Response,
 }
 
@@ -39,12 +40,18 @@ impl LossyProxy {
             for client in listener.incoming() {
                 let (client, server) = (client.unwrap(), UnixStream::connect(&upstream).unwrap());
                 let state = shared.clone();
-                // True once the commit of this connection was forwarded, so that its response is lost.
+                // True once the commit of this connection was forwarded. Its response is then lost.
                 let is_committed = Arc::new(AtomicBool::new(false));
                 let commits = is_committed.clone();
                 let ends = (client.try_clone().unwrap(), server.try_clone().unwrap());
                 thread::spawn(move || copy(ends.0, ends.1, |bytes| is_request_lost(&state, &commits, bytes)));
-                thread::spawn(move || copy(server, client, |_| is_committed.load(Ordering::SeqCst)));
+                let mut lost = Vec::new();
+                thread::spawn(move || {
+                    copy(server, client, |bytes| match is_committed.load(Ordering::SeqCst) {
+                        true => lose_response(&mut lost, bytes),
+                        false => Fate::Forwarded,
+                    });
+                });
             }
         });
         LossyProxy { dir, state }
@@ -60,23 +67,44 @@ impl LossyProxy {
     }
 }
 
-fn is_request_lost(state: &Mutex<ProxyState>, commits: &AtomicBool, bytes: &[u8]) -> bool {
+/// Treatment of bytes that the proxy has read.
+enum Fate {
+    Forwarded,
+    /// The bytes are lost.
+    Lost,
+    /// The bytes are lost, and the connection is closed.
+    Cut,
+}
+
+fn contains_commit(bytes: &[u8]) -> bool {
+    bytes.windows(7).any(|window| window == b"COMMIT\0")
+}
+
+fn is_request_lost(state: &Mutex<ProxyState>, commits: &AtomicBool, bytes: &[u8]) -> Fate {
     let mut state = state.lock().unwrap();
-    let ProxyState::Armed(loss) = *state else { return false };
-    if !bytes.windows(7).any(|window| window == b"COMMIT\0") {
-        return false;
+    let ProxyState::Armed(loss) = *state else { return Fate::Forwarded };
+    if !contains_commit(bytes) {
+        return Fate::Forwarded;
     }
     *state = ProxyState::Forward;
     commits.store(loss == Loss::Response, Ordering::SeqCst);
-    loss == Loss::Request
+    if loss == Loss::Request { Fate::Cut } else { Fate::Forwarded }
 }
 
-/// Copies until an end is closed, or `is_lost` returns true for the bytes that were read. Closes both ends then.
-fn copy(mut from: UnixStream, mut to: UnixStream, is_lost: impl Fn(&[u8]) -> bool) {
+/// Loses responses until PostgreSQL has confirmed the commit.
+fn lose_response(lost: &mut Vec<u8>, bytes: &[u8]) -> Fate {
+    lost.extend_from_slice(bytes);
+    if contains_commit(lost) { Fate::Cut } else { Fate::Lost }
+}
+
+/// Copies until one of the streams is closed, or `decide` cuts the connection. Then closes both streams.
+fn copy(mut from: UnixStream, mut to: UnixStream, mut decide: impl FnMut(&[u8]) -> Fate) {
     let mut buffer = [0; 1 << 16];
     while let Ok(length @ 1..) = from.read(&mut buffer) {
-        if is_lost(&buffer[..length]) || to.write_all(&buffer[..length]).is_err() {
-            break;
+        match decide(&buffer[..length]) {
+            Fate::Lost => {}
+            Fate::Forwarded if to.write_all(&buffer[..length]).is_ok() => {}
+            Fate::Forwarded | Fate::Cut => break,
         }
     }
     let _ = from.shutdown(Shutdown::Both);

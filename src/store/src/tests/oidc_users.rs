@@ -78,7 +78,7 @@ fn an_id_token_is_accepted_once() {
 }
 
 #[test]
-fn local_users_and_other_identities_are_never_taken_over() {
+fn login_cannot_take_over_existing_users() {
     let dir = tempfile::tempdir().unwrap();
     let state = open(&dir);
     assert!(matches!(wait(state.add_user("ann", UserRole::Viewer, Vec::new())), UserOutcome::Done(_)));
@@ -112,13 +112,13 @@ fn disabled_users_and_users_without_a_role_are_refused() {
     assert!(matches!(verify(&state, &token.secret), TokenVerdict::Valid(_)));
     let without = |mark| ProviderLogin { access: None, ..login("s1", "ann", mark) };
     assert!(refuse(&state, without("3")).contains("no group of the user has a role"));
-    assert_eq!(verify(&state, &token.secret), TokenVerdict::Unknown, "former logins end as well");
+    assert_eq!(verify(&state, &token.secret), TokenVerdict::Unknown, "earlier logins also end");
     let unknown = ProviderLogin { access: None, ..login("s5", "eve", "4") };
     assert!(refuse(&state, unknown).contains("no group") && wait(state.find_user("eve")).is_none());
 }
 
 #[test]
-fn an_administrator_cannot_change_what_the_provider_decides() {
+fn administrator_cannot_change_role_of_oidc_user() {
     let dir = tempfile::tempdir().unwrap();
     let state = open(&dir);
     accept(&state, login("s1", "ann", "1"));

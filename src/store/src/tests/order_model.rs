@@ -13,10 +13,10 @@ pub(super) enum Step {
     Failed,
     /// A failure in the verification of the preserved disks.
     Changed,
-    /// A success of the order before the open one, or of an order that never existed.
+    /// A report of success for the previous order, or for an order that never existed.
     Stale,
     StaleFailure,
-    /// A success without the id of an order.
+    /// A report of success without the id of an order.
     Nameless,
     Cancel,
 }
@@ -48,7 +48,7 @@ pub(super) struct Expected {
 pub(super) struct OpenOrder {
     pub(super) image: String,
     pub(super) attempts: u32,
-    pub(super) begun: bool,
+    pub(super) started: bool,
     pub(super) given_up: bool,
     /// True if an attempt at this order has started.
     pub(super) seen: bool,
@@ -64,29 +64,30 @@ impl Expected {
             }
             return next;
         };
-        let OpenOrder { attempts, begun, given_up, seen, .. } = open;
+        let OpenOrder { attempts, started, given_up, seen, .. } = open;
         next.open = match step {
-            Step::Order if begun && !given_up => self.open.clone(),
+            Step::Order if started && !given_up => self.open.clone(),
             Step::Order => {
                 next.orders += 1;
-                Some(OpenOrder::new(next.orders, begun))
+                Some(OpenOrder::new(next.orders, started))
             }
             Step::Boot if attempts < 3 && !given_up => Some(OpenOrder { attempts: attempts + 1, ..open }),
-            Step::Boot if begun => Some(OpenOrder { given_up: true, ..open }),
-            Step::Boot => None,
-            Step::Begin => Some(OpenOrder { begun: true, seen: true, ..open }),
+            // An order that has not started is suspended, and remains.
+            Step::Boot => Some(OpenOrder { given_up: true, ..open }),
+            Step::Begin if given_up && !started => self.open.clone(),
+            Step::Begin => Some(OpenOrder { started: true, seen: true, ..open }),
             Step::Success if seen => {
                 next.image = open.image;
                 None
             }
-            // No attempt at this order has started.
+            // No attempt at this order has started, so the report is refused.
             Step::Success => self.open.clone(),
             // The attempt has written nothing, even if it had started.
             Step::Untouched => None,
-            Step::Failed => Some(OpenOrder { begun: true, given_up: given_up || attempts >= 3, ..open }),
+            Step::Failed => Some(OpenOrder { started: true, given_up: given_up || attempts >= 3, ..open }),
             // The order is abandoned, however many attempts remain.
-            Step::Changed => Some(OpenOrder { begun: true, given_up: true, ..open }),
-            Step::Cancel if !begun => None,
+            Step::Changed => Some(OpenOrder { started: true, given_up: true, ..open }),
+            Step::Cancel if !started => None,
             Step::Cancel | Step::Stale | Step::StaleFailure | Step::Nameless => self.open.clone(),
         };
         next
@@ -96,7 +97,7 @@ impl Expected {
         let open = standing.order.clone().map(|order| OpenOrder {
             image: order.image,
             attempts: order.attempts,
-            begun: order.begun,
+            started: order.started,
             given_up: order.given_up,
             seen: order.attempt.is_some(),
         });
@@ -105,8 +106,8 @@ impl Expected {
 }
 
 impl OpenOrder {
-    fn new(number: u32, begun: bool) -> OpenOrder {
-        OpenOrder { image: format!("i{number}"), attempts: 0, begun, given_up: false, seen: false }
+    fn new(number: u32, started: bool) -> OpenOrder {
+        OpenOrder { image: format!("i{number}"), attempts: 0, started, given_up: false, seen: false }
     }
 }
 
@@ -114,7 +115,7 @@ impl OpenOrder {
 #[derive(Debug, Clone, Default)]
 pub(super) struct Actor {
     pub(super) machine: String,
-    /// Id of the last order that the agent received, even if the order is closed.
+    /// Id of the last order that the agent received, even if the order is no longer open.
     pub(super) seen: String,
     pub(super) stale: String,
     pub(super) orders: u32,
@@ -128,16 +129,14 @@ impl Actor {
         match step {
             Step::Order => {
                 let image = format!("i{}", self.orders + 1);
-                if let OrderOutcome::Placed(order) =
+                if let OrderOutcome::Placed { order, .. } =
                     wait(state.place_order(machine, allocation(machine), &image, ReinstallOverrides::default()))
                 {
                     self.orders += 1;
                     self.stale = std::mem::replace(&mut self.seen, order.id);
                 }
             }
-            Step::Boot => drop(
-                wait(state.decide_next_boot(machine, FileAllocation::Allocated(allocation(machine).to_owned()))).next,
-            ),
+            Step::Boot => drop(boot_and_register(state, machine)),
             Step::Begin => drop(wait(state.start_order(machine, allocation(machine), &self.seen, start()))),
             Step::Success => say(told(&self.seen, true, false)),
             Step::Untouched => say(told(&self.seen, false, true)),

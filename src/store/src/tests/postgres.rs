@@ -1,4 +1,4 @@
-//! Tests of what only PostgreSQL has: several servers on one database, and a database that becomes unavailable.
+//! Tests that apply to PostgreSQL only: several servers on one database, and a database that becomes unavailable.
 
 use super::lossy_proxy::{Loss, LossyProxy};
 use super::*;
@@ -20,13 +20,22 @@ pub(super) fn open_at(address: &PostgresAddress, dir: &TempDir) -> ServerState {
     ServerState::open_postgres(address, dir.path(), Duration::from_secs(60)).unwrap()
 }
 
+/// Limits groups by the number of transactions only, so that a busy host does not end a group early.
+pub(super) fn disable_group_limit(state: &ServerState) {
+    let disabled = state.submit_job(|store| {
+        store.connection.as_postgres().iter().for_each(|postgres| postgres.disable_group_limit());
+        Ok(())
+    });
+    wait(async { database_handle::flatten_answer(disabled.await) });
+}
+
 pub(super) fn error_of<T>(work: impl Future<Output = Result<T>>) -> common::error::Error {
     RUNTIME.with(|runtime| runtime.block_on(work)).err().unwrap()
 }
 
 fn order_of(state: &ServerState) -> ReinstallOrder {
     match wait(state.place_order("m", "a", "i1", ReinstallOverrides::default())) {
-        OrderOutcome::Placed(order) => order,
+        OrderOutcome::Placed { order, .. } => order,
         other => panic!("{other:?}"),
     }
 }
@@ -72,19 +81,19 @@ fn concurrent_servers_issue_each_fencing_token_once() {
 }
 
 #[test]
-fn a_change_wakes_the_other_server() {
+fn change_notifies_the_other_server() {
     let Some(address) = new_database() else { return };
     let dirs = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
     let [a, b] = [open_at(&address, &dirs[0]), open_at(&address, &dirs[1])];
     let mut changes = b.changes();
-    // The first number arrives when the server listens.
+    // The first change of the number shows that the server is connected.
     RUNTIME.with(|runtime| runtime.block_on(b.wait_for_change(&mut changes)));
     install(&a, "m");
     RUNTIME.with(|runtime| runtime.block_on(b.wait_for_change(&mut changes)));
 }
 
 #[test]
-fn a_boot_that_calls_one_server_is_active_for_the_other() {
+fn boot_activity_is_shared_between_servers() {
     let Some(address) = new_database() else { return };
     let dirs = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
     let [a, b] =
@@ -98,7 +107,7 @@ fn a_boot_that_calls_one_server_is_active_for_the_other() {
 }
 
 #[test]
-fn a_restored_database_rejects_the_token_of_before() {
+fn tokens_before_a_restore_are_not_comparable() {
     let Some(address) = new_database() else { return };
     let dir = tempfile::tempdir().unwrap();
     let state = open_at(&address, &dir);
@@ -147,7 +156,7 @@ fn sqlite_directory() -> TempDir {
 }
 
 #[test]
-fn a_moved_database_no_longer_starts_and_the_move_cannot_overwrite_another() {
+fn moved_database_no_longer_starts_and_overwrites_none() {
     let (Some(address), Some(other)) = (new_database(), new_database()) else { return };
     let dir = sqlite_directory();
     let lock = backup::lock_directory(dir.path()).unwrap();
@@ -187,7 +196,7 @@ fn a_missing_or_damaged_source_is_not_moved() {
 }
 
 #[test]
-fn a_directory_refuses_another_database_and_an_older_copy_of_its_own() {
+fn directory_refuses_foreign_and_outdated_databases() {
     let (Some(one), Some(other)) = (new_database(), new_database()) else { return };
     let dir = tempfile::tempdir().unwrap();
     install(&open_at(&one, &dir), "m");
@@ -215,7 +224,7 @@ fn a_newer_schema_is_refused_with_both_versions() {
 }
 
 #[test]
-fn a_database_of_schema_version_2_is_upgraded_and_keeps_its_records() {
+fn schema_version_2_is_upgraded_with_its_records() {
     let Some(address) = new_database() else { return };
     let dir = tempfile::tempdir().unwrap();
     let state = open_at(&address, &dir);
@@ -233,10 +242,10 @@ fn a_database_of_schema_version_2_is_upgraded_and_keeps_its_records() {
     wait(upgraded.register_address_range([10, 0, 0, 1].into(), [10, 0, 0, 2].into()));
 }
 
-/// PostgreSQL crashes and is unavailable for a while: requests fail with the reason, nothing that was acknowledged is
+/// PostgreSQL crashes and is unavailable for a while. Requests fail with the reason, no acknowledged transaction is
 /// lost, and the server continues without a restart.
 #[test]
-fn an_unavailable_database_is_an_error_until_it_is_back() {
+fn requests_fail_until_the_database_is_available_again() {
     if !postgres::is_installed() {
         return;
     }
@@ -261,7 +270,7 @@ fn an_unavailable_database_is_an_error_until_it_is_back() {
     }
     assert_eq!(standing(&state, "m").order.map(|order| order.id), Some(order.id.clone()));
     assert!(matches!(wait(state.start_order("m", "a", &order.id, start())), OrderStart::Permitted(_, true)));
-    // After the connection is back, waiting requests look again.
+    // After the connection is restored, waiting requests read the database again.
     RUNTIME.with(|runtime| runtime.block_on(state.wait_for_change(&mut changes)));
 }
 
@@ -282,9 +291,9 @@ fn too_many_connections_are_an_unavailable_database() {
     drop(state);
 }
 
-/// The session ends during a transaction and before its commit: nothing is stored, and the next request succeeds.
+/// The session ends within a transaction, before its commit: nothing is stored, and the next request succeeds.
 #[test]
-fn a_session_that_ends_before_the_commit_stores_nothing() {
+fn session_ended_before_commit_stores_nothing() {
     let Some(address) = new_database() else { return };
     let dir = tempfile::tempdir().unwrap();
     let state = open_at(&address, &dir);
@@ -301,7 +310,7 @@ fn a_session_that_ends_before_the_commit_stores_nothing() {
             }))
         };
     assert_eq!(count(&state), 0);
-    // A failed statement whose error is ignored cannot be committed.
+    // A transaction with a failed statement cannot be committed, even if the error was ignored.
     let ignored = error_of(state.run_durably(|transaction| {
         transaction.execute("INSERT INTO former (former, machine) VALUES ('a', 'b')", [])?;
         let _ = transaction.execute("INSERT INTO former (former, machine) VALUES ('a', 'b')", []);
@@ -311,10 +320,10 @@ fn a_session_that_ends_before_the_commit_stores_nothing() {
     assert_eq!(count(&state), 0);
 }
 
-/// The response to a commit is lost, or the commit itself: the error says in both cases that the outcome is unknown,
-/// and the next request sees the actual state.
+/// Either the commit or the response to it is lost. In both cases, the error states that the outcome is unknown, and
+/// the next request sees the actual state.
 #[test]
-fn a_connection_that_is_lost_during_a_commit_has_an_unknown_outcome() {
+fn connection_lost_during_commit_has_unknown_outcome() {
     if !postgres::is_installed() {
         return;
     }

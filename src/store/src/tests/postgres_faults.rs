@@ -1,7 +1,7 @@
 //! Faults of PostgreSQL and of servers that share it: a server that stops within a transaction, a hung PostgreSQL, TLS, and
 //! clocks that differ.
 
-use super::postgres::{error_of, new_database, open_at};
+use super::postgres::{disable_group_limit, error_of, new_database, open_at};
 use super::*;
 use crate::store_address::PostgresAddress;
 use ::testing::postgres::{self, PrivatePostgres};
@@ -10,10 +10,10 @@ use std::path::Path;
 use std::sync::mpsc;
 use std::time::Instant;
 
-/// A server is paused within a transaction that writes: PostgreSQL ends its session after two seconds, so that the other
-/// server can write. The paused server stores nothing, and continues afterwards.
+/// One of two servers is paused within a transaction that writes. PostgreSQL ends its session after two seconds; the
+/// other server can then write. The paused server stores nothing, and works normally after it is resumed.
 #[test]
-fn a_server_that_is_paused_within_a_transaction_does_not_stop_the_other() {
+fn paused_server_does_not_block_the_other() {
     let Some(address) = new_database() else { return };
     let dirs = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
     let [paused, other] = [open_at(&address, &dirs[0]), open_at(&address, &dirs[1])];
@@ -49,12 +49,14 @@ fn a_server_that_is_paused_within_a_transaction_does_not_stop_the_other() {
     assert_eq!(stored, ["other"]);
 }
 
-/// The session ends within a group: its earlier transactions are not acknowledged either, and nothing is stored.
+/// The session ends within a group. The earlier transactions of the group are also not acknowledged, and nothing is
+/// stored.
 #[test]
-fn a_session_that_ends_within_a_group_fails_the_whole_group() {
+fn session_ended_within_a_group_fails_all_its_jobs() {
     let Some(address) = new_database() else { return };
     let dir = tempfile::tempdir().unwrap();
     let state = open_at(&address, &dir);
+    disable_group_limit(&state);
     let (until, blocks) = mpsc::channel();
     state.block_thread(blocks);
     let insert = "INSERT INTO former (former, machine) VALUES (?1, 'm')";
@@ -106,7 +108,7 @@ fn connections_over_the_network_use_tls_and_verify_the_certificate() {
     let server = PrivatePostgres::start();
     server.create_database("desk");
     let files = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../testdata/tls").canonicalize().unwrap();
-    // The user of PostgreSQL may be unable to read the directory of the tests.
+    // PostgreSQL runs as its own user, who may be unable to read the directory of the tests.
     let public = tempfile::tempdir_in("/tmp").unwrap();
     for name in ["ca.pem", "server.pem", "server.key", "stranger.pem"] {
         fs::copy(files.join(name), public.path().join(name)).unwrap();
@@ -137,10 +139,10 @@ fn connections_over_the_network_use_tls_and_verify_the_certificate() {
     assert!(plain.to_string().contains("no encryption"), "{plain}");
 }
 
-/// All processes of PostgreSQL are stopped: requests fail within the deadline of a call, and succeed after PostgreSQL
-/// continues.
+/// All processes of PostgreSQL are stopped with a signal. Requests fail within the deadline of a call, and succeed
+/// after PostgreSQL continues.
 #[test]
-fn a_hung_database_is_an_error_within_the_deadline() {
+fn hung_database_fails_requests_within_the_deadline() {
     use nix::sys::signal::Signal::{SIGCONT, SIGSTOP};
     if !postgres::is_installed() {
         return;

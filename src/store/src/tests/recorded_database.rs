@@ -80,26 +80,29 @@ fn orders_keep_their_options_attempts_and_disks() {
     let dir = recorded();
     let state = open(&dir);
     let ordered = state_of(&state, 0x02, "a-ordered").order.unwrap();
-    assert_eq!((ordered.image.as_str(), ordered.attempts, ordered.begun, ordered.given_up), (NEWER, 0, false, false));
+    assert_eq!((ordered.image.as_str(), ordered.attempts, ordered.started, ordered.given_up), (NEWER, 0, false, false));
     assert_eq!((ordered.change_promise, &ordered.give_up[..]), (true, &["S02A".to_owned()][..]));
     assert!(!ordered.without_marker && !ordered.replace_newer && ordered.confirmed);
     assert!(ordered.fencing.is_some_and(|token| token.is_plausible()), "an open order receives a fencing token");
 
-    let begun = state_of(&state, 0x04, "a-reinstalling");
-    let order = begun.order.clone().unwrap();
-    assert_eq!((order.image.as_str(), order.attempts, order.begun, order.given_up), (NEWER, 1, true, false));
+    let started = state_of(&state, 0x04, "a-reinstalling");
+    let order = started.order.clone().unwrap();
+    assert_eq!((order.image.as_str(), order.attempts, order.started, order.given_up), (NEWER, 1, true, false));
     assert_eq!((shown(&order.disks), &order.attempt), (storage_disks(0x04), &None));
-    assert_eq!(begun.outcome.as_ref().map(|last| last.message.as_str()), Some("image.burn: cut off"));
-    assert_eq!(begun.pinned_layout().unwrap()["id"], "storage");
+    assert_eq!(started.outcome.as_ref().map(|last| last.message.as_str()), Some("image.burn: cut off"));
+    assert_eq!(started.pinned_layout().unwrap()["id"], "storage");
     let BootTarget::Attempt(next) = next_boot(&state, 0x04, "a-reinstalling") else { panic!() };
-    assert_eq!((next.id, next.attempts, next.begun), (order.id, 2, true));
+    assert_eq!((next.id, next.attempts, next.started), (order.id, 2, true));
 
     let given_up = state_of(&state, 0x0d, "a-given-up").order.unwrap();
-    assert_eq!((given_up.attempts, given_up.begun, given_up.given_up, given_up.without_marker), (3, true, true, true));
+    assert_eq!(
+        (given_up.attempts, given_up.started, given_up.given_up, given_up.without_marker),
+        (3, true, true, true)
+    );
 }
 
 #[test]
-fn installations_in_progress_and_machines_that_wait_keep_their_state() {
+fn installing_and_waiting_machines_keep_their_state() {
     let dir = recorded();
     let state = open(&dir);
     let started = state_of(&state, 0x03, "a-first");
@@ -129,8 +132,8 @@ fn migrations_keep_their_state_and_the_owner_of_the_allocation() {
         let copying = wait(state.find_live_migration(&id(number))).unwrap();
         assert_eq!((copying.state, copying.allocation.as_str()), (MigrationState::Copying, "a-moved"));
         assert_eq!((copying.a, copying.b), (id(0x0b), id(0x0c)));
-        let begun = copying.begun.unwrap();
-        assert_eq!((begun.disks[0].serial.as_str(), begun.only, begun.secret_digest), ("S0cA", true, None));
+        let started = copying.started_copy.unwrap();
+        assert_eq!((started.disks[0].serial.as_str(), started.only, started.secret_digest), ("S0cA", true, None));
         assert_eq!(copying.carried.unwrap().filesystems[0].size_bytes, 20_000_000_000);
         assert!(copying.sender.unwrap().certificate.starts_with("-----BEGIN CERTIFICATE-----"));
         assert!(copying.receiver.unwrap().address.ends_with(":4711"));

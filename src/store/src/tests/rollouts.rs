@@ -36,7 +36,7 @@ fn order(state: &ServerState, id: i64, number: usize) -> MemberOrderOutcome {
     wait(state.order_member((id, number), allocation(&machine), ReinstallOverrides::default()))
 }
 
-/// Updates the members, orders all members whose turn it is, and returns the states as letters.
+/// Updates the members, orders all members that are due, and returns the states as letters.
 pub(super) fn advance(state: &ServerState, id: i64) -> String {
     wait(state.update_rollouts());
     for number in 0..find(state, id).members.len() {
@@ -70,11 +70,11 @@ fn begin(state: &ServerState, machine: &str) {
 
 fn end(state: &ServerState, machine: &str, success: bool) {
     let open = standing(state, machine).order.unwrap();
-    let ended = InstallReport { untouched: !open.begun && !success, ..report(success, &open.id) };
+    let ended = InstallReport { untouched: !open.started && !success, ..report(success, &open.id) };
     wait(state.handle_report(machine, allocation(machine), BOOT, &ended));
 }
 
-/// The database is reopened after each step.
+/// The database is reopened after each step, as after a restart of the server.
 #[test]
 fn a_rollout_runs_in_waves_across_restarts() {
     let dir = tempfile::tempdir().unwrap();
@@ -129,7 +129,7 @@ fn a_failure_stops_the_rollout_until_it_is_resumed() {
 }
 
 #[test]
-fn a_halt_does_not_affect_machines_in_progress_and_a_cancellation_withdraws_what_has_not_begun() {
+fn halt_spares_running_members_and_cancellation_withdraws_others() {
     let dir = tempfile::tempdir().unwrap();
     let state = open(&dir);
     let id = create(&state, &["m1", "m2", "m3", "m4"], limits(2, 1));
@@ -153,7 +153,7 @@ fn a_halt_does_not_affect_machines_in_progress_and_a_cancellation_withdraws_what
 }
 
 #[test]
-fn a_member_that_cannot_be_ordered_is_skipped_and_counts_as_a_failure() {
+fn unorderable_member_is_skipped_and_counts_as_failure() {
     let dir = tempfile::tempdir().unwrap();
     let state = open(&dir);
     let id = create(&state, &["m1", "m2", "m3", "m4"], limits(4, 3));
@@ -174,7 +174,7 @@ fn a_member_that_cannot_be_ordered_is_skipped_and_counts_as_a_failure() {
 }
 
 #[test]
-fn an_order_that_is_canceled_or_replaced_ends_its_member() {
+fn canceled_or_replaced_order_ends_its_member() {
     let dir = tempfile::tempdir().unwrap();
     let state = open(&dir);
     let id = create(&state, &["m1", "m2", "m3"], limits(3, 9));
@@ -189,7 +189,7 @@ fn an_order_that_is_canceled_or_replaced_ends_its_member() {
     end(&state, "m3", true);
     assert_eq!(advance(&state, id), "ffd");
     let reasons: Vec<String> = find(&state, id).members.into_iter().map(|member| member.record.reason).collect();
-    assert_eq!(reasons, ["the reinstall order was canceled", "the reinstall order was replaced by another one", ""]);
+    assert_eq!(reasons, ["the reinstall order was canceled", "the reinstall order was replaced by another order", ""]);
 }
 
 fn claims(state: &ServerState, key: (i64, usize)) -> bool {
@@ -197,7 +197,7 @@ fn claims(state: &ServerState, key: (i64, usize)) -> bool {
 }
 
 #[test]
-fn a_machine_is_power_cycled_once_and_a_failure_withdraws_its_order() {
+fn power_cycle_is_claimed_once_and_failure_cancels_order() {
     let dir = tempfile::tempdir().unwrap();
     let state = open(&dir);
     let id = create(&state, &["m1", "m2"], limits(1, 2));
@@ -211,20 +211,20 @@ fn a_machine_is_power_cycled_once_and_a_failure_withdraws_its_order() {
 }
 
 #[test]
-fn a_machine_whose_order_was_canceled_or_has_begun_is_not_power_cycled() {
+fn canceled_or_started_orders_are_not_power_cycled() {
     let dir = tempfile::tempdir().unwrap();
     let state = open(&dir);
     let id = create(&state, &["m1", "m2", "m3"], limits(3, 9));
     assert_eq!(advance(&state, id), "ooo");
     wait(state.cancel_order("m1", "m1"));
     begin(&state, "m2");
-    // The states of the members are not updated before the claims.
+    // The claims do not depend on the stored states of the members, which are outdated here.
     let claims = [0, 1, 2].map(|number| claims(&state, (id, number)));
     assert_eq!(claims, [false, false, true]);
 }
 
 #[test]
-fn a_renamed_machine_stays_a_member_and_a_restored_database_halts_its_rollouts() {
+fn renamed_machine_remains_member_and_restore_halts_rollouts() {
     let dir = tempfile::tempdir().unwrap();
     let state = open(&dir);
     let id = create(&state, &["m1", "m2"], limits(1, 1));

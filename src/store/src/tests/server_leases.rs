@@ -18,7 +18,7 @@ fn claimed(claim: LeaseClaim) -> ServerLease {
     }
 }
 
-/// Ends all leases, as time does.
+/// Expires all leases, as if their duration had passed.
 fn end_leases(state: &ServerState) {
     wait(state.run_durably(|transaction| transaction.execute("UPDATE server_leases SET expires = 1", [])));
 }
@@ -31,7 +31,7 @@ fn two_servers(address: &PostgresAddress) -> ([TempDir; 2], [ServerState; 2]) {
 }
 
 #[test]
-fn one_of_two_servers_owns_an_action_and_the_other_learns_which() {
+fn only_one_server_obtains_the_lease_of_an_action() {
     let Some(address) = new_database() else { return };
     let (_dirs, states) = two_servers(&address);
     let claims: Vec<LeaseClaim> = std::thread::scope(|scope| {
@@ -52,9 +52,9 @@ fn one_of_two_servers_owns_an_action_and_the_other_learns_which() {
     assert!(matches!(wait(states[0].claim_lease("n", cycle("x"), None)), LeaseClaim::Claimed(_)), "other machines");
 }
 
-/// The owner ends before a request, between a request and its response, or after the response.
+/// The owner exits before a request, between a request and its response, or after the response.
 #[test]
-fn an_ended_lease_shows_what_may_have_been_sent_and_is_taken_over_once() {
+fn expired_lease_is_taken_over_once_with_sent_requests() {
     let Some(address) = new_database() else { return };
     let (_dirs, [a, b]) = two_servers(&address);
     for (permits, is_confirmed, expected) in [
@@ -87,9 +87,8 @@ fn an_ended_lease_shows_what_may_have_been_sent_and_is_taken_over_once() {
     }
 }
 
-/// Only the clock of the database counts.
 #[test]
-fn the_clock_of_a_server_neither_extends_nor_ends_a_lease() {
+fn lease_expiry_depends_only_on_the_database_clock() {
     let Some(address) = new_database() else { return };
     let (_dirs, [a, b]) = two_servers(&address);
     for since in ["2020-01-01T00:00:00Z", "2099-01-01T00:00:00Z"] {
@@ -134,7 +133,7 @@ fn without_the_database_no_request_is_permitted() {
 }
 
 #[test]
-fn a_canceled_power_cycle_is_not_permitted_unless_the_machine_was_switched() {
+fn canceled_power_cycle_is_permitted_only_after_power_off() {
     let Some(address) = new_database() else { return };
     let (_dirs, [a, b]) = two_servers(&address);
     for (machine, has_switched) in [("m1", false), ("m2", true)] {
@@ -167,14 +166,14 @@ fn an_interrupted_power_cycle_is_resumed_by_one_server() {
     end_leases(&a);
     let claims = [&a, &b].map(|state| wait(state.resume_power_cycle((id, 0), lease.clone())));
     assert!(matches!(claims, [LeaseClaim::Claimed(_), LeaseClaim::Busy(_)]), "{claims:?}");
-    wait(b.note_member((id, 0), "look after it".to_owned()));
+    wait(b.record_member_problem((id, 0), "look after it".to_owned()));
     let rollout = wait(a.find_rollout(id)).unwrap();
     assert_eq!(rollout.members[0].record.reason, "look after it");
 }
 
 /// A SQLite file belongs to one server, whose earlier process has ended.
 #[test]
-fn on_sqlite_a_lease_lasts_as_long_as_its_process() {
+fn sqlite_lease_ends_with_its_process() {
     if engine::is_postgres("tests of SQLite") {
         return;
     }

@@ -1,10 +1,10 @@
-//! Users, tokens and the audit log in the database, also in one that an earlier version has written.
+//! Users, tokens and the audit log in the database, including a database of an earlier version.
 
 use super::*;
-use crate::audit::{AuditEntry, AuditOutcome, AuditQuery, AuditRetention};
+use crate::audit::{AuditDurability, AuditEntry, AuditOutcome, AuditQuery, AuditRetention};
 use crate::token::hash_token;
 use crate::user_tokens::TokenVerdict;
-use crate::users::{FILE_USER, Identity, UserChange, UserOutcome, UserRole};
+use crate::users::{Identity, OPERATOR_TOKEN_USER, UserChange, UserOutcome, UserRole};
 
 const FILE: TokenHash = [9; 32];
 
@@ -81,12 +81,12 @@ fn tokens_are_stored_as_hashes_and_survive_a_restart() {
 }
 
 #[test]
-fn expired_tokens_are_refused_and_the_token_file_returns_with_the_last_one() {
+fn token_file_is_enabled_when_the_last_token_expires() {
     let dir = tempfile::tempdir().unwrap();
     let state = open(&dir);
     let token = add(&state, "ann", UserRole::Admin);
     let disabled = UserChange { disabled: Some(true), ..UserChange::default() };
-    assert!(matches!(wait(state.change_user(FILE_USER, disabled.clone())), UserOutcome::Done(_)));
+    assert!(matches!(wait(state.change_user(OPERATOR_TOKEN_USER, disabled.clone())), UserOutcome::Done(_)));
     assert!(matches!(wait(state.verify_user_token(FILE, FILE)), TokenVerdict::Refused { .. }));
     assert!(matches!(wait(state.change_user("ann", disabled)), UserOutcome::Refused(_)));
     let expire = "UPDATE user_tokens SET expires = '2020-01-01T00:00:00Z'";
@@ -105,29 +105,38 @@ fn expired_tokens_are_refused_and_the_token_file_returns_with_the_last_one() {
 fn entries_are_completed_once_and_deleted_only_by_the_retention() {
     let dir = tempfile::tempdir().unwrap();
     let state = open(&dir);
-    let ids: Vec<i64> = (0..10).map(|_| wait(state.append_audit(entry("ann")))).collect();
-    let completed = wait(state.complete_audit(ids[0], 409, Vec::new(), "because".to_owned())).unwrap();
+    let ids: Vec<i64> =
+        (0..10).map(|_| wait(state.append_audit(entry("ann"), AuditDurability::BeforeChange))).collect();
+    let end = |object: &str| (ids[0], object.to_owned());
+    let completed = wait(state.complete_audit(end("a_1, b"), 409, Vec::new(), "because".to_owned())).unwrap();
+    assert_eq!(completed.objects().collect::<Vec<_>>(), ["a_1", "b"]);
+    for (machine, count) in [("a_1", 1), ("b", 1), ("a_1, b", 1), ("ab1", 0), ("a%", 0), ("", 10)] {
+        let query = AuditQuery { machine: machine.to_owned(), ..AuditQuery::default() };
+        assert_eq!(wait(state.list_audit(query)).len(), count, "{machine:?}");
+    }
     assert_eq!(
         (completed.outcome, completed.status, completed.reason.as_str()),
         (AuditOutcome::Refused, Some(409), "because")
     );
-    assert_eq!(wait(state.complete_audit(ids[0], 200, Vec::new(), String::new())), None, "an entry is completed once");
+    assert_eq!(wait(state.complete_audit(end(""), 200, Vec::new(), String::new())), None, "an entry is completed once");
+    let completed = wait(state.complete_audit((ids[1], String::new()), 200, Vec::new(), String::new())).unwrap();
+    assert_eq!(completed.object, entry("ann").object);
     let all = || wait(state.list_audit(AuditQuery::default()));
     assert_eq!(all().len(), 10);
     wait(state.trim_audit(AuditRetention { days: 1, entries: 4 }));
     assert_eq!(all().iter().map(|entry| entry.id).collect::<Vec<_>>(), [ids[9], ids[8], ids[7], ids[6]]);
     let old = AuditEntry { time: "2020-01-01T00:00:00Z".to_owned(), ..entry("bob") };
-    wait(state.append_audit(old));
+    wait(state.append_audit(old, AuditDurability::BeforeChange));
     assert_eq!(all().len(), 5);
     wait(state.trim_audit(AuditRetention { days: 1, entries: 1000 }));
     assert_eq!(all().len(), 4);
 }
 
 #[test]
-fn a_transaction_marks_the_entry_of_its_request_and_no_other() {
+fn transaction_marks_only_the_audit_entry_of_its_request() {
     let dir = tempfile::tempdir().unwrap();
     let state = open(&dir);
-    let id = wait(state.append_audit(entry("ann")));
+    let id = wait(state.append_audit(entry("ann"), AuditDurability::BeforeChange));
     assert_eq!(id, 1);
     let hooked = state.clone().with_hooks(StoreHooks { current_audit_entry: || Some(1), ..StoreHooks::default() });
     let committed = || wait(state.list_audit(AuditQuery::default()))[0].committed;
@@ -136,4 +145,30 @@ fn a_transaction_marks_the_entry_of_its_request_and_no_other() {
     assert!(!committed(), "nothing was changed by this request");
     wait(hooked.add_user("own", UserRole::Viewer, Vec::new()));
     assert!(committed());
+}
+
+/// Returns the audit log, and the number of users in the database, that remain after a power failure. A power failure
+/// loses the unsynced part of SQLite's log.
+fn after_power_failure(dir: &TempDir) -> (Vec<AuditEntry>, usize) {
+    let copy = tempfile::tempdir().unwrap();
+    for name in ["state.sqlite", "state.id"] {
+        fs::copy(dir.path().join(name), copy.path().join(name)).unwrap();
+    }
+    let state = open(&copy);
+    (wait(state.list_audit(AuditQuery::default())), wait(state.list_users()).len())
+}
+
+#[test]
+fn an_entry_is_on_disk_before_its_change_or_together_with_it() {
+    if engine::is_postgres("PostgreSQL has no database file in the directory") {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let state = open(&dir).with_hooks(StoreHooks { current_audit_entry: || Some(1), ..StoreHooks::default() });
+    let users = wait(state.list_users()).len();
+    let id = wait(state.append_audit(entry("ann"), AuditDurability::WithChange));
+    assert_eq!((id, after_power_failure(&dir)), (1, (Vec::new(), users)));
+    wait(state.add_user("own", UserRole::Viewer, Vec::new()));
+    let (entries, with_change) = after_power_failure(&dir);
+    assert_eq!((entries.len(), entries[0].committed, with_change), (1, true, users + 1));
 }

@@ -15,7 +15,7 @@ fn secret() -> SharedSecret {
 }
 
 #[test]
-fn ganetis_certificate_of_version_1_is_read() {
+fn version_1_certificate_of_ganeti_is_parsed() {
     let certificate = PeerCertificate::parse_pem(&file("ganeti.pem")).unwrap();
     let CertificateFields { not_before, not_after, public_key } = &certificate.fields;
     assert_eq!(not_after - not_before, 24 * 60 * 60);
@@ -26,7 +26,7 @@ fn ganetis_certificate_of_version_1_is_read() {
 }
 
 #[test]
-fn a_signature_of_ganetis_is_taken_and_ours_is_the_same() {
+fn certificate_signature_of_ganeti_is_valid_and_reproducible() {
     let text = file("ganeti.pem");
     let certificate = PeerCertificate::parse_signed_pem(&text, &secret()).unwrap();
     let HmacSignature { salt, .. } = parse_signature(&text).unwrap();
@@ -34,7 +34,7 @@ fn a_signature_of_ganetis_is_taken_and_ours_is_the_same() {
 }
 
 #[test]
-fn what_was_changed_is_not_taken() {
+fn modified_signed_certificates_are_refused() {
     let text = file("ganeti.pem");
     let (head, pem) = text.split_once("\n\n").unwrap();
     let (salt, hex) = head.strip_prefix("X-Ganeti-Signature: ").unwrap().split_once('/').unwrap();
@@ -44,7 +44,7 @@ fn what_was_changed_is_not_taken() {
         format!("{other}{}", &text[1..])
     };
     let name = "X-Ganeti-Signature";
-    // Ganeti also accepts these: it ignores case and blanks, and the length of the lines of the PEM.
+    // Ganeti also accepts these certificates, because it ignores case, blanks, and the length of PEM lines.
     let long_lines = {
         let body: String = pem.lines().filter(|line| !line.starts_with('-')).collect();
         let lines: Vec<&str> = body.as_bytes().chunks(76).map(|line| std::str::from_utf8(line).unwrap()).collect();
@@ -76,7 +76,7 @@ fn what_was_changed_is_not_taken() {
     }
     let other = SharedSecret::parse_secret("0123456789abcdef").unwrap();
     assert!(PeerCertificate::parse_signed_pem(&text, &other).unwrap_err().contains("was made with another secret"));
-    // The signature covers lines whose length differs from that of OpenSSL.
+    // The signature covers a PEM whose lines are longer than those of OpenSSL.
     let key = hmac::Key::new(hmac::HMAC_SHA1_FOR_LEGACY_USE_ONLY, file("secret").trim().as_bytes());
     let signed = hmac::sign(&key, format!("{salt}{long_lines}").as_bytes());
     let hex: String = signed.as_ref().iter().map(|byte| format!("{byte:02x}")).collect();
@@ -84,7 +84,7 @@ fn what_was_changed_is_not_taken() {
 }
 
 #[test]
-fn a_certificate_has_its_time() {
+fn certificate_is_valid_only_within_its_dates() {
     let certificate = PeerCertificate::parse_pem(&file("ganeti.pem")).unwrap();
     let CertificateFields { not_before, not_after, .. } = certificate.fields;
     for (now, good) in [
@@ -99,7 +99,7 @@ fn a_certificate_has_its_time() {
 }
 
 #[test]
-fn what_is_cut_or_garbled_is_no_certificate() {
+fn truncated_or_garbled_certificate_is_refused() {
     let certificate = PeerCertificate::parse_pem(&file("ganeti.pem")).unwrap();
     let der = certificate.der.to_vec();
     for length in 0..der.len() {
@@ -119,7 +119,7 @@ fn what_is_cut_or_garbled_is_no_certificate() {
 }
 
 #[test]
-fn a_secret_is_one_line_and_is_not_printed() {
+fn secret_is_one_line_and_is_not_printed() {
     assert!(
         SharedSecret::parse_secret("").is_err()
             && SharedSecret::parse_secret("\n \n").is_err()

@@ -9,12 +9,13 @@ fn ends() -> TlsEndpoints {
     let key = KeyPair::generate().unwrap();
     let made =
         PeerCertificate::from_der(CertificateParams::default().self_signed(&key).unwrap().der().clone()).unwrap();
-    TlsEndpoints::new(&linux::pem::encode_pem("PRIVATE KEY", &key.serialize_der()), &made, made.clone()).unwrap()
+    TlsEndpoints::new(&linux::pem_encoding::encode_pem("PRIVATE KEY", &key.serialize_der()), &made, made.clone())
+        .unwrap()
 }
 
 /// Each byte of the ClientHello arrives before a read timeout, but all of them take almost a minute.
 #[test]
-fn a_handshake_has_its_time_however_its_bytes_are_dealt_out() {
+fn handshake_timeout_applies_to_all_bytes_together() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
     let server = ServerConnection::new(ends().server_config().unwrap()).unwrap();

@@ -51,7 +51,7 @@ fn of(own: &OwnIdentity) -> MigrationPeer {
 }
 
 #[test]
-fn all_devices_of_all_groups_arrive() {
+fn all_devices_of_all_groups_are_received() {
     let room = Room::new();
     let (one, two, three) = (content(1, 3 << 20), content(2, 2_000_384), content(3, 70_144));
     let groups = vec![
@@ -90,7 +90,7 @@ fn all_devices_of_all_groups_arrive() {
 /// The partition table of a guest in a device is content: its backup is not moved to the end of a larger device.
 #[test]
 #[ignore = "needs root and loop devices"]
-fn loop_a_table_inside_of_a_device_stays_as_it_is() {
+fn loop_partition_table_inside_a_device_is_not_changed() {
     let room = Room::new();
     let guest = room.device("g", "g", &content(6, 8 << 20));
     let made = std::process::Command::new("sgdisk").args(["-o", "-n", "1:2048:0", guest.path.as_str()]).output();
@@ -126,7 +126,7 @@ fn loop_a_table_inside_of_a_device_stays_as_it_is() {
 /// The sending machine was rebooted, so it has another key. Its data is accepted once the control plane has announced
 /// it.
 #[test]
-fn a_sender_that_has_booted_again_is_taken_when_it_was_announced() {
+fn rebooted_sender_is_accepted_after_its_announcement() {
     let room = Room::new();
     let wanted = content(4, 1 << 20);
     let groups = vec![vec![room.device("d", "a", &wanted)]];
@@ -168,7 +168,7 @@ fn cut_after(bytes: usize, sender: &OwnIdentity, incoming: &IncomingMigration, d
 /// Between its two boots of the agent, the sending machine ran its own system, which has written to a complete device,
 /// and to the part of another device that was already copied.
 #[test]
-fn a_copy_is_no_mixture_of_two_states_of_a_machine_that_was_booted_in_between() {
+fn copy_never_mixes_two_states_of_a_rebooted_machine() {
     let room = Room::new();
     let mut contents = [content(6, 3 << 20), content(7, 24 << 20), content(8, 2 << 20)];
     contents[1][..8 << 20].fill(0x55);
@@ -211,7 +211,7 @@ fn a_copy_is_no_mixture_of_two_states_of_a_machine_that_was_booted_in_between() 
 /// A device was received completely before the sender rebooted, and was not sent again. Its current contents on the
 /// sender are unknown.
 #[test]
-fn what_a_machine_brought_before_it_booted_again_is_not_whole_by_that() {
+fn device_received_before_a_reboot_must_be_sent_again() {
     let room = Room::new();
     let wanted = content(9, 2 << 20);
     let (first, second) = (room.own(None), room.own(None));
@@ -226,7 +226,7 @@ fn what_a_machine_brought_before_it_booted_again_is_not_whole_by_that() {
         incoming.set_peer(&of(&second)).unwrap();
         send_devices(&second, &at(&incoming), ORDER, &[vec![from("e")]], &|_| (), &|_| ()).unwrap();
         thread::sleep(Duration::from_millis(300));
-        assert!(!whole.is_finished(), "one of each boot is a mixture");
+        assert!(!whole.is_finished(), "disks of two boots are inconsistent");
         send_devices(&second, &at(&incoming), ORDER, &[vec![from("d")]], &|_| (), &|_| ()).unwrap();
         whole.join().unwrap().unwrap();
     });
@@ -235,7 +235,7 @@ fn what_a_machine_brought_before_it_booted_again_is_not_whole_by_that() {
 /// A complete disk is reopened exclusively when the sender has rebooted, and no earlier contents remain.
 #[test]
 #[ignore = "needs root and loop devices"]
-fn loop_a_disk_that_was_whole_takes_another_state_of_the_machine() {
+fn loop_complete_disk_accepts_another_state_of_the_machine() {
     let room = Room::new();
     let disk = TestLoopDevice::new(8 << 20, 512);
     let (mut wanted, first, second) = (content(11, 8 << 20), room.own(None), room.own(None));
@@ -258,7 +258,7 @@ fn loop_a_disk_that_was_whole_takes_another_state_of_the_machine() {
 }
 
 #[test]
-fn another_order_is_refused_and_an_ended_one_ends() {
+fn another_order_is_refused_and_an_ended_transfer_stops() {
     let room = Room::new();
     let groups = vec![vec![room.device("d", "a", &content(5, 1 << 20))]];
     let sender = room.own(None);
@@ -292,7 +292,7 @@ fn another_order_is_refused_and_an_ended_one_ends() {
 }
 
 #[test]
-fn a_certificate_without_the_signature_of_the_secret_is_not_taken() {
+fn certificate_without_valid_signature_is_refused() {
     let room = Room::new();
     let (signed, plain) = (room.own(Some("s")), room.own(None));
     let other = room.own(Some("t"));
@@ -302,7 +302,7 @@ fn a_certificate_without_the_signature_of_the_secret_is_not_taken() {
     }
     let began = Instant::now();
     assert!(send_devices(&other, &at(&incoming), ORDER, &[], &|_| (), &|_| ()).unwrap_err().is_refusal());
-    assert!(began.elapsed() < PATIENCE, "a wrong certificate is not waited for");
+    assert!(began.elapsed() < CONNECT_TIMEOUT, "the sender retries in spite of a wrong certificate");
     incoming.set_peer(&of(&room.own(Some("s")))).unwrap();
 }
 
@@ -326,7 +326,7 @@ fn clocks_may_differ_by_a_day() {
 
 /// The operator should not have to wait for the other disks, which may take a day.
 #[test]
-fn what_cannot_be_read_is_said_while_the_others_go_on() {
+fn read_failure_is_reported_while_other_devices_continue() {
     let room = Room::new();
     let sender = room.own(None);
     let incoming = IncomingMigration::open_port(room.own(None), None).unwrap();
@@ -345,7 +345,7 @@ fn what_cannot_be_read_is_said_while_the_others_go_on() {
         let sent = scope.spawn(move || send_devices(sender, peer, ORDER, groups, &|_| (), &fails));
         let deadline = Instant::now() + Duration::from_secs(10);
         while !failed.load(Ordering::Relaxed) {
-            assert!(Instant::now() < deadline, "nothing is said before all have ended");
+            assert!(Instant::now() < deadline, "the failure is reported only after all groups have ended");
             thread::sleep(Duration::from_millis(10));
         }
         // The other device is received only from now on.
@@ -355,9 +355,9 @@ fn what_cannot_be_read_is_said_while_the_others_go_on() {
 }
 
 #[test]
-fn a_silence_is_said_once_and_ends_after_its_time() {
+fn silence_is_reported_once_and_times_out() {
     let (mut silence, began) = (ControlSilence::default(), Instant::now());
-    let after = |silence: &mut ControlSilence, seconds| silence.note_silence_at(began + Duration::from_secs(seconds));
+    let after = |silence: &mut ControlSilence, seconds| silence.record_silence_at(began + Duration::from_secs(seconds));
     assert_eq!(
         [0, 3, 599, 600].map(|at| after(&mut silence, at)),
         [SilenceState::Started, SilenceState::Continued, SilenceState::Continued, SilenceState::TimedOut]

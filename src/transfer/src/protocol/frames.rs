@@ -45,7 +45,8 @@ impl TransferHello {
     }
 }
 
-/// Run of `drophammer move send`. Other programs may write to the disks between two runs.
+/// One run of `drophammer move send`. Other programs may write to the disks between two runs, so disks that were
+/// received in different runs are inconsistent with each other.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct SenderRun {
     pub id: Uuid,
@@ -110,7 +111,7 @@ pub(crate) enum PieceEncoding {
     Zstd = 2,
 }
 
-/// Parsed frame.
+/// Frame that was read and parsed.
 #[derive(Debug, PartialEq)]
 pub(crate) enum ProtocolFrame {
     Hello(TransferHello),
@@ -135,9 +136,9 @@ pub(crate) struct PieceOffer {
 }
 
 const HELLO: u8 = 1;
-const ANSWER: u8 = 2;
+const ANSWER_FRAME: u8 = 2;
 const BYTES: u8 = 3;
-const SAME: u8 = 4;
+const SAME_PIECE: u8 = 4;
 const ZERO: u8 = 5;
 const UNUSED: u8 = 6;
 const OFFERED: u8 = 7;
@@ -171,7 +172,7 @@ impl DiskPiece {
     fn frame_type(&self) -> u8 {
         match self {
             DiskPiece::Bytes { .. } => BYTES,
-            DiskPiece::Same { .. } => SAME,
+            DiskPiece::Same { .. } => SAME_PIECE,
             DiskPiece::Zero(_) => ZERO,
             DiskPiece::Unused(_) => UNUSED,
         }
@@ -238,7 +239,7 @@ fn digest_bytes(digest: &Digest) -> Sha256Bytes {
 pub(crate) fn write_frame(onto: &mut impl Write, frame: &ProtocolFrame) -> io::Result<()> {
     match frame {
         ProtocolFrame::Hello(hello) => write_json(onto, HELLO, hello),
-        ProtocolFrame::Answer(answer) => write_json(onto, ANSWER, answer),
+        ProtocolFrame::Answer(answer) => write_json(onto, ANSWER_FRAME, answer),
         ProtocolFrame::Verdict(verdict) => write_json(onto, VERDICT, verdict),
         ProtocolFrame::Piece(piece, bytes) => write_piece(onto, piece, bytes),
         ProtocolFrame::Offered(offers) => {
@@ -289,7 +290,7 @@ pub(crate) fn read_frame(from: &mut impl Read) -> io::Result<ProtocolFrame> {
     let [kind, length @ ..] = head;
     let length = u32::from_be_bytes(length) as usize;
     let most = match kind {
-        HELLO | ANSWER | VERDICT | OFFERED | WANTED => TEXT_BYTES,
+        HELLO | ANSWER_FRAME | VERDICT | OFFERED | WANTED => TEXT_BYTES,
         _ => BODY_BYTES,
     };
     if length > most {
@@ -309,7 +310,7 @@ fn parse_frame(kind: u8, mut body: Vec<u8>) -> Option<ProtocolFrame> {
     let piece = |piece: DiskPiece| Some(ProtocolFrame::Piece(piece, Vec::new()));
     match kind {
         HELLO => parse_json(&body).map(ProtocolFrame::Hello),
-        ANSWER => parse_json(&body).map(ProtocolFrame::Answer),
+        ANSWER_FRAME => parse_json(&body).map(ProtocolFrame::Answer),
         VERDICT => parse_json(&body).map(ProtocolFrame::Verdict),
         END => body.try_into().ok().map(ProtocolFrame::End),
         BYTES => {
@@ -325,7 +326,7 @@ fn parse_frame(kind: u8, mut body: Vec<u8>) -> Option<ProtocolFrame> {
             body.drain(..PIECE_HEAD_BYTES);
             Some(ProtocolFrame::Piece(DiskPiece::Bytes { offset, length, encoding, sha256 }, body))
         }
-        SAME => {
+        SAME_PIECE => {
             let PieceOffer { offset, length, sha256 } =
                 parse_offer(&mut FieldReader(&body)).filter(|_| body.len() == OFFER_BYTES)?;
             piece(DiskPiece::Same { offset, length, sha256 })

@@ -24,7 +24,7 @@ use zstd::zstd_safe::DCtx;
 const PIECES: usize = 8;
 
 /// Time that the peer has to read the reason for a failure before the connection is closed.
-const LAST_WORDS: Duration = Duration::from_secs(10);
+const CLOSE_DELAY: Duration = Duration::from_secs(10);
 
 /// Receives a disk over one connection. `from` is the certificate of the sender. Returns the name of the completed
 /// disk.
@@ -46,7 +46,7 @@ pub(crate) fn receive_disk(
     match found.and_then(|disk| disk.check_offer(&hello).map(|()| disk)) {
         Err(why) => {
             frames::write_frame(link, &ProtocolFrame::Answer(HelloAnswer::Refused(why.clone())))?;
-            link.close_gracefully(LAST_WORDS);
+            link.close_gracefully(CLOSE_DELAY);
             Err(ConnectionEnd::Refused(why))
         }
         Ok(disk) => {
@@ -55,7 +55,7 @@ pub(crate) fn receive_disk(
                 Err(ConnectionRejection::Cut(why)) => return Err(ConnectionEnd::Interrupted(io::Error::other(why))),
                 Err(ConnectionRejection::Refused(why)) => {
                     frames::write_frame(link, &ProtocolFrame::Answer(HelloAnswer::Refused(why.clone())))?;
-                    link.close_gracefully(LAST_WORDS);
+                    link.close_gracefully(CLOSE_DELAY);
                     return Err(ConnectionEnd::Interrupted(io::Error::other(why)));
                 }
             };
@@ -104,9 +104,9 @@ fn receive_after_hello(
             Ok(())
         }
         Err(ConnectionEnd::Failed(why)) => {
-            // Best effort: the transfer has failed anyway.
+            // An error is ignored: if the reason cannot be sent, the transfer has failed anyway.
             let _ = frames::write_frame(link, &ProtocolFrame::Verdict(ReceiverVerdict::Failed(why.clone())));
-            link.close_gracefully(LAST_WORDS);
+            link.close_gracefully(CLOSE_DELAY);
             Err(ConnectionEnd::Failed(why))
         }
         Err(other) => Err(other),
@@ -152,8 +152,8 @@ struct ReceivedPieces {
     busy: BusyTime,
 }
 
-/// Receives pieces until the end of the disk or of the connection. On return, all received pieces are written to the disk, and `position`
-/// in the state is updated.
+/// Receives pieces until the end of the disk or of the connection. When this function returns, all received pieces
+/// have been written to the disk, and `position` in the state has been updated.
 fn receive_pieces(
     link: &mut TlsLink,
     disk: &ReceivedDisk,
@@ -199,7 +199,7 @@ fn read_pieces(
                 *position = piece.range().end;
                 shared.placed.store(*position, Ordering::Relaxed);
                 sum.add_piece(&piece);
-                // This cannot fail, because the workers exit only after this loop.
+                // Sending to the workers cannot fail, because they exit only after this loop.
                 let _ = jobs.send((piece, bytes));
             }
             ProtocolFrame::Offered(offers) => {

@@ -18,7 +18,7 @@ pub(crate) type OpenDest = fn(&Path) -> Opened<TransferDest>;
 
 /// Maximum number of earlier runs that are remembered. This number limits the memory that a sender can consume by
 /// restarting repeatedly.
-const MOST_EARLIER_RUNS: usize = 1024;
+const MAXIMUM_EARLIER_RUNS: usize = 1024;
 
 /// Disk that is being received.
 pub(crate) struct ReceivedDisk {
@@ -207,7 +207,7 @@ impl ReceivedDisk {
         }
         if current.run != run {
             let before = current.run.take();
-            if current.earlier.len() >= MOST_EARLIER_RUNS {
+            if current.earlier.len() >= MAXIMUM_EARLIER_RUNS {
                 current.earlier.remove(0);
             }
             current.earlier.extend(before);
@@ -250,14 +250,14 @@ impl ReceivedDisk {
         }
         if let Some(size) = self.size.filter(|size| *size != hello.size_bytes) {
             return Err(format!(
-                "{disk} has {actual} bytes, expected {size}",
+                "{disk} is {actual} bytes, expected {size}",
                 disk = self.name,
                 actual = hello.size_bytes
             ));
         }
         if needed.is_none_or(|needed| needed > own) {
             return Err(format!(
-                "{disk} has {actual} bytes, but the destination has only {own} bytes",
+                "{disk} is {actual} bytes, but the destination is only {own} bytes",
                 disk = self.name,
                 actual = hello.size_bytes
             ));

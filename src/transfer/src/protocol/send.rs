@@ -1,5 +1,5 @@
-//! Sends a disk over one connection. Several threads read, detect zeros, compute digests and compress; one thread writes to the connection,
-//! in order.
+//! Sends a disk over one connection. Several threads read, detect zeros, compute digests and compress; one thread
+//! writes to the connection, in order.
 
 mod piece_writer;
 
@@ -31,7 +31,7 @@ const OFFERS: usize = 8;
 
 /// Minimum number of waiting segments at which the network is considered the bottleneck. Segments are then compressed
 /// with zstd, which is slower than lz4 but compresses better.
-const MANY: usize = BUFFERS / 2;
+const ZSTD_QUEUE_LENGTH: usize = BUFFERS / 2;
 
 /// Compression level of zstd: the fastest level with a good compression ratio.
 const LEVEL: i32 = 1;
@@ -41,12 +41,12 @@ const LEVEL: i32 = 1;
 pub(crate) struct SendResult {
     /// Statistics like those of `image burn`: bytes on the wire, and the load of each stage.
     pub figures: ImageTransferFigures,
-    /// Numbers of bytes of the disk that this connection has transferred.
+    /// Numbers of bytes of the disk that were transferred over this connection.
     pub carried: SentBytes,
     pub digest: String,
 }
 
-/// Numbers of bytes of the disk, by the form in which they were transferred.
+/// Numbers of bytes of the disk, by how they were transferred: as data, as zeros, as unused ranges, or not at all.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct SentBytes {
     pub sent: u64,
@@ -83,7 +83,7 @@ pub(crate) fn send_disk(
             scope.spawn(move || shared.pack_loop(&done));
         }
         drop(done);
-        // Dropping the writer ends the threads that wait for its buffers.
+        // The writer is dropped, which ends the threads that wait for its buffers.
         let mut writer = PieceWriter {
             link,
             wire: &wire,
@@ -128,7 +128,7 @@ fn request_position(link: &mut TlsLink, hello: &TransferHello) -> Result<(u64, b
 fn create_buffers() -> (Sender<AlignedBuffer>, Receiver<AlignedBuffer>) {
     let (empty, empties) = mpsc::channel();
     for _ in 0..BUFFERS {
-        // This cannot fail, because the receiver still exists.
+        // Sending a buffer cannot fail, because the receiver of the channel still exists.
         let _ = empty.send(AlignedBuffer::new(CHUNK_BYTES as usize));
     }
     (empty, empties)
@@ -137,8 +137,8 @@ fn create_buffers() -> (Sender<AlignedBuffer>, Receiver<AlignedBuffer>) {
 /// State that the worker threads share.
 struct SendShared<'s> {
     source: &'s TransferSource,
-    /// Remaining segments, and free buffers. A segment is taken only together with a buffer. Therefore the segment that the writer needs
-    /// next always has a buffer, and there is no deadlock.
+    /// Remaining segments, and free buffers. A segment is taken only together with a buffer. Therefore the segment that
+    /// the writer needs next always has a buffer, and there is no deadlock.
     todo: Mutex<(std::iter::Enumerate<SegmentIter<'s>>, Receiver<AlignedBuffer>)>,
     /// Number of segments that are ready but not yet written. Zero means that the network is faster than the workers.
     queued: AtomicUsize,
@@ -183,7 +183,7 @@ impl SendShared<'_> {
             };
             let packed = self.pack_segment(segment, buffer, &mut zstd);
             self.queued.fetch_add(1, Ordering::Relaxed);
-            // Sending fails if the writer has failed. The thread then ends.
+            // If sending fails, the writer has failed, and this thread ends.
             if done.send((number, packed)).is_err() {
                 return;
             }
@@ -220,9 +220,10 @@ impl SendShared<'_> {
         let bytes = &buffer[run.clone()];
         let sha256 = frames::hash_bytes(bytes);
         let packed = match self.queued.load(Ordering::Relaxed) {
-            // The queue is empty, so the network waits for data, and compression would only delay the data.
+            // No segment is ready to be sent, so the network waits for data, and compression would only delay this
+            // data.
             0 => None,
-            1..MANY => keep_if_smaller(bytes, PieceEncoding::Lz4, lz4_flex::block::compress(bytes)),
+            1..ZSTD_QUEUE_LENGTH => keep_if_smaller(bytes, PieceEncoding::Lz4, lz4_flex::block::compress(bytes)),
             _ => {
                 let mut packed = Vec::with_capacity(compress_bound(bytes.len()));
                 let done = zstd.compress(&mut packed, bytes, LEVEL);

@@ -162,7 +162,7 @@ fn path(path: &Path) -> &str {
 }
 
 #[test]
-fn disks_arrive_whole_at_once_and_by_their_names() {
+fn disks_are_received_completely_and_by_name() {
     let room = Room::new();
     for size in [512, MIB, 3 * MIB + 512, 9 * MIB] {
         let (one, other) = (disk(size), disk(size + 512));
@@ -179,7 +179,7 @@ fn disks_arrive_whole_at_once_and_by_their_names() {
 }
 
 #[test]
-fn zeros_replace_what_was_there_and_do_not_travel() {
+fn zeros_overwrite_old_content_and_are_not_transmitted() {
     let room = Room::new();
     let mut content = vec![0; 64 * MIB];
     content[MIB + 5] = 1;
@@ -209,7 +209,7 @@ impl Drop for Loop {
 /// The backup of the partition table is moved to the end of the larger disk. A file that is in use is refused.
 #[test]
 #[ignore = "needs root and loop devices"]
-fn loop_a_disk_with_a_table_goes_onto_a_larger_one() {
+fn loop_partitioned_disk_is_received_on_larger_one() {
     let room = Room::new();
     let (a, b) = (room.file("a", &disk(40 * MIB)), room.file("b", &vec![7; 64 * MIB]));
     let table = std::process::Command::new("sgdisk").args(["-o", "-n", "1:2048:0", path(&a)]).output().unwrap();
@@ -235,7 +235,7 @@ fn loop_a_disk_with_a_table_goes_onto_a_larger_one() {
 
 /// The unauthenticated clients send only one byte.
 #[test]
-fn nobody_waits_for_strangers_when_all_is_there_or_the_wait_has_failed() {
+fn unauthenticated_clients_do_not_delay_the_end() {
     let room = Room::new();
     let a = room.file("a", &disk(3 * MIB));
     for (magic, is_good) in [(None, true), (Some("abcde".parse().unwrap()), false)] {

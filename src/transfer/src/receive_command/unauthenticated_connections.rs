@@ -6,12 +6,12 @@ use std::net::{IpAddr, TcpStream};
 use std::sync::Mutex;
 
 /// Maximum number of unauthenticated connections per client address, in addition to one connection per disk.
-const OF_ONE_ADDRESS: usize = 8;
+const MAXIMUM_PER_ADDRESS: usize = 8;
 
 /// Maximum number of unauthenticated connections of all addresses. If the maximum is exceeded, the oldest connection is
 /// closed. The oldest connection is hardly ever a connection of the expected peer, because the handshake of that peer
 /// takes only milliseconds.
-const OF_ALL_ADDRESSES: usize = 256;
+const MAXIMUM_TOTAL: usize = 256;
 
 /// Registry of unauthenticated connections, with their limits.
 pub(crate) struct UnauthenticatedLimit {
@@ -21,9 +21,9 @@ pub(crate) struct UnauthenticatedLimit {
 
 #[derive(Default)]
 struct OpenConnections {
-    /// Number of the last connection.
+    /// Number of the connection that was registered last.
     number: u64,
-    places: Vec<(u64, IpAddr, ShutdownHandle)>,
+    connections: Vec<(u64, IpAddr, ShutdownHandle)>,
 }
 
 /// Slot of an unauthenticated connection. The slot is freed when this value is dropped.
@@ -34,7 +34,7 @@ pub(crate) struct UnauthenticatedSlot<'s> {
 
 impl UnauthenticatedLimit {
     pub(crate) fn new(disks: usize) -> UnauthenticatedLimit {
-        UnauthenticatedLimit { of_one_address: OF_ONE_ADDRESS + disks, here: Mutex::default() }
+        UnauthenticatedLimit { of_one_address: MAXIMUM_PER_ADDRESS + disks, here: Mutex::default() }
     }
 
     /// Allocates a slot for a connection. Returns `None` if the client has disconnected, or if too many connections
@@ -45,28 +45,28 @@ impl UnauthenticatedLimit {
 
     fn allocate_slot(&self, address: IpAddr, cutter: ShutdownHandle) -> Option<UnauthenticatedSlot<'_>> {
         let mut here = lock_mutex(&self.here);
-        let same = here.places.iter().filter(|(_, other, _)| *other == address).count();
+        let same = here.connections.iter().filter(|(_, other, _)| *other == address).count();
         (same < self.of_one_address).then(|| {
             here.number += 1;
             let number = here.number;
-            if here.places.len() >= OF_ALL_ADDRESSES {
-                let (_, _, oldest) = here.places.remove(0);
+            if here.connections.len() >= MAXIMUM_TOTAL {
+                let (_, _, oldest) = here.connections.remove(0);
                 oldest.shut_down();
             }
-            here.places.push((number, address, cutter));
+            here.connections.push((number, address, cutter));
             UnauthenticatedSlot { strangers: self, number }
         })
     }
 
     /// Closes all unauthenticated connections.
     pub(crate) fn close_all(&self) {
-        lock_mutex(&self.here).places.iter().for_each(|(_, _, cutter)| cutter.shut_down());
+        lock_mutex(&self.here).connections.iter().for_each(|(_, _, cutter)| cutter.shut_down());
     }
 }
 
 impl Drop for UnauthenticatedSlot<'_> {
     fn drop(&mut self) {
-        lock_mutex(&self.strangers.here).places.retain(|(number, ..)| *number != self.number);
+        lock_mutex(&self.strangers.here).connections.retain(|(number, ..)| *number != self.number);
     }
 }
 
@@ -77,7 +77,7 @@ mod tests {
     use std::net::TcpListener;
 
     #[test]
-    fn many_addresses_together_have_not_more_places_than_there_are() {
+    fn total_number_of_unauthenticated_connections_is_limited() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let mut far = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         let near = listener.accept().unwrap().0;
@@ -85,18 +85,18 @@ mod tests {
         let place = |number: u32| {
             strangers.allocate_slot(IpAddr::from(number.to_be_bytes()), ShutdownHandle::from_stream(&near).unwrap())
         };
-        let mut places: Vec<_> = (0..OF_ALL_ADDRESSES as u32).map(|number| place(number).unwrap()).collect();
+        let mut connections: Vec<_> = (0..MAXIMUM_TOTAL as u32).map(|number| place(number).unwrap()).collect();
         far.set_read_timeout(Some(std::time::Duration::from_millis(50))).unwrap();
-        assert!(far.read(&mut [0]).is_err(), "there was room for all");
-        places.push(place(u32::MAX).unwrap());
-        assert_eq!(lock_mutex(&strangers.here).places.len(), OF_ALL_ADDRESSES);
-        assert_eq!(far.read(&mut [0]).unwrap(), 0, "the oldest one is cut");
-        drop(places);
-        assert!(lock_mutex(&strangers.here).places.is_empty());
+        assert!(far.read(&mut [0]).is_err(), "all connections were accepted");
+        connections.push(place(u32::MAX).unwrap());
+        assert_eq!(lock_mutex(&strangers.here).connections.len(), MAXIMUM_TOTAL);
+        assert_eq!(far.read(&mut [0]).unwrap(), 0, "the oldest connection is closed");
+        drop(connections);
+        assert!(lock_mutex(&strangers.here).connections.is_empty());
     }
 
     #[test]
-    fn one_address_has_not_all_places_and_who_is_known_gives_its_own_back() {
+    fn connections_per_address_are_limited_until_authenticated() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let mut far = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         let near = listener.accept().unwrap().0;

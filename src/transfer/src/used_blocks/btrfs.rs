@@ -7,7 +7,7 @@
 //! whole chunks are treated as used.
 
 use super::disk_view::{DiskView, FilesystemUsage, ReadIntegers};
-use super::limits::{MOST_NODES, VisitedBlocks};
+use super::limits::{MAXIMUM_TREE_NODES, VisitedBlocks};
 use super::ranges::UsedRanges;
 use std::ops::Range;
 
@@ -43,13 +43,13 @@ const KNOWN_INCOMPAT: u64 = 0xfff | 0x1_0000;
 /// them changes the location of extents.
 const KNOWN_COMPAT_RO: u64 = 0xf;
 
-// Item types.
+// Types of the items that are read (`BTRFS_…_KEY`).
 const ROOT_ITEM: u8 = 132;
 const EXTENT_ITEM: u8 = 168;
 const METADATA_ITEM: u8 = 169;
 const CHUNK_ITEM: u8 = 228;
 
-// Block group profiles.
+// Flags of the profiles of block groups (`BTRFS_BLOCK_GROUP_…`).
 const RAID0: u64 = 1 << 3;
 const RAID10: u64 = 1 << 6;
 const PARITY: u64 = 1 << 7 | 1 << 8;
@@ -62,7 +62,7 @@ const POINTER: usize = 33;
 const CHUNK_HEAD: usize = 48;
 const STRIPE: usize = 32;
 
-// Tree ids.
+// Ids of the trees that are read (`BTRFS_…_TREE_OBJECTID`).
 const ROOT_TREE: u64 = 1;
 const EXTENT_TREE: u64 = 2;
 const CHUNK_TREE: u64 = 3;
@@ -73,21 +73,21 @@ const TREE_AT: usize = 176;
 const TREE_LEVEL: usize = 238;
 
 /// Maximum number of tree levels (BTRFS_MAX_LEVEL).
-const MOST_LEVELS: u8 = 8;
+const MAXIMUM_LEVELS: u8 = 8;
 
 /// Maximum number of chunks. This number of chunks takes 24 MiB of memory. Except on tiny devices, a chunk has at least
 /// 256 MiB, so this number of chunks describes at least 64 TiB.
-const MOST_CHUNKS: usize = 1 << 18;
+const MAXIMUM_CHUNKS: usize = 1 << 18;
 
 /// Maximum number of copies of a chunk on one device (profile DUP).
-const MOST_COPIES: usize = 2;
+const MAXIMUM_COPIES: usize = 2;
 
 pub(crate) fn read_btrfs(view: &DiskView) -> FilesystemUsage {
     let superblock = view.read_bytes(SUPERBLOCK, SUPERBLOCK_BYTES);
     let Some(superblock) = superblock.filter(|block| block[MAGIC_AT..].starts_with(MAGIC)) else {
         return FilesystemUsage::Other;
     };
-    let visited = VisitedBlocks::new(view.work, MOST_NODES);
+    let visited = VisitedBlocks::new(view.work, MAXIMUM_TREE_NODES);
     let Some(chunks) = read_chunks(view, &superblock, &visited) else { return FilesystemUsage::Doubtful("btrfs") };
     let (name, mut used) = match read_extents(view, &superblock, &chunks, &visited) {
         Some(used) => ("btrfs", used),
@@ -125,7 +125,7 @@ fn read_chunks(view: &DiskView, superblock: &[u8], visited: &VisitedBlocks) -> O
         if key[8] == CHUNK_ITEM {
             found.push(parse_chunk(key.le64(9), data, device)?.0);
         }
-        (found.len() <= MOST_CHUNKS).then_some(())
+        (found.len() <= MAXIMUM_CHUNKS).then_some(())
     })?;
     // The total length of all stripes must match the superblock. With parity profiles, the total is not compared,
     // because the lengths of their stripes are only upper bounds.
@@ -146,8 +146,8 @@ fn sort_chunks(mut found: Vec<BtrfsChunk>) -> Option<Vec<BtrfsChunk>> {
     (!found.windows(2).any(overlaps)).then_some(found)
 }
 
-/// Returns the ranges of allocated extents on this device. Returns `None` if the extent tree cannot be read from this device alone, or is
-/// incomplete.
+/// Returns the ranges of allocated extents on this device. Returns `None` if the extent tree cannot be read from this
+/// device alone, or is incomplete.
 fn read_extents(
     view: &DiskView,
     superblock: &[u8],
@@ -185,7 +185,7 @@ fn read_extents(
     })?;
     let striped = chunks.iter().filter(|chunk| chunk.kind & STRIPED != 0);
     striped.flat_map(|chunk| &chunk.stripes).for_each(|stripe| used.add_range(stripe.clone()));
-    // The superblock must contain the same total.
+    // The total size of the extents must match the number of used bytes in the superblock.
     (total == superblock.le64(BYTES_USED)).then_some(used)
 }
 
@@ -225,7 +225,7 @@ impl BtrfsTree<'_> {
     /// `None`.
     fn visit_items(&self, root: u64, level: u8, each: VisitItem<'_>) -> Option<()> {
         // The stack contains the right siblings of the current node at each level, at most a few thousand in total.
-        let mut todo = vec![(root, Some(level).filter(|level| *level < MOST_LEVELS)?, None)];
+        let mut todo = vec![(root, Some(level).filter(|level| *level < MAXIMUM_LEVELS)?, None)];
         while let Some((logical, level, generation)) = todo.pop() {
             let place = map_to_device(self.chunks, logical, self.node)?;
             self.visited.visit_block(place)?;
@@ -283,7 +283,7 @@ fn parse_chunk(start: u64, item: &[u8], device: u64) -> Option<(BtrfsChunk, usiz
     let stripes = item.get(CHUNK_HEAD..end)?.chunks(STRIPE).filter(|stripe| stripe.le64(0) == device);
     let stripes = stripes.map(|stripe| Some(stripe.le64(8)..stripe.le64(8).checked_add(on_a_device)?));
     let stripes: Vec<Range<u64>> = stripes.collect::<Option<_>>()?;
-    (length > 0 && stripes.len() <= MOST_COPIES).then_some((BtrfsChunk { start, length, kind, stripes }, end))
+    (length > 0 && stripes.len() <= MAXIMUM_COPIES).then_some((BtrfsChunk { start, length, kind, stripes }, end))
 }
 
 /// Maps a range of logical addresses to an offset on this device. Returns `None` if the range is not contiguous on this

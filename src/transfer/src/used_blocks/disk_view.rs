@@ -31,7 +31,7 @@ impl DiskView<'_> {
     /// limit of a single read.
     pub(super) fn read_bytes(&self, at: u64, length: u64) -> Option<Vec<u8>> {
         let end = at.checked_add(length)?;
-        if end > self.size || length > limits::MOST_BYTES_AT_ONCE {
+        if end > self.size || length > limits::MAXIMUM_SINGLE_READ_BYTES {
             return None;
         }
         let mut bytes = vec![0; usize::try_from(length).ok()?];

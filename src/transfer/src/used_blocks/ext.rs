@@ -1,7 +1,7 @@
 //! Reader of ext2, ext3 and ext4: used blocks are marked in the block bitmap of each group (fs/ext4/ext4.h).
 
 use super::disk_view::{DiskView, FilesystemUsage, ReadIntegers};
-use super::limits::{MOST_READS, VisitedBlocks};
+use super::limits::{MAXIMUM_READS, VisitedBlocks};
 use super::ranges::{UsedRanges, set_bits};
 
 const SUPERBLOCK: u64 = 1024;
@@ -22,14 +22,15 @@ const RESERVED_TABLE_BLOCKS: usize = 0xce;
 const DESCRIPTOR_SIZE: usize = 0xfe;
 const BLOCKS_HIGH: usize = 0x150;
 
-/// Supported incompatible features: filetype, extents, 64bit, MMP, flex_bg, ea_inode, csum_seed, largedir, inline_data, encrypt, casefold.
-/// Other features change the meaning of a bitmap, or mark a journal that needs replay.
+/// Supported incompatible features: filetype, extents, 64bit, MMP, flex_bg, ea_inode, csum_seed, largedir, inline_data,
+/// encrypt, casefold. Other features change the meaning of a bitmap, or mark a journal that needs replay.
 const KNOWN_INCOMPAT: u32 =
     0x2 | 0x40 | IS_64BIT | 0x100 | 0x200 | 0x400 | 0x2000 | 0x4000 | 0x8000 | 0x1_0000 | 0x2_0000;
 const IS_64BIT: u32 = 0x80;
 
-/// Supported read-only compatible features: sparse superblocks, large files, huge files, dir_nlink, extra_isize, quota, read-only, project,
-/// verity, orphan file, and both descriptor checksums. Bigalloc (0x200) and shared blocks are not supported.
+/// Supported read-only compatible features: sparse superblocks, large files, huge files, dir_nlink, extra_isize, quota,
+/// read-only, project, verity, orphan file, and both descriptor checksums. Bigalloc (0x200) and shared blocks are not
+/// supported.
 const KNOWN_RO_COMPAT: u32 = 0x1 | 0x2 | 0x8 | HAS_SUMS | 0x20 | 0x40 | 0x100 | 0x1000 | 0x2000 | 0x8000 | 0x1_0000;
 /// Features with which the bitmap of a group may be uninitialized.
 const HAS_SUMS: u32 = 0x10 | 0x400;
@@ -92,7 +93,7 @@ impl ExtSuperblock {
             return None;
         }
         let groups = (blocks - first).div_ceil(per_group);
-        let table_bytes = Some(groups).filter(|groups| *groups <= MOST_READS)?.checked_mul(descriptor)?;
+        let table_bytes = Some(groups).filter(|groups| *groups <= MAXIMUM_READS)?.checked_mul(descriptor)?;
         let inodes = u64::from(superblock.le32(INODES_PER_GROUP)) * u64::from(superblock.le16(INODE_SIZE));
         let reserved = u64::from(superblock.le16(RESERVED_TABLE_BLOCKS));
         Some(ExtSuperblock {
@@ -110,7 +111,7 @@ impl ExtSuperblock {
 
     fn used_ranges(&self, view: &DiskView) -> Option<UsedRanges> {
         let mut used = UsedRanges::default();
-        let bitmaps = VisitedBlocks::new(view.work, usize::try_from(MOST_READS).ok()?);
+        let bitmaps = VisitedBlocks::new(view.work, usize::try_from(MAXIMUM_READS).ok()?);
         self.add_blocks(&mut used, 0, self.first + self.front_blocks);
         self.add_blocks(&mut used, self.blocks, view.size.div_ceil(self.block));
         let at_once = TABLE_STEP_BYTES / self.descriptor;

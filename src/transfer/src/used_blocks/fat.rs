@@ -5,7 +5,7 @@ use super::disk_view::{DiskView, FilesystemUsage, ReadIntegers};
 use super::ranges::UsedRanges;
 
 /// Maximum size of a file allocation table, in bytes.
-const MOST_TABLE_BYTES: u64 = 1 << 30;
+const MAXIMUM_TABLE_BYTES: u64 = 1 << 30;
 
 /// Number of bytes per read, which is a multiple of every entry size (12, 16 and 32 bits).
 const STEP_BYTES: u64 = 3 << 16;
@@ -13,10 +13,11 @@ const STEP_BYTES: u64 = 3 << 16;
 /// Maximum number of clusters of FAT12 and FAT16 (fatgen103, "FAT Type Determination"). FAT32 is not recognized by the
 /// number of clusters, since mkfs can create a FAT32 with few clusters. Like Linux, the reader recognizes FAT32 by a
 /// FAT16 table size of zero (`fat_fill_super` of fs/fat/inode.c).
-const MOST_CLUSTERS_12: u64 = 4084;
-const MOST_CLUSTERS_16: u64 = 65524;
+const MAXIMUM_FAT12_CLUSTERS: u64 = 4084;
+const MAXIMUM_FAT16_CLUSTERS: u64 = 65524;
 
-/// Offset in the boot sector of the table size of FAT12 and FAT16, in sectors. For FAT32 this field is zero.
+/// Offset, in the boot sector, of the field with the size of a FAT12 or FAT16 table, in sectors. In a FAT32, this field
+/// is zero.
 const TABLE_SECTORS: usize = 22;
 
 /// Number of the first cluster. The first two entries of the table are reserved.
@@ -46,7 +47,7 @@ fn read_clusters(view: &DiskView, boot: &[u8]) -> Option<UsedRanges> {
         && reserved > 0
         && (1..=2).contains(&copies)
         && sectors.checked_mul(sector)? <= view.size
-        && table_sectors.checked_mul(sector)? <= MOST_TABLE_BYTES;
+        && table_sectors.checked_mul(sector)? <= MAXIMUM_TABLE_BYTES;
     if !is_sane {
         return None;
     }
@@ -54,8 +55,8 @@ fn read_clusters(view: &DiskView, boot: &[u8]) -> Option<UsedRanges> {
     let clusters = sectors.checked_sub(data)? / per_cluster;
     let bits = match (boot.le16(TABLE_SECTORS), clusters) {
         (0, _) => 32,
-        (_, few) if few <= MOST_CLUSTERS_12 => 12,
-        (_, more) if more <= MOST_CLUSTERS_16 => 16,
+        (_, few) if few <= MAXIMUM_FAT12_CLUSTERS => 12,
+        (_, more) if more <= MAXIMUM_FAT16_CLUSTERS => 16,
         _ => return None,
     };
     let (table, table_bytes) = (reserved * sector, table_sectors * sector);

@@ -11,10 +11,11 @@ const LUKS_SECOND: &[u8] = b"SKUL\xba\xbe";
 /// Name, offset and bytes of each signature.
 #[rustfmt::skip]
 const SIGNATURES: &[(&str, u64, &[u8])] = &[
-    // Metadata 1.1 and 1.2, always little-endian (linux/raid/md_p.h).
+    // md superblocks of the versions 1.1 and 1.2, which are always little-endian (linux/raid/md_p.h).
     (MD, 0, &MD_MAGIC.to_le_bytes()),
     (MD, 4096, &MD_MAGIC.to_le_bytes()),
-    // The label is in one of the first four sectors of 512 bytes (LABEL_SCAN_SECTORS of LVM2).
+    // The label of an LVM physical volume is in one of the first four sectors of 512 bytes (LABEL_SCAN_SECTORS of
+    // LVM2).
     ("LVM", 0, b"LABELONE"),
     ("LVM", 512, b"LABELONE"),
     ("LVM", 1024, b"LABELONE"),
@@ -31,7 +32,7 @@ const SIGNATURES: &[(&str, u64, &[u8])] = &[
     ("LUKS", 0x10_0000, LUKS_SECOND),
     ("LUKS", 0x20_0000, LUKS_SECOND),
     ("LUKS", 0x40_0000, LUKS_SECOND),
-    // The magic number is preceded by a checksum, an offset and a version.
+    // In these superblocks, the magic number is preceded by a checksum, an offset and a version.
     ("bcache", 4096 + 24, b"\xc6\x85\x73\xf6\x4e\x1a\x45\xca\x82\x65\xf5\x7f\x48\xba\x6d\x81"),
     ("bcachefs", 4096 + 24, b"\xc6\x85\x73\xf6\x66\xce\x90\xa9\xd9\x6a\x60\xcf\x80\x3d\xf7\xef"),
     ("BlueStore", 0, b"bluestore block device"),
@@ -45,7 +46,7 @@ const SIGNATURES: &[(&str, u64, &[u8])] = &[
     ("exFAT", 3, b"EXFAT   "),
     ("F2FS", 1024, b"\x10\x20\xf5\xf2"),
     ("JFS", 32 << 10, b"JFS1"),
-    // GPT of a disk image inside a partition, or GPT for another sector size.
+    // A GPT found here belongs to a disk image inside a partition, or was made for another sector size.
     ("GPT", 512, b"EFI PART"),
     ("GPT", 4096, b"EFI PART"),
 ];
@@ -87,7 +88,8 @@ pub(crate) fn find_signature(view: &DiskView) -> Option<&'static str> {
 /// the array is at the end.
 pub(crate) fn find_end_signature(view: &DiskView) -> Option<&'static str> {
     let size = view.size;
-    // 0.90 has the byte order of the CPU, 1.0 is little-endian (MD_NEW_SIZE_SECTORS of linux/raid/md_p.h, super_1_load of md.c).
+    // md superblocks of version 0.90 have the byte order of the CPU, and those of version 1.0 are little-endian
+    // (MD_NEW_SIZE_SECTORS of linux/raid/md_p.h, super_1_load of md.c).
     let old = (size & !0xffff).checked_sub(64 << 10);
     let at_end = (size & !0xfff).checked_sub(8 << 10);
     let before_end = |bytes: u64| size.checked_sub(bytes);
@@ -99,10 +101,10 @@ pub(crate) fn find_end_signature(view: &DiskView) -> Option<&'static str> {
         ("DRBD", before_end(4096 - DRBD_MAGIC), b"\x83\x74\x02\x6b"),
         ("DRBD", before_end(4096 - DRBD_MAGIC), b"\x83\x74\x02\x6c"),
         ("DRBD", before_end(4096 - DRBD_MAGIC), b"\x83\x74\x02\x6d"),
-        // The signature is in the next-to-last sector.
+        // Intel's signature is in the next-to-last sector.
         (FIRMWARE_RAID, before_end(2 * 512), INTEL),
         (FIRMWARE_RAID, before_end(2 * 4096), INTEL),
-        // The signature is in the last sector, or at an offset that some controllers use.
+        // The signature of DDF is in the last sector, or at an offset that some controllers use.
         (FIRMWARE_RAID, before_end(512), DDF),
         (FIRMWARE_RAID, before_end(257 * 512), DDF),
     ]

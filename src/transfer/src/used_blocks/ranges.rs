@@ -3,12 +3,12 @@
 
 use std::ops::Range;
 
-/// Minimum size of an unused gap between two ranges, in bytes. Smaller gaps are treated as used, because a separate
-/// piece would cost more.
+/// Minimum size of an unused gap between two ranges, in bytes. Smaller gaps are treated as used, because sending such a
+/// gap costs less than starting another piece after it.
 pub(super) const GAP_BYTES: u64 = 256 << 10;
 
 /// Maximum number of ranges per disk. This number of ranges takes 16 MiB of memory.
-pub(crate) const MOST_RANGES: usize = 1 << 20;
+pub(crate) const MAXIMUM_RANGES: usize = 1 << 20;
 
 /// Number of most recent ranges that a new range may extend. More than one recent range is needed, because the copies
 /// of an extent, and the metadata before these copies, are added alternately.
@@ -26,7 +26,7 @@ pub(crate) struct UsedRanges {
 
 impl Default for UsedRanges {
     fn default() -> UsedRanges {
-        UsedRanges { ranges: Vec::new(), gap: GAP_BYTES, most: MOST_RANGES }
+        UsedRanges { ranges: Vec::new(), gap: GAP_BYTES, most: MAXIMUM_RANGES }
     }
 }
 
@@ -75,8 +75,8 @@ impl UsedRanges {
     }
 }
 
-/// Calls `each` with the ranges of set bits among the first `count` bits of a bitmap, in order. Bits beyond the end of the bitmap are
-/// treated as set.
+/// Calls `each` with the ranges of set bits among the first `count` bits of a bitmap, in order. Bits beyond the end of
+/// the bitmap are treated as set.
 pub(super) fn set_bits(bitmap: &[u8], count: u64, mut each: impl FnMut(Range<u64>)) {
     let mut run: Option<Range<u64>> = None;
     let mut set = |range: Range<u64>| match &mut run {
@@ -105,7 +105,7 @@ mod tests {
     const MIB: u64 = 1 << 20;
 
     #[test]
-    fn too_many_ranges_become_fewer_and_longer() {
+    fn too_many_ranges_are_merged() {
         let mut random = fastrand::Rng::with_seed(3);
         for count in [10, 100, 1000] {
             let mut used = UsedRanges { most: 64, ..UsedRanges::default() };
@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_near_is_one_range_and_nothing_is_none() {
+    fn near_ranges_are_merged_and_empty_ones_dropped() {
         let mut used = UsedRanges::default();
         for range in
             [MIB..2 * MIB, 5 * MIB..6 * MIB, 2 * MIB..3 * MIB, 6 * MIB + GAP_BYTES - 1..7 * MIB, 9 * MIB..9 * MIB]

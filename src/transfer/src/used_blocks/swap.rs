@@ -26,7 +26,8 @@ pub(crate) fn read_swap(view: &DiskView) -> FilesystemUsage {
                     FilesystemUsage::Used("swap", used)
                 });
             }
-            // swsusp, uswsusp, TuxOnIce, and swap of Linux 2.0.
+            // The swap space contains a system that was hibernated with swsusp, uswsusp or TuxOnIce, or was created for
+            // Linux 2.0.
             b"S1SUSPEND\0" | b"S2SUSPEND\0" | b"ULSUSPEND\0" | b"LINHIB0001" | b"SWAP-SPACE" => {
                 return FilesystemUsage::Doubtful("swap");
             }

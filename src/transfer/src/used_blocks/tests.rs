@@ -77,7 +77,7 @@ fn copied(path: &Path, used: &UsedBlocks) -> PathBuf {
 /// A disk with a partition table requires the same sector size at the destination. A boot loader before a filesystem is
 /// not a partition table.
 #[test]
-fn the_code_of_a_boot_loader_is_no_table() {
+fn boot_loader_code_is_not_a_partition_table() {
     let dir = tempfile::tempdir().unwrap();
     let with = |mkfs: &[&str], size: u64, sector: &[(usize, u8)]| {
         let image = empty(dir.path(), "disk", size);
@@ -99,7 +99,7 @@ fn the_code_of_a_boot_loader_is_no_table() {
         ("ext4 with a loader", ext4, &[signed, code].concat()[..], false),
         ("ext4 under a table", ext4, &[signed, entry].concat()[..], true),
         ("vfat", vfat, &[][..], true),
-        ("nothing known with a loader", &[][..], &[signed, code].concat()[..], true),
+        ("unrecognized contents with a boot loader", &[][..], &[signed, code].concat()[..], true),
         ("nothing", &[][..], &[][..], false),
     ] {
         assert_eq!(with(mkfs, 16 * MIB, more), has_table, "{name}");
@@ -143,7 +143,7 @@ fn contents_below(root: &Path) -> Vec<(PathBuf, Vec<u8>)> {
 
 /// Recent kernels no longer mount XFS of version 4.
 #[test]
-fn xfs_of_version_4_is_read_too() {
+fn xfs_of_version_4_is_supported() {
     let dir = tempfile::tempdir().unwrap();
     let image = empty(dir.path(), "disk", 320 * MIB);
     run("mkfs.xfs", &["-q", "-f", "-m", "crc=0", image.to_str().unwrap()]);
@@ -155,7 +155,7 @@ fn xfs_of_version_4_is_read_too() {
 }
 
 #[test]
-fn swap_has_nothing_that_is_kept_unless_a_system_sleeps_in_it() {
+fn swap_has_no_used_blocks_unless_hibernated() {
     let dir = tempfile::tempdir().unwrap();
     let image = empty(dir.path(), "swap", 64 * MIB);
     run("mkswap", &["-q", image.to_str().unwrap()]);
@@ -166,7 +166,7 @@ fn swap_has_nothing_that_is_kept_unless_a_system_sleeps_in_it() {
 }
 
 #[test]
-fn a_disk_of_nobody_is_used_whole() {
+fn unrecognized_disk_is_used_completely() {
     let dir = tempfile::tempdir().unwrap();
     let image = empty(dir.path(), "disk", 8 * MIB);
     assert_eq!(used_of(&image), mark_all_used(8 * MIB));
@@ -195,7 +195,7 @@ fn ranges_are_rounded_outwards_and_small_gaps_are_used() {
 }
 
 #[test]
-fn bits_are_ranges() {
+fn set_bits_become_ranges() {
     let set = |bitmap: &[u8], count| {
         let mut ranges = Vec::new();
         set_bits(bitmap, count, |range| ranges.push(range));

@@ -1,5 +1,5 @@
-//! Sandboxed process (the worker) that reads filesystems, and its parent, which reads the disk on the worker's request. The worker has
-//! access only to a socket: it has no descriptor of the disk, no files, and no network.
+//! Sandboxed process (the worker) that reads filesystems, and its parent, which reads the disk on the worker's request.
+//! The worker has access only to a socket: it has no descriptor of the disk, no files, and no network.
 //!
 //! If the worker exits before its answer is complete, the whole disk is treated as used.
 
@@ -8,7 +8,7 @@ mod protocol;
 
 pub use child_process::run_worker;
 
-use super::limits::{MOST_BYTES, MOST_READS};
+use super::limits::{MAXIMUM_READ_BYTES, MAXIMUM_READS};
 use super::{UsedBlocks, mark_all_used, ranges, round_ranges};
 use common::format::{replace_hidden, truncate_bytes};
 use linux::process::worker::{WorkerJob, WorkerProcess};
@@ -22,7 +22,7 @@ use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
 /// Timeout of the worker, after which the whole disk is treated as used.
-const PATIENCE: Duration = Duration::from_secs(10 * 60);
+const WORKER_TIMEOUT: Duration = Duration::from_secs(10 * 60);
 
 /// Maximum length of the description of a disk, such as `GPT with vfat, ext4, …`, in bytes.
 const NAME_BYTES: usize = 400;
@@ -31,7 +31,7 @@ const NAME_BYTES: usize = 400;
 pub(crate) fn read_in_worker(disk: &File, size: u64, sector: u64) -> UsedBlocks {
     let started = start_worker().map_err(|error| error.to_string());
     let read = started.and_then(|(mut worker, socket)| {
-        let asked = serve_worker(&socket, disk, ReadRequest { size, sector }, Instant::now() + PATIENCE);
+        let asked = serve_worker(&socket, disk, ReadRequest { size, sector }, Instant::now() + WORKER_TIMEOUT);
         asked.map_err(|why| {
             if why.kind() == ErrorKind::UnexpectedEof {
                 replace_hidden(&worker.describe_end())
@@ -70,8 +70,10 @@ fn serve_worker(socket: &UnixStream, disk: &File, order: ReadRequest, until: Ins
             WorkerMessage::Read { at, length } => {
                 (reads, bytes) = (reads + 1, bytes + u64::from(length));
                 let is_within = at.checked_add(length.into()).is_some_and(|end| end <= order.size);
-                // The parent checks the limits too, because a compromised worker may ignore them.
-                if reads > MOST_READS + MOST_BYTES / u64::from(protocol::MOST_READ) || bytes > MOST_BYTES || !is_within
+                // The parent also checks the limits, because a compromised worker may ignore them.
+                if reads > MAXIMUM_READS + MAXIMUM_READ_BYTES / u64::from(protocol::MAXIMUM_REQUEST_BYTES)
+                    || bytes > MAXIMUM_READ_BYTES
+                    || !is_within
                 {
                     return Err(worker_protocol_error());
                 }
@@ -88,7 +90,7 @@ fn serve_worker(socket: &UnixStream, disk: &File, order: ReadRequest, until: Ins
                     if !is_next
                         || range.start >= range.end
                         || range.end > order.size
-                        || found.len() >= ranges::MOST_RANGES
+                        || found.len() >= ranges::MAXIMUM_RANGES
                     {
                         return Err(worker_protocol_error());
                     }
@@ -127,13 +129,16 @@ impl DeadlineSocket<'_> {
 }
 
 fn timeout_error() -> io::Error {
-    io::Error::new(ErrorKind::TimedOut, format!("timed out after {minutes} minutes", minutes = PATIENCE.as_secs() / 60))
+    io::Error::new(
+        ErrorKind::TimedOut,
+        format!("timed out after {minutes} minutes", minutes = WORKER_TIMEOUT.as_secs() / 60),
+    )
 }
 
 fn map_timeout<T>(done: io::Result<T>) -> io::Result<T> {
     done.map_err(|error| match error.kind() {
         ErrorKind::WouldBlock | ErrorKind::TimedOut => timeout_error(),
-        // The worker exited before it received a message.
+        // The worker has exited before it received the message, which counts as an early end of its answer.
         ErrorKind::BrokenPipe | ErrorKind::ConnectionReset => ErrorKind::UnexpectedEof.into(),
         _ => error,
     })

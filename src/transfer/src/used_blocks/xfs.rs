@@ -1,10 +1,10 @@
-//! Reader of XFS: the free space is read from the by-block B-tree of each allocation group (fs/xfs/libxfs/xfs_format.h). The trees are up
-//! to date only if the log needs no replay.
+//! Reader of XFS: the free space is read from the by-block B-tree of each allocation group
+//! (fs/xfs/libxfs/xfs_format.h). The trees are up to date only if the log needs no replay.
 
 mod log;
 
 use super::disk_view::{DiskView, FilesystemUsage, ReadIntegers};
-use super::limits::{MOST_NODES, VisitedBlocks};
+use super::limits::{MAXIMUM_TREE_NODES, VisitedBlocks};
 use super::ranges::UsedRanges;
 use std::ops::Range;
 
@@ -22,8 +22,8 @@ const IN_PROGRESS: usize = 126;
 const RO_COMPAT: usize = 212;
 const INCOMPAT: usize = 216;
 
-/// Supported incompatible features: ftype, sparse inodes, metadata UUID, bigtime, large extent counts, exchange-range, parent pointers.
-/// Needs-repair (0x10) is rejected.
+/// Supported incompatible features: ftype, sparse inodes, metadata UUID, bigtime, large extent counts, exchange-range,
+/// parent pointers. Needs-repair (0x10) is rejected.
 const KNOWN_INCOMPAT: u32 = 0x1 | 0x2 | 0x4 | 0x8 | 0x20 | 0x40 | 0x80;
 
 /// Supported read-only compatible features: free inode B-tree, reverse mapping, reflink, inode B-tree counts. None of
@@ -36,15 +36,15 @@ const ROOT: usize = 16;
 const LEVELS: usize = 28;
 const FREE: usize = 52;
 
-/// Null sibling pointer.
+/// Sibling pointer of a B-tree block that has no sibling.
 const NONE: u32 = u32::MAX;
 
 /// Offsets in a B-tree block.
-const LEFT: usize = 8;
-const RIGHT: usize = 12;
+const LEFT_SIBLING_OFFSET: usize = 8;
+const RIGHT_SIBLING_OFFSET: usize = 12;
 
 /// Maximum number of tree levels (XFS_BTREE_MAXLEVELS).
-const MOST_LEVELS: u32 = 9;
+const MAXIMUM_LEVELS: u32 = 9;
 
 /// Minimum number of blocks per allocation group (XFS_MIN_AG_BLOCKS).
 const FEWEST_GROUP_BLOCKS: u64 = 64;
@@ -96,7 +96,7 @@ impl XfsSuperblock {
             return None;
         }
         let (start, bits) = (superblock.be64(LOG_START), u32::from(superblock[GROUP_LOG]));
-        // The filesystem is not supported: its log is external, or its superblock is malformed.
+        // Such a filesystem is not supported: its log is external (`start` is 0), or its superblock is malformed.
         if start == 0 || bits >= 32 {
             return None;
         }
@@ -107,7 +107,7 @@ impl XfsSuperblock {
 
     fn used_ranges(&self, view: &DiskView) -> Option<UsedRanges> {
         let mut used = UsedRanges::default();
-        let visited = VisitedBlocks::new(view.work, MOST_NODES);
+        let visited = VisitedBlocks::new(view.work, MAXIMUM_TREE_NODES);
         for group in 0..self.groups {
             let start = group * self.group_blocks;
             let blocks = self.group_blocks.min(self.blocks - start);
@@ -144,11 +144,11 @@ impl XfsSuperblock {
             let block = view.read_bytes(place * self.block, self.block)?;
             (block.starts_with(magic) && u32::from(block.be16(4)) == level).then_some(block)
         };
-        let mut level = head.be32(LEVELS).checked_sub(1).filter(|level| *level < MOST_LEVELS)?;
+        let mut level = head.be32(LEVELS).checked_sub(1).filter(|level| *level < MAXIMUM_LEVELS)?;
         let mut number = head.be32(ROOT);
         let mut block = read(number, level)?;
         while level > 0 {
-            // The pointers are stored after the space that is reserved for keys.
+            // In a block of an inner level, the pointers are stored after the space that is reserved for keys.
             let room = (self.block as usize - records) / 12;
             level -= 1;
             number = block.be32(records + room * 8);
@@ -160,10 +160,10 @@ impl XfsSuperblock {
             let leaf = block.get(records..records + count * 8)?;
             let (last, length) = visit_records(leaf, end, blocks, &mut each)?;
             (end, sum) = (last, sum + length);
-            if block.be32(LEFT) != left {
+            if block.be32(LEFT_SIBLING_OFFSET) != left {
                 return None;
             }
-            let right = block.be32(RIGHT);
+            let right = block.be32(RIGHT_SIBLING_OFFSET);
             if right == NONE {
                 break;
             }

@@ -25,7 +25,7 @@ somebody_works() {
 offer_shell() {
 	local left=$1 console prompts=
 	for console in $(consoles); do
-		# In a session of its own, the shell controls the terminal: ^C and job control work.
+		# In a separate session, the shell controls the terminal, so that ^C and job control work.
 		setsid sh -c '. /usr/lib/console.sh; prompt "$@"' sh "$console" "$@" &
 		prompts="$prompts $!"
 	done

@@ -41,20 +41,20 @@ connect() {
 	until_true 10 any_link || return
 	for card in $(cards); do
 		has_link "$card" || continue
-		# Still running from the previous attempt; it removes the file when it gives up.
+		# udhcpc of the previous attempt still runs; it removes this file when it exits.
 		[ ! -e "/run/dhcp.$card" ] || continue
 		lease "$card"
 	done
 	until_true 12 any_lease
 }
 
-# After a lease it stays and renews it: a machine may wait for its allocation for longer than a lease lasts. udhcpc sends the MAC as client
-# identifier, as iPXE does.
+# udhcpc keeps running and renews its lease, because a machine may wait for its allocation for longer than a lease lasts. It sends the MAC
+# as client identifier, as iPXE does.
 lease() { udhcpc -n -i "$1" -O mtu -O ntpsrv -O staticroutes -s /usr/lib/dhcp-event -p "/run/dhcp.$1" -t 5 -T 2 -S </dev/null >/dev/null 2>&1 & }
 
 is_described() { [ -n "$(argument drophammer.network)" ]; }
 
-# carrier_of DEVICE: waits until it has a link, with a timeout.
+# carrier_of DEVICE: waits until the device has a link, with a timeout.
 carrier_of() {
 	wanted=$1
 	until_true 15 wanted_has_link || { say "$1: no link (DH-607)" && return 1; }
@@ -99,7 +99,7 @@ explain_network() {
 	[ -n "$(cards)" ] || say "no network card is usable (DH-607)"
 }
 
-# Uses DHCP without a configuration.
+# Configures the network as specified by drophammer.network= or, without this argument, by DHCP.
 connect_somehow() { if is_described; then connect_as_described; else connect; fi; }
 
 connect_for_sure() {

@@ -1,4 +1,4 @@
-# Prints arrays, volume groups and logical volumes in lines that are equal at every boot. Sourced by /init of the neutral ramdisk and by the
+# Prints arrays, volume groups and logical volumes in lines that are equal at every boot. Sourced by /init of the inspection ramdisk and by the
 # tiny OS of the tests.
 
 # joined: joins lines into one word, `-` if there are none.

@@ -23,7 +23,7 @@ fn expected(number: u32, format: FilesystemFormat, label: Option<&str>) -> Expec
 }
 
 #[test]
-fn the_partition_that_the_image_has_for_a_seed_is_found() {
+fn seed_partition_of_the_image_is_found() {
     let mut table = table();
     assert_eq!(find_seed(&"/dev/nvme0n1".into(), &table), None);
     table.partitions[2].signatures = vec![signature("vfat", "CIDATA")];
@@ -47,7 +47,7 @@ fn the_partition_that_the_image_has_for_a_seed_is_found() {
 }
 
 #[test]
-fn what_the_image_brings_is_what_the_layout_says() {
+fn filesystems_of_the_image_must_match_the_layout() {
     for (number, format, label, uuid) in [
         (2, FilesystemFormat::Ext4, None, "uuid-ext4"),
         (2, FilesystemFormat::Ext4, Some("root"), "uuid-ext4"),

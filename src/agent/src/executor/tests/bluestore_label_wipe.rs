@@ -144,14 +144,14 @@ fn reinstall_up_to(last: StageName, layout: &Layout, inventory: &Inventory) -> V
     let stages = stages.map(|stage| (stage.name, stage.operations)).collect();
     session.run_plan(&plan(stages)).map_err(|failure| failure.error).unwrap();
     session.leave_session(FailureState::Complete);
-    // The symbolic link to a created filesystem.
+    // Removes the symbolic link to the root filesystem, which the plan has created.
     let _ = fs::remove_file(Path::new("/dev/disk/by-uuid").join(root_uuid));
     verdicts
 }
 
 #[test]
 #[ignore = "needs root and loop devices"]
-fn loop_copies_of_labels_are_zeroed_to_the_sector_and_neither_on_a_kept_nor_on_an_unlisted_disk() {
+fn loop_label_copies_are_zeroed_only_on_wiped_disks() {
     for sector_bytes in [512, 4096] {
         let [wiped, kept, unlisted] = [(); 3].map(|()| LabelledDisk::new(sector_bytes));
         let layout = layout(&wiped, &kept);

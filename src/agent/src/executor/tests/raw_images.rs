@@ -42,7 +42,7 @@ fn raw_image(directory: &Path) -> image::ImageSource {
 
 #[test]
 #[ignore = "needs root and loop devices"]
-fn loop_a_raw_image_is_burned_unless_another_disk_has_its_uuids() {
+fn loop_raw_image_with_uuids_of_another_disk_is_refused() {
     let (disk, directory) = (TestLoopDevice::new(64 << 20, 512), tempfile::tempdir().unwrap());
     let source = raw_image(directory.path());
     let root = ExpectedFilesystem {
@@ -86,7 +86,7 @@ fn loop_a_raw_image_is_burned_unless_another_disk_has_its_uuids() {
 /// Tests that a config drive that a conductor sends can be found by its label and has the right content.
 #[test]
 #[ignore = "needs root and loop devices"]
-fn loop_a_filesystem_is_put_behind_a_raw_image() {
+fn loop_filesystem_is_added_after_a_raw_image() {
     let (disk, directory) = (TestLoopDevice::new(64 << 20, 512), tempfile::tempdir().unwrap());
     let source = raw_image(directory.path());
     let drive = directory.path().join("drive");
@@ -117,7 +117,7 @@ fn loop_a_filesystem_is_put_behind_a_raw_image() {
 
 #[test]
 #[ignore = "needs root and loop devices"]
-fn loop_what_is_installed_already_is_never_written() {
+fn loop_existing_installation_is_never_written() {
     let boot_info = "kernel: /vmlinuz\ninitrd: ''\ncmdline: ro\nbootloader_id: b\n";
     let disk = installed(&[("/etc/metal/boot-info.yaml", boot_info), ("/vmlinuz", "no kernel")]);
     let before = fs::read(disk.image()).unwrap();
@@ -133,7 +133,7 @@ fn loop_what_is_installed_already_is_never_written() {
     let plan = Plan { point_of_no_return, ..plan(stages) };
     let dir = tempfile::tempdir().unwrap();
     let mut session = PlanExecutor { mounts: MountStack::new(dir.path()), ..bench.session() };
-    session.undo.push(UndoOperation::Made(disk.path().clone()));
+    session.undo.push(UndoOperation::WipeDeviceEnds(disk.path().clone()));
     session.run_stage(&plan.stages[0]).unwrap();
     let read_only = session.open_root().unwrap().write_file("/file", 0o600, b"").unwrap_err().to_string();
     assert!(read_only.contains("Read-only file system"), "{read_only}");

@@ -3,7 +3,7 @@
 use super::*;
 
 #[test]
-fn a_failure_before_the_first_write_says_so() {
+fn failure_before_the_first_write_is_marked_as_such() {
     let bench = Bench::new();
     let lock = Operation::Run(SessionOp::LockDisk(LockDisk { device: "/dev/no-such-disk".into(), untouched: vec![] }));
     let plan = plan(vec![
@@ -16,7 +16,7 @@ fn a_failure_before_the_first_write_says_so() {
 }
 
 #[test]
-fn a_tree_that_could_not_boot_is_refused_by_its_manifest_before_the_first_write() {
+fn unbootable_tree_is_refused_before_the_first_write() {
     let dir = tempfile::tempdir().unwrap();
     let (tree, path) = ([0; 1024], dir.path().join("tree.tar"));
     fs::write(&path, tree).unwrap();
@@ -47,12 +47,12 @@ fn a_tree_that_could_not_boot_is_refused_by_its_manifest_before_the_first_write(
 }
 
 #[test]
-fn a_reinstall_that_is_not_wanted_any_more_destroys_nothing() {
+fn refused_announcement_prevents_the_wipe() {
     let bench = Bench::new();
     let disks = vec![RecordedDisk { device: "os".into(), serial: "A0".into(), ..RecordedDisk::default() }];
     let extents = vec![StageExtents { stages: vec![StageName::StorageWipe], disks: vec![] }];
     let (allocation, order) = ("a-1".to_owned(), Some("o-1".to_owned()));
-    let announce = SessionOp::TellPointOfNoReturn(TellPointOfNoReturn {
+    let announce = SessionOp::AnnouncePointOfNoReturn(AnnouncePointOfNoReturn {
         allocation,
         order,
         disks: disks.clone(),
@@ -70,11 +70,11 @@ fn a_reinstall_that_is_not_wanted_any_more_destroys_nothing() {
         assert_eq!((failure.stage, failure.past_point_of_no_return), (failed, !refuses));
     }
     let expected = ("a-1".to_owned(), Some("o-1".to_owned()), disks, extents);
-    assert_eq!(*bench.control.begun.lock().unwrap(), [expected.clone(), expected]);
+    assert_eq!(*bench.control.started.lock().unwrap(), [expected.clone(), expected]);
 }
 
 #[test]
-fn what_is_not_as_it_was_fails_the_install_with_both_sides() {
+fn changed_preserved_object_fails_the_installation() {
     let identity = BTreeMap::from([("guid".to_owned(), "c0ffee".to_owned())]);
     let gone = PreservedObject { object: ObjectLocator::Disk("no-such-disk".into()), identity };
     let marker = Operation::Run(SessionOp::WriteMarker(WriteMarker(InstallMarker::default())));

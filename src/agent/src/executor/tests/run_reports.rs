@@ -3,10 +3,10 @@
 use super::*;
 use model::allocation::Allocation;
 use model::machine_migration::{MigrationOffer, MigrationPeer, MigrationSide, MigrationStatus};
-use operations::{DeviceOp, FindPrograms, MoveStands, StopArray};
+use operations::{CheckMigrationCanceled, DeviceOp, FindPrograms, StopArray};
 
 #[test]
-fn the_report_has_what_was_booted_and_must_be_acknowledged() {
+fn final_report_contains_boot_info_and_must_be_acknowledged() {
     let boot = BootInfo {
         kernel: "/vmlinuz".into(),
         initrd: "/initrd".into(),
@@ -52,10 +52,10 @@ fn the_report_has_what_was_booted_and_must_be_acknowledged() {
 }
 
 #[test]
-fn what_is_received_gets_its_marker_only_while_the_move_stands() {
+fn marker_is_written_only_while_the_migration_is_valid() {
     let plan = plan(vec![(
         StageName::TargetMarker,
-        vec![Operation::Run(SessionOp::MoveStands(MoveStands { order: "o-7".into() }))],
+        vec![Operation::Run(SessionOp::CheckMigrationCanceled(CheckMigrationCanceled { order: "o-7".into() }))],
     )]);
     for (newest, stands) in [
         (None, true),
@@ -72,17 +72,17 @@ fn what_is_received_gets_its_marker_only_while_the_move_stands() {
         match bench.run(&plan) {
             Ok(_) => assert!(stands, "{newest:?}"),
             Err(failure) => {
-                assert!(!stands && failure.leaves.is_half_made(), "{newest:?}: {failure:?}");
+                assert!(!stands && failure.leaves.is_incomplete(), "{newest:?}: {failure:?}");
                 assert!(failure.error.to_string().contains("must not be booted"), "{failure:?}");
             }
         }
     }
 }
 
-/// The other machine's system may have run in between.
+/// After a reboot, the source machine's system may have written to its disks.
 #[test]
-fn what_was_received_gets_no_marker_when_the_other_machine_has_booted_again() {
-    let stands = SessionOp::MoveStands(MoveStands { order: "o-7".into() });
+fn marker_is_withheld_if_the_source_machine_has_rebooted() {
+    let stands = SessionOp::CheckMigrationCanceled(CheckMigrationCanceled { order: "o-7".into() });
     let peer = |certificate: &str| MigrationPeer {
         certificate: certificate.to_owned(),
         address: String::new(),
@@ -92,7 +92,7 @@ fn what_was_received_gets_no_marker_when_the_other_machine_has_booted_again() {
         let moving = MigrationOffer {
             order: "o-7".into(),
             part: MigrationSide::Receive,
-            begun: true,
+            started: true,
             awaits_approval: false,
             peer,
             carried: None,
@@ -107,7 +107,7 @@ fn what_was_received_gets_no_marker_when_the_other_machine_has_booted_again() {
         match session.run_session_op(&stands) {
             Ok(()) => assert!(stands_still),
             Err(error) => {
-                assert!(!stands_still && !error.is_denial(), "it is tried again: {error}");
+                assert!(!stands_still && !error.is_denial(), "the receipt is retried: {error}");
                 assert!(error.to_string().contains("has rebooted since"), "{error}");
             }
         }
@@ -115,7 +115,7 @@ fn what_was_received_gets_no_marker_when_the_other_machine_has_booted_again() {
 }
 
 #[test]
-fn a_failure_tells_what_was_done_until_then() {
+fn failure_contains_the_completed_changes() {
     let bench = Bench::new();
     let mut session = bench.session();
     let done = DiskChanges { kept: vec![PreservationProof::default()], ..DiskChanges::default() };
@@ -127,13 +127,13 @@ fn a_failure_tells_what_was_done_until_then() {
 
 /// Operations are undone from the newest to the oldest. Operations that have already ended are not undone.
 #[test]
-fn the_undo_log_is_the_run_backwards() {
+fn undo_log_is_in_reverse_order() {
     let array = |device: &str| {
         DeviceOp::AssembleArray(AssembleArray { device: device.into(), uuid: uuid::Uuid::nil(), members: vec![] })
     };
     let stop = |device: &str| DeviceOp::StopArray(StopArray { device: device.into() });
     let mut session = Bench::new().session();
-    session.undo.push(UndoOperation::Wiping("/dev/sda".into()));
+    session.undo.push(UndoOperation::WipeUnfinishedDisk("/dev/sda".into()));
     session_cleanup::mark_wipes_complete(&mut session.undo);
     [array("/dev/md1"), array("/dev/md2"), stop("/dev/md1")]
         .map(Operation::Device)
@@ -144,12 +144,15 @@ fn the_undo_log_is_the_run_backwards() {
     session.flush_disks(&[]).unwrap();
     assert_eq!(
         session.undo,
-        [UndoOperation::Wiped("/dev/sda".into()), UndoOperation::StopArray(StopArray { device: "/dev/md2".into() })]
+        [
+            UndoOperation::WipeBootCode("/dev/sda".into()),
+            UndoOperation::StopArray(StopArray { device: "/dev/md2".into() })
+        ]
     );
 }
 
 #[test]
-fn what_a_create_needs_is_looked_for_before_anything_is_written() {
+fn required_programs_are_checked_before_writing() {
     let bench = Bench::new();
     let find = |programs: &[&str]| {
         SessionOp::FindPrograms(FindPrograms {

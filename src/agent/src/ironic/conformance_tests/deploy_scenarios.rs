@@ -31,7 +31,12 @@ pub(crate) fn boot(ironic: &Ironic, mac: &str, words: &str, change: impl FnOnce(
             panic!("{cmdline}")
         };
         let directory = tempfile::tempdir().unwrap();
-        let agent = IronicAgent { conductor: &conductor, inventory: &inventory, directory: directory.path(), gap: GAP };
+        let agent = IronicAgent {
+            conductor: &conductor,
+            inventory: &inventory,
+            directory: directory.path(),
+            gap: HEARTBEAT_INTERVAL,
+        };
         agent.serve_conductor(hands, &[])
     });
     Booted { paper, run }
@@ -85,7 +90,8 @@ pub(crate) fn manual_cleaning(ironic: &mut Ironic) -> String {
     history
 }
 
-/// Aborts a deploy. Ironic does not notify the agent, so the running step completes, and the next one is not started.
+/// Aborts a deploy. Ironic does not notify the agent of the abort, so the running step completes. The next step is not
+/// started.
 pub(crate) fn abort(ironic: &mut Ironic) -> String {
     let mac = ironic.with_template("aborted", &two_steps());
     ironic.target("aborted", "active");

@@ -93,7 +93,7 @@ impl Ironic {
     }
 
     pub(crate) fn wish(&self, name: &str, wish: &Value) {
-        // Wait while the node is locked.
+        // Waits until no other request has locked the node.
         let end = Instant::now() + PATIENCE;
         while !self.node(name)["reservation"].is_null() && Instant::now() < end {
             thread::sleep(Duration::from_millis(200));

@@ -98,7 +98,7 @@ pub(crate) fn direct(ironic: &mut Ironic) -> String {
     });
     let history = ironic.until("direct", &["active"]);
     assert!(ran(&booted, StageName::ImageBurn) && !ran(&booted, StageName::TargetInstaller));
-    // The conductor requests a boot loader after the image.
+    // After the conductor has ordered the step that writes the image, it orders the step that installs a boot loader.
     assert!(ran(&booted, StageName::BootEntries));
     assert_eq!(booted.run.join().unwrap().unwrap(), IronicEnding::PowerOff);
     history

@@ -1,6 +1,5 @@
-//! Slots for connections. Any machine on the network can connect. If all slots are in use, a connection without a token
-//! is therefore closed. The closed connection is the oldest connection of the address that has the most connections
-//! without a token.
+//! Slots for connections. Any machine on the network can connect, and so occupy slots. Therefore, if all slots are in
+//! use, one connection without a token is closed: the oldest one from the address with the most such connections.
 
 use common::sync::lock_mutex;
 use std::net::IpAddr;
@@ -9,7 +8,7 @@ use std::time::{Duration, Instant};
 use tokio::sync::Notify;
 
 /// Minimum interval between reports of closed connections.
-const REPORT_EVERY: Duration = Duration::from_secs(60);
+const REPORT_INTERVAL: Duration = Duration::from_secs(60);
 
 /// Table of the open connections. Clones refer to the same table.
 #[derive(Clone, Default)]
@@ -17,7 +16,7 @@ pub(crate) struct ConnectionSlots(Arc<Mutex<SlotTable>>);
 
 #[derive(Default)]
 struct SlotTable {
-    places: Vec<Arc<OpenSlot>>,
+    slots: Vec<Arc<OpenSlot>>,
     /// Number of connections closed since the last report.
     closed: u64,
     reported: Option<Instant>,
@@ -33,13 +32,13 @@ struct OpenSlot {
 
 /// Slot of one connection. The slot is freed when this value is dropped.
 pub(crate) struct ConnectionSlot {
-    places: ConnectionSlots,
+    slots: ConnectionSlots,
     place: Arc<OpenSlot>,
 }
 
 /// Result of allocating a slot for a new connection.
 pub(crate) enum SlotResult {
-    Place(ConnectionSlot),
+    Acquired(ConnectionSlot),
     /// The address has too many connections.
     TooManyOfAddress,
     /// All slots are in use. If a connection can be closed, a slot will be freed soon.
@@ -54,14 +53,14 @@ impl ConnectionSlots {
         if taken.count_of_address(address) >= of_one_address {
             return SlotResult::TooManyOfAddress;
         }
-        if taken.places.len() >= all {
+        if taken.slots.len() >= all {
             taken.close_oldest_unauthenticated();
             return SlotResult::Full;
         }
         let has_token = false.into();
         let place = Arc::new(OpenSlot { address, has_token, gives_way: Notify::new() });
-        taken.places.push(place.clone());
-        SlotResult::Place(ConnectionSlot { places: self.clone(), place })
+        taken.slots.push(place.clone());
+        SlotResult::Acquired(ConnectionSlot { slots: self.clone(), place })
     }
 
     /// Allocates a slot with [`ConnectionSlots::try_allocate`], and waits as long as all slots are in use. Returns
@@ -78,7 +77,7 @@ impl ConnectionSlots {
             let mut given_back = std::pin::pin!(given_back);
             given_back.as_mut().enable();
             match self.try_allocate(address, all, of_one_address) {
-                SlotResult::Place(place) => return Some(place),
+                SlotResult::Acquired(place) => return Some(place),
                 SlotResult::TooManyOfAddress => return None,
                 SlotResult::Full => given_back.await,
             }
@@ -88,7 +87,7 @@ impl ConnectionSlots {
     /// Returns a report of closed connections, at most once a minute.
     pub(crate) fn report_closed(&self) -> Option<String> {
         let mut taken = lock_mutex(&self.0);
-        if taken.closed == 0 || taken.reported.is_some_and(|time| time.elapsed() < REPORT_EVERY) {
+        if taken.closed == 0 || taken.reported.is_some_and(|time| time.elapsed() < REPORT_INTERVAL) {
             return None;
         }
         taken.reported = Some(Instant::now());
@@ -101,13 +100,12 @@ impl ConnectionSlots {
 
 impl SlotTable {
     fn count_of_address(&self, address: IpAddr) -> usize {
-        self.places.iter().filter(|place| place.address == address).count()
+        self.slots.iter().filter(|place| place.address == address).count()
     }
 
-    /// Closes a connection without a token. The closed connection is the oldest connection of the address that has the
-    /// most connections without a token.
+    /// Closes a connection without a token: the oldest one from the address with the most such connections.
     fn close_oldest_unauthenticated(&mut self) {
-        let without_token = || self.places.iter().filter(|place| !place.has_token());
+        let without_token = || self.slots.iter().filter(|place| !place.has_token());
         let of = |address| without_token().filter(|place| place.address == address).count();
         // Connections are in the order in which they were opened, so the first match is the oldest.
         let most = without_token().map(|place| of(place.address)).max().unwrap_or_default();
@@ -138,8 +136,8 @@ impl ConnectionSlot {
 
 impl Drop for ConnectionSlot {
     fn drop(&mut self) {
-        let mut taken = lock_mutex(&self.places.0);
-        taken.places.retain(|place| !Arc::ptr_eq(place, &self.place));
+        let mut taken = lock_mutex(&self.slots.0);
+        taken.slots.retain(|place| !Arc::ptr_eq(place, &self.place));
         taken.given_back.notify_waiters();
     }
 }
@@ -148,9 +146,9 @@ impl Drop for ConnectionSlot {
 mod tests {
     use super::*;
 
-    fn enter(places: &ConnectionSlots, last: u8) -> Option<ConnectionSlot> {
-        match places.try_allocate([10, 0, 0, last].into(), 4, 2) {
-            SlotResult::Place(place) => Some(place),
+    fn enter(slots: &ConnectionSlots, last: u8) -> Option<ConnectionSlot> {
+        match slots.try_allocate([10, 0, 0, last].into(), 4, 2) {
+            SlotResult::Acquired(place) => Some(place),
             SlotResult::TooManyOfAddress | SlotResult::Full => None,
         }
     }
@@ -161,32 +159,32 @@ mod tests {
     }
 
     #[test]
-    fn the_oldest_connection_of_the_address_with_most_gives_way() {
-        let places = ConnectionSlots::default();
-        let taken: Vec<_> = [1, 2, 2, 3].map(|last| enter(&places, last).unwrap()).into();
-        assert!(matches!(places.try_allocate([10, 0, 0, 2].into(), 4, 2), SlotResult::TooManyOfAddress));
-        assert!(matches!(places.try_allocate([10, 0, 0, 4].into(), 4, 2), SlotResult::Full));
+    fn oldest_connection_of_the_busiest_address_is_closed() {
+        let slots = ConnectionSlots::default();
+        let taken: Vec<_> = [1, 2, 2, 3].map(|last| enter(&slots, last).unwrap()).into();
+        assert!(matches!(slots.try_allocate([10, 0, 0, 2].into(), 4, 2), SlotResult::TooManyOfAddress));
+        assert!(matches!(slots.try_allocate([10, 0, 0, 4].into(), 4, 2), SlotResult::Full));
         assert_eq!(taken.iter().map(has_to_give_way).collect::<Vec<_>>(), [false, true, false, false]);
         assert_eq!(
-            places.report_closed().as_deref(),
+            slots.report_closed().as_deref(),
             Some("1 connections without the conductor's token were closed because the connection limit was reached")
         );
-        assert!(places.report_closed().is_none());
+        assert!(slots.report_closed().is_none());
         drop(taken);
-        assert!(enter(&places, 4).is_some());
+        assert!(enter(&slots, 4).is_some());
     }
 
     #[test]
-    fn a_connection_with_the_token_stays() {
-        let places = ConnectionSlots::default();
-        let taken: Vec<_> = [1, 1, 2, 3].map(|last| enter(&places, last).unwrap()).into();
+    fn connection_with_the_token_is_kept() {
+        let slots = ConnectionSlots::default();
+        let taken: Vec<_> = [1, 1, 2, 3].map(|last| enter(&slots, last).unwrap()).into();
         taken[0].record_token();
         taken[1].record_token();
-        assert!(enter(&places, 4).is_none());
+        assert!(enter(&slots, 4).is_none());
         assert_eq!(taken.iter().map(has_to_give_way).collect::<Vec<_>>(), [false, false, true, false]);
         taken[2].record_token();
         taken[3].record_token();
-        assert!(enter(&places, 4).is_none());
+        assert!(enter(&slots, 4).is_none());
         assert!(!taken.iter().any(has_to_give_way), "all have the token: the next one waits");
     }
 }

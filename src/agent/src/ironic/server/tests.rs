@@ -36,7 +36,7 @@ fn serve_with(work: Arc<dyn CommandExecutor>, bounds: ServerLimits) -> String {
 }
 
 #[test]
-fn a_conductor_is_served_and_others_are_not() {
+fn only_the_conductor_with_the_token_is_served() {
     let (host, client) = (serve_with(Arc::new(Nothing), BOUNDS), client());
     let url = |query: &str| format!("https://{host}/v1/commands/?{query}");
     let order = json!({"name": "standby.sync", "params": {}});
@@ -66,7 +66,7 @@ fn patiently<T>(ask: impl Fn() -> reqwest::Result<T>) -> T {
 }
 
 #[test]
-fn one_that_sends_too_much_or_too_slowly_is_let_go() {
+fn oversized_or_slow_requests_are_disconnected() {
     let short = Duration::from_millis(300);
     let bounds =
         ServerLimits { body_bytes: 1000, body: short, head: short, handshake: short, connections: 2, ..BOUNDS };
@@ -85,7 +85,7 @@ fn one_that_sends_too_much_or_too_slowly_is_let_go() {
 
 /// An address has the maximum number of connections, all of which are silent.
 #[test]
-fn who_holds_all_that_one_address_may_have_keeps_nobody_else_out() {
+fn exhausted_address_does_not_block_other_addresses() {
     let host = serve_with(Arc::new(Nothing), ServerLimits { of_an_address: 2, ..BOUNDS });
     let silent: Vec<_> = (0..2).map(|_| std::net::TcpStream::connect(&host).unwrap()).collect();
     let mut third = std::net::TcpStream::connect(&host).unwrap();
@@ -117,7 +117,7 @@ fn silent_from(host: &str, last: u8) -> std::net::TcpStream {
 }
 
 #[test]
-fn silent_connections_of_several_addresses_do_not_keep_the_conductor_out() {
+fn silent_connections_do_not_block_the_conductor() {
     let host = serve_with(Arc::new(Nothing), BOUNDS);
     let silent: Vec<_> = (10..15).flat_map(|last| (0..8).map(move |_| last)).collect();
     let silent: Vec<_> = silent.into_iter().map(|last| silent_from(&host, last)).collect();
@@ -153,7 +153,7 @@ fn alone_ten_thousand_wrong_tokens_cost_no_memory() {
 }
 
 #[test]
-fn what_speaks_an_older_tls_or_none_is_not_answered() {
+fn older_tls_and_plain_http_get_no_response() {
     let host = serve_with(Arc::new(Nothing), BOUNDS);
     let old = linux::http::client_builder(Some(Duration::from_secs(60)))
         .danger_accept_invalid_certs(true)
@@ -168,7 +168,7 @@ fn what_speaks_an_older_tls_or_none_is_not_answered() {
 
 /// While a command runs, its conductor requests the list of commands.
 #[test]
-fn a_command_that_runs_keeps_nobody_from_asking() {
+fn running_command_does_not_block_queries() {
     let (work, gate) = held();
     let (host, client) = (serve_with(work, BOUNDS), client());
     let url = |query: &str| format!("https://{host}/v1/commands/?agent_token=secret&{query}");
@@ -244,7 +244,7 @@ fn damaged(random: &mut fastrand::Rng) -> Vec<u8> {
 
 /// The random bytes are the same in every run.
 #[test]
-fn whatever_is_sent_the_next_one_is_served() {
+fn random_input_does_not_prevent_the_next_request() {
     let short = Duration::from_millis(200);
     let host = serve_with(Arc::new(Nothing), ServerLimits { body: short, head: short, ..BOUNDS });
     let provider = Arc::new(rustls::crypto::ring::default_provider());

@@ -16,9 +16,10 @@ use serde_json::{Map, Value, json};
 use std::collections::{BTreeMap, BTreeSet};
 use uuid::Uuid;
 
-const NO_LOADER: &str = "the boot loader cannot be installed, because no image was installed since this machine booted";
+const IMAGE_NOT_INSTALLED: &str =
+    "the boot loader cannot be installed, because no image was installed since this machine booted";
 
-/// Partition name by which a config drive is found.
+/// Partition name that identifies a config drive.
 const CONFIG_DRIVE: &str = "config-2";
 
 impl StepRunner {
@@ -48,7 +49,7 @@ impl StepRunner {
 
     /// Writes a whole-disk image. The step does not require a layout, and does not inspect the contents of the image.
     pub(super) fn write_image(&self, node: &IronicNode, args: &Map<String, Value>) -> Result<Value> {
-        if lock_mutex(&self.begun).is_some() {
+        if lock_mutex(&self.started).is_some() {
             return Err(step_refusal(
                 "`write_image` requires a whole disk, but a layout was applied in this boot; continue with `burn_image`",
             ));
@@ -87,7 +88,7 @@ impl StepRunner {
             return if self.root_and_esp_uuids().is_some() && self.is_whole() {
                 Ok(())
             } else {
-                Err(step_refusal(NO_LOADER))
+                Err(step_refusal(IMAGE_NOT_INSTALLED))
             };
         };
         let inventory = self.hands.begin_step(None)?;

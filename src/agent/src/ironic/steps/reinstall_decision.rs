@@ -39,7 +39,7 @@ pub(crate) fn decide_install_mode(
             deploy_args::make_reinstall(allocation, marked, without_marker);
             Ok(())
         }
-        (RequestedMode::Unsaid, Some(marker)) if keeps => {
+        (RequestedMode::Unspecified, Some(marker)) if keeps => {
             let message = format!(
                 "the disks contain an installation of this node ({}, {}), and the layout preserves disks; use `mode: reinstall` to \
                  preserve these disks, or `mode: install` to erase them",
@@ -47,7 +47,7 @@ pub(crate) fn decide_install_mode(
             );
             Err(step_refusal(&message))
         }
-        (RequestedMode::Unsaid, _) => {
+        (RequestedMode::Unspecified, _) => {
             let request = request_from_allocation::build_request(&AssignedMachine::default(), machine, allocation, &[]);
             local_state::refuse_orphaning(layout, inventory, &request)
         }

@@ -76,7 +76,7 @@ impl Bench {
 const IMAGE: &str = "http://h/debian-12.0.20261101.tar.zst";
 
 #[test]
-fn install_is_everything_but_what_kexec_needs() {
+fn install_runs_every_stage_except_kexec() {
     let bench = Bench::new();
     let result = bench.run("install", json!({"layout": one_disk(), "image": IMAGE})).unwrap();
     assert_eq!(result["image"], "debian-12.0.20261101");
@@ -94,7 +94,7 @@ fn install_is_everything_but_what_kexec_needs() {
 }
 
 #[test]
-fn the_steps_of_a_deploy_are_the_parts_of_one_plan() {
+fn deploy_steps_together_run_one_plan() {
     let whole = Bench::new();
     whole.run("install", json!({"layout": one_disk(), "image": IMAGE})).unwrap();
     let mut expected = whole.ran();
@@ -128,7 +128,7 @@ fn the_steps_of_a_deploy_are_the_parts_of_one_plan() {
 }
 
 #[test]
-fn a_step_that_is_out_of_turn_is_refused() {
+fn refuses_step_out_of_order() {
     let bench = Bench::new();
     for step in ["burn_image", "write_files", "finish"] {
         let error = bench.run(step, json!({"image": IMAGE})).unwrap_err();
@@ -149,7 +149,7 @@ fn a_step_that_is_out_of_turn_is_refused() {
 }
 
 #[test]
-fn a_layout_that_does_not_fit_is_refused_with_every_reason_and_nothing_runs() {
+fn unsuitable_layout_is_refused_with_every_reason() {
     let bench = Bench::new();
     let error = bench.run("install", json!({"layout": elsewhere(), "image": IMAGE})).unwrap_err();
     assert!(error.contains("/dev/sdy") && error.contains("Nothing was written"), "{error}");
@@ -159,7 +159,7 @@ fn a_layout_that_does_not_fit_is_refused_with_every_reason_and_nothing_runs() {
 }
 
 #[test]
-fn a_stage_that_fails_ends_the_deploy() {
+fn failed_stage_ends_the_deploy() {
     let bench = Bench::new();
     *bench.hands.fails_at.lock().unwrap() = Some(StageName::ImageBurn);
     bench.run("apply_layout", json!({"layout": one_disk()})).unwrap();
@@ -170,7 +170,7 @@ fn a_stage_that_fails_ends_the_deploy() {
 }
 
 #[test]
-fn the_power_that_goes_after_half_a_deploy_leaves_nothing_that_boots() {
+fn power_off_during_a_deploy_leaves_nothing_bootable() {
     let bench = Bench::new();
     bench.steps.release_all();
     bench.run("apply_layout", json!({"layout": one_disk()})).unwrap();
@@ -179,7 +179,7 @@ fn the_power_that_goes_after_half_a_deploy_leaves_nothing_that_boots() {
 }
 
 #[test]
-fn every_disk_is_erased_with_a_proof() {
+fn every_disk_is_erased_and_reported() {
     let bench = Bench::with(Paper::new(machine("five-sata")));
     for step in ["erase_devices_metadata", "erase_devices"] {
         let result = bench.run(step, json!({})).unwrap();
@@ -198,17 +198,17 @@ fn every_disk_is_erased_with_a_proof() {
 
 /// If the node is installed, and the layout preserves a disk, the arguments must contain the mode.
 #[test]
-fn what_a_layout_keeps_is_not_erased_by_an_order_that_does_not_say_so() {
+fn refuses_to_erase_preserved_disks_without_explicit_mode() {
     let mut inventory = machine("installed-default");
     let marker = InstallMarker { machine: "n-1".into(), allocation: "a-1".into(), ..InstallMarker::default() };
     inventory.filesystems =
         vec![FilesystemContents { device: "/dev/sda2".into(), marker: Some(marker), ..FilesystemContents::default() }];
     let mut layout = model::layout::read_json(&one_disk()).unwrap().layout;
     let mut allocation = Allocation { id: "new".into(), ..Allocation::default() };
-    assert!(decide_install_mode("n-1", RequestedMode::Unsaid, &layout, &inventory, &mut allocation).is_ok());
+    assert!(decide_install_mode("n-1", RequestedMode::Unspecified, &layout, &inventory, &mut allocation).is_ok());
     let kept = model::layout::DiskSpec { device: "/dev/sdb".into(), wipeonreinstall: false, ..layout.disks[0].clone() };
     layout.disks.push(kept);
-    let error = decide_install_mode("n-1", RequestedMode::Unsaid, &layout, &inventory, &mut allocation)
+    let error = decide_install_mode("n-1", RequestedMode::Unspecified, &layout, &inventory, &mut allocation)
         .unwrap_err()
         .to_string();
     assert!(error.contains("use `mode: reinstall`") && error.contains("nothing was written"), "{error}");
@@ -225,12 +225,14 @@ fn what_a_layout_keeps_is_not_erased_by_an_order_that_does_not_say_so() {
     assert_eq!((allocation.reinstall, allocation.id.as_str()), (true, "a-1"));
     assert_eq!(allocation.order_id(), Some("new"));
     // Markers of other nodes have no effect here. The plan handles them.
-    assert!(decide_install_mode("n-2", RequestedMode::Unsaid, &layout, &inventory, &mut Allocation::default()).is_ok());
+    assert!(
+        decide_install_mode("n-2", RequestedMode::Unspecified, &layout, &inventory, &mut Allocation::default()).is_ok()
+    );
 }
 
 /// A reinstall must not select the wrong installation, even if the clock was wrong during one of them.
 #[test]
-fn a_reinstall_means_the_installation_that_replaced_the_other_one() {
+fn reinstall_selects_the_superseding_installation() {
     let mut inventory = machine("installed-default");
     let layout = model::layout::read_json(&one_disk()).unwrap().layout;
     let marker = |allocation: &str, time: &str| InstallMarker {
@@ -260,14 +262,14 @@ fn a_reinstall_means_the_installation_that_replaced_the_other_one() {
 }
 
 #[test]
-fn settings_make_hands() {
+fn executor_is_created_from_settings() {
     // Checks only that the executor can be created. Its operations belong to the session, and are tested there.
     let settings = AgentSettings::from_cmdline("ipa-api-url=http://h").unwrap();
     drop(super::super::step_executor::MachineExecutor::new(&settings));
 }
 
 #[test]
-fn files_go_into_what_is_whole() {
+fn files_are_injected_only_into_a_complete_system() {
     let bench = Bench::with(Paper::new(machine("installed-default")));
     let files = json!({"files": [{"path": "/etc/motd", "partition": "/dev/sda2", "content": "aGVsbG8="}]});
     assert_eq!(bench.run("inject_files", files.clone()).unwrap(), json!({"filesystems": 1}));
@@ -286,7 +288,7 @@ fn files_go_into_what_is_whole() {
 }
 
 #[test]
-fn a_disk_that_the_node_leaves_alone_is_kept_by_a_reinstall() {
+fn skipped_disk_is_preserved_by_a_reinstall() {
     let mut bench = Bench::with(Paper::new(machine("five-sata")));
     bench.node.insert("properties".into(), json!({"skip_block_devices": [{"name": "/dev/sdb"}]}));
     let mut layout = one_disk();
@@ -297,7 +299,7 @@ fn a_disk_that_the_node_leaves_alone_is_kept_by_a_reinstall() {
     assert!(error.contains("skip_block_devices lists /dev/sdb"), "{error}");
     bench.run("apply_layout", told("reinstall")).unwrap();
     assert_eq!(*bench.hands.wiped.lock().unwrap(), ["/dev/sda"]);
-    assert_eq!(*bench.hands.opens.lock().unwrap(), [false, true], "a reinstall looks into what it keeps");
+    assert_eq!(*bench.hands.opens.lock().unwrap(), [false, true], "a reinstall unlocks preserved containers");
 }
 
 /// Generates arbitrary JSON that contains names and values of arguments.
@@ -356,7 +358,7 @@ proptest! {
 
     /// With arbitrary arguments, a refused step has written nothing, and no step panics.
     #[test]
-    fn a_step_that_is_told_nonsense_writes_nothing(args in anything(), node in anything()) {
+    fn step_with_invalid_arguments_writes_nothing(args in anything(), node in anything()) {
         for offer in &deploy_steps::OFFERED {
             let mut bench = Bench::new();
             bench.node = node.as_object().cloned().unwrap_or_default();

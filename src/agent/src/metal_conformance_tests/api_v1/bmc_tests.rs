@@ -1,5 +1,5 @@
-//! Tests of metal-api's record of the BMC. A registration replaces this record, so the agent first reads the record and
-//! then sends it back.
+//! Tests of metal-api's BMC record. A registration replaces this record, so the agent first reads the record and then
+//! sends it back.
 
 use super::*;
 

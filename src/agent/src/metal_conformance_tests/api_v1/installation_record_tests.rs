@@ -34,9 +34,9 @@ fn judge_first_installed_by_another_agent() {
     assert!(control.wait_for_allocation(PATIENCE).unwrap());
     let asked = control.fetch_machine().unwrap().allocation.unwrap();
     assert_eq!((asked.reinstall, asked.succeeded, erasure(&machine(), Some(&asked))), (true, true, None));
-    let unmarked = FailureSummary { unmarked: true, ..FailureSummary::default() };
+    let lacks_record = FailureSummary { lacks_record: true, ..FailureSummary::default() };
     let failed =
-        InstallResult { outcome: InstallOutcome::FailedUntouched(unmarked), allocation: ONE.into(), ..ended() };
+        InstallResult { outcome: InstallOutcome::FailedUntouched(lacks_record), allocation: ONE.into(), ..ended() };
     assert!(!control.report_result(&failed).unwrap().retry);
     let allocation = first.rack.log()["allocation"].clone();
     assert_eq!((&allocation["reinstall"], &allocation["image"]["id"]), (&json!(false), &json!("debian-11.0.20251101")));

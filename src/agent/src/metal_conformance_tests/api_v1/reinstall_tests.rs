@@ -22,13 +22,13 @@ fn judge_first_reinstalls() {
         assert!(control.wait_for_allocation(PATIENCE).unwrap());
         let allocation = control.fetch_machine().unwrap().allocation.unwrap();
         let order = allocation.order.clone().unwrap();
-        println!("attempt {} of {}, begun: {}", order.attempt, order.attempts, order.begun);
+        println!("attempt {} of {}, begun: {}", order.attempt, order.attempts, order.started);
         (control, allocation, order)
     };
     // Nothing is erased for the reinstall, and a failure before its first write cancels it.
     let (control, allocated, order) = boots();
     assert_eq!(erasure(&machine(), Some(&allocated)), None);
-    assert_eq!((order.attempt, order.begun), (1, false));
+    assert_eq!((order.attempt, order.started), (1, false));
     let answer = control.report_result(&failed(InstallOutcome::FailedUntouched)).unwrap();
     assert!(!answer.retry);
     let log = first.rack.log();
@@ -37,7 +37,7 @@ fn judge_first_reinstalls() {
     first.rack.steer("allocate", &reinstall());
     for attempt in 1..=3 {
         let (control, _, order) = boots();
-        assert_eq!((order.attempt, order.begun), (attempt, attempt > 1), "{order:?}");
+        assert_eq!((order.attempt, order.started), (attempt, attempt > 1), "{order:?}");
         begin(&control).unwrap();
         let answer = control.report_result(&failed(InstallOutcome::FailedBegun)).unwrap();
         assert_eq!(answer.retry, attempt < 3);
@@ -46,7 +46,7 @@ fn judge_first_reinstalls() {
     }
     // The operator has corrected the cause of the failures.
     let (control, _, order) = boots();
-    assert_eq!((order.attempt, order.begun, order.disks.len()), (4, true, 1));
+    assert_eq!((order.attempt, order.started, order.disks.len()), (4, true, 1));
     begin(&control).unwrap();
     control.report_result(&InstallResult { allocation: ONE.into(), order: Some("1".into()), ..ended() }).unwrap();
     assert_eq!(first.rack.log()["allocation"]["reinstall"], json!(false));

@@ -1,4 +1,4 @@
-//! Certificates of the server and of its clients, valid and invalid ones.
+//! Valid and invalid certificates of the server and its clients.
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;

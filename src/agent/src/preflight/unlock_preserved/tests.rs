@@ -35,7 +35,7 @@ fn look(key: &str) -> Inventory {
 
 /// Tests which locked containers are recorded as untried.
 #[test]
-fn what_nobody_has_tried_is_told() {
+fn untried_containers_are_recorded() {
     let signature = |kind: &str| vec![inventory::DeviceSignature { kind: kind.to_owned(), ..Default::default() }];
     let disk = |name: &str, kind: &str| inventory::InventoryDisk {
         name: name.into(),
@@ -60,7 +60,7 @@ fn what_nobody_has_tried_is_told() {
         failed(AttemptTarget::Sealed("/dev/sdd".into()), "another TPM"),
     ];
     inventory.failed.extend(told.clone());
-    note_untried(&mut inventory);
+    record_untried_containers(&mut inventory);
     let untried = failed(AttemptTarget::Container("/dev/sda".into()), "no key was tried");
     assert_eq!(inventory.failed, [told.as_slice(), &[untried]].concat());
 }
@@ -69,7 +69,7 @@ fn what_nobody_has_tried_is_told() {
 /// write to the disks.
 #[test]
 #[ignore = "needs disks and the device mapper: scripts/vm-tests"]
-fn vm_luks_a_group_in_containers_is_made_closed_seen_and_rehearsed_without_a_write() {
+fn vm_luks_encrypted_group_is_inspected_and_rehearsed_without_writes() {
     let disks = TestDisks::take("vda vdb");
     let containers = [container("/dev/vda", 1), container("/dev/vdb", 2)];
     let devices: Vec<DevicePath> = containers.iter().map(|container| container.mapping.clone()).collect();
@@ -104,22 +104,22 @@ fn vm_luks_a_group_in_containers_is_made_closed_seen_and_rehearsed_without_a_wri
     let [group] = &inventory.groups[..] else { panic!("{:?}", inventory.groups) };
     let physical: Vec<&DevicePath> = group.present_devices().collect();
     assert!(physical.len() == 2 && devices.iter().all(|device| physical.contains(&device)), "{physical:?}");
-    let running = group.volumes[0].running.as_ref().expect("its content is seen");
+    let running = group.volumes[0].running.as_ref().expect("the volume is active");
     let shown = inventory.stacked.iter().find(|stacked| stacked.name == *running).unwrap();
     assert_eq!(shown.signatures.iter().map(|is| is.uuid.as_str()).collect::<Vec<_>>(), [UUID]);
-    assert!(fs::write(&shown.device, b"x").is_err(), "it is for reading");
+    assert!(fs::write(&shown.device, b"x").is_err(), "the volume is read-only");
     let inside =
         inventory.stacked.iter().filter(|stacked| stacked.kind == StackedDeviceKind::Crypt && stacked.assembled);
     assert_eq!(inside.count(), 2);
-    assert_eq!(fingerprints(disks.all()), before, "to look changes not a byte");
+    assert_eq!(fingerprints(disks.all()), before, "an inspection does not write");
 
     // A second inspection closes the mappings of the first one and opens them again. With another key, no mapping is
     // opened.
     let again = look(KEY);
     assert!(again.groups.len() == 1 && again.groups[0].volumes[0].running.is_some(), "{:?}", again.groups);
-    let locked = look("quite another key, which nobody gives");
+    let locked = look("another key, which is not provided");
     assert!(locked.failed.len() == 2 && locked.groups.is_empty(), "{:?} {:?}", locked.failed, locked.groups);
-    assert_eq!(fingerprints(disks.all()), before, "nor does a second look");
+    assert_eq!(fingerprints(disks.all()), before, "a second inspection does not write");
 
     let opens = containers.iter().map(|is| OpenContainer { container: is.clone(), read_only: false });
     let volumes = vec!["srv".to_owned()];
@@ -131,7 +131,7 @@ fn vm_luks_a_group_in_containers_is_made_closed_seen_and_rehearsed_without_a_wri
     let over = disks.all().to_vec();
     let rehearsed = activation_rehearsal::run_rehearsal(&Rehearsal { over, operations }).unwrap();
     assert_eq!(rehearsed.filesystems, 1);
-    assert_eq!(fingerprints(disks.all()), before, "to rehearse changes not a byte");
+    assert_eq!(fingerprints(disks.all()), before, "a rehearsal does not write");
 
     // Afterwards, the containers are opened for writing, as in the installation.
     opens.for_each(|open| storage::luks::open_container(&open, &open.container.device).unwrap());
@@ -143,7 +143,7 @@ fn vm_luks_a_group_in_containers_is_made_closed_seen_and_rehearsed_without_a_wri
 /// Containers that an earlier inspection has opened are inspected again, since the key may have changed or be missing.
 #[test]
 #[ignore = "needs disks and the device mapper: scripts/vm-tests"]
-fn vm_luks_a_second_look_asks_for_the_key_again() {
+fn vm_luks_second_inspection_requires_the_key_again() {
     let disks = TestDisks::take("vda vdb");
     let containers = [container("/dev/vda", 6), container("/dev/vdb", 7)];
     for container in &containers {
@@ -154,7 +154,7 @@ fn vm_luks_a_second_look_asks_for_the_key_again() {
     assert_eq!(look(KEY).failed, []);
     assert_eq!(look(KEY).failed, []);
     for (key, why) in
-        [("another key", "No key available with this passphrase"), ("", "no key was provided for key: server")]
+        [("another key", "No key available with this passphrase"), ("", "no key was provided for `key: server`")]
     {
         let failed = look(key).failed;
         let tried: Vec<&AttemptTarget> = failed.iter().map(|failed| &failed.tried).collect();
@@ -164,17 +164,17 @@ fn vm_luks_a_second_look_asks_for_the_key_again() {
     assert_eq!(fingerprints(disks.all()), before);
     assert!(
         !containers.iter().any(|container| Path::new(&container.mapping).exists()),
-        "what it does not open is closed"
+        "a container that the key does not unlock is closed"
     );
 }
 
-/// If one of two containers has another key, the other one is closed too, and the group is not visible.
+/// If one of two containers has another key, the other one is also closed, and the group is not visible.
 #[test]
 #[ignore = "needs disks and the device mapper: scripts/vm-tests"]
-fn vm_luks_a_group_is_opened_whole_or_not_at_all() {
+fn vm_luks_group_is_opened_completely_or_not_at_all() {
     let disks = TestDisks::take("vda vdb");
     let (one, mut other) = (container("/dev/vda", 3), container("/dev/vdb", 4));
-    other.key = SecretText::new("quite another key, which nobody gives");
+    other.key = SecretText::new("another key, which is not provided");
     for container in [&one, &other] {
         storage::luks::create_container(container).unwrap();
         storage::luks::close_mapping(&container.mapping).unwrap();
@@ -195,7 +195,7 @@ fn vm_luks_a_group_is_opened_whole_or_not_at_all() {
 /// A container on a logical volume is found as well.
 #[test]
 #[ignore = "needs disks and the device mapper: scripts/vm-tests"]
-fn vm_luks_a_container_on_a_volume_is_seen_without_a_write() {
+fn vm_luks_container_on_a_volume_is_found_without_writes() {
     let disks = TestDisks::take("vda");
     let (name, devices) = ("vg00".to_owned(), disks.all().to_vec());
     lvm::create_group(&CreateGroup { name: name.clone(), devices: devices.clone(), tags: vec![] }).unwrap();

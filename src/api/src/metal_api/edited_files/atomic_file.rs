@@ -37,7 +37,7 @@ pub(crate) fn replace_content(path: &Path, old: &str, new: &str) -> std::io::Res
     }
     let new = write_temporary(path, new, is.permissions())?;
     match exchange_files(&new, path) {
-        // Some filesystems do not support the exchange, in particular network filesystems. On these, an edit between
+        // Some filesystems, in particular network filesystems, do not support the exchange. There, an edit between
         // the comparison and the rename is lost.
         Err(error) if error.raw_os_error() == Some(libc::EINVAL) => return rename_over(&new, path, old),
         swapped => swapped.inspect_err(|_| drop(fs::remove_file(&new)))?,
@@ -62,7 +62,7 @@ fn rename_over(new: &Path, path: &Path, old: &str) -> std::io::Result<EditResult
     Ok(EditResult::Written)
 }
 
-/// Removes a file, if its content is still `old`.
+/// Removes a file if its content is still `old`.
 pub(crate) fn remove_unchanged(path: &Path, old: &str) -> std::io::Result<EditResult> {
     let aside = hidden_path(path, "gone")?;
     match fs::rename(path, &aside) {
@@ -72,7 +72,7 @@ pub(crate) fn remove_unchanged(path: &Path, old: &str) -> std::io::Result<EditRe
     let done = match fs::read(&aside)? == old.as_bytes() {
         true => EditResult::Written,
         false => {
-            // If a file exists at the path by now, it is a newer edit, and is kept.
+            // If a file exists at the path again, it is a newer edit, and is preserved.
             match fs::hard_link(&aside, path) {
                 Err(error) if error.kind() != ErrorKind::AlreadyExists => return Err(error),
                 _ => EditResult::Changed,
@@ -103,7 +103,7 @@ fn hidden_path(path: &Path, suffix: &str) -> std::io::Result<PathBuf> {
     Ok(path.with_file_name(format!(".{}.{suffix}", name.display())))
 }
 
-/// Makes changes of file names in this file's folder durable.
+/// Syncs the folder of this file, so that changes of file names in the folder are durable.
 pub(crate) fn sync_folder(path: &Path) -> std::io::Result<()> {
     path.parent().map_or(Ok(()), |folder| File::open(folder)?.sync_all())
 }
@@ -126,7 +126,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_file_is_changed_only_when_it_says_what_was_read() {
+    fn file_is_replaced_or_removed_only_if_unchanged() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("layouts/a.yaml");
         let says = || fs::read_to_string(&path).unwrap();
@@ -139,11 +139,11 @@ mod tests {
         assert_eq!((remove_unchanged(&path, "a").unwrap(), says().as_str()), (EditResult::Changed, "b"));
         assert_eq!(remove_unchanged(&path, "b").unwrap(), EditResult::Written);
         assert_eq!(remove_unchanged(&path, "b").unwrap(), EditResult::Changed);
-        assert_eq!(fs::read_dir(dir.path().join("layouts")).unwrap().count(), 0, "nothing is left beside");
+        assert_eq!(fs::read_dir(dir.path().join("layouts")).unwrap().count(), 0, "no temporary file remains");
     }
 
     #[test]
-    fn without_a_swap_the_same_is_compared_before() {
+    fn rename_without_exchange_compares_content_first() {
         let dir = tempfile::tempdir().unwrap();
         let (path, new) = (dir.path().join("a.yaml"), dir.path().join(".a.yaml.new"));
         for (old, done, says) in [("other", EditResult::Changed, "a"), ("a", EditResult::Written, "b")] {
@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn what_fails_changes_nothing_and_leaves_nothing_beside() {
+    fn edits_of_links_missing_files_and_folders_fail() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("a.yaml");
         fs::write(dir.path().join("real"), "a").unwrap();
@@ -171,7 +171,7 @@ mod tests {
         );
         fs::remove_file(&path).unwrap();
         assert_eq!(replace_content(&path, "a", "b").unwrap_err().kind(), ErrorKind::NotFound);
-        // A folder instead of the file.
+        // The path is a folder instead of a file.
         fs::create_dir(&path).unwrap();
         assert!(remove_unchanged(&path, "a").is_err());
         assert!(create_file(&path.join("none/deeper.yaml"), "x").is_err());

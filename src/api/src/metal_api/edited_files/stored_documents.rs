@@ -1,4 +1,4 @@
-//! Changes of documents in the database that several servers share.
+//! Changes of documents in a database that several servers share.
 
 use crate::AppState;
 use crate::access;
@@ -49,7 +49,7 @@ pub(crate) async fn refresh(app: &AppState) -> Result<(), ApiError> {
     Ok(read.map_err(failed)??)
 }
 
-/// Changes a document in the database. Returns `None` if the documents are files.
+/// Changes a document in the database. Returns `None` if documents are stored as files.
 pub(crate) async fn change(
     app: &AppState,
     path: &Path,

@@ -1,8 +1,8 @@
-//! Lifecycle of a Kubernetes volume, implemented according to the diagrams in the design proposal of MetalK8s'
-//! operator. The module performs no I/O.
+//! Lifecycle of a Kubernetes volume, according to the diagrams in the design proposal of MetalK8s' operator. The
+//! module performs no I/O.
 //!
-//! MetalK8s prepares a volume with a Salt job. Here, an installation of the machine replaces the Salt job, so a volume
-//! waits for the next installation.
+//! MetalK8s prepares a volume with a Salt job. This server uses the installation of the machine instead of the job,
+//! so a new volume waits for the next installation.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -49,7 +49,8 @@ pub(crate) enum StorageJob {
         not(test),
         expect(
             dead_code,
-            reason = "MetalK8s defines this state; drophammer never uses it, because its jobs are part of installations"
+            reason = "MetalK8s defines this state; drophammer never reports it, because drophammer's storage jobs run \
+                during installations"
         )
     )]
     NotFound,
@@ -74,35 +75,35 @@ pub(crate) struct ObservedVolume {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum LifecycleStep {
     /// Do nothing until the volume changes.
-    Rest,
+    DoNothing,
     /// Do nothing, and reconcile again in ten seconds.
     Wait,
     Fail,
     Prepare,
     Unprepare,
     /// Delete the record of the job, so that the job is started again.
-    Forget,
+    DeleteJobRecord,
     /// Record that the job has succeeded.
-    Note,
+    RecordSuccess,
     /// Create a PersistentVolume, and make the volume available.
     Publish,
     /// Delete the PersistentVolume.
-    Withdraw,
+    Unpublish,
     /// Remove the finalizers, so that Kubernetes deletes the volume and its PersistentVolume.
-    Release,
+    RemoveFinalizers,
 }
 
 /// Returns the next step of the reconciliation loop. `seen` is `None` if the volume does not exist.
 pub(crate) fn next_step(seen: Option<&ObservedVolume>) -> LifecycleStep {
-    let Some(seen) = seen else { return LifecycleStep::Rest };
+    let Some(seen) = seen else { return LifecycleStep::DoNothing };
     match (seen.valid, seen.deleted, seen.state, seen.persistent) {
         (false, ..) => LifecycleStep::Fail,
         (true, true, ..) => finalize_step(seen),
-        (true, false, Some(VolumeState::Failed), _) => LifecycleStep::Rest,
+        (true, false, Some(VolumeState::Failed), _) => LifecycleStep::DoNothing,
         (true, false, _, Some(PersistentVolumeStatus { phase: PersistentVolumePhase::Failed, .. })) => {
             LifecycleStep::Fail
         }
-        (true, false, _, Some(_)) => LifecycleStep::Rest,
+        (true, false, _, Some(_)) => LifecycleStep::DoNothing,
         (true, false, _, None) => deploy_step(seen.job),
     }
 }
@@ -117,10 +118,10 @@ fn deploy_step(job: StorageJob) -> LifecycleStep {
 
 fn finalize_step(seen: &ObservedVolume) -> LifecycleStep {
     match (seen.state, seen.persistent) {
-        // Wait for the creation to terminate.
+        // The storage of the volume is still being prepared, so the deletion waits until the preparation has ended.
         (Some(VolumeState::Pending), _) => LifecycleStep::Wait,
         (_, None) => reclaim_step(seen.job),
-        (_, Some(PersistentVolumeStatus { terminating: false, .. })) => LifecycleStep::Withdraw,
+        (_, Some(PersistentVolumeStatus { terminating: false, .. })) => LifecycleStep::Unpublish,
         (_, Some(PersistentVolumeStatus { phase, terminating: true })) => match phase {
             PersistentVolumePhase::Pending | PersistentVolumePhase::Bound => LifecycleStep::Wait,
             PersistentVolumePhase::Available | PersistentVolumePhase::Released | PersistentVolumePhase::Failed => {
@@ -133,7 +134,7 @@ fn finalize_step(seen: &ObservedVolume) -> LifecycleStep {
 fn reclaim_step(job: StorageJob) -> LifecycleStep {
     match job {
         StorageJob::None => LifecycleStep::Unprepare,
-        StorageJob::Done => LifecycleStep::Release,
+        StorageJob::Done => LifecycleStep::RemoveFinalizers,
         other => poll_step(other),
     }
 }
@@ -141,13 +142,13 @@ fn reclaim_step(job: StorageJob) -> LifecycleStep {
 fn poll_step(job: StorageJob) -> LifecycleStep {
     match job {
         StorageJob::Failed => LifecycleStep::Fail,
-        StorageJob::NotFound => LifecycleStep::Forget,
-        StorageJob::Succeeded => LifecycleStep::Note,
+        StorageJob::NotFound => LifecycleStep::DeleteJobRecord,
+        StorageJob::Succeeded => LifecycleStep::RecordSuccess,
         StorageJob::InProgress | StorageJob::None | StorageJob::Done => LifecycleStep::Wait,
     }
 }
 
-/// Returns whether deleting the volume would take effect immediately, according to the decision tree of MetalK8s.
+/// Returns whether the deletion of a volume would take effect at once, according to the decision tree of MetalK8s.
 pub(crate) fn can_be_deleted(state: Option<VolumeState>, persistent: Option<PersistentVolumePhase>) -> bool {
     match (state, persistent) {
         (None | Some(VolumeState::Pending | VolumeState::Terminating), _) => false,
@@ -161,27 +162,27 @@ pub(crate) fn can_be_deleted(state: Option<VolumeState>, persistent: Option<Pers
 
 /// Performs steps until the volume waits for an installation or no step remains. Returns the resulting state, or `None`
 /// if the volume is deleted. The longest sequence has five steps.
-pub(crate) fn settle_state(mut seen: ObservedVolume) -> Option<VolumeState> {
+pub(crate) fn reconcile_state(mut seen: ObservedVolume) -> Option<VolumeState> {
     for _ in 0..8 {
         match next_step(Some(&seen)) {
-            LifecycleStep::Rest | LifecycleStep::Wait => break,
+            LifecycleStep::DoNothing | LifecycleStep::Wait => break,
             LifecycleStep::Fail if seen.state == Some(VolumeState::Failed) => break,
             LifecycleStep::Fail => seen.state = Some(VolumeState::Failed),
             LifecycleStep::Prepare => (seen.state, seen.job) = (Some(VolumeState::Pending), StorageJob::InProgress),
             LifecycleStep::Unprepare => {
                 (seen.state, seen.job) = (Some(VolumeState::Terminating), StorageJob::InProgress)
             }
-            LifecycleStep::Forget => seen.job = StorageJob::None,
-            LifecycleStep::Note => seen.job = StorageJob::Done,
+            LifecycleStep::DeleteJobRecord => seen.job = StorageJob::None,
+            LifecycleStep::RecordSuccess => seen.job = StorageJob::Done,
             LifecycleStep::Publish => {
                 seen.persistent =
                     Some(PersistentVolumeStatus { phase: PersistentVolumePhase::Available, terminating: false });
                 (seen.state, seen.job) = (Some(VolumeState::Available), StorageJob::None);
             }
-            LifecycleStep::Withdraw => {
+            LifecycleStep::Unpublish => {
                 seen.persistent = seen.persistent.map(|is| PersistentVolumeStatus { terminating: true, ..is });
             }
-            LifecycleStep::Release => return None,
+            LifecycleStep::RemoveFinalizers => return None,
         }
     }
     seen.state
@@ -210,10 +211,10 @@ mod tests {
         Some(PersistentVolumeStatus { phase, terminating })
     }
 
-    /// Every path through the diagrams "Reconciliation loop (top level)", "Volume Deployment" and "Volume
+    /// Tests every path through the diagrams "Reconciliation loop (top level)", "Volume Deployment" and "Volume
     /// Finalization".
     #[test]
-    fn every_row_of_the_diagrams() {
+    fn next_step_matches_every_path_of_the_diagrams() {
         let of = |state: VolumeState| ObservedVolume { state: Some(state), ..NEW };
         let available = ObservedVolume {
             persistent: backed(PersistentVolumePhase::Available, false),
@@ -226,48 +227,48 @@ mod tests {
             |phase: PersistentVolumePhase| deleted(ObservedVolume { persistent: backed(phase, true), ..available });
         let reclaimed = |job: StorageJob| deleted(ObservedVolume { job, ..of(VolumeState::Terminating) });
         let rows = [
-            // Top level.
-            ("does not exist", None, LifecycleStep::Rest),
+            // Diagram "Reconciliation loop (top level)".
+            ("does not exist", None, LifecycleStep::DoNothing),
             ("not valid", Some(ObservedVolume { valid: false, ..NEW }), LifecycleStep::Fail),
             (
                 "not valid, and marked for deletion",
                 Some(deleted(ObservedVolume { valid: false, ..available })),
                 LifecycleStep::Fail,
             ),
-            ("failed", Some(failed), LifecycleStep::Rest),
-            ("backed and healthy", Some(available), LifecycleStep::Rest),
+            ("failed", Some(failed), LifecycleStep::DoNothing),
+            ("backed and healthy", Some(available), LifecycleStep::DoNothing),
             (
                 "backed and bound",
                 Some(ObservedVolume { persistent: backed(PersistentVolumePhase::Bound, false), ..available }),
-                LifecycleStep::Rest,
+                LifecycleStep::DoNothing,
             ),
             (
                 "not healthy",
                 Some(ObservedVolume { persistent: backed(PersistentVolumePhase::Failed, false), ..available }),
                 LifecycleStep::Fail,
             ),
-            // Deployment.
+            // Diagram "Volume Deployment".
             ("no job", Some(NEW), LifecycleStep::Prepare),
             ("job failed", Some(pending(StorageJob::Failed)), LifecycleStep::Fail),
-            ("job not found", Some(pending(NotFound)), LifecycleStep::Forget),
-            ("job succeeded", Some(pending(Succeeded)), LifecycleStep::Note),
+            ("job not found", Some(pending(NotFound)), LifecycleStep::DeleteJobRecord),
+            ("job succeeded", Some(pending(Succeeded)), LifecycleStep::RecordSuccess),
             ("job in progress", Some(pending(InProgress)), LifecycleStep::Wait),
             ("job done", Some(pending(Done)), LifecycleStep::Publish),
-            // Finalization.
+            // Diagram "Volume Finalization".
             ("deleted while pending", Some(deleted(pending(InProgress))), LifecycleStep::Wait),
-            ("deleted, backed", Some(deleted(available)), LifecycleStep::Withdraw),
+            ("deleted, backed", Some(deleted(available)), LifecycleStep::Unpublish),
             ("deleted, still bound", Some(going(PersistentVolumePhase::Bound)), LifecycleStep::Wait),
             ("deleted, still pending", Some(going(PersistentVolumePhase::Pending)), LifecycleStep::Wait),
             ("deleted, unused", Some(going(PersistentVolumePhase::Available)), LifecycleStep::Unprepare),
             ("deleted, released", Some(going(PersistentVolumePhase::Released)), LifecycleStep::Unprepare),
             ("deleted, failed", Some(going(PersistentVolumePhase::Failed)), LifecycleStep::Unprepare),
             ("deleted, not backed", Some(deleted(failed)), LifecycleStep::Unprepare),
-            // Its storage is reclaimed.
+            // The storage of the volume is reclaimed.
             ("unprepare failed", Some(reclaimed(StorageJob::Failed)), LifecycleStep::Fail),
-            ("unprepare not found", Some(reclaimed(NotFound)), LifecycleStep::Forget),
-            ("unprepare succeeded", Some(reclaimed(Succeeded)), LifecycleStep::Note),
+            ("unprepare not found", Some(reclaimed(NotFound)), LifecycleStep::DeleteJobRecord),
+            ("unprepare succeeded", Some(reclaimed(Succeeded)), LifecycleStep::RecordSuccess),
             ("unprepare in progress", Some(reclaimed(InProgress)), LifecycleStep::Wait),
-            ("unprepare done", Some(reclaimed(Done)), LifecycleStep::Release),
+            ("unprepare done", Some(reclaimed(Done)), LifecycleStep::RemoveFinalizers),
         ];
         for (row, seen, expected) in rows {
             assert_eq!(next_step(seen.as_ref()), expected, "{row}");
@@ -275,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn every_leaf_of_the_deletion_tree() {
+    fn deletion_follows_every_leaf_of_the_decision_tree() {
         use PersistentVolumePhase::{Available, Bound, Failed, Pending, Released};
         for state in [None, Some(VolumeState::Pending), Some(VolumeState::Terminating)] {
             for phase in [None, Some(Pending), Some(Available), Some(Bound), Some(Released), Some(Failed)] {
@@ -297,7 +298,7 @@ mod tests {
     }
 
     #[test]
-    fn steps_lead_to_where_something_has_to_happen() {
+    fn repeated_steps_lead_to_settled_volume_state() {
         let deleted = ObservedVolume { deleted: true, ..NEW };
         let available = Some(VolumeState::Available);
         for (seen, expected) in [
@@ -321,7 +322,7 @@ mod tests {
             ),
             (ObservedVolume { state: Some(VolumeState::Terminating), job: Succeeded, ..deleted }, None),
         ] {
-            assert_eq!(settle_state(seen), expected, "{seen:?}");
+            assert_eq!(reconcile_state(seen), expected, "{seen:?}");
         }
     }
 }

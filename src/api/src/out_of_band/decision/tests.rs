@@ -1,4 +1,4 @@
-//! Next action of a run, for every relevant combination of phase, step and state of the machine.
+//! Tests the next action of a run, for every relevant combination of phase, step and state of the machine.
 
 use super::*;
 use model::deploy_steps::BootDevice;
@@ -63,11 +63,12 @@ fn word(action: &RunAction) -> &'static str {
 }
 
 #[test]
-fn a_step_starts_with_its_change_or_is_completed_already() {
+fn step_starts_with_its_change_or_completes_at_once() {
     for (step, power, current, pending, expected) in [
         (apply(), "On", "Off", "Off", "change"),
         (apply(), "On", "On", "On", "complete"),
-        // Current and pending values differ: a restart would replace the requested value, or is needed to apply it.
+        // If current and pending values differ, a restart would either replace the requested value, or is needed to
+        // apply it.
         (apply(), "On", "On", "Off", "change"),
         (apply(), "On", "Off", "On", "change"),
         (apply(), "Off", "Off", "Off", "change"),
@@ -90,7 +91,8 @@ fn a_step_starts_with_its_change_or_is_completed_already() {
     assert_eq!(decide_action(&finished, &seen(&none)), RunAction::Finish);
 }
 
-/// The server may have been stopped at any time, so values that the service reports before the restart prove nothing.
+/// The server may have been stopped at any time. Values that the service reports before the restart therefore prove
+/// nothing.
 #[test]
 fn after_a_change_only_a_boot_completes_a_step() {
     let applied = system("On", "On", "On");
@@ -121,9 +123,9 @@ fn after_a_change_only_a_boot_completes_a_step() {
     assert!(why.contains("Vmx is \"Off\", not \"On\"; correct the template") && !why.contains("Cores"), "{why}");
 }
 
-/// Another server may have sent a request, and no response is recorded.
+/// The requests of another server may have been sent even if no response is recorded.
 #[test]
-fn with_several_servers_an_unconfirmed_restart_or_reset_is_not_requested_again() {
+fn unconfirmed_restart_or_reset_is_not_repeated() {
     let (on, off) = (system("On", "Off", "On"), system("Off", "Off", "On"));
     let unchanged = system("On", "Off", "Off");
     for (step, phase, restart_sent, system, booted, age, expected) in [
@@ -166,14 +168,14 @@ fn nothing_is_changed_while_another_system_may_run() {
     let RunAction::Fail(why) = decide_action(&run(apply(), RunPhase::Ready), &away) else { panic!() };
     assert!(
         why.contains(
-            "has not run the ramdisk, and no step over Redfish starts while another system may run; power-cycle the machine"
+            "has not booted the ramdisk, and Redfish steps do not start while another system may be running; power-cycle the machine"
         ),
         "{why}"
     );
 }
 
 #[test]
-fn restarts_and_waits_end() {
+fn restarts_and_waits_are_limited() {
     let system = system("On", "Off", "Off");
     let restarted = |restarts| OutOfBandRun { restarts, ..run(Reboot, RunPhase::Restarting) };
     assert_eq!(decide_action(&restarted(2), &seen(&system)), RunAction::Restart);
@@ -192,7 +194,7 @@ fn restarts_and_waits_end() {
 #[test]
 fn changes_without_a_restart_are_read_back() {
     for (step, power, age, expected) in [
-        // The request for the boot device has already verified the result.
+        // The step is complete, because the request for the boot device has already verified the result.
         (disk(), "On", SOON, "complete"),
         (PowerOff, "Off", SOON, "complete"),
         (PowerOff, "On", SOON, "wait"),

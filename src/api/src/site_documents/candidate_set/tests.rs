@@ -17,7 +17,7 @@ fn stored(documents: &[(&str, &str)]) -> DocumentSet {
 
 const PRESENT: [(&str, &str); 3] = [("layouts/a.yaml", "a"), ("layouts/b.yaml", "b"), ("layouts/c.yaml", "c")];
 
-fn asked(prune: bool) -> DocumentApplication {
+fn application(prune: bool) -> DocumentApplication {
     let documents =
         vec![document("layouts/a.yaml", "a"), document("layouts/b.yaml", "B"), document("sizes/n.yaml", "n")];
     DocumentApplication { documents, prune, dry_run: true }
@@ -30,7 +30,7 @@ fn actions(candidate: &CandidateSet) -> Vec<DocumentAction> {
 #[test]
 fn documents_are_compared_and_only_prune_deletes() {
     use DocumentAction::{Changed, Created, Deleted, Imported, Retained, Unchanged};
-    let merged = CandidateSet::from_stored(&stored(&PRESENT), asked(false));
+    let merged = CandidateSet::from_stored(&stored(&PRESENT), application(false));
     assert_eq!(actions(&merged), [Unchanged, Changed, Retained, Created]);
     let report = merged.report();
     assert_eq!((report.revision, report.documents[1].before.as_deref()), (Some(7), Some("b")));
@@ -39,20 +39,20 @@ fn documents_are_compared_and_only_prune_deletes() {
     let paths: Vec<&str> = batch.stored.iter().map(|(path, _)| path.as_str()).collect();
     assert_eq!((batch.base, paths, batch.removed), (Some(7), vec!["layouts/b.yaml", "sizes/n.yaml"], vec![]));
 
-    let pruned = CandidateSet::from_stored(&stored(&PRESENT), asked(true));
+    let pruned = CandidateSet::from_stored(&stored(&PRESENT), application(true));
     assert_eq!(actions(&pruned), [Unchanged, Changed, Deleted, Created]);
     assert_eq!(pruned.into_batch(Vec::new()).removed, ["layouts/c.yaml"]);
 
     let files =
         PRESENT.map(|(path, text)| (path.to_owned(), DocumentContent { text: text.to_owned(), executable: false }));
-    let first = CandidateSet::from_directory(files.to_vec(), asked(false));
+    let first = CandidateSet::from_directory(files.to_vec(), application(false));
     assert_eq!(actions(&first), [Created, Created, Imported, Created]);
     let batch = first.into_batch(Vec::new());
     assert_eq!((batch.base, batch.stored.len()), (None, 4));
 }
 
 #[test]
-fn equal_documents_are_no_change_except_at_the_first_time() {
+fn equal_documents_are_unchanged_except_after_import() {
     let same = || DocumentApplication {
         documents: PRESENT.map(|(path, text)| document(path, text)).to_vec(),
         ..DocumentApplication::default()
@@ -65,8 +65,8 @@ fn equal_documents_are_no_change_except_at_the_first_time() {
 }
 
 #[test]
-fn new_problems_and_problems_of_changed_documents_count() {
-    let candidate = CandidateSet::from_stored(&stored(&PRESENT), asked(false));
+fn reports_new_problems_and_problems_of_changed_documents() {
+    let candidate = CandidateSet::from_stored(&stored(&PRESENT), application(false));
     let dir = Path::new("/d");
     let old = ["/d/layouts/b.yaml:1:1: bad (its last good version stays in force)", "/d/layouts/c.yaml: gone"];
     let mut present = SiteSnapshot::default();

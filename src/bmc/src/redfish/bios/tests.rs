@@ -34,10 +34,10 @@ fn service(bios: Option<&'static str>) -> Server {
             ("GET", "/en") => json!({"Id": "B.1", "RegistryEntries": {"Attributes": [
                 {"AttributeName": "Vmx", "Value": [{"ValueName": "On"}, {"ValueName": "Off"}], "DefaultValue": "Off"},
                 {"AttributeName": "Cores", "ReadOnly": true, "LowerBound": 1, "UpperBound": 8}]}}),
-            ("GET", _) => return Act::says(404, "{}"),
-            _ => return Act::says(204, ""),
+            ("GET", _) => return Act::respond(404, "{}"),
+            _ => return Act::respond(204, ""),
         };
-        Act { headers: vec![("ETag", "\"7\"".to_owned())], ..Act::says(200, &document.to_string()) }
+        Act { headers: vec![("ETag", "\"7\"".to_owned())], ..Act::respond(200, &document.to_string()) }
     })
 }
 
@@ -77,14 +77,14 @@ fn changes_are_requested_with_etag_and_apply_time() {
     assert_eq!(last_change().header("if-match"), Some("\"7\""));
     machine.reset_attributes(&bios).unwrap();
     assert_eq!(last(), ("POST /reset-bios".to_owned(), json!({})));
-    // The service ignores the change of the pending value.
+    // The service accepts the change, but does not change the pending value.
     let why =
         machine.set_attributes(&bios, &[BiosSetting { name: "Vmx".to_owned(), value: json!("Off") }]).unwrap_err();
-    assert!(why.to_string().contains("accepted the BIOS settings, but reports Vmx \"On\", not \"Off\""), "{why}");
+    assert!(why.to_string().contains("accepted the BIOS settings, but reports Vmx=\"On\" instead of \"Off\""), "{why}");
 }
 
 #[test]
-fn services_without_a_bios_or_with_a_fixed_one_are_recognized() {
+fn missing_and_read_only_bios_resources_are_recognized() {
     let server = service(None);
     let bmc_without = bmc(&server);
     let machine = RedfishMachine::connect(&bmc_without, Some(ID)).unwrap();
@@ -100,7 +100,7 @@ fn services_without_a_bios_or_with_a_fixed_one_are_recognized() {
     let why = machine.reset_attributes(&bios).unwrap_err().to_string();
     assert!(why.contains("does not support Bios.ResetBios") && !why.contains("hunter2"), "{why}");
 
-    // If a link to another host were followed, that host would receive the password.
+    // Following a link to another host would send the password to that host.
     let server = service(Some("//other/bios"));
     let bmc_linked = bmc(&server);
     let why = RedfishMachine::connect(&bmc_linked, Some(ID)).unwrap().read_state().unwrap_err().to_string();

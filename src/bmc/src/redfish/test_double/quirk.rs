@@ -1,20 +1,20 @@
 //! Quirks of the test double.
 
-/// Deviation from the common behavior of controllers.
+/// Behavior that differs from the usual behavior of controllers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Quirk {
-    /// Paths without a trailing slash are redirected with this status.
+    /// Paths without a trailing slash are redirected, with this status.
     Slash(u16),
-    /// Like `Slash(308)`, but redirects to an absolute URL.
+    /// Like `Slash(308)`, but the redirect contains an absolute URL.
     SlashAbsolute,
-    /// Every request is redirected to itself.
+    /// Every request is redirected to its own URL.
     RedirectsForever,
-    /// A boot override that is requested without a boot mode becomes a legacy boot.
+    /// If a request for a boot override contains no boot mode, the boot mode becomes legacy.
     ModeLost,
     ModeRequired,
     ModeReadOnly,
     ModeMissing,
-    /// A change sets the boot mode to legacy, regardless of the requested mode.
+    /// Every change sets the boot mode to legacy, whatever mode was requested.
     ModeIgnored,
     /// `If-Match` is required. The ETag is only in the document, not in the response header.
     EtagInDocument,
@@ -32,10 +32,10 @@ pub enum Quirk {
     SettingsSilent,
     /// The settings resource does not contain the boot override.
     SettingsOther,
-    /// The links to the settings resource and to the description of the reset action point to resources that do not
+    /// The links to the settings resource and to the description of the reset action lead to resources that do not
     /// exist.
     DeadLinks,
-    /// The reset types are listed by `@Redfish.ActionInfo`.
+    /// The reset types are listed in `@Redfish.ActionInfo` instead of the action.
     ActionInfo,
     TypesUnlisted,
     Types(&'static [&'static str]),
@@ -43,24 +43,24 @@ pub enum Quirk {
     Conflict,
     /// A change becomes visible only after this number of reads.
     Lag(u32),
-    /// This number of reads fail after a change.
+    /// After a change, this number of reads fail.
     Unavailable(u32),
     /// Changes are accepted without effect.
     Ignores,
     /// The time of the last reset is reported.
     ResetTime,
-    /// The boot override is changed, but the response is an error.
+    /// The boot override is changed, but the controller responds with an error.
     ErrorDespiteChange,
-    /// After the machine was switched off, this number of requests to switch it on are rejected.
+    /// After the machine was switched off, this number of requests to switch it on is rejected.
     BusyAfterOff(u32),
     SessionOnly,
-    /// Like `SessionOnly`, but Basic authentication is offered.
+    /// Like `SessionOnly`, but the controller also offers Basic authentication.
     BasicOffered,
-    /// The collection of systems has one member in each page, and the first page is empty.
+    /// Each page of the collection of systems has one member, except the first page, which is empty.
     Paged,
     /// A session ends after this number of requests.
     SessionExpires(u32),
-    /// Neither Basic authentication nor a session is possible.
+    /// The controller accepts neither Basic authentication nor sessions.
     NoSession,
     PasswordChange,
     Forbidden,

@@ -3,7 +3,7 @@ use super::*;
 use crate::recorded_output::{HOSTILE, first_hidden};
 
 fn column(title: &str, is_prose: bool) -> TableColumn {
-    TableColumn { title: title.to_owned(), is_prose }
+    TableColumn { title: title.to_owned(), is_prose, is_rigid: false }
 }
 
 fn plain_cells(texts: &[&str]) -> Vec<TableCell> {
@@ -46,7 +46,17 @@ fn long_cells_end_in_an_ellipsis() {
 }
 
 #[test]
-fn every_width_is_kept_down_to_the_narrowest_columns() {
+fn rigid_columns_keep_their_width() {
+    let time = TableColumn { is_rigid: true, ..column("TIME", false) };
+    let columns = [time, column("ACTION", false), column("RESULT", true)];
+    let cells = ["2026-11-28 10:00:00Z", "POST machine reinstall", "refused: the machine is locked"];
+    let table = format_table(&columns, &[plain_cells(&cells)], of_width(50));
+    assert!(table.lines().nth(1).unwrap().starts_with("2026-11-28 10:00:00Z  POST"), "{table}");
+    assert!(table.lines().all(|line| display_width(line) <= 50), "{table}");
+}
+
+#[test]
+fn table_fits_every_width_above_its_minimum() {
     let columns = [column("NAME", false), column("IMAGE", false), column("MESSAGE", true)];
     let cells =
         ["データセンター-storage-1", "debian-13.1.20261101", "刃 wörds of e\u{301} various   widths and lengths"];
@@ -54,7 +64,7 @@ fn every_width_is_kept_down_to_the_narrowest_columns() {
         let table = format_table(&columns, &[plain_cells(&cells)], of_width(width));
         assert!(table.lines().all(|line| display_width(line) <= width && line == line.trim_end()), "{width}\n{table}");
     }
-    // The narrowest columns are wider than this terminal.
+    // The columns cannot shrink to the width of this terminal.
     assert!(format_table(&columns, &[plain_cells(&cells)], of_width(1)).lines().all(|line| display_width(line) <= 28));
 }
 

@@ -18,7 +18,8 @@ pub(crate) fn format_flow(value: &Value) -> String {
     }
 }
 
-/// Formats the value of a field that has this indentation, as the text after the colon. Deeply nested values are written in one line.
+/// Formats the value of a field as the text after the field's colon. `indent` is the indentation of the field. Deeply
+/// nested values are written in one line.
 pub(crate) fn format_block(value: &Value, indent: usize, depth: usize, newline: &str) -> String {
     let blanks = " ".repeat(indent + 2);
     match value {

@@ -1,4 +1,4 @@
-//! Parser for a YAML text that returns the byte range of each value.
+//! Parser of a YAML text that determines the byte range of each value.
 
 use std::ops::Range;
 use yaml_rust2::Event;
@@ -7,13 +7,13 @@ use yaml_rust2::scanner::TScalarStyle;
 
 const MAX_DEPTH: usize = 64;
 
-/// Value in the YAML text, with its byte offsets.
+/// Value in a YAML file, with byte offsets in this file.
 #[derive(Debug)]
 pub(crate) struct YamlNode {
     pub start: usize,
     /// Offset after the last byte of the value; `None` if it is unknown.
     pub end: Option<usize>,
-    /// Whether the value is a collection in brackets (flow style).
+    /// True if the value is a collection in brackets (flow style).
     pub flow: bool,
     pub within_flow: bool,
     pub kind: NodeKind,
@@ -29,7 +29,7 @@ pub(crate) enum NodeKind {
 #[derive(Debug)]
 pub(crate) struct MapEntry {
     pub key: String,
-    /// Offset of the key of this entry.
+    /// Offset of the key of the entry.
     pub start: usize,
     pub colon: usize,
     pub node: YamlNode,
@@ -51,7 +51,7 @@ impl YamlNode {
 
 pub(crate) struct ParsedYaml {
     pub root: YamlNode,
-    /// Ranges of all scalars, including keys.
+    /// Byte ranges of all scalars in the text, including keys.
     pub scalars: Vec<Range<usize>>,
 }
 
@@ -62,7 +62,7 @@ struct OpenCollection {
     key: Option<(String, usize, usize)>,
 }
 
-/// Parses a text. Returns `None` for constructs that are not supported: several documents, anchors, tags, and excessive
+/// Parses a YAML file. Returns `None` for unsupported constructs: several documents, anchors, tags, and excessive
 /// nesting.
 pub(crate) fn parse_nodes(text: &str) -> Option<ParsedYaml> {
     let bytes: Vec<usize> = text.char_indices().map(|(at, _)| at).chain([text.len()]).collect();
@@ -125,7 +125,7 @@ impl NodeBuilder<'_> {
             return self.text[colon..].starts_with(':').then_some(());
         }
         let colon = self.open.last().and_then(|open| open.key.as_ref()).map(|(.., colon)| colon + 1);
-        // The position of an empty value is corrected, because the parser reports the position of the next token.
+        // The position of an empty value must be corrected, because the parser reports the position of the next token.
         let (start, end) = match (colon, value.is_empty() && style == TScalarStyle::Plain) {
             (Some(colon), true) => (colon, Some(colon)),
             (None, true) => (at, None),
@@ -137,7 +137,7 @@ impl NodeBuilder<'_> {
 
     fn add_node(&mut self, mut node: YamlNode) -> Option<()> {
         let Some(parent) = self.open.last_mut() else {
-            // Returns `None` if the text contains a further document, which is not supported.
+            // Several documents in a file are not supported.
             return self.root.replace(node).is_none().then_some(());
         };
         node.within_flow = parent.node.flow;
@@ -153,7 +153,7 @@ impl NodeBuilder<'_> {
     }
 }
 
-/// Sets the range of a collection. A collection in block style starts with its first key, or first item, and ends with
+/// Sets the range of a collection. In block style, a collection starts with its first key or first item, and ends with
 /// its last value.
 fn close_collection(mut node: YamlNode, text: &str, at: usize) -> Option<YamlNode> {
     node.end = match &node.kind {
@@ -197,8 +197,8 @@ fn scalar_end(text: &str, at: usize, value: &str, style: TScalarStyle) -> Option
     }
 }
 
-/// Returns the end offset of a block scalar. The content of the scalar ends before the first line that is indented less
-/// than the first line of the content.
+/// Returns the end offset of a block scalar. Its content ends before the first line that is indented less than the
+/// first line of the content.
 fn block_end(text: &str, at: usize) -> Option<usize> {
     let first = at + text[at..].find('\n')? + 1;
     let indent = |line: &str| line.len() - line.trim_start_matches(' ').len();

@@ -7,7 +7,7 @@ fn read(text: &str) -> Value {
     crate::yaml::to_json(&crate::yaml::read_document(text, options).unwrap())
 }
 
-/// Edits the text so that its value contains the change, and checks the result.
+/// Changes the value of the text, edits the text accordingly, and checks the result.
 fn changed(text: &str, change: impl FnOnce(&mut Value)) -> Option<EditedYaml> {
     let old = read(text);
     let mut new = old.clone();
@@ -41,7 +41,7 @@ note: |
 ";
 
 #[test]
-fn only_what_is_meant_changes() {
+fn edit_changes_only_the_modified_value() {
     type Change = fn(&mut Value);
     let cases: [(Change, &str, &str); 12] = [
         (|new| new["id"] = json!("other one"), "id: default   # as", "id: \"other one\"   # as"),
@@ -85,26 +85,26 @@ fn only_what_is_meant_changes() {
         let mut new = old.clone();
         change(&mut new);
         let edited = edit_values(TEXT, &old, &new).unwrap_or_else(|| panic!("{after}"));
-        assert_eq!((edited.text, edited.gone), (expected, vec![]));
+        assert_eq!((edited.text, edited.removed_comments), (expected, vec![]));
     }
 }
 
 #[test]
-fn what_goes_takes_its_comments_along_and_says_which() {
+fn removal_reports_the_removed_comments() {
     let edited = changed(TEXT, |new| drop(new["disks"].as_array_mut().unwrap().remove(0))).unwrap();
-    assert_eq!(edited.gone, ["# first", "# root"]);
+    assert_eq!(edited.removed_comments, ["# first", "# root"]);
     assert!(edited.text.contains("  # The SATA-DOM.\n  - device: /dev/sdb\n    # keep!\n"), "{}", edited.text);
     let edited = changed(TEXT, |new| drop(new.as_object_mut().unwrap().remove("note"))).unwrap();
-    assert!(edited.gone.is_empty() && edited.text.ends_with("false\n\n# The end.\n"), "{}", edited.text);
+    assert!(edited.removed_comments.is_empty() && edited.text.ends_with("false\n\n# The end.\n"), "{}", edited.text);
     let edited = changed(TEXT, |new| drop(new.as_object_mut().unwrap().remove("disks"))).unwrap();
-    assert_eq!(edited.gone, ["# The SATA-DOM.", "# first", "# root", "# keep!"]);
+    assert_eq!(edited.removed_comments, ["# The SATA-DOM.", "# first", "# root", "# keep!"]);
     let edited = changed(TEXT, |new| drop(new["disks"][1].as_object_mut().unwrap().remove("device"))).unwrap();
     assert!(edited.text.contains("  - wipeonreinstall: false"), "{}", edited.text);
-    assert_eq!(edited.gone, ["# keep!"]);
+    assert_eq!(edited.removed_comments, ["# keep!"]);
 }
 
 #[test]
-fn brackets_and_odd_texts() {
+fn edits_flow_style_and_unusual_documents() {
     let edited = |text: &str, change: fn(&mut Value)| changed(text, change).map(|edited| edited.text);
     assert_eq!(edited("{a: 1, b: 2}", |new| new["a"] = json!("x y")).unwrap(), "{a: \"x y\", b: 2}");
     assert_eq!(edited("{a: 1, b: 2}\n", |new| drop(new.as_object_mut().unwrap().remove("b"))).unwrap(), "{a: 1}\n");
@@ -120,17 +120,17 @@ fn brackets_and_odd_texts() {
     assert_eq!(marked.text, "\u{feff}a: 2\n");
     let text = "a: \"x # no\" # yes\nb: 1\n";
     assert_eq!(edited(text, |new| new["a"] = json!("z")).unwrap(), "a: z # yes\nb: 1\n");
-    // An empty field.
+    // Field without a value.
     let old = json!({"b": 1});
     assert_eq!(edit_values("a:\nb: 1\n", &old, &json!({"a": 2, "b": 1})).unwrap().text, "a: 2\nb: 1\n");
 }
 
 #[test]
-fn what_cannot_be_done_in_place_is_not_done() {
+fn unsupported_edits_return_none() {
     for text in ["a: &x 1\nb: *x\n", "a: !!str 1\n", "a: 1\n---\nb: 2\n", "a: [1\n"] {
         assert_eq!(edit_values(text, &json!({"a": 1}), &json!({"a": 2})), None, "{text}");
     }
-    // A different order of the items.
+    // Reordered items cannot be edited in place.
     assert_eq!(edit_values("a: [1, 2]\n", &json!({"a": [1, 2]}), &json!({"a": [2, 1]})), None);
     let deep = "[".repeat(100) + &"]".repeat(100);
     assert_eq!(edit_values(&deep, &json!([]), &json!([1])), None);
@@ -138,7 +138,7 @@ fn what_cannot_be_done_in_place_is_not_done() {
 }
 
 #[test]
-fn a_new_document_has_all_fields_whether_or_not_they_have_an_order() {
+fn new_document_contains_ordered_and_unordered_fields() {
     let document = json!({"bmc": {"address": "10.0.0.9"}, "name": "web-1", "id": "m1"});
     let text = format_document(&document, &["id", "missing", "name"]);
     assert_eq!(read(&text), document);

@@ -1,8 +1,8 @@
-//! gRPC over HTTP/2 (<https://github.com/grpc/grpc/blob/master/doc/PROTOCOL-HTTP2.md>), limited to what a machine needs: unary calls and a
-//! server stream, with a client certificate.
+//! gRPC over HTTP/2 (<https://github.com/grpc/grpc/blob/master/doc/PROTOCOL-HTTP2.md>), limited to what machines
+//! need: unary calls and one server stream, with a client certificate.
 //!
-//! Each call opens a new connection. Calls are rare, and a client that keeps no idle connections does not have to
-//! detect lost connections.
+//! Each call opens a new connection. Calls are rare, and without idle connections, the client need not detect lost
+//! ones.
 
 mod framing;
 #[cfg(test)]
@@ -35,52 +35,53 @@ const HEADER_BYTES: u32 = 64 << 10;
 /// Address and TLS configuration of a server.
 pub(crate) struct GrpcClient {
     tls: Arc<ClientConfig>,
-    /// Host and port.
+    /// Host and port of the server.
     address: String,
     name: ServerName<'static>,
 }
 
-/// Reason why a call failed.
+/// Reason why a gRPC call failed.
 #[derive(Debug)]
 pub(crate) enum GrpcFailure {
-    /// The client does not trust the server's certificate, or the server does not trust the client's certificate. A
-    /// certificate from a new configuration may be trusted.
+    /// The client does not trust the server's certificate, or the server does not trust the client's. A certificate in
+    /// a new configuration may be trusted.
     Certificate(Error),
     /// The server does not support this method.
     Unknown(Error),
-    /// Any other failure. A retry may succeed, since the server's error codes do not distinguish temporary failures.
-    Passing(Error),
+    /// Any other failure. A retry may succeed, because the server's error codes do not distinguish permanent from
+    /// temporary failures.
+    Transient(Error),
 }
 
 impl GrpcFailure {
     pub(crate) fn into_error(self) -> Error {
         match self {
-            GrpcFailure::Certificate(error) | GrpcFailure::Unknown(error) | GrpcFailure::Passing(error) => error,
+            GrpcFailure::Certificate(error) | GrpcFailure::Unknown(error) | GrpcFailure::Transient(error) => error,
         }
     }
 }
 
-/// Event of a stream.
+/// Event of a gRPC stream.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum StreamEvent {
     Message(Vec<u8>),
-    /// Regular end.
+    /// Regular end of the stream.
     End,
-    /// The timeout has elapsed, and the stream is still open.
+    /// The timeout has elapsed without an event, and the stream is still open.
     Silence,
 }
 
-/// Call in progress.
+/// gRPC call in progress.
 pub(crate) struct GrpcCall {
     runtime: Runtime,
     method: String,
     address: String,
-    /// Pending response; `None` once its header has been received.
+    /// Response of the server while its header has not been received; `None` afterwards.
     response: Option<ResponseFuture>,
     body: Option<RecvStream>,
     /// Received bytes that do not form a complete message yet.
     rest: Vec<u8>,
-    /// Handle that keeps the connection open until the call is dropped.
+    /// Handle that keeps the connection open during the call.
     _connection: SendRequest<Bytes>,
 }
 
@@ -115,11 +116,11 @@ impl GrpcClient {
                 StreamEvent::End => return Ok(answer),
                 StreamEvent::Silence => {
                     let message = format!(
-                        "{method}: no answer from {server} in {seconds} s",
+                        "{method}: no answer from {server} within {seconds} s",
                         server = self.address,
                         seconds = patience.as_secs()
                     );
-                    return Err(GrpcFailure::Passing(Error::new(Phase::Control, message)));
+                    return Err(GrpcFailure::Transient(Error::new(Phase::Control, message)));
                 }
             }
         }
@@ -142,7 +143,7 @@ impl GrpcClient {
             Ok(connection) => connection?,
             Err(_) => {
                 let message = format!("{method}: no connection to {server}", server = self.address);
-                return Err(GrpcFailure::Passing(Error::new(Phase::Control, message)));
+                return Err(GrpcFailure::Transient(Error::new(Phase::Control, message)));
             }
         };
         let request = Request::post(format!("https://{}/{method}", self.address));
@@ -169,7 +170,7 @@ impl GrpcClient {
     async fn open_connection(&self, method: &str) -> Result<SendRequest<Bytes>, GrpcFailure> {
         let stream =
             TcpStream::connect(&self.address).await.map_err(|error| self.connection_failure(method, &error))?;
-        // Messages are small and must be sent immediately.
+        // Nagle's algorithm is disabled, because messages are small and must be sent immediately.
         let _ = stream.set_nodelay(true);
         let connected = TlsConnector::from(self.tls.clone()).connect(self.name.clone(), stream).await;
         let stream = connected.map_err(|error| match is_untrusted_certificate(&error) {
@@ -183,15 +184,15 @@ impl GrpcClient {
         builder.max_header_list_size(HEADER_BYTES).enable_push(false);
         let shaken = builder.handshake(stream).await.map_err(|error| self.broken_connection_failure(method, &error))?;
         let (connection, driver) = shaken;
-        // This task drives the connection, and also answers the server's pings. Its errors are ignored, because the
-        // streams report them too.
+        // This task drives the connection, and responds to the server's pings. Errors of the task are ignored, because
+        // reading the streams returns the same errors.
         tokio::spawn(async move { drop(driver.await) });
         connection.ready().await.map_err(|error| self.broken_connection_failure(method, &error))
     }
 
     fn connection_failure(&self, method: &str, error: &(dyn StdError + 'static)) -> GrpcFailure {
         let message = format!("{method}: no connection to {server}: {error}", server = self.address);
-        GrpcFailure::Passing(Error::new(Phase::Control, message))
+        GrpcFailure::Transient(Error::new(Phase::Control, message))
     }
 
     fn certificate_failure(&self, method: &str, who: &str, error: std::io::Error) -> GrpcFailure {
@@ -207,9 +208,8 @@ impl GrpcClient {
     }
 }
 
-/// Classifies a broken connection. If the connection ends before the first response, the server may have rejected the
-/// client's certificate: with TLS 1.3, the server verifies this certificate after the client has completed its
-/// handshake.
+/// Classifies the error of a broken connection. If the connection ends before the first response, the server may have
+/// rejected the client's certificate: in TLS 1.3, the server verifies it after the client has completed its handshake.
 fn broken_connection_failure(method: &str, address: &str, error: &(dyn StdError + 'static)) -> GrpcFailure {
     let message = format!(
         "{method}: {address} closed the connection without a response, possibly because it rejects this machine's certificate: {error}"
@@ -258,17 +258,17 @@ impl GrpcCall {
                     Phase::Control,
                     self.describe_server(&format!("the server answered {status}, which is not gRPC")),
                 );
-                Err(GrpcFailure::Passing(passing))
+                Err(GrpcFailure::Transient(passing))
             }
             Some(Ok(ReceivedFrame::Garbled(why))) => {
-                Err(GrpcFailure::Passing(Error::new(Phase::Control, self.describe_server(why))))
+                Err(GrpcFailure::Transient(Error::new(Phase::Control, self.describe_server(why))))
             }
             Some(Err(error)) if self.response.is_some() && error.reason().is_none_or(|why| why == Reason::NO_ERROR) => {
                 Err(broken_connection_failure(&self.method, &self.address, &error))
             }
             Some(Err(error)) => {
                 let message = self.describe_server("the server closed the stream");
-                Err(GrpcFailure::Passing(Error::with_source(Phase::Control, message, error)))
+                Err(GrpcFailure::Transient(Error::with_source(Phase::Control, message, error)))
             }
         }
     }
@@ -284,7 +284,7 @@ impl GrpcCall {
             if head.status != StatusCode::OK {
                 return Ok(ReceivedFrame::Http(head.status));
             }
-            // An error response without a body contains its status in the header.
+            // An error response without a body contains the gRPC status in its header.
             if head.headers.contains_key("grpc-status") {
                 return Ok(ReceivedFrame::Status(head.headers));
             }
@@ -316,20 +316,21 @@ impl GrpcCall {
         let message = text("grpc-message").unwrap_or_default();
         match text("grpc-status").as_deref() {
             Some("0") => Ok(()),
-            // Other codes are not distinguished, because the server deliberately uses only these two codes.
+            // Only the codes 12 and 14 are distinguished. The server returns any other code for permanent and for
+            // temporary failures.
             Some("12") => Err(GrpcFailure::Unknown(Error::new(
                 Phase::Control,
                 self.describe_server("the server does not have this method"),
             ))),
-            Some("14") => Err(GrpcFailure::Passing(Error::new(
+            Some("14") => Err(GrpcFailure::Transient(Error::new(
                 Phase::Control,
                 self.describe_server(&format!("the server is not available: {message}")),
             ))),
             Some(status) => {
                 let said = self.describe_server(&format!("the server answered: {message} (gRPC status {status})"));
-                Err(GrpcFailure::Passing(Error::new(Phase::Control, said)))
+                Err(GrpcFailure::Transient(Error::new(Phase::Control, said)))
             }
-            None => Err(GrpcFailure::Passing(Error::new(
+            None => Err(GrpcFailure::Transient(Error::new(
                 Phase::Control,
                 self.describe_server("the server closed the stream without a status"),
             ))),
@@ -349,8 +350,8 @@ enum ReceivedFrame {
     Garbled(&'static str),
 }
 
-/// Runs a future with a timeout. Returns `None` if the timeout has elapsed. The stream is not affected by a timeout,
-/// and can be read by a later call.
+/// Runs a future with a timeout. Returns `None` if the timeout has elapsed. A later call can then continue to read the
+/// stream.
 fn run_with_timeout<T>(runtime: &Runtime, patience: Duration, what: impl Future<Output = T>) -> Option<T> {
     runtime.block_on(async { timeout(patience, what).await.ok() })
 }

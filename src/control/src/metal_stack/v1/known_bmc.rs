@@ -11,8 +11,8 @@ use serde_json::Value;
 const FIELDS: RecordFields = RecordFields { version: "bmcversion", power_state: "powerstate", camel_case: false };
 
 impl MetalApiV1 {
-    /// Reads the record with retries. If the control plane has neither the record nor the machine, returns
-    /// [`KnownBmc::Unregistered`].
+    /// Reads the record, with retries. Returns [`KnownBmc::Unregistered`] if the control plane has neither the record
+    /// nor the machine.
     pub(super) fn read_known_bmc(&self) -> Result<KnownBmc> {
         let found = self.request_with_retries(|rest| optional(rest.fetch_bmc(&self.machine, parse_record)))?;
         if let Some((id, record)) = found {
@@ -33,7 +33,7 @@ impl MetalApiV1 {
         }
     }
 
-    /// Sends a REST request with retries. If the key may have been rejected, fetches a new configuration.
+    /// Sends a REST request, with retries. If the server may have rejected the key, fetches a new configuration.
     pub(super) fn request_with_retries<T>(&self, request: impl Fn(&RestClient) -> Result<T, RestFailure>) -> Result<T> {
         self.pace.retries.run_attempts(|| self.attempt_request(&request))
     }
@@ -49,8 +49,8 @@ impl MetalApiV1 {
                 self.renew_connections();
                 AttemptResult::Transient(failure.into_error())
             }
-            Err(RestFailure::Passing(error)) => AttemptResult::Transient(error),
-            Err(RestFailure::Missing(error) | RestFailure::Lasting(error)) => AttemptResult::Permanent(error),
+            Err(RestFailure::Transient(error)) => AttemptResult::Transient(error),
+            Err(RestFailure::Missing(error) | RestFailure::Permanent(error)) => AttemptResult::Permanent(error),
         }
     }
 }
@@ -63,8 +63,8 @@ fn optional<T>(answer: Result<T, RestFailure>) -> Result<Option<T>, RestFailure>
     }
 }
 
-/// Parses the id of the machine and the record. Fails if the document contains no record: if it was parsed as an empty
-/// record and sent back, it would erase the record at the server.
+/// Parses the id of the machine and the record. Fails if the document contains no record. If an empty record were
+/// returned instead, the agent would send it back, and thus erase the record at the server.
 fn parse_record(text: &[u8]) -> serde_json::Result<(String, BmcRecord)> {
     let document: Value = serde_json::from_slice(text)?;
     let record = document.get("ipmi").filter(|record| record.is_object());
@@ -98,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn the_record_is_read_with_its_credentials() {
+    fn bmc_record_is_read_with_its_credentials() {
         let (known, paths) = known(&[(503, ""), (200, RECORD)]);
         let KnownBmc::Record(record) = known.unwrap() else { panic!() };
         let texts = [
@@ -115,12 +115,12 @@ mod tests {
     }
 
     #[test]
-    fn only_a_machine_that_is_nowhere_is_unregistered() {
+    fn machine_is_unregistered_only_if_unknown_everywhere() {
         const NOT_FOUND: &str = r#"{"statuscode": 404, "message": "no machine with id \"m\" found"}"#;
         let (unknown, paths) = known(&[(404, NOT_FOUND), (404, NOT_FOUND)]);
         assert_eq!(unknown.unwrap(), KnownBmc::Unregistered);
         assert_eq!(paths, ["/metal/v1/machine/m/ipmi", "/metal/v1/machine/m"]);
-        // For example, a proxy that does not forward requests for this path.
+        // A proxy, for example, might not forward requests for this path.
         let error = known(&[(404, "404 page not found"), (200, r#"{"id": "m"}"#)]).0.unwrap_err().to_string();
         assert!(error.contains("has a record of this machine, but not of its BMC"), "{error}");
     }

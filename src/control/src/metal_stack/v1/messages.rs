@@ -1,4 +1,5 @@
-//! Messages of API v1. The field numbers match metal-stack's interface; no code is generated from its `.proto` files.
+//! Messages of API v1. The field numbers are those of metal-stack's interface, but no code is generated from its
+//! `.proto` files.
 
 use super::protobuf_encoding::{self, ProtobufMessage};
 use crate::metal_stack::bmc_record::BmcRecord;
@@ -17,7 +18,7 @@ pub(crate) fn encode_registration(registration: &MachineRegistration) -> Vec<u8>
         .add_messages(4, nics.iter().map(encode_nic))
         .add_messages(5, cpus.iter().map(encode_cpu));
     let bios = ProtobufMessage::default().add_text(1, &bios.version).add_text(2, &bios.vendor).add_text(3, &bios.date);
-    // An empty record is omitted, because the server would replace its record of the BMC with the empty one.
+    // An empty record is omitted, because it would replace the server's record of the BMC.
     let bmc = Some(bmc).filter(|bmc| !bmc.is_empty()).map(encode_bmc);
     ProtobufMessage::default()
         .add_text(1, machine)
@@ -56,16 +57,17 @@ fn encode_cpu(cpu: &Cpu) -> ProtobufMessage {
 fn encode_nic(card: &RegisteredNic) -> ProtobufMessage {
     let RegisteredNic { name, mac, identifier, hostname, neighbours } = card;
     let own = ProtobufMessage::default().add_text(1, mac).add_text(2, name);
-    // The recursion ends at the neighbors, because their own lists of neighbors are empty.
+    // The recursion ends after one level, because the neighbors in a registration are listed without neighbors of their
+    // own.
     own.add_messages(3, neighbours.iter().map(self::encode_nic)).add_text(4, hostname).add_text(5, identifier)
 }
 
-/// Returns a request that contains only the id of the machine, in the field `machine_id` or `uuid`.
+/// Returns a request that contains only the id of the machine, as field 1, which is named `machine_id` or `uuid`.
 pub(crate) fn encode_machine_id(machine: &str) -> Vec<u8> {
     ProtobufMessage::default().add_text(1, machine).into_bytes()
 }
 
-/// Returns a request with one event of one machine. A protobuf map is encoded as a list of key-value pairs.
+/// Returns a request with one event of one machine. In protobuf, a map is encoded as a list of key-value pairs.
 pub(crate) fn encode_event(machine: &str, name: EventName, message: &str, now: SystemTime) -> Vec<u8> {
     let since: Duration = now.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     let time = ProtobufMessage::default().add_number(1, since.as_secs()).add_number(2, u64::from(since.subsec_nanos()));
@@ -75,13 +77,14 @@ pub(crate) fn encode_event(machine: &str, name: EventName, message: &str, now: S
         .into_bytes()
 }
 
-/// Returns the events that the server rejected. The list is empty if the server accepted all events, or if the response cannot be parsed.
+/// Returns the events that the server has rejected; empty if it has accepted all events, or if the response cannot be
+/// parsed.
 pub(crate) fn read_rejected_events(answer: &[u8]) -> Vec<String> {
     protobuf_encoding::read_texts(answer, 2).unwrap_or_default()
 }
 
-/// Returns the report of a success; the server ignores reports of failures. Paths in the report are relative to the
-/// root of the installed system.
+/// Returns the report of a successful installation. Failures are not reported in this way, because the server ignores
+/// such reports. Paths in the report are relative to the root of the installed system.
 pub(crate) fn encode_report(
     machine: &str,
     image: &str,
@@ -123,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn an_event_says_when_what_and_of_whom() {
+    fn event_has_the_published_field_numbers() {
         let now = SystemTime::UNIX_EPOCH + Duration::new(7, 9);
         let event = [field(1, [0x08, 7, 0x10, 9]), field(2, "Booting New Kernel"), field(3, "x")].concat();
         let expected = field(1, [field(1, "m"), field(2, event)].concat());
@@ -205,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_server_did_not_take_is_read() {
+    fn rejected_events_and_size_are_parsed() {
         assert_eq!(read_rejected_events(b"\x08\x01"), Vec::<String>::new());
         assert_eq!(read_rejected_events(b"\x08\x01\x12\x01a\x12\x01b"), ["a", "b"]);
         assert_eq!(read_rejected_events(b"\x12\x09a"), Vec::<String>::new());

@@ -1,13 +1,13 @@
-//! Minimal Protocol Buffers (<https://protobuf.dev/programming-guides/encoding/>) for API v1: messages whose fields are strings, numbers,
-//! and other messages. Zero and empty values are omitted, as in proto3.
+//! Minimal implementation of Protocol Buffers (<https://protobuf.dev/programming-guides/encoding/>) for the messages
+//! of API v1, whose fields are strings, numbers and other messages. As in proto3, zeros and empty values are omitted.
 
-// Wire types of a field's tag.
+// Wire types, which are part of the tag of a field.
 const VARINT: u64 = 0;
 const FIXED64: u64 = 1;
 const BYTES: u64 = 2;
 const FIXED32: u64 = 5;
 
-/// Writer of a message.
+/// Writer of a protobuf message.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct ProtobufMessage(Vec<u8>);
 
@@ -62,17 +62,18 @@ fn write_varint(to: &mut Vec<u8>, mut value: u64) {
     to.push(value as u8);
 }
 
-/// Parsed field.
+/// Value of a parsed field.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ProtobufValue<'a> {
     Number(u64),
-    /// Text or message.
+    /// Bytes of a string or of an embedded message.
     Bytes(&'a [u8]),
-    /// Value of a wire type that API v1 does not use.
+    /// Value with a wire type that API v1 does not use.
     Other,
 }
 
-/// Iterates over the fields of a message with their numbers, in order. A malformed field is `None` and ends the iteration.
+/// Iterates over the fields of a message with their numbers, in their order. A malformed field is returned as `None`,
+/// and ends the iteration.
 pub(crate) fn parse_fields(message: &[u8]) -> impl Iterator<Item = Option<(u64, ProtobufValue<'_>)>> {
     let mut rest = Some(message);
     std::iter::from_fn(move || {
@@ -83,7 +84,7 @@ pub(crate) fn parse_fields(message: &[u8]) -> impl Iterator<Item = Option<(u64, 
     })
 }
 
-/// Returns all values of a string field. Returns `None` if the message is malformed.
+/// Returns all values of a string field; `None` if the message is malformed.
 pub(crate) fn read_texts(message: &[u8], number: u64) -> Option<Vec<String>> {
     let fields: Option<Vec<_>> = parse_fields(message).collect();
     let texts = fields?.into_iter().filter_map(|(of, value)| match value {
@@ -130,9 +131,9 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// The examples in the specification of the format.
+    /// Examples from the specification of the format.
     #[test]
-    fn it_is_written_as_others_write_it() {
+    fn encoding_matches_examples_of_the_specification() {
         assert_eq!(ProtobufMessage::default().add_number(1, 150).into_bytes(), [0x08, 0x96, 0x01]);
         assert_eq!(ProtobufMessage::default().add_text(2, "testing").into_bytes(), b"\x12\x07testing");
         let inner = ProtobufMessage::default().add_number(1, 150);
@@ -146,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_broken_ends_the_message() {
+    fn malformed_field_ends_the_message() {
         for broken in [
             &[0x08][..],
             &[0x08, 0x80],
@@ -172,7 +173,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_written_is_read(written in prop::collection::vec((1_u32..1 << 29, any::<Option<u64>>(), "\\PC{0,40}"), 0..20)) {
+        fn written_fields_are_read_back(written in prop::collection::vec((1_u32..1 << 29, any::<Option<u64>>(), "\\PC{0,40}"), 0..20)) {
             let mut message = ProtobufMessage::default();
             let mut expected = Vec::new();
             for (number, value, text) in &written {
@@ -192,9 +193,9 @@ mod tests {
         }
 
         #[test]
-        fn no_bytes_are_too_strange(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+        fn parsing_arbitrary_bytes_ends(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
             let fields: Vec<_> = parse_fields(&bytes).collect();
-            // The iteration ends, and only its last field may be malformed.
+            // The iteration ends, and only its last field can be malformed.
             prop_assert!(fields.len() <= bytes.len());
             prop_assert!(fields.iter().rev().skip(1).all(Option::is_some));
         }

@@ -1,14 +1,14 @@
-//! Counter for the attempts at a reinstall. The machine counts them in its note, because the control plane stores only
-//! a reinstall flag.
+//! Counter of the attempts at a reinstall. The machine counts the attempts in a note that it stores itself, because the
+//! control plane stores only a flag for a reinstall.
 
 use super::reinstall_note::{ATTEMPTS, ReinstallNote};
-use super::{ANSWER, MetalApiV1, lock_mutex, messages};
+use super::{MetalApiV1, REQUEST_TIMEOUT, lock_mutex, messages};
 use common::error::Result;
 use model::allocation::{Allocation, OrderedReinstall};
 
 impl MetalApiV1 {
-    /// Builds a reinstall order from the reinstall flag of the control plane and the note of the machine. Each boot
-    /// counts as one attempt, and is counted before any other action.
+    /// Builds a reinstall order from the control plane's reinstall flag and the note of the machine. Each boot counts
+    /// as an attempt. The attempt is recorded in the note before any other action.
     pub(super) fn build_order(&self, allocation: &Allocation) -> Result<OrderedReinstall> {
         let mut note = lock_mutex(&self.note);
         let counted = note.take().filter(|note| note.allocation == allocation.id && note.image == allocation.image.id);
@@ -22,18 +22,18 @@ impl MetalApiV1 {
             }
         };
         let ReinstallNote { attempt, order, disks, attempt_record, .. } = note.insert(counted).clone();
-        let (begun, id, attempts) = (order.is_some(), order.unwrap_or_default(), ATTEMPTS);
-        Ok(OrderedReinstall { id, attempt, attempts, begun, disks, attempt_record, ..OrderedReinstall::default() })
+        let (started, id, attempts) = (order.is_some(), order.unwrap_or_default(), ATTEMPTS);
+        Ok(OrderedReinstall { id, attempt, attempts, started, disks, attempt_record, ..OrderedReinstall::default() })
     }
 
-    /// Writes the note. Returns false if the note cannot be written; the reinstall then gets no further attempts.
+    /// Writes the note. Returns false if it cannot be written; no further attempts are then made.
     pub(super) fn write_note(&self, note: &ReinstallNote) -> bool {
         let noted = self.memory.write_note(note);
         noted.inspect_err(|error| tracing::warn!("{error}; this reinstall has only one attempt")).is_ok()
     }
 
-    /// Prevents further attempts after preserved contents have changed. Another attempt would not detect the change,
-    /// because it would compare the contents with the changed contents.
+    /// Prevents further attempts after preserved contents have changed. A further attempt would not detect the
+    /// change, because it would take the changed contents for the original ones.
     pub(super) fn rule_out_attempts(&self) {
         if let Some(note) = lock_mutex(&self.note).as_mut() {
             note.attempt = note.attempt.max(ATTEMPTS);
@@ -53,7 +53,7 @@ impl MetalApiV1 {
             self.pace.retries,
             "AbortReinstall",
             &messages::encode_abort_reinstall(&self.machine, wiped),
-            ANSWER,
+            REQUEST_TIMEOUT,
         )
         .map(drop)
     }

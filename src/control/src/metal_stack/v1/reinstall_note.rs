@@ -1,9 +1,9 @@
-//! Note about a reinstall. The machine stores the note, because the control plane does not count attempts. metal-api
-//! sends the same reinstall flag at each boot until a report or an abort clears the flag.
+//! Note about a reinstall, which the machine stores because the control plane does not count attempts. At each boot,
+//! metal-api sends the same reinstall flag, until a report or an abort clears it.
 //!
-//! The note cannot be stored on the disks, since the disks with the install marker are wiped first, and preserved disks
-//! are never written. It is therefore stored in an EFI variable, which is written atomically and does not depend on the
-//! disks. Machines of metal-stack boot with EFI. A machine without EFI gets only one attempt.
+//! The note cannot be stored on the disks: the disk with the install marker is wiped, and preserved disks are never
+//! written. It is therefore stored in an EFI variable, which is written atomically. metal-stack's machines boot with
+//! EFI. A machine without EFI makes only one attempt.
 
 use common::error::{Context, Phase, Result};
 use linux::efi::drophammer_variables;
@@ -13,25 +13,24 @@ use std::path::{Path, PathBuf};
 
 const NAME: &str = "DrophammerReinstall";
 
-/// Maximum number of attempts at a reinstall. Other control planes use the same maximum (docs/orders.md).
+/// Maximum number of attempts at a reinstall, as with other control planes (docs/orders.md).
 pub(crate) const ATTEMPTS: u32 = 3;
 
 /// Note about a reinstall that is neither completed nor aborted.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct ReinstallNote {
     pub allocation: String,
-    /// Id of the new image.
+    /// Id of the image that the reinstall installs.
     pub image: String,
-    /// Number of boots for this reinstall.
+    /// Number of boots for this reinstall so far.
     pub attempt: u32,
-    /// Id of the reinstall order whose attempt has reached the point of no return. `disks` contains the disks of this
-    /// attempt.
+    /// Id of the order of the attempt that has reached the point of no return. `disks` are the disks of this attempt.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub order: Option<String>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub disks: Vec<RecordedDisk>,
-    /// Record of the attempt that has reached the point of no return. This record is less reliable than a record that a
-    /// server stores, because the root user of the installed system can write the EFI variable.
+    /// Record of the attempt that has reached the point of no return. It is less reliable than a record at a server,
+    /// because the root user of the installed system can write the EFI variable.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub attempt_record: Option<AttemptRecord>,
 }
@@ -47,7 +46,7 @@ impl ReinstallNoteStore {
         ReinstallNoteStore { directory: directory.to_owned() }
     }
 
-    /// Reads the note. Returns `None` if there is none.
+    /// Reads the note. Returns `None` if no note exists.
     ///
     /// # Errors
     /// Fails if a note exists but cannot be read. An attempt may then already have started.
@@ -68,7 +67,7 @@ impl ReinstallNoteStore {
     /// Deletes the note.
     ///
     /// # Errors
-    /// Fails if the firmware does not delete it.
+    /// Fails if the firmware does not delete the variable.
     pub(crate) fn delete_note(&self) -> Result<()> {
         let what = || "delete the EFI variable with the record of the reinstall";
         drophammer_variables::remove_variable(&self.directory, NAME).context(Phase::Control, what)
@@ -76,7 +75,7 @@ impl ReinstallNoteStore {
 }
 
 impl ReinstallNote {
-    /// Returns the note after counting this boot. If the previous note is about another reinstall, returns a new note.
+    /// Returns the note with this boot counted. If the previous note is about another reinstall, returns a new note.
     pub(crate) fn with_boot_counted(before: Option<ReinstallNote>, allocation: &str, image: &str) -> ReinstallNote {
         let same = before.filter(|note| note.allocation == allocation && note.image == image);
         let note = same.unwrap_or_else(|| ReinstallNote {
@@ -96,19 +95,19 @@ mod tests {
     fn attempts_of_the_same_reinstall_are_counted() {
         let first = ReinstallNote::with_boot_counted(None, "a", "i");
         assert_eq!((first.attempt, &first.order), (1, &None));
-        let begun = ReinstallNote { order: Some("2".into()), disks: vec![RecordedDisk::default()], ..first };
+        let started = ReinstallNote { order: Some("2".into()), disks: vec![RecordedDisk::default()], ..first };
         assert_eq!(
-            ReinstallNote::with_boot_counted(Some(begun.clone()), "a", "i"),
-            ReinstallNote { attempt: 2, ..begun.clone() }
+            ReinstallNote::with_boot_counted(Some(started.clone()), "a", "i"),
+            ReinstallNote { attempt: 2, ..started.clone() }
         );
         for (allocation, image) in [("b", "i"), ("a", "j")] {
-            let other = ReinstallNote::with_boot_counted(Some(begun.clone()), allocation, image);
+            let other = ReinstallNote::with_boot_counted(Some(started.clone()), allocation, image);
             assert_eq!((other.attempt, other.order, other.disks.len()), (1, None, 0));
         }
     }
 
     #[test]
-    fn what_is_noted_is_there_until_it_is_forgotten() {
+    fn note_is_readable_until_deleted() {
         let directory = tempfile::tempdir().unwrap();
         let memory = ReinstallNoteStore::new(directory.path());
         assert_eq!(memory.read_note().unwrap(), None);
@@ -128,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn a_note_that_cannot_be_parsed_is_neither_absent_nor_a_note() {
+    fn malformed_note_is_a_refusal() {
         let directory = tempfile::tempdir().unwrap();
         for value in [&b"["[..], b"{}", b"", b"{\"allocation\": \"a\", \"image\": \"i\", \"attempt\": 4294967296}"] {
             drophammer_variables::write_variable(directory.path(), NAME, value).unwrap();

@@ -1,4 +1,5 @@
-//! REST requests of API v1: the machine with its allocation, and the record of its BMC. They are signed with pixie's `hmac`.
+//! REST requests of API v1, signed with the field `hmac` of pixie's configuration: the machine with its allocation, and
+//! the record of its BMC.
 
 use crate::metal_stack::pixie_config;
 use common::bounded_read::read_whole;
@@ -15,21 +16,21 @@ use std::time::Duration;
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 
-const ANSWER: Duration = Duration::from_secs(30);
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Maximum size of a response, in bytes. The largest layouts are tens of kilobytes, and user data can be 32 KiB.
 const DOCUMENT_BYTES: u64 = 4 << 20;
 
-/// Length of a salt, in characters.
+/// Length of the salt in a signature, in characters.
 const LETTERS: usize = 24;
 
 /// Maximum length of a server's error message, in characters.
-const WORDS: usize = 500;
+const MAXIMUM_ERROR_CHARACTERS: usize = 500;
 
-/// Maximum number of registered disks that are read from a response.
+/// Maximum number of disks that are read from a machine's registration.
 const MAXIMUM_DISKS: usize = 512;
 
-/// REST client of API v1.
+/// REST client of metal-stack's API v1.
 pub(crate) struct RestClient {
     client: Client,
     /// URL without a trailing slash.
@@ -37,7 +38,7 @@ pub(crate) struct RestClient {
     key: String,
 }
 
-/// Reason why a request failed.
+/// Reason why a REST request failed.
 #[derive(Debug)]
 pub(crate) enum RestFailure {
     /// The signature was rejected.
@@ -45,8 +46,8 @@ pub(crate) enum RestFailure {
     /// The requested object does not exist on the server.
     Missing(Error),
     /// Any other failure. A retry may succeed.
-    Passing(Error),
-    Lasting(Error),
+    Transient(Error),
+    Permanent(Error),
 }
 
 impl RestFailure {
@@ -54,8 +55,8 @@ impl RestFailure {
         match self {
             RestFailure::Signature(error)
             | RestFailure::Missing(error)
-            | RestFailure::Passing(error)
-            | RestFailure::Lasting(error) => error,
+            | RestFailure::Transient(error)
+            | RestFailure::Permanent(error) => error,
         }
     }
 }
@@ -68,11 +69,11 @@ impl RestClient {
     pub fn new(api: &pixie_config::V1Credentials) -> Result<RestClient> {
         let what = || "`ca_cert` of pixie's configuration";
         let roots = || reqwest::Certificate::from_pem_bundle(api.ca_cert.as_bytes()).context(Phase::Control, what);
-        // Redirects are disabled, because the signature must not be sent to another server.
+        // Redirects are disabled, because the signature must not be sent to another host.
         let builder = || http::client_builder(None).redirect(reqwest::redirect::Policy::none());
         let client = match builder().tls_certs_merge(roots()?).build() {
             Ok(client) => client,
-            // The ramdisk contains no certificates, so only the configured one is trusted.
+            // The ramdisk contains no CA certificates, so only the configured certificate is trusted.
             Err(_) => builder().tls_certs_only(roots()?).build().context(Phase::Control, what)?,
         };
         Ok(RestClient { client, url: api.metal_api_url.clone(), key: api.hmac.clone() })
@@ -106,7 +107,8 @@ impl RestClient {
         let url = format!("{}{path}", self.url);
         let (now, salt) = (OffsetDateTime::now_utc(), generate_salt());
         let date = now.replace_nanosecond(0).unwrap_or(now).format(&Rfc3339).unwrap_or_default();
-        let request = self.client.get(&url).timeout(ANSWER).header("x-date", &date).header("x-data-salt", &salt);
+        let request =
+            self.client.get(&url).timeout(REQUEST_TIMEOUT).header("x-date", &date).header("x-data-salt", &salt);
         let request =
             request.header("authorization", format!("Metal-View {}", sign_request(&self.key, &date, "GET", &salt)));
         let response = request.send().map_err(|error| connection_failure(&url, error))?;
@@ -115,14 +117,14 @@ impl RestClient {
         if status != StatusCode::OK {
             return Err(response_failure(&url, status, &text.unwrap_or_default()));
         }
-        let passing = |why: String| RestFailure::Passing(Error::new(Phase::Control, format!("{url}: {why}")));
+        let passing = |why: String| RestFailure::Transient(Error::new(Phase::Control, format!("{url}: {why}")));
         let text = text.map_err(|error| passing(format!("the response is truncated: {error}")))?;
         read(&text).map_err(|why| passing(format!("cannot parse the response: {why}")))
     }
 }
 
-/// Parses a machine in metal-api's format, in which absent values are null or omitted. Fields that only drophammer's
-/// own server adds are ignored.
+/// Parses a machine in metal-api's format, in which absent values are null or omitted. Ignores the fields that only
+/// drophammer's own server adds.
 pub(crate) fn parse_machine(text: &[u8]) -> Result<AssignedMachine, serde_json::Error> {
     const OWN: [&str; 13] = [
         "order",
@@ -143,11 +145,11 @@ pub(crate) fn parse_machine(text: &[u8]) -> Result<AssignedMachine, serde_json::
     remove_nulls(&mut document);
     if let Some(allocation) = document.get_mut("allocation").and_then(Value::as_object_mut) {
         OWN.iter().for_each(|name| drop(allocation.remove(*name)));
-        // A console password from the server is ignored, because the agent generates the password, and sends it to the
+        // A console password from the server is ignored. The agent generates the password itself, and sends it to the
         // server in the report.
         allocation.remove("console_password");
-        // `succeeded` is derived from `boot_info`, which metal-api sets when an agent reports an installation.
-        // metal-api itself never sets `succeeded`.
+        // metal-api never sets `succeeded`. It sets `boot_info` when an agent has reported an installation, so
+        // `succeeded` is derived from `boot_info`.
         if allocation.contains_key("boot_info") {
             allocation.insert("succeeded".to_owned(), Value::Bool(true));
         }
@@ -155,10 +157,10 @@ pub(crate) fn parse_machine(text: &[u8]) -> Result<AssignedMachine, serde_json::
     serde_json::from_value(document)
 }
 
-/// Parses the sizes of the registered disks, in bytes. Omits other devices that metal-hammer also registers: optical
-/// drives, virtual devices, and drives without a medium, which have size 0.
+/// Parses the sizes of the registered disks, in bytes. Omits the other devices that metal-hammer registers: optical
+/// drives, virtual devices, and drives without a medium, whose size is 0.
 pub(crate) fn read_registered_disks(text: &[u8]) -> Result<Vec<u64>, serde_json::Error> {
-    const NO_DISKS: [&str; 6] = ["sr", "fd", "loop", "ram", "zram", "nbd"];
+    const EXCLUDED_NAME_PREFIXES: [&str; 6] = ["sr", "fd", "loop", "ram", "zram", "nbd"];
     let document: Value = serde_json::from_slice(text)?;
     let disks = document.get("hardware").and_then(|hardware| hardware.get("disks")).and_then(Value::as_array);
     let sizes = disks.into_iter().flatten().filter_map(|disk| {
@@ -166,7 +168,7 @@ pub(crate) fn read_registered_disks(text: &[u8]) -> Result<Vec<u64>, serde_json:
         let name =
             name.strip_prefix("/dev/").unwrap_or(name).trim_end_matches(|character: char| character.is_ascii_digit());
         let size = disk.get("size").and_then(Value::as_u64).filter(|size| *size > 0)?;
-        (!NO_DISKS.contains(&name)).then_some(size)
+        (!EXCLUDED_NAME_PREFIXES.contains(&name)).then_some(size)
     });
     Ok(sizes.take(MAXIMUM_DISKS).collect())
 }
@@ -182,7 +184,8 @@ fn remove_nulls(value: &mut Value) {
     }
 }
 
-/// Returns the signature as metal-stack's `security` package defines it: HMAC-SHA256 of date, method and salt, in hex.
+/// Returns the signature that metal-stack's `security` package defines: the HMAC-SHA256 of date, method and salt, in
+/// hexadecimal.
 fn sign_request(key: &str, date: &str, method: &str, salt: &str) -> String {
     let key = hmac::Key::new(hmac::HMAC_SHA256, key.as_bytes());
     let signed = hmac::sign(&key, format!("{date}{method}{salt}").as_bytes());
@@ -200,7 +203,10 @@ fn read_bounded(response: Response) -> std::io::Result<Vec<u8>> {
 fn response_failure(url: &str, status: StatusCode, text: &[u8]) -> RestFailure {
     let document: Value = serde_json::from_slice(text).unwrap_or_default();
     let message = document.get("message").and_then(Value::as_str).unwrap_or_default();
-    let message = untrusted_text_limits::sanitize_message(&untrusted_text_limits::truncate_with_mark(message, WORDS));
+    let message = untrusted_text_limits::sanitize_message(&untrusted_text_limits::truncate_with_mark(
+        message,
+        MAXIMUM_ERROR_CHARACTERS,
+    ));
     let said = format!("{url}: the control plane answered {status} {message}").trim_end().to_owned();
     match status {
         StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => {
@@ -209,8 +215,8 @@ fn response_failure(url: &str, status: StatusCode, text: &[u8]) -> RestFailure {
             RestFailure::Signature(Error::new(Phase::Control, format!("{said}: {why}")))
         }
         StatusCode::NOT_FOUND => RestFailure::Missing(Error::new(Phase::Control, said)),
-        status if http::is_retryable(status) => RestFailure::Passing(Error::new(Phase::Control, said)),
-        _ => RestFailure::Lasting(Error::new(Phase::Control, said)),
+        status if http::is_retryable(status) => RestFailure::Transient(Error::new(Phase::Control, said)),
+        _ => RestFailure::Permanent(Error::new(Phase::Control, said)),
     }
 }
 
@@ -219,7 +225,7 @@ fn connection_failure(url: &str, error: reqwest::Error) -> RestFailure {
         true => "the CA of the server's certificate is neither in pixie's configuration nor in the ramdisk",
         false => "no answer",
     };
-    RestFailure::Passing(Error::with_source(Phase::Control, format!("{url}: {what}"), error.without_url()))
+    RestFailure::Transient(Error::with_source(Phase::Control, format!("{url}: {what}"), error.without_url()))
 }
 
 #[cfg(test)]
@@ -234,13 +240,13 @@ mod tests {
 
     /// Expected value: `printf 2026-11-24T09:00:00ZGETaaaaaaaaaaaaaaaaaaaaaaaa | openssl dgst -sha256 -hmac secret`.
     #[test]
-    fn the_signature_is_that_of_others() {
+    fn signature_matches_openssl() {
         let is = sign_request("secret", "2026-11-24T09:00:00Z", "GET", &"a".repeat(24));
         assert_eq!(is, "c0a881bc964995dd989628411386964186d69fb9de68bd9c211203d210163fdc");
     }
 
     #[test]
-    fn a_question_has_its_three_headers() {
+    fn request_is_signed_with_date_and_salt() {
         let server = Server::script(&[(200, r#"{"id": "m", "allocation": null}"#)]);
         assert_eq!(rest(&server.url("metal")).fetch_machine("m", parse_machine).unwrap().allocation, None);
         let request = &server.requests()[0];
@@ -252,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refusal_says_what_is_refused() {
+    fn http_errors_are_classified_and_explained() {
         for (status, body, words) in [
             (
                 401,
@@ -270,9 +276,9 @@ mod tests {
             let failure = rest(&server.url("metal")).fetch_machine("m", parse_machine).unwrap_err();
             let kind = match failure {
                 RestFailure::Signature(_) => [401, 403].contains(&status),
-                RestFailure::Passing(_) => [500, 200].contains(&status),
+                RestFailure::Transient(_) => [500, 200].contains(&status),
                 RestFailure::Missing(_) => status == 404,
-                RestFailure::Lasting(_) => status == 400,
+                RestFailure::Permanent(_) => status == 400,
             };
             let error = failure.into_error().to_string();
             assert!(kind && error.contains(words), "{status}: {error}");
@@ -280,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_null_is_not_there_and_words_of_our_own_server_mean_nothing() {
+    fn null_fields_are_absent_and_drophammer_fields_ignored() {
         let document = json!({
             "id": "m", "name": null, "size": {"id": "c1", "name": null}, "liveliness": "Alive", "events": {"log": null},
             "allocation": {

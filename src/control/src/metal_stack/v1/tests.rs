@@ -1,4 +1,4 @@
-//! Tests that do not need a gRPC server. The conformance tests (`scripts/metal`) start a gRPC server.
+//! Tests without a gRPC server. The conformance tests (`scripts/metal`) start one.
 
 use super::*;
 use crate::fake_control_plane::ended;
@@ -32,7 +32,7 @@ pub(super) fn v1(url: &str, memory: &TempDir) -> MetalApiV1 {
     MetalApiV1::with_timeouts("http://127.0.0.1:9", "m", &config, ReinstallNoteStore::new(memory.path()), pace).unwrap()
 }
 
-/// Returns the control plane's response: a machine whose allocation has these fields.
+/// Returns the control plane's response for a machine whose allocation has these fields.
 fn allocated(of: &str) -> String {
     let fields = r#""hostname": "h", "image": {"id": "i", "url": "http://i"}, "filesystemlayout": {"id": "l"}"#;
     format!(r#"{{"id": "M", "allocation": {{{fields}, {of}}}}}"#)
@@ -44,32 +44,33 @@ fn plane(answers: &[&str]) -> Server {
     Server::script(&answers)
 }
 
-/// Response of metal-api for an installed machine: `succeeded` stays false, `boot_info` comes from the last report.
+/// Fields of an installed machine in metal-api's response: `succeeded` is still false, and `boot_info` is from the last
+/// report.
 const INSTALLED: &str = r#""allocationuuid": "a", "reinstall": false, "succeeded": false, "boot_info": {"image_id": "i", "primary_disk": "",
     "os_partition": "", "initrd": "/tmp/initrd", "cmdline": "ro", "kernel": "/tmp/kernel", "bootloaderid": "metal-debian"}"#;
 
 const REINSTALL: &str = r#""allocationuuid": "a", "reinstall": true, "succeeded": false, "boot_info": {"image_id": "j", "kernel": "/tmp/kernel"}"#;
 
 #[test]
-fn a_boot_counts_once_and_the_next_one_goes_on() {
+fn each_boot_is_counted_as_one_attempt() {
     let (server, memory) = (plane(&[REINSTALL; 6]), tempfile::tempdir().unwrap());
     let order = |v1: &MetalApiV1| v1.fetch_machine().unwrap().allocation.unwrap().order.unwrap();
     let first = v1(&server.url(""), &memory);
     assert!(first.is_allocated(true).unwrap());
     for _ in 0..3 {
         let is = order(&first);
-        assert_eq!((is.attempt, is.attempts, is.begun, is.id.as_str()), (1, 3, false, ""));
+        assert_eq!((is.attempt, is.attempts, is.started, is.id.as_str()), (1, 3, false, ""));
     }
     let disks = [RecordedDisk { device: "/dev/sda".into(), ..RecordedDisk::default() }];
     first
         .confirm_begin(&AttemptNotice { allocation: "a", order: Some("4"), disks: &disks, ..AttemptNotice::default() })
         .unwrap();
     let is = order(&v1(&server.url(""), &memory));
-    assert_eq!((is.attempt, is.begun, is.id.as_str(), is.disks.as_slice()), (2, true, "4", &disks[..]));
+    assert_eq!((is.attempt, is.started, is.id.as_str(), is.disks.as_slice()), (2, true, "4", &disks[..]));
 }
 
 #[test]
-fn what_is_not_in_force_any_more_does_not_begin() {
+fn outdated_allocation_or_order_does_not_start() {
     for (now, order, is) in [
         (REINSTALL, Some("1"), true),
         (REINSTALL, None, false),
@@ -78,12 +79,12 @@ fn what_is_not_in_force_any_more_does_not_begin() {
         (r#""allocationuuid": "b", "reinstall": true"#, Some("1"), false),
     ] {
         let (server, memory) = (plane(&[now]), tempfile::tempdir().unwrap());
-        let begun = v1(&server.url(""), &memory).confirm_begin(&AttemptNotice {
+        let started = v1(&server.url(""), &memory).confirm_begin(&AttemptNotice {
             allocation: "a",
             order,
             ..AttemptNotice::default()
         });
-        match begun {
+        match started {
             Ok(()) => assert!(is, "{now} {order:?}"),
             Err(error) => {
                 assert!(!is && error.is_refusal() && error.to_string().contains("Nothing was written"), "{error}")
@@ -99,7 +100,7 @@ fn what_is_not_in_force_any_more_does_not_begin() {
 }
 
 #[test]
-fn an_answer_about_another_machine_is_none() {
+fn responses_with_wrong_or_missing_ids_are_refused() {
     let memory = tempfile::tempdir().unwrap();
     for (answer, words) in [
         (r#"{"id": "other", "allocation": null}"#.to_owned(), "is for machine other"),
@@ -111,9 +112,9 @@ fn an_answer_about_another_machine_is_none() {
     }
 }
 
-/// A second report would replace the password that the first report contained.
+/// A second report would replace the password in the first report.
 #[test]
-fn an_accidental_boot_is_reported_where_it_is_news() {
+fn report_of_installed_machine_requires_a_new_password() {
     for (of, password, calls) in [
         (INSTALLED, None, false),
         (INSTALLED, Some("new"), true),
@@ -129,9 +130,9 @@ fn an_accidental_boot_is_reported_where_it_is_news() {
     }
 }
 
-/// Failures that must be reported to the control plane, and failures that must not.
+/// Tests which failures are reported to the control plane.
 #[test]
-fn only_a_reinstall_is_called_off() {
+fn only_failed_reinstalls_are_aborted() {
     for (of, outcome, calls) in [
         (REINSTALL, InstallOutcome::FailedUntouched(FailureSummary::default()), true),
         (REINSTALL, InstallOutcome::FailedBegun(FailureSummary::default()), true),

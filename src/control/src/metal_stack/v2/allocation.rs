@@ -1,5 +1,5 @@
-//! Parser for the allocation of API v2. It renames the fields to their names in API v1, which images and the rest of
-//! the code use.
+//! Parser of the allocation in API v2. It renames the fields to their names in API v1, which images and the other code
+//! use.
 
 use super::{keep_label, omitted_layout_values};
 use common::error::{Error, Phase, Result};
@@ -69,14 +69,13 @@ fn map_list(from: &Value, spell: impl Fn(&Value) -> Value) -> Value {
     from.as_array().into_iter().flatten().map(spell).collect()
 }
 
-/// Renames fields of v2 to their names in v1. `names` contains pairs of the names in v2 and v1. Missing fields are
-/// omitted.
+/// Renames fields of v2. `names` contains pairs of the names in v2 and in v1. Missing fields are omitted.
 fn rename_fields(from: &Value, names: &[(&str, &str)]) -> Map<String, Value> {
     let named = names.iter().filter_map(|(new, old)| Some(((*old).to_owned(), from.get(*new)?.clone())));
     named.collect()
 }
 
-/// Parses a number. protobuf's JSON encodes 64-bit integers as strings.
+/// Parses a number. In protobuf's JSON, 64-bit integers are strings.
 fn parse_number(from: &Value) -> Option<u64> {
     from.as_u64().or_else(|| from.as_str()?.parse().ok())
 }
@@ -170,7 +169,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_answer_is_too_strange(mut from in anything()) {
+        fn parser_does_not_panic_on_arbitrary_allocations(mut from in anything()) {
             if let Some(fields) = from.as_object_mut() {
                 fields.insert("uuid".to_owned(), json!("a"));
             }
@@ -181,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn an_allocation_is_read_in_the_spelling_of_version_1() {
+    fn v2_allocation_is_converted_to_v1_fields() {
         let from = json!({
             "uuid": "a-1", "meta": {"createdAt": "2026-11-24T00:00:00Z"}, "name": "web", "project": "p-1",
             "image": {"id": "debian-12.0.20261101", "url": "http://i/img.tar.lz4", "name": "Debian"},
@@ -224,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missing_is_empty_and_an_id_must_be_there() {
+    fn missing_fields_are_empty_but_id_is_required() {
         let allocation = parse_allocation(&json!({"uuid": "a"})).unwrap();
         assert_eq!((allocation.role.as_str(), allocation.hostname.as_str()), ("machine", ""));
         assert_eq!((allocation.networks, allocation.vpn), (json!([]), Value::Null));

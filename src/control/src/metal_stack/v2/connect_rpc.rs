@@ -1,5 +1,5 @@
-//! Client for Connect with JSON over HTTP/1.1 (<https://connectrpc.com/docs/protocol>). It supports only unary calls,
-//! and reads only the first message of a stream.
+//! Client of the Connect protocol with JSON over HTTP/1.1 (<https://connectrpc.com/docs/protocol>). It supports only
+//! unary calls, and streams of which only the first message is read.
 
 use common::bounded_read::read_prefix;
 use common::error::{Error, Phase, Result};
@@ -18,10 +18,10 @@ const MESSAGE_BYTES: u32 = 4 << 20;
 /// Envelope flag that marks a compressed message.
 const COMPRESSED: u8 = 1;
 /// Envelope flag that marks the last message of a stream.
-const END: u8 = 2;
+const END_STREAM_FLAG: u8 = 2;
 
 /// Maximum length of a server's error message, in characters.
-const WORDS: usize = 500;
+const MAXIMUM_ERROR_CHARACTERS: usize = 500;
 
 /// Client of a Connect service.
 pub(crate) struct ConnectClient {
@@ -37,9 +37,9 @@ pub(crate) struct ConnectClient {
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum FirstEvent {
     Message(Value),
-    /// The timeout has elapsed without a message, and the stream was still open.
+    /// The timeout has elapsed without a message, but the stream is still open.
     Silence,
-    /// The stream ended without a message and without an error.
+    /// The stream has ended without a message and without an error.
     End,
 }
 
@@ -57,8 +57,8 @@ pub(crate) enum ConnectFailure {
     /// The requested object does not exist on the server.
     Missing(Error),
     /// Any other failure. A retry may succeed.
-    Passing(Error),
-    Lasting(Error),
+    Transient(Error),
+    Permanent(Error),
 }
 
 impl ConnectFailure {
@@ -69,8 +69,8 @@ impl ConnectFailure {
             | ConnectFailure::Denied(error)
             | ConnectFailure::Unknown(error)
             | ConnectFailure::Missing(error)
-            | ConnectFailure::Passing(error)
-            | ConnectFailure::Lasting(error) => error,
+            | ConnectFailure::Transient(error)
+            | ConnectFailure::Permanent(error) => error,
         }
     }
 }
@@ -122,8 +122,8 @@ impl ConnectClient {
             patience,
         ) {
             Ok(response) => response,
-            // A timeout while waiting for the header means silence, because a server may send its header together with
-            // the first message.
+            // A timeout before the header counts as silence, because a server may send its header together with the
+            // first message.
             Err(error) if error.is_timeout() && !error.is_connect() => return Ok(FirstEvent::Silence),
             Err(error) => return Err(self.connection_failure(method, error)),
         };
@@ -131,13 +131,14 @@ impl ConnectClient {
             return Err(self.response_failure(method, response));
         }
         match self.read_envelope(method, &mut response)? {
-            Ok((flags, text)) if flags & END != 0 => self.parse_end(method, &text),
+            Ok((flags, text)) if flags & END_STREAM_FLAG != 0 => self.parse_end(method, &text),
             Ok((_, text)) => {
                 let message = serde_json::from_slice(&text);
                 message.map(FirstEvent::Message).map_err(|error| self.parse_failure(method, &error.to_string()))
             }
             Err(error) if is_timeout(&error) => Ok(FirstEvent::Silence),
-            // An interrupted stream is treated as ended, because the server and proxies cut streams at their deadlines.
+            // If the connection is interrupted, the stream counts as ended, because the server and proxies close
+            // streams at their time limits.
             Err(_) => Ok(FirstEvent::End),
         }
     }
@@ -154,7 +155,7 @@ impl ConnectClient {
         request.header("connect-protocol-version", "1").body(body).send()
     }
 
-    /// Reads the flags and the content of an envelope. The inner error means that the envelope is incomplete.
+    /// Reads the flags and the content of an envelope. The inner error means that the envelope was incomplete.
     fn read_envelope(&self, method: &str, from: &mut impl Read) -> Result<io::Result<(u8, Vec<u8>)>, ConnectFailure> {
         let mut head = [0; 5];
         if let Err(error) = from.read_exact(&mut head) {
@@ -173,7 +174,7 @@ impl ConnectClient {
     }
 
     fn parse_end(&self, method: &str, text: &[u8]) -> Result<FirstEvent, ConnectFailure> {
-        // An empty last message is a regular end of the stream. A last message that cannot be parsed is treated as an
+        // An empty last message is the regular end of the stream. A last message that cannot be parsed counts as an
         // error of the server.
         let end: Value = match text {
             [] => Value::Null,
@@ -187,18 +188,21 @@ impl ConnectClient {
 
     fn response_failure(&self, method: &str, response: Response) -> ConnectFailure {
         let status = response.status();
-        // If the body cannot be read, the status is sufficient.
+        // If the body of the response cannot be read, the HTTP status alone determines the type of the failure.
         let text = read_prefix(response, u64::from(MESSAGE_BYTES)).unwrap_or_default();
         self.classify_error(method, &serde_json::from_slice(&text).unwrap_or_default(), Some(status))
     }
 
-    /// Classifies an error of the server by its code or, if there is none, by the HTTP status. Errors of proxies
-    /// contain only an HTTP status.
+    /// Classifies an error of the server by its code, or by the HTTP status if there is no code. Errors of proxies have
+    /// only an HTTP status.
     fn classify_error(&self, method: &str, error: &Value, status: Option<StatusCode>) -> ConnectFailure {
         let word = |name: &str| error.get(name).and_then(Value::as_str).unwrap_or_default();
         let (code, message) = (
             untrusted_text_limits::sanitize_name(word("code")),
-            untrusted_text_limits::sanitize_message(&untrusted_text_limits::truncate_with_mark(word("message"), WORDS)),
+            untrusted_text_limits::sanitize_message(&untrusted_text_limits::truncate_with_mark(
+                word("message"),
+                MAXIMUM_ERROR_CHARACTERS,
+            )),
         );
         let what = match (code.as_str(), status) {
             ("", Some(status)) => status.to_string(),
@@ -213,11 +217,11 @@ impl ConnectClient {
             ("not_found", _) => ConnectFailure::Missing(error),
             ("unimplemented", _) | ("", Some(StatusCode::NOT_FOUND)) => ConnectFailure::Unknown(error),
             ("unavailable" | "resource_exhausted" | "deadline_exceeded" | "aborted" | "internal" | "unknown", _) => {
-                ConnectFailure::Passing(error)
+                ConnectFailure::Transient(error)
             }
-            ("", Some(status)) if !http::is_retryable(status) => ConnectFailure::Lasting(error),
-            ("", _) => ConnectFailure::Passing(error),
-            _ => ConnectFailure::Lasting(error),
+            ("", Some(status)) if !http::is_retryable(status) => ConnectFailure::Permanent(error),
+            ("", _) => ConnectFailure::Transient(error),
+            _ => ConnectFailure::Permanent(error),
         }
     }
 
@@ -230,11 +234,11 @@ impl ConnectClient {
             return ConnectFailure::Certificate(Error::with_source(Phase::Control, message, error.without_url()));
         }
         let message = format!("{method}: no answer from {server}", server = self.url);
-        ConnectFailure::Passing(Error::with_source(Phase::Control, message, error.without_url()))
+        ConnectFailure::Transient(Error::with_source(Phase::Control, message, error.without_url()))
     }
 
     fn truncated_failure(&self, method: &str, error: io::Error) -> ConnectFailure {
-        ConnectFailure::Passing(Error::with_source(
+        ConnectFailure::Transient(Error::with_source(
             Phase::Control,
             format!("{method}: the response of {server} is truncated", server = self.url),
             error,
@@ -242,7 +246,7 @@ impl ConnectClient {
     }
 
     fn parse_failure(&self, method: &str, why: &str) -> ConnectFailure {
-        ConnectFailure::Lasting(Error::new(
+        ConnectFailure::Permanent(Error::new(
             Phase::Control,
             format!("{method}: cannot parse the response of {server}: {why}", server = self.url),
         ))
@@ -255,7 +259,7 @@ fn encode_envelope(message: &[u8]) -> Vec<u8> {
     [&[0][..], &length.to_be_bytes(), message].concat()
 }
 
-/// Returns whether the error is a timeout. While a body is read, reqwest wraps its timeout in an I/O error.
+/// Returns whether the error is a timeout. If a timeout occurs while a body is read, reqwest wraps it in an I/O error.
 fn is_timeout(error: &io::Error) -> bool {
     let inner = error.get_ref().and_then(|inner| inner.downcast_ref::<reqwest::Error>());
     error.kind() == ErrorKind::TimedOut || inner.is_some_and(reqwest::Error::is_timeout)
@@ -287,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn a_question_has_one_answer() {
+    fn unary_calls_send_json_with_token() {
         let server = Server::script(&[(200, r#"{"size": "c1"}"#), (200, "{}")]);
         let connect = connect(&server);
         assert_eq!(connect.call_unary("Register", &json!({"uuid": "u"}), LONG).unwrap(), json!({"size": "c1"}));
@@ -299,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_refused_is_told_by_its_code() {
+    fn failures_are_classified_by_status_and_code() {
         let said = |code: &str| format!(r#"{{"code": "{code}", "message": "because"}}"#);
         for (status, body, kind) in [
             (401, said("unauthenticated"), "token"),
@@ -323,8 +327,8 @@ mod tests {
                 ConnectFailure::Denied(_) => "denied",
                 ConnectFailure::Unknown(_) => "unknown",
                 ConnectFailure::Missing(_) => "missing",
-                ConnectFailure::Passing(_) => "passing",
-                ConnectFailure::Lasting(_) => "lasting",
+                ConnectFailure::Transient(_) => "passing",
+                ConnectFailure::Permanent(_) => "lasting",
             };
             assert_eq!(found, kind, "{body}");
             let error = failure.into_error().to_string();
@@ -336,7 +340,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_message_of_a_stream_is_enough() {
+    fn first_message_of_an_open_stream_is_returned() {
         let act = Act { hold: true, ..stream(&[(0, r#"{"allocation": {"uuid": "a"}}"#)]) };
         let first = wait(act, LONG).unwrap();
         assert_eq!(first, FirstEvent::Message(json!({"allocation": {"uuid": "a"}})));
@@ -344,7 +348,7 @@ mod tests {
     }
 
     #[test]
-    fn silence_an_end_and_an_error_are_three_things() {
+    fn stream_distinguishes_silence_end_and_error() {
         let silent = Act { silent: true, ..Act::default() };
         let header_alone = Act { hold: true, ..stream(&[]) };
         for act in [silent, header_alone] {
@@ -356,19 +360,19 @@ mod tests {
         }
         let ended = stream(&[(2, r#"{"error": {"code": "unavailable", "message": "going down"}}"#)]);
         assert!(
-            matches!(wait(ended, LONG), Err(ConnectFailure::Passing(error)) if error.to_string().ends_with("going down"))
+            matches!(wait(ended, LONG), Err(ConnectFailure::Transient(error)) if error.to_string().ends_with("going down"))
         );
         for strange in [stream(&[(1, "{}")]), stream(&[(0, "no JSON")])] {
-            assert!(matches!(wait(strange, LONG), Err(ConnectFailure::Lasting(_))));
+            assert!(matches!(wait(strange, LONG), Err(ConnectFailure::Permanent(_))));
         }
         let endless = Act { body: Some(vec![0, 0xff, 0xff, 0xff, 0xff]), ..stream(&[]) };
-        assert!(matches!(wait(endless, LONG), Err(ConnectFailure::Lasting(_))));
+        assert!(matches!(wait(endless, LONG), Err(ConnectFailure::Permanent(_))));
         let gone = ConnectClient::new(http::new_client().unwrap(), "http://127.0.0.1:9", "S", "T".into());
-        assert!(matches!(gone.read_first_message("Wait", &json!({}), LONG), Err(ConnectFailure::Passing(_))));
+        assert!(matches!(gone.read_first_message("Wait", &json!({}), LONG), Err(ConnectFailure::Transient(_))));
     }
 
     #[test]
-    fn a_foreign_authority_is_named() {
+    fn certificate_from_unknown_ca_is_reported() {
         let server = Server::start_tls(Vec::new(), |_| Act::default());
         let failure = connect(&server).call_unary("Register", &json!({}), LONG).unwrap_err();
         assert!(

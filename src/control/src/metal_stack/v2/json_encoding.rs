@@ -1,4 +1,4 @@
-//! Messages of API v2 in JSON, where 64-bit integers are strings.
+//! Messages of API v2 in JSON. 64-bit integers are strings.
 
 use crate::metal_stack::bmc_record::{BmcRecord, to_camel_case};
 use crate::metal_stack::registration::{MachineRegistration, RegisteredNic};
@@ -6,7 +6,7 @@ use model::bmc::FruInfo;
 use model::install_report::EventName;
 use serde_json::{Value, json};
 
-/// MAC that is sent for a BMC with an unknown MAC.
+/// MAC that is sent for a BMC whose MAC is unknown.
 const UNKNOWN_MAC: &str = "00:00:00:00:00:00";
 
 pub(crate) fn encode_registration(registration: &MachineRegistration) -> Value {
@@ -16,7 +16,7 @@ pub(crate) fn encode_registration(registration: &MachineRegistration) -> Value {
     let cpus = cpus
         .iter()
         .map(|cpu| json!({"vendor": cpu.vendor, "model": cpu.model, "cores": cpu.cores, "threads": cpu.threads}));
-    // If the machine has no IPMI device, the FRU contains only the product data of the firmware.
+    // For a machine without an IPMI device, the FRU contains only the product data from the firmware.
     let mut fru = bmc.fru.clone();
     fru.fill_gaps(&FruInfo {
         product_manufacturer: product.manufacturer.clone(),
@@ -39,16 +39,16 @@ pub(crate) fn encode_registration(registration: &MachineRegistration) -> Value {
         "bios": nonempty_fields(&[("vendor", &bios.vendor), ("version", &bios.version), ("date", &bios.date)]),
         "fru": nonempty_fields(&fru),
     });
-    // An empty record is omitted, because the server would replace its record of the BMC with the empty one.
+    // An empty record is omitted, because it would replace the server's record of the BMC.
     if let Some(bmc) = encode_bmc(bmc) {
         message["bmc"] = bmc;
     }
     message
 }
 
-/// Returns the record of the BMC, or `None` if it has no address. The server's validation rules require an address and
-/// a MAC. A record that was written by metal-stack's own programs may lack the MAC. Such a record gets a MAC of zeros,
-/// as in metal-stack's own agent.
+/// Returns the record of the BMC; `None` if it has no address. The server's validation rules require an address and a
+/// MAC. If a record of metal-stack's own programs lacks the MAC, a MAC of zeros is sent, as by metal-stack's own
+/// agent.
 fn encode_bmc(bmc: &BmcRecord) -> Option<Value> {
     let mac = if is_mac(&bmc.mac) { bmc.mac.as_str() } else { UNKNOWN_MAC };
     (!bmc.address.is_empty()).then(|| {
@@ -78,13 +78,14 @@ fn encode_nic(card: &RegisteredNic) -> Value {
         ("hostname", &card.hostname),
     ]);
     if !card.neighbours.is_empty() {
-        // The recursion ends at the neighbors, because their own lists of neighbors are empty.
+        // The recursion ends after one level, because the neighbors in a registration are listed without neighbors of
+        // their own.
         fields["neighbors"] = card.neighbours.iter().map(self::encode_nic).collect();
     }
     fields
 }
 
-/// Returns the nonempty fields. The server's validation rules apply only to present fields.
+/// Returns the fields that are not empty. The server validates only fields that are present.
 fn nonempty_fields(fields: &[(&str, &str)]) -> Value {
     let given = fields.iter().filter(|(_, value)| !value.is_empty());
     Value::Object(given.map(|(name, value)| ((*name).to_owned(), json!(value))).collect())
@@ -111,7 +112,7 @@ mod tests {
     use model::registry_auth::SecretText;
 
     #[test]
-    fn a_bmc_is_sent_as_it_is_known() {
+    fn bmc_record_is_encoded_with_known_fields() {
         let fru = FruInfo { product_serial: "S1".into(), board_mfg: "B".into(), ..FruInfo::default() };
         let bmc = BmcRecord {
             address: "10.1.0.9:623".into(),

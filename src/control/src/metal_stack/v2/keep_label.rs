@@ -1,15 +1,17 @@
-//! List of the disks that the operator wants to preserve. The list is stored in a label or a description, because API
-//! v2 does not have a field for this purpose.
+//! List of disks that the operator wants to preserve. API v2 has no field for it, so it is stored in a label or a
+//! description.
 //!
 //! `drophammer.keep` is a label of the allocation, or a word in the description of the layout
-//! (`drophammer.keep=/dev/sdb,/dev/sdc`). Its value is a list of disks in the layout. The label takes precedence.
+//! (`drophammer.keep=/dev/sdb,/dev/sdc`). Its value is a list of disks of the layout. If both exist, the label takes
+//! precedence.
 
 use common::error::{Error, Phase, Result};
 use serde_json::{Value, json};
 
-const KEEP: &str = "drophammer.keep";
+const KEEP_LABEL: &str = "drophammer.keep";
 
-/// Sets `wipeonreinstall: false` for the listed disks of a layout. Returns whether a list exists.
+/// Sets `wipeonreinstall: false` for the disks that `drophammer.keep` lists. Returns whether the allocation or the
+/// layout contains `drophammer.keep`.
 ///
 /// # Errors
 /// Fails if the list is empty, or contains a disk that is not in the layout.
@@ -23,7 +25,7 @@ pub(crate) fn mark_preserved_disks(allocation: &Value, layout: &mut Value) -> Re
     if named.is_empty() || !unknown.is_empty() {
         let unknown = if named.is_empty() { "no disk" } else { &unknown.join(", ") };
         let message = format!(
-            "{KEEP} lists {unknown}, but the layout has the disks {disks}; list disks by their names in the layout, separated by commas",
+            "{KEEP_LABEL} lists {unknown}, but the layout has the disks {disks}; list disks by their names in the layout, separated by commas",
             disks = listed.join(", ")
         );
         return Err(Error::refusal(Phase::Layout, message));
@@ -39,10 +41,10 @@ pub(crate) fn mark_preserved_disks(allocation: &Value, layout: &mut Value) -> Re
 }
 
 fn find_keep_value(allocation: &Value, layout: &Value) -> Option<String> {
-    let label = allocation.get("meta").and_then(|meta| meta.get("labels")?.get("labels")?.get(KEEP)?.as_str());
+    let label = allocation.get("meta").and_then(|meta| meta.get("labels")?.get("labels")?.get(KEEP_LABEL)?.as_str());
     let description = layout.get("description").and_then(Value::as_str).unwrap_or_default();
     let mut words = description.split_whitespace();
-    let word = words.find_map(|word| word.strip_prefix(KEEP)?.strip_prefix('='));
+    let word = words.find_map(|word| word.strip_prefix(KEEP_LABEL)?.strip_prefix('='));
     label.or(word).map(str::to_owned)
 }
 
@@ -60,7 +62,7 @@ mod tests {
     }
 
     #[test]
-    fn the_disks_that_are_named_are_kept() {
+    fn disks_named_by_label_or_description_are_preserved() {
         for (allocation, description, kept) in [
             (json!({}), "of web servers", None),
             (json!({}), "data stays: drophammer.keep=/dev/sdb,/dev/sdc .", Some(vec!["/dev/sdb", "/dev/sdc"])),
@@ -77,7 +79,7 @@ mod tests {
     }
 
     #[test]
-    fn a_disk_that_is_not_there_is_named() {
+    fn unknown_disk_in_label_is_refused() {
         for value in ["/dev/sdx", "/dev/sdb,sdc", "", " , "] {
             let error = mark_preserved_disks(&labelled(value), &mut layout("")).unwrap_err();
             assert!(

@@ -1,9 +1,9 @@
-//! Record of the BMC in API v2. The usual token of a machine does not permit any of the methods that return this
-//! record. The record can be read if pixie issues a token with the additional permission for
+//! Record of the BMC in API v2. The usual token of a machine permits none of the methods that return this record. The
+//! record can be read if pixie issues a token with the additional permission
 //! `metalstack.admin.v2.MachineService/GetBMC`.
 
 use super::connect_rpc::ConnectFailure;
-use super::{ANSWER, MetalApiV2};
+use super::{MetalApiV2, REQUEST_TIMEOUT};
 use crate::metal_stack::bmc_record::{BmcRecord, KnownBmc, RecordFields};
 use crate::retry::AttemptResult;
 use common::error::{Error, Phase, Result};
@@ -14,11 +14,11 @@ const SERVICE: &str = "metalstack.admin.v2.MachineService";
 const FIELDS: RecordFields = RecordFields { version: "version", power_state: "powerState", camel_case: true };
 
 impl MetalApiV2 {
-    /// Reads the record with retries, if the token permits it.
+    /// Reads the record of the BMC, with retries, if the machine's token permits it.
     pub(super) fn read_known_bmc(&self) -> Result<KnownBmc> {
         self.pace.retries.run_attempts(|| {
             let client = self.current_client().with_service(SERVICE);
-            match client.call_unary("GetBMC", &self.machine_id_message(), ANSWER) {
+            match client.call_unary("GetBMC", &self.machine_id_message(), REQUEST_TIMEOUT) {
                 Ok(answer) => match parse_record(&answer) {
                     Ok(record) => AttemptResult::Done(KnownBmc::Record(Box::new(record))),
                     Err(why) => AttemptResult::Permanent(Error::new(Phase::Control, format!("GetBMC: {why}"))),
@@ -31,14 +31,14 @@ impl MetalApiV2 {
                     self.renew_client();
                     AttemptResult::Transient(failure.into_error())
                 }
-                Err(ConnectFailure::Passing(error)) => AttemptResult::Transient(error),
-                Err(ConnectFailure::Lasting(error)) => AttemptResult::Permanent(error),
+                Err(ConnectFailure::Transient(error)) => AttemptResult::Transient(error),
+                Err(ConnectFailure::Permanent(error)) => AttemptResult::Permanent(error),
             }
         })
     }
 }
 
-/// Parses a response. Empty messages are omitted in protobuf's JSON.
+/// Parses a response. In protobuf's JSON, empty messages are omitted.
 fn parse_record(answer: &Value) -> Result<BmcRecord, String> {
     let details = answer.get("bmcDetails").ok_or("the response lacks the field `bmcDetails`")?;
     let report = details.get("bmcReport").ok_or("the response lacks the field `bmcReport`")?;
@@ -65,7 +65,7 @@ mod tests {
         let config = PixieConfig { partition: "fra".into(), ntp_servers: vec![], logging: None, api, date: None };
         let short = Duration::from_millis(1);
         let retries = RetryPolicy { patience: Duration::from_secs(60), first_pause: short, longest_pause: short };
-        let record = FirmwareRecord::new(Path::new("/nonexistent"));
+        let record = FirmwareRecord::new(Path::new("/proc/nonexistent"));
         let pace = V2Timeouts { retries, ..PACE };
         let api = MetalApiV2::with_timeouts("http://127.0.0.1:9", "m", &config, record, pace).unwrap();
         (api.read_known_bmc(), server.requests().len())
@@ -76,7 +76,7 @@ mod tests {
         "fru": {"chassisPartSerial": "C1", "boardMfg": "B"}}}}"#;
 
     #[test]
-    fn a_token_that_is_permitted_reads_the_record() {
+    fn permitted_token_reads_the_bmc_record() {
         let (known, requests) = known(&[(503, ""), (200, RECORD)]);
         let KnownBmc::Record(record) = known.unwrap() else { panic!() };
         let texts =
@@ -86,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn a_denied_record_is_not_an_absent_one() {
+    fn denied_record_is_not_treated_as_absent() {
         for (status, body, is_unreadable) in [
             (403, r#"{"code": "permission_denied", "message": "not part of the token permissions"}"#, true),
             (501, r#"{"code": "unimplemented"}"#, true),
@@ -101,7 +101,8 @@ mod tests {
         }
     }
 
-    /// In this case, the machine is not registered.
+    /// If the response is malformed, the machine is not registered, because a registration would erase the record of
+    /// the BMC.
     #[test]
     fn a_malformed_response_is_an_error() {
         for (status, body, words) in [

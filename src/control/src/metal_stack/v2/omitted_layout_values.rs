@@ -1,13 +1,13 @@
-//! Layout of API v2. Inserts the values that protobuf omits, so that `layout::read_json`, which supports the field
-//! names and enums of v2, can read the layout.
+//! Insertion of values that protobuf omits from a layout of API v2. With these values, `layout::read_json` can read the
+//! layout, because it supports the field names and enums of v2.
 //!
-//! * protobuf omits zeros, so the size of a partition or volume that uses the remaining space is missing.
-//! * `wipeonreinstall` does not exist in v2. Every installation with API v2 is a first installation, which recreates
-//!   every disk, so `true` is inserted.
+//! * protobuf omits zeros. Therefore the size of a partition or volume that takes the remaining space is missing.
+//! * `wipeonreinstall` does not exist in v2. Each installation with API v2 is a first installation, which recreates
+//!   all disks, so `true` is inserted.
 
 use serde_json::{Map, Value, json};
 
-/// Returns the layout after inserting omitted values.
+/// Returns the layout with the omitted values.
 pub fn insert_omitted_values(mut layout: Value) -> Value {
     change_listed_objects(&mut layout, &["disks"], |disk| {
         if !has_value(disk, "wipeonreinstall") {
@@ -29,12 +29,12 @@ fn insert_zero(fields: &mut Map<String, Value>, name: &str) {
     }
 }
 
-/// Returns whether a field has a value. protobuf's JSON may contain null for an absent field.
+/// Returns whether a field has a value. In protobuf's JSON, the value of an absent field may be null.
 fn has_value(fields: &Map<String, Value>, name: &str) -> bool {
     fields.get(name).is_some_and(|value| !value.is_null())
 }
 
-/// Calls `change` for each object in the lists of the layout that have these names.
+/// Calls `change` for each object in the lists of the layout with these names.
 fn change_listed_objects(layout: &mut Value, names: &[&str], change: impl Fn(&mut Map<String, Value>)) {
     for name in names {
         if let Some(list) = layout.get_mut(*name) {
@@ -52,7 +52,7 @@ mod tests {
     use super::*;
     use model::layout;
 
-    /// The three layouts of mini-lab, in protobuf's JSON.
+    /// The three layouts of metal-stack's mini-lab, in protobuf's JSON.
     #[test]
     fn the_layouts_of_mini_lab_are_read() {
         for (name, expected) in [
@@ -78,7 +78,7 @@ mod tests {
     }
 
     #[test]
-    fn all_that_cannot_be_read_is_told_at_once() {
+    fn all_unknown_values_are_reported_together() {
         let document = json!({
             "id": "x", "constraints": {},
             "disks": [{"device": "/dev/sda", "partitions": [{"number": 1, "gptType": "GPT_TYPE_TAPE", "label": "efi"}]}],
@@ -93,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_said_stays() {
+    fn existing_layout_values_are_preserved() {
         let document = json!({"disks": [{"device": "/dev/sda", "wipeonreinstall": false, "partitions": [{"size": "7"}]}, 1],
                               "logicalVolumes": [{"name": "a"}], "raid": null});
         let expected = json!({"disks": [{"device": "/dev/sda", "wipeonreinstall": false, "partitions": [{"size": "7"}]}, 1],

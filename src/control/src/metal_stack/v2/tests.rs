@@ -1,9 +1,10 @@
-//! API v2 against a test double. `metal_conformance_tests` in the crate `agent` tests it against the published rules.
+//! API v2 with a test double of the server. `metal_conformance_tests` in the crate `agent` use a server with the
+//! published validation rules.
 
 use super::*;
 use crate::ControlPlane;
 use crate::fake_control_plane::ended;
-use crate::metal_stack::{MADE_BEFORE, MetalControlPlane};
+use crate::metal_stack::{MetalControlPlane, UNKNOWN_PASSWORD_TEXT};
 use common::error::Phase;
 use model::install_report::{FailureSummary, ProgressEvent};
 use model::inventory::Inventory;
@@ -25,7 +26,7 @@ const QUICK: V2Timeouts = V2Timeouts {
     confirm: Duration::ZERO,
 };
 
-/// Timeouts for messages that must arrive even if this host is busy.
+/// Timeouts for responses that must arrive even if this host is busy.
 const SURE: V2Timeouts = V2Timeouts {
     stream: Duration::from_secs(60),
     silence: Duration::from_secs(60),
@@ -34,8 +35,8 @@ const SURE: V2Timeouts = V2Timeouts {
     ..QUICK
 };
 
-/// Starts pixie and the control plane at the same address. `act` returns the response to a call, given the name of the
-/// method.
+/// Starts pixie and the control plane at the same address. `act` returns the response to a call; its first argument is
+/// the name of the method.
 fn control(
     pace: V2Timeouts,
     act: impl Fn(&str, &Request) -> Act + Send + Sync + 'static,
@@ -43,22 +44,22 @@ fn control(
     let act = move |request: &Request| match request.path.strip_prefix(&format!("/{SERVICE}/")) {
         Some(method) => act(method, request),
         // The token of a machine does not permit this call.
-        None if request.path.ends_with("/GetBMC") => Act::says(403, r#"{"code": "permission_denied"}"#),
-        // The response contains the host that received the request.
+        None if request.path.ends_with("/GetBMC") => Act::respond(403, r#"{"code": "permission_denied"}"#),
+        // The response contains the address at which the request was received.
         None => {
             let url = format!("http://{}", request.header("host").unwrap());
             let client = json!({"metal_apiserver_url": url, "metal_hammer_token": format!("T{}", request.nth)});
-            Act::says(200, &json!({"client": client, "partition": "fra"}).to_string())
+            Act::respond(200, &json!({"client": client, "partition": "fra"}).to_string())
         }
     };
     let server = Server::start(Vec::new(), act);
     let pixie = server.url("certs");
-    (booted(&pixie, pace, &FirmwareRecord::new(Path::new("/nonexistent"))), server)
+    (booted(&pixie, pace, &FirmwareRecord::new(Path::new("/proc/nonexistent"))), server)
 }
 
-/// Boots the machine again, with the record in its firmware.
+/// Boots the machine again. `record` is the record in its EFI variables.
 fn booted(pixie: &str, pace: V2Timeouts, record: &FirmwareRecord) -> MetalControlPlane {
-    let config = pixie_config::fetch_config(pixie, MACHINE, ONCE).unwrap_or_else(|error| panic!("{error}"));
+    let config = pixie_config::fetch_config(pixie, MACHINE, NO_RETRIES).unwrap_or_else(|error| panic!("{error}"));
     let api = MetalApiV2::with_timeouts(pixie, MACHINE, &config, record.clone(), pace)
         .unwrap_or_else(|error| panic!("{error}"));
     MetalControlPlane::with_api(Box::new(api), MACHINE, &config.partition, record.clone())
@@ -68,7 +69,7 @@ fn silent() -> Act {
     Act { silent: true, ..Act::default() }
 }
 
-/// Returns an envelope with this message. The stream stays open.
+/// Returns a response with this message in an envelope. The stream stays open.
 fn message(text: &str) -> Act {
     let head = [&[0][..], &(text.len() as u32).to_be_bytes()].concat();
     Act { body: Some([&head[..], text.as_bytes()].concat()), length: false, hold: true, ..Act::default() }
@@ -78,48 +79,48 @@ fn allocated(id: &str) -> Act {
     message(&json!({"allocation": {"uuid": id, "hostname": "h"}}).to_string())
 }
 
-fn asked(server: &Server) -> Vec<String> {
+fn requested_methods(server: &Server) -> Vec<String> {
     let name = |request: &Request| request.path.rsplit('/').next().unwrap_or_default().to_owned();
     server.requests().iter().map(name).filter(|name| name != MACHINE && name != "GetBMC").collect()
 }
 
 #[test]
-fn a_token_that_is_refused_is_fetched_anew() {
+fn refused_token_is_fetched_again() {
     let (control, server) = control(SURE, |_, request| match request.authorization.as_deref() {
-        Some("Bearer T0") => Act::says(401, r#"{"code": "unauthenticated", "message": "expired"}"#),
-        _ => Act::says(200, "{}"),
+        Some("Bearer T0") => Act::respond(401, r#"{"code": "unauthenticated", "message": "expired"}"#),
+        _ => Act::respond(200, "{}"),
     });
     control.register_machine(&Inventory::default()).unwrap();
-    assert_eq!(asked(&server), ["Register", "Register"]);
+    assert_eq!(requested_methods(&server), ["Register", "Register"]);
     let register: Value = serde_json::from_str(&server.requests().last().unwrap().body).unwrap();
     assert_eq!((register["partition"].as_str(), register["uuid"].as_str()), (Some("fra"), Some(MACHINE)));
     assert_eq!(register["hardware"]["nics"][0], json!({"name": "lo", "mac": "00:00:00:00:00:00"}));
 }
 
 #[test]
-fn what_is_refused_for_good_is_not_asked_again() {
+fn permanent_refusal_is_not_retried() {
     const SWITCHES: &str = r#"{"code": "failed_precondition", "message": "not connected to exactly two switches"}"#;
-    let (control, server) = control(SURE, |_, _| Act::says(400, SWITCHES));
+    let (control, server) = control(SURE, |_, _| Act::respond(400, SWITCHES));
     let error = control.register_machine(&Inventory::default()).unwrap_err().to_string();
     assert!(error.contains("Register: ") && error.ends_with("not connected to exactly two switches"), "{error}");
-    assert_eq!(asked(&server), ["Register"]);
+    assert_eq!(requested_methods(&server), ["Register"]);
 }
 
-/// The stream is cut, ends with an error, stays silent, and then sends the allocation. The machine does not register
-/// again.
+/// The stream is cut, ends with an error, stays silent, and finally sends the allocation. The machine registers only
+/// once.
 #[test]
-fn a_stream_that_ends_is_waited_for_again() {
+fn ended_stream_is_reopened_until_allocation() {
     let (control, server) = control(QUICK, |_, request| match request.nth {
         0 => Act { body: Some(Vec::new()), ..Act::default() },
-        1 => Act::says(503, r#"{"code": "unavailable"}"#),
+        1 => Act::respond(503, r#"{"code": "unavailable"}"#),
         2 => silent(),
         _ => allocated("a-1"),
     });
     let end = Instant::now() + Duration::from_secs(120);
     while !control.wait_for_allocation(Duration::from_secs(60)).unwrap() {
-        assert!(Instant::now() < end, "{:?}", asked(&server));
+        assert!(Instant::now() < end, "{:?}", requested_methods(&server));
     }
-    let asked = asked(&server);
+    let asked = requested_methods(&server);
     assert!(asked.len() >= 4 && asked.iter().all(|call| call == "Wait"), "{asked:?}");
     let machine = control.fetch_machine().unwrap();
     let allocation = machine.allocation.unwrap();
@@ -129,7 +130,7 @@ fn a_stream_that_ends_is_waited_for_again() {
 }
 
 #[test]
-fn the_end_of_a_stream_that_cannot_be_parsed_is_reported() {
+fn unparsable_end_of_stream_is_reported() {
     let closed = "the server closed the stream";
     let unparsable = "cannot parse the response";
     for (text, reason) in
@@ -145,17 +146,17 @@ fn the_end_of_a_stream_that_cannot_be_parsed_is_reported() {
     }
 }
 
-/// A missing response never causes disks to be erased.
+/// A missing response must never cause disks to be erased.
 #[test]
-fn nobody_has_a_machine_only_where_a_living_server_is_silent() {
+fn machine_is_unallocated_only_if_live_server_is_silent() {
     let answers = |pace: V2Timeouts, act: fn(&str, &Request) -> Act, at_stake: bool| {
         let (control, server) = control(pace, act);
         let answer = control.machine_pool().unwrap().is_allocated(at_stake);
-        (answer.map_err(|error| error.to_string()), asked(&server))
+        (answer.map_err(|error| error.to_string()), requested_methods(&server))
     };
     let free: fn(&str, &Request) -> Act = |method, _| match method {
         "Wait" => silent(),
-        _ => Act::says(200, r#"{"featureDisabled": true}"#),
+        _ => Act::respond(200, r#"{"featureDisabled": true}"#),
     };
     let (wait, alive) = ("Wait".to_owned(), "SuperUserPassword".to_owned());
     assert_eq!(answers(QUICK, free, false), (Ok(false), vec![wait.clone(), alive.clone()]));
@@ -164,7 +165,7 @@ fn nobody_has_a_machine_only_where_a_living_server_is_silent() {
     assert_eq!(answers(SURE, |_, _| allocated("a-1"), true), (Ok(true), vec![wait]));
     // A proxy cuts the first streams.
     let cut: fn(&str, &Request) -> Act = |_, request| match request.nth {
-        0 => Act::says(502, "<html>"),
+        0 => Act::respond(502, "<html>"),
         1 => Act { body: Some(Vec::new()), ..Act::default() },
         _ => allocated("a-1"),
     };
@@ -173,19 +174,19 @@ fn nobody_has_a_machine_only_where_a_living_server_is_silent() {
     let late: fn(&str, &Request) -> Act = |method, request| match (method, request.nth) {
         ("Wait", 0) => silent(),
         ("Wait", _) => allocated("a-1"),
-        _ => Act::says(200, "{}"),
+        _ => Act::respond(200, "{}"),
     };
     assert_eq!(answers(V2Timeouts { long_silence: Duration::from_secs(5), ..SURE }, late, true).0, Ok(true));
-    // A stream is silent, and the server does not respond properly.
+    // The stream is silent, but the server does not respond correctly to other requests.
     let dead: fn(&str, &Request) -> Act = |method, _| match method {
         "Wait" => silent(),
-        _ => Act::says(400, r#"{"code": "permission_denied", "message": "no"}"#),
+        _ => Act::respond(400, r#"{"code": "permission_denied", "message": "no"}"#),
     };
     assert!(answers(QUICK, dead, false).0.unwrap_err().ends_with("permission_denied: no"));
 }
 
 #[test]
-fn an_installation_begins_only_while_its_allocation_is_there() {
+fn installation_starts_only_while_its_allocation_exists() {
     let begin = |pace: V2Timeouts, act: fn(&str, &Request) -> Act| {
         let (control, _server) = control(pace, act);
         control
@@ -199,18 +200,18 @@ fn an_installation_begins_only_while_its_allocation_is_there() {
         let (control, _server) = control(pace, act);
         control.announce_point_of_no_return(&AttemptNotice::default()).map_err(|error| error.to_string())
     };
-    let free = |method: &str, _: &Request| if method == "Wait" { silent() } else { Act::says(200, "{}") };
+    let free = |method: &str, _: &Request| if method == "Wait" { silent() } else { Act::respond(200, "{}") };
     assert_eq!(nobody(QUICK, free), Ok(()));
     assert!(nobody(SURE, |_, _| allocated("a-1")).unwrap_err().contains("this machine was allocated"));
     assert!(begin(QUICK, |_, _| silent()).unwrap_err().contains("no confirmation was received. Nothing was written"));
 }
 
 #[test]
-fn only_what_has_succeeded_is_reported() {
+fn only_successful_installations_are_reported() {
     let (control, server) = control(SURE, |method, request| match (method, request.nth) {
         ("Wait", _) => allocated("a-1"),
         ("InstallationSucceeded", 0) => Act::status(503),
-        _ => Act::says(200, "{}"),
+        _ => Act::respond(200, "{}"),
     });
     let failed = |outcome: fn(FailureSummary) -> InstallOutcome| InstallResult {
         outcome: outcome(FailureSummary::default()),
@@ -218,8 +219,8 @@ fn only_what_has_succeeded_is_reported() {
     };
     control.report_result(&failed(InstallOutcome::FailedUntouched)).unwrap();
     control.report_result(&failed(InstallOutcome::FailedBegun)).unwrap();
-    assert!(asked(&server).is_empty());
-    // The machine was installed in an earlier boot, and its password is no longer known.
+    assert!(requested_methods(&server).is_empty());
+    // The machine was installed in an earlier boot, whose password is unknown now.
     control.report_result(&ended()).unwrap();
     control.announce_point_of_no_return(&AttemptNotice { allocation: "a-1", ..AttemptNotice::default() }).unwrap();
     control.wait_for_allocation(Duration::from_secs(60)).unwrap();
@@ -231,15 +232,15 @@ fn only_what_has_succeeded_is_reported() {
         .filter(|request| request.path.ends_with("Succeeded"))
         .map(|request| serde_json::from_str::<Value>(&request.body).unwrap()["consolePassword"].clone())
         .collect();
-    assert_eq!(passwords, [MADE_BEFORE, MADE_BEFORE, password.as_str()]);
+    assert_eq!(passwords, [UNKNOWN_PASSWORD_TEXT, UNKNOWN_PASSWORD_TEXT, password.as_str()]);
 }
 
-/// The server's responses do not contain whether an allocation is installed, and it stores every console password that
-/// it receives.
+/// The responses of the server do not show whether an allocation is installed. The server stores each console password
+/// that it receives.
 #[test]
-fn an_accidental_boot_neither_reports_again_nor_forgets_the_installation() {
+fn accidental_boot_does_not_repeat_the_report() {
     let (first, server) =
-        control(SURE, |method, _| if method == "Wait" { allocated("a-1") } else { Act::says(200, "{}") });
+        control(SURE, |method, _| if method == "Wait" { allocated("a-1") } else { Act::respond(200, "{}") });
     let (pixie, directory) = (server.url("certs"), tempfile::tempdir().unwrap());
     let record = FirmwareRecord::new(directory.path());
     drop(first);
@@ -259,34 +260,34 @@ fn an_accidental_boot_neither_reports_again_nor_forgets_the_installation() {
         control.report_result(&ended()).unwrap();
         assert_eq!((installed, reports()), (true, 1));
     }
-    // Without EFI variables, the agent does not know whether the report was acknowledged. The report is more important
-    // to the control plane than the password.
-    let (control, installed) = boot(&FirmwareRecord::new(Path::new("/nonexistent")));
+    // Without EFI variables, the agent does not know whether the report was acknowledged, and sends it again. The
+    // control plane needs the report more than the correct password.
+    let (control, installed) = boot(&FirmwareRecord::new(Path::new("/proc/nonexistent")));
     control.report_result(&ended()).unwrap();
     assert_eq!((installed, reports()), (false, 2));
-    // A different allocation means a different installation.
+    // Another allocation is another installation.
     let (control, _) = boot(&record);
     control.report_result(&InstallResult { allocation: "a-2".into(), ..ended() }).unwrap();
     assert_eq!(reports(), 3);
 }
 
-/// A report that was refused is not recorded.
+/// If the server refuses a report, the report does not count as acknowledged.
 #[test]
 fn a_report_that_is_refused_is_an_error() {
     let (control, _server) =
-        control(SURE, |_, _| Act::says(400, r#"{"code": "failed_precondition", "message": "not allocated"}"#));
+        control(SURE, |_, _| Act::respond(400, r#"{"code": "failed_precondition", "message": "not allocated"}"#));
     assert!(control.report_result(&ended()).unwrap_err().to_string().ends_with("not allocated"));
 }
 
 #[test]
-fn a_server_without_events_hears_of_one_alone() {
+fn unsupported_events_are_sent_only_once() {
     let event =
         |event: EventName| ProgressEvent { event, message: "m".into(), stage: None, seconds: None, progress: None };
-    let (old, server) = control(SURE, |_, _| Act::says(404, "404 page not found"));
+    let (old, server) = control(SURE, |_, _| Act::respond(404, "404 page not found"));
     old.send_event(&event(EventName::Preparing)).unwrap();
     old.send_event(&event(EventName::Registering)).unwrap();
-    assert_eq!(asked(&server), ["SendEvent"]);
-    let (new, server) = control(SURE, |_, _| Act::says(200, "{}"));
+    assert_eq!(requested_methods(&server), ["SendEvent"]);
+    let (new, server) = control(SURE, |_, _| Act::respond(200, "{}"));
     for name in [EventName::Preparing, EventName::Registering, EventName::Registering] {
         new.send_event(&event(name)).unwrap();
     }
@@ -300,7 +301,7 @@ fn a_server_without_events_hears_of_one_alone() {
 }
 
 #[test]
-fn certificates_that_are_none_are_named() {
+fn malformed_certificates_of_pixie_are_reported() {
     let with = |ca_cert: Option<&str>, identity: Option<&str>| PixieConfig {
         partition: "fra".into(),
         ntp_servers: vec![],

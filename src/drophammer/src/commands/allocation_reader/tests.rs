@@ -1,4 +1,5 @@
-//! Golden tests that run `drophammer check` and `plan` on machine files. The expected output is next to the files.
+//! Golden tests that run `drophammer check` and `drophammer plan` on machine files. The expected output is stored next
+//! to the machine files.
 
 use crate::cli::{Cli, CliCommand};
 use crate::commands::{check, plan};
@@ -7,7 +8,7 @@ use common::exit_status::CommandOutcome;
 use std::path::Path;
 
 /// Runs `drophammer ARGUMENTS` on files of `testdata/`, and returns its output and outcome.
-fn said(arguments: &[&str]) -> (String, CommandOutcome) {
+fn run_command(arguments: &[&str]) -> (String, CommandOutcome) {
     let testdata = concat!(env!("CARGO_MANIFEST_DIR"), "/../../testdata/");
     let is_file = |word: &str| word.contains('/');
     let place = |word: &&str| if is_file(word) { format!("{testdata}{word}") } else { (*word).to_owned() };
@@ -21,8 +22,8 @@ fn said(arguments: &[&str]) -> (String, CommandOutcome) {
     (text.replace(testdata, ""), exit)
 }
 
-/// Compares the output with `testdata/machines/NAME.txt`; rewrites that file if UPDATE_GOLDEN is set in the
-/// environment.
+/// Compares the output with `testdata/machines/NAME.txt`. If UPDATE_GOLDEN is set in the environment, rewrites that
+/// file.
 fn golden(name: &str, found: &str) {
     let file = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../..")).join(format!("testdata/machines/{name}.txt"));
     if std::env::var_os("UPDATE_GOLDEN").is_some() {
@@ -36,48 +37,48 @@ const CARDS: &str = "inventories/sata-1.json";
 const LAYOUT: &str = "layouts/default.yaml";
 
 #[test]
-fn the_network_of_a_machine_is_judged_with_line_and_column() {
+fn network_problems_of_machines_have_line_and_column() {
     let files = ["good.yaml", "wrong.yaml", "other-cards.yaml", "document.json"].map(|name| format!("machines/{name}"));
     let [good, wrong, cards, document] = files.each_ref().map(String::as_str);
-    let (without_cards, exit) = said(&["check", good, wrong, cards, document]);
+    let (without_cards, exit) = run_command(&["check", good, wrong, cards, document]);
     assert_eq!(exit, CommandOutcome::Refused);
     golden("check", &without_cards);
-    let (with_cards, exit) = said(&["check", good, wrong, cards, document, LAYOUT, "--inventory", CARDS]);
+    let (with_cards, exit) = run_command(&["check", good, wrong, cards, document, LAYOUT, "--inventory", CARDS]);
     assert_eq!(exit, CommandOutcome::Refused);
     golden("check-with-inventory", &with_cards);
-    assert_eq!(said(&["check", good, "--inventory", CARDS]).1, CommandOutcome::Good);
-    let (json, _) = said(&["check", wrong, "--json"]);
+    assert_eq!(run_command(&["check", good, "--inventory", CARDS]).1, CommandOutcome::Good);
+    let (json, _) = run_command(&["check", wrong, "--json"]);
     let json: serde_json::Value = serde_json::from_str(&json).unwrap();
     assert_eq!(
         (&json["machines"][0]["valid"], &json["machines"][0]["problems"][0]["line"]),
         (&false.into(), &12.into())
     );
-    let (json, _) = said(&["check", LAYOUT, "--json"]);
+    let (json, _) = run_command(&["check", LAYOUT, "--json"]);
     assert!(!json.contains("machines"), "{json}");
 }
 
 #[test]
-fn a_plan_refuses_what_the_agent_would_refuse() {
+fn plan_refuses_allocations_with_invalid_networks() {
     for (name, expected) in
         [("wrong.yaml", "wrong"), ("other-cards.yaml", "other-cards"), ("document.json", "document")]
     {
         let file = format!("machines/{name}");
-        let (text, exit) = said(&["plan", "--layout", LAYOUT, "--inventory", CARDS, "--allocation", &file]);
+        let (text, exit) = run_command(&["plan", "--layout", LAYOUT, "--inventory", CARDS, "--allocation", &file]);
         assert_eq!(exit, CommandOutcome::Refused);
         golden(&format!("plan-{expected}"), &text);
     }
 }
 
 #[test]
-fn a_plan_for_an_allocation_says_what_will_be_done_for_it() {
+fn plan_describes_effects_of_the_allocation() {
     let good = ["plan", "--layout", LAYOUT, "--inventory", CARDS, "--allocation", "machines/good.yaml"];
-    let (text, exit) = said(&good);
+    let (text, exit) = run_command(&good);
     assert_eq!(exit, CommandOutcome::Good, "{text}");
     assert!(text.contains("debian-13.0.20261101"), "{text}");
     assert!(text.contains("hostname storage-7; SSH keys of the owner: 0"), "{text}");
     assert!(text.contains("the kernel of the image with quiet"), "{text}");
-    // Without the allocation, the plan does not contain these lines.
-    let (text, exit) = said(&good[..5]);
+    // A plan without the allocation contains none of these lines.
+    let (text, exit) = run_command(&good[..5]);
     assert_eq!(exit, CommandOutcome::Good);
     assert!(!text.contains("storage-7"), "{text}");
 }

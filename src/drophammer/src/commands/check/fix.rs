@@ -1,4 +1,4 @@
-//! `drophammer check --fix`: rewrites layouts in their canonical spelling and preserves everything else.
+//! `drophammer check --fix`: rewrites the values of layouts in canonical spelling, and preserves everything else.
 
 use super::TextFile;
 use super::documents::DocumentType;
@@ -15,20 +15,20 @@ use std::path::Path;
 
 /// Result of canonicalizing a file.
 enum CanonicalizedFile {
-    /// Already canonical.
+    /// The file was already canonical.
     Canonical(String),
-    /// Edited in place: comments, order and line ends are preserved.
+    /// The file was edited in place. Comments, order and line ends are preserved.
     Edited(String),
-    /// Regenerated from the parsed layout, because at least one noncanonical value cannot be edited in place. The
-    /// comments of the file are lost.
+    /// The file was regenerated from the parsed layout, because a value cannot be edited in place. The comments in the
+    /// file are lost.
     Regenerated(String),
     NotValid(Vec<Diagnostic>),
-    /// Not changed: the file contains several layouts, and at least one of them cannot be edited in place.
+    /// The file contains several layouts, one of which cannot be edited in place, so it was not changed.
     ByHand,
 }
 
-/// If `write` is true, rewrites all layouts and returns a message for each file. Otherwise, expects exactly one layout and
-/// returns its canonical spelling. Files of other types are not changed.
+/// If `write` is true, rewrites all layouts, and returns a message for each file. Otherwise, returns the canonical
+/// spelling of the only layout. Files of other types are not changed.
 pub(super) fn fix_files(files: &[TextFile], write: bool) -> Result<(String, CommandOutcome)> {
     if write {
         let fix = |file| describe_other_type(file).map_or_else(|| fix_file(file), |said| Ok((said, true)));
@@ -60,7 +60,7 @@ pub(super) fn fix_files(files: &[TextFile], write: bool) -> Result<(String, Comm
 
 /// Returns a message about a file that is not a layout; `None` for a layout.
 fn describe_other_type(file: &TextFile) -> Option<String> {
-    let document_type = DocumentType::recognize(file.text.as_ref().ok()?)?;
+    let document_type = DocumentType::recognize(&file.path, file.text.as_ref().ok()?)?;
     Some(format!(
         "{file}: {document}, unchanged: --fix rewrites only layouts\n",
         file = file.path.display(),
@@ -68,8 +68,8 @@ fn describe_other_type(file: &TextFile) -> Option<String> {
     ))
 }
 
-/// Rewrites a file if it is valid and not yet canonical. Returns a message for the operator, and whether the file is
-/// canonical now.
+/// Rewrites a file if it is valid and not canonical. Returns a message for the operator, and whether the file is now
+/// canonical.
 fn fix_file(file: &TextFile) -> Result<(String, bool)> {
     let name = file.path.display();
     if file.path.as_os_str() == STDIN {
@@ -128,10 +128,10 @@ fn canonicalize(file: &TextFile) -> Result<CanonicalizedFile> {
     })
 }
 
-/// Replaces the file's content atomically: a reader sees either all of the old or all of the new content.
+/// Replaces the content of the file atomically, so that a reader sees either the old or the new content.
 fn replace_file(file: &Path, text: &str) -> Result<()> {
     let replace = || -> std::io::Result<()> {
-        // A symbolic link is preserved; its target is replaced.
+        // If the file is a symbolic link, the target of the link is replaced, not the link.
         let file = file.canonicalize()?;
         let mut name = OsString::from(".");
         name.push(file.file_name().unwrap_or_default());

@@ -1,10 +1,10 @@
-//! Values that `drophammer check` suggests in place of invalid ones.
+//! Valid values that `drophammer check` suggests instead of invalid ones.
 
 use common::diagnostic::Diagnostic;
 use serde_json::Value;
 use site::operator_files::yaml_node::{parse_document, to_json};
 
-/// Appends a suggestion to each problem for which a valid value is known.
+/// Appends a suggestion to each problem for which a valid value can be derived.
 pub(super) fn add_suggestions(text: &str, problems: &mut [Diagnostic]) {
     let layout = parse_document(text).map(|node| to_json(&node)).unwrap_or_default();
     for problem in problems {
@@ -14,24 +14,24 @@ pub(super) fn add_suggestions(text: &str, problems: &mut [Diagnostic]) {
     }
 }
 
-/// Suggests 0, the size for all remaining space, in place of `100%`.
+/// Suggests 0, which stands for the remaining space, instead of `100%`.
 fn suggest_size(problem: &Diagnostic) -> Option<String> {
     let value = problem.message.rsplit_once("but is \"")?.1.trim_end_matches('"').to_lowercase();
     let is_rest = ["100%", "max", "rest", "all", "*", "100%free"].contains(&value.as_str());
     (problem.place.ends_with(".size") && is_rest).then(|| "; use size 0 for all remaining space".to_owned())
 }
 
-/// Suggests `1` in place of `raid1`.
+/// Suggests `1` instead of `raid1`.
 fn suggest_level(problem: &Diagnostic) -> Option<String> {
     let (value, levels) = problem.message.strip_prefix("given raidlevel:")?.split_once(" is not supported, but:")?;
     let level = value.to_lowercase().trim_start_matches("raid").trim_start_matches(['-', ' ']).to_owned();
     levels.split(',').any(|known| known == level).then(|| format!("; use {level}"))
 }
 
-/// If a partition is not in the layout, suggests the layout's partition with the same number: `/dev/nvme0n1p1` in place
-/// of `/dev/sda1`.
+/// For a partition that is not in the layout, suggests the layout's partition with the same number, such as
+/// `/dev/nvme0n1p1` instead of `/dev/sda1`.
 fn suggest_device(problem: &Diagnostic, layout: &Value) -> Option<String> {
-    // The members of an array differ, so the same partition must not be suggested for several of them.
+    // The members of an array must differ, so the same suggestion for several of them would be wrong.
     if problem.place.starts_with("raid") {
         return None;
     }
@@ -46,7 +46,7 @@ fn suggest_device(problem: &Diagnostic, layout: &Value) -> Option<String> {
     }
 }
 
-/// Returns the path of the disk's partition with this number, if the disk has such a partition.
+/// Returns the path of the partition with this number on the disk; `None` if the disk has no such partition.
 fn partition_device(disk: &Value, number: u64) -> Option<String> {
     let partitions = disk["partitions"].as_array()?;
     let device = disk["device"].as_str()?;
@@ -59,7 +59,7 @@ mod tests {
     use super::*;
     use model::layout::read_yaml;
 
-    /// Returns the messages of a layout's problems, with suggestions.
+    /// Returns the messages about the problems of a layout, with suggestions.
     fn messages(text: &str) -> Vec<String> {
         let mut problems = read_yaml(text).unwrap_err();
         add_suggestions(text, &mut problems);

@@ -1,14 +1,13 @@
-//! Last line of `drophammer check`: number of files and their types.
+//! Last line of the output of `drophammer check`: the number of files and their types.
 
-use super::documents::DOCUMENT_TYPES;
 use super::{CheckReport, LayoutReport};
 use common::format::format_count;
 use std::collections::BTreeSet;
 use std::path::Path;
 
 impl CheckReport {
-    /// Returns the summary line, such as `300 files are valid: 12 layouts, 280 machines, 8 images; no two layouts match the
-    /// same size and image`.
+    /// Returns the summary line, for example `300 files are valid: 12 layouts, 280 machines, 8 images; no two layouts
+    /// match the same size and image`.
     pub(super) fn summarize(&self) -> String {
         let (all, invalid) = self.list_files();
         let count = format_count(all.len(), "file", "files");
@@ -24,7 +23,7 @@ impl CheckReport {
         format!("{verdict}: {types}{remarks}", types = self.describe_types())
     }
 
-    /// Returns the paths of all files, and of those that have problems.
+    /// Returns the paths of all files, and of the files with problems.
     fn list_files(&self) -> (BTreeSet<&Path>, BTreeSet<&Path>) {
         let layouts = self.layouts.iter().map(|one| (one.file.as_path(), one.valid));
         let checked = || layouts.clone().chain(self.documents().map(|one| (one.file.as_path(), one.valid)));
@@ -33,18 +32,18 @@ impl CheckReport {
         (all, invalid)
     }
 
-    /// Returns the number of documents of each type, such as `3 layouts, 1 machine`.
+    /// Returns the numbers of documents by type, such as `3 layouts, 1 machine`.
     fn describe_types(&self) -> String {
-        let documents = DOCUMENT_TYPES.into_iter().map(|document_type| {
+        let documents = self.documents.iter().map(|(document_type, documents)| {
             let [one, many] = document_type.nouns();
-            (self.documents().filter(|document| document.document_type == document_type).count(), one, many)
+            (documents.len(), one, many)
         });
         let all = std::iter::once((self.layouts.len(), "layout", "layouts")).chain(documents);
         let counts = all.filter(|(count, ..)| *count > 0).map(|(count, one, many)| format_count(count, one, many));
         counts.collect::<Vec<_>>().join(", ")
     }
 
-    /// Returns remarks about the layouts as a set, and about the notes that `--strict` treats as problems.
+    /// Returns remarks about the set of layouts, and about notes that `--strict` treats as problems.
     fn list_remarks(&self, has_invalid_files: bool) -> Vec<String> {
         let mut remarks = Vec::new();
         if has_invalid_files && self.layouts.iter().any(|one| !one.valid) && self.layouts.len() > 1 {

@@ -1,4 +1,4 @@
-//! Entries of error codes in the pages of the manual. An entry begins with a heading, followed by a line with the code in
+//! Entries about error codes on the pages of the manual. An entry begins with a heading and a line with the code in
 //! bold, and ends at the next heading.
 
 use common::error_code::ErrorCode;
@@ -7,13 +7,14 @@ use std::fmt;
 
 macro_rules! pages {
     ($($name:literal),* $(,)?) => {
-        /// Pages that contain entries: name and text.
+        /// Names and contents of the pages that contain entries.
         pub(crate) const PAGES: &[(&str, &str)] = &[$(($name, include_str!(concat!("../../../../../docs/", $name)))),*];
     };
 }
 
 pages![
     "messages.md",
+    "messages-service.md",
     "messages-commands.md",
     "messages-ramdisk.md",
     "messages-plan.md",
@@ -54,7 +55,7 @@ fn read_entry(page: &'static str, section: &'static str) -> Option<ManualEntry> 
     Some(ManualEntry { code, title, page, text: text.trim() })
 }
 
-/// Formats the entry for a terminal: without the targets of links and without emphasis.
+/// Formats the entry for a terminal, without emphasis and without the targets of links.
 impl fmt::Display for ManualEntry {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}: {}\n\n", self.code, self.title)?;

@@ -1,12 +1,12 @@
-//! Formats paragraphs of Markdown for a terminal.
+//! Formatting of Markdown paragraphs for a terminal.
 
 use common::format::display_width;
 
 /// Indentation of examples.
 const EXAMPLE: &str = "    ";
 
-/// Wraps paragraphs and list items between words. Examples and tables are not wrapped; the fences of examples are replaced by an
-/// indentation.
+/// Wraps paragraphs and list items between words. Examples and tables are not wrapped. Fenced examples are indented,
+/// without their fences.
 pub(super) fn wrap_paragraphs(text: &str, width: usize) -> String {
     let (mut lines, mut words) = (Vec::new(), String::new());
     let mut is_example = false;
@@ -33,7 +33,7 @@ pub(super) fn wrap_paragraphs(text: &str, width: usize) -> String {
     lines.join("\n") + "\n"
 }
 
-/// Wraps a paragraph. The further lines of a list item are indented.
+/// Wraps a paragraph. Continuation lines of a list item are indented.
 fn wrap_words(text: &str, width: usize) -> Vec<String> {
     let indentation = if text.starts_with("* ") { "  " } else { "" };
     let mut lines: Vec<String> = Vec::new();

@@ -1,10 +1,10 @@
-//! Tests that plan machines from files.
+//! Tests of plans that are made from files.
 
 use super::*;
 use model::inventory::DeviceUse;
 
 #[test]
-fn the_preview_of_a_running_machine_is_that_of_the_machine_at_rest() {
+fn reinstall_preview_ignores_mounts_of_running_system() {
     let mut running = read_inventory(&testdata("inventories/installed-default.json")).unwrap();
     let disk = running.disks.iter_mut().find(|disk| disk.table.is_some()).unwrap();
     let [efi, root, varlib, ..] = &mut disk.table.as_mut().unwrap().partitions[..] else { panic!("three partitions") };
@@ -21,7 +21,8 @@ fn the_preview_of_a_running_machine_is_that_of_the_machine_at_rest() {
         run_plan(&PlanArgs { layout, inventory, reinstall, at_rest, ..options() }).unwrap()
     };
     assert_eq!(outcome(&text, true, false), CommandOutcome::Good);
-    // A mounted filesystem on a disk that will be wiped causes a refusal, unless a reboot is assumed.
+    // If a filesystem on a disk to be wiped is mounted, the plan is refused, unless `at_rest` assumes a reboot before
+    // the wipe.
     assert_eq!(outcome(&text, false, false), CommandOutcome::Refused);
     assert_eq!(outcome(&text, false, true), CommandOutcome::Good);
     let disk = running.disks.iter_mut().find(|disk| disk.table.is_some()).unwrap();
@@ -55,8 +56,8 @@ fn planned_with(change: impl Fn(&mut serde_json::Value), options: PlanArgs) -> C
 }
 
 #[test]
-fn an_order_without_marker_is_previewed_as_such() {
-    // The contents of the filesystem were read, and it contains no marker.
+fn preview_without_marker_requires_the_option() {
+    // The inventory lists the contents of the filesystem, and they do not include a marker.
     let looked = |inventory: &mut serde_json::Value| {
         inventory["filesystems"] = serde_json::json!([{"device": "/dev/sda2", "size_bytes": 1, "used_bytes": 1}]);
     };
@@ -88,7 +89,7 @@ fn a_plan_begins_with_its_summary() {
 }
 
 #[test]
-fn an_inventory_that_no_machine_has_is_refused() {
+fn impossible_inventory_is_refused() {
     let sectors = |inventory: &mut serde_json::Value| inventory["disks"][0]["sector_bytes"] = 0.into();
     assert_eq!(planned_with(|_| {}, options()), CommandOutcome::Good);
     assert_eq!(planned_with(sectors, options()), CommandOutcome::Refused);

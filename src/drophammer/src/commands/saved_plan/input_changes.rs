@@ -1,4 +1,4 @@
-//! Comparison of the inputs of a saved plan with the current inputs.
+//! Comparison of the inputs that a saved plan contains with the current inputs.
 
 use api::plan_input::{PlanInput, RegisteredInventory};
 use model::allocation::AssignedMachine;
@@ -6,7 +6,7 @@ use serde::Serialize;
 use serde_json::Value;
 use site::approved_inputs::describe_changed_input;
 
-/// Returns one line for each difference between the planned machine and the current machine.
+/// Returns a line for each difference between the machine in the saved plan and the current machine.
 pub(super) fn compare_machines(planned: &AssignedMachine, present: &PlanInput) -> Vec<String> {
     let Some(now) = &present.machine.allocation else {
         let why = present.withheld.as_deref().unwrap_or("the server offers no allocation");
@@ -19,7 +19,8 @@ pub(super) fn compare_machines(planned: &AssignedMachine, present: &PlanInput) -
     let mut then = planned.allocation.clone().unwrap_or_default();
     let mut now = now.clone();
     for image in [&mut then.image, &mut now.image] {
-        // The URL contains the name by which the client reaches the server. The digest identifies the image.
+        // URLs are not compared, because they depend on the server name that the client uses. The digest identifies the
+        // image.
         if image.digest.is_some() {
             image.url.clear();
         }
@@ -28,7 +29,7 @@ pub(super) fn compare_machines(planned: &AssignedMachine, present: &PlanInput) -
     lines
 }
 
-/// Returns a line if the inventory differs from the machine's last registered inventory.
+/// Returns a line if the inventory in the saved plan differs from the last registered inventory of the machine.
 pub(super) fn compare_inventories(
     planned: &RegisteredInventory,
     present: Option<&RegisteredInventory>,
@@ -54,7 +55,7 @@ pub(super) fn compare_inventories(
     })
 }
 
-/// Returns the names of the fields that differ.
+/// Returns the names of fields with different values.
 fn differing_fields(then: &impl Serialize, now: &impl Serialize) -> Vec<String> {
     let [then, now] = [serde_json::to_value(then), serde_json::to_value(now)].map(Result::unwrap_or_default);
     let (Value::Object(then), Value::Object(now)) = (then, now) else { return Vec::new() };

@@ -1,5 +1,5 @@
 //! JSON Schema of a deploy template, `deploy-templates/*.yaml` of `drophammer serve`. It is written by hand, because it
-//! follows Ironic's rules and not Rust types. A test compares the schema with the parser of templates.
+//! follows Ironic's rules instead of Rust types. A test compares it with the parser of templates.
 
 use model::deploy_steps::CATALOGUE;
 use serde_json::{Value, json};

@@ -1,5 +1,5 @@
-//! JSON Schema of an image file, `images/*.yaml` of `drophammer serve`. It is written by hand, because a schema derived
-//! from the Rust types would also contain the file positions that these types store.
+//! JSON Schema of an image file, `images/*.yaml` of `drophammer serve`. It is written by hand, because the Rust types
+//! also contain positions in the file, which would become part of a derived schema.
 
 use serde_json::{Value, json};
 
@@ -72,7 +72,8 @@ fn pull_secret_schema() -> Value {
                 "type": "string",
                 "description": "Host of the registry's token service, such as gitlab.example.org; required if this host differs from the host in `url`. Append the port if it is not 443: gitlab.example.org:8443.",
             },
-            "identitytoken": word("Identity token, which some registries issue to `docker login` instead of storing the password."),
+            "identitytoken": word("Identity token, which some registries issue during `docker login`, and accept \
+            instead of the password."),
         },
         "anyOf": [
             {"required": ["username", "password"]},
@@ -87,7 +88,7 @@ mod tests {
     use site::operator_files;
     use std::collections::BTreeSet;
 
-    /// Returns the fields that the reader lists if an unknown field does not resemble any of them.
+    /// Returns the fields that the error message lists if an unknown field resembles none of the known fields.
     fn known(text: &str) -> BTreeSet<String> {
         let said = operator_files::parse_image(text).unwrap_err();
         let (_, known) = said.split_once("; available: ").unwrap();
@@ -95,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn the_schema_has_the_fields_of_the_reader() {
+    fn image_schema_has_the_fields_of_the_parser() {
         let schema = image_schema();
         let fields =
             |schema: &Value| schema["properties"].as_object().unwrap().keys().cloned().collect::<BTreeSet<_>>();
@@ -105,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn schema_and_reader_agree_on_images() {
+    fn schema_and_parser_agree_on_images() {
         let validator = jsonschema::draft202012::new(&image_schema()).unwrap();
         let hex = "0a".repeat(32);
         for (document, good) in [

@@ -1,6 +1,6 @@
-//! JSON Schema of a machine file, `machines/*.yaml` of `drophammer serve`. It is written by hand, because a schema
-//! derived from the Rust types would also contain the file positions that these types store. A test checks that the
-//! schema and the Rust types have the same fields.
+//! JSON Schema of a machine file, `machines/*.yaml` of `drophammer serve`. It is written by hand, because the Rust
+//! types also contain positions in the file, which would become part of a derived schema. A test checks that schema and
+//! Rust types have the same fields.
 
 use serde_json::{Value, json};
 
@@ -9,12 +9,12 @@ fn text(description: &str) -> Value {
     json!({"type": ["string", "null"], "description": description})
 }
 
-/// Returns the schema of an optional list of texts.
+/// Returns the schema of an optional list of strings.
 fn list(description: &str) -> Value {
     json!({"type": ["array", "null"], "items": {"type": "string"}, "description": description})
 }
 
-/// Returns the schema of a value that is not checked.
+/// Returns the schema of a value that the schema does not restrict.
 fn any(description: &str) -> Value {
     json!({ "description": description })
 }
@@ -37,7 +37,7 @@ fn allocation_schema() -> Value {
     })
 }
 
-/// Returns the fields of an allocation that select what is installed.
+/// Returns the fields of an allocation that determine what is installed.
 fn image_properties() -> Value {
     json!({
         "id": {
@@ -74,7 +74,7 @@ fn image_properties() -> Value {
     })
 }
 
-/// Returns the fields of an allocation that configure the installed system.
+/// Returns the fields of an allocation with the configuration of the installed system.
 fn system_properties() -> Value {
     json!({
         "ssh_pub_keys": list("SSH public keys with which users may log in; the image's installer interprets the list."),
@@ -149,50 +149,55 @@ pub(crate) fn machine_schema() -> Value {
         "type": "object",
         "additionalProperties": false,
         "required": ["id"],
-        "properties": {
-            "id": {
-                "type": "string",
-                "pattern": UUID_PATTERN,
-                "description": "SMBIOS UUID, as `dmidecode -s system-uuid` prints it.",
-                "examples": ["4c4c4544-0051-3010-8052-b4c04f4d3132"],
-            },
-            "name": text("Display name."),
-            "macs": macs_schema(),
-            "smbios_uuid": {
-                "type": ["string", "null"],
-                "pattern": UUID_PATTERN,
-                "description": "UUID that the machine's firmware reports, if this UUID differs from the id.",
-            },
-            "project": {
-                "type": ["string", "null"],
-                "pattern": "^[A-Za-z0-9][A-Za-z0-9._@-]{0,63}$",
-                "description": "Project of the machine. Users who are restricted to other projects cannot see the machine.",
-                "examples": ["blue"],
-            },
-            "size": {
-                "type": ["string", "null"],
-                "description": "Id of the machine's size. The constraints of layouts select sizes by this id.",
-                "examples": ["c1-large-x86"],
-            },
-            "consoles": {
-                "type": ["array", "null"],
-                "items": {"type": "string", "pattern": "^[0-9A-Za-z,._:/-]+$"},
-                "default": ["tty0", "ttyS0,115200n8"],
-                "description": "Values of console= arguments of the ramdisk's kernel. The log and the shell of the ramdisk are on the last console.",
-            },
-            "ramdisk_network": {
-                "oneOf": [network_schema(), {"type": "null"}],
-                "description": "Network configuration of the ramdisk for networks without DHCP, in version 2 of netplan's format.",
-            },
-            "networks": metal_networks_schema(),
-            "traits": list("Traits that installations can request: CUSTOM_ with capital letters, digits and _, or a trait of os-traits."),
-            "locked": {
-                "type": ["boolean", "string", "null"],
-                "description": "Lock of the machine: true, or a string with the reason. Reinstalls of a locked machine are refused.",
-            },
-            "bmc": bmc_schema(),
-            "allocation": allocation_schema(),
+        "properties": machine_properties(),
+    })
+}
+
+/// Returns the fields of a machine file.
+fn machine_properties() -> Value {
+    json!({
+        "id": {
+            "type": "string",
+            "pattern": UUID_PATTERN,
+            "description": "SMBIOS UUID, as `dmidecode -s system-uuid` prints it.",
+            "examples": ["4c4c4544-0051-3010-8052-b4c04f4d3132"],
         },
+        "name": text("Display name."),
+        "macs": macs_schema(),
+        "smbios_uuid": {
+            "type": ["string", "null"],
+            "pattern": UUID_PATTERN,
+            "description": "UUID that the machine's firmware reports, if this UUID differs from the id.",
+        },
+        "project": {
+            "type": ["string", "null"],
+            "pattern": "^[A-Za-z0-9][A-Za-z0-9._@-]{0,63}$",
+            "description": "Project of the machine. Users who are restricted to other projects cannot see the machine.",
+            "examples": ["blue"],
+        },
+        "size": {
+            "type": ["string", "null"],
+            "description": "Id of the machine's size. The constraints of layouts select sizes by this id.",
+            "examples": ["c1-large-x86"],
+        },
+        "consoles": {
+            "type": ["array", "null"],
+            "items": {"type": "string", "pattern": "^[0-9A-Za-z,._:/-]+$"},
+            "default": ["tty0", "ttyS0,115200n8"],
+            "description": "Values of console= arguments of the ramdisk's kernel. The log and the shell of the ramdisk are on the last console.",
+        },
+        "ramdisk_network": {
+            "oneOf": [network_schema(), {"type": "null"}],
+            "description": "Network configuration of the ramdisk for networks without DHCP, in version 2 of netplan's format.",
+        },
+        "networks": metal_networks_schema(),
+        "traits": list("Traits that installations can request: CUSTOM_ with capital letters, digits and _, or a trait of os-traits."),
+        "locked": {
+            "type": ["boolean", "string", "null"],
+            "description": "Lock of the machine: true, or a string with the reason. Reinstalls of a locked machine are refused.",
+        },
+        "bmc": bmc_schema(),
+        "allocation": allocation_schema(),
     })
 }
 
@@ -216,8 +221,8 @@ fn bmc_schema() -> Value {
     })
 }
 
-/// Returns the schema of a network, which lists only the device types. The machine file parser checks the contents of
-/// the devices, because its messages are better than those of a schema.
+/// Returns the schema of a network, which lists only the types of devices. The parser of machine files checks the
+/// fields of the devices, because its messages are better than those of a schema.
 fn network_schema() -> Value {
     let devices = |description: &str| json!({"type": ["object", "null"], "description": description});
     let fields = json!({
@@ -257,7 +262,7 @@ mod tests {
         schema["properties"].as_object().unwrap().keys().map(String::as_str).collect()
     }
 
-    /// Returns the fields that the reader lists if an unknown field does not resemble any of them.
+    /// Returns the fields that the error message lists if an unknown field resembles none of the known fields.
     fn known(text: &str) -> BTreeSet<String> {
         let said = operator_files::parse_machine(text).unwrap_err();
         let (_, known) = said.split_once("; available: ").unwrap();
@@ -265,18 +270,18 @@ mod tests {
     }
 
     #[test]
-    fn the_schema_has_the_fields_of_the_reader() {
+    fn machine_schema_has_the_fields_of_the_parser() {
         let schema = machine_schema();
         let machine = known(&format!("id: {ID}\n00: 1\n"));
         assert_eq!(fields(&schema), machine.iter().map(String::as_str).collect());
         let allocation = known(&format!("id: {ID}\nallocation: {{id: a, hostname: h, image: i, 00: 1}}\n"));
-        // Earlier versions ordered reinstalls with this field, which is rejected now.
+        // Earlier versions ordered a reinstall by this field, which is now rejected.
         let allocation = allocation.iter().map(String::as_str).filter(|name| *name != "reinstall").collect();
         assert_eq!(fields(&schema["properties"]["allocation"]), allocation);
     }
 
     #[test]
-    fn schema_and_reader_agree_on_machines() {
+    fn schema_and_parser_agree_on_machines() {
         let validator = jsonschema::draft202012::new(&machine_schema()).unwrap();
         for (document, good) in [
             (json!({"id": ID}), true),

@@ -1,5 +1,5 @@
-//! JSON Schema of `IMAGE.manifest`, which `image pack` writes next to an image. It is written by hand, because builds
-//! without the code that reads manifests lack the Rust types from which a schema could be derived.
+//! JSON Schema of `IMAGE.manifest`, which `image pack` writes next to an image. It is written by hand, because the Rust
+//! types of manifests do not exist in builds without the code that reads manifests.
 
 use model::image_boot_contents::BootContents;
 use schemars::generate::SchemaSettings;
@@ -36,7 +36,7 @@ mod tests {
     use image::ImageManifest;
 
     #[test]
-    fn schema_and_reader_agree_on_manifests() {
+    fn schema_and_parser_agree_on_manifests() {
         let validator = jsonschema::draft202012::new(&manifest_schema()).unwrap();
         let made = ImageManifest::compute(&[7; 100_000][..], 100_000).unwrap();
         let contents = BootContents {

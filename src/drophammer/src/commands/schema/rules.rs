@@ -1,6 +1,6 @@
-//! Rules for layouts that cannot be derived from the Rust types: optional fields, patterns of text, and accepted alternative spellings.
-//! Alternative spellings are marked with the standard keyword `deprecated`, and with `deprecationMessage`, which editors display (VS Code,
-//! JetBrains).
+//! Rules for layouts that the Rust types do not express: optional fields, patterns of text, and accepted alternative
+//! spellings. Alternative spellings have the standard keyword `deprecated`, and the keyword `deprecationMessage`, which
+//! some editors display (VS Code, JetBrains).
 
 use model::layout::{FILESYSTEM_OF_V2, FilesystemFormat, LAYOUT_OF_V2, LvmType, OnReinstall, RaidLevel};
 use serde_json::{Map, Value, json};
@@ -11,15 +11,15 @@ const VERSION: &str = r"v?[0-9]+(\.[0-9]+){0,2}(-[0-9A-Za-z-]+(\.[0-9A-Za-z-]+)*
 const OPERATORS: &str = "(=|!=|>|<|>=|=>|<=|=<|~|~>|\\^)";
 const WHOLE_NUMBER: &str = "^(0|[1-9][0-9]*)$";
 const LVM_NAME: &str = r"^[A-Za-z0-9+_.][A-Za-z0-9+_.-]*$";
-/// Pattern of a single argument of a command. Quotes are excluded: the command is started without a shell, so the
-/// command would receive the quotes as a part of the argument.
+/// Pattern of one argument of a command. It excludes quotes: no shell removes them, so they would become part of the
+/// argument.
 const WORD: &str = r#"^[^\s"']+$"#;
 
-/// Pattern of GPT types: the names in metal-stack's first proposal, the names in metal-stack's v2 API
-/// (`GPT_TYPE_LINUX_RAID`), and sgdisk's type codes.
-const KINDS: &str = "gpt_?(type_?)?(boot|linux(_?(raid|lvm))?)|ef00|fd00|8e00";
+/// Pattern of GPT types: the names in metal-stack's first proposal, the names in its API v2 (such as
+/// `GPT_TYPE_LINUX_RAID`), and the type codes of sgdisk.
+const GPT_TYPE_PATTERN: &str = "gpt_?(type_?)?(boot|linux(_?(raid|lvm))?)|ef00|fd00|8e00";
 
-/// Adds the rules of the layout itself. The layout is the root of the layout schema, and a definition in the schema of
+/// Adds the rules for the layout itself. It is the root of the layout schema, and a definition in the schema of
 /// allocations.
 pub(super) fn add_layout_rules(layout: &mut Value) {
     set_required(layout, &["id", "filesystems", "disks"]);
@@ -30,7 +30,7 @@ pub(super) fn add_layout_rules(layout: &mut Value) {
     add_aliases(layout, "logicalvolumes", &["logical_volumes", "logicalVolumes"]);
 }
 
-/// Adds the rules of all types that a layout contains, such as disks and filesystems.
+/// Adds the rules for all types within a layout, such as disks and filesystems.
 pub(super) fn add_definition_rules(definitions: &mut SchemaFields) {
     for (name, rules) in [
         ("Constraints", add_constraint_rules as fn(&mut Value)),
@@ -145,7 +145,7 @@ fn add_disk_rules(disk: &mut Value) {
         }),
     );
     add_aliases(disk, "wipeonreinstall", &["wipe", "wipe_on_reinstall", "wipeOnReinstall"]);
-    // Only a disk that is selected by hints may have an arbitrary name.
+    // If hints select a disk, the field `device` of the disk may be any name; otherwise it must be a path below /dev.
     let named =
         json!({"if": {"not": {"required": ["hints"]}}, "then": {"properties": {"device": {"pattern": r"^/dev/\S+$"}}}});
     add_all_of(disk, named);
@@ -158,18 +158,18 @@ fn add_partition_rules(partition: &mut Value) {
     set_rules(partition, "label", json!({"maxLength": 36, "examples": ["efi", "root"]}));
     set_rules(partition, "size", json!({"examples": [500, 0]}));
     add_alternative(partition, "size", number_in_quotes(WHOLE_NUMBER));
-    let name = json!({"type": "string", "pattern": ignore_case(KINDS)});
+    let name = json!({"type": "string", "pattern": ignore_case(GPT_TYPE_PATTERN)});
     let unquoted =
         |number: u32, text: &str| mark_deprecated(json!({"const": number}), &format!("write \"{text}\" in quotes"));
     add_alternative(partition, "gpttype", mark_deprecated(name, "write \"ef00\", \"8300\", \"fd00\" or \"8e00\""));
     add_alternative(partition, "gpttype", unquoted(8300, "8300"));
-    // In YAML, 8e00 without quotes is the number 8 times 10 to the power of 0.
+    // YAML reads 8e00 without quotes as the number 8: 8 times 10 to the power of 0.
     add_alternative(partition, "gpttype", unquoted(8, "8e00"));
     add_aliases(partition, "gpttype", &["type", "gpt_type", "gptType"]);
     set_rules(partition, "preserve", json!({"default": false}));
 }
 
-/// Returns a case-insensitive pattern that matches the whole text.
+/// Returns a pattern that matches the whole text regardless of case.
 fn ignore_case(pattern: &str) -> String {
     let either = |c: char| match c.is_ascii_alphabetic() {
         true => format!("[{c}{}]", c.to_ascii_uppercase()),
@@ -178,8 +178,8 @@ fn ignore_case(pattern: &str) -> String {
     format!("^({})$", pattern.chars().map(either).collect::<String>())
 }
 
-/// Adds rules that accept the values of an enumeration in upper and lower case, with or without the prefix of
-/// metal-stack's v2 API, such as `FORMAT_EXT4`.
+/// Adds rules that accept the values of an enumeration regardless of case, with or without the prefix of metal-stack's
+/// API v2, such as `FORMAT_EXT4`.
 fn add_choice_spellings(owner: &mut Value, name: &str, prefix: &str, known: &[&str]) {
     let pattern = ignore_case(&format!("({})?({})", prefix.replace('_', "_?"), known.join("|")));
     let message = format!("write one of: {}", known.join(", "));
@@ -246,7 +246,8 @@ fn mark_deprecated(mut schema: Value, message: &str) -> Value {
     schema
 }
 
-/// Declares exactly these fields as required. All other fields also accept null, which is equivalent to omitting the field.
+/// Makes these fields required, and all other fields optional. An optional field also accepts null, which has the same
+/// effect as omitting the field.
 fn set_required(owner: &mut Value, names: &[&str]) {
     owner["required"] = json!(names);
     let optional: Vec<String> = match owner.get("properties").and_then(Value::as_object) {
@@ -272,8 +273,8 @@ fn find_property<'a>(owner: &'a mut Value, name: &str) -> Option<&'a mut SchemaF
     owner.get_mut("properties")?.get_mut(name)?.as_object_mut()
 }
 
-/// Returns the schema of a property's canonical spelling: the first of its alternatives, or the property itself if it
-/// has no alternatives.
+/// Returns the schema of a property's canonical spelling: the first alternative, or the property itself if it has no
+/// alternatives.
 fn find_canonical(property: &mut SchemaFields) -> Option<&mut SchemaFields> {
     if property.contains_key("anyOf") {
         property.get_mut("anyOf")?.as_array_mut()?.first_mut()?.as_object_mut()
@@ -282,7 +283,8 @@ fn find_canonical(property: &mut SchemaFields) -> Option<&mut SchemaFields> {
     }
 }
 
-/// Adds rules to the canonical spelling of a property. `examples` and `default` are added to the property itself.
+/// Adds rules to a property: `examples` and `default` to the property itself, and all other rules to the schema of its
+/// canonical spelling.
 fn set_rules(owner: &mut Value, name: &str, rules: Value) {
     let (Some(property), Value::Object(rules)) = (find_property(owner, name), rules) else { return };
     for (keyword, rule) in rules {
@@ -316,8 +318,8 @@ fn add_alternative(owner: &mut Value, name: &str, alternative: Value) {
     }
 }
 
-/// Adds alternative names of a field. At most one of the names of the field may be present, and any of the names
-/// satisfies `required`. Editors do not propose fields with a `deprecationMessage`.
+/// Adds alternative names of a field. At most one name of the field may be present, and any of them satisfies
+/// `required`. Editors do not propose fields with a `deprecationMessage`.
 fn add_aliases(owner: &mut Value, name: &str, others: &[&str]) {
     let Some(property) = find_property(owner, name) else { return };
     let mut copy = Value::Object(property.clone());
@@ -340,7 +342,7 @@ fn add_aliases(owner: &mut Value, name: &str, others: &[&str]) {
     add_all_of(owner, json!({"oneOf": once}));
 }
 
-/// Adds fields of metal-stack's v2 API that are accepted and ignored.
+/// Adds fields of metal-stack's API v2 that are accepted and ignored.
 fn add_ignored_fields(owner: &mut Value, names: &[&str]) {
     for name in names {
         let any = json!({"description": "Field of metal-stack's v2 API."});

@@ -1,4 +1,4 @@
-//! Tests of the schemas with all valid and invalid layouts of the repository, and comparison with the reader.
+//! Tests of the schemas with all layouts in the repository, and comparison with the parsers.
 
 mod allocations_and_templates;
 
@@ -8,7 +8,7 @@ use model::layout::graph::testing::{rich, seeds};
 use model::layout::read_yaml;
 use serde_json::json;
 use std::path::{Path, PathBuf};
-use testing::docs::blocks;
+use testing::docs::code_blocks;
 use yaml_rust2::{Yaml, YamlLoader};
 
 fn validator(document: SchemaDocument) -> Validator {
@@ -19,7 +19,7 @@ fn problems(validator: &Validator, document: &Value) -> Vec<String> {
     validator.iter_errors(document).map(|error| format!("{}: {error}", error.instance_path())).collect()
 }
 
-/// Parses a document as editors do: YAML decides which values are numbers.
+/// Parses a document as editors do. YAML determines which values are numbers.
 fn parsed(text: &str) -> Value {
     fn json(yaml: &Yaml) -> Value {
         match yaml {
@@ -45,7 +45,7 @@ fn file(path: &str) -> String {
 }
 
 #[test]
-fn the_schemas_are_schemas() {
+fn generated_schemas_match_the_meta_schema() {
     for document in [SchemaDocument::Layout, SchemaDocument::Allocation] {
         let schema = generate_schema(document);
         assert_eq!(schema["$schema"], "https://json-schema.org/draft/2020-12/schema");
@@ -68,7 +68,7 @@ fn good_layouts(folder: &Path) -> Vec<PathBuf> {
 }
 
 #[test]
-fn good_layouts_are_accepted_as_they_are_spelt() {
+fn valid_layouts_are_accepted_in_their_spelling() {
     let validator = validator(SchemaDocument::Layout);
     let files = good_layouts(&Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../..")).join("testdata/layouts"));
     assert!(files.len() >= 5);
@@ -76,7 +76,7 @@ fn good_layouts_are_accepted_as_they_are_spelt() {
         let layout = parsed(&std::fs::read_to_string(&file).unwrap());
         assert_eq!(problems(&validator, &layout), [""; 0], "{}", file.display());
     }
-    for text in blocks(crate::docs_tests::LAYOUT_PAGES, "yaml") {
+    for text in code_blocks(crate::docs_tests::LAYOUT_PAGES, "yaml") {
         assert_eq!(problems(&validator, &parsed(&text)), [""; 0], "{text}");
     }
 }
@@ -111,9 +111,9 @@ fn uses_deprecated(document: &Value) -> bool {
     !jsonschema::draft202012::new(&strict).unwrap().is_valid(document)
 }
 
-/// The schema refuses these layouts. All other invalid layouts violate rules that concern several fields.
+/// The other invalid layouts of the repository violate rules about several fields, which the schema does not express.
 #[test]
-fn bad_layouts_are_refused_where_the_shape_is_wrong() {
+fn structurally_invalid_layouts_are_refused() {
     let validator = validator(SchemaDocument::Layout);
     for name in [
         "empty-layout",
@@ -148,10 +148,10 @@ filesystems:
   - {path: /, device: /dev/sda2, format: ext4}
 "#;
 
-/// Each case is one change of the valid layout. If the reader accepts it with a note, the schema accepts it as
-/// deprecated.
+/// Each case changes one field of the valid layout. If the parser accepts the change with a note, the schema marks it
+/// as deprecated.
 #[test]
-fn schema_and_reader_agree() {
+fn schema_and_parser_agree_on_layouts() {
     let validator = validator(SchemaDocument::Layout);
     #[derive(Clone, Copy, Debug, PartialEq)]
     enum Said {
@@ -244,10 +244,10 @@ fn schema_and_reader_agree() {
     }
 }
 
-/// These spellings are accepted with a note, and editors do not mark them as errors. Editors do not propose them,
-/// because they should not be used in new files.
+/// The parser accepts these spellings with a note, and editors do not mark them as errors. Editors do not propose them,
+/// because new files should not use them.
 #[test]
-fn what_the_v2_api_writes_is_accepted_and_never_proposed() {
+fn v2_spellings_are_accepted_but_never_proposed() {
     let validator = validator(SchemaDocument::Layout);
     let stacked = "raid: [{arrayname: /dev/md0, level: \"1\", devices: [/dev/sdb, /dev/sdc]}]
 volumegroups: [{name: vg, devices: [/dev/md0]}]
@@ -309,8 +309,7 @@ logicalvolumes: [{name: a, volumegroup: vg, size: 0, lvmtype: linear}]
     }
 }
 
-/// Calls `see` with everything that an editor proposes: names of fields, and values, unless they are marked as
-/// deprecated.
+/// Calls `see` with each string that an editor proposes: names of fields, and values, unless they are deprecated.
 fn proposed(schema: &Value, see: &mut impl FnMut(&str)) {
     match schema {
         Value::Object(fields) if fields.contains_key("deprecationMessage") => {}
@@ -334,7 +333,7 @@ fn proposed(schema: &Value, see: &mut impl FnMut(&str)) {
 }
 
 #[test]
-fn arrays_and_volumes_have_their_rules() {
+fn schema_checks_arrays_and_volumes() {
     let validator = validator(SchemaDocument::Layout);
     let layout = |raid: Value, group: Value, volume: Value| json!({"id": "x", "disks": [], "filesystems": [], "raid": [raid], "volumegroups": [group], "logicalvolumes": [volume]});
     let raid = json!({"arrayname": "/dev/md0", "level": "1", "devices": ["/dev/sda1", "/dev/sdb1"]});
@@ -370,7 +369,7 @@ fn arrays_and_volumes_have_their_rules() {
 }
 
 #[test]
-fn hints_let_a_disk_have_any_name() {
+fn disk_with_hints_accepts_any_name() {
     let validator = validator(SchemaDocument::Layout);
     let layout = |disk: Value| json!({"id": "x", "disks": [disk], "filesystems": []});
     assert!(validator.is_valid(&layout(json!({"device": "os", "hints": {"size": "<= 64", "rotational": false}}))));

@@ -1,7 +1,7 @@
-//! Layout trees on a terminal: a line for each device, at most 100 columns wide if the names are short enough.
+//! Layout tree on a terminal, with a line for each device. It is at most 100 columns wide if the names are short
+//! enough.
 //!
-//! An object on several devices is drawn under the first of these devices. The rows of the other devices refer to the
-//! object.
+//! An object on several devices is drawn under the first of them. The rows of the other devices refer to the object.
 
 use common::format::terminal_escaping::TextStyle;
 use common::format::{display_width, format_count, pad_to_width};
@@ -11,9 +11,10 @@ use model::layout::{FilesystemFormat, FilesystemSpec};
 use std::fmt::Write as _;
 
 const COLUMNS: usize = 100;
-/// Minimum width of the details column, in characters. If less space remains, details are printed on separate lines.
-const LEAST_DETAILS: usize = 26;
-/// Maximum width of a device name, in characters. A longer name is printed on a separate line.
+/// Minimum width of the column with details, in characters. If less space remains, the details are printed in separate
+/// lines.
+const MINIMUM_DETAILS_WIDTH: usize = 26;
+/// Maximum width of a device name in the tree, in characters. A longer name is printed in a separate line.
 const LONGEST_NAME: usize = 36;
 
 const HEADINGS: [&str; 4] = ["size", "type", "becomes", "mounted at"];
@@ -21,10 +22,10 @@ const HEADINGS: [&str; 4] = ["size", "type", "becomes", "mounted at"];
 const BOLD: Option<TextStyle> = Some(TextStyle::Bold);
 const DIM: Option<TextStyle> = Some(TextStyle::Dim);
 const WIPED: Option<TextStyle> = Some(TextStyle::BoldRed);
-const KEPT: Option<TextStyle> = Some(TextStyle::BoldGreen);
+const PRESERVED_STYLE: Option<TextStyle> = Some(TextStyle::BoldGreen);
 const MOUNTED: Option<TextStyle> = Some(TextStyle::Cyan);
 
-/// Returns the drawing, in color for a terminal.
+/// Returns the tree, in color if `colour` is true.
 pub(super) fn draw_tree(graph: &LayoutGraph, colour: bool) -> String {
     let mut painter = TreePainter { graph, drawn: vec![false; graph.nodes.len()], rows: Vec::new() };
     for root in graph.roots() {
@@ -53,10 +54,9 @@ fn draw_title(graph: &LayoutGraph, colour: bool) -> String {
     format!("{text}\n{purpose}\n\n")
 }
 
-/// Row of a device in the drawing.
+/// Row of a device in the tree.
 struct TreeRow {
-    /// Tree lines in front of the name. `lines_below` contains the tree lines in front of the continuation lines of the
-    /// row.
+    /// Tree lines in front of the name. `lines_below` are the tree lines in front of the continuation lines of the row.
     lines: String,
     lines_below: String,
     name: String,
@@ -70,8 +70,8 @@ struct TreePainter<'a> {
     rows: Vec<TreeRow>,
 }
 
-/// Node still to be drawn: the tree lines in front of the node, those in front of its children, and the disk that
-/// contains it.
+/// Node that must still be drawn, with the tree lines in front of it, the tree lines in front of its children, and its
+/// disk.
 struct PendingNode {
     node: usize,
     lines: String,
@@ -80,8 +80,8 @@ struct PendingNode {
 }
 
 impl TreePainter<'_> {
-    /// Draws a device and everything on top of it. The function is iterative rather than recursive, since a layout may
-    /// stack a thousand arrays.
+    /// Draws a device and everything on top of it. The function is not recursive, because a layout may stack a thousand
+    /// arrays.
     fn draw_subtree(&mut self, root: usize) {
         let graph = self.graph;
         let mut open =
@@ -106,7 +106,7 @@ impl TreePainter<'_> {
         }
     }
 
-    /// Returns whether the node is a filesystem on a device. Such a filesystem is shown in the row of the device.
+    /// Returns whether the node is a filesystem on a device, which is drawn in the row of the device.
     fn is_content(&self, node: usize) -> bool {
         matches!(self.graph.nodes[node].item, LayoutItem::Filesystem(filesystem) if filesystem.format != FilesystemFormat::Tmpfs)
     }
@@ -174,7 +174,7 @@ impl TreePainter<'_> {
     }
 }
 
-/// Returns the displayed name of a device. If a partition is on a disk with a long path, the disk's path is replaced by `…`.
+/// Returns the name of a device in the tree. For a partition of a disk with a long path, `…` replaces this path.
 fn display_name(device: &str, item: LayoutItem, disk: &str) -> String {
     match item {
         LayoutItem::Filesystem(_) => "tmpfs".to_owned(),
@@ -197,7 +197,7 @@ fn draw_table(rows: &[TreeRow], colour: bool) -> String {
         }
     }
     let left = first + 2 + widths.iter().map(|width| width + 2).sum::<usize>();
-    let beside = left + LEAST_DETAILS <= COLUMNS;
+    let beside = left + MINIMUM_DETAILS_WIDTH <= COLUMNS;
     let details_at = if beside { left } else { first + 2 + widths[0] + 2 };
     let table = TreeTable { first, widths, beside, details_at, colour };
     let mut text = table.draw_headings();
@@ -210,7 +210,7 @@ fn draw_table(rows: &[TreeRow], colour: bool) -> String {
 struct TreeTable {
     first: usize,
     widths: [usize; 4],
-    /// True if the details are printed in a column of the table, false if they are printed on separate lines.
+    /// True if the details are in a column of the table, and false if they are in separate lines.
     beside: bool,
     details_at: usize,
     colour: bool,
@@ -242,14 +242,15 @@ impl TreeTable {
         for (index, (cell, width)) in row.cells.iter().zip(self.widths).enumerate() {
             let style = match (index, cell.rsplit_once("  ")) {
                 (1, Some((_, "WIPE"))) => WIPED,
-                (1, Some((_, "keep"))) => KEPT,
+                (1, Some((_, "keep"))) => PRESERVED_STYLE,
                 (3, _) => MOUNTED,
                 _ => None,
             };
             let padding = pad_to_width("", width + 2 - self::display_width(cell));
             line += &(paint(cell, style, self.colour) + &padding);
         }
-        let mut details = wrap_items(&row.details, COLUMNS - self.details_at.min(COLUMNS - LEAST_DETAILS)).into_iter();
+        let mut details =
+            wrap_items(&row.details, COLUMNS - self.details_at.min(COLUMNS - MINIMUM_DETAILS_WIDTH)).into_iter();
         if self.beside
             && let Some(first) = details.next()
         {
@@ -271,13 +272,13 @@ fn paint(text: &str, style: Option<TextStyle>, colour: bool) -> String {
     style.map_or_else(|| text.to_owned(), |style| style.paint_text(text))
 }
 
-/// Replaces control characters in a text, so that a label cannot move the cursor.
+/// Replaces control characters in a string, so that, for example, a label cannot move the cursor.
 fn replace_control_chars(text: &str) -> String {
     text.chars().map(|c| if c.is_control() { char::REPLACEMENT_CHARACTER } else { c }).collect()
 }
 
-/// Wraps items into lines of at most `most` characters. Several items share a line if they fit; an item that is longer than a line is
-/// broken at spaces.
+/// Wraps items into lines of at most `most` characters. Items share a line if they fit. An item that is longer than a
+/// line is wrapped at its spaces.
 fn wrap_items(items: &[String], most: usize) -> Vec<String> {
     let mut lines: Vec<String> = Vec::new();
     for item in items {

@@ -1,4 +1,4 @@
-//! Golden tests of drawings, and properties of the drawings of all layouts.
+//! Golden tests of trees and pictures, and tests of properties that the trees and pictures of all layouts have.
 
 use super::*;
 use model::layout::graph::testing::{any_layout, disk, raid, rich, seeds};
@@ -10,7 +10,7 @@ fn place(path: &str) -> PathBuf {
     Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../..")).join(path)
 }
 
-/// Compares the drawing with the file; rewrites the file if `UPDATE_GOLDEN` is set in the environment.
+/// Compares the drawing with the file. If `UPDATE_GOLDEN` is set in the environment, rewrites the file.
 fn golden(path: &str, found: &str) {
     let file = place(path);
     if std::env::var_os("UPDATE_GOLDEN").is_some() {
@@ -26,7 +26,7 @@ fn all() -> Vec<(&'static str, Layout)> {
 }
 
 #[test]
-fn trees_are_drawn_as_the_files_have_them() {
+fn drawn_trees_match_the_recorded_files() {
     for (name, layout) in all() {
         golden(&format!("testdata/trees/{name}.txt"), &terminal::draw_tree(&LayoutGraph::from_layout(&layout), false));
     }
@@ -52,14 +52,14 @@ fn the_picture_in_the_docs_is_up_to_date() {
 fn the_trees_in_the_docs_are_up_to_date() {
     let (_, layout) = seeds().into_iter().find(|(name, _)| *name == "storage").unwrap();
     let tree = terminal::draw_tree(&LayoutGraph::from_layout(&layout), false);
-    assert_eq!(testing::docs::blocks(include_str!("../../../../../docs/desk.md"), "text"), [tree.trim_end()]);
+    assert_eq!(testing::docs::code_blocks(include_str!("../../../../../docs/desk.md"), "text"), [tree.trim_end()]);
     let guide = include_str!("../../../../../docs/mirror-lvm.md");
-    let layout = model::layout::read_yaml(&testing::docs::blocks(guide, "yaml")[0]).unwrap().layout;
+    let layout = model::layout::read_yaml(&testing::docs::code_blocks(guide, "yaml")[0]).unwrap().layout;
     let tree = terminal::draw_tree(&LayoutGraph::from_layout(&layout), false);
-    assert_eq!(testing::docs::blocks(guide, "text")[0], tree.trim_end());
+    assert_eq!(testing::docs::code_blocks(guide, "text")[0], tree.trim_end());
 }
 
-/// The layouts have as many devices as a document of the maximum size can contain.
+/// These layouts contain as many devices as a document of the maximum size.
 #[test]
 fn the_largest_layouts_are_drawn() {
     let chain = |number: usize| {
@@ -80,7 +80,7 @@ fn the_largest_layouts_are_drawn() {
 }
 
 #[test]
-fn what_is_not_valid_is_not_drawn() {
+fn invalid_layout_is_not_drawn() {
     let folder = tempfile::tempdir().unwrap();
     let picture = folder.path().join("layout.svg");
     let draw =
@@ -91,7 +91,7 @@ fn what_is_not_valid_is_not_drawn() {
     assert!(std::fs::read_to_string(&picture).unwrap().starts_with("<svg"));
 }
 
-/// Boxes of one column are below each other, and columns are side by side.
+/// Boxes in one column do not overlap vertically, and columns do not overlap horizontally.
 #[test]
 fn boxes_do_not_overlap() {
     for (name, layout) in all() {
@@ -113,7 +113,7 @@ fn texts(document: &roxmltree::Document) -> String {
     document.descendants().filter_map(|node| node.text()).collect::<Vec<_>>().join("\n")
 }
 
-/// With `DRAWINGS=FOLDER`, writes the pictures to that folder for inspection.
+/// If `DRAWINGS=FOLDER` is set in the environment, also writes the pictures to this folder.
 #[test]
 fn a_picture_names_every_device() {
     for (name, layout) in all() {
@@ -142,7 +142,7 @@ fn text_of_the_layout_is_never_markup() {
 }
 
 #[test]
-fn colour_is_only_there_when_asked_for() {
+fn tree_is_coloured_only_on_request() {
     for (_, layout) in all() {
         let graph = LayoutGraph::from_layout(&layout);
         let plain = terminal::draw_tree(&graph, false);

@@ -6,7 +6,7 @@ use model::registry_auth::SecretText;
 use std::cell::Cell;
 use testing::http::{Act, Server};
 
-/// Directory with the files from which tokens are read, and a configuration with two contexts.
+/// Directory with files that contain tokens, and a configuration with two contexts.
 struct Desk {
     folder: tempfile::TempDir,
     config: ClientConfig,
@@ -32,7 +32,7 @@ impl Desk {
         path
     }
 
-    /// Returns the URL and the token that are selected.
+    /// Returns the URL and the token of the selected server.
     fn select(&self, options: &ServerOptions, environment: &[(&str, &str)]) -> Result<(String, String)> {
         let value =
             |name: &str| environment.iter().find(|(known, _)| *known == name).map(|(_, value)| (*value).to_owned());
@@ -55,7 +55,7 @@ fn options(server: Option<&str>, context: Option<&str>, token_file: Option<&Path
 }
 
 #[test]
-fn options_precede_the_environment_and_the_environment_precedes_the_current_context() {
+fn options_precede_environment_and_current_context() {
     let mut desk = Desk::new();
     let file = desk.write("file", "of file\n");
     desk.write("package", "of package");
@@ -71,7 +71,7 @@ fn options_precede_the_environment_and_the_environment_precedes_the_current_cont
     assert_eq!(selected(&desk, &none, &[("DROPHAMMER_CONTEXT", "rack")]), rack);
     assert_eq!(selected(&desk, &options(None, Some("rack"), None), &[("DROPHAMMER_CONTEXT", "bench")]), rack);
     assert_eq!(selected(&desk, &options(None, Some("rack"), None), &[("DROPHAMMER_SERVER", "http://h")]), rack);
-    // The variable may contain the token of another server.
+    // The token in the variable may belong to another server, so it is not used.
     let elsewhere = desk.write("elsewhere", "of another server").display().to_string();
     assert_eq!(selected(&desk, &options(None, Some("rack"), None), &[("DROPHAMMER_TOKEN_FILE", &elsewhere)]), rack);
     assert_eq!(selected(&desk, &none, &[("DROPHAMMER_SERVER", "https://install.rack:8443/")]), rack);
@@ -99,7 +99,7 @@ fn a_token_is_sent_only_to_its_own_server() {
 }
 
 #[test]
-fn selections_that_contradict_or_lead_nowhere_are_refused() {
+fn contradictory_or_unknown_selections_are_refused() {
     let desk = Desk::new();
     let (empty, missing) = (desk.write("empty", " \n"), desk.folder.path().join("missing"));
     for (options, environment, expected) in [
@@ -107,11 +107,7 @@ fn selections_that_contradict_or_lead_nowhere_are_refused() {
         (options(None, Some("rock"), None), &[], "context \"rock\" does not exist; contexts: bench, rack"),
         (options(None, None, None), &[("DROPHAMMER_CONTEXT", "rock")], "context \"rock\" does not exist"),
         (options(None, None, None), &[], "the operator's token for http://127.0.0.1:8080 is missing"),
-        (
-            options(None, None, Some(&missing)),
-            &[],
-            "No such file or directory (os error 2); run `drophammer login URL`",
-        ),
+        (options(None, None, Some(&missing)), &[], "No such file or directory; run `drophammer login URL`"),
         (options(None, None, Some(&empty)), &[], "is empty: copy operator.token from the server's directory"),
         (options(Some("ftp://h"), None, None), &[], "the scheme must be http or https"),
     ] {
@@ -137,6 +133,14 @@ fn addresses_of_servers_are_completed() {
     ] {
         assert_eq!(parse_server_url(text).as_deref(), Ok(expected), "{text}");
     }
+    for (text, why) in [
+        ("http://", "the name or the address of the server is missing"),
+        ("host name", "the URL must not contain spaces"),
+        ("h:99999", "the port must be a number up to 65535"),
+        ("http://[::1", "the name or the address of the server is invalid"),
+    ] {
+        assert!(parse_server_url(text).unwrap_err().contains(&format!(": {why}; example")), "{text}");
+    }
     for text in ["", "ftp://h", "http://", "http://h h", "h:99999", "h?a=b", "http://h/#a", "://h"] {
         let error = parse_server_url(text).unwrap_err();
         assert!(error.ends_with("; example: http://install.rack:8080"), "{text}: {error}");
@@ -146,8 +150,8 @@ fn addresses_of_servers_are_completed() {
 #[test]
 fn a_login_stores_a_token_that_the_server_accepts() {
     let server = Server::start(Vec::new(), |request| match request.authorization.as_deref() {
-        Some("Bearer right") => Act::says(200, "[]"),
-        _ => Act::says(401, "{\"statuscode\": 401, \"message\": \"wrong token\"}"),
+        Some("Bearer right") => Act::respond(200, "[]"),
+        _ => Act::respond(401, "{\"statuscode\": 401, \"message\": \"wrong token\"}"),
     });
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("config.yaml");
@@ -169,7 +173,7 @@ fn a_login_stores_a_token_that_the_server_accepts() {
     );
     assert_eq!(outcome.get(), Some(CommandOutcome::Good));
     run(Some("bench"), "right");
-    // A server at another port is not stored under the name of the host.
+    // If the context with the name of the host contains a server at another port, the context is not overwritten.
     let mut other = ClientConfig::read_file(&path).unwrap();
     other.contexts.get_mut("127.0.0.1").unwrap().server = "http://127.0.0.1:1".to_owned();
     other.write_file(&path).unwrap();
@@ -182,8 +186,8 @@ fn a_login_stores_a_token_that_the_server_accepts() {
 }
 
 #[test]
-fn a_wrong_scheme_is_reported_as_such() {
-    let server = Server::start(Vec::new(), |_| Act::says(200, "[]"));
+fn https_url_of_plain_http_port_is_reported() {
+    let server = Server::start(Vec::new(), |_| Act::respond(200, "[]"));
     let folder = tempfile::tempdir().unwrap();
     let url = server.url("").trim_end_matches('/').replace("http:", "https:");
     let output = recorded(|| log_in(&folder.path().join("config.yaml"), &url, None, "token"));

@@ -1,5 +1,5 @@
-//! Writes exported documents to a directory. Documents can contain secrets, so only their owner and its group can read
-//! them.
+//! Writer of exported documents to a directory. Since documents can contain secrets, only the owner and the group of
+//! the files can read them.
 
 use ::api::site_documents::SiteDocument;
 use common::error::{Context, Error, Phase, Result};
@@ -9,10 +9,10 @@ use std::io::ErrorKind;
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::path::Path;
 
-/// Checks that the directory does not exist, or is empty.
+/// Checks that the directory does not exist or is empty.
 ///
 /// # Errors
-/// Returns an error if the directory contains files, unless `force` is true, or cannot be read.
+/// Returns an error if the directory cannot be read, or contains files and `force` is false.
 pub(super) fn check_directory(dir: &Path, force: bool) -> Result<()> {
     let what = || format!("read {}", dir.display());
     match fs::read_dir(dir) {
@@ -34,10 +34,10 @@ pub(super) fn check_directory(dir: &Path, force: bool) -> Result<()> {
 /// Writes the documents exactly as they are stored.
 ///
 /// # Errors
-/// Returns an error if a path is not that of a document, or a file cannot be written.
+/// Returns an error if a path is not valid for a document, or a file cannot be written.
 pub(super) fn write_documents(dir: &Path, documents: &[SiteDocument]) -> Result<()> {
     for SiteDocument { path, .. } in documents {
-        // The paths come from the server, and must not lead out of the directory.
+        // The server sends the paths, which must not lead out of the directory.
         check_document_path(path).map_err(|why| Error::new(Phase::Control, why))?;
     }
     for SiteDocument { path, text, executable } in documents {

@@ -1,16 +1,16 @@
-//! Differences of documents without secrets. Documents whose secrets cannot be recognized by the names of fields are not
-//! displayed.
+//! Differences between documents, without secrets. If the field names do not show which values of a document are
+//! secret, no differences of this document are displayed.
 
 use super::unified_diff::format_diff;
 use common::format::terminal_escaping::escape_line;
 use site::yaml_folder::SECRET_FIELDS;
 
-/// Text in place of a secret.
+/// Text that replaces a secret.
 const HIDDEN: &str = "(hidden)";
-/// Further fields whose values may be secret, such as parameters of OS definitions.
-const FURTHER_FIELDS: [&str; 4] = ["os_parameters:", "password:", "identitytoken:", "token:"];
+/// Fields that may also contain secrets, in addition to the secret fields of machine files and image files.
+const SECRET_FIELD_PREFIXES: [&str; 4] = ["os_parameters:", "password:", "identitytoken:", "token:"];
 
-/// Returns the difference of a document before and after a change, as a unified diff.
+/// Returns a unified diff of a document before and after a change.
 pub(super) fn render_difference(
     path: &str,
     (before, after): (Option<&str>, Option<&str>),
@@ -31,7 +31,7 @@ pub(super) fn render_difference(
     diff.lines().map(|line| format!("{}\n", escape_line(line))).collect()
 }
 
-/// Replaces the values of fields that can contain secrets, including the nested lines.
+/// Replaces the values of fields that can contain secrets, together with all nested lines.
 fn hide_secrets(text: &str) -> String {
     let (mut hidden, mut inside) = (String::new(), None);
     for line in text.lines() {
@@ -39,10 +39,12 @@ fn hide_secrets(text: &str) -> String {
         if inside.is_some_and(|outer| indentation > outer || line.trim().is_empty()) {
             continue;
         }
-        let found =
-            SECRET_FIELDS.iter().chain(&FURTHER_FIELDS).filter_map(|field| Some((line.find(field)?, field.len())));
+        let found = SECRET_FIELDS
+            .iter()
+            .chain(&SECRET_FIELD_PREFIXES)
+            .filter_map(|field| Some((line.find(field)?, field.len())));
         match found.min() {
-            // A comment can contain a former value.
+            // A comment after the value is also replaced, because it can contain an earlier value.
             Some((start, length)) => {
                 hidden += &format!("{} {HIDDEN}\n", &line[..start + length]);
                 inside = Some(indentation);

@@ -1,8 +1,9 @@
-//! Unified diff of two texts.
+//! Unified diff of two strings.
 
-/// Number of unchanged lines before and after a change.
+/// Number of unchanged lines that are displayed before and after a change.
 const CONTEXT: usize = 3;
-/// Largest number of pairs of lines that are compared. Longer texts are displayed as removed and added completely.
+/// Maximum number of pairs of lines that are compared. The lines of longer strings are all displayed as removed and
+/// added.
 const PAIRS: usize = 4_000_000;
 
 /// Line of a diff: unchanged, removed or added.
@@ -13,7 +14,7 @@ enum DiffLine<'a> {
     Added(&'a str),
 }
 
-/// Returns the diff of two texts, without file names. Returns an empty text if they are equal.
+/// Returns the diff of two strings, without file names; empty if the strings are equal.
 pub(super) fn format_diff(before: &str, after: &str) -> String {
     let lines = compare_lines(&before.lines().collect::<Vec<_>>(), &after.lines().collect::<Vec<_>>());
     let is_near = |index: usize| {
@@ -62,7 +63,8 @@ fn compare_lines<'a>(before: &[&'a str], after: &[&'a str]) -> Vec<DiffLine<'a>>
 /// Aligns lines by their longest common subsequence.
 fn align_lines<'a>(before: &[&'a str], after: &[&'a str]) -> Vec<DiffLine<'a>> {
     let width = after.len() + 1;
-    // Length of the longest common subsequence of the lines from each pair of positions on.
+    // Each element is the length of the longest common subsequence of the lines from a pair of positions to the ends of
+    // the strings.
     let mut lengths = vec![0_u32; (before.len() + 1) * width];
     for i in (0..before.len()).rev() {
         for j in (0..after.len()).rev() {

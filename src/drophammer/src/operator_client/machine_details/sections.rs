@@ -1,49 +1,35 @@
-//! Sections of `drophammer machine show`.
+//! Sections in the output of `drophammer machine show`.
 
 use super::format_time;
 use crate::operator_client::machine_list::{describe_order, machine_name};
+use crate::operator_client::record_text::{format_fact, format_section};
 use ::api::install_timeline::{TimelineEntry, TimelineState};
 use ::api::machine_details::{HardwareDetails, MachineDetails, RolloutMembership};
 use ::api::operator::MachineSummary;
 use common::format::{self, format_bytes, format_count, format_seconds, replace_hidden};
 
-/// Width of the column with the names of the facts.
-const NAME_WIDTH: usize = 15;
-
-/// Formats everything about one machine. `all` contains the names of other machines.
+/// Formats everything about one machine. `all` lists all machines of the server, from which the names of other machines
+/// are taken.
 pub(super) fn format_details(details: &MachineDetails, all: &[MachineSummary]) -> String {
     let summary = &details.summary;
     let mut text = format!("{}  {}\n", replace_hidden(summary.display_name()), summary.phase);
     if let Some(failure) = &summary.failure {
         let (stage, time) = (failure.attempt.stage.as_deref().unwrap_or("before its plan"), &failure.attempt.time);
-        text += &section("Failure");
-        text += &fact("stage", stage);
-        text += &fact("reason", &failure.attempt.message);
+        text += &format_section("Failure");
+        text += &format_fact("stage", stage);
+        text += &format_fact("reason", &failure.attempt.message);
         if let Some(code) = &failure.attempt.code {
-            text += &fact("code", &format!("{code}; `drophammer explain {code}` prints causes and remedies"));
+            text += &format_fact("code", &format!("{code}; `drophammer explain {code}` prints causes and remedies"));
         }
-        text += &fact("next", &failure.remedy);
-        text += &fact("time", &format!("{} UTC", format_time(time)));
+        text += &format_fact("next", &failure.remedy);
+        text += &format_fact("time", &format!("{} UTC", format_time(time)));
     }
     text += &format_machine(details, all);
     if !details.timeline.is_empty() {
-        text += &section("Timeline (UTC)");
+        text += &format_section("Timeline (UTC)");
         text += &format_timeline(&details.timeline);
     }
     text += &format_hardware(details.hardware.as_ref());
-    text
-}
-
-fn section(title: &str) -> String {
-    format!("\n{title}\n")
-}
-
-/// Formats a fact with its name. Further lines of the value are aligned with the first line.
-fn fact(name: &str, value: &str) -> String {
-    let mut lines = value.lines().map(replace_hidden);
-    let first = lines.next().unwrap_or_default();
-    let mut text = format!("  {name:NAME_WIDTH$}{first}\n");
-    lines.for_each(|line| text += &format!("  {:NAME_WIDTH$}{line}\n", ""));
     text
 }
 
@@ -72,8 +58,8 @@ fn format_machine(details: &MachineDetails, all: &[MachineSummary]) -> String {
         ("rollout", details.rollout.as_ref().map(RolloutMembership::describe)),
         ("installed in", took),
     ];
-    let facts = facts.into_iter().filter_map(|(name, value)| Some(fact(name, &value?)));
-    section("Machine") + &facts.collect::<String>()
+    let facts = facts.into_iter().filter_map(|(name, value)| Some(format_fact(name, &value?)));
+    format_section("Machine") + &facts.collect::<String>()
 }
 
 fn format_timeline(timeline: &[TimelineEntry]) -> String {
@@ -92,10 +78,10 @@ fn format_timeline(timeline: &[TimelineEntry]) -> String {
 
 fn format_hardware(hardware: Option<&HardwareDetails>) -> String {
     let Some(hardware) = hardware else {
-        return section("Hardware") + "  unknown: the machine has never registered; boot it over PXE once\n";
+        return format_section("Hardware") + "  unknown: the machine has never registered; boot it over PXE once\n";
     };
     let registered = &hardware.registered_hardware;
-    let mut text = section("Hardware");
+    let mut text = format_section("Hardware");
     let cores = format_count(registered.cpu_cores as usize, "core", "cores");
     for (name, value) in [
         ("machine", &hardware.system),
@@ -106,15 +92,15 @@ fn format_hardware(hardware: Option<&HardwareDetails>) -> String {
         ("registered", &format_time(&hardware.registered)),
     ] {
         if !value.is_empty() {
-            text += &fact(name, value);
+            text += &format_fact(name, value);
         }
     }
     for nic in &registered.nics {
-        text += &fact("NIC", &format!("{}  {}", nic.name, nic.mac));
+        text += &format_fact("NIC", &format!("{}  {}", nic.name, nic.mac));
     }
     for disk in &hardware.disk_details {
         let size = format_bytes(disk.size_bytes);
-        text += &fact("disk", &format!("{}  {size}  {}  {}", disk.device, disk.model, disk.serial));
+        text += &format_fact("disk", &format!("{}  {size}  {}  {}", disk.device, disk.model, disk.serial));
     }
     text
 }
@@ -144,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn the_reason_of_a_failure_comes_first() {
+    fn failure_reason_is_printed_first() {
         let text = format_details(&details(), &[]);
         let expected = "storage-7  failed\n\nFailure\n  \
              stage          storage.format\n  \
@@ -166,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn a_machine_that_has_never_registered_has_no_hardware_and_no_timeline() {
+    fn unregistered_machine_has_no_hardware_and_no_timeline() {
         let text = format_details(&MachineDetails::default(), &[]);
         assert!(text.contains("unknown: the machine has never registered"), "{text}");
         assert!(text.contains("file           none; add one with `drophammer machine add`"), "{text}");

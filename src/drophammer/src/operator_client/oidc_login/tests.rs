@@ -30,7 +30,7 @@ fn poll(provider: &TestProvider, expires_in: u64) -> Result<SecretText> {
 }
 
 #[test]
-fn the_provider_is_polled_until_the_user_has_logged_in() {
+fn provider_is_polled_until_login_completes() {
     let provider = TestProvider::start();
     provider.behavior().polls = vec![json!({"error": "authorization_pending"}); 2];
     assert!(!poll(&provider, 60).unwrap().is_empty());
@@ -43,7 +43,7 @@ fn slow_down_increases_the_pause() {
     provider.behavior().polls = vec![json!({"error": "slow_down"})];
     let began = Instant::now();
     poll(&provider, 60).unwrap();
-    assert!(began.elapsed() >= PAUSE + Duration::from_secs(2), "{:?}", began.elapsed());
+    assert!(began.elapsed() >= DEFAULT_POLL_INTERVAL + Duration::from_secs(2), "{:?}", began.elapsed());
 }
 
 #[test]

@@ -41,7 +41,15 @@ fn a_rollout_is_printed_with_its_members_and_the_next_steps() {
 }
 
 #[test]
-fn a_rollout_that_has_not_begun_is_scheduled() {
+fn members_fit_the_terminal() {
+    let mut members = rollout().members;
+    members[0].reason = "storage.format: mkfs.ext4: Input/output error while writing out and closing".to_owned();
+    let table = format_members(&members, TableFormat { width: Some(80), has_titles: true, is_styled: false });
+    assert!(table.lines().all(|line| line.chars().count() <= 80) && table.contains("storage.format:"), "{table}");
+}
+
+#[test]
+fn rollout_without_started_members_is_scheduled() {
     let mut scheduled = RolloutView { state: RolloutState::Running, ..rollout() };
     assert_eq!(state_word(&scheduled), "running");
     scheduled.counts = RolloutCounts { waiting: 3, ..RolloutCounts::default() };

@@ -46,7 +46,7 @@ fn ranges(server: &Server) -> Vec<Option<String>> {
 }
 
 #[test]
-fn whole_pieces_and_a_last_one_of_any_length_come_through() {
+fn complete_chunks_and_shorter_last_chunk_pass() {
     for length in [0, 1, 999, 1000, 1001, 5000, 5432] {
         let body = noise(length);
         let server = good(&body);
@@ -58,7 +58,7 @@ fn whole_pieces_and_a_last_one_of_any_length_come_through() {
 }
 
 #[test]
-fn a_bad_piece_comes_again_from_the_next_place_and_is_never_handed_on() {
+fn invalid_chunk_is_fetched_from_the_next_mirror() {
     let body = noise(5432);
     for at in [0, 1500, 5000, 5431] {
         let (first, second) = (good(&altered(&body, at)), good(&body));
@@ -72,7 +72,7 @@ fn a_bad_piece_comes_again_from_the_next_place_and_is_never_handed_on() {
 }
 
 #[test]
-fn a_place_alone_is_asked_again() {
+fn single_server_is_asked_for_the_chunk_again() {
     let body = noise(5432);
     let bad = altered(&body, 2345);
     let server = Server::start(body.clone(), move |request| match request.nth {
@@ -86,7 +86,7 @@ fn a_place_alone_is_asked_again() {
 }
 
 #[test]
-fn a_piece_that_stays_bad_is_named_with_its_bytes_and_places() {
+fn persistently_invalid_chunk_is_reported_with_range_and_urls() {
     let body = noise(5432);
     let (first, second) = (good(&altered(&body, 5010)), good(&altered(&body, 5020)));
     let outcome = fetch(&[&first, &second], &body);
@@ -104,7 +104,7 @@ fn a_piece_that_stays_bad_is_named_with_its_bytes_and_places() {
 }
 
 #[test]
-fn with_a_manifest_no_etag_is_needed_to_resume() {
+fn manifest_allows_resuming_without_etag() {
     let body = noise(300_000);
     let server = Server::start(body.clone(), |request| match request.nth {
         0 => Act { etag: None, ..Act::cut_after(100_500) },
@@ -119,7 +119,7 @@ fn with_a_manifest_no_etag_is_needed_to_resume() {
 }
 
 #[test]
-fn another_length_than_the_manifests_is_refused() {
+fn refuses_length_that_differs_from_the_manifest() {
     let body = noise(5432);
     for (served, says) in [(5431, "5431 bytes on this server, but 5432"), (5433, "5433 bytes on this server, but 5432")]
     {
@@ -160,7 +160,7 @@ fn acts(body: &[u8]) -> Vec<Act> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(60))]
     #[test]
-    fn whatever_places_do_only_proven_bytes_are_handed_on(
+    fn only_verified_bytes_are_passed_on(
         length in 1..4000_usize,
         plans in proptest::collection::vec(proptest::collection::vec(0..17_usize, 1..6), 1..4),
     ) {

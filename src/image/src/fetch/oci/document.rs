@@ -5,7 +5,7 @@ use serde::{Deserialize, Deserializer};
 use serde_json::Value;
 
 /// Maximum number of layers, far more than an image of an operating system has.
-const MOST_LAYERS: usize = 512;
+const MAXIMUM_LAYERS: usize = 512;
 
 const INDEXES: [&str; 2] =
     ["application/vnd.oci.image.index.v1+json", "application/vnd.docker.distribution.manifest.list.v2+json"];
@@ -90,13 +90,13 @@ pub(crate) struct OciDescriptor {
     platform: Option<OciPlatform>,
 }
 
-/// Reads `null` as the default of the type, as Go does.
+/// Reads the JSON value `null` as the default value of the field's type, as Go does.
 fn null_as_default<'de, D: Deserializer<'de>, T: Deserialize<'de> + Default>(from: D) -> Result<T, D::Error> {
     Ok(Option::deserialize(from)?.unwrap_or_default())
 }
 
-/// Reads a value of an unexpected type as `None`, because only entries that are not for this machine contain such
-/// values.
+/// Reads a value of an unexpected type as `None`, so that an unusual entry for another platform does not make the whole
+/// index unreadable.
 fn invalid_as_none<'de, D: Deserializer<'de>, T: DeserializeOwned>(from: D) -> Result<Option<T>, D::Error> {
     Ok(serde_json::from_value(Value::deserialize(from)?).ok())
 }
@@ -150,7 +150,8 @@ impl OciDocument {
             (None, Some(layers)) if is(MANIFESTS) => {
                 Ok(OciDocument::Manifest(OciLayers { layers, config: raw.config }))
             }
-            // If a document was both, one program could interpret it as an index, and another program as a manifest.
+            // A document that is both an index and a manifest is rejected, because another program could interpret it
+            // differently than this one.
             (Some(_), Some(_)) => Err("the document is both a manifest and an index".to_owned()),
             _ => Err(format!("unsupported manifest type: `{:.100}`", raw.media_type)),
         }
@@ -167,7 +168,8 @@ impl OciIndex {
         if let Some(found) = self.0.iter().find(is_own) {
             return Ok(found);
         }
-        // The configuration of a single image declares its platform.
+        // If the only entry does not declare a platform, the entry is selected. The platform that the image's
+        // configuration declares is checked later.
         if let [only] = self.0.as_slice()
             && !only.declares_platform()
         {
@@ -226,16 +228,16 @@ impl OciLayers {
     /// # Errors
     /// Returns an error if there are no layers or too many, or if the type of a layer is not supported.
     pub(crate) fn checked_layers(&self) -> Result<&[OciDescriptor], String> {
-        if self.layers.is_empty() || self.layers.len() > MOST_LAYERS {
+        if self.layers.is_empty() || self.layers.len() > MAXIMUM_LAYERS {
             return Err(format!(
-                "the manifest lists {layers} layers; 1 to {MOST_LAYERS} are supported",
+                "the manifest lists {layers} layers; 1 to {MAXIMUM_LAYERS} are supported",
                 layers = self.layers.len()
             ));
         }
         for OciDescriptor { media_type, digest, .. } in &self.layers {
             if media_type.contains("nondistributable") || media_type.contains("foreign") {
                 return Err(format!(
-                    "the layer {digest:.80} cannot be fetched from a registry: its type is `{media_type:.100}`"
+                    "the layer {digest:.80} cannot be fetched: layers of type `{media_type:.100}` are not stored in the registry"
                 ));
             }
             if !LAYERS.contains(&media_type.as_str()) {

@@ -11,7 +11,7 @@ const DOCKER: (&str, &str) = ("docker.io", "registry-1.docker.io");
 pub(crate) struct ImageReference {
     /// Reference as specified by the user.
     pub url: String,
-    /// `https://HOST/v2/REPOSITORY`.
+    /// Base URL of all requests: `https://HOST/v2/REPOSITORY`.
     pub base: String,
     pub repository: String,
     /// Tag; ignored if there is a digest.
@@ -105,7 +105,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_reference_asks_for() {
+    fn image_references_become_registry_urls() {
         let hex = "0a".repeat(32);
         let cases = [
             ("oci://r.example/debian:12", "https://r.example/v2/debian", "12"),
@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_reference_is_refused() {
+    fn refuses_invalid_image_references() {
         for (url, says) in [
             ("oci://r.example", "the repository is missing"),
             ("oci://r.example/debian", "the tag or digest is missing"),

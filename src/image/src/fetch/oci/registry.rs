@@ -160,10 +160,7 @@ fn verify_document(
     size: Option<u64>,
 ) -> Result<FetchedManifest> {
     if let Some(size) = size.filter(|size| *size != bytes.len() as u64) {
-        return Err(fetch_error(
-            what,
-            format!("has {bytes} bytes, but {size} bytes are expected", bytes = bytes.len()),
-        ));
+        return Err(fetch_error(what, format!("is {bytes} bytes, but {size} bytes are expected", bytes = bytes.len())));
     }
     let mut digesting = DigestReader::new(&bytes[..], expected.map_or(DigestKind::Sha256, |expected| expected.kind));
     io::copy(&mut digesting, &mut io::sink()).context(Phase::Image, || "compute the digest of a manifest")?;

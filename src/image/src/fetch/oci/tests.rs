@@ -1,4 +1,4 @@
-//! Images from a registry on the loopback interface, both with correct and with malicious behavior.
+//! Images from well-behaved and malicious registries on the loopback interface.
 
 use super::*;
 use crate::fetch::{parse_given_digest, resolve_image};
@@ -27,7 +27,7 @@ fn sha256(bytes: &[u8]) -> String {
     format!("sha256:{:x}", Sha256::digest(bytes))
 }
 
-/// Contents of a registry with the single repository `os/debian`, by path below it.
+/// Contents of a registry with the single repository `os/debian`. The keys are paths below the repository.
 #[derive(Default, Clone)]
 struct Contents(BTreeMap<String, Vec<u8>>);
 
@@ -87,7 +87,7 @@ fn refusal(contents: Contents) -> String {
 }
 
 #[test]
-fn the_layers_of_an_image_arrive_in_order() {
+fn layers_of_an_image_are_unpacked_in_order() {
     let mut contents = Contents::default();
     let lower = compress("gzip", &Tar::new().file("which", b"lower").file("low", b"").end());
     let upper = compress("zstd", &Tar::new().file("which", b"upper").file("high", b"").end());
@@ -122,7 +122,7 @@ fn the_layers_of_an_image_arrive_in_order() {
 }
 
 #[test]
-fn a_whiteout_of_the_root_leaves_what_was_in_somebodys_directory() {
+fn opaque_whiteout_of_the_root_preserves_foreign_files() {
     let mut contents = Contents::default();
     let lower = compress("gzip", &Tar::new().file("low", b"").end());
     let upper = compress("gzip", &Tar::new().file(".wh..wh..opq", b"").file("high", b"").end());
@@ -139,7 +139,7 @@ fn a_whiteout_of_the_root_leaves_what_was_in_somebodys_directory() {
 }
 
 #[test]
-fn of_an_index_the_image_for_this_machine_is_taken() {
+fn image_for_this_machine_is_selected_from_an_index() {
     let (mut contents, ours) = image();
     let platform = |os: &str, architecture: &str, of: &Value| {
         let mut descriptor = of.clone();
@@ -190,7 +190,7 @@ fn of_an_index_the_image_for_this_machine_is_taken() {
 }
 
 #[test]
-fn what_a_manifest_must_not_say_is_refused() {
+fn refuses_invalid_manifests() {
     let (contents, _) = image();
     let layer = |kind: &str, digest: &str, size: u64| json!({"mediaType": kind, "digest": digest, "size": size});
     let digest = sha256(b"");
@@ -199,8 +199,8 @@ fn what_a_manifest_must_not_say_is_refused() {
     let cases = [
         (json!({"layers": []}), "0 layers"),
         (json!({"layers": vec![layer(LAYER, &digest, 1); 513]}), "513 layers"),
-        (json!({"layers": [layer(foreign, &digest, 1)]}), "cannot be fetched from a registry"),
-        (json!({"layers": [layer(stays, &digest, 1)]}), "cannot be fetched from a registry"),
+        (json!({"layers": [layer(foreign, &digest, 1)]}), "are not stored in the registry"),
+        (json!({"layers": [layer(stays, &digest, 1)]}), "are not stored in the registry"),
         (json!({"layers": [layer("application/vnd.cncf.helm.chart", &digest, 1)]}), "is not a tar"),
         (json!({"layers": [layer(LAYER, "sha256:12", 1)]}), "has 2 digits"),
         (json!({"layers": [layer(LAYER, "../../../x", 1)]}), "is not a digest"),
@@ -232,7 +232,7 @@ fn what_a_manifest_must_not_say_is_refused() {
 }
 
 #[test]
-fn what_is_not_what_its_digest_says_is_refused() {
+fn refuses_content_that_differs_from_its_digest() {
     let (mut contents, descriptor) = image();
     let digest = descriptor["digest"].as_str().unwrap().to_owned();
     contents.0.insert(format!("manifests/{digest}"), b"{\"layers\": []}".to_vec());
@@ -246,7 +246,7 @@ fn what_is_not_what_its_digest_says_is_refused() {
     contents.0.insert(path.clone(), blob[1..].to_vec());
     let error = refusal(contents.clone());
     assert!(
-        error.contains(&format!("has {} bytes, but the manifest specifies {}", blob.len() - 1, blob.len())),
+        error.contains(&format!("is {} bytes, but the manifest specifies {}", blob.len() - 1, blob.len())),
         "{error}"
     );
 
@@ -279,7 +279,7 @@ fn with_a_forged_layer() -> Contents {
 }
 
 #[test]
-fn a_layer_replaces_nothing_before_it_is_proven() {
+fn layer_replaces_no_file_before_verification() {
     let server = with_a_forged_layer().serve();
     let root = tempfile::tempdir().unwrap();
     fs::write(root.path().join("which"), "mine").unwrap();
@@ -295,7 +295,7 @@ fn a_layer_replaces_nothing_before_it_is_proven() {
 }
 
 #[test]
-fn of_an_image_with_a_forged_layer_nothing_stays() {
+fn image_with_a_forged_layer_leaves_no_files() {
     let server = with_a_forged_layer().serve();
     let root = tempfile::tempdir().unwrap();
     let reached = reach_at(url(&server, ":12"), None).unwrap();
@@ -306,7 +306,7 @@ fn of_an_image_with_a_forged_layer_nothing_stays() {
 }
 
 #[test]
-fn a_blob_that_lies_elsewhere_is_fetched_there_without_the_token() {
+fn redirected_blob_is_fetched_without_the_token() {
     let (contents, _) = image();
     let storage = contents.clone().serve();
     let (tokens, last) = tokens("token");
@@ -334,7 +334,7 @@ fn a_blob_that_lies_elsewhere_is_fetched_there_without_the_token() {
 }
 
 #[test]
-fn a_registry_that_is_down_has_others_beside_it() {
+fn unavailable_registry_is_replaced_by_a_mirror() {
     let (contents, descriptor) = image();
     let (down, up) = (Server::start(Vec::new(), |_| Act::status(503)), contents.serve());
     let source = ImageSource { url: url(&down, ":12"), mirrors: vec![url(&up, ":12")], ..ImageSource::default() };
@@ -347,7 +347,7 @@ fn a_registry_that_is_down_has_others_beside_it() {
 }
 
 #[test]
-fn what_is_named_by_an_md5_is_refused() {
+fn refuses_md5_digests() {
     for digest in ["md5:0123456789abcdef0123456789abcdef", "MD5:0123456789abcdef0123456789abcdef"] {
         let why = parse_strong_digest(digest).unwrap_err();
         assert!(why.contains("md5 digests can be forged"), "{why}");
@@ -359,7 +359,7 @@ fn what_is_named_by_an_md5_is_refused() {
 }
 
 #[test]
-fn a_layer_with_an_md5_is_not_asked_for() {
+fn layer_with_md5_digest_is_not_requested() {
     let mut contents = Contents::default();
     let md5 = "md5:0123456789abcdef0123456789abcdef";
     contents.0.insert(format!("blobs/{md5}"), b"forged".to_vec());
@@ -368,5 +368,8 @@ fn a_layer_with_an_md5_is_not_asked_for() {
     let server = contents.serve();
     let error = reach_at(url(&server, ":12"), None).unwrap_err().to_string();
     assert!(error.contains("md5 digests can be forged"), "{error}");
-    assert!(!server.requests().iter().any(|request| request.path.contains("blobs")), "it is refused by its name");
+    assert!(
+        !server.requests().iter().any(|request| request.path.contains("blobs")),
+        "the layer is rejected before its blob is requested"
+    );
 }

@@ -66,7 +66,7 @@ pub(crate) fn answer_challenge(
         );
         return Err(fail(&format!("the registry refers to the token service {}, {why}", realm.url)));
     }
-    // A server that receives a secret must not redirect it to another host.
+    // The client does not follow redirects, because a secret must not be sent to another host.
     let client = http::new_login_client()?;
     match secret.identitytoken.is_empty() {
         true => {
@@ -114,7 +114,7 @@ fn fetch_token(what: &str, pace: &FetchRetryPolicy, request: impl Fn() -> Reques
             return Err(failed(format!("the server responded with {status}", status = response.status())));
         }
     };
-    // The parser's own message could contain the token.
+    // The parser's own message is not included in the error, because it could contain the token.
     let given: TokenResponse =
         serde_json::from_slice(&bytes).map_err(|_| failed("cannot parse the response".to_owned()))?;
     let token = given.token.or(given.access_token).filter(|token| !token.is_empty());
@@ -133,7 +133,7 @@ fn basic_auth_header(secret: &PullSecret) -> SecretText {
 /// Returns whether a token service may receive the password of a registry. The token service must have the same host
 /// and port as the registry, or be the `token_service` of the pull secret. Otherwise a compromised registry, which
 /// normally receives only tokens, could obtain the password by specifying an attacker's token service. If the registry
-/// uses TLS, the service must use TLS too.
+/// uses TLS, the service must also use TLS.
 fn may_receive_password(realm: &Url, registry: &Url, secret: &PullSecret) -> bool {
     let is_protected = realm.scheme() == "https" || realm.scheme() == registry.scheme();
     let is_registry =
@@ -199,7 +199,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_password_goes_to_the_same_host_and_port_or_to_the_configured_service() {
+    fn only_registry_or_configured_service_receives_the_password() {
         for (registry, realm, service, expected) in [
             ("https://r.example/v2/", "https://r.example/token", "", true),
             ("https://r.example/v2/", "https://r.example:443/token", "", true),
@@ -209,7 +209,7 @@ mod tests {
             ("https://registry.example/v2/", "https://git.example/jwt/auth", "git.example", true),
             ("https://registry.example/v2/", "https://git.example:8443/jwt", "GIT.example:8443", true),
             ("http://127.0.0.1:5000/v2/", "http://127.0.0.1:5001/token", "127.0.0.1:5001", true),
-            // Another port, another host, plain HTTP, another service than the configured one.
+            // Not trusted: another port, another host, plain HTTP, or another service than the configured one.
             ("https://r.example/v2/", "https://r.example:8443/token", "", false),
             ("https://r.example:5050/v2/", "https://r.example/jwt/auth", "", false),
             ("http://127.0.0.1:5000/v2/", "http://127.0.0.1:5001/token", "", false),
@@ -230,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn the_parameters_of_a_challenge() {
+    fn parameters_of_a_challenge_are_parsed() {
         let pair = |key: &str, value: &str| (key.to_owned(), value.to_owned());
         let cases = [
             (

@@ -1,15 +1,15 @@
-//! Measures the rate of a download, and chooses the number of ranges that are fetched in parallel. A download starts
-//! with one stream. If the network is the bottleneck, two ranges are tried. If two ranges are sufficiently faster, four
-//! are tried. If doubling the number does not increase the rate sufficiently, the previous number is used for the rest
-//! of the image.
+//! Measures the rate of a download, and chooses the number of *lanes*: ranges of the image that are fetched in
+//! parallel. A download starts with one stream. If the network is the bottleneck, two ranges are tried. If two ranges
+//! are sufficiently faster, four are tried. If doubling the number does not increase the rate sufficiently, the
+//! previous number is used for the rest of the image.
 
 use std::time::{Duration, Instant};
 
-const MOST_LANES: u64 = 4;
+const MAXIMUM_LANES: u64 = 4;
 
 /// Number of measurements in a trial. The trial fails only if the rate is too low in all of them. With a single
 /// measurement, a temporarily busy server would limit the rest of the download to fewer lanes.
-const CHANCES: u32 = 3;
+const TRIAL_MEASUREMENTS: u32 = 3;
 
 /// Thresholds for trying more lanes, and the memory limit of the lanes. Tests use small values.
 #[derive(Debug, Clone)]
@@ -90,7 +90,7 @@ impl LaneChooser {
     }
 
     /// Falls back to one stream permanently.
-    pub(crate) fn settle_on_one(&mut self) {
+    pub(crate) fn fall_back_to_one_lane(&mut self) {
         self.trial = LaneTrial { settled: true, ..LaneTrial::default() };
     }
 }
@@ -139,7 +139,7 @@ struct LaneTrial {
     fewer_brought: Option<f64>,
     /// Number of measurements of this trial in which the rate did not increase sufficiently.
     misses: u32,
-    /// Whether the number of lanes is final, so that no further trials are made.
+    /// Whether the number of lanes is final. No further trials are made then.
     settled: bool,
 }
 
@@ -154,10 +154,10 @@ impl LaneTrial {
         match self.fewer_brought {
             _ if self.settled => self,
             Some(fewer) if seen.bytes_per_second < fewer * growth => match self.misses + 1 {
-                CHANCES => LaneTrial { lanes: self.lanes / 2, settled: true, ..LaneTrial::default() },
+                TRIAL_MEASUREMENTS => LaneTrial { lanes: self.lanes / 2, settled: true, ..LaneTrial::default() },
                 misses => LaneTrial { misses, ..self },
             },
-            _ if self.lanes == MOST_LANES => LaneTrial { lanes: self.lanes, settled: true, ..LaneTrial::default() },
+            _ if self.lanes == MAXIMUM_LANES => LaneTrial { lanes: self.lanes, settled: true, ..LaneTrial::default() },
             _ if seen.may_grow => {
                 let fewer_brought = Some(seen.bytes_per_second);
                 LaneTrial { lanes: self.lanes * 2, fewer_brought, ..LaneTrial::default() }
@@ -172,8 +172,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lanes_stay_while_each_step_brings_a_fifth_more() {
-        // Measured rates, each with whether the network is the bottleneck, and the number of lanes after each.
+    fn lane_count_grows_only_with_a_fifth_more_throughput() {
+        // Each case contains the measured rates, each with a flag that the network is the bottleneck, and the number of
+        // lanes after each measurement.
         type Rates<'a> = &'a [(f64, bool)];
         let cases: [(Rates, &[u64]); 11] = [
             // One stream saturates the link.
@@ -219,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stream_gets_going_before_it_is_measured() {
+    fn stream_warms_up_before_measurement() {
         let mut choice = choice(Duration::from_millis(2));
         assert!(!pass(&mut choice, 1000, 1.0, 1000) && choice.lanes() == 1);
         assert!(pass(&mut choice, 1000, 1.0, 1000) && choice.lanes() == 2);
@@ -229,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn a_window_that_is_not_over_says_nothing() {
+    fn unfinished_window_yields_no_result() {
         let mut choice = choice(Duration::from_secs(3600));
         for _ in 0..5 {
             assert!(!pass(&mut choice, 1000, 1.0, 1000));
@@ -237,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn the_end_of_an_image_is_not_worth_it() {
+    fn remainder_of_an_image_is_not_measured() {
         let mut choice = choice(Duration::from_millis(2));
         for _ in 0..5 {
             assert!(!pass(&mut choice, 1000, 1.0, 999));
@@ -245,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_stages_behind_have_held_up_is_not_measured_and_neither_is_what_follows_at_once() {
+    fn windows_limited_by_later_stages_are_not_measured() {
         let mut choice = choice(Duration::from_millis(2));
         for _ in 0..5 {
             assert!(!pass(&mut choice, 1000, 0.5, 1000));
@@ -255,11 +256,11 @@ mod tests {
     }
 
     #[test]
-    fn who_has_given_up_tries_no_more() {
+    fn settled_lane_count_is_not_changed() {
         let mut choice = choice(Duration::from_millis(2));
         pass(&mut choice, 1000, 1.0, 1000);
         assert!(pass(&mut choice, 1000, 1.0, 1000));
-        choice.settle_on_one();
+        choice.fall_back_to_one_lane();
         for _ in 0..5 {
             assert!(!pass(&mut choice, 1000, 1.0, 1000) && choice.lanes() == 1);
         }

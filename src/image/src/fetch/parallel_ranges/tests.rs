@@ -15,8 +15,8 @@ use testing::http::{Act, Request, Server};
 
 mod faulty_servers;
 
-/// Policy that adds lanes from the second read on. They are kept if `growth` is 0, and removed if it is unreachably
-/// high.
+/// Policy that adds lanes from the second read on. The lanes are kept if `growth` is 0, and removed if `growth` is
+/// unreachably high.
 fn eager(growth: f64) -> FetchRetryPolicy {
     let rules = LaneRules { window: Duration::ZERO, least_bytes: 1, memory_bytes: 50_000, reading: 0.0, growth };
     FetchRetryPolicy { lanes: rules, ..pace() }
@@ -80,7 +80,7 @@ fn server(body: &[u8], lane: impl Fn(usize) -> Act + Send + Sync + 'static) -> S
 }
 
 #[test]
-fn one_stream_becomes_two_ranges_and_four_and_no_byte_comes_twice() {
+fn one_stream_becomes_two_and_four_ranges_without_overlap() {
     let body = noise(1_000_000);
     let server = good(&body);
     let outcome = fetch_part(&part(&[&server]), &eager(0.0));
@@ -100,7 +100,7 @@ fn one_stream_becomes_two_ranges_and_four_and_no_byte_comes_twice() {
 }
 
 #[test]
-fn lanes_that_bring_no_more_make_way_for_one_stream() {
+fn ineffective_lanes_are_replaced_by_one_stream() {
     let body = noise(1_000_000);
     let server = good(&body);
     let outcome = fetch_part(&part(&[&server]), &eager(f64::INFINITY));
@@ -115,7 +115,7 @@ fn lanes_that_bring_no_more_make_way_for_one_stream() {
 }
 
 #[test]
-fn what_is_measured_decides() {
+fn measured_rates_select_the_lane_count() {
     // The response to a request for the whole image pauses 16 times for half a second. Responses to range requests do
     // not pause, and are about a hundred times as fast.
     let body = noise(3_000_000);
@@ -135,7 +135,7 @@ fn what_is_measured_decides() {
 }
 
 #[test]
-fn each_lane_has_a_connection_of_its_own() {
+fn each_lane_has_a_separate_connection() {
     let body = noise(300_000);
     // The first two requests are answered only after both have arrived.
     let both = Barrier::new(2);
@@ -151,7 +151,7 @@ fn each_lane_has_a_connection_of_its_own() {
 }
 
 #[test]
-fn small_images_and_those_that_nothing_proves_come_as_one_stream() {
+fn small_or_unprovable_images_use_one_stream() {
     let body = noise(300_000);
     let only_plain = |server: &Server, pace: &FetchRetryPolicy| {
         assert!(fetch_part(&part(&[server]), pace).bytes.unwrap() == body);
@@ -174,7 +174,7 @@ fn small_images_and_those_that_nothing_proves_come_as_one_stream() {
 }
 
 #[test]
-fn lanes_show_the_authorization_that_the_first_place_wants() {
+fn lanes_send_the_authorization_of_the_first_url() {
     let body = noise(300_000);
     let server = good(&body);
     let image =
@@ -199,7 +199,7 @@ fn verified(image: &ImagePart, body: &[u8]) -> io::Result<Vec<u8>> {
 }
 
 #[test]
-fn with_a_manifest_no_etag_is_needed_and_what_a_lane_brings_is_verified() {
+fn manifest_replaces_etag_and_verifies_lanes() {
     let body = noise(4 << 20);
     let no_etag = || Act { etag: None, ..Act::default() };
     let server = Server::start(body.clone(), move |_| no_etag());
@@ -223,7 +223,7 @@ fn with_a_manifest_no_etag_is_needed_and_what_a_lane_brings_is_verified() {
 }
 
 #[test]
-fn what_lanes_bring_goes_through_the_whole_pipeline_and_the_digest_decides() {
+fn data_of_lanes_pass_the_digest_check() {
     let tar = Tar::new().file("data", &noise(1_000_000)).end();
     let digest = Digest::of_bytes(&tar);
     let burn = |server: &Server| {
@@ -262,7 +262,7 @@ fn wait_for(what: impl Fn() -> bool) {
 }
 
 #[test]
-fn while_nobody_reads_no_more_comes_than_may_be_held() {
+fn lanes_stop_at_the_buffer_limit_without_a_reader() {
     let body = noise(500_000);
     for count in [1, 2, 4] {
         let server = good(&body);
@@ -285,7 +285,7 @@ fn while_nobody_reads_no_more_comes_than_may_be_held() {
 }
 
 #[test]
-fn lanes_end_when_nobody_wants_them_any_more() {
+fn lanes_end_when_dropped() {
     let body = noise(500_000);
     let server = good(&body);
     let running = lanes(&server, 500_000, 4);
@@ -297,7 +297,7 @@ fn lanes_end_when_nobody_wants_them_any_more() {
 }
 
 #[test]
-fn wound_down_at_any_moment_they_end_at_the_border_of_a_piece_without_a_gap() {
+fn stopped_lanes_end_at_a_range_boundary() {
     let body = noise(200_000);
     for rounds in 1..12 {
         let server = good(&body);

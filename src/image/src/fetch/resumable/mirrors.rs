@@ -25,13 +25,13 @@ pub(crate) struct MirrorState {
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum MirrorExclusion {
     /// The mirror cannot continue this download, but may serve the image from its beginning.
-    ForThisStart,
-    ForGood,
+    UntilRestart,
+    Permanently,
 }
 
 /// Failure to open a stream from the current mirror, with an error message.
 pub(crate) enum OpenFailure {
-    MayPass(String),
+    Transient(String),
     Lost(MirrorExclusion, String),
 }
 
@@ -83,7 +83,7 @@ impl MirrorList {
 
     /// Returns whether an excluded mirror may serve the image from its beginning.
     pub(crate) fn can_restart(&self) -> bool {
-        self.all.iter().any(|place| place.lost == Some(MirrorExclusion::ForThisStart))
+        self.all.iter().any(|place| place.lost == Some(MirrorExclusion::UntilRestart))
     }
 
     /// Returns the final error of the download. If there are several mirrors, the final error contains the last error
@@ -107,9 +107,9 @@ impl MirrorState {
 }
 
 pub(crate) fn fail_for_good(why: String) -> OpenFailure {
-    OpenFailure::Lost(MirrorExclusion::ForGood, why)
+    OpenFailure::Lost(MirrorExclusion::Permanently, why)
 }
 
 pub(crate) fn fail_for_this_start(why: &str) -> OpenFailure {
-    OpenFailure::Lost(MirrorExclusion::ForThisStart, why.to_owned())
+    OpenFailure::Lost(MirrorExclusion::UntilRestart, why.to_owned())
 }

@@ -9,8 +9,9 @@ impl ResumableDownload {
     pub(super) fn start_lanes(&mut self) -> Option<DownloadStream> {
         let lanes = Some(self.choice.lanes()).filter(|lanes| *lanes > 1)?;
         let Some(asked) = self.range_request() else {
-            // The download has switched to another mirror, for which no rate was measured.
-            self.choice.settle_on_one();
+            // Ranges cannot be fetched from the current mirror. The download has switched to this mirror, and no rate
+            // was measured for it, so one stream is used.
+            self.choice.fall_back_to_one_lane();
             return None;
         };
         match ParallelRanges::start(asked, lanes, self.choice.memory_bytes()) {
@@ -25,7 +26,7 @@ impl ResumableDownload {
     /// Returns whether the image can be fetched in ranges from the current mirror. Fetching in ranges requires a strong
     /// ETag or a chunk manifest, to detect that the image has changed. Resuming has the same requirement.
     fn is_divisible(&self) -> bool {
-        let here = self.places.current();
+        let here = self.mirrors.current();
         let is_known = self.total.is_some() && here.answered.is_some() && !here.url.starts_with("file:");
         is_known && (self.is_verified() || here.strong_etag().is_some())
     }
@@ -34,7 +35,7 @@ impl ResumableDownload {
     /// the current registry token. If this token expires, the lanes fail, and the single stream that replaces them
     /// obtains a new token.
     fn range_request(&self) -> Option<RangeRequest> {
-        let here = self.places.current();
+        let here = self.mirrors.current();
         Some(RangeRequest {
             client: self.client.clone(),
             url: here.url.clone(),
@@ -54,7 +55,7 @@ impl ResumableDownload {
             _ => return,
         };
         let left_bytes = self.total.unwrap_or_default().saturating_sub(self.position);
-        // Lanes that are being wound down are no longer measured.
+        // Nothing is decided while lanes are being stopped: their number differs from the chosen one.
         if running != self.choice.lanes() || !self.choice.update_choice(left_bytes) {
             return;
         }
@@ -72,6 +73,6 @@ impl ResumableDownload {
         );
         self.stream = None;
         self.resumed += 1;
-        self.choice.settle_on_one();
+        self.choice.fall_back_to_one_lane();
     }
 }

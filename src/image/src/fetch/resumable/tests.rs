@@ -34,7 +34,7 @@ fn fetch(server: &Server) -> Outcome {
 }
 
 #[test]
-fn drops_are_resumed_where_they_happened() {
+fn interruptions_are_resumed_at_their_offset() {
     let body = noise(300_000);
     let server = Server::start(body.clone(), |request| match request.nth {
         0 => Act::cut_after(100_000),
@@ -51,7 +51,7 @@ fn drops_are_resumed_where_they_happened() {
 }
 
 #[test]
-fn a_stall_ends_and_is_resumed() {
+fn stalled_download_is_resumed() {
     let body = noise(50_000);
     let server = Server::start(body.clone(), |request| match request.nth {
         0 => Act::stall_after(20_000),
@@ -64,7 +64,7 @@ fn a_stall_ends_and_is_resumed() {
 }
 
 #[test]
-fn a_slow_body_that_moves_is_no_stall() {
+fn slow_download_with_progress_is_not_a_stall() {
     // The whole body takes longer than the stall timeout, but no pause does.
     let body = noise(2_000_000);
     let pace = FetchRetryPolicy { stall: Duration::from_secs(3), ..pace() };
@@ -75,7 +75,7 @@ fn a_slow_body_that_moves_is_no_stall() {
 }
 
 #[test]
-fn a_body_that_hardly_moves_is_a_stall_in_small_bytes() {
+fn download_with_little_progress_is_a_stall() {
     // Sixteen pauses, together longer than twice the stall timeout, each shorter than the timeout.
     let body = noise(2_000);
     let pace = FetchRetryPolicy { stall: Duration::from_millis(600), ..pace() };
@@ -89,7 +89,7 @@ fn a_body_that_hardly_moves_is_a_stall_in_small_bytes() {
 }
 
 #[test]
-fn errors_of_the_server_pass_within_bounds() {
+fn server_errors_are_retried_within_limits() {
     let body = noise(1000);
     let server = Server::start(body.clone(), |request| match request.nth {
         0..=2 => Act::status(503),
@@ -104,14 +104,14 @@ fn errors_of_the_server_pass_within_bounds() {
 }
 
 #[test]
-fn a_server_that_drops_after_each_byte_is_given_up() {
+fn server_that_disconnects_after_each_byte_is_abandoned() {
     let server = Server::start(noise(1000), |_| Act::cut_after(1));
     let error = fetch(&server).bytes.unwrap_err().to_string();
     assert!(error.contains("attempts without progress") && error.contains("at byte 4"), "{error}");
 }
 
 #[test]
-fn drops_with_progress_between_them_are_not_counted_together() {
+fn interruptions_with_progress_are_not_accumulated() {
     let body = noise(700_000);
     let server = Server::start(body.clone(), |_| Act::cut_after(100_000));
     let outcome = fetch(&server);
@@ -120,7 +120,7 @@ fn drops_with_progress_between_them_are_not_counted_together() {
 }
 
 #[test]
-fn what_cannot_be_resumed_starts_over() {
+fn unresumable_download_starts_over() {
     type Second = fn() -> Act;
     let cases: [(&str, Second); 6] = [
         ("from its beginning", || Act { etag: Some("\"two\"".into()), ..Act::default() }),
@@ -142,7 +142,7 @@ fn what_cannot_be_resumed_starts_over() {
 }
 
 #[test]
-fn without_a_strong_etag_nothing_is_resumed() {
+fn nothing_is_resumed_without_a_strong_etag() {
     for etag in [None, Some("W/\"one\"".to_owned())] {
         let server = Server::start(noise(1000), move |_| Act { etag: etag.clone(), ..Act::cut_after(400) });
         let outcome = fetch(&server);
@@ -152,7 +152,7 @@ fn without_a_strong_etag_nothing_is_resumed() {
 }
 
 #[test]
-fn gone_is_gone() {
+fn missing_image_ends_the_download() {
     let server = Server::start(noise(1000), |request| match request.nth {
         0 => Act::cut_after(400),
         _ => Act::status(404),
@@ -164,10 +164,10 @@ fn gone_is_gone() {
 }
 
 #[test]
-fn the_length_known_before_is_used_when_the_answer_has_none() {
+fn known_length_is_used_without_content_length() {
     let body = noise(1000);
-    let unmarked = |_: &_| Act { length: false, ..Act::default() };
-    let server = Server::start(body.clone(), unmarked);
+    let lacks_record = |_: &_| Act { length: false, ..Act::default() };
+    let server = Server::start(body.clone(), lacks_record);
     assert!(fetch(&server).bytes.unwrap() == body);
     assert!(fetch_as(&server, Some(1000), &pace()).bytes.unwrap() == body);
     let error = fetch_as(&server, Some(999), &pace()).bytes.unwrap_err().to_string();
@@ -193,7 +193,7 @@ fn fetch_from(servers: &[&Server], size_bytes: u64, pace: &FetchRetryPolicy) -> 
 }
 
 fn good(body: &[u8]) -> Server {
-    // Each server has different ETags.
+    // All mirrors have another ETag than the one that `fetch_from` sets for the image.
     Server::start(body.to_vec(), |_| Act { etag: Some("\"mirror\"".into()), ..Act::default() })
 }
 
@@ -202,7 +202,7 @@ fn ranges(server: &Server) -> Vec<(Option<String>, Option<String>)> {
 }
 
 #[test]
-fn the_next_place_goes_on_where_the_first_one_failed() {
+fn next_mirror_continues_at_the_failed_offset() {
     let body = noise(300_000);
     type Then = fn(&Request) -> Act;
     let cases: [(Then, u64); 7] = [
@@ -225,7 +225,7 @@ fn the_next_place_goes_on_where_the_first_one_failed() {
 }
 
 #[test]
-fn a_place_that_is_down_or_has_nothing_costs_no_byte() {
+fn unavailable_mirror_costs_no_data() {
     let body = noise(1000);
     for status in [404, 500, 401, 301] {
         let (first, second) = (Server::start(Vec::new(), move |_| Act::status(status)), good(&body));
@@ -235,7 +235,7 @@ fn a_place_that_is_down_or_has_nothing_costs_no_byte() {
 }
 
 #[test]
-fn a_place_that_drops_now_and_then_keeps_its_turn_while_it_makes_progress() {
+fn interrupted_mirror_remains_in_use_while_it_makes_progress() {
     let body = noise(700_000);
     let (first, second) = (Server::start(body.clone(), |_| Act::cut_after(100_000)), good(&body));
     assert!(fetch_from(&[&first, &second], 700_000, &pace()).bytes.unwrap() == body);
@@ -243,7 +243,7 @@ fn a_place_that_drops_now_and_then_keeps_its_turn_while_it_makes_progress() {
 }
 
 #[test]
-fn places_that_fail_in_turn_carry_the_image_together() {
+fn failing_mirrors_deliver_the_image_together() {
     let body = noise(300_000);
     // Each connection delivers too little to resume at the same mirror.
     let drop = || Server::start(body.clone(), |_| Act::cut_after(40_000));
@@ -254,7 +254,7 @@ fn places_that_fail_in_turn_carry_the_image_together() {
 }
 
 #[test]
-fn a_place_with_another_image_is_not_taken() {
+fn mirror_with_another_image_is_refused() {
     let body = noise(1000);
     let cut = |request: &Request| if request.nth == 0 { Act::cut_after(400) } else { Act::status(404) };
     type Lie = fn(&Request) -> Act;
@@ -277,13 +277,13 @@ fn a_place_with_another_image_is_not_taken() {
         let error = outcome.bytes.unwrap_err().to_string();
         assert!(error.contains(says) && error.contains("404 Not Found") && error.contains("at byte 400"), "{error}");
         assert!([&first, &second].iter().all(|server| error.contains(&server.url("image"))), "{error}");
-        // The second server may have the whole image.
+        // The download can start over, because the second server may have the whole image.
         assert!(outcome.start_over.unwrap().contains("at byte 400"));
     }
 }
 
 #[test]
-fn from_the_start_too_the_sizes_must_agree() {
+fn sizes_must_agree_from_the_start() {
     let body = noise(1000);
     let (first, second) = (Server::start(noise(999), |_| Act::default()), good(&body));
     assert!(fetch_from(&[&first, &second], 1000, &pace()).bytes.unwrap() == body);
@@ -298,7 +298,7 @@ fn from_the_start_too_the_sizes_must_agree() {
 }
 
 #[test]
-fn rounds_through_all_places_are_bounded() {
+fn rounds_through_all_mirrors_are_limited() {
     let start = || Server::start(noise(1000), |_| Act::cut_after(1));
     let (first, second) = (start(), start());
     let error = fetch_from(&[&first, &second], 1000, &pace()).bytes.unwrap_err().to_string();
@@ -310,7 +310,7 @@ fn rounds_through_all_places_are_bounded() {
 }
 
 #[test]
-fn who_cannot_go_on_may_begin_when_the_others_stay_in_trouble() {
+fn server_without_etag_may_restart_if_all_mirrors_fail() {
     let first = Server::start(noise(1000), |_| Act { etag: None, ..Act::cut_after(400) });
     let second = Server::start(noise(1000), |_| Act::status(503));
     let outcome = fetch_from(&[&first, &second], 1000, &pace());
@@ -320,7 +320,7 @@ fn who_cannot_go_on_may_begin_when_the_others_stay_in_trouble() {
 }
 
 #[test]
-fn files_and_servers_can_stand_in_for_each_other() {
+fn files_and_servers_are_interchangeable_mirrors() {
     let (body, dir) = (noise(1000), tempfile::tempdir().unwrap());
     let path = dir.path().join("image");
     std::fs::write(&path, &body).unwrap();

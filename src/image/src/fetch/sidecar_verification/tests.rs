@@ -51,7 +51,7 @@ fn verified_with(
 }
 
 #[test]
-fn what_minisign_has_signed_is_trusted() {
+fn documents_signed_with_minisign_are_trusted() {
     let both = keys(&[TWO, ONE]);
     for (files, keys, by) in [
         ([(".manifest", MANIFEST_TEXT), (".manifest.minisig", BY_ONE)], keys(&[ONE]), ONE_ID),
@@ -68,7 +68,7 @@ fn what_minisign_has_signed_is_trusted() {
 }
 
 #[test]
-fn the_manifest_goes_first_where_both_are_signed() {
+fn signed_manifest_takes_precedence_over_signed_digest() {
     let files: Files = &[
         (".manifest", MANIFEST_TEXT),
         (".manifest.minisig", BY_ONE),
@@ -93,7 +93,7 @@ fn base64(line: &str) -> Vec<u8> {
 }
 
 #[test]
-fn what_is_not_signed_well_is_refused_with_what_to_do() {
+fn refuses_invalid_signatures_with_the_remedy() {
     let one_bit = |text: &[u8]| text.iter().map(|byte| if *byte == b'1' { b'3' } else { *byte }).collect::<Vec<u8>>();
     let other_comment = with_line(BY_ONE, 3, "trusted comment: timestamp:1800000000\tfile:img.tar.zst.manifest");
     let by_one = std::str::from_utf8(BY_ONE).unwrap().lines().nth(1).unwrap();
@@ -144,19 +144,19 @@ fn what_is_not_signed_well_is_refused_with_what_to_do() {
             assert_eq!(error.phase, Phase::Image);
         }
     }
-    // The same with the key whose id was inserted.
+    // The signature also does not match the key whose id was inserted.
     let files: Files = &[(".manifest", MANIFEST_TEXT), (".manifest.minisig", &relabelled)];
     let error = verified_with(files, &keys(&[ONE, TWO]), None, 10).unwrap_err().to_string();
     assert!(error.contains(does_not_fit), "{error}");
 }
 
 #[test]
-fn what_is_signed_must_be_about_this_image() {
+fn signed_document_must_describe_the_image() {
     let manifest: Files = &[(".manifest", MANIFEST_TEXT), (".manifest.minisig", BY_ONE)];
     let sha256: Files = &[(".sha256", SHA256_TEXT), (".sha256.minisig", SHA256_BY_ONE)];
     let (other, sha512) = (format!("sha256:{}", "0a".repeat(32)), format!("sha512:{}", "0a".repeat(64)));
     for (files, digest, size, says) in [
-        (manifest, None, 11, "the document is for an image of 10 bytes, but the server's image has 11 bytes"),
+        (manifest, None, 11, "the manifest is for an image of 10 bytes, but the server's image is 11 bytes"),
         (manifest, Some(other.as_str()), 10, "the specified digest sha256:0a0a"),
         (sha256, Some(&other), 10, "digest sha256:01d448"),
         (sha256, Some(&sha512), 10, "specify the sha256 digest"),
@@ -167,7 +167,7 @@ fn what_is_signed_must_be_about_this_image() {
 }
 
 #[test]
-fn without_a_key_a_document_is_used_where_it_agrees() {
+fn unsigned_document_is_used_without_keys_if_consistent() {
     let none = SignatureKeys::default();
     let other = format!("sha256:{}", "0a".repeat(32));
     let both: Files = &[(".manifest", MANIFEST_TEXT), (".sha256", SHA256_TEXT)];
@@ -188,7 +188,7 @@ fn without_a_key_a_document_is_used_where_it_agrees() {
 }
 
 #[test]
-fn the_line_of_sha256sum_is_the_images() {
+fn sha256_file_line_matches_the_image_name() {
     let (one, two) = ("0a".repeat(32), "0b".repeat(32));
     for (text, expected) in [
         (format!("{one}  img"), Ok(&one)),
@@ -223,7 +223,7 @@ fn keys_come_from_the_command_line_and_the_ramdisk() {
     assert_eq!(read.list_ids(), format!("{ONE_ID}, {TWO_ID}"));
     std::fs::remove_file(there.join("two.pub")).unwrap();
     let read = SignatureKeys::read(&[line(TWO)], &there).unwrap();
-    assert_eq!(read.list_ids(), ONE_ID, "the command line adds nothing to what the ramdisk trusts");
+    assert_eq!(read.list_ids(), ONE_ID, "the command line does not add trusted keys");
     std::fs::remove_file(there.join("bare.pub")).unwrap();
     assert_eq!(SignatureKeys::read(&[line(TWO)], &there).unwrap().list_ids(), TWO_ID);
 
@@ -268,7 +268,7 @@ fn reach_with(
 }
 
 #[test]
-fn an_image_is_reached_with_a_good_signature_only() {
+fn image_is_resolved_only_with_a_valid_signature() {
     let signed = vec![(".manifest", MANIFEST_TEXT), (".manifest.minisig", BY_ONE)];
     let (reached, _) = reach_with(signed.clone(), keys(&[ONE]), Some(DIGEST));
     let reached = reached.unwrap();
@@ -276,14 +276,14 @@ fn an_image_is_reached_with_a_good_signature_only() {
     assert_eq!(reached.parts[0].manifest.as_ref().unwrap().size_bytes, 10);
     let (refused, server) = reach_with(signed, keys(&[TWO]), None);
     assert!(refused.unwrap_err().to_string().contains("is signed by key 6C22FE75B6915BAB"));
-    // The image was requested only with HEAD, and not fetched.
+    // The image was requested only with HEAD, not fetched.
     assert!(server.requests().iter().all(|request| request.path != "/img.tar.zst" || request.method == "HEAD"));
     let (refused, _) = reach_with(vec![], keys(&[ONE]), Some(DIGEST));
     assert!(refused.unwrap_err().to_string().contains("is not signed"));
 }
 
 #[test]
-fn a_document_without_end_is_not_read_to_its_end() {
+fn endless_document_is_not_read_to_its_end() {
     static ENDLESS: &[u8] = &[b' '; DOCUMENT_BYTES as usize + 1];
     let (refused, _) = reach_with(vec![(".manifest.minisig", ENDLESS)], keys(&[ONE]), None);
     let error = refused.unwrap_err().to_string();

@@ -84,7 +84,7 @@ fn make(root: &Path, names: &[Named]) {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(24))]
     #[test]
-    fn any_tree_arrives_as_it_was(names in names()) {
+    fn any_tree_is_packed_and_burned_unchanged(names in names()) {
         let (tree, out, root) = (tempfile::tempdir()?, tempfile::tempdir()?, tempfile::tempdir()?);
         make(tree.path(), &names);
         // `pack_image` rejects an empty directory, because its path is probably wrong.

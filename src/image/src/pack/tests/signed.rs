@@ -3,7 +3,7 @@
 use super::*;
 
 #[test]
-fn a_signed_image_is_burned_by_whom_it_was_signed_for() {
+fn signed_image_is_burned_only_with_its_key() {
     http::new_client().unwrap();
     let (tree, out) = (small_tree(&NAMES), tempfile::tempdir().unwrap());
     let image = out.path().join("image.tar.zst");
@@ -35,7 +35,7 @@ fn reach_as(server: &Server, id: &str, oldest: &[&str]) -> Result<Option<String>
 }
 
 #[test]
-fn a_signature_is_for_the_image_that_it_names() {
+fn signature_applies_to_the_named_image() {
     http::new_client().unwrap();
     let (tree, out) = (small_tree(&NAMES), tempfile::tempdir().unwrap());
     let image = out.path().join("image.tar.zst");

@@ -10,9 +10,9 @@ fn run(program: &str, args: &[&str], directory: &Path) -> process::Output {
 
 #[test]
 #[ignore = "needs root"]
-fn root_everything_arrives_by_gnu_tar_bsdtar_and_our_own() {
+fn root_packed_image_is_readable_by_gnu_tar_and_bsdtar() {
     let (zoo, out) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
-    make_zoo(zoo.path());
+    create_all_file_types(zoo.path());
     let _socket = std::os::unix::net::UnixListener::bind(zoo.path().join("socket")).unwrap();
     let image = out.path().join("image.tar.zst");
     pack_image(&with_key(options(zoo.path(), &image), "one.key")).unwrap();
@@ -55,7 +55,7 @@ fn root_everything_arrives_by_gnu_tar_bsdtar_and_our_own() {
 
 #[test]
 #[ignore = "needs root"]
-fn root_a_mounted_filesystem_is_no_part_of_an_image() {
+fn root_mounted_filesystem_is_refused_in_an_image() {
     let (tree, out) = (small_tree(&NAMES), tempfile::tempdir().unwrap());
     let mounted = tree.path().join("usr/share");
     let none = None::<&str>;
@@ -70,7 +70,7 @@ fn root_a_mounted_filesystem_is_no_part_of_an_image() {
 /// Named `root_` because only `scripts/test loop` provides its tools.
 #[test]
 #[ignore = "needs root"]
-fn root_a_qcow2_becomes_the_raw_disk_that_it_is() {
+fn root_qcow2_is_packed_as_its_raw_disk() {
     let directory = tempfile::tempdir().unwrap();
     let raw = directory.path().join("disk.raw");
     let file = File::create(&raw).unwrap();

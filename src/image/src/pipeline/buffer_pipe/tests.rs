@@ -13,8 +13,9 @@ fn chunk(pool: &BufferPool, bytes: &[u8]) -> BufferChunk {
 }
 
 #[test]
-fn a_buffer_is_free_when_nobody_holds_a_part_of_it() {
-    // The attempt is repeated if the other thread came so late that it did not wait.
+fn buffer_is_free_after_its_last_chunk_is_dropped() {
+    // If the other thread requests the buffer only after the buffer is free, the thread does not wait. The attempt is
+    // then repeated with a longer pause.
     let waited = (1..1000).any(|milliseconds| {
         let pool = BufferPool::new(1, 8);
         let mut whole = chunk(&pool, b"abcdefgh");
@@ -31,11 +32,11 @@ fn a_buffer_is_free_when_nobody_holds_a_part_of_it() {
         });
         !clock.waited().is_zero()
     });
-    assert!(waited, "who waits for a buffer is not counted");
+    assert!(waited, "the wait for a buffer is not recorded");
 }
 
 #[test]
-fn many_chunks_are_one_stream_with_few_buffers() {
+fn many_chunks_form_one_stream_with_few_buffers() {
     let (sender, receiver) = create_pipe(4);
     let stage = thread::spawn(move || {
         let (pool, clock) = (BufferPool::new(2, 10), StageClock::default());
@@ -58,7 +59,7 @@ fn many_chunks_are_one_stream_with_few_buffers() {
 }
 
 #[test]
-fn an_error_comes_after_what_was_sent_and_silence_is_an_error() {
+fn error_follows_sent_data_and_silence_fails() {
     let pool = BufferPool::new(2, 10);
     let (sender, receiver) = create_pipe(4);
     sender.send(chunk(&pool, b"x"), &StageClock::default()).unwrap();
@@ -74,7 +75,7 @@ fn an_error_comes_after_what_was_sent_and_silence_is_an_error() {
 }
 
 #[test]
-fn who_sends_to_nobody_is_told() {
+fn sending_without_a_receiver_is_an_error() {
     let (sender, receiver) = create_pipe(1);
     drop(receiver);
     assert!(sender.send(chunk(&BufferPool::new(1, 4), b"x"), &StageClock::default()).is_err());

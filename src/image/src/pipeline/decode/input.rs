@@ -1,7 +1,7 @@
 //! Reader of the compressed stream with lookahead. To avoid copies, the decoders read directly from the fetched
 //! buffers, and parts that are split off the stream refer to these buffers.
 
-use super::empty_frame_limit::{EmptyInputLimit, MOST_BYTES};
+use super::empty_input_limit::{EmptyInputLimit, MAXIMUM_EMPTY_INPUT_BYTES};
 use super::error::damaged_error;
 use crate::pipeline::buffer_pipe::BufferChunk;
 use crate::pipeline::pipe_reader::PipelineReader;
@@ -23,7 +23,7 @@ pub(crate) struct CompressedInput {
 
 impl CompressedInput {
     pub fn new(source: PipelineReader) -> CompressedInput {
-        CompressedInput::bounded(source, MOST_BYTES)
+        CompressedInput::bounded(source, MAXIMUM_EMPTY_INPUT_BYTES)
     }
 
     /// Creates an input that fails after `most_barren` consecutive bytes that produce no output.
@@ -131,7 +131,7 @@ impl CompressedInput {
     }
 
     /// Takes the rest of the current chunk; returns `None` at the end of the stream.
-    pub(crate) fn take_some(&mut self) -> io::Result<Option<BufferChunk>> {
+    pub(crate) fn take_chunk_rest(&mut self) -> io::Result<Option<BufferChunk>> {
         let count = self.fill_buf()?.len();
         Ok(self.cut_off(count)?.pop())
     }
@@ -169,7 +169,7 @@ impl BufRead for CompressedInput {
     fn consume(&mut self, amount: usize) {
         let Some(chunk) = self.ahead.front_mut() else { return };
         self.position += chunk.split_to(amount).len() as u64;
-        // Release the buffer immediately: the download may need it.
+        // The buffer is released immediately, because the download may need it.
         if chunk.is_empty() {
             self.ahead.pop_front();
         }

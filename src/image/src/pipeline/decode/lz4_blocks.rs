@@ -9,7 +9,7 @@ use twox_hash::XxHash32;
 /// Maximum distance of back-references in a linked block, in bytes.
 pub(crate) const HISTORY_BYTES: usize = 64 * 1024;
 
-/// Frame descriptor.
+/// Values in the descriptor of an lz4 frame.
 pub(crate) struct Lz4Frame {
     pub block_bytes: usize,
     /// Whether blocks may refer to the output of earlier blocks.
@@ -74,8 +74,7 @@ impl Lz4Frame {
         })
     }
 
-    /// Reads the next block. At the end of the frame, returns as the inner error the length and checksum that the frame
-    /// declares for its content.
+    /// Reads the next block. At the end of the frame, returns the frame's trailer as the error of the inner result.
     ///
     /// # Errors
     /// Returns the error of the source, or an error if the stream is truncated or damaged at the current position.
@@ -93,7 +92,7 @@ impl Lz4Frame {
         }
         if size > self.block_bytes {
             return Err(DecodeError::Damaged(format!(
-                "a block has {size} bytes, but the frame allows {limit} bytes per block",
+                "a block is {size} bytes, but the frame allows {limit} bytes per block",
                 limit = self.block_bytes
             )));
         }

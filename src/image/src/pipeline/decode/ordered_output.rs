@@ -1,7 +1,7 @@
 //! Restores the output of the decoder threads to stream order.
 
 use super::CompressionFormat;
-use super::empty_frame_limit::EmptyInputLimit;
+use super::empty_input_limit::EmptyInputLimit;
 use super::lz4_blocks::{ContentSum, ContentTrailer};
 use crate::pipeline::buffer_pipe::{BufferChunk, PipeSender, WritableBuffer};
 use crate::pipeline::stage_clock::StageClock;
@@ -29,7 +29,7 @@ pub(crate) struct OrderedOutput {
 }
 
 struct PendingItems {
-    /// `None` after the end or an error was sent, or after the receiver was dropped.
+    /// `None` once the output is closed: the end of the stream or an error was sent, or the receiver was dropped.
     sender: Option<PipeSender>,
     next: u64,
     /// Items that arrived early and wait for items with lower numbers.
@@ -77,7 +77,7 @@ impl OrderedOutput {
 
     fn close(&self, order: &mut PendingItems) {
         order.sender = None;
-        // Other threads may be waiting for the buffers of these items.
+        // The items that arrived early are dropped, because other threads may be waiting for their buffers.
         order.early.clear();
         self.stopped.store(true, Ordering::Relaxed);
     }
@@ -97,8 +97,8 @@ impl PendingItems {
                 }
                 return;
             }
-            DecodedItem::FrameStart(sum, turn) => {
-                drop(turn);
+            DecodedItem::FrameStart(sum, permit) => {
+                drop(permit);
                 self.sum = Some(sum);
                 return;
             }

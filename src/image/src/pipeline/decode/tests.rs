@@ -1,5 +1,5 @@
-//! Each format complete, in several frames, truncated, damaged, and followed by other data, decoded by one thread and
-//! by several.
+//! Decodes streams of each format, with one thread and with several threads: complete streams, streams of several
+//! frames, truncated and damaged streams, and streams that are followed by other data.
 
 mod cli;
 mod corrupt_streams;
@@ -77,7 +77,7 @@ fn skippable(content: &[u8]) -> Vec<u8> {
 }
 
 #[test]
-fn each_format_comes_back_as_it_was_and_frames_join() {
+fn each_format_is_decoded_and_frames_are_concatenated() {
     for format in FORMATS {
         for how in EACH {
             let one = compress(format, &content());
@@ -93,7 +93,7 @@ fn each_format_comes_back_as_it_was_and_frames_join() {
 }
 
 #[test]
-fn skippable_frames_hold_nothing_of_the_image() {
+fn skippable_frames_contain_no_image_data() {
     for (format, how) in ["zstd", "lz4"].into_iter().flat_map(|format| EACH.map(|how| (format, how))) {
         let frame = compress(format, b"image");
         let (skip, empty) = (skippable(b"abc"), skippable(b""));
@@ -107,7 +107,7 @@ fn skippable_frames_hold_nothing_of_the_image() {
 }
 
 #[test]
-fn a_cut_anywhere_is_called_a_cut() {
+fn truncation_anywhere_is_reported_as_truncation() {
     for (format, how) in FORMATS.into_iter().flat_map(|format| EACH.map(|how| (format, how))) {
         let small = compress(format, b"some text, some text, some text");
         for length in 6..small.len() {
@@ -128,7 +128,7 @@ fn a_cut_anywhere_is_called_a_cut() {
 }
 
 #[test]
-fn an_lz4_stream_cut_between_two_blocks_is_cut() {
+fn lz4_stream_truncated_between_blocks_is_truncated() {
     let stream = compress("lz4", &content());
     let block_at = |at: usize| u32::from_le_bytes(stream[at..at + 4].try_into().unwrap()) & 0x7fff_ffff;
     let header = 7;
@@ -141,7 +141,7 @@ fn an_lz4_stream_cut_between_two_blocks_is_cut() {
 }
 
 #[test]
-fn a_flipped_bit_is_found_by_the_checksum() {
+fn flipped_bit_is_detected_by_the_checksum() {
     for (format, how) in FORMATS.into_iter().flat_map(|format| EACH.map(|how| (format, how))) {
         let mut stream = compress(format, &content());
         let middle = stream.len() / 3;
@@ -153,7 +153,7 @@ fn a_flipped_bit_is_found_by_the_checksum() {
 }
 
 #[test]
-fn what_follows_the_end_is_an_error_of_its_own() {
+fn data_after_the_end_are_a_separate_error() {
     for (format, how) in FORMATS.into_iter().flat_map(|format| EACH.map(|how| (format, how))) {
         let other = if format == "zstd" { "gzip" } else { "zstd" };
         for tail in [&b"\0"[..], b"\0\0\0\0\0", b"<html>", &compress(other, b"x")] {
@@ -164,7 +164,7 @@ fn what_follows_the_end_is_an_error_of_its_own() {
 }
 
 #[test]
-fn unknown_compression_is_named_by_its_first_bytes() {
+fn unknown_compression_is_reported_with_its_first_bytes() {
     for (bytes, says) in [
         (&b"BZh91AY&SY"[..], "begins with 42 5a 68 39;"),
         (b"etc/hosts\0\0\0", "begins with 65 74 63 2f;"),
@@ -182,7 +182,7 @@ fn unknown_compression_is_named_by_its_first_bytes() {
 }
 
 #[test]
-fn an_uncompressed_disk_is_called_one_where_a_tree_is_wanted() {
+fn uncompressed_disk_is_reported_if_a_tree_is_expected() {
     // Only the first sector is checked: here the boot sector of GRUB with one partition.
     let disk = [&[0xeb, 0x63, 0x90][..], &[0; 447], &[0x83], &[0; 59], &[0x55, 0xaa], &[0; 4096]].concat();
     for how in EACH {
@@ -193,7 +193,7 @@ fn an_uncompressed_disk_is_called_one_where_a_tree_is_wanted() {
 }
 
 #[test]
-fn a_plain_tar_is_known_by_its_first_header() {
+fn plain_tar_is_recognized_by_its_first_header() {
     let gnu = Tar::new().file("etc/hosts", b"localhost").end();
     let header = |change: fn(&mut tar::Header)| {
         let mut header = tar::Header::new_old();
@@ -216,7 +216,7 @@ fn a_plain_tar_is_known_by_its_first_header() {
 }
 
 #[test]
-fn any_bytes_go_through_where_the_caller_takes_them() {
+fn uncompressed_bytes_are_passed_on_if_accepted() {
     for how in EACH.map(|how| How { plain: PayloadKind::AnyBytes, ..how }) {
         for bytes in [&noise(100_000)[..], &[0; 5000], b"x", &[0xfd, b'7', b'z', b'X', b'Z', 1], &[0x28, 0xb5, 0x2f]] {
             assert!(decoded(bytes, how).unwrap() == bytes, "{how:?}");
@@ -233,7 +233,7 @@ fn any_bytes_go_through_where_the_caller_takes_them() {
 
 /// A frame of 100 bytes may declare a window of gigabytes.
 #[test]
-fn a_window_beyond_the_limit_is_refused() {
+fn refuses_window_beyond_the_limit() {
     let encode = |log| {
         let mut encoder = zstd::Encoder::new(Vec::new(), 1).unwrap();
         encoder.window_log(log).unwrap();
@@ -260,7 +260,7 @@ fn a_window_beyond_the_limit_is_refused() {
 }
 
 #[test]
-fn an_error_of_the_source_goes_through_as_it_is() {
+fn error_of_the_source_is_passed_on_unchanged() {
     for (format, how) in FORMATS.into_iter().flat_map(|format| EACH.map(|how| (format, how))) {
         let stream = compress(format, &content());
         for length in [0, 3, 30, stream.len() / 2, stream.len()] {
@@ -273,7 +273,7 @@ fn an_error_of_the_source_goes_through_as_it_is() {
 
 /// Data before the damage is decoded by another thread, but must precede the error.
 #[test]
-fn what_comes_before_the_damage_comes_out() {
+fn data_before_the_damage_are_decoded() {
     for how in [ONE, SEVERAL] {
         let frames: Vec<_> =
             (0..40).map(|number| compress("zstd", &[&noise(1 << 20)[..], &[number]].concat())).collect();
@@ -292,7 +292,7 @@ fn what_comes_before_the_damage_comes_out() {
 
 /// If the reader is dropped before the end of the stream, the writer must not wait forever.
 #[test]
-fn a_reader_that_goes_away_ends_the_decoding() {
+fn dropped_reader_ends_the_decoding() {
     for (format, how) in FORMATS.into_iter().flat_map(|format| [ONE, SEVERAL].map(|how| (format, how))) {
         let frame = compress(format, &vec![0; 20 << 20]);
         let stream = std::iter::repeat_n(&frame[..], 20).collect::<Vec<_>>().concat();

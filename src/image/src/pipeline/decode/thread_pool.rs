@@ -5,7 +5,7 @@
 //! must be sent next always has a buffer.
 
 use super::CompressionFormat;
-use super::empty_frame_limit::EmptyInputLimit;
+use super::empty_input_limit::EmptyInputLimit;
 use super::input::CompressedInput;
 use super::lz4_blocks::{ContentSum, Lz4Block};
 use super::ordered_output::{DecodedItem, OrderedOutput};
@@ -19,10 +19,10 @@ use std::thread::{self, Scope};
 use zstd::zstd_safe::DCtx;
 
 /// Maximum output of one part, in bytes: the size of pzstd's frames.
-pub(crate) const MOST_BYTES: usize = 8 << 20;
+pub(crate) const MAXIMUM_PART_BYTES: usize = 8 << 20;
 
 /// Number of output buffers in addition to one buffer per thread.
-pub(crate) const ROOMS_BESIDE: usize = 3;
+pub(crate) const ADDITIONAL_OUTPUT_BUFFERS: usize = 3;
 
 /// Maximum output of a task with several parts, in bytes. Parts are added to a task until their output would exceed
 /// this size.
@@ -30,19 +30,20 @@ pub(crate) const TASK_BYTES: usize = 4 << 20;
 
 /// Maximum number of parts in a task. The limit bounds the memory for parts without output; ordinary tasks have at most
 /// 64 parts.
-const MOST_PARTS: usize = 256;
+const MAXIMUM_TASK_PARTS: usize = 256;
 
 /// Maximum number of lz4 frames that were read, but are not yet passed on because earlier output is still missing. The
 /// limit is needed for frames without content, because such frames take no output buffers.
-const MOST_FRAMES: usize = 1024;
+const MAXIMUM_PENDING_FRAMES: usize = 1024;
 
 /// Maximum number of fetched buffers that the task being assembled holds.
-const HELD: usize = 7;
+const MAXIMUM_TASK_BUFFERS: usize = 7;
 /// Maximum number of fetched buffers that the task being assembled and the frame being scanned hold together. This
 /// limit leaves a free buffer for the download.
-const MOST_HELD: usize = 2 * HELD;
-// The limit is checked after a block's header was read, which may have fetched one more buffer.
-const _: () = assert!(MOST_HELD + 1 < crate::pipeline::BUFFERS);
+const MAXIMUM_HELD_BUFFERS: usize = 2 * MAXIMUM_TASK_BUFFERS;
+// 1 is added because the limit is checked only after the header of a block was read, and reading the header may have
+// fetched one more buffer.
+const _: () = assert!(MAXIMUM_HELD_BUFFERS + 1 < crate::pipeline::BUFFERS);
 
 /// Part of the stream that can be decoded independently.
 pub(crate) enum DecodePart {
@@ -166,7 +167,7 @@ pub(crate) struct DecoderPool<'scope, 'env> {
     stages: &'env StageClocks,
     threads: usize,
     hired: bool,
-    /// Clock for the waits of the reading thread.
+    /// Clock that records how long the reading thread waits.
     clock: Arc<StageClock>,
     /// Buffers for output that the reading thread decodes in several pieces.
     pool: &'env BufferPool,
@@ -175,7 +176,7 @@ pub(crate) struct DecoderPool<'scope, 'env> {
     /// Buffers for frames and blocks that are decoded in one piece. The kernel allocates the memory of a buffer only
     /// when the memory is written, and often half of a buffer is never written.
     rooms: BufferPool,
-    turns: BufferPool,
+    frame_permits: BufferPool,
     /// Task being assembled: its parts, the size of their output (`parts_bytes`), and the number of buffers that had
     /// been fetched when the task was started (`began`).
     parts: Vec<PositionedPart>,
@@ -204,8 +205,8 @@ impl<'scope, 'env> DecoderPool<'scope, 'env> {
             pool,
             filling: None,
             tools: ThreadDecoders::default(),
-            rooms: pool.create_sibling(threads + ROOMS_BESIDE, MOST_BYTES),
-            turns: BufferPool::new(MOST_FRAMES, 0),
+            rooms: pool.create_sibling(threads + ADDITIONAL_OUTPUT_BUFFERS, MAXIMUM_PART_BYTES),
+            frame_permits: BufferPool::new(MAXIMUM_PENDING_FRAMES, 0),
             parts: Vec::new(),
             parts_bytes: 0,
             began: 0,
@@ -224,8 +225,8 @@ impl<'scope, 'env> DecoderPool<'scope, 'env> {
     /// # Errors
     /// Returns the error of the source.
     pub(crate) fn measure(&self, input: &mut CompressedInput) -> io::Result<Option<ZstdFrame>> {
-        let held = if self.parts.is_empty() { 0 } else { (input.pulled() - self.began).min(HELD) };
-        zstd_frames::scan_frame(input, MOST_BYTES, MOST_HELD - held)
+        let held = if self.parts.is_empty() { 0 } else { (input.pulled() - self.began).min(MAXIMUM_TASK_BUFFERS) };
+        zstd_frames::scan_frame(input, MAXIMUM_PART_BYTES, MAXIMUM_HELD_BUFFERS - held)
     }
 
     /// Adds a part to the task being assembled, and queues the task if it is full. `position` is the part's offset in
@@ -248,7 +249,7 @@ impl<'scope, 'env> DecoderPool<'scope, 'env> {
         }
         self.parts.push(PositionedPart { part, most_bytes, position });
         self.parts_bytes += most_bytes;
-        let full = self.parts.len() >= MOST_PARTS || input.pulled() - self.began >= HELD;
+        let full = self.parts.len() >= MAXIMUM_TASK_PARTS || input.pulled() - self.began >= MAXIMUM_TASK_BUFFERS;
         if full { self.flush_task(input) } else { Ok(()) }
     }
 
@@ -326,8 +327,8 @@ impl<'scope, 'env> DecoderPool<'scope, 'env> {
         // Queue the task being assembled first. Otherwise the wait for a free buffer could be endless: all buffers may
         // be held by frames that can be sent only after this task.
         self.flush_task(input)?;
-        let turn = self.turns.take_buffer(&self.clock);
-        self.send_in_order(input, DecodedItem::FrameStart(sum, turn))
+        let permit = self.frame_permits.take_buffer(&self.clock);
+        self.send_in_order(input, DecodedItem::FrameStart(sum, permit))
     }
 
     /// Sends an item after all output of earlier parts of the stream.

@@ -34,7 +34,7 @@ impl XzDecoder {
         match status {
             Status::StreamEnd => Ok((made, true)),
             _ if made == 0 && end => Err(DecodeError::Cut(at)),
-            Status::MemNeeded => Err(DecodeError::Damaged("the decoder makes no progress".to_owned())),
+            Status::MemNeeded => Err(DecodeError::Damaged("the xz decoder makes no progress".to_owned())),
             _ => Ok((made, false)),
         }
     }

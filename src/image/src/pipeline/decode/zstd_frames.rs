@@ -23,9 +23,9 @@ pub(crate) struct ZstdFrame {
     pub most_bytes: usize,
 }
 
-/// Scans the frame that begins at the current position. Returns `None` if the frame's output may exceed `most_bytes`,
-/// if the scan would hold more than `most_held` buffers, or if the frame is invalid. For an invalid frame, the decoder
-/// later returns the error.
+/// Scans the frame that begins at the current position. Returns `None` if the frame's output may exceed `most_bytes`
+/// bytes, if the scan would hold more than `most_held` buffers, or if the frame is invalid. For an invalid frame, the
+/// decoder later returns the error.
 ///
 /// # Errors
 /// Returns the error of the source.
@@ -62,7 +62,7 @@ pub(crate) fn scan_frame(
         }
     }
     let compressed_bytes = offset + header.checksum_bytes;
-    // Make sure that the last byte of the frame is available.
+    // Peeking at the last byte of the frame ensures that the whole frame is available.
     if input.peek_all::<1>(compressed_bytes - 1)?.is_none() || input.held() > most_held {
         return Ok(None);
     }

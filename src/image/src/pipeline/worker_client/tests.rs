@@ -31,7 +31,7 @@ fn start() -> DecodeWorker {
 }
 
 #[test]
-fn images_come_out_as_they_are() {
+fn worker_decodes_images_unchanged() {
     // The image is larger than all buffers together.
     let image = [noise(40 << 20), vec![7; 90 << 20]].concat();
     for format in ["plain", "zstd", "lz4"] {
@@ -53,7 +53,7 @@ fn images_come_out_as_they_are() {
 }
 
 #[test]
-fn a_worker_has_nothing_but_its_socket_and_no_power() {
+fn worker_has_only_its_socket_and_no_privileges() {
     let mut worker = start();
     let _sender = fed(&worker, &noise(BUFFER_BYTES));
     worker.next_chunk().unwrap();
@@ -88,7 +88,7 @@ fn a_worker_has_nothing_but_its_socket_and_no_power() {
 }
 
 #[test]
-fn a_worker_that_dies_is_named_and_what_it_was_fed_is_let_go() {
+fn killed_worker_is_reported_and_its_sender_released() {
     let mut worker = start();
     let sender = fed(&worker, &noise(BUFFER_BYTES));
     worker.next_chunk().unwrap();
@@ -105,7 +105,7 @@ fn a_worker_that_dies_is_named_and_what_it_was_fed_is_let_go() {
 }
 
 #[test]
-fn why_an_image_does_not_come_is_said_in_its_own_words() {
+fn errors_of_the_source_and_decoder_are_reported() {
     for (at, format) in [(0, "plain"), (100_000, "zstd"), (600_000, "gzip")] {
         let mut worker = start();
         let sender = fed(&worker, &compress(format, &noise(800_000))[..at]);
@@ -144,11 +144,11 @@ const READY: WorkerEvent = WorkerEvent::Ready { landlock: true };
 
 fn lends(region: SharedRegion, buffer: usize, at: usize, bytes: usize) -> WorkerEvent<'static> {
     let small = |number: usize| u32::try_from(number).unwrap();
-    WorkerEvent::Lent { region, buffer: small(buffer), at: small(at), bytes: small(bytes) }
+    WorkerEvent::SharedBuffer { region, buffer: small(buffer), at: small(at), bytes: small(bytes) }
 }
 
 #[test]
-fn a_worker_that_was_taken_over_can_say_nothing_but_content() {
+fn compromised_worker_can_send_only_content() {
     let end = || WorkerEvent::End(vec![("decode", 1)]);
     assert_eq!(
         taken_over(&[&[READY, WorkerEvent::Inline(b"as "), WorkerEvent::Inline(b"it is")], &[end()]]).unwrap(),
@@ -184,7 +184,7 @@ fn a_worker_that_was_taken_over_can_say_nothing_but_content() {
 }
 
 #[test]
-fn whatever_it_says_ends() {
+fn any_worker_output_terminates() {
     let mut random = fastrand::Rng::with_seed(15);
     for _ in 0..2000 {
         let mut packets = vec![packet(&[READY, WorkerEvent::Inline(b"content"), lends(SharedRegion::Plain, 0, 0, 10)])];

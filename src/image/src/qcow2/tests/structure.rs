@@ -27,7 +27,7 @@ fn fuzz_qcow2_structure() {
         hangs: Duration::from_secs(120),
         corpus: Vec::new(),
         mutated: |_, random| generate(random),
-        judge: compare,
+        check_input: compare,
     };
     fuzz.run();
     let counts = COUNTS.lock().unwrap();
@@ -53,7 +53,7 @@ fn compare(image: &[u8], _: &mut Rng) -> bool {
         (Err(_), _) if is_long => "too long to compare".to_owned(),
         (Err(error), _) => {
             assert!(!image.ends_with(SOUND), "{error}");
-            assert!(as_it_comes.is_err(), "it is refused from a file alone: {error}");
+            assert!(as_it_comes.is_err(), "the image is rejected from a file, but accepted as a stream: {error}");
             format!("refused: {}", reason(&error.to_string()))
         }
         (Ok(()), as_it_comes) => {

@@ -57,14 +57,14 @@ fn gpt(bytes: usize, sector: usize, backup_lba: u64) -> Vec<u8> {
 /// sector.
 fn assert_written(found: &[u8], image: &[u8], sector: usize) {
     let (padded, last) = (image.len().next_multiple_of(sector).max(MIB), found.len() - sector);
-    assert!(found[..image.len()] == *image, "the disk is not what the image is");
+    assert!(found[..image.len()] == *image, "the disk does not contain the image");
     assert!(found[image.len()..padded].iter().all(|byte| *byte == 0));
     assert!(found[padded.min(last)..last].iter().all(|byte| *byte == 0xaa));
     assert!(found[padded.max(last)..].iter().all(|byte| *byte == 0));
 }
 
 #[test]
-fn an_image_of_any_length_and_in_any_chunks_arrives() {
+fn image_of_any_length_and_chunk_size_is_written() {
     for bytes in [512, 100_000, MIB, MIB + 1, MIB + 512, 2 * MIB, 3 * MIB - 100, 21 * MIB + 7] {
         for chunk in [7777, 65_536, MIB, 3 * MIB / 2] {
             let (disk, image) = (file(22 * MIB), image(bytes));
@@ -80,7 +80,7 @@ fn an_image_of_any_length_and_in_any_chunks_arrives() {
 
 /// The header of a backup GPT is in the disk's last sector.
 #[test]
-fn the_last_sector_comes_as_late_as_the_first_mib() {
+fn last_sector_is_written_together_with_the_first_mib() {
     for disk_bytes in [MIB, MIB + 512, 2 * MIB, 2 * MIB + 512, 8 * MIB - 512] {
         for short in [0, 1, 100, 511, 512, 513] {
             for zeros in [0, 1, 512, 3 * BLOCK_BYTES] {
@@ -105,7 +105,7 @@ fn the_last_sector_comes_as_late_as_the_first_mib() {
 }
 
 #[test]
-fn blocks_of_zeros_are_ranges_of_their_own() {
+fn zero_blocks_form_separate_ranges() {
     let block = BLOCK_BYTES;
     let bytes = [vec![0; block], noise(block), noise(block), vec![0; 2 * block], noise(5)].concat();
     for chunk in [1000, block, bytes.len()] {
@@ -117,7 +117,7 @@ fn blocks_of_zeros_are_ranges_of_their_own() {
             zeros: vec![0..block, 3 * block..5 * block],
         };
         assert_eq!(filled, expected);
-        assert!(buffer[5 * block + 5..6 * block].iter().all(|byte| *byte == 0), "the last sector is not written whole");
+        assert!(buffer[5 * block + 5..6 * block].iter().all(|byte| *byte == 0), "the last sector is incomplete");
     }
     for (at, length) in [(0, 1), (63, 64), (64, 65), (127, 128), (130, 131)] {
         let mut bytes = vec![0; length];
@@ -128,7 +128,7 @@ fn blocks_of_zeros_are_ranges_of_their_own() {
 }
 
 #[test]
-fn zeros_that_follow_each_other_are_one_command_of_bounded_size() {
+fn adjacent_zero_ranges_are_merged_up_to_a_limit() {
     let (jobs, done) = mpsc::sync_channel(10);
     let mut sending = WriterQueue { jobs, zeros: 0..0 };
     let mib = MIB as u64;
@@ -142,14 +142,14 @@ fn zeros_that_follow_each_other_are_one_command_of_bounded_size() {
         .into_iter()
         .map(|job| match job {
             WriterJob::Zero(range) => (range.start / mib, range.end / mib),
-            WriterJob::Write { .. } => panic!("nothing was to be written"),
+            WriterJob::Write { .. } => panic!("a write job was queued, although the image is rejected"),
         })
         .collect();
     assert_eq!(ranges, [(1, 257), (257, 301), (400, 401)]);
 }
 
 #[test]
-fn what_is_no_image_for_this_disk_is_refused_before_anything_is_written() {
+fn refuses_unsuitable_image_before_writing() {
     let tar = Tar::new().file("etc/hostname", b"server").end();
     let mut hybrid = gpt(2 * MIB, 4096, 511);
     hybrid[512] = b'E';
@@ -176,7 +176,10 @@ fn what_is_no_image_for_this_disk_is_refused_before_anything_is_written() {
         let target = open(&disk);
         let error = write_image(reader(&image, MIB), &target, &partitioned()).err().unwrap().to_string();
         assert!(error.contains(says), "{says}: {error}");
-        assert!(fs::read(disk.path()).unwrap().iter().all(|byte| *byte == 0xaa), "{says}: it was written all the same");
+        assert!(
+            fs::read(disk.path()).unwrap().iter().all(|byte| *byte == 0xaa),
+            "{says}: the disk was written nevertheless"
+        );
     }
     let disk = file(8 * MIB);
     let target = open(&disk);
@@ -186,7 +189,7 @@ fn what_is_no_image_for_this_disk_is_refused_before_anything_is_written() {
 }
 
 #[test]
-fn what_begins_like_a_disk_is_told_from_a_tar() {
+fn disk_image_is_distinguished_from_a_tar() {
     let tar = Tar::new().file("boot.img", &image(4096)).end();
     let cases = [
         (&tar[..], false),
@@ -203,7 +206,7 @@ fn what_begins_like_a_disk_is_told_from_a_tar() {
 }
 
 #[test]
-fn a_stream_that_is_too_long_or_breaks_off_leaves_nothing_bootable() {
+fn oversized_or_truncated_stream_leaves_nothing_bootable() {
     let mut long = image(9 * MIB);
     long[458..462].copy_from_slice(&100_u32.to_le_bytes());
     for chunk in [MIB, 100_000] {
@@ -211,7 +214,7 @@ fn a_stream_that_is_too_long_or_breaks_off_leaves_nothing_bootable() {
         let target = open(&disk);
         let error = write_image(reader(&long, chunk), &target, &partitioned()).err().unwrap().to_string();
         let name = disk.path().display();
-        assert_eq!(error, format!("the image is larger than the disk: {name} has {} bytes", 8 * MIB));
+        assert_eq!(error, format!("the image is larger than the disk: {name} is {} bytes", 8 * MIB));
         assert!(fs::read(disk.path()).unwrap()[..MIB].iter().all(|byte| *byte == 0));
     }
     let (sender, receiver) = create_pipe(9);
@@ -230,7 +233,7 @@ fn a_stream_that_is_too_long_or_breaks_off_leaves_nothing_bootable() {
 }
 
 #[test]
-fn a_disk_that_cannot_be_written_is_named_with_the_place() {
+fn write_failure_names_the_disk_and_offset() {
     let disk = file(32 * MIB);
     let mut target = open(&disk);
     target.reopen_read_only();
@@ -239,7 +242,7 @@ fn a_disk_that_cannot_be_written_is_named_with_the_place() {
 }
 
 #[test]
-fn what_is_no_disk_is_not_opened() {
+fn refuses_to_open_targets_other_than_disks() {
     let odd = file(1000);
     let directory = tempfile::tempdir().unwrap();
     for (path, says) in [
@@ -253,7 +256,7 @@ fn what_is_no_disk_is_not_opened() {
     }
 }
 
-/// Returns images that consist of runs of zeros and runs of data of any length.
+/// Returns images that alternate between zeros and data, in runs of any length.
 fn runs() -> impl Strategy<Value = Vec<u8>> {
     let run = (any::<bool>(), prop_oneof![1..5000_usize, 60_000..400_000_usize, Just(BLOCK_BYTES), Just(MIB)]);
     prop::collection::vec(run, 0..12).prop_map(|runs| {
@@ -267,7 +270,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(40))]
 
     #[test]
-    fn any_image_arrives_bit_for_bit(image in runs(), chunk in prop_oneof![3000..70_000_usize, Just(MIB)]) {
+    fn any_image_is_written_unchanged(image in runs(), chunk in prop_oneof![3000..70_000_usize, Just(MIB)]) {
         let disk = file(13 * MIB);
         let target = open(&disk);
         write_image(reader(&image, chunk), &target, &partitioned()).unwrap().release().unwrap();
@@ -277,7 +280,7 @@ proptest! {
 
 #[test]
 #[ignore = "needs root and loop devices"]
-fn loop_images_with_zeros_and_odd_lengths_arrive_past_the_page_cache() {
+fn loop_images_with_zeros_and_odd_lengths_are_written_directly() {
     let mut runner = proptest::test_runner::TestRunner::new(ProptestConfig::with_cases(10));
     for sector in [512, 4096] {
         let disk = TestLoopDevice::new(13 * MIB as u64, sector);

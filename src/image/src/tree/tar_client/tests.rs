@@ -1,4 +1,4 @@
-//! Frames of a compromised worker: they can cause no more than a malicious tar.
+//! Frames of a compromised worker, which can do no more harm than a malicious tar.
 
 use super::super::member::{MemberAttributes, MemberKind};
 use super::super::member_frames::encode_member;
@@ -11,7 +11,7 @@ use std::rc::Rc;
 struct Said(Vec<u8>);
 
 impl Said {
-    fn begun() -> Said {
+    fn accepted() -> Said {
         Said::default().frame(MemberFrame::Accepted, &[])
     }
 
@@ -63,9 +63,9 @@ fn file(size: u64) -> MemberKind {
 }
 
 #[test]
-fn members_come_with_their_content() {
+fn members_are_received_with_their_content() {
     let said =
-        Said::begun().member(file(5), 512, 1).frame(MemberFrame::Content, b"abc").frame(MemberFrame::Content, b"de");
+        Said::accepted().member(file(5), 512, 1).frame(MemberFrame::Content, b"abc").frame(MemberFrame::Content, b"de");
     let said = said.frame(MemberFrame::LogMessage, b"by the way").member(MemberKind::Fifo, 1536, 2).last(2560, 3);
     assert_eq!(said.read().unwrap(), (b"abcde".to_vec(), 2560, 3));
     let mut members = said.heard();
@@ -77,10 +77,10 @@ fn members_come_with_their_content() {
 }
 
 #[test]
-fn what_it_asks_is_answered_at_its_place() {
+fn limit_requests_are_answered_with_the_current_limit() {
     let answers = Rc::new(RefCell::new(Vec::new()));
     let told = answers.clone();
-    let said = Said::begun()
+    let said = Said::accepted()
         .frame(MemberFrame::LimitRequest, &[])
         .member(file(1), 512, 1)
         .frame(MemberFrame::LimitRequest, &[]);
@@ -94,33 +94,33 @@ fn what_it_asks_is_answered_at_its_place() {
 }
 
 #[test]
-fn lies_are_found_out() {
-    let begun = Said::begun;
+fn invalid_frames_are_detected() {
+    let accepted = Said::accepted;
     let content = |said: Said, bytes: &[u8]| said.frame(MemberFrame::Content, bytes);
     let lies = [
         Said::default().member(file(0), 512, 1),
-        begun().frame(MemberFrame::Accepted, &[]),
-        begun().frame(MemberFrame::Refused, b"late"),
-        content(begun(), b"of nobody"),
-        content(begun().member(file(3), 512, 1), b"more"),
-        begun().member(file(3), 512, 1).last(1024, 2),
-        begun().member(file(3), 512, 1).member(file(0), 1024, 2),
+        accepted().frame(MemberFrame::Accepted, &[]),
+        accepted().frame(MemberFrame::Refused, b"late"),
+        content(accepted(), b"of nobody"),
+        content(accepted().member(file(3), 512, 1), b"more"),
+        accepted().member(file(3), 512, 1).last(1024, 2),
+        accepted().member(file(3), 512, 1).member(file(0), 1024, 2),
         // The reported progress is less than the data sent.
-        begun().member(file(0), 511, 1),
-        begun().member(file(0), 512, 0),
-        content(begun().member(file(3), 512, 1), b"abc").member(file(0), 1026, 2),
-        begun().member(file(0), 512, 1).last(511, 1),
-        begun().member(file(0), 512, 1).last(512, 0),
-        begun().member(file(0), 512, 1).last(1024, 2).frame(MemberFrame::LogMessage, b"after the end"),
+        accepted().member(file(0), 511, 1),
+        accepted().member(file(0), 512, 0),
+        content(accepted().member(file(3), 512, 1), b"abc").member(file(0), 1026, 2),
+        accepted().member(file(0), 512, 1).last(511, 1),
+        accepted().member(file(0), 512, 1).last(512, 0),
+        accepted().member(file(0), 512, 1).last(1024, 2).frame(MemberFrame::LogMessage, b"after the end"),
         // The worker exits early.
-        begun(),
-        begun().member(file(3), 512, 1),
-        Said(begun().0[..3].to_vec()),
+        accepted(),
+        accepted().member(file(3), 512, 1),
+        Said(accepted().0[..3].to_vec()),
         // Malformed frames.
-        Said([&begun().0[..], &[99, 0, 0, 0, 0]].concat()),
-        Said([&begun().0[..], &MemberFrame::Member.encode_head(usize::MAX)].concat()),
-        begun().frame(MemberFrame::Member, b"no member"),
-        begun().frame(MemberFrame::Last, b""),
+        Said([&accepted().0[..], &[99, 0, 0, 0, 0]].concat()),
+        Said([&accepted().0[..], &MemberFrame::Member.encode_head(usize::MAX)].concat()),
+        accepted().frame(MemberFrame::Member, b"no member"),
+        accepted().frame(MemberFrame::Last, b""),
     ];
     for (number, lie) in lies.iter().enumerate() {
         let error = lie.read().unwrap_err().to_string();
@@ -129,8 +129,8 @@ fn lies_are_found_out() {
 }
 
 #[test]
-fn it_cannot_say_more_than_there_may_be() {
-    let said = Said::begun()
+fn limits_on_bytes_and_headers_are_enforced() {
+    let said = Said::accepted()
         .member(file(4), 512, 1)
         .frame(MemberFrame::Content, b"abcd")
         .member(file(0), 1536, 9)
@@ -149,11 +149,11 @@ fn it_cannot_say_more_than_there_may_be() {
 }
 
 #[test]
-fn why_it_is_refused_is_known_before_anything_is_made() {
+fn refusal_is_known_before_anything_is_created() {
     let why = || Said::default().frame(MemberFrame::Refused, b"it is a disk\x1b[2J");
     assert_eq!(why().read().unwrap_err().to_string(), "it is a disk [2J");
     assert_eq!(check_beginning(&mut reader(&why().0, 4)).unwrap(), Err("it is a disk [2J".to_owned()));
-    let mut stream = reader(&Said::begun().last(1024, 2).0, 4);
+    let mut stream = reader(&Said::accepted().last(1024, 2).0, 4);
     assert_eq!(check_beginning(&mut stream).unwrap(), Ok(()));
     read(MemberReceiver::new(stream, Box::new(|_| ())), 2).unwrap();
     check_beginning(&mut reader(b"", 4)).unwrap_err();

@@ -18,7 +18,7 @@ fn error(tar: &[u8]) -> String {
 }
 
 #[test]
-fn pax_records_and_gnu_names_win_over_the_header() {
+fn pax_records_and_gnu_names_override_the_header() {
     let tar = Tar::new()
         .raw("", b'L', b"gnu-name\0", |_| ())
         .raw("", b'K', b"gnu-link\0", |_| ())
@@ -37,7 +37,7 @@ fn pax_records_and_gnu_names_win_over_the_header() {
 }
 
 #[test]
-fn a_size_within_a_value_is_not_the_size() {
+fn size_record_within_a_value_is_ignored() {
     let tar = Tar::new()
         .pax(b'x', &[b"SCHILY.xattr.user.a=\n10 size=0\n\n", b"size=3"])
         .raw("a", b'0', b"abc", |header| header.set_size(3))
@@ -48,7 +48,7 @@ fn a_size_within_a_value_is_not_the_size() {
 }
 
 #[test]
-fn global_records_hold_until_they_are_replaced() {
+fn global_records_apply_until_replaced() {
     let tar = Tar::new()
         .pax(b'g', &[b"uid=5", b"gid=6"])
         .file("a", b"")
@@ -62,7 +62,7 @@ fn global_records_hold_until_they_are_replaced() {
 }
 
 #[test]
-fn times_before_1970_come_as_negative_binary_numbers() {
+fn times_before_1970_are_negative_binary_numbers() {
     let tar = Tar::new().raw("a", b'0', b"", |header| header.set_mtime((-86400_i64).cast_unsigned())).end();
     let mut binary = tar;
     // set_mtime pads with zeros, but GNU tar pads with the sign.
@@ -74,13 +74,13 @@ fn times_before_1970_come_as_negative_binary_numbers() {
 }
 
 #[test]
-fn an_old_directory_is_a_file_with_a_slash() {
+fn old_file_member_with_a_slash_is_a_directory() {
     let tar = Tar::new().raw("etc/", b'0', b"", |header| header.as_mut_bytes()[156] = 0).end();
     assert_eq!(list(&tar).unwrap()[0].1, MemberKind::Directory);
 }
 
 #[test]
-fn a_cut_is_found_at_every_block() {
+fn truncation_is_detected_at_every_block() {
     let content = Tar::new().pax(b'x', &[b"uid=5"]).file("a", &[1; 700]).directory("b").0;
     let whole = [&content[..], &[0; 1024]].concat();
     assert_eq!(list(&whole).unwrap().len(), 2);
@@ -91,7 +91,7 @@ fn a_cut_is_found_at_every_block() {
 }
 
 #[test]
-fn after_the_end_there_are_only_zeros() {
+fn only_zeros_may_follow_the_end() {
     let tar = || Tar::new().file("a", b"");
     let padded = [tar().end(), vec![0; 10240]].concat();
     assert_eq!(list(&padded).unwrap().len(), 1);
@@ -103,7 +103,7 @@ fn after_the_end_there_are_only_zeros() {
 }
 
 #[test]
-fn what_is_malformed_is_refused() {
+fn refuses_malformed_archives() {
     let huge = vec![b'x'; (EXTENSION_BYTES + 1) as usize];
     let half = [b"comment=".to_vec(), vec![b'x'; 40_000]].concat();
     let other_half = [b"other=".to_vec(), vec![b'x'; 40_000]].concat();
@@ -141,7 +141,7 @@ fn what_is_malformed_is_refused() {
 }
 
 #[test]
-fn sizes_that_others_would_read_otherwise_are_refused() {
+fn refuses_sizes_that_other_readers_would_interpret_differently() {
     let with_size = |size: [u8; 12]| {
         let tar = Tar::new().raw("a", b'0', b"", |header| header.as_old_mut().size = size).end();
         error(&tar)

@@ -27,7 +27,7 @@ fn mode(root: &Path, path: &str) -> u32 {
 
 #[test]
 #[ignore = "needs root and loop devices"]
-fn loop_nothing_inherits_an_acl_that_the_image_does_not_give_it() {
+fn loop_no_file_inherits_an_acl_absent_from_the_image() {
     let disks = ["/", "/kept"].map(|path| (TestLoopDevice::new(64 << 20, 512), path));
     let directory = tempfile::tempdir().unwrap();
     let root = directory.path().join("root");
@@ -93,7 +93,7 @@ fn loop_nothing_inherits_an_acl_that_the_image_does_not_give_it() {
 
 #[test]
 #[ignore = "needs root"]
-fn root_acls_that_are_packed_as_text_arrive() {
+fn root_acls_packed_as_text_are_restored() {
     let tree = tempfile::tempdir().unwrap();
     fs::create_dir(tree.path().join("team")).unwrap();
     fs::write(tree.path().join("team/file"), "x").unwrap();

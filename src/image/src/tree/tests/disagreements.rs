@@ -1,17 +1,19 @@
-//! Archives whose members readers of tar name or measure differently, and archives that all of them read alike.
+//! Archives for which tar readers disagree on the name or the extent of a member, and archives that all tar readers
+//! read in the same way.
 
 use super::reference_readers::{Judges, assert_agreement, disagree, read_ours};
 use super::*;
 
 const HIDDEN: [u8; 512] = [b'h'; 512];
 
-/// A member whose header has `in_header` bytes and whose PAX record has `in_record`, with a block of content.
+/// Returns a member with one block of content. Its size is `in_header` in the header, and `in_record` in the PAX
+/// record.
 fn sized(in_header: u64, in_record: &str) -> Tar {
     let record = format!("size={in_record}");
     Tar::new().pax(b'x', &[record.as_bytes()]).raw("a", b'0', &HIDDEN, |header| header.set_size(in_header))
 }
 
-/// The block of content is a whole member.
+/// Returns a member whose sizes differ like those of [`sized`]. Its block of content is the header of another member.
 fn smuggled(in_header: u64, in_record: &str) -> Tar {
     let record = format!("size={in_record}");
     let inner = Tar::new().file("inner", b"").0;
@@ -27,7 +29,7 @@ fn prefix(header: &mut tar::Header) {
     header.as_mut_bytes()[345..348].copy_from_slice(b"pre");
 }
 
-/// A block and four bytes: the data of all sparse files here.
+/// Data of all sparse files in these tests: one block and four bytes.
 const DATA: [u8; 516] = [b'd'; 516];
 
 const SPARSE_1: [&[u8]; 3] = [b"GNU.sparse.major=1", b"GNU.sparse.minor=0", b"GNU.sparse.realsize=8196"];
@@ -44,7 +46,8 @@ fn sparse_0(records: &[&[u8]]) -> Tar {
     Tar::new().pax(b'x', &[&[&b"GNU.sparse.size=8196"[..]][..], records].concat()).file("s", &DATA)
 }
 
-/// Old sparse header with these pieces, and whether an extension is announced.
+/// Returns a sparse file in the old GNU format with these segments. `extended` declares that an extension block
+/// follows.
 fn old_sparse(pieces: &'static [(&'static [u8; 12], &'static [u8; 12])], extended: bool) -> Tar {
     Tar::new().raw("old", b'S', &DATA, move |header| {
         let gnu = header.as_gnu_mut().unwrap();
@@ -63,7 +66,7 @@ const FAR: &[u8; 12] = b"00000020000\0";
 const NONE: &[u8; 12] = &[0; 12];
 const SIGN: &[u8; 12] = b"+\0\0\0\0\0\0\0\0\0\0\0";
 
-/// Archives that must be refused.
+/// Returns archives that must be rejected.
 fn contradictions() -> Vec<(&'static str, Tar)> {
     let with_size = |size: [u8; 12]| Tar::new().raw("a", b'0', &HIDDEN, move |header| header.as_old_mut().size = size);
     let with_field = |at: usize, field: &'static [u8]| {
@@ -83,9 +86,9 @@ fn contradictions() -> Vec<(&'static str, Tar)> {
         ),
         ("a link with a size", Tar::new().pax(b'x', &[b"size=0"]).raw("l", b'1', b"", |h| h.set_size(512))),
         ("a symlink with a size", Tar::new().raw("l", b'2', b"", |h| h.set_size(512))),
-        ("a file with a slash behind its name", Tar::new().file("d/", b"")),
+        ("a file with a slash after its name", Tar::new().file("d/", b"")),
         ("two sizes", Tar::new().pax(b'x', &[b"size=1", b"size=2"]).file("a", b"x")),
-        ("one size twice", Tar::new().pax(b'x', &[b"size=1", b"size=1"]).file("a", b"x")),
+        ("the same size twice", Tar::new().pax(b'x', &[b"size=1", b"size=1"]).file("a", b"x")),
         ("two paths", Tar::new().pax(b'x', &[b"path=b", b"path=c"]).file("a", b"x")),
         ("an empty path", Tar::new().pax(b'x', &[b"path="]).file("a", b"x")),
         ("two link targets", Tar::new().pax(b'x', &[b"linkpath=b", b"linkpath=c"]).symlink("a", "d")),
@@ -125,8 +128,8 @@ fn contradictions() -> Vec<(&'static str, Tar)> {
         ("a size with a sign", with_size(*b"+0000001000\0")),
         ("a negative size", with_size(*b"-0000001000\0")),
         ("a blank size", with_size(*b"           \0")),
-        ("a size behind a zero byte", with_size(*b"\x000000001000\0")),
-        ("a size with more behind it", with_size(*b"1000\x007777777")),
+        ("a size after a zero byte", with_size(*b"\x000000001000\0")),
+        ("a size with trailing bytes", with_size(*b"1000\x007777777")),
         ("a size with a stop", with_size(*b"00001000.00\0")),
         ("a size with an underscore", with_size(*b"0000_001000\0")),
         ("a mode with a sign", with_field(100, b"+000644\0")),
@@ -191,11 +194,11 @@ fn contradictions() -> Vec<(&'static str, Tar)> {
         ("a piece after an empty one", old_sparse(&[(ZERO, BLOCK), (NONE, NONE), (FAR, FOUR)], false)),
         ("an extension after an empty piece", old_sparse(&[(ZERO, BLOCK), (FAR, FOUR)], true)),
         ("a piece with a sign", old_sparse(&[(b"+0000000000\0", BLOCK), (FAR, FOUR)], false)),
-        ("a symlink and a size of nothing", plain().pax(b'x', &[b"size=0"]).raw("l", b'2', b"", |h| h.set_size(512))),
+        ("a symlink with a size of zero", plain().pax(b'x', &[b"size=0"]).raw("l", b'2', b"", |h| h.set_size(512))),
     ]
 }
 
-/// Archives that all readers read alike.
+/// Returns archives that all tar readers read in the same way.
 fn agreements() -> Vec<(&'static str, Tar)> {
     let long = "d/".repeat(70) + "f";
     let path = format!("path={long}");
@@ -205,7 +208,7 @@ fn agreements() -> Vec<(&'static str, Tar)> {
         ("a record that repeats the header", Tar::new().pax(b'x', &[b"size=1"]).file("a", b"x").file("b", b"y")),
         ("a long name", Tar::new().raw("", b'L', &long_name, |_| ()).file("a", b"x")),
         ("a path", Tar::new().pax(b'x', &[path.as_bytes()]).file("a", b"x")),
-        ("one name twice", Tar::new().raw("", b'L', b"b\0", |_| ()).pax(b'x', &[b"path=b"]).file("a", b"x")),
+        ("the same name twice", Tar::new().raw("", b'L', b"b\0", |_| ()).pax(b'x', &[b"path=b"]).file("a", b"x")),
         ("global attributes", Tar::new().pax(b'g', &[b"comment=x", b"mtime=5"]).file("a", b"x")),
         (
             "a prefix of POSIX",
@@ -246,7 +249,7 @@ fn agreements() -> Vec<(&'static str, Tar)> {
 }
 
 #[test]
-fn contradictions_are_refused() {
+fn refuses_contradictory_archives() {
     let accepted: Vec<&str> = contradictions()
         .into_iter()
         .filter(|(_, tar)| read_ours(&Tar(tar.0.clone()).end()).is_ok())
@@ -255,7 +258,8 @@ fn contradictions_are_refused() {
     assert_eq!(accepted, Vec::<&str>::new());
 }
 
-/// Each contradiction is one: two readers differ, or one reader refuses what another reader accepts.
+/// For most contradictions, two of the tested readers return different members, or at least one of them rejects the
+/// archive.
 #[test]
 fn other_readers_disagree_about_contradictions() {
     let mut judges = Judges::start();
@@ -277,7 +281,7 @@ fn other_readers_disagree_about_contradictions() {
 }
 
 #[test]
-fn what_all_readers_read_alike_is_accepted() {
+fn accepts_archives_on_which_all_readers_agree() {
     let mut judges = Judges::start();
     for (what, tar) in agreements() {
         let tar = tar.end();
@@ -286,10 +290,10 @@ fn what_all_readers_read_alike_is_accepted() {
     }
 }
 
-/// GNU tar writes a placeholder as `path` after the name of a sparse file if it does not fit into the header. Python
-/// takes the placeholder for the name.
+/// If the name of a sparse file does not fit into the header, GNU tar writes a placeholder as `path` after the name.
+/// Python uses the placeholder as the name.
 #[test]
-fn sparse_files_whose_names_do_not_fit_into_a_header_are_accepted() {
+fn accepts_sparse_files_with_names_longer_than_a_header() {
     use std::os::unix::ffi::OsStrExt;
     let (long, both, longer) = ("l".repeat(120), "\u{f6}".repeat(60), "d".repeat(90));
     for name in [&b"plain"[..], "gr\u{f6}\u{df}e=1".as_bytes(), b"latin\xff", long.as_bytes(), both.as_bytes()] {
@@ -306,17 +310,18 @@ fn sparse_files_whose_names_do_not_fit_into_a_header_are_accepted() {
             assert_eq!((file.1, file.2), ('-', 1 << 19), "{path:?}");
             if let Some(plain) = path.to_str().filter(|path| path.is_ascii()) {
                 assert_eq!(file.0, plain);
-                for (judge, verdict) in &Judges::start().read(&tar)[..2] {
-                    assert_eq!(verdict.as_ref().unwrap().members, ours.members, "{judge}: {path:?}");
+                for (check_input, verdict) in &Judges::start().read(&tar)[..2] {
+                    assert_eq!(verdict.as_ref().unwrap().members, ours.members, "{check_input}: {path:?}");
                 }
             }
         }
     }
 }
 
-/// Larger than a header can hold: the record has the size, and the header what writers put there.
+/// If a size does not fit into the header, the PAX record contains the size, and the header contains a value that
+/// depends on the program that wrote the archive.
 #[test]
-fn the_size_of_a_huge_file_is_in_its_record() {
+fn pax_record_contains_the_size_of_huge_files() {
     for (in_header, is_accepted) in [(0, true), (0o777_7777_7777, true), (1 << 33, true), (512, false)] {
         let tar = sized(in_header, &(1_u64 << 33).to_string()).end();
         let mut members = crate::tree::tar_parser::TarParser::new(reader(&tar, 700));

@@ -61,7 +61,7 @@ fn attacks(outside: &str) -> Vec<(String, Tar)> {
 }
 
 #[test]
-fn no_member_by_any_name_leads_out_of_the_root() {
+fn no_member_escapes_the_root() {
     let directory = tempfile::tempdir().unwrap();
     let (root, beside) = (directory.path().join("root"), directory.path().join("outside"));
     fs::create_dir_all(beside.join("deep")).unwrap();

@@ -13,14 +13,14 @@ fn fuzz_untar() {
         hangs: Duration::from_secs(60),
         corpus: corpus(),
         mutated: |corpus, random| mutated(random, corpus),
-        judge: |input, random| judge(input, random.usize(1..3000), random.bool()),
+        check_input: |input, random| check_input(input, random.usize(1..3000), random.bool()),
     };
     fuzz.run();
 }
 
 /// Unpacks the input, and returns whether it was unpacked completely. Fails if anything outside of the root has
 /// changed.
-fn judge(input: &[u8], cut: usize, layered: bool) -> bool {
+fn check_input(input: &[u8], cut: usize, layered: bool) -> bool {
     let directory = tempfile::tempdir().unwrap();
     let root = directory.path().join("root");
     fs::create_dir_all(root.join("kept/sub")).unwrap();
@@ -36,7 +36,7 @@ fn judge(input: &[u8], cut: usize, layered: bool) -> bool {
     if let Err(error) = &unpacked {
         assert!(!error.to_string().is_empty(), "refused without a reason");
     }
-    // Restored modes allow the temporary directory to be removed.
+    // The temporary directory can be removed only if the modes of its directories are restored.
     let _ = below.restore_snapshots(&fresh);
     unpacked.is_ok()
 }

@@ -1,5 +1,5 @@
-//! Fuzzing the reading of tars by structure: headers, records and sparse maps with right checksums and lengths, and few contradictions.
-//! What is accepted must be read alike by GNU tar, libarchive and Python.
+//! Structure-aware fuzzing of the tar parser: headers, records and sparse maps have correct checksums and lengths, and
+//! few contradictions. GNU tar, libarchive and Python must read each accepted archive in the same way.
 
 use super::reference_readers::{Judges, assert_agreement, disagree, read_ours};
 use super::*;
@@ -21,7 +21,7 @@ fn fuzz_tar_structure() {
         hangs: Duration::from_secs(120),
         corpus: Vec::new(),
         mutated: |_, random| generate(random),
-        judge,
+        check_input,
     };
     fuzz.run();
     let counts = COUNTS.lock().unwrap();
@@ -34,7 +34,7 @@ fn fuzz_tar_structure() {
     assert!(counts.len() > 12, "{counts:?}");
 }
 
-fn judge(input: &[u8], random: &mut Rng) -> bool {
+fn check_input(input: &[u8], random: &mut Rng) -> bool {
     let ours = read_ours(input);
     let mut judges = JUDGES.lock().unwrap();
     let verdict = match &ours {
@@ -55,7 +55,7 @@ fn judge(input: &[u8], random: &mut Rng) -> bool {
     ours.is_ok()
 }
 
-/// Message without names and numbers.
+/// Returns an error message without names and numbers.
 fn reason(error: &str) -> String {
     let error = error.rsplit_once("malformed").map_or(error, |(_, reason)| reason);
     let error = error.trim_start_matches(|c: char| !c.is_alphabetic());
@@ -63,7 +63,7 @@ fn reason(error: &str) -> String {
     error.chars().filter(|c| !c.is_ascii_digit()).collect()
 }
 
-/// Number of members that claim something twice, in a fifth of the archives.
+/// Decides, with a probability of 1 in 6, that a generated value is wrong or contradictory.
 fn is_flawed(random: &mut Rng) -> bool {
     random.u8(..6) == 0
 }
@@ -153,7 +153,7 @@ fn plain_member(random: &mut Rng, mut tar: Tar, number: usize) -> Tar {
     })
 }
 
-/// Content that is a member itself for whoever takes it for one.
+/// Returns content that begins with the header of a member. A reader that uses a wrong extent would unpack this member.
 fn inner(random: &mut Rng, length: usize) -> Vec<u8> {
     let inner = Tar::new().file(if random.bool() { "inner" } else { "m0" }, b"").0;
     inner.into_iter().chain(std::iter::repeat(b'i')).take(length).collect()
@@ -185,7 +185,8 @@ fn header_format(random: &mut Rng) -> fn(&mut tar::Header) {
     }
 }
 
-/// A number as writers put it into a header, or as none should.
+/// Returns a size field: usually in one of the forms that tar programs write, sometimes with a malformed or wrong
+/// number.
 fn size_field(random: &mut Rng, length: usize) -> [u8; 12] {
     let text = |text: String| <[u8; 12]>::try_from(text.as_bytes()).unwrap();
     if !is_flawed(random) {
@@ -212,7 +213,8 @@ fn size_field(random: &mut Rng, length: usize) -> [u8; 12] {
     }
 }
 
-/// An eight-byte number as writers put it into a header, or as none should, and its offset.
+/// Returns the offset of another numeric field of eight bytes, and a value: usually in one of the forms that tar
+/// programs write, sometimes malformed.
 fn other_field(random: &mut Rng) -> (usize, [u8; 8]) {
     let offset = *random.choice(&[100, 108, 116, 329, 337]).unwrap();
     let written = [*b"0000644\0", *b"    17 \0", [0; 8], [b' '; 8], [0x80, 0, 0, 0, 0, 0, 0, 7]];
@@ -222,7 +224,7 @@ fn other_field(random: &mut Rng) -> (usize, [u8; 8]) {
     (offset, *random.choice(values).unwrap())
 }
 
-/// Offsets and lengths of data, in order, and the length of the file.
+/// Returns offset and length of each data segment, in order, and the length of the file.
 fn pieces(random: &mut Rng) -> (Vec<(usize, usize)>, usize) {
     let (mut pieces, mut end) = (Vec::new(), 0);
     for _ in 0..random.usize(0..5) {

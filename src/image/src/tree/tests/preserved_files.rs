@@ -58,7 +58,7 @@ pub(crate) fn text(path: PathBuf) -> String {
 }
 
 #[test]
-fn the_images_files_win_and_the_rest_stays() {
+fn image_files_replace_existing_ones_and_others_remain() {
     let directory = tempfile::tempdir().unwrap();
     let root = kept(directory.path());
     let lib = root.join("var/lib");
@@ -88,14 +88,14 @@ fn the_images_files_win_and_the_rest_stays() {
 }
 
 #[test]
-fn a_kept_directory_stays_where_the_image_has_something_else() {
+fn preserved_directory_is_not_replaced_by_other_types() {
     let directory = tempfile::tempdir().unwrap();
     let root = kept(directory.path());
     let tar = Tar::new()
         .file("var/lib/docker", b"a file")
         .symlink("var/lib/empty", "/srv")
         .raw("var/lib/dpkg", b'6', b"", |_| ())
-        .file("var/lib/after", b"the next member is read right")
+        .file("var/lib/after", b"the next member is read correctly")
         .hard_link("var/lib/again", "var/lib/docker")
         .hard_link("var/lib/dpkg", "var/lib/after");
     let conflicts = unpack(tar, &root, &[], &["/var/lib"]).0.unwrap().conflicts;
@@ -103,7 +103,7 @@ fn a_kept_directory_stays_where_the_image_has_something_else() {
     assert_eq!(conflicts, FileConflicts { files: 5, first: first.into() });
     assert_eq!(text(root.join("var/lib/docker/volumes/data")), "precious");
     assert_eq!(text(root.join("var/lib/dpkg/status")), "old status");
-    assert_eq!(text(root.join("var/lib/after")), "the next member is read right");
+    assert_eq!(text(root.join("var/lib/after")), "the next member is read correctly");
     assert!(root.join("var/lib/empty").is_dir() && !root.join("var/lib/again").exists());
     // On other filesystems, a later file replaces an empty directory.
     let tar = Tar::new().directory("srv/a").file("srv/a", b"x");
@@ -111,7 +111,7 @@ fn a_kept_directory_stays_where_the_image_has_something_else() {
 }
 
 #[test]
-fn symlinks_of_a_kept_filesystem_lead_the_image_nowhere() {
+fn symlinks_of_a_preserved_filesystem_are_not_followed() {
     let directory = tempfile::tempdir().unwrap();
     let root = kept(directory.path());
     let lib = root.join("var/lib");

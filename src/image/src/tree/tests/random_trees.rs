@@ -62,7 +62,7 @@ fn entries() -> impl Strategy<Value = Vec<Entry>> {
     let owner = prop_oneof![2 => Just((0, 0)), 1 => (0..70_000_u32, 0..70_000_u32)];
     let mtime = (0..4_000_000_000_i64, 0..1_000_000_000_i64);
     let xattrs = prop_oneof![3 => Just(Vec::new()), 1 => vec(xattr, 1..4)];
-    // Ids of users without a name: GNU tar would write a name in place of the number.
+    // No user has one of these ids, because GNU tar would write the name of a user in place of the id.
     let acl = prop_oneof![3 => Just(None), 1 => (100_000..4_000_000_000_u32, 0..8_u16).prop_map(Some)];
     let acls = [acl.clone(), acl];
     let entry = (any::<usize>(), name, thing, mode, owner, mtime, xattrs, acls);
@@ -128,7 +128,7 @@ fn make(root: &Path, entries: &[Entry], tells: Tells) {
         }
         match &entry.thing {
             Thing::Directory => directories.push(path.clone()),
-            // GNU tar packs the second name of a FIFO as another FIFO.
+            // FIFOs are not linked, because GNU tar packs the second name of a FIFO as another FIFO.
             Thing::Fifo => {}
             _ => files.push(path.clone()),
         }
@@ -227,7 +227,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(24))]
     #[test]
     #[ignore = "needs root"]
-    fn root_random_trees_arrive_as_they_were(entries in entries(), cut in 1..6000_usize) {
+    fn root_random_trees_are_unpacked_unchanged(entries in entries(), cut in 1..6000_usize) {
         let gnu = ["tar", "--xattrs", "--xattrs-include=*", "--numeric-owner"];
         let posix = |sparse: &'static [&'static str]| [&gnu[..], &["--format=posix"], sparse].concat();
         let few = Tells { nanoseconds: false, xattrs: false, ..ALL };
@@ -255,7 +255,7 @@ proptest! {
                 arrived += 1;
             }
         }
-        prop_assert!(arrived >= 3, "only {arrived} of 10 packers give back what they got");
+        prop_assert!(arrived >= 3, "only {arrived} of 10 packers reproduce their input");
         let tree = tempfile::tempdir().unwrap();
         make(tree.path(), &entries, ALL);
         // `image pack` refuses an empty directory.

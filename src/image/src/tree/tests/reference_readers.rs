@@ -8,7 +8,7 @@ use common::encoding::decode_hex;
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom, Write};
 use std::process::{Command, Stdio};
-use testing::reference_implementation::JudgeProcess;
+use testing::reference_implementation::ReferenceProcess;
 
 /// Member: name without `./` and trailing slash, type as in `ls -l` (`h` for a hard link), length, and link target.
 pub(crate) type Listed = (String, char, u64, String);
@@ -27,14 +27,14 @@ pub(crate) type Verdict = Result<Reading, String>;
 const MOST_OUTPUT: u64 = 32 << 20;
 
 pub(crate) struct Judges {
-    python: JudgeProcess,
+    python: ReferenceProcess,
     archive: File,
 }
 
 impl Judges {
     pub fn start() -> Judges {
         let script = concat!(env!("CARGO_MANIFEST_DIR"), "/src/tree/tests/tar_judge.py");
-        Judges { python: JudgeProcess::start_python(script), archive: tempfile::tempfile().unwrap() }
+        Judges { python: ReferenceProcess::start_python(script), archive: tempfile::tempfile().unwrap() }
     }
 
     /// Returns the readings of GNU tar, libarchive and Python.

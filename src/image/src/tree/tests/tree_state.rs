@@ -58,7 +58,7 @@ pub(crate) fn assert_same(one: &BTreeMap<PathBuf, Seen>, other: &BTreeMap<PathBu
     assert_eq!(paths(one), paths(other), "{what}");
     for (path, was) in one {
         let is = &other[path];
-        // Without the contents, which are long.
+        // The contents are not printed, because they are long.
         let short = |seen: &Seen| {
             format!(
                 "{:?}",

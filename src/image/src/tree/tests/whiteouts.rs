@@ -46,7 +46,7 @@ fn base() -> Tar {
 }
 
 #[test]
-fn whiteouts_take_away_what_earlier_layers_brought() {
+fn whiteouts_remove_files_of_earlier_layers() {
     let all = "dangling etc etc/a=1 etc/b=1 etc/d etc/d/sub etc/d/sub/y=1 etc/d/x=1 lib";
     let cases: Vec<(Tar, &str)> = vec![
         (Tar::new().file("etc/.wh.a", b""), "dangling etc etc/b=1 etc/d etc/d/sub etc/d/sub/y=1 etc/d/x=1 lib"),
@@ -88,7 +88,7 @@ fn whiteouts_take_away_what_earlier_layers_brought() {
 }
 
 #[test]
-fn whiteouts_lead_nowhere_else() {
+fn whiteouts_do_not_leave_the_root() {
     let directory = tempfile::tempdir().unwrap();
     let (root, outside) = (directory.path().join("root"), directory.path().join("outside"));
     for path in [&root, &outside] {
@@ -112,7 +112,7 @@ fn whiteouts_lead_nowhere_else() {
 }
 
 #[test]
-fn a_kept_filesystem_loses_nothing_to_a_whiteout() {
+fn preserved_filesystem_loses_nothing_to_a_whiteout() {
     for (path, conflicts) in [
         ("var/lib/.wh.dpkg", 1),
         ("var/lib/.wh..wh..opq", 1),
@@ -140,7 +140,7 @@ fn a_kept_filesystem_loses_nothing_to_a_whiteout() {
 }
 
 #[test]
-fn among_somebodys_files_a_whiteout_removes_only_what_the_burn_has_brought() {
+fn whiteout_removes_only_files_of_the_burn() {
     let first = || Tar::new().directory("etc").file("etc/ours", b"1").file("opt/ours/a", b"1").file("swap", b"1");
     let mine = "empty etc etc/mine=mine etc/swap etc/swap/mine=mine mine=mine";
     for (second, left) in [
@@ -175,7 +175,7 @@ fn among_somebodys_files_a_whiteout_removes_only_what_the_burn_has_brought() {
 }
 
 #[test]
-fn without_layers_a_whiteout_is_a_file() {
+fn whiteout_is_a_file_without_layers() {
     let root = tempfile::tempdir().unwrap();
     let tar = Tar::new().file("a", b"1").file(".wh.a", b"2").file(".wh..wh..opq", b"").end();
     unpack_into(root.path(), &tar, 99, false).unwrap();
@@ -184,7 +184,7 @@ fn without_layers_a_whiteout_is_a_file() {
 
 #[test]
 #[ignore = "needs root"]
-fn root_whiteouts_enter_no_mount_point() {
+fn root_whiteouts_do_not_enter_mount_points() {
     let directory = tempfile::tempdir().unwrap();
     let root = directory.path().join("root");
     fs::create_dir_all(root.join("srv/data")).unwrap();

@@ -23,7 +23,8 @@ pub(super) fn build_target_entries(base: &Gpt, edit: &TableEdit) -> io::Result<V
     }
     let mut problems = list_disk_problems(base, edit);
     problems.extend(list_preserved_problems(base, edit));
-    // The numbers are not those of the plan if the edit is already complete.
+    // The numbers are not checked if the edit is already complete: removed partitions are then absent, and added
+    // partitions present.
     if target.entries != base.entries {
         problems.extend(list_number_problems(base, edit));
     }
@@ -56,7 +57,7 @@ fn list_preserved_problems(base: &Gpt, edit: &TableEdit) -> Vec<String> {
             problems.push(format!("partition {number} is preserved, so it cannot be removed or recreated"));
         }
         match find_expected_entry(base, number) {
-            None => problems.push(format!("partition {number} is preserved, but not in the table")),
+            None => problems.push(format!("partition {number} is preserved, but is not in the partition table")),
             Some(actual) if actual != *expected => problems.push(format!(
                 "partition {number} is preserved, but {}",
                 list_entry_differences(&actual, expected).join(", ")
@@ -92,9 +93,10 @@ pub(super) fn find_expected_entry(base: &Gpt, number: u32) -> Option<ExpectedEnt
 fn list_number_problems(base: &Gpt, edit: &TableEdit) -> Vec<String> {
     let is_used = |number: u32| base.entries().any(|entry| entry.number == number);
     let absent = edit.removed.iter().filter(|number| !is_used(**number));
-    let absent = absent.map(|number| format!("partition {number} cannot be removed: it is not in the table"));
+    let absent = absent.map(|number| format!("partition {number} cannot be removed: it is not in the partition table"));
     let taken = edit.added.iter().filter(|new| is_used(new.number) && !edit.removed.contains(&new.number));
-    let taken = taken.map(|new| format!("partition {} cannot be added: it is already in the table", new.number));
+    let taken =
+        taken.map(|new| format!("partition {} cannot be added: it is already in the partition table", new.number));
     absent.chain(taken).collect()
 }
 
@@ -107,19 +109,21 @@ fn list_added_problems(base: &Gpt, edit: &TableEdit) -> Vec<String> {
     for NewPartition { number, first_lba, last_lba, kind, guid, name, .. } in &edit.added {
         let mut refuse = |why: String| problems.push(format!("partition {number} cannot be added: {why}"));
         if !(1..=count).contains(&u64::from(*number)) {
-            refuse(format!("the table has the numbers 1 to {count}"));
+            refuse(format!("partition numbers in this table must be 1 to {count}"));
         }
         if edit.added.iter().filter(|other| other.number == *number).count() > 1 {
-            refuse("the number is not unique".to_owned());
+            refuse("another partition has the same number".to_owned());
         }
         if *first_lba < first || last_lba < first_lba || *last_lba > last {
-            refuse(format!("the sectors {first_lba} to {last_lba} are not within {first} to {last}"));
+            refuse(format!(
+                "the sectors {first_lba} to {last_lba} are not within the usable sectors {first} to {last}"
+            ));
         }
         if kind.is_nil() || guid.is_nil() {
-            refuse("its type or GUID is zero".to_owned());
+            refuse("the partition type or the partition GUID is zero".to_owned());
         }
         if edit.preserved.iter().any(|entry| entry.guid == *guid) {
-            refuse(format!("the GUID {guid} is the one of a preserved partition"));
+            refuse(format!("a preserved partition has the same GUID, {guid}"));
         }
         if name.encode_utf16().count() > NAME_UNITS {
             refuse(format!("the name {name:?} is longer than {NAME_UNITS} UTF-16 code units"));
@@ -136,7 +140,7 @@ fn list_unknown_entries(base: &Gpt, edit: &TableEdit) -> Vec<String> {
             || edit.added.iter().any(|new| new.number == number)
     };
     let unknown = base.entries().filter(|entry| !is_known(entry.number));
-    unknown.map(|entry| format!("partition {} of the table is not part of the plan", entry.number)).collect()
+    unknown.map(|entry| format!("partition {} in the partition table is not part of the plan", entry.number)).collect()
 }
 
 /// Lists pairs of partitions that overlap, and preserved partitions outside the usable sectors.

@@ -1,6 +1,6 @@
 use super::*;
 use crate::gpt::{ATTRIBUTES, GptEntry, SECTORS_BYTES, compute_crc};
-use operations::{DiskIdentity, ExpectedEntry, NewPartition};
+use operations::{ByteRange, DiskIdentity, ExpectedEntry, NewPartition};
 use uuid::Uuid;
 
 mod interruptions;
@@ -38,6 +38,7 @@ fn edit(sector: u64, preserved: Vec<ExpectedEntry>, removed: &[u32], added: Vec<
         preserved,
         removed: removed.to_vec(),
         added,
+        boot_gap: None,
     }
 }
 
@@ -95,7 +96,7 @@ fn only_the_sectors_of_changed_entries_and_headers_are_written() {
         let writes = compute_table_writes(&read_from(&before), SECTORS, &edit).unwrap();
         let mut after = before.clone();
         apply(&mut after, &writes);
-        // A copy each: the sectors of the entries 2 and 128, and the header.
+        // The writes to each copy: the two sectors with the entries 2 and 128, and the header.
         assert_eq!(writes.copies.iter().map(Vec::len).collect::<Vec<_>>(), [3, 3]);
         let offsets = [SECTORS - 1, 1].map(|lba| lba * sector);
         assert_eq!(writes.copies.iter().map(|copy| copy.last().unwrap().offset).collect::<Vec<_>>(), offsets);
@@ -112,14 +113,14 @@ fn only_the_sectors_of_changed_entries_and_headers_are_written() {
         assert!(tables[0].entries().eq(tables[1].entries()));
         assert_eq!(tables[0].entries().map(|entry| entry.number).collect::<Vec<_>>(), [1, 2, 7, 128]);
         assert_eq!(tables.each_ref().map(Gpt::guid), [edit.guid; 2]);
-        // The same edit again writes nothing.
+        // Repeating the edit writes nothing.
         let again = compute_table_writes(&read_from(&after), SECTORS, &edit).unwrap();
         assert_eq!(again, TableWrites::default());
     }
 }
 
 #[test]
-fn an_edit_without_changes_writes_nothing() {
+fn edit_without_changes_writes_nothing() {
     let entries = [entry(1, 34, 99), entry(3, 100, 199)];
     let before = disk(512, &entries);
     let writes = compute_table_writes(&read_from(&before), SECTORS, &edit(512, entries.to_vec(), &[], vec![]));
@@ -127,7 +128,7 @@ fn an_edit_without_changes_writes_nothing() {
 }
 
 #[test]
-fn an_edit_that_does_not_fit_the_table_is_refused_with_all_reasons() {
+fn refuses_edit_of_another_table_with_all_reasons() {
     let before = disk(512, &[entry(1, 34, 99), entry(2, 100, 199), entry(3, 200, 299)]);
     let one = || vec![entry(1, 34, 99), entry(2, 100, 199)];
     let with = |change: fn(&mut ExpectedEntry)| {
@@ -141,28 +142,37 @@ fn an_edit_that_does_not_fit_the_table_is_refused_with_all_reasons() {
         (edit(512, with(|is| is.kind = is.guid), &[3], vec![]), "its type is 0fc63daf-"),
         (edit(512, with(|is| is.guid = is.kind), &[3], vec![]), "its GUID is 00000000-"),
         (edit(512, with(|is| is.name.clear()), &[3], vec![]), "its name is \"Ä 1\" instead of \"\""),
-        (edit(512, with(|is| is.number = 5), &[3], vec![]), "partition 5 is preserved, but not in the table"),
+        (
+            edit(512, with(|is| is.number = 5), &[3], vec![]),
+            "partition 5 is preserved, but is not in the partition table",
+        ),
         (edit(512, [one(), one()].concat(), &[3], vec![]), "partition 1 is listed twice as preserved"),
         (edit(512, one(), &[1, 3], vec![]), "partition 1 is preserved, so it cannot be removed"),
         (edit(512, one(), &[3], vec![new(1, 300, 349)]), "partition 1 is preserved, so it cannot be"),
-        (edit(512, one(), &[3, 9], vec![]), "partition 9 cannot be removed: it is not in the table"),
-        (edit(512, one(), &[], vec![]), "partition 3 of the table is not part of the plan"),
-        (edit(512, one(), &[], vec![new(3, 300, 349)]), "partition 3 cannot be added: it is already in the table"),
-        (edit(512, one(), &[3], vec![new(4, 300, 349), new(4, 350, 359)]), "the number is not unique"),
-        (edit(512, one(), &[3], vec![new(129, 300, 349)]), "the table has the numbers 1 to 128"),
-        (edit(512, one(), &[3], vec![new(0, 300, 349)]), "the table has the numbers 1 to 128"),
+        (edit(512, one(), &[3, 9], vec![]), "partition 9 cannot be removed: it is not in the partition table"),
+        (edit(512, one(), &[], vec![]), "partition 3 in the partition table is not part of the plan"),
+        (
+            edit(512, one(), &[], vec![new(3, 300, 349)]),
+            "partition 3 cannot be added: it is already in the partition table",
+        ),
+        (edit(512, one(), &[3], vec![new(4, 300, 349), new(4, 350, 359)]), "another partition has the same number"),
+        (edit(512, one(), &[3], vec![new(129, 300, 349)]), "partition numbers in this table must be 1 to 128"),
+        (edit(512, one(), &[3], vec![new(0, 300, 349)]), "partition numbers in this table must be 1 to 128"),
         (edit(512, one(), &[3], vec![new(4, 199, 349)]), "the partitions 2 and 4 overlap"),
         (edit(512, one(), &[3], vec![new(4, 40, 50)]), "the partitions 1 and 4 overlap"),
         (edit(512, one(), &[3], vec![new(4, 200, 300), new(5, 300, 360)]), "the partitions 4 and 5 overlap"),
-        (edit(512, one(), &[3], vec![new(4, 300, 367)]), "the sectors 300 to 367 are not within 34 to 366"),
+        (
+            edit(512, one(), &[3], vec![new(4, 300, 367)]),
+            "the sectors 300 to 367 are not within the usable sectors 34 to 366",
+        ),
         (edit(512, one(), &[3], vec![new(4, 33, 33)]), "the sectors 33 to 33 are not within"),
         (edit(512, one(), &[3], vec![new(4, 349, 300)]), "the sectors 349 to 300 are not within"),
-        (edit(512, one(), &[3], vec![new(4, 300, u64::MAX)]), "are not within 34 to 366"),
-        (edit(512, one(), &[3], vec![guid(Uuid::nil())]), "its type or GUID is zero"),
-        (edit(512, one(), &[3], vec![guid(Uuid::from_u128(1))]), "is the one of a preserved partition"),
+        (edit(512, one(), &[3], vec![new(4, 300, u64::MAX)]), "are not within the usable sectors 34 to 366"),
+        (edit(512, one(), &[3], vec![guid(Uuid::nil())]), "the partition type or the partition GUID is zero"),
+        (edit(512, one(), &[3], vec![guid(Uuid::from_u128(1))]), "a preserved partition has the same GUID"),
         (edit(512, one(), &[3], vec![NewPartition { name: "x".repeat(37), ..new(4, 300, 349) }]), "36 UTF-16"),
         (TableEdit { guid: Uuid::nil(), ..edit(512, one(), &[3], vec![]) }, "the disk's GUID is 00000000-"),
-        (edit(4096, one(), &[3], vec![]), "sector 1 of 0 to 399 does not contain a header of a GPT"),
+        (edit(4096, one(), &[3], vec![]), "sector 1 does not contain a GPT header (the disk has the sectors 0 to 399)"),
     ];
     for (edit, expected) in cases {
         let error = refuse(&before, &edit);
@@ -172,37 +182,37 @@ fn an_edit_that_does_not_fit_the_table_is_refused_with_all_reasons() {
     assert_eq!(error.matches("; ").count(), 4, "{error}");
 }
 
-/// Change of both offsets of a disk: in the primary copy and in the backup copy.
+/// Function that damages the image of a disk.
 type Damage = fn(&mut Vec<u8>);
 
 #[test]
-fn copies_that_disagree_or_are_damaged_are_refused() {
+fn refuses_table_copies_that_disagree_or_are_damaged() {
     let kept = vec![entry(1, 34, 99)];
     let good = disk(512, &[entry(1, 34, 99), entry(2, 100, 199)]);
     let edit = edit(512, kept, &[2], vec![]);
     let cases: [(&str, Damage); 10] = [
-        ("sector 1 of 0 to 399 does not contain a header", |disk| disk[512] = 0),
-        ("sector 399 of 0 to 399 does not contain a header", |disk| disk[399 * 512] = 0),
+        ("sector 1 does not contain a GPT header", |disk| disk[512] = 0),
+        ("sector 399 does not contain a GPT header", |disk| disk[399 * 512] = 0),
         ("the GPT at sector 1 is damaged: the header's checksum does not match", |disk| disk[512 + 56] ^= 1),
-        ("describe different tables; the GPT at sector 399 is damaged", |disk| disk[399 * 512 + 40] ^= 1),
-        ("the headers at the sectors 1 and 399 describe different tables; ", |disk| {
+        ("describe different partition tables; the GPT at sector 399 is damaged", |disk| disk[399 * 512 + 40] ^= 1),
+        ("the headers at the sectors 1 and 399 describe different partition tables; ", |disk| {
             disk[399 * 512 + 56] ^= 1;
             seal(disk, 512);
         }),
-        ("sector 5000 of 0 to 399 does not contain", |disk| {
+        ("sector 5000 does not contain", |disk| {
             write_bytes(disk, 512 + BACKUP_LBA, &5000_u64.to_le_bytes());
             seal(disk, 512);
         }),
-        ("differ in the partitions 1; repair the table", |disk| disk[slots(512, 1)[1] + ATTRIBUTES] ^= 1),
-        ("differ in the partitions 1; repair the table", |disk| {
+        ("differ in the partitions 1; repair the partition table", |disk| disk[slots(512, 1)[1] + ATTRIBUTES] ^= 1),
+        ("differ in the partitions 1; repair the partition table", |disk| {
             disk[slots(512, 1)[0] + ATTRIBUTES] ^= 1;
             seal(disk, 512);
         }),
-        ("differ in the partitions 9; repair the table", |disk| {
+        ("differ in the partitions 9; repair the partition table", |disk| {
             disk[slots(512, 9)[1]] = 1;
             seal(disk, 512);
         }),
-        ("both copies of the table are damaged: the GPT at sector 1 is", |disk| {
+        ("both copies of the partition table are damaged: the GPT at sector 1 is", |disk| {
             slots(512, 9).into_iter().for_each(|at| disk[at] = 1);
         }),
     ];
@@ -210,20 +220,33 @@ fn copies_that_disagree_or_are_damaged_are_refused() {
         let mut disk = good.clone();
         damage(&mut disk);
         let error = refuse(&disk, &edit);
-        assert!(error.contains(expected) && error.contains("repair the table"), "{expected}: {error}");
+        assert!(error.contains(expected) && error.contains("repair the partition table"), "{expected}: {error}");
     }
 }
 
-/// The entries of such a table would overwrite a partition.
+/// The entries of a table within the sectors for partitions would overwrite a partition.
 #[test]
-fn a_table_within_the_sectors_for_partitions_is_refused() {
+fn refuses_table_within_the_sectors_for_partitions() {
     let mut disk = disk(512, &[entry(1, 34, 99)]);
     for header in [512, 399 * 512] {
         write_bytes(&mut disk, header + crate::gpt::FIRST_USABLE, &20_u64.to_le_bytes());
     }
     seal(&mut disk, 512);
     let error = refuse(&disk, &edit(512, vec![entry(1, 34, 99)], &[], vec![]));
-    assert!(error.contains("the table itself is within the sectors for partitions, 20 to 366"), "{error}");
+    assert!(error.contains("the partition table overlaps the sectors 20 to 366"), "{error}");
+}
+
+/// The space for the boot loader of a BIOS machine follows a table of 128 entries. A larger table overlaps it.
+#[test]
+fn refuses_table_that_overlaps_the_boot_gap() {
+    let disk = disk(512, &[entry(1, 100, 199)]);
+    let with = |start: u64| {
+        let boot_gap = Some(ByteRange { start: start * 512, length: 20 * 512 });
+        TableEdit { boot_gap, ..edit(512, vec![entry(1, 100, 199)], &[], vec![]) }
+    };
+    assert!(compute_table_writes(&read_from(&disk), disk.len() as u64 / 512, &with(34)).is_ok());
+    let error = refuse(&disk, &with(33));
+    assert!(error.contains("the boot loader requires the sectors 33 to 52"), "{error}");
 }
 
 /// Mutated tables are refused, or the edit preserves their entries.

@@ -30,7 +30,7 @@ fn partition(image: &Path, sector_bytes: u32, script: &str) -> Option<BlkidTable
 }
 
 #[test]
-fn filesystems_and_swap_with_label_and_uuid() {
+fn filesystem_and_swap_signatures_have_label_and_uuid() {
     let dir = tempfile::tempdir().unwrap();
     let uuid = "2f9f0b5e-3d3c-4a84-9b65-6ad8a7f2a1c0";
     let cases = [
@@ -48,7 +48,7 @@ fn filesystems_and_swap_with_label_and_uuid() {
 }
 
 #[test]
-fn a_blank_image_has_neither_signature_nor_table() {
+fn blank_image_has_neither_signature_nor_table() {
     let dir = tempfile::tempdir().unwrap();
     let mut probe = BlkidProbe::open(&image(&dir, 4 * MIB, "true"), None, 512).unwrap();
     assert_eq!(probe.read_signatures().unwrap(), []);
@@ -58,7 +58,7 @@ fn a_blank_image_has_neither_signature_nor_table() {
 }
 
 #[test]
-fn two_signatures_at_once_are_both_told() {
+fn two_signatures_are_both_reported() {
     let dir = tempfile::tempdir().unwrap();
     let vfat = image(&dir, 64 * MIB, "mkfs.vfat -F 32 IMAGE");
     let ext4 = image(&dir, 64 * MIB, "mkfs.ext4 -q IMAGE");
@@ -70,7 +70,7 @@ fn two_signatures_at_once_are_both_told() {
 }
 
 #[test]
-fn a_wrong_checksum_is_told_and_not_taken_for_nothing() {
+fn signature_with_wrong_checksum_is_reported_as_damaged() {
     let dir = tempfile::tempdir().unwrap();
     let disk = image(&dir, 4 * MIB, "true");
     // An LVM label in sector 1 (struct label_header of lvm2), its checksum left at zero.
@@ -85,7 +85,7 @@ fn a_wrong_checksum_is_told_and_not_taken_for_nothing() {
 }
 
 #[test]
-fn a_gpt_with_two_partitions() {
+fn gpt_with_two_partitions_is_read() {
     let dir = tempfile::tempdir().unwrap();
     let script = "label: gpt\nlabel-id: 6B29FC40-CA47-1067-B31D-00DD010662DA\n\
                   1: size=8MiB, type=C12A7328-F81F-11D2-BA4B-00A0C93EC93B, name=efi\n\
@@ -100,14 +100,14 @@ fn a_gpt_with_two_partitions() {
 }
 
 #[test]
-fn an_empty_table_is_a_table() {
+fn empty_table_is_a_table() {
     let dir = tempfile::tempdir().unwrap();
     let table = partition(&image(&dir, 64 * MIB, "true"), 512, "label: gpt\n").unwrap();
     assert_eq!((table.kind.as_str(), table.partitions.len()), ("gpt", 0));
 }
 
 #[test]
-fn a_dos_table_with_a_logical_partition() {
+fn dos_table_with_logical_partition_is_read() {
     let dir = tempfile::tempdir().unwrap();
     let script = "label: dos\nlabel-id: 0x1a2b3c4d\nsize=8MiB, type=83\ntype=5\nsize=4MiB, type=8e\n";
     let table = partition(&image(&dir, 64 * MIB, "true"), 512, script).unwrap();
@@ -118,7 +118,7 @@ fn a_dos_table_with_a_logical_partition() {
 }
 
 #[test]
-fn a_part_of_an_image_is_probed_as_if_it_were_all() {
+fn area_of_an_image_is_probed_separately() {
     let dir = tempfile::tempdir().unwrap();
     let disk = image(&dir, 64 * MIB, "mkfs.ext4 -q -E offset=16777216 IMAGE 16M");
     assert_eq!(kinds(&disk), Vec::<String>::new());
@@ -132,7 +132,7 @@ fn a_part_of_an_image_is_probed_as_if_it_were_all() {
 }
 
 #[test]
-fn what_cannot_be_opened_is_an_error() {
+fn nonexistent_device_is_an_error() {
     assert!(BlkidProbe::open(Path::new("/nonexistent/sda"), None, 512).is_err());
 }
 
@@ -161,7 +161,7 @@ impl Drop for Loop {
 
 #[test]
 #[ignore = "needs root and loop devices"]
-fn loop_disks_with_large_sectors_are_read_right() {
+fn loop_disk_with_large_sectors_is_read_correctly() {
     let dir = tempfile::tempdir().unwrap();
     let image = image(&dir, 64 * MIB, "true");
     let disk = Loop::new(&image, 4096);
@@ -170,13 +170,13 @@ fn loop_disks_with_large_sectors_are_read_right() {
         table.partitions.iter().map(|part| (part.number, part.start_bytes, part.name.as_str())).collect();
     assert_eq!(seen, [(1, MIB, "one"), (2, 9 * MIB, "two")]);
     assert_eq!(table.partitions[0].size_bytes, 8 * MIB);
-    // The same bytes in a file, for which only the caller can specify the sector size.
+    // The table in an image file is read correctly if the caller specifies the sector size.
     assert_eq!(BlkidProbe::open(&image, None, 4096).unwrap().read_table().unwrap().as_ref(), Some(&table));
 }
 
 #[test]
 #[ignore = "needs root and loop devices"]
-fn loop_a_physical_volume_is_seen() {
+fn loop_physical_volume_is_detected() {
     let dir = tempfile::tempdir().unwrap();
     let disk = Loop::new(&image(&dir, 64 * MIB, "true"), 512);
     ran("pvcreate", &["--yes", "--config", "devices { use_devicesfile=0 }", &disk.0]);
@@ -186,7 +186,7 @@ fn loop_a_physical_volume_is_seen() {
 
 #[test]
 #[ignore = "needs root and loop devices"]
-fn loop_a_read_error_is_an_error_and_not_a_blank_disk() {
+fn loop_unreadable_device_is_an_error_and_not_blank() {
     let dir = tempfile::tempdir().unwrap();
     let image = image(&dir, 16 * MIB, "mkfs.ext4 -q IMAGE");
     let disk = Loop::new(&image, 512);

@@ -9,7 +9,7 @@ use std::os::unix::fs::FileExt;
 use uuid::Uuid;
 
 #[test]
-fn of_mutated_gpts_no_partition_lies_outside_the_disk_and_no_disk_passes_for_blank() {
+fn mutated_gpts_yield_neither_outside_partitions_nor_blank_disks() {
     let tree = FakeMachine::new();
     let roots = tree.roots();
     let users = DeviceUsers::read(&roots).unwrap();
@@ -20,7 +20,7 @@ fn of_mutated_gpts_no_partition_lies_outside_the_disk_and_no_disk_passes_for_bla
         let size_bytes = disk.len() as u64;
         let target = ProbeTarget { name: &"sda".into(), device: &"/dev/sda".into(), sector_bytes: sector, size_bytes };
         let contents = super::read_contents(&target, &roots, &users).unwrap();
-        assert!(!contents.blank, "{name}: a disk with something on it passes for blank");
+        assert!(!contents.blank, "{name}: a disk with contents is considered blank");
         doubts += u32::from(contents.unreadable.is_some());
         for part in contents.table.iter().flat_map(|table| &table.partitions) {
             let end = part.start_bytes.checked_add(part.size_bytes);
@@ -31,14 +31,14 @@ fn of_mutated_gpts_no_partition_lies_outside_the_disk_and_no_disk_passes_for_bla
         read += 1;
     }
     println!(
-        "{read} mutated GPTs: {partitions} partitions, all on their disks; {doubts} not all readable, and said so"
+        "{read} mutated GPTs: {partitions} partitions, all within their disks; {doubts} reported as partly unreadable"
     );
     assert!(read == 300 && partitions > 500 && doubts > 0, "{read} {partitions} {doubts}");
 }
 
 /// libblkid reads a table written by this program correctly.
 #[test]
-fn a_table_that_we_write_is_read_as_it_was_meant() {
+fn libblkid_reads_written_tables_correctly() {
     let tree = FakeMachine::new();
     let roots = tree.roots();
     let users = DeviceUsers::read(&roots).unwrap();
@@ -76,7 +76,8 @@ fn a_table_that_we_write_is_read_as_it_was_meant() {
     }
 }
 
-/// Writes an Atari AHDI root sector with one partition to the disk. Random bytes in a first sector may look like it.
+/// Writes an Atari AHDI root sector with one partition to the disk. Random bytes in the first sector may look like such
+/// a root sector.
 fn with_atari_table(mut disk: Vec<u8>) -> Vec<u8> {
     let sectors = u32::try_from(disk.len() / 512).unwrap();
     disk[0x1c2..0x1c6].copy_from_slice(&sectors.to_be_bytes());
@@ -87,7 +88,7 @@ fn with_atari_table(mut disk: Vec<u8>) -> Vec<u8> {
 }
 
 #[test]
-fn an_obsolete_table_in_front_of_a_filesystem_is_not_a_table() {
+fn obsolete_table_before_a_filesystem_is_ignored() {
     let tree = FakeMachine::new();
     let roots = tree.roots();
     std::fs::create_dir_all(roots.sys.join("block/sda/sda1")).unwrap();

@@ -37,7 +37,7 @@ fn sata(tree: &FakeMachine) {
 }
 
 #[test]
-fn a_sata_disk() {
+fn sata_disk_is_read() {
     let tree = FakeMachine::new();
     sata(&tree);
     let expected = InventoryDisk {
@@ -60,7 +60,7 @@ fn a_sata_disk() {
 }
 
 #[test]
-fn a_sas_disk() {
+fn sas_disk_is_read() {
     let tree = FakeMachine::new();
     tree.disk(SAS, "../../../1:0:0:0", 8 * MIB);
     let port = "sys/devices/pci0000:16/0000:16:02.0/host1/port-1:0";
@@ -79,7 +79,7 @@ fn a_sas_disk() {
 }
 
 #[test]
-fn an_nvme_disk_with_large_sectors() {
+fn nvme_disk_with_large_sectors_is_read() {
     let tree = FakeMachine::new();
     tree.disk(NVME, "../../nvme0", 16 * MIB);
     let controller = "sys/devices/pci0000:00/0000:00:04.0/nvme/nvme0";
@@ -109,7 +109,7 @@ fn an_nvme_disk_with_large_sectors() {
 }
 
 #[test]
-fn a_virtio_disk() {
+fn virtio_disk_is_read() {
     let tree = FakeMachine::new();
     tree.disk(VIRTIO, "../../../virtio2", 8 * MIB);
     tree.write("sys/devices/pci0000:00/0000:00:05.0/virtio2/vendor", "0x1af4\n");
@@ -121,7 +121,7 @@ fn a_virtio_disk() {
 }
 
 #[test]
-fn what_is_no_disk_is_left_out() {
+fn devices_other_than_disks_are_omitted() {
     let tree = FakeMachine::new();
     for name in
         ["loop0", "ram0", "zram0", "dm-0", "md127", "sr0", "fd0", "nbd1", "mmcblk0boot0", "mmcblk0boot1", "mmcblk0gp2"]
@@ -138,7 +138,7 @@ fn what_is_no_disk_is_left_out() {
 }
 
 #[test]
-fn disks_come_in_the_order_of_their_letters() {
+fn disks_are_sorted_by_kernel_name() {
     let tree = FakeMachine::new();
     for name in ["nvme10n1", "sdaa", "sdb", "nvme2n1", "sda"] {
         tree.disk(&format!("virtual/block/{name}"), "../none", 8 * MIB);
@@ -147,17 +147,17 @@ fn disks_come_in_the_order_of_their_letters() {
 }
 
 #[test]
-fn a_disk_that_cannot_be_opened_is_listed_and_is_not_blank() {
+fn unopenable_disk_is_listed_and_not_blank() {
     let tree = FakeMachine::new();
     sata(&tree);
     std::fs::remove_file(tree.path("dev/sda")).unwrap();
     let disk = disks(&tree).remove(0);
-    assert_eq!(disk.unreadable.as_deref(), Some("/dev/sda: No such file or directory (os error 2)"));
+    assert_eq!(disk.unreadable.as_deref(), Some("/dev/sda: No such file or directory"));
     assert_eq!((disk.table, disk.size_bytes), (None, 64 * MIB));
 }
 
 #[test]
-fn a_shallow_survey_lists_the_disks_and_opens_none() {
+fn shallow_probe_lists_disks_without_opening_them() {
     let tree = FakeMachine::new();
     sata(&tree);
     tree.write(&format!("sys/devices/{SATA}/queue/discard_max_bytes"), "2147450880\n");
@@ -169,7 +169,7 @@ fn a_shallow_survey_lists_the_disks_and_opens_none() {
 }
 
 #[test]
-fn without_sysfs_it_fails() {
+fn missing_sysfs_is_an_error() {
     let tree = FakeMachine::new();
     std::fs::remove_dir(tree.path("sys/block")).unwrap();
     let error = read_inventory_at(&tree.roots(), ProbeDepth::Deep).unwrap_err().to_string();
@@ -177,7 +177,7 @@ fn without_sysfs_it_fails() {
 }
 
 #[test]
-fn serial_numbers_of_vital_product_data() {
+fn serial_numbers_of_vital_product_data_are_parsed() {
     let cases: [(&[u8], &str); 6] = [
         (b"\x00\x80\x00\x04 AB ", "AB"),
         (b"\x00\x80\x00\x03ABCDEF", "ABC"),
@@ -232,7 +232,7 @@ fn kernel_has(tree: &FakeMachine, number: u32, start: u64, size: u64) {
 const MOUNTED: &str = "27 1 8:1 / /boot/efi rw - vfat /dev/sda1 rw\n28 1 8:2 / /mnt rw - ext4 /dev/sda2 rw\n";
 
 #[test]
-fn partitions_with_signatures_and_uses() {
+fn partitions_are_read_with_signatures_and_uses() {
     let tree = partitioned();
     kernel_has(&tree, 1, MIB, 16 * MIB);
     tree.write("proc/self/mountinfo", MOUNTED);
@@ -267,7 +267,7 @@ fn partitions_with_signatures_and_uses() {
 }
 
 #[test]
-fn a_partition_that_only_the_kernel_knows_keeps_the_disk_in_use() {
+fn partition_known_only_to_kernel_keeps_disk_busy() {
     let tree = partitioned();
     // Partitions that were moved in, or removed from, the table after the kernel read it.
     kernel_has(&tree, 1, 2 * MIB, 16 * MIB);
@@ -280,7 +280,7 @@ fn a_partition_that_only_the_kernel_knows_keeps_the_disk_in_use() {
 }
 
 #[test]
-fn a_partition_is_read_through_its_own_node_when_the_kernel_has_it() {
+fn partition_is_read_through_its_own_device_node() {
     let tree = partitioned();
     let swap = tree.path("dev/sda1");
     std::fs::File::create(&swap).unwrap().set_len(16 * MIB).unwrap();
@@ -295,13 +295,13 @@ fn a_partition_is_read_through_its_own_node_when_the_kernel_has_it() {
 }
 
 #[test]
-fn a_gpt_that_is_lost_is_not_a_blank_disk() {
+fn disk_with_damaged_gpt_is_not_blank() {
     let tree = partitioned();
     let image = std::fs::OpenOptions::new().write(true).open(tree.path("dev/sda")).unwrap();
     use std::os::unix::fs::FileExt;
     image.write_all_at(&[0; 512], 512).unwrap();
     let kind = |tree: &FakeMachine| disks(tree).remove(0).table.map(|table| (table.kind, table.partitions.len()));
-    assert_eq!(kind(&tree), Some(("gpt".to_owned(), 2)), "the backup is there");
+    assert_eq!(kind(&tree), Some(("gpt".to_owned(), 2)), "the backup copy is used");
     image.write_all_at(&[0; 512], 64 * MIB - 512).unwrap();
     assert_eq!(kind(&tree), Some(("PMBR".to_owned(), 0)));
 }
@@ -314,29 +314,29 @@ fn blank(tree: &FakeMachine) -> (bool, Vec<bool>) {
 }
 
 #[test]
-fn blank_is_what_is_zero_and_free() {
+fn only_zeroed_and_unused_devices_are_blank() {
     use std::os::unix::fs::FileExt;
     let tree = partitioned();
     assert_eq!(blank(&tree), (false, vec![true, false]), "a table, and ext4 in the second partition");
     let image = std::fs::OpenOptions::new().write(true).open(tree.path("dev/sda")).unwrap();
     image.write_all_at(b"x", 9 * MIB).unwrap();
-    assert_eq!(blank(&tree), (false, vec![false, false]), "data of no known kind in the first");
+    assert_eq!(blank(&tree), (false, vec![false, false]), "unrecognized data in the first partition");
     image.write_all_at(&[0], 9 * MIB).unwrap();
     kernel_has(&tree, 1, MIB, 16 * MIB);
     std::fs::File::create(tree.path("dev/sda1")).unwrap().set_len(16 * MIB).unwrap();
     assert_eq!(blank(&tree), (false, vec![true, false]));
     tree.write(&format!("sys/devices/{SATA}/sda1/holders/md127"), "");
-    assert_eq!(blank(&tree), (false, vec![false, false]), "somebody holds it");
+    assert_eq!(blank(&tree), (false, vec![false, false]), "the disk has a holder");
 
     let tree = FakeMachine::new();
     sata(&tree);
     assert_eq!(blank(&tree), (true, vec![]));
     tree.write(&format!("sys/devices/{SATA}/holders/dm-0"), "");
-    assert_eq!(blank(&tree), (false, vec![]), "somebody holds it");
+    assert_eq!(blank(&tree), (false, vec![]), "the disk has a holder");
 }
 
 #[test]
-fn an_extended_partition_is_not_blank() {
+fn extended_partition_is_not_blank() {
     let tree = FakeMachine::new();
     sata(&tree);
     let script = "label: dos\nstart=2048, size=16MiB, type=5\nstart=6144, size=4MiB, type=83\n";
@@ -345,17 +345,17 @@ fn an_extended_partition_is_not_blank() {
 }
 
 #[test]
-fn a_disk_that_cannot_be_read_to_its_end_is_not_blank() {
+fn disk_with_unreadable_end_is_not_blank() {
     let tree = FakeMachine::new();
     sata(&tree);
-    // There is no data where libblkid searches, and the end of the device is missing.
+    // libblkid finds no signature, but the end of the device cannot be read.
     tree.write(&format!("sys/devices/{SATA}/size"), format!("{}\n", 80 * MIB / 512));
     let disk = disks(&tree).remove(0);
     assert_eq!((disk.blank, disk.unreadable.as_deref()), (false, Some("/dev/sda: failed to fill whole buffer")));
 }
 
 #[test]
-fn a_disk_without_capacity_is_named_unless_its_medium_may_be_missing() {
+fn disk_without_capacity_is_reported_unless_removable() {
     for (scsi_type, removable, is_named) in
         [("0", "0", true), ("0", "1", false), ("5", "0", false), ("13", "0", false), ("", "0", false), ("", "", false)]
     {

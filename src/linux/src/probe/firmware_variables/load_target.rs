@@ -19,10 +19,11 @@ pub(super) fn classify_target(option: &LoadOption) -> LoadTarget {
     match media.as_slice() {
         [] if nodes.is_empty() => LoadTarget::Unknown,
         [] if nodes.iter().any(is_network) => LoadTarget::Network,
-        // CD-ROM: the firmware starts the program at the fallback path of the CD.
+        // The path ends at a device, such as a CD-ROM (next line), and names no file: the firmware starts the program
+        // at the fallback path of the device.
         [] => LoadTarget::Device,
         [cd] if (cd.kind, cd.subtype) == (4, 2) => LoadTarget::Device,
-        // Device path of the BIOS Boot Specification.
+        // Nodes of type 5 belong to the BIOS Boot Specification: the firmware boots in BIOS mode.
         [bios] if bios.kind == 5 => LoadTarget::Firmware,
         [disk, files @ ..] if is_partition(disk) && files.iter().all(|node| is_file(node)) => classify_partition(disk),
         volumes if volumes.iter().all(|node| is_firmware_volume(node)) => LoadTarget::Firmware,

@@ -28,7 +28,7 @@ fn file_on_partition(guid: u128) -> LoadOption {
 }
 
 #[test]
-fn bios_has_no_variables_and_an_absent_efivarfs_is_not_an_empty_one() {
+fn bios_has_no_variables_and_absent_efivarfs_is_unreadable() {
     let tree = FakeMachine::new();
     assert_eq!(read_firmware_variables(&tree.roots().sys), None);
     tree.write("sys/firmware/efi/fw_platform_size", "64\n");
@@ -79,7 +79,7 @@ fn every_variable_that_starts_a_program_is_listed() {
 }
 
 #[test]
-fn other_variables_are_listed_by_their_purpose() {
+fn other_variables_are_listed_by_purpose() {
     let tree = FakeMachine::new();
     write(&tree, "Key0001", b"1");
     write(&tree, "KeyABCDE", b"no number");
@@ -112,7 +112,7 @@ fn other_variables_are_listed_by_their_purpose() {
 }
 
 #[test]
-fn a_path_is_classified_by_what_it_starts() {
+fn load_options_are_classified_by_target() {
     let (nic, hd) = (card([2, 0, 0, 0, 0, 1]), &file_on_partition(7).to_bytes()[20..62]);
     assert_eq!(hd[..4], [4, 1, 42, 0]);
     let mut mbr = hd.to_vec();
@@ -130,7 +130,7 @@ fn a_path_is_classified_by_what_it_starts() {
         ("by its full path", &[PCI, &node(3, 18, &[0; 6]), hd, &loader], guid.clone()),
         ("the fallback path of a partition", &[hd], guid),
         ("an MBR", &[&mbr, &loader], LoadTarget::MbrPartition),
-        ("a signature of no known kind", &[&unknown_signature, &loader], LoadTarget::Malformed),
+        ("a signature of an unknown type", &[&unknown_signature, &loader], LoadTarget::Malformed),
         ("a partition and more", &[hd, &program], LoadTarget::Unknown),
         ("two partitions", &[hd, hd, &loader], LoadTarget::Unknown),
         ("PXE", &[PCI, &nic, &ipv4], LoadTarget::Network),
@@ -156,7 +156,7 @@ fn a_path_is_classified_by_what_it_starts() {
 }
 
 #[test]
-fn count_and_lengths_are_bounded() {
+fn number_and_length_of_variables_are_limited() {
     let tree = FakeMachine::new();
     let most = FirmwareVariables::MAXIMUM_LISTED;
     let long = option(1, &"x".repeat(5000), &[&node(3, 24, &[b'y'; 250])]);
@@ -171,7 +171,7 @@ fn count_and_lengths_are_bounded() {
 
 proptest! {
     #[test]
-    fn any_value_is_listed(values in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..120), 0..4)) {
+    fn any_variable_value_is_listed(values in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..120), 0..4)) {
         let tree = FakeMachine::new();
         tree.write(&format!("{EFIVARS}/Timeout-{GLOBAL_VENDOR}"), [7, 0, 0, 0, 5, 0]);
         for (number, value) in values.iter().enumerate() {

@@ -67,7 +67,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_in_a_name_is_refused_in_every_version() {
+    fn refuses_control_characters_in_array_names() {
         for offset in [0, 4096, SIZE - 8192] {
             for name in [&b"h:d\n  Device Role : spare"[..], b"a\rb", b"\x1b[2J", b"0123456789012345678901234567890\n"]
             {
@@ -78,7 +78,7 @@ mod tests {
     }
 
     #[test]
-    fn ordinary_names_and_other_content_are_accepted() {
+    fn accepts_ordinary_array_names_and_other_content() {
         for name in
             [&b""[..], b"any:root", "Größe".as_bytes(), b"plain\0\nbehind the end", b"01234567890123456789012345678901"]
         {

@@ -10,7 +10,7 @@ fn recorded(name: &str) -> MdSuperblock {
 }
 
 #[test]
-fn recorded_members() {
+fn recorded_superblocks_are_parsed() {
     let five = |role, events| MdSuperblock {
         uuid: "762bf437-c40b-9a3e-2881-efa237fa60df".parse().unwrap(),
         name: "b".into(),
@@ -41,7 +41,7 @@ fn recorded_members() {
 }
 
 #[test]
-fn arrays_that_the_kernel_writes_to_at_every_start_are_known() {
+fn arrays_written_by_the_kernel_at_start_are_recognized() {
     let cases = [
         ("0x0", "1.2", false),
         // Features: bitmap, bad block log, and RAID 0 layout.
@@ -67,7 +67,7 @@ fn arrays_that_the_kernel_writes_to_at_every_start_are_known() {
 }
 
 #[test]
-fn an_array_over_overlays_runs() {
+fn array_over_overlays_counts_as_running() {
     let stacked = |name: &str, device: &str, kind, below: &[&str]| StackedDevice {
         name: name.into(),
         device: device.into(),
@@ -101,7 +101,7 @@ fn firmware_raids_are_containers() {
 }
 
 #[test]
-fn a_volume_of_a_firmware_raid_adds_nothing_by_its_name() {
+fn name_of_a_firmware_raid_volume_injects_no_fields() {
     let text = "/dev/sda:\n          Magic : Intel Raid ISM Cfg Sig.\n        Version : 1.1.00\n\
                 \x20          UUID : 0d0f5a8e:2f2c2c83:1f3a1b4c:5d6e7f80\n\n[v\nRaid Level : 1\n Device Role : Active device 0\n Events : 9]:\n";
     let found = parse_superblock(text).unwrap();
@@ -109,7 +109,7 @@ fn a_volume_of_a_firmware_raid_adds_nothing_by_its_name() {
 }
 
 #[test]
-fn a_name_with_lines_makes_no_other_member_of_an_active_one() {
+fn array_name_with_line_breaks_injects_no_role() {
     let file = tempfile::NamedTempFile::new().unwrap();
     file.as_file().set_len(64 << 20).unwrap();
     let superblock: [(u64, &[u8]); 2] =
@@ -124,14 +124,14 @@ fn a_name_with_lines_makes_no_other_member_of_an_active_one() {
 }
 
 #[test]
-fn texts_without_an_array_are_none() {
+fn text_without_superblock_is_ignored() {
     for text in ["", "/dev/sda:\n   MBR Magic : aa55\nPartition[0] :   4294967295 sectors\n", "UUID : not hex\n"] {
         assert_eq!(parse_superblock(text), None, "{text:?}");
     }
 }
 
 #[test]
-fn members_that_cannot_be_read_are_named_and_the_others_are_known() {
+fn unreadable_members_are_reported_and_others_grouped() {
     let path = format!("{}/testdata/tools/mdadm-examine-1.0-active", concat!(env!("CARGO_MANIFEST_DIR"), "/../.."));
     let good = std::fs::read_to_string(path).unwrap();
     let examine = |device: &DevicePath| match device.as_str() {
@@ -151,7 +151,7 @@ fn members_that_cannot_be_read_are_named_and_the_others_are_known() {
 }
 
 #[test]
-fn names_and_roles() {
+fn array_names_and_roles_are_parsed() {
     let names = [
         ("any:root", "root"),
         ("storage-7:1  (local to host storage-7)", "1"),
@@ -187,7 +187,7 @@ fn names_and_roles() {
 }
 
 #[test]
-fn members_are_grouped_and_the_latest_is_believed() {
+fn members_are_grouped_by_the_latest_superblock() {
     let behind = MdSuperblock { raid_devices: 2, ..recorded("1.0-behind") };
     let found = vec![
         ("/dev/vdd".into(), behind),
@@ -219,7 +219,7 @@ fn counted(members: &[(u32, u64, &[u32])]) -> Vec<bool> {
 }
 
 #[test]
-fn members_that_are_behind_or_left_out_do_not_count() {
+fn stale_or_removed_members_are_not_counted() {
     type Case = (&'static [(u32, u64, &'static [u32])], &'static [bool]);
     let cases: [Case; 10] = [
         (&[(0, 18, &[]), (1, 18, &[])], &[true, true]),
@@ -229,7 +229,7 @@ fn members_that_are_behind_or_left_out_do_not_count() {
         (&[(0, 2, &[]), (1, 4, &[0])], &[false, true]),
         (&[(0, 4, &[1]), (1, 3, &[])], &[true, false]),
         (&[(0, 4, &[1]), (1, 4, &[])], &[true, false]),
-        // Each was used without the other.
+        // Each member was used without the other.
         (&[(0, 4, &[1]), (1, 4, &[0])], &[false, false]),
         (&[(0, 9, &[1]), (1, 4, &[0])], &[false, false]),
         // Two members were used without the third, and all three without a fourth.
@@ -242,7 +242,7 @@ fn members_that_are_behind_or_left_out_do_not_count() {
 }
 
 #[test]
-fn what_members_say_of_others() {
+fn empty_slots_are_parsed() {
     let state = |text: &str| parse_empty_slots_1(text);
     assert_eq!(state("A. ('A' == active, '.' == missing, 'R' == replacing)"), [1]);
     assert_eq!(state(".ARA. ("), [0, 4]);
@@ -260,7 +260,7 @@ fn what_members_say_of_others() {
 }
 
 #[test]
-fn a_member_that_is_being_filled_is_a_spare() {
+fn rebuilding_member_is_a_spare() {
     let path = format!("{}/testdata/tools/mdadm-examine-1.0-active", concat!(env!("CARGO_MANIFEST_DIR"), "/../.."));
     let text = std::fs::read_to_string(path).unwrap();
     let filling = text.replace("   Device Role", "Recovery Offset : 1024 sectors\n   Device Role");
@@ -271,7 +271,7 @@ fn a_member_that_is_being_filled_is_a_spare() {
 }
 
 #[test]
-fn the_running_array_is_the_one_that_holds_a_member() {
+fn running_array_is_found_by_a_member() {
     let tree = FakeMachine::new();
     tree.write("sys/block/md126/md/metadata_version", "external:/md127/0\n");
     tree.write("sys/block/md127/md/metadata_version", "external:imsm\n");

@@ -3,7 +3,7 @@
 use super::*;
 use crate::probe::DeviceRange;
 use crate::probe::simulated_machine::FakeMachine;
-use model::inventory::{ArrayMember, DiskPartition, DiskTable, MdArray, StackedDevice};
+use model::inventory::{ArrayMember, DiskPartition, DiskTable, HAS_SNAPSHOT, MdArray, StackedDevice};
 
 fn recorded(name: &str, whole: &impl Fn(&LvmReportRow, &str) -> (usize, usize)) -> Vec<LvmVolumeGroup> {
     let path = format!("{}/testdata/tools/{name}", concat!(env!("CARGO_MANIFEST_DIR"), "/../.."));
@@ -24,7 +24,7 @@ fn recorded(name: &str, whole: &impl Fn(&LvmReportRow, &str) -> (usize, usize)) 
 }
 
 #[test]
-fn recorded_groups() {
+fn recorded_volume_groups_are_parsed() {
     let groups = recorded("lvm-fullreport.json", &|_, _| (2, 2));
     let names: Vec<_> =
         groups.iter().map(|group| (group.name.as_str(), group.extent_bytes, group.tags.len())).collect();
@@ -53,7 +53,7 @@ fn recorded_groups() {
 }
 
 #[test]
-fn groups_that_lvm_gives_to_nobody_here_say_so() {
+fn groups_that_lvm_does_not_activate_report_the_reason() {
     let group = |exported: &str, owner: &str| {
         let fields = serde_json::json!({
             "vg_uuid": "u", "vg_name": "vg00", "vg_extent_size": "4194304", "vg_tags": "",
@@ -70,7 +70,7 @@ fn groups_that_lvm_gives_to_nobody_here_say_so() {
 }
 
 #[test]
-fn a_device_has_the_path_of_the_inventory_whatever_lvm_prefers() {
+fn lvm_device_names_resolve_to_inventory_paths() {
     use std::os::unix::fs::MetadataExt;
     let tree = FakeMachine::new();
     // Device nodes cannot be created here, so /dev/null is used.
@@ -86,7 +86,7 @@ fn a_device_has_the_path_of_the_inventory_whatever_lvm_prefers() {
 }
 
 #[test]
-fn physical_volumes_that_lvm_leaves_out_are_named() {
+fn physical_volumes_missing_from_the_report_are_listed() {
     let report = serde_json::json!({"report": [
         {"vg": [{"vg_uuid": "g", "vg_name": "g", "vg_extent_size": "1", "vg_tags": ""}],
          "pv": [{"pv_uuid": "1", "pv_name": "/dev/disk/by-id/a", "pv_size": "1"},
@@ -130,7 +130,7 @@ fn physical_volumes_that_lvm_leaves_out_are_named() {
 }
 
 #[test]
-fn partitions_inside_volumes_are_not_asked() {
+fn partitions_inside_volumes_are_excluded() {
     let part = |device: &str| DiskPartition { device: device.into(), ..Default::default() };
     let stacked = |device: &str, kind, parts: &[&str]| StackedDevice {
         device: device.into(),
@@ -156,7 +156,7 @@ fn partitions_inside_volumes_are_not_asked() {
 }
 
 #[test]
-fn a_report_of_thousands_of_volumes_is_read() {
+fn report_of_thousands_of_volumes_is_parsed() {
     let row = |number: usize| serde_json::json!({"lv_uuid": format!("{number:038}"), "lv_name": format!("v{number}"), "lv_size": "4194304", "origin": "", "lv_health_status": ""});
     let segment = |number: usize| serde_json::json!({"lv_uuid": format!("{number:038}"), "segtype": "linear", "stripes": "1", "seg_start_pe": "0", "seg_size_pe": "1", "devices": "/dev/sda(0)"});
     let (volumes, segments): (Vec<_>, Vec<_>) = (0..6000).map(|number| (row(number), segment(number))).unzip();
@@ -180,7 +180,7 @@ fn a_report_of_thousands_of_volumes_is_read() {
 }
 
 #[test]
-fn machines_without_groups_and_strange_reports() {
+fn empty_lvm_reports_yield_no_groups() {
     let none = |text: &str| {
         let report: LvmReport = serde_json::from_str(text).unwrap();
         build_groups(report, &|_, _| None, &|path| Some(path.into()), &|_, _| (0, 0)).is_empty()
@@ -189,7 +189,7 @@ fn machines_without_groups_and_strange_reports() {
 }
 
 #[test]
-fn a_recorded_group_with_a_physical_volume_missing() {
+fn recorded_group_with_missing_physical_volume_is_parsed() {
     let whole = |_: &LvmReportRow, name: &str| match name {
         "safe" => (1, 2),
         _ => (0, 2),
@@ -212,7 +212,7 @@ fn a_recorded_group_with_a_physical_volume_missing() {
 }
 
 #[test]
-fn health_by_what_is_missing() {
+fn volume_health_depends_on_missing_images() {
     let row = |kind: &str, status: &str, missing: usize| {
         let volume = |name: String, status: &str| serde_json::json!({"lv_uuid": name, "lv_name": name, "lv_size": "1", "lv_health_status": status});
         let images =
@@ -243,7 +243,7 @@ fn health_by_what_is_missing() {
 }
 
 #[test]
-fn volumes_that_are_not_activated_alone() {
+fn entangled_volumes_are_recognized() {
     let volume = |attr: &str, role: &str, locked: &str| {
         let volume = serde_json::json!({"lv_uuid": "v", "lv_name": "v", "lv_size": "1", "lv_attr": attr, "lv_role": role, "lv_allocation_locked": locked});
         find_entanglement(&serde_json::from_value(volume).unwrap())
@@ -267,7 +267,7 @@ fn volumes_that_are_not_activated_alone() {
 }
 
 #[test]
-fn copies_of_a_recorded_group() {
+fn copies_of_recorded_volumes_are_located() {
     let path = format!("{}/testdata/tools/lvm-fullreport-partial.json", concat!(env!("CARGO_MANIFEST_DIR"), "/../.."));
     let report: LvmReport = serde_json::from_str(&std::fs::read_to_string(path).unwrap()).unwrap();
     let row = &report.report[0];
@@ -287,7 +287,7 @@ fn copies_of_a_recorded_group() {
 
 /// Report of lvm 2.03.16 on three physical volumes, of which one is not allocatable and one is fragmented.
 #[test]
-fn limits_and_free_space_of_a_group_are_read() {
+fn limits_and_free_space_of_a_group_are_parsed() {
     let report = |max_lv: &str, permissions: &str| {
         let physical = |uuid: &str, allocatable: &str| serde_json::json!({"pv_uuid": uuid, "pv_name": format!("/dev/{uuid}"), "pv_size": "1", "pv_allocatable": allocatable});
         let segment = |uuid: &str, size: &str, kind: &str| serde_json::json!({"pv_uuid": uuid, "pvseg_start": "0", "pvseg_size": size, "segtype": kind});
@@ -316,7 +316,7 @@ fn limits_and_free_space_of_a_group_are_read() {
 }
 
 #[test]
-fn groups_that_other_hosts_share_say_so() {
+fn groups_shared_with_other_hosts_are_recognized() {
     for (lock, clustered, is_shared) in
         [("", "", false), ("none", "", false), ("sanlock", "", true), ("dlm", "", true), ("", "clustered", true)]
     {
@@ -331,4 +331,27 @@ fn groups_that_other_hosts_share_say_so() {
             "{lock} {clustered}"
         );
     }
+}
+
+#[test]
+fn only_thick_snapshots_affect_their_origin() {
+    let groups = recorded("lvm-fullreport-thin.json", &|_, _| (2, 2));
+    let [group] = groups.as_slice() else { panic!("{groups:?}") };
+    let found: Vec<(&str, &str, bool)> = group
+        .volumes
+        .iter()
+        .map(|volume| (volume.name.as_str(), volume.kind.as_str(), volume.entangled.is_some()))
+        .collect();
+    let expected = [
+        ("data", "thin-pool", false),
+        ("disk", "cache", false),
+        ("iso", "linear", true),
+        ("iso-before", "snapshot", false),
+        ("root", "linear", false),
+        ("snap_vm-100-disk-0_before", "thin", false),
+        ("swap", "linear", false),
+        ("vm-100-disk-0", "thin", false),
+    ];
+    assert_eq!(found, expected);
+    assert_eq!(group.hidden.len(), 7);
 }

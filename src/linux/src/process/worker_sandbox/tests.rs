@@ -30,7 +30,10 @@ fn ways<'a>(file: &'a CString, disk: &'a CString, directory: i32) -> Ways<'a> {
         ("open a disk", Box::new(open(disk, libc::O_RDONLY))),
         ("write to a disk", Box::new(open(disk, libc::O_RDWR))),
         ("openat", Box::new(move || unsafe { libc::openat(libc::AT_FDCWD, file.as_ptr(), 0).into() })),
-        ("openat of what is open", Box::new(move || unsafe { libc::openat(directory, c"file".as_ptr(), 0).into() })),
+        (
+            "openat relative to an open directory",
+            Box::new(move || unsafe { libc::openat(directory, c"file".as_ptr(), 0).into() }),
+        ),
         (
             "openat2",
             Box::new(move || unsafe {
@@ -48,13 +51,13 @@ fn ways<'a>(file: &'a CString, disk: &'a CString, directory: i32) -> Ways<'a> {
         ("a socket of the network", Box::new(socket(libc::AF_INET, libc::SOCK_STREAM))),
         ("a socket of IPv6", Box::new(socket(libc::AF_INET6, libc::SOCK_DGRAM))),
         ("a raw socket", Box::new(socket(libc::AF_PACKET, libc::SOCK_RAW))),
-        ("a socket of this machine", Box::new(socket(libc::AF_UNIX, libc::SOCK_STREAM))),
+        ("a Unix socket", Box::new(socket(libc::AF_UNIX, libc::SOCK_STREAM))),
         (
             "a pair of sockets",
             Box::new(|| unsafe { libc::socketpair(libc::AF_UNIX, libc::SOCK_STREAM, 0, [0; 2].as_mut_ptr()).into() }),
         ),
         ("a process", Box::new(|| unsafe { libc::syscall(libc::SYS_clone, libc::SIGCHLD, 0, 0, 0, 0) })),
-        ("a process of another kind", Box::new(|| unsafe { libc::syscall(libc::SYS_vfork) })),
+        ("a process by vfork", Box::new(|| unsafe { libc::syscall(libc::SYS_vfork) })),
         (
             "another program",
             Box::new(|| unsafe { libc::execve(c"/bin/true".as_ptr(), [null()].as_ptr(), [null()].as_ptr()).into() }),
@@ -111,7 +114,7 @@ fn probe() {
 }
 
 #[test]
-fn code_in_a_place_without_power_reaches_nothing() {
+fn sandboxed_code_has_no_access() {
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("file");
     fs::write(&file, "precious").unwrap();

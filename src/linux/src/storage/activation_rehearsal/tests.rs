@@ -95,7 +95,7 @@ fn mirror(device: &DevicePath, devices: &[DevicePath], metadata: &str) -> Create
 
 #[test]
 #[ignore = "needs md and LVM: scripts/test vm runs it in a machine"]
-fn vm_rehearsed_are_journals_arrays_and_groups_and_no_disk_changes() {
+fn vm_rehearsed_journals_arrays_and_groups_change_no_disk() {
     let disks = TestDisks::take("vda vdb");
     let parts = disks.partition(&[64, 340, 140]);
     let array = mirror(&"/dev/md/data".into(), &parts[0], "1.2");
@@ -144,7 +144,7 @@ fn vm_rehearsed_are_journals_arrays_and_groups_and_no_disk_changes() {
 
 #[test]
 #[ignore = "needs LVM: scripts/test vm runs it in a machine"]
-fn vm_rehearsed_is_what_could_only_be_looked_at_and_is_refused_in_the_kernels_words() {
+fn vm_rehearsed_failures_are_refused_with_the_kernel_message() {
     let disks = TestDisks::take("vda");
     let parts: Vec<DevicePath> = disks.partition(&[340]).concat();
     let part = &parts[0];
@@ -207,7 +207,7 @@ fn vm_rehearsed_is_what_could_only_be_looked_at_and_is_refused_in_the_kernels_wo
 
 #[test]
 #[ignore = "needs the device mapper: scripts/test vm runs it in a machine"]
-fn vm_rehearsed_changes_that_do_not_fit_into_memory_are_said() {
+fn vm_rehearsed_changes_beyond_the_memory_limit_are_refused() {
     let disks = TestDisks::take("vda");
     let parts: Vec<DevicePath> = disks.partition(&[64]).concat();
     cut_off(&parts[0], "mkfs.ext4 -q -F", FilesystemFormat::Ext4);

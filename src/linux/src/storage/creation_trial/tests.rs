@@ -29,7 +29,7 @@ fn trial(format: FilesystemFormat, options: &str, mount: Option<&str>) -> TryFil
 }
 
 /// Returns the mounts and backing files of loop devices that trials of this process use.
-fn places() -> Vec<String> {
+fn used_resources() -> Vec<String> {
     let ours = format!("/run/drophammer/scratch-{}-", std::process::id());
     let mounts = fs::read_to_string("/proc/self/mounts").unwrap();
     let mounts = mounts.split_whitespace().map(str::to_owned);
@@ -38,22 +38,22 @@ fn places() -> Vec<String> {
     mounts.chain(backing).filter(|place| place.starts_with(&ours)).collect()
 }
 
-/// Waits until all current mounts and backing files are gone. Those of concurrent tests disappear; leaked ones would
-/// stay.
+/// Waits until all current mounts and backing files are gone. Mounts and files of concurrent tests disappear; leaked
+/// ones would remain.
 fn assert_nothing_left() {
-    let (mut left, began) = (places(), Instant::now());
+    let (mut left, began) = (used_resources(), Instant::now());
     while !left.is_empty() {
         assert!(began.elapsed() < Duration::from_secs(60), "{left:?}");
         std::thread::sleep(Duration::from_millis(50));
-        let now = places();
+        let now = used_resources();
         left.retain(|place| now.contains(place));
     }
 }
 
-/// A single test, so that it can check at its end that nothing remains.
+/// A single test contains all cases, so that it can check at its end that nothing remains.
 #[test]
 #[ignore = "needs root and loop devices"]
-fn root_what_a_tool_or_the_kernel_refuses_is_refused_in_memory() {
+fn root_options_that_tool_or_kernel_refuses_fail_in_memory() {
     use FilesystemFormat::{Btrfs, Ext3, Ext4, Swap, Tmpfs, Vfat, Xfs};
     for (format, options, mount) in [
         (Ext4, "-O ^metadata_csum -m 0", Some("noatime data=ordered")),
@@ -108,7 +108,7 @@ fn root_what_a_tool_or_the_kernel_refuses_is_refused_in_memory() {
 }
 
 #[test]
-fn what_succeeds_in_one_size_is_not_refused_and_else_the_first_failure_tells() {
+fn one_successful_size_suffices() {
     let tried = |good: &[u64], sizes: &[u64]| {
         let asked = std::cell::RefCell::new(Vec::new());
         let result = try_sizes(sizes.iter(), |size| {
@@ -128,10 +128,11 @@ fn what_succeeds_in_one_size_is_not_refused_and_else_the_first_failure_tells() {
     }
 }
 
-/// Options such as `-b 10G` for an array of unknown size: the first size is too small for them, but another one is not.
+/// An option such as `-b 10G` may be rejected for the first of several possible sizes of an array, but accepted for a
+/// larger one.
 #[test]
 #[ignore = "needs root and loop devices"]
-fn root_an_option_that_the_first_guess_is_too_small_for_is_not_refused() {
+fn root_option_that_requires_a_larger_size_is_not_refused() {
     for (format, fits, wrong) in [
         (FilesystemFormat::Btrfs, "-b 10G", "-O nosuch"),
         (FilesystemFormat::Xfs, "-d size=10g", "-d size=30g"),
@@ -150,7 +151,7 @@ fn root_an_option_that_the_first_guess_is_too_small_for_is_not_refused() {
 
 #[test]
 #[ignore = "needs root and loop devices"]
-fn root_what_takes_more_memory_than_there_is_is_tried_smaller_and_said() {
+fn root_trial_beyond_the_memory_limit_is_reduced() {
     // The log of such a large xfs is 2 GiB of zeros, which take memory in a tmpfs.
     let large = TryFilesystem { size_bytes: 8 << 40, ..trial(FilesystemFormat::Xfs, "-m reflink=0", None) };
     let said = try_filesystem_within(&large, 96 * MIB).unwrap().unwrap();
@@ -161,7 +162,7 @@ fn root_what_takes_more_memory_than_there_is_is_tried_smaller_and_said() {
     // A wrong option is distinguished from a lack of memory.
     let wrong = TryFilesystem { size_bytes: 8 << 40, ..trial(FilesystemFormat::Xfs, "-m nosuch=1", None) };
     assert!(try_filesystem_within(&wrong, 96 * MIB).unwrap_err().to_string().contains("cannot create xfs"));
-    assert!(trial_memory_bytes().unwrap() <= MOST_MEMORY_BYTES);
+    assert!(trial_memory_bytes().unwrap() <= MAXIMUM_MEMORY_BYTES);
     assert!(Path::new("/run/drophammer").exists());
 }
 
@@ -189,7 +190,7 @@ fn vm_raid_options_are_tried_in_memory_and_leave_no_array() {
             sector_bytes,
         }
     };
-    // An array on arrays whose assumed sizes are too small.
+    // The first assumed member size is too small for the option, and the other one is sufficient.
     let guessed = trial(Raid1, "1.2", "/dev/vda /dev/vdb", "--size=10G", 512);
     let guessed = TryArray { member_bytes: vec![4 << 30; 2], ..guessed };
     assert!(try_array(&guessed).is_err());

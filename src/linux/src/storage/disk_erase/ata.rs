@@ -18,7 +18,7 @@ use std::time::Duration;
 const PASSWORD: &str = "drophammer";
 
 /// Time limit for all commands except the erase itself.
-const SHORT: Duration = Duration::from_secs(30);
+const COMMAND_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Disk with ATA security commands. Tests implement this trait with a simulated disk.
 trait AtaDisk {
@@ -69,7 +69,8 @@ fn erase_disk(
         true => ("--security-erase-enhanced", before.enhanced_minutes),
         false => ("--security-erase", before.erase_minutes),
     };
-    // A running erase cannot be stopped, and the disk does not execute other commands during the erase.
+    // The duration is checked before the start, because a running erase cannot be stopped, and the disk does not
+    // execute other commands during the erase.
     let left = deadline.time_left()?;
     if let Some(minutes) = minutes.filter(|minutes| Duration::from_secs(60 * u64::from(*minutes)) > left) {
         return Err(format!(
@@ -78,9 +79,9 @@ fn erase_disk(
         )
         .into());
     }
-    let done = disk.run_hdparm("--security-set-pass", SHORT).and_then(|()| disk.run_hdparm(option, left));
-    // The state of the disk is decisive, and not the result of hdparm: if no password is set, the disk has completed
-    // the erase or is usable again.
+    let done = disk.run_hdparm("--security-set-pass", COMMAND_TIMEOUT).and_then(|()| disk.run_hdparm(option, left));
+    // The state of the disk is decisive, not the result of hdparm: if no password is set, the disk has completed the
+    // erase or is usable again.
     match disk.read_security() {
         Ok(AtaSecurity { enabled: false, .. }) => {}
         _ => clear_password(disk, device)?,
@@ -94,8 +95,8 @@ fn erase_disk(
 
 fn clear_password(disk: &dyn AtaDisk, device: &DevicePath) -> Result<(), EraseFailure> {
     // Unlocking fails on a disk that is not locked, which is not an error.
-    let unlocked = disk.run_hdparm("--security-unlock", SHORT);
-    let disabled = disk.run_hdparm("--security-disable", SHORT);
+    let unlocked = disk.run_hdparm("--security-unlock", COMMAND_TIMEOUT);
+    let disabled = disk.run_hdparm("--security-disable", COMMAND_TIMEOUT);
     match disk.read_security() {
         Ok(AtaSecurity { enabled: false, .. }) => Ok(()),
         security => {
@@ -120,9 +121,9 @@ mod tests {
     struct FakeDisk {
         security: RefCell<AtaSecurity>,
         refuses: &'static [&'static str],
-        /// Whether the disk reports success although it keeps the password.
+        /// True if the disk reports success although it keeps the password.
         lies: bool,
-        asked: RefCell<Vec<String>>,
+        commands: RefCell<Vec<String>>,
     }
 
     impl FakeDisk {
@@ -134,7 +135,7 @@ mod tests {
                 enhanced_minutes: Some(300),
                 ..AtaSecurity::default()
             };
-            FakeDisk { security: RefCell::new(security), refuses, lies: false, asked: RefCell::default() }
+            FakeDisk { security: RefCell::new(security), refuses, lies: false, commands: RefCell::default() }
         }
 
         fn erase(&self, method: EraseMethod) -> Result<String, String> {
@@ -152,7 +153,7 @@ mod tests {
         }
 
         fn run_hdparm(&self, option: &str, _patience: Duration) -> Result<(), String> {
-            self.asked.borrow_mut().push(option.to_owned());
+            self.commands.borrow_mut().push(option.to_owned());
             if self.refuses.contains(&option) {
                 return Err(format!("{option} refused"));
             }
@@ -162,20 +163,20 @@ mod tests {
     }
 
     #[test]
-    fn a_disk_that_works() {
+    fn supported_disk_is_erased() {
         let disk = FakeDisk::new(&[]);
         assert_eq!(
             disk.erase(EraseMethod::AtaErase).unwrap(),
             "the disk reports that the security erase has completed"
         );
-        assert_eq!(*disk.asked.borrow(), ["--security-set-pass", "--security-erase"]);
+        assert_eq!(*disk.commands.borrow(), ["--security-set-pass", "--security-erase"]);
         disk.security.borrow_mut().enhanced_minutes = Some(2);
         let reported = disk.erase(EraseMethod::AtaEnhancedErase).unwrap();
         assert_eq!(reported, "the disk reports that the enhanced security erase has completed");
     }
 
     #[test]
-    fn nothing_is_asked_of_a_disk_that_is_not_ready_for_it() {
+    fn disk_with_an_obstacle_receives_no_command() {
         type Change = fn(&mut AtaSecurity);
         let cases: [(Change, &str); 5] = [
             (|security| security.frozen = true, "the firmware has frozen the disk's security settings"),
@@ -191,7 +192,7 @@ mod tests {
             let disk = FakeDisk::new(&[]);
             change(&mut disk.security.borrow_mut());
             assert_eq!(disk.erase(EraseMethod::AtaErase).unwrap_err(), expected);
-            assert_eq!(*disk.asked.borrow(), [""; 0]);
+            assert_eq!(*disk.commands.borrow(), [""; 0]);
         }
         let disk = FakeDisk::new(&[]);
         disk.security.borrow_mut().enhanced = false;
@@ -202,20 +203,20 @@ mod tests {
     }
 
     #[test]
-    fn the_password_is_taken_away_after_a_failure() {
+    fn password_is_removed_after_a_failure() {
         let disk = FakeDisk::new(&["--security-erase", "--security-unlock"]);
         assert_eq!(disk.erase(EraseMethod::AtaErase).unwrap_err(), "--security-erase refused");
-        let asked = ["--security-set-pass", "--security-erase", "--security-unlock", "--security-disable"];
-        assert_eq!(*disk.asked.borrow(), asked);
+        let commands = ["--security-set-pass", "--security-erase", "--security-unlock", "--security-disable"];
+        assert_eq!(*disk.commands.borrow(), commands);
         assert!(!disk.security.borrow().enabled);
 
         let disk = FakeDisk::new(&["--security-set-pass"]);
         assert_eq!(disk.erase(EraseMethod::AtaErase).unwrap_err(), "--security-set-pass refused");
-        assert_eq!(*disk.asked.borrow(), ["--security-set-pass"]);
+        assert_eq!(*disk.commands.borrow(), ["--security-set-pass"]);
     }
 
     #[test]
-    fn a_disk_that_keeps_the_password_ends_it_all() {
+    fn remaining_password_is_a_final_failure() {
         let refusing = FakeDisk::new(&["--security-erase", "--security-unlock", "--security-disable"]);
         let lying = FakeDisk { lies: true, ..FakeDisk::new(&[]) };
         for disk in [refusing, lying] {

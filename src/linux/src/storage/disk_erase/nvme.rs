@@ -14,20 +14,20 @@ const ALL_NAMESPACES: u32 = u32::MAX;
 const SANITIZE_STATUS: u32 = 0x81;
 const STATUS_BYTES: usize = 32;
 
-/// Value by which the controller indicates that it does not provide an estimate of the duration.
+/// Value with which the controller indicates that it does not estimate the duration.
 const UNKNOWN: u32 = u32::MAX;
 
-// Sanitize actions. They are sent with "allow unrestricted sanitize exit", so that other erase methods still work after
-// a failed sanitize operation.
+// Codes of sanitize actions. The actions are sent with "allow unrestricted sanitize exit", so that other erase methods
+// still work after a failed sanitize operation.
 const EXIT_FAILURE_MODE: u32 = 1;
 const BLOCK_ERASE: u32 = 2 | UNRESTRICTED;
 const CRYPTO_ERASE: u32 = 4 | UNRESTRICTED;
 const UNRESTRICTED: u32 = 1 << 3;
 
 /// Timeout of commands that only start an operation or query the status.
-const SHORT: Duration = Duration::from_secs(30);
+const COMMAND_TIMEOUT: Duration = Duration::from_secs(30);
 
-const POLL: Duration = Duration::from_millis(500);
+const POLL_INTERVAL: Duration = Duration::from_millis(500);
 
 /// Erases the namespace, and returns the result that the controller reports.
 ///
@@ -67,7 +67,7 @@ fn format_namespace(
 }
 
 fn sanitize_subsystem(device: &File, action: u32, deadline: EraseDeadline) -> Result<String, String> {
-    // A running sanitize operation cannot be stopped, not even by a power cycle.
+    // The duration is checked first, because a running sanitize operation cannot be stopped, not even by a power cycle.
     let (needed, left) = (parse_estimate(&read_sanitize_status(device)?, action), deadline.time_left()?);
     if let Some(needed) = needed.filter(|needed| *needed > left) {
         return Err(format!(
@@ -83,7 +83,7 @@ fn sanitize_subsystem(device: &File, action: u32, deadline: EraseDeadline) -> Re
                 return Ok("the controller reports that the sanitize operation has completed".to_owned());
             }
             SanitizeProgress::Failed => {
-                // In failure mode, the controller rejects all other commands that write.
+                // The controller is brought out of its failure mode, in which it rejects all other commands that write.
                 let exit = start_sanitize(device, EXIT_FAILURE_MODE);
                 return Err(match exit {
                     Ok(()) => "the controller reports that the sanitize operation failed".to_owned(),
@@ -94,14 +94,14 @@ fn sanitize_subsystem(device: &File, action: u32, deadline: EraseDeadline) -> Re
                 deadline
                     .time_left()
                     .map_err(|error| format!("{error}; the sanitize operation is at {percent} % and continues"))?;
-                thread::sleep(POLL);
+                thread::sleep(POLL_INTERVAL);
             }
         }
     }
 }
 
 fn start_sanitize(device: &File, action: u32) -> std::io::Result<()> {
-    let command = AdminCommand { opcode: nvme::SANITIZE, namespace: 0, dword10: action, patience: SHORT };
+    let command = AdminCommand { opcode: nvme::SANITIZE, namespace: 0, dword10: action, patience: COMMAND_TIMEOUT };
     nvme::send_admin_command(device, command, &mut [])
 }
 
@@ -114,9 +114,10 @@ enum SanitizeProgress {
 
 fn read_sanitize_status(device: &File) -> Result<[u8; STATUS_BYTES], String> {
     let mut page = [0; STATUS_BYTES];
-    // The number of dwords minus one, in the upper half.
+    // The upper half of dword 10 is the length of the log page: its number of dwords minus one.
     let dword10 = SANITIZE_STATUS | (STATUS_BYTES as u32 / 4 - 1) << 16;
-    let command = AdminCommand { opcode: nvme::GET_LOG_PAGE, namespace: ALL_NAMESPACES, dword10, patience: SHORT };
+    let command =
+        AdminCommand { opcode: nvme::GET_LOG_PAGE, namespace: ALL_NAMESPACES, dword10, patience: COMMAND_TIMEOUT };
     nvme::send_admin_command(device, command, &mut page)
         .map_err(|error| format!("read the sanitize status: {error}"))?;
     Ok(page)
@@ -128,7 +129,7 @@ fn read_sanitize_status(device: &File) -> Result<[u8; STATUS_BYTES], String> {
 fn parse_progress(page: &[u8; STATUS_BYTES]) -> SanitizeProgress {
     let progress = u32::from(u16::from_le_bytes([page[0], page[1]]));
     match page[2] & 0b111 {
-        // 4 means that the sanitize operation has completed without deallocating the blocks.
+        // Both values mean that the sanitize operation has completed; with 4, the blocks were not deallocated.
         1 | 4 => SanitizeProgress::Done,
         2 => SanitizeProgress::Running { percent: progress * 100 / 65536 },
         _ => SanitizeProgress::Failed,
@@ -151,7 +152,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_log_page_tells_how_far_a_sanitize_is() {
+    fn log_page_yields_sanitize_progress() {
         let cases = [
             ([0xff, 0xff, 0x01, 0x01], SanitizeProgress::Done),
             ([0xff, 0xff, 0x04, 0x01], SanitizeProgress::Done),
@@ -170,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn a_controller_may_say_how_long_it_takes() {
+    fn erase_estimates_are_parsed() {
         let mut page = [0xff; STATUS_BYTES];
         assert_eq!(parse_estimate(&page, BLOCK_ERASE), None);
         assert_eq!(parse_estimate(&page, CRYPTO_ERASE), None);
@@ -181,9 +182,9 @@ mod tests {
     }
 
     #[test]
-    fn another_kind_of_disk_is_refused() {
+    fn refuses_other_disk_types() {
         let file = tempfile::tempfile().unwrap();
-        let deadline = EraseDeadline::after_budget(SHORT);
+        let deadline = EraseDeadline::after_budget(COMMAND_TIMEOUT);
         assert!(erase_nvme(&file, EraseMethod::NvmeFormat, deadline).is_err());
     }
 }

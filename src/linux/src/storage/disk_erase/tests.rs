@@ -73,7 +73,7 @@ impl NoDiscard {
 }
 
 #[test]
-fn a_deadline_says_how_long_it_was() {
+fn deadline_error_contains_the_time_limit() {
     assert!(EraseDeadline::after_budget(Duration::from_secs(100)).time_left().unwrap() > Duration::from_secs(90));
     assert_eq!(EraseDeadline { budget: Duration::from_secs(60), end: Instant::now() }.time_left().unwrap_err(), {
         format!("the time limit of {} was exceeded", common::format::format_seconds(60.0))
@@ -81,9 +81,9 @@ fn a_deadline_says_how_long_it_was() {
 }
 
 #[test]
-fn the_docs_know_every_method_and_what_is_reported() {
+fn documentation_lists_every_method_and_the_report() {
     let docs = include_str!("../../../../../docs/erase.md");
-    let example: ErasedDisk = serde_json::from_str(&testing::docs::blocks(docs, "json")[0]).unwrap();
+    let example: ErasedDisk = serde_json::from_str(&testing::docs::code_blocks(docs, "json")[0]).unwrap();
     assert_eq!(example.method, NvmeFormatCrypto);
     let methods = [
         NvmeSanitizeCrypto,
@@ -104,7 +104,7 @@ fn the_docs_know_every_method_and_what_is_reported() {
 
 #[test]
 #[ignore = "needs root and loop devices"]
-fn loop_the_kernel_forgets_the_old_partitions() {
+fn loop_kernel_forgets_the_old_partitions() {
     let disk = TestLoopDevice::new(16 * MIB, 512);
     crate::storage::partition_table::write_partition_table(&disk.table(512, &[(1, 2048, 4095), (7, 4096, 8191)]))
         .unwrap();
@@ -115,7 +115,7 @@ fn loop_the_kernel_forgets_the_old_partitions() {
 
 #[test]
 #[ignore = "needs root and loop devices"]
-fn loop_a_disk_in_use_is_not_erased() {
+fn loop_disk_in_use_is_not_erased() {
     let disk = TestLoopDevice::new(16 * MIB, 512);
     let user = signature_wipe::open_exclusive(disk.path()).unwrap();
     let size = fill(disk.path());
@@ -128,7 +128,7 @@ fn loop_a_disk_in_use_is_not_erased() {
 
 #[test]
 #[ignore = "needs root and loop devices"]
-fn loop_a_discard_that_reads_back_zero_is_enough() {
+fn loop_discard_that_reads_back_zero_is_sufficient() {
     let disk = TestLoopDevice::new(96 * MIB, 512);
     let size = fill(disk.path());
     let erased =
@@ -143,7 +143,7 @@ fn loop_a_discard_that_reads_back_zero_is_enough() {
 
 #[test]
 #[ignore = "needs root and loop devices"]
-fn loop_zeros_are_written_where_nothing_else_works() {
+fn loop_zeros_are_written_if_no_other_method_works() {
     let no_discard = NoDiscard::new();
     let disk = no_discard.disk(32 * MIB, 4096);
     let size = fill(disk.path());
@@ -155,7 +155,7 @@ fn loop_zeros_are_written_where_nothing_else_works() {
 
 #[test]
 #[ignore = "needs root and loop devices"]
-fn loop_a_strict_plan_without_success_names_every_reason() {
+fn loop_failed_strict_plan_names_every_reason() {
     let no_discard = NoDiscard::new();
     let disk = no_discard.disk(16 * MIB, 512);
     let size = fill(disk.path());
@@ -175,7 +175,7 @@ fn loop_a_strict_plan_without_success_names_every_reason() {
 
 #[test]
 #[ignore = "needs root and loop devices"]
-fn loop_without_a_method_the_places_of_signatures_suffice() {
+fn loop_signature_areas_are_wiped_without_an_erase_method() {
     let no_discard = NoDiscard::new();
     let disk = no_discard.disk(16 * MIB, 512);
     let size = fill(disk.path());
@@ -195,18 +195,18 @@ fn loop_without_a_method_the_places_of_signatures_suffice() {
 
 #[test]
 #[ignore = "needs root and loop devices"]
-fn loop_nothing_is_written_when_a_place_is_beyond_the_end() {
+fn loop_nothing_is_written_if_a_range_exceeds_the_disk() {
     let disk = TestLoopDevice::new(16 * MIB, 512);
     let size = fill(disk.path());
     let beyond = vec![ByteRange { start: 0, length: MIB }, ByteRange { start: size, length: 1 }];
     let error = wipe_disk(&plan(disk.path(), &[Discard], false, beyond)).unwrap_err().to_string();
-    assert!(error.contains("cannot wipe 1 bytes at byte 16777216: the device has only 16777216 bytes"), "{error}");
+    assert!(error.contains("cannot wipe 1 bytes at byte 16777216: the device is only 16777216 bytes"), "{error}");
     assert_eq!(written(disk.path()), 16);
 }
 
 #[test]
 #[ignore = "needs root and loop devices"]
-fn loop_a_budget_that_is_over_ends_the_methods() {
+fn loop_exhausted_time_limit_ends_all_methods() {
     let disk = TestLoopDevice::new(16 * MIB, 512);
     let size = fill(disk.path());
     let mut plan = plan(disk.path(), &[Discard, WriteZeroes], true, ends(size));
@@ -218,7 +218,7 @@ fn loop_a_budget_that_is_over_ends_the_methods() {
 
 #[test]
 #[ignore = "needs root and loop devices"]
-fn loop_disks_are_erased_side_by_side() {
+fn loop_disks_are_erased_concurrently() {
     let disks: Vec<TestLoopDevice> = (0..6).map(|_| TestLoopDevice::new(24 * MIB, 512)).collect();
     std::thread::scope(|scope| {
         for disk in &disks {
@@ -256,7 +256,7 @@ fn vm_erase_formats_an_nvme_disk() {
 
 #[test]
 #[ignore = "needs md and LVM: scripts/test vm runs it in a machine"]
-fn vm_erase_refuses_what_an_nvme_disk_does_not_offer() {
+fn vm_erase_refuses_unsupported_nvme_methods() {
     crate::storage::vm_test_disks::assert_test_machine();
     let device = &DevicePath::from("/dev/nvme1n1");
     let size = fill(device);
@@ -276,7 +276,7 @@ fn vm_erase_refuses_what_an_nvme_disk_does_not_offer() {
 
 #[test]
 #[ignore = "needs md and LVM: scripts/test vm runs it in a machine"]
-fn vm_erase_empties_a_virtio_disk_by_what_it_offers() {
+fn vm_erase_empties_a_virtio_disk_with_supported_methods() {
     crate::storage::vm_test_disks::assert_test_machine();
     let device = &DevicePath::from("/dev/vda");
     assert_eq!(offered(device), [Discard]);
@@ -292,7 +292,7 @@ fn vm_erase_empties_a_virtio_disk_by_what_it_offers() {
 /// security.
 #[test]
 #[ignore = "needs md and LVM: scripts/test vm runs it in a machine"]
-fn vm_erase_takes_no_discard_that_leaves_the_content_for_success() {
+fn vm_erase_rejects_ineffective_discard() {
     crate::storage::vm_test_disks::assert_test_machine();
     let device = &DevicePath::from("/dev/sda");
     let size = fill(device);

@@ -89,7 +89,8 @@ impl ContentSamples {
 /// ends.
 pub(super) fn sample_offsets(size: u64, length: u64) -> impl Iterator<Item = u64> {
     let last = size.saturating_sub(length);
-    // Aligned to pages; multiplying first would overflow beyond 256 PiB.
+    // The offsets are aligned to pages. The division precedes the multiplication, which would otherwise overflow on
+    // disks of more than 256 PiB.
     (0..SAMPLES).map(move |index| match index {
         _ if index == SAMPLES - 1 => last,
         _ => last / (SAMPLES - 1) * index / PIECE_BYTES * PIECE_BYTES,
@@ -103,7 +104,7 @@ mod tests {
     const GIB: u64 = 1 << 30;
 
     #[test]
-    fn samples_are_spread_over_the_disk_and_reach_both_ends() {
+    fn samples_cover_the_disk_including_both_ends() {
         for size in [GIB, GIB + 512, 20_000_588_955_648, u64::MAX / 2] {
             let starts: Vec<u64> = sample_offsets(size, SAMPLE_BYTES).collect();
             assert_eq!(starts.len(), 64);
@@ -115,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn one_byte_at_either_end_is_enough_to_refuse() {
+    fn one_nonzero_byte_at_either_end_is_refused() {
         let file = tempfile::tempfile().unwrap();
         file.set_len(GIB).unwrap();
         assert_eq!(verify_samples(&file, GIB).unwrap(), "64 samples of 1 MiB, including both ends, read back as zero");
@@ -136,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn old_content_must_be_gone_wherever_there_was_some() {
+    fn old_content_must_have_changed_in_every_sample() {
         let file = tempfile::tempfile().unwrap();
         file.set_len(GIB).unwrap();
         let blank = ContentSamples::read_samples(&file, GIB, &[]);

@@ -24,7 +24,7 @@ const DISCARD_CHUNK_BYTES: u64 = 32 << 30;
 const ZERO_CHUNK_BYTES: u64 = 1 << 30;
 
 /// Interval of progress messages.
-const PROGRESS_EVERY: Duration = Duration::from_secs(30);
+const PROGRESS_INTERVAL: Duration = Duration::from_secs(30);
 
 /// Zeroes these ranges and verifies them by reading from the device.
 ///
@@ -72,8 +72,7 @@ pub(crate) fn check_ranges(device: &DevicePath, size: u64, ranges: &[ByteRange])
     for range in ranges {
         if range.start.checked_add(range.length).is_none_or(|end| end > size) {
             let (start, length) = (range.start, range.length);
-            let what =
-                format!("{device}: cannot wipe {length} bytes at byte {start}: the device has only {size} bytes");
+            let what = format!("{device}: cannot wipe {length} bytes at byte {start}: the device is only {size} bytes");
             return Err(Error::new(Phase::Storage, what));
         }
     }
@@ -99,7 +98,7 @@ pub(super) fn zero_disk(file: &File, device: &DevicePath, size: u64, deadline: E
     let mut told = began;
     process_chunks(size, ZERO_CHUNK_BYTES, deadline, |start, length| {
         zero_range(file, start, length).map_err(|error| block_device::to_errno(&error))?;
-        if told.elapsed() > PROGRESS_EVERY {
+        if told.elapsed() > PROGRESS_INTERVAL {
             told = Instant::now();
             let (done, seconds) = (start + length, began.elapsed().as_secs());
             tracing::info!("{device}: {percent} % zeroed after {seconds} s", percent = done * 100 / size);
@@ -192,7 +191,7 @@ mod tests {
     const LONG: Duration = Duration::from_secs(3600);
 
     #[test]
-    fn ranges_are_cut_into_chunks() {
+    fn ranges_are_split_into_chunks() {
         let range = ByteRange { start: 512, length: 2 * BUFFER_BYTES + 1 };
         let length = BUFFER_BYTES as usize;
         let expected = [(512, length), (512 + BUFFER_BYTES, length), (512 + 2 * BUFFER_BYTES, 1)];
@@ -201,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_byte_that_is_not_zero_is_found() {
+    fn first_nonzero_byte_is_found() {
         let file = tempfile::tempfile().unwrap();
         file.set_len(3 * MIB).unwrap();
         let found =
@@ -213,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_kernel_does_not_zero_is_written() {
+    fn zeros_are_written_if_the_kernel_does_not_zero() {
         let file = tempfile::tempfile().unwrap();
         file.write_all_at(&[0xaa; 1000], 0).unwrap();
         zero_range(&file, 7, 900).unwrap();
@@ -224,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn chunks_cover_the_disk_and_end_with_the_time() {
+    fn chunks_cover_the_disk_and_end_at_the_deadline() {
         let mut seen = Vec::new();
         let all = process_chunks(10, 4, EraseDeadline::after_budget(LONG), |start, length| {
             seen.push((start, length));
@@ -241,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn a_disk_that_is_too_slow_is_noticed_early() {
+    fn excessive_duration_is_estimated_early() {
         let seconds = Duration::from_secs;
         let cases = [
             // 20 TB at 200 MB/s, 15 minutes after the start, with a limit of 4 hours.

@@ -14,19 +14,23 @@ fn disk(serial: &str, wwn: &str, size_bytes: u64) -> DiskIdentity {
 }
 
 #[test]
-fn what_the_plan_knows_must_be_so_still() {
+fn identifiers_of_the_plan_must_match_the_present_disk() {
     let cases: [(DiskIdentity, DiskIdentity, &[&str]); 8] = [
         (disk("S1", "0x5", 9), disk("S1", "0x5", 9), &[]),
         (disk("", "", 9), disk("S1", "0x5", 9), &[]),
         (disk("S1", "", 9), disk("S1", "0x5", 9), &[]),
-        (disk("S1", "", 9), disk("S2", "", 9), &["the serial S1 of the plan is now S2"]),
-        (disk("S1", "", 9), disk("", "", 9), &["the serial S1 of the plan is now unknown"]),
-        (disk("", "0x5", 9), disk("S2", "0x6", 9), &["the wwn 0x5 of the plan is now 0x6"]),
+        (disk("S1", "", 9), disk("S2", "", 9), &["the serial was S1 when the plan was made, and is S2 now"]),
+        (disk("S1", "", 9), disk("", "", 9), &["the serial was S1 when the plan was made, and is unknown now"]),
+        (disk("", "0x5", 9), disk("S2", "0x6", 9), &["the wwn was 0x5 when the plan was made, and is 0x6 now"]),
         (disk("", "", 9), disk("", "", 10), &["9 bytes are now 10"]),
         (
             disk("S1", "0x5", 9),
             disk("S2", "0x6", 10),
-            &["the serial S1 of the plan is now S2", "the wwn 0x5 of the plan is now 0x6", "9 bytes are now 10"],
+            &[
+                "the serial was S1 when the plan was made, and is S2 now",
+                "the wwn was 0x5 when the plan was made, and is 0x6 now",
+                "9 bytes are now 10",
+            ],
         ),
     ];
     for (plan, now, expected) in cases {
@@ -36,10 +40,10 @@ fn what_the_plan_knows_must_be_so_still() {
 
 /// Two disks of the same size, without serial numbers: one was unplugged, and the other one got its name.
 #[test]
-fn another_disk_of_the_same_kind_has_another_number() {
+fn similar_disk_has_another_sequence_number() {
     let numbered =
         |diskseq: u64, serial: &str| DiskIdentity { diskseq: NonZeroU64::new(diskseq), ..disk(serial, "", 9) };
-    let other: &[&str] = &["the disk's sequence number (diskseq) was 7, and is now 8"];
+    let other: &[&str] = &["the disk's sequence number (diskseq) was 7 when the plan was made, and is 8 now"];
     for (plan, now, expected) in [
         (numbered(7, ""), numbered(7, ""), &[][..]),
         (numbered(7, ""), numbered(8, ""), other),
@@ -53,7 +57,7 @@ fn another_disk_of_the_same_kind_has_another_number() {
 }
 
 #[test]
-fn a_disk_that_is_gone_is_refused() {
+fn missing_disk_is_refused() {
     let plan = DiskIdentity { device: "/dev/no-such-disk".into(), ..disk("S1", "", 9) };
     let error = open_identified_disk(&plan).unwrap_err().to_string();
     assert!(error.starts_with("find the disk /dev/no-such-disk of the plan (nothing was written): "), "{error}");
@@ -63,7 +67,7 @@ fn a_disk_that_is_gone_is_refused() {
 
 #[test]
 #[ignore = "needs root and loop devices"]
-fn loop_another_size_is_another_disk() {
+fn loop_disk_of_another_size_is_refused() {
     let device = TestLoopDevice::new(16 << 20, 512);
     let plan = DiskIdentity { device: device.path().clone(), ..disk("", "", 16 << 20) };
     open_identified_disk(&plan).unwrap();
@@ -71,12 +75,12 @@ fn loop_another_size_is_another_disk() {
     let expected = "is not the disk for which the plan was made: 17825792 bytes are now 16777216; nothing was written";
     assert_eq!(error, format!("{} {expected}", device.path()));
     let error = open_identified_disk(&DiskIdentity { serial: Some("S1".into()), ..plan }).unwrap_err().to_string();
-    assert!(error.contains("the serial S1 of the plan is now unknown"), "{error}");
+    assert!(error.contains("the serial was S1 when the plan was made, and is unknown now"), "{error}");
 }
 
 #[test]
 #[ignore = "needs root and loop devices"]
-fn loop_another_disk_that_has_taken_the_name_is_not_written() {
+fn loop_another_disk_with_the_same_name_is_not_written() {
     let (identity, disk) = TestLoopDevice::exchanged(16 << 20);
     let device = disk.path().to_owned();
     assert_eq!((&identity.device, identity.size_bytes), (disk.path(), 16 << 20));
@@ -116,10 +120,10 @@ fn loop_another_disk_that_has_taken_the_name_is_not_written() {
     partition_table::write_partition_table(&PartitionTable { identity: disk.identity(), ..table }).unwrap();
 }
 
-/// Paths of devices on disks that are not in the plan are rejected, like the arguments of tools.
+/// A device that a tool writes by its path is rejected if it is on a disk that is not in the plan.
 #[test]
 #[ignore = "needs root and loop devices"]
-fn loop_what_a_path_lies_on_is_a_disk_of_the_plan() {
+fn loop_path_must_be_on_a_disk_of_the_plan() {
     let (ours, other) = (TestLoopDevice::new(16 << 20, 512), TestLoopDevice::new(16 << 20, 512));
     for disk in [&ours, &other] {
         partition_table::write_partition_table(&disk.table(512, &[(1, 2048, 4095)])).unwrap();
@@ -143,7 +147,7 @@ fn loop_what_a_path_lies_on_is_a_disk_of_the_plan() {
 /// An open loop device exists until it is closed, so its name is not reused.
 #[test]
 #[ignore = "needs root and loop devices"]
-fn loop_the_name_of_a_disk_that_is_held_is_given_to_no_other() {
+fn loop_name_of_a_held_disk_is_not_reused() {
     let disk = TestLoopDevice::new(16 << 20, 512);
     let mut held = HeldDisks::default();
     held.hold_disk(&disk.identity()).unwrap();
@@ -161,7 +165,7 @@ fn loop_the_name_of_a_disk_that_is_held_is_given_to_no_other() {
 /// NVMe, SATA and virtio disks have their serial numbers in different sysfs files.
 #[test]
 #[ignore = "needs md and LVM: scripts/test vm runs it in a machine"]
-fn vm_every_disk_of_the_inventory_is_itself_and_no_other() {
+fn vm_every_disk_of_the_inventory_is_identified_uniquely() {
     crate::storage::vm_test_disks::assert_test_machine();
     let inventory = probe::read_inventory(ProbeDepth::Deep).unwrap();
     let identities: Vec<DiskIdentity> = inventory.disks.iter().map(DiskIdentity::from_disk).collect();
@@ -174,7 +178,7 @@ fn vm_every_disk_of_the_inventory_is_itself_and_no_other() {
             let error = open_identified_disk(&moved).unwrap_err().to_string();
             assert!(
                 error.contains(&format!(
-                    "the serial {} of the plan is now {}",
+                    "the serial was {} when the plan was made, and is {} now",
                     identity.serial.as_ref().unwrap(),
                     other.serial.as_ref().unwrap()
                 )),

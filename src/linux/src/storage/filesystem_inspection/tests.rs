@@ -33,8 +33,8 @@ fn disk(device: &str, kinds: &[&str], uses: Vec<DeviceUse>) -> InventoryDisk {
     }
 }
 
-/// Inspects the filesystem and returns its contents and the notes. Checks that the inventory also contains a failure to
-/// mount it.
+/// Inspects the filesystem, and returns its contents and the notes. If the filesystem cannot be mounted, checks that
+/// the inventory contains the same reason as the note.
 fn looked(device: &DevicePath, kind: &str) -> (Vec<FilesystemContents>, Vec<String>) {
     let mut inventory = Inventory { disks: vec![disk(device.as_str(), &[kind], vec![])], ..Inventory::default() };
     let notes = inspect_filesystems(&mut inventory).unwrap();
@@ -82,12 +82,12 @@ fn unchanged(disk: &TestLoopDevice, kind: &str) -> (Vec<FilesystemContents>, Vec
     locks.lock_disk(disk.path()).unwrap();
     let seen = looked(disk.path(), kind);
     locks.unlock_all().unwrap();
-    assert_eq!(digest(disk), before, "{kind} was changed by looking: {seen:?}");
+    assert_eq!(digest(disk), before, "{kind} was changed by the inspection: {seen:?}");
     seen
 }
 
 #[test]
-fn only_free_filesystems_of_one_kind_are_looked_into() {
+fn only_unused_filesystems_with_one_signature_are_inspected() {
     let partition = |device: &str, kind: &str| DiskPartition {
         device: device.into(),
         signatures: disk("", &[kind], vec![]).signatures,
@@ -118,7 +118,7 @@ fn only_free_filesystems_of_one_kind_are_looked_into() {
 }
 
 #[test]
-fn only_drivers_of_filesystems_that_a_layout_can_have_read_what_somebody_left() {
+fn only_drivers_of_supported_formats_are_used_for_inspection() {
     use model::layout::FilesystemFormat;
     for format in FilesystemFormat::ALL {
         let is_on_a_disk = !matches!(format, FilesystemFormat::None | FilesystemFormat::Swap | FilesystemFormat::Tmpfs);
@@ -148,7 +148,7 @@ fn mounted_inertly(device: &DevicePath, kind: &str, make: &str) {
 
 #[test]
 #[ignore = "needs root and loop devices"]
-fn loop_what_is_looked_into_is_mounted_so_that_nothing_in_it_counts() {
+fn loop_inspected_filesystems_are_mounted_inertly() {
     for (kind, make) in [
         ("ext3", "mkfs.ext3 -q -F"),
         ("ext4", "mkfs.ext4 -q -F"),
@@ -161,20 +161,20 @@ fn loop_what_is_looked_into_is_mounted_so_that_nothing_in_it_counts() {
 }
 
 #[test]
-#[ignore = "needs the ramdisk's kernel, for not every host has a driver of vfat: scripts/test vm runs it in a machine"]
-fn vm_an_esp_is_looked_into_as_inertly() {
+#[ignore = "needs the ramdisk's kernel, because not every host has a vfat driver: scripts/test vm runs it in a machine"]
+fn vm_esp_is_mounted_inertly() {
     let disks = TestDisks::take("vda");
     mounted_inertly(&disks.partition(&[100]).concat()[0], "vfat", "mkfs.vfat");
 }
 
 #[test]
-fn nothing_is_made_where_there_is_nothing_to_look_into() {
+fn empty_inventory_needs_no_inspection() {
     assert_eq!(inspect_filesystems(&mut Inventory::default()).unwrap(), Vec::<String>::new());
 }
 
 #[test]
 #[ignore = "needs root and loop devices"]
-fn loop_looking_into_a_filesystem_that_was_cut_off_changes_nothing() {
+fn loop_inspection_of_an_unclean_filesystem_changes_nothing() {
     for (kind, make) in [
         ("ext4", "mkfs.ext4 -q -F"),
         ("ext4", "mkfs.ext4 -q -F -b 4096 -O ^metadata_csum"),
@@ -195,7 +195,7 @@ fn loop_looking_into_a_filesystem_that_was_cut_off_changes_nothing() {
 
 #[test]
 #[ignore = "needs root and loop devices"]
-fn loop_journals_of_the_copies_are_really_dirty() {
+fn loop_journals_of_unclean_copies_are_dirty() {
     let disk = cut_off("mkfs.ext4 -q -F", None);
     assert!(ran(&format!("dumpe2fs -h {}", disk.image().display())).contains("needs_recovery"));
     let disk = cut_off("mkfs.xfs -q -f", None);
@@ -205,7 +205,7 @@ fn loop_journals_of_the_copies_are_really_dirty() {
 
 #[test]
 #[ignore = "needs root and loop devices"]
-fn loop_what_is_seen_without_a_marker_and_what_cannot_be_seen() {
+fn loop_filesystem_without_marker_and_unmountable_one_are_reported() {
     let disk = TestLoopDevice::new(300 * MIB, 512);
     ran(&format!("mkfs.ext4 -q {}", disk.path()));
     let (found, notes) = unchanged(&disk, "ext4");
@@ -220,7 +220,7 @@ fn loop_what_is_seen_without_a_marker_and_what_cannot_be_seen() {
 
 #[test]
 #[ignore = "needs root"]
-fn root_the_place_to_look_at_is_for_root_alone_and_leaves_with_whoever_looked() {
+fn root_temporary_mount_point_is_private_and_removed() {
     use std::os::unix::fs::PermissionsExt;
     let (one, two) = (TemporaryMountPoint::create().unwrap(), TemporaryMountPoint::create().unwrap());
     assert_ne!(one.0, two.0);
@@ -238,7 +238,7 @@ fn root_the_place_to_look_at_is_for_root_alone_and_leaves_with_whoever_looked() 
 
 #[test]
 #[ignore = "needs root and loop devices"]
-fn loop_a_damaged_filesystem_that_asks_for_a_panic_changes_nothing() {
+fn loop_inspection_of_a_damaged_errors_panic_filesystem_changes_nothing() {
     let disk = cut_off("mkfs.ext4 -q -F -e panic", Some(&marker()));
     // Overwrite the first inodes, without which the filesystem is unreadable.
     let about = ran(&format!("dumpe2fs {}", disk.image().display()));
@@ -252,8 +252,8 @@ fn loop_a_damaged_filesystem_that_asks_for_a_panic_changes_nothing() {
     assert_eq!((found.len(), notes.len()), (0, 1), "{found:?}");
 }
 
-/// Returns a disk as after an interrupted mkfs: with every second block that mkfs writes, and with or without the
-/// superblock, which most formats write last.
+/// Returns a disk as after an interrupted mkfs. It contains every second block that mkfs writes. The superblock, which
+/// mkfs of most formats writes last, may be missing.
 fn cut_inside(make: &str, superblock: u64, is_written: bool) -> TestLoopDevice {
     use std::os::unix::fs::FileExt;
     const BLOCK: u64 = 4096;
@@ -280,7 +280,7 @@ fn cut_inside(make: &str, superblock: u64, is_written: bool) -> TestLoopDevice {
 
 #[test]
 #[ignore = "needs root and loop devices"]
-fn loop_what_a_cut_inside_mkfs_leaves_cannot_be_mounted_and_can_be_made_again() {
+fn loop_interrupted_mkfs_cannot_be_mounted_and_can_be_repeated() {
     use model::layout::FilesystemFormat;
     use operations::{MakeFilesystem, MountFilesystem};
     for (make, format, superblock, is_written) in [

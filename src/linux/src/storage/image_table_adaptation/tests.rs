@@ -35,7 +35,7 @@ fn fit_file(image: &NamedTempFile, mib: u64, grow: Option<u32>) -> io::Result<()
 }
 
 #[test]
-fn the_backup_goes_to_the_end_and_the_last_partition_grows() {
+fn backup_table_moves_and_the_last_partition_grows() {
     for (mib, number, size) in
         [(16, None, 8192), (64, None, 8192), (64, Some(5), 63 * 2048 - 8192), (16, Some(5), 15 * 2048 - 8192)]
     {
@@ -65,7 +65,7 @@ fn the_backup_goes_to_the_end_and_the_last_partition_grows() {
 /// Size of the disk in MiB, partition that grows, function that damages the image, and expected error.
 type Refused<'a> = (u64, Option<u32>, &'a dyn Fn(&File), &'a str);
 
-/// Inverts a byte, so that it changes whatever its value is: GUIDs are random.
+/// Inverts a byte. The byte therefore changes even if its value is random, as in a GUID.
 fn flip(file: &File, offset: u64) {
     let mut byte = [0];
     file.read_exact_at(&mut byte, offset).unwrap();
@@ -73,14 +73,14 @@ fn flip(file: &File, offset: u64) {
 }
 
 #[test]
-fn what_cannot_be_fitted_is_refused_and_left_alone() {
+fn refuses_unsuitable_tables_without_writing() {
     let cases: [Refused; 8] = [
         (64, Some(1), &|_| (), "partition 1 cannot grow: partition 5 follows it"),
-        (64, Some(2), &|_| (), "partition 2 cannot grow: the image does not contain it"),
-        (64, Some(0), &|_| (), "partition 0 cannot grow: the image does not contain it"),
+        (64, Some(2), &|_| (), "partition 2 cannot grow: the image does not contain this partition"),
+        (64, Some(0), &|_| (), "partition 0 cannot grow: the image does not contain this partition"),
         (7, None, &|_| (), "partition 5 ends at sector 16383, after the last usable sector 14302"),
         (64, None, &|file| flip(file, 512 + 60), "the header's checksum does not match"),
-        (64, None, &|file| flip(file, 1024 + 3), "the checksum of its entries does not match"),
+        (64, None, &|file| flip(file, 1024 + 3), "the checksum of the partition entries does not match"),
         (64, None, &|file| file.write_all_at(&[0xff; 4], 512 + 12).unwrap(), "the header's checksum does not match"),
         (
             64,
@@ -96,7 +96,7 @@ fn what_cannot_be_fitted_is_refused_and_left_alone() {
         let before = fs::read(image.path()).unwrap();
         let error = fit_file(&image, mib, grow).unwrap_err().to_string();
         assert!(error.contains(says), "{says}: {error}");
-        assert!(fs::read(image.path()).unwrap() == before, "{says}: it was written all the same");
+        assert!(fs::read(image.path()).unwrap() == before, "{says}: the disk was written nevertheless");
     }
 }
 
@@ -105,9 +105,9 @@ fn added(bytes: usize) -> AddedPartition {
     AddedPartition { name: "config-2".to_owned(), guid, content: vec![7; bytes] }
 }
 
-/// With and without growing the image's last partition up to the added one.
+/// The image's last partition either keeps its size, or grows up to the added partition.
 #[test]
-fn a_partition_is_added_at_the_end_with_what_is_in_it() {
+fn partition_is_added_at_the_end_with_its_content() {
     for (grow, root) in [(None, 8192), (Some(5), 61 * 2048 - 8192)] {
         let image = image(16, GPT);
         image.as_file().set_len(64 * MIB).unwrap();
@@ -128,7 +128,7 @@ fn a_partition_is_added_at_the_end_with_what_is_in_it() {
 }
 
 #[test]
-fn what_has_no_place_at_the_end_is_refused_and_nothing_is_written() {
+fn refuses_added_partition_without_space_and_writes_nothing() {
     let other = "label: dos\n1 : start=2048, size=4096, type=83\n";
     let full = (1..=128).map(|number| format!("{number} : start={}, size=8\n", 2048 + 8 * number));
     let full = format!("label: gpt\n{}", full.collect::<String>());
@@ -142,8 +142,8 @@ fn what_has_no_place_at_the_end_is_refused_and_nothing_is_written() {
         let before = fs::read(image.path()).unwrap();
         let done = fit_on_disk(&image.reopen().unwrap(), 512, mib * MIB, None, Some(&added(bytes)));
         assert!(done.unwrap_err().to_string().contains(says), "{says}");
-        assert!(fs::read(image.path()).unwrap() == before, "{says}: it was written all the same");
-        // The refusal is already possible with the beginning of the image.
+        assert!(fs::read(image.path()).unwrap() == before, "{says}: the disk was written nevertheless");
+        // The beginning of the image is sufficient to detect the same problem before anything is written.
         if script == GPT {
             let known = check_image_table(&before[..1 << 20], 512, mib * MIB, None, Some(&added(bytes))).unwrap_err();
             assert!(known.to_string().contains(says), "{known}");
@@ -158,7 +158,7 @@ fn fit_crowded(file: &NamedTempFile, sector: u64) -> io::Result<()> {
 
 /// `fit_on_disk` itself verifies both copies of the table.
 #[test]
-fn the_old_backup_goes_but_not_where_the_new_one_lies() {
+fn old_backup_table_is_erased_unless_overlapped() {
     for sector in [512, 4096] {
         let (image_sectors, entries_sectors) = (500, 128 * 128 / sector);
         for more in [0, 1, entries_sectors - 3, entries_sectors - 1, entries_sectors, entries_sectors + 1, 100] {
@@ -173,7 +173,7 @@ fn the_old_backup_goes_but_not_where_the_new_one_lies() {
 }
 
 #[test]
-fn a_header_that_lies_about_its_backup_costs_nothing() {
+fn wrong_backup_location_in_the_header_is_harmless() {
     for sector in [512, 4096] {
         let (image_sectors, more) = (500, 100);
         for lie in [0, 1, 2, 5, 300, 499 + 100, 499 + 101, u64::MAX] {
@@ -194,7 +194,7 @@ fn a_header_that_lies_about_its_backup_costs_nothing() {
 }
 
 #[test]
-fn of_a_table_that_nobody_would_write_only_what_lies_on_the_disk_is_fitted() {
+fn mutated_tables_are_fitted_only_within_the_disk() {
     let (mut fitted, mut refused, mut none) = (0, 0, 0);
     for Mutated { name, sector, disk } in mutated() {
         let (size, step) = (disk.len() as u64, u64::from(sector));
@@ -226,12 +226,12 @@ fn of_a_table_that_nobody_would_write_only_what_lies_on_the_disk_is_fitted() {
         }
         fitted += 1;
     }
-    println!("300 mutated GPTs: {fitted} fitted, {refused} refused, {none} of them none any more");
+    println!("300 mutated GPTs: {fitted} fitted, {refused} refused, {none} no longer recognized as a GPT");
     assert!(fitted > 20 && refused > 20 && none > 5, "{fitted} {refused} {none}");
 }
 
 #[test]
-fn an_mbr_stays_as_it_is() {
+fn mbr_remains_unchanged() {
     let image = image(16, "label: dos\nstart=2048, size=4096, type=83, bootable\n");
     image.as_file().set_len(64 * MIB).unwrap();
     let before = fs::read(image.path()).unwrap();
@@ -263,7 +263,7 @@ fn make_ext4(partition: &DevicePath) {
 
 #[test]
 #[ignore = "needs root and loop devices"]
-fn loop_the_kernel_knows_the_fitted_table_and_the_grown_partition() {
+fn loop_kernel_registers_the_fitted_table_and_grown_partition() {
     let large = "label: gpt\n1 : start=256, size=256, type=U\n5 : start=1024, size=1024, type=L\n";
     for (sector, script) in [(512, GPT), (4096, large)] {
         let disk = disk(64, sector, script);
@@ -292,7 +292,7 @@ fn loop_the_kernel_knows_the_fitted_table_and_the_grown_partition() {
 
 #[test]
 #[ignore = "needs root and loop devices"]
-fn loop_partitions_of_an_mbr_become_known_and_so_do_logical_ones() {
+fn loop_mbr_and_logical_partitions_are_registered() {
     let script = "label: dos\n1 : start=2048, size=4096, type=83\n2 : start=8192, size=16384, type=5\n5 : start=10240, size=4096, type=83\n";
     let disk = disk(64, 512, script);
     for _ in 0..2 {

@@ -49,11 +49,11 @@ fn is_prepared_filesystem(path: &str) -> bool {
     found.lines().any(|line| line == format!("UUID={UID}"))
 }
 
-/// Checks a block volume: partition 1 has the UUID as its GUID, so that udev's link `by-partuuid` leads to it. The
-/// check differs from the module, which has a defect: it expects the link to lead to the name of the disk or file,
-/// followed by `1`. The module therefore accepts `sdb`, but rejects disks whose names end in a digit (`nvme0n1`,
-/// `loop0`), arrays, sparse files, and partitions with names other than `sdb1` or `nvme0n1p1`. For an NVMe partition,
-/// it passes `/dev/nvme0n1p` to sgdisk as the disk. docs/volumes-devices.md lists its results for each type of volume on an
+/// Checks a block volume: partition 1 has the UUID as its GUID, so udev's link `by-partuuid` leads to it. The check
+/// differs from the module, which has a defect: it expects the link to lead to the name of the disk or file, followed
+/// by `1`. The module therefore accepts `sdb`, but rejects disks whose names end in a digit (`nvme0n1`, `loop0`),
+/// arrays, sparse files, and partitions with names other than `sdb1` or `nvme0n1p1`. For an NVMe partition, it passes
+/// `/dev/nvme0n1p` to sgdisk as the disk. docs/volumes-devices.md lists its results for each type of volume on an
 /// installed machine.
 fn is_prepared_block(disk: &str) -> bool {
     let found = output("sgdisk", &["-i", "1", disk]);
@@ -63,7 +63,7 @@ fn is_prepared_block(disk: &str) -> bool {
 
 #[test]
 #[ignore = "needs root and loop devices"]
-fn loop_filesystems_are_prepared_as_metalk8s_knows_them() {
+fn loop_filesystems_are_prepared_for_metalk8s() {
     let disk = TestLoopDevice::new(400 << 20, 512);
     for (format, options) in [(FilesystemFormat::Ext4, &["-m", "0"][..]), (FilesystemFormat::Xfs, &[])] {
         let mut volume = volume(disk.path(), filesystem(disk.path(), format, options));
@@ -83,7 +83,7 @@ fn loop_filesystems_are_prepared_as_metalk8s_knows_them() {
 
 #[test]
 #[ignore = "needs root and loop devices"]
-fn loop_a_whole_disk_becomes_a_partition_with_the_uuid() {
+fn loop_whole_disk_becomes_a_partition_with_the_uuid() {
     for sector_bytes in [512, 4096] {
         let disk = TestLoopDevice::new(64 << 20, sector_bytes);
         // The path is a symlink, as for arrays and for disks in by-id.
@@ -130,7 +130,7 @@ fn loop_files_of_sparse_volumes_are_prepared() {
 }
 
 #[test]
-fn a_partition_covers_whole_mebibytes() {
+fn partition_covers_whole_mebibytes() {
     assert_eq!(whole_disk_range(64 << 20, 512), (2048, 63 * 2048 - 1));
     assert_eq!(whole_disk_range((64 << 20) + 512, 4096), (256, 63 * 256 - 1));
 }
@@ -163,7 +163,7 @@ fn vm_volumes_of_lvm_are_prepared() {
         assert_eq!(read_device_size(&device).unwrap(), 36 << 20, "whole extents");
         assert!(!is_fs || is_prepared_filesystem(device.as_str()));
         // udev's link contains the device-mapper UUID.
-        let path = persistent_path(&VolumePath::Made(create)).unwrap();
+        let path = persistent_path(&VolumePath::NewVolume(create)).unwrap();
         // Without udev, the path is not a link to a node such as dm-0, so the device is found by its number.
         let number = std::fs::metadata(&device).unwrap().rdev();
         let (major, minor) = (nix::sys::stat::major(number), nix::sys::stat::minor(number));
@@ -182,7 +182,7 @@ fn vm_volumes_of_lvm_are_prepared() {
 /// Ceph stores copies of its label in the middle of a disk, between the samples of the blank detection.
 #[test]
 #[ignore = "needs root and loop devices"]
-fn loop_a_disk_with_only_a_copy_of_a_bluestore_label_is_not_prepared() {
+fn loop_disk_with_bluestore_label_copy_is_not_prepared() {
     const COPY: u64 = 10 << 30;
     let disk = TestLoopDevice::new(12 << 30, 512);
     let image = File::options().read(true).write(true).open(disk.image()).unwrap();

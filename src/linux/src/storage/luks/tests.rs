@@ -12,7 +12,7 @@ fn container(device: &str, key: &str) -> LuksContainer {
 }
 
 #[test]
-fn what_is_missing_is_named_at_once_and_no_key_is_said() {
+fn reports_missing_requirements_together_without_keys() {
     let said = check_requirements(&[container("/dev/sda3", ""), container("/dev/sdb1", KEY)]).unwrap_err().to_string();
     assert!(said.contains("/dev/sda3 is encrypted with `key: server`, but no such key was provided"), "{said}");
     assert!(!said.contains("/dev/sdb1 is encrypted") && !said.contains(KEY), "{said}");
@@ -33,7 +33,7 @@ fn what_is_missing_is_named_at_once_and_no_key_is_said() {
 }
 
 #[test]
-fn with_a_tpm_no_second_key_is_asked_for() {
+fn tpm_container_requires_no_second_key() {
     let mut sealed = container("/dev/sda3", "");
     sealed.source = KeySource::Tpm2;
     let said = check_requirements(&[sealed, container("/dev/sdb1", "")]).unwrap_err().to_string();
@@ -49,7 +49,7 @@ fn first_bytes(mapping: &DevicePath) -> Vec<u8> {
 
 #[test]
 #[ignore = "needs a disk and the device mapper: scripts/vm-tests"]
-fn vm_luks_a_container_is_made_closed_and_opened_without_a_write() {
+fn vm_luks_container_is_created_closed_and_opened_without_writes() {
     let disks = vm_test_disks::TestDisks::take("vda");
     let mut container = container("/dev/vda", KEY);
     create_container(&container).unwrap();
@@ -58,7 +58,7 @@ fn vm_luks_a_container_is_made_closed_and_opened_without_a_write() {
     assert_eq!(size.trim(), ((1 << 30) / 512 - DATA_OFFSET_BYTES / 512).to_string(), "as the plan reckons");
     close_mapping(&container.mapping).unwrap();
     assert!(!Path::new(&container.mapping).exists());
-    close_mapping(&container.mapping).expect("twice is no error");
+    close_mapping(&container.mapping).expect("closing twice is not an error");
 
     let before = vm_test_disks::fingerprints(disks.all());
     let reading = OpenContainer { container: container.clone(), read_only: true };
@@ -84,7 +84,7 @@ fn slots_and_tokens(device: &str) -> (Vec<String>, Vec<String>) {
 
 #[test]
 #[ignore = "needs a disk, the device mapper and a TPM: scripts/vm-tests"]
-fn vm_luks_a_tpm_opens_what_it_has_sealed() {
+fn vm_luks_tpm_opens_the_container_that_it_sealed() {
     let disks = vm_test_disks::TestDisks::take("vda");
     let mut sealed = container("/dev/vda", "");
     sealed.source = KeySource::Tpm2;
@@ -110,7 +110,7 @@ fn vm_luks_a_tpm_opens_what_it_has_sealed() {
     tpm::open_with_tpm(&reading, &sealed.device).unwrap();
     close_mapping(&sealed.mapping).unwrap();
     let left = fs::read_dir("/run").unwrap().map(|file| file.unwrap().file_name().into_string().unwrap());
-    assert_eq!(left.filter(|name| name.ends_with(".key")).count(), 0, "no key lies about");
+    assert_eq!(left.filter(|name| name.ends_with(".key")).count(), 0, "no key file remains");
 
     // Without the token, the container cannot be opened, as on a board with another TPM.
     ToolCommand::new(TOOL).args(["token", "remove", "--token-id", "0", "/dev/vda"]).run().unwrap();
@@ -119,7 +119,7 @@ fn vm_luks_a_tpm_opens_what_it_has_sealed() {
     open_container(&reading, &sealed.device).expect("the second key opens it");
     assert!(is_mapping_on_device(&sealed).unwrap());
     let elsewhere = LuksContainer { device: "/dev/vdb".into(), ..sealed.clone() };
-    assert!(!is_mapping_on_device(&elsewhere).unwrap(), "that is another disk");
+    assert!(!is_mapping_on_device(&elsewhere).unwrap(), "the mapping is on another disk");
     close_mapping(&sealed.mapping).unwrap();
     sealed.key = SecretText::default();
     assert!(open_container(&OpenContainer { container: sealed.clone(), read_only: true }, &sealed.device).is_err());

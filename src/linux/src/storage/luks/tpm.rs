@@ -70,7 +70,7 @@ pub(crate) fn enroll_tpm(container: &LuksContainer, first: &SecretText) -> Resul
     let enrol = ToolCommand::new(TOOL).args(["--tpm2-device=auto", "--tpm2-pcrs="]).arg(file.to_option());
     let enrol = enrol.args(container.key.is_empty().then_some("--wipe-slot=0")).arg(device);
     enrol
-        .deadline(super::DEADLINE)
+        .deadline(super::CRYPTSETUP_TIMEOUT)
         .run()
         .map(drop)
         .context(Phase::Storage, || format!("seal the key of {device} to the TPM"))
@@ -112,7 +112,7 @@ impl KeyFile {
 
 impl Drop for KeyFile {
     fn drop(&mut self) {
-        // A file that cannot be removed exists only in memory, and is lost with the ramdisk.
+        // An error is ignored: a key file that cannot be removed exists only in memory, and is lost with the ramdisk.
         let _ = fs::remove_file(&self.0);
     }
 }
@@ -128,21 +128,21 @@ mod tests {
     }
 
     #[test]
-    fn a_machine_without_a_tpm_is_told_so() {
+    fn missing_tpm_is_reported() {
         let said = find_missing_requirements_for("/dev/none").join("; ");
         assert!(said.contains("found no TPM 2 (/dev/none)"), "{said}");
         assert!(!find_missing_requirements_for("/dev/null").join("; ").contains("has no TPM"));
     }
 
     #[test]
-    fn the_first_key_is_the_second_that_was_given_or_a_new_one_each_time() {
+    fn first_key_is_the_disk_key_or_random() {
         assert_eq!(choose_first_key(&container("hunter2")).reveal(), "hunter2");
         let (one, other) = (choose_first_key(&container("")), choose_first_key(&container("")));
         assert!(one.reveal().len() == 64 && one != other);
     }
 
     #[test]
-    fn the_file_with_the_key_is_for_root_alone_and_gone_afterwards() {
+    fn key_file_is_private_and_removed() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("key");
         let file = KeyFile::write(path.clone(), &SecretText::new("hunter2")).unwrap();
@@ -151,7 +151,7 @@ mod tests {
         assert!(!file.to_option().contains("hunter2"));
         assert!(
             KeyFile::write(path.clone(), &SecretText::new("other")).is_err(),
-            "what lies there is not taken for its own"
+            "an existing file is not overwritten"
         );
         drop(file);
         assert!(!path.exists());

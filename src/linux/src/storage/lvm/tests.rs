@@ -35,7 +35,7 @@ fn volume(path: &str, physical: &[DevicePath], size_mib: u64, kind: LvmType) -> 
 }
 
 #[test]
-fn command_lines() {
+fn lvm_command_lines_contain_size_type_and_tags() {
     let two = words("/dev/sda1 /dev/sdb1");
     assert_eq!(build_group_args(&group("vg00", &two, "")).join(" "), "vg00 /dev/sda1 /dev/sdb1");
     let tagged = group("vg00", &two[..1], "a b=c");
@@ -53,7 +53,7 @@ fn command_lines() {
 }
 
 #[test]
-fn what_is_read_back_is_compared_with_both_sides() {
+fn created_volume_is_compared_with_the_plan() {
     const EXTENT: u64 = 4 << 20;
     let two = words("/dev/sda1 /dev/sdb1");
     let cases = [
@@ -102,7 +102,7 @@ fn status(device: &str) -> String {
 
 #[test]
 #[ignore = "needs md and LVM: scripts/test vm runs it in a machine"]
-fn vm_lvm_every_kind_of_volume_is_made_deactivated_and_activated() {
+fn vm_lvm_every_volume_type_is_created_deactivated_and_activated() {
     let disks = TestDisks::take("vda vdb vdc");
     let all = disks.all();
     create_group(&group("vg00", all, "metal x=y")).unwrap();
@@ -142,7 +142,7 @@ fn vm_lvm_every_kind_of_volume_is_made_deactivated_and_activated() {
 /// Covers all questions of LVM (`yes_no_prompt` in its source code) that can occur here.
 #[test]
 #[ignore = "needs md and LVM: scripts/test vm runs it in a machine"]
-fn vm_lvm_nothing_asks_and_nothing_stops_it() {
+fn vm_lvm_creation_needs_no_confirmation() {
     let disks = TestDisks::take("vda vdb");
     let all = disks.all();
     let make = |tool: &str, args: &[&str]| drop(ToolCommand::new(tool).args(args).run().unwrap());
@@ -193,7 +193,7 @@ fn vm_lvm_nothing_asks_and_nothing_stops_it() {
 
 #[test]
 #[ignore = "needs md and LVM: scripts/test vm runs it in a machine"]
-fn vm_lvm_groups_of_the_same_name_elsewhere_do_not_matter() {
+fn vm_lvm_equally_named_groups_on_other_disks_are_ignored() {
     let disks = TestDisks::take("vda vdb vdc");
     let [first, second, third] = disks.all() else { unreachable!() };
     for disk in [first, second] {
@@ -214,7 +214,7 @@ fn vm_lvm_groups_of_the_same_name_elsewhere_do_not_matter() {
 
 #[test]
 #[ignore = "needs md and LVM: scripts/test vm runs it in a machine"]
-fn vm_lvm_on_arrays_and_on_partitions_with_a_filesystem() {
+fn vm_lvm_group_on_arrays_and_partitions_holds_a_filesystem() {
     let disks = TestDisks::take("vda vdb");
     let partitions = disks.partition(&[500]);
     // With metadata 1.0, the beginning of a member looks like that of the array.
@@ -262,7 +262,7 @@ fn vm_lvm_on_arrays_and_on_partitions_with_a_filesystem() {
 
 #[test]
 #[ignore = "needs md and LVM: scripts/test vm runs it in a machine"]
-fn vm_lvm_refuses_with_the_tools_words() {
+fn vm_lvm_refusals_contain_the_message_of_the_tool() {
     let disks = TestDisks::take("vda vdb");
     let all = disks.all();
     create_group(&group("vg00", all, "")).unwrap();

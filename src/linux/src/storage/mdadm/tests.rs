@@ -34,7 +34,7 @@ fn words<T: for<'a> From<&'a str>>(text: &str) -> Vec<T> {
 }
 
 #[test]
-fn command_lines() {
+fn mdadm_command_lines_contain_metadata_level_and_members() {
     use RaidLevel::{Raid0, Raid1, Raid5, Raid6, Raid10};
     let id = "--uuid=0d5c1a2e:7f6b4c3d:9e8fa1b2:c3d4e5f6";
     let cases = [
@@ -83,7 +83,7 @@ fn command_lines() {
 }
 
 #[test]
-fn names_that_udev_turns_into_the_same_path_again() {
+fn array_names_lead_to_the_same_udev_path() {
     for (device, expected) in [
         ("/dev/md0", "0"),
         ("/dev/md127", "127"),
@@ -101,7 +101,7 @@ const EXPORT: &str = "MD_LEVEL=raid1\nMD_DEVICES=2\nMD_METADATA=1.2\nMD_UUID=0d5
                       MD_DEVICE_dev_sdb1_ROLE=spare\nMD_DEVICE_dev_sdb1_DEV=/dev/sdb1\n";
 
 #[test]
-fn what_is_read_back_is_compared_with_both_sides() {
+fn created_array_is_compared_with_the_plan() {
     let good = array("/dev/md/root", RaidLevel::Raid1, "1.2", &words("/dev/sda1 /dev/sdb1"), 0, "");
     let found = ArrayDetail::parse(EXPORT);
     assert_eq!(found.list_differences(&good), Vec::<String>::new());
@@ -165,7 +165,7 @@ fn lives(array: &CreateArray) {
         std::thread::sleep(std::time::Duration::from_millis(100));
         fs::symlink_metadata(device).is_err()
     });
-    assert!(gone, "{device} stays behind");
+    assert!(gone, "{device} still exists");
     verify_unused(&devices).unwrap();
 
     assemble_array(&"/dev/md/other".into(), array.uuid, &devices).unwrap();
@@ -183,7 +183,7 @@ fn lives(array: &CreateArray) {
 
 #[test]
 #[ignore = "needs md and LVM: scripts/test vm runs it in a machine"]
-fn vm_raid_every_level_with_spares_is_made_stopped_and_assembled() {
+fn vm_raid_every_level_is_created_stopped_and_assembled() {
     let disks = TestDisks::take("vda vdb vdc vdd vde");
     let all = disks.all();
     use RaidLevel::{Raid0, Raid1, Raid5, Raid6, Raid10};
@@ -198,7 +198,7 @@ fn vm_raid_every_level_with_spares_is_made_stopped_and_assembled() {
 
 #[test]
 #[ignore = "needs md and LVM: scripts/test vm runs it in a machine"]
-fn vm_raid_every_metadata_version_on_partitions_and_over_each_other() {
+fn vm_raid_every_metadata_version_replaces_the_previous_one() {
     let disks = TestDisks::take("vda vdb");
     let devices = &disks.partition(&[200])[0];
     for metadata in ["0.90", "1.0", "1.1", "1.2", "1.0", "0.90", "1.2"] {
@@ -208,7 +208,7 @@ fn vm_raid_every_metadata_version_on_partitions_and_over_each_other() {
 
 #[test]
 #[ignore = "needs md and LVM: scripts/test vm runs it in a machine"]
-fn vm_raid_of_arrays_and_filesystem_on_it() {
+fn vm_raid_array_of_arrays_holds_a_filesystem() {
     let disks = TestDisks::take("vda vdb vdc vdd");
     let inner: Vec<CreateArray> = disks
         .all()
@@ -258,7 +258,7 @@ fn vm_raid_of_arrays_and_filesystem_on_it() {
 
 #[test]
 #[ignore = "needs md and LVM: scripts/test vm runs it in a machine"]
-fn vm_raid_starts_with_a_member_missing_but_not_without_too_many() {
+fn vm_raid_starts_degraded_but_not_incomplete() {
     let disks = TestDisks::take("vda vdb vdc");
     let all = disks.all();
     let mirror = array("/dev/md/root", RaidLevel::Raid1, "1.2", &all[..2], 0, "");
@@ -291,7 +291,7 @@ fn roles(uuid: Uuid) -> Vec<(DevicePath, model::inventory::MemberRole)> {
 
 #[test]
 #[ignore = "needs md and LVM: scripts/test vm runs it in a machine"]
-fn vm_raid_is_made_with_a_member_missing() {
+fn vm_raid_is_created_with_a_missing_member() {
     let disks = TestDisks::take("vda vdb vdc vdd");
     let all = disks.all();
     use RaidLevel::{Raid0, Raid1, Raid5, Raid6, Raid10};
@@ -330,7 +330,7 @@ fn vm_raid_is_made_with_a_member_missing() {
 
 #[test]
 #[ignore = "needs md and LVM: scripts/test vm runs it in a machine"]
-fn vm_raid_members_that_are_behind_or_disagree_do_not_count() {
+fn vm_raid_stale_or_conflicting_members_are_not_counted() {
     use model::inventory::MemberRole::{Active, Faulty};
     let disks = TestDisks::take("vda vdb");
     let all = disks.all();
@@ -370,7 +370,7 @@ fn vm_raid_members_that_are_behind_or_disagree_do_not_count() {
 
 #[test]
 #[ignore = "needs md and LVM: scripts/test vm runs it in a machine"]
-fn vm_raid_refuses_members_in_use_and_bad_options_with_the_tools_words() {
+fn vm_raid_refuses_members_in_use_and_invalid_options() {
     let disks = TestDisks::take("vda vdb vdc");
     let all = disks.all();
     let mirror = array("/dev/md/root", RaidLevel::Raid1, "1.2", &all[..2], 0, "");

@@ -4,6 +4,7 @@ use crate::storage::test_loop_device::TestLoopDevice;
 use model::device_name::DevicePath;
 use operations::{ExpectedEntry, NewPartition, PartitionTable};
 use std::fs;
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 use uuid::Uuid;
 
@@ -18,7 +19,7 @@ fn edit(table: &PartitionTable, preserved: &[u32], added: Vec<NewPartition>) -> 
     let PartitionTable { device, identity, guid, sector_bytes, partitions } = table.clone();
     let removed = partitions.iter().filter(|new| !is_preserved(new)).map(|new| new.number).collect();
     let preserved = partitions.iter().filter(is_preserved).map(expected).collect();
-    TableEdit { device, identity, guid, sector_bytes, preserved, removed, added }
+    TableEdit { device, identity, guid, sector_bytes, preserved, removed, added, boot_gap: None }
 }
 
 fn assert_valid(device: &DevicePath) {
@@ -35,7 +36,7 @@ fn mount(device: &DevicePath, point: &Path) -> sys_mount::UnmountDrop<sys_mount:
 
 #[test]
 #[ignore = "needs root and loop devices"]
-fn loop_a_table_is_edited_while_a_preserved_partition_is_mounted_and_written() {
+fn loop_table_is_edited_while_a_preserved_partition_is_mounted() {
     for sector_bytes in [512_u32, 4096] {
         let disk = TestLoopDevice::new(128 << 20, sector_bytes);
         let mib = u64::from((1 << 20) / sector_bytes);
@@ -78,7 +79,7 @@ fn loop_a_table_is_edited_while_a_preserved_partition_is_mounted_and_written() {
 
 #[test]
 #[ignore = "needs root and loop devices"]
-fn loop_nothing_is_written_if_a_removed_partition_is_in_use_or_the_kernel_disagrees() {
+fn loop_nothing_is_written_if_removal_is_impossible() {
     let disk = TestLoopDevice::new(64 << 20, 512);
     let table = disk.table(512, &[(1, 2048, 8191), (2, 8192, 65535)]);
     partition_table::write_partition_table(&table).unwrap();
@@ -93,7 +94,7 @@ fn loop_nothing_is_written_if_a_removed_partition_is_in_use_or_the_kernel_disagr
     assert!(error.contains("remove partition 2 of ") && error.contains(&user), "{error}");
     drop(mounted);
 
-    // A partition of another tool, which only the kernel knows.
+    // Partition that another tool has registered with the kernel, and that is not in the table.
     let file = fs::File::open(disk.path()).unwrap();
     block_device::add_partition(&file, 3, 40 << 20, 1 << 20).unwrap();
     let error = edit_partition_table(&edit).unwrap_err().to_string();
@@ -113,4 +114,50 @@ fn loop_nothing_is_written_if_a_removed_partition_is_in_use_or_the_kernel_disagr
     edit_partition_table(&edit).unwrap();
     assert_valid(disk.path());
     assert_eq!(block_device::read_partitions(disk.path()).unwrap().len(), 1);
+}
+
+/// Returns a disk of 64 MiB with a preserved and a removed partition, and the edit.
+fn checked_disk(added: &[(u32, u64, u64)]) -> (TestLoopDevice, TableEdit) {
+    let disk = TestLoopDevice::new(64 << 20, 512);
+    let table = disk.table(512, &[(1, 2048, 8191), (2, 8192, 65535)]);
+    partition_table::write_partition_table(&table).unwrap();
+    let edit = edit(&table, &[1], disk.table(512, added).partitions);
+    (disk, edit)
+}
+
+#[test]
+#[ignore = "needs root and loop devices"]
+fn loop_an_impossible_edit_is_found_by_reading() {
+    let (disk, edit) = checked_disk(&[(2, 8192, 20000)]);
+    let read = || fs::read(disk.image()).unwrap();
+    let whole = read();
+    check_table_edit(&edit).unwrap();
+    let refuse = |edit: &TableEdit, expected: &str| {
+        let before = read();
+        let error = check_table_edit(edit).unwrap_err().to_string();
+        assert!(error.contains(expected) && read() == before, "{error}");
+        assert_eq!(edit_partition_table(edit).unwrap_err().to_string(), error);
+        assert!(read() == before, "{error}");
+    };
+    let file = fs::OpenOptions::new().write(true).open(disk.path()).unwrap();
+    let header = whole[whole.len() - 512..].to_vec();
+    let changed = |at: usize| header.iter().enumerate().map(|(index, byte)| byte ^ u8::from(index == at)).collect();
+    for (at, expected) in [(0, "does not contain a GPT header"), (56, "describe different partition tables")] {
+        let damaged: Vec<u8> = changed(at);
+        file.write_all_at(&damaged, (64 << 20) - 512).unwrap();
+        file.sync_all().unwrap();
+        refuse(&edit, expected);
+    }
+    file.write_all_at(&header, (64 << 20) - 512).unwrap();
+    file.sync_all().unwrap();
+    check_table_edit(&edit).unwrap();
+
+    // The disk has grown, but its table has not.
+    fs::OpenOptions::new().write(true).open(disk.image()).unwrap().set_len(128 << 20).unwrap();
+    ToolCommand::new("losetup").args(["--set-capacity", disk.path().as_str()]).run().unwrap();
+    refuse(&edit, "is not the disk for which the plan was made");
+    let grown = TableEdit { identity: disk.identity(), ..edit.clone() };
+    check_table_edit(&grown).unwrap();
+    let added = disk.table(512, &[(2, 8192, 200_000)]).partitions;
+    refuse(&TableEdit { added, ..grown }, "partition 2 cannot be added: the sectors 8192 to 200000 are not within");
 }

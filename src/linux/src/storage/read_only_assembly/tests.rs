@@ -8,6 +8,7 @@ use model::inventory::{DeviceUse, StackedDevice, StackedDeviceKind, VolumeHealth
 
 mod array_bitmaps;
 mod inactive_volumes;
+mod take_down;
 mod volumes;
 
 const GROUP: &[&str] = &["/dev/nvme0n1", "/dev/nvme1n1"];
@@ -25,7 +26,7 @@ fn found(inventory: &mut Inventory, name: &str, size_bytes: Option<u64>) -> uuid
 }
 
 #[test]
-fn an_array_that_does_not_run_after_all_tries_is_handed_over() {
+fn array_that_never_started_is_recorded_as_failed() {
     let mut inventory = Inventory::default();
     let (late, inactive) = (found(&mut inventory, "md1", Some(1 << 30)), found(&mut inventory, "md2", Some(0)));
     let (gone, untried) = (found(&mut inventory, "md3", None), found(&mut inventory, "md4", None));
@@ -127,8 +128,8 @@ fn looked(disks: &[&str], parts: &[&str]) -> (Inventory, Vec<String>) {
     (inventory, notes)
 }
 
-/// Returns the disks that became writable after they were locked. It may miss a short change, but never reports a false
-/// one.
+/// Returns the disks that became writable after they were locked. A short change may be missed, but no change is
+/// reported falsely.
 fn watch(disks: &[&str], over: &std::sync::atomic::AtomicBool) -> Vec<String> {
     let (mut locked, mut opened) = (HashSet::new(), Vec::new());
     while !over.load(std::sync::atomic::Ordering::Relaxed) {
@@ -146,7 +147,7 @@ fn watch(disks: &[&str], over: &std::sync::atomic::AtomicBool) -> Vec<String> {
 
 #[test]
 #[ignore = "needs md and LVM: scripts/test vm runs it in a machine"]
-fn vm_disks_that_are_only_read_stay_locked_from_the_first_look_on() {
+fn vm_disks_that_are_only_read_remain_locked_during_inspection() {
     crate::storage::vm_test_disks::assert_test_machine();
     parts();
     create("clean", "1", "--metadata=1.2", &["/dev/vda1", "/dev/vdb1"]);
@@ -223,7 +224,7 @@ fn create(name: &str, level: &str, options: &str, members: &[&str]) {
 }
 
 #[test]
-fn pieces_become_a_table() {
+fn ranges_become_a_device_mapper_table() {
     let piece = |device: &str, first: u64, count: u64| DeviceRange {
         device: device.into(),
         start_bytes: (1 << 20) + first * (4 << 20),
@@ -283,7 +284,7 @@ fn vm_assembling_damaged_arrays_changes_nothing() {
     let (inventory, notes) = looked(&DISKS, &PARTS);
     let five = array(&inventory, "five");
     assert_eq!((five.running.as_ref(), five.members.len(), notes.len()), (None, 1, 1), "{notes:?}");
-    assert!(notes[0].contains("cannot assemble: `mdadm --assemble"), "{notes:?}");
+    assert!(notes[0].contains("cannot be assembled: `mdadm --assemble"), "{notes:?}");
     assert_eq!(inside(&inventory, array(&inventory, "ten")), ["ext4"]);
     blank(&DISKS);
 }
@@ -320,7 +321,7 @@ fn vm_assembling_arrays_that_the_kernel_writes_to_at_every_start_changes_nothing
 
 #[test]
 #[ignore = "needs md and LVM: scripts/test vm runs it in a machine"]
-fn vm_assembled_are_two_arrays_of_one_name() {
+fn vm_assembled_are_two_arrays_of_the_same_name() {
     crate::storage::vm_test_disks::assert_test_machine();
     parts();
     create("root", "1", "--metadata=1.2", &["/dev/vda1", "/dev/vdb1"]);

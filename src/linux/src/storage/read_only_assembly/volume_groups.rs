@@ -9,12 +9,12 @@ use model::inventory::{AttemptTarget, FailedAttempt, Inventory, LvmLogicalVolume
 /// superblocks, a mirror writes its log, and a thin pool writes its transaction. The disk's read-only flag does not
 /// prevent these writes, because it applies to programs and not to the kernel (bio_check_ro in block/blk-core.c since
 /// 4.18).
-const HARMLESS: [&str; 2] = ["linear", "striped"];
+const WRITE_FREE_TYPES: [&str; 2] = ["linear", "striped"];
 
-/// Selection of volumes that excludes origins of snapshots, because a pending merge would write to them, and volumes
-/// that are being moved, because the move would continue. Such volumes differ from other linear volumes in one letter
-/// of lv_attr (lvs(8)). The first letter of an origin is not `-`. The third letter of a volume that is being moved is a
-/// capital letter.
+/// LVM selection of volumes whose activation does not write. It excludes origins of snapshots, because a pending merge
+/// would write to them, and volumes that are being moved, because the move would continue. The excluded volumes differ
+/// from other linear volumes in one letter of lv_attr (lvs(8)). The first letter of an origin is not `-`. The third
+/// letter of a volume that is being moved is a capital letter.
 const PLAIN: &str = "lv_attr=~^-.[a-z]";
 
 /// Makes the group's volumes readable: activates volumes whose activation writes nothing, and creates read-only
@@ -82,7 +82,7 @@ fn record_failure(volume: &LvmLogicalVolume, why: &str) -> FailedAttempt {
 
 fn harmless_volumes(group: &LvmVolumeGroup) -> impl Iterator<Item = &LvmLogicalVolume> {
     let idle = group.volumes.iter().filter(|volume| volume.running.is_none() && volume.entangled.is_none());
-    idle.filter(|volume| HARMLESS.contains(&volume.kind.as_str()))
+    idle.filter(|volume| WRITE_FREE_TYPES.contains(&volume.kind.as_str()))
 }
 
 /// Activates volumes by their UUIDs, because two groups may have the same name. Does nothing for a closed group
@@ -96,7 +96,7 @@ fn activate_harmless_volumes(group: &LvmVolumeGroup) -> Result<(), String> {
     let select = format!("vg_uuid={} && {PLAIN} && ({})", group.uuid, harmless.join(" || "));
     let lvm = ToolCommand::new("lvm").args(["lvchange", "--yes", "--config", &config, "--activate", "y"]);
     let lvm = lvm.args(["--ignoremonitoring", "--select", &select]);
-    lvm.env("DM_DISABLE_UDEV", "1").deadline(super::DEADLINE).run().map(drop).map_err(|error| error.to_string())
+    lvm.env("DM_DISABLE_UDEV", "1").deadline(super::TOOL_TIMEOUT).run().map(drop).map_err(|error| error.to_string())
 }
 
 /// Checks the characters of a name (lvm(8), "VALID NAMES"). Untrusted metadata may contain any name, and arguments of
@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_with_separators_reaches_no_tool() {
+    fn name_with_separators_is_not_passed_to_tools() {
         for name in ["x\"] } log{file=\"/dev/sda\"} a{b=[\"", "a,b", "a;b", "a\nb", "-a", "", "a b", "a\u{9b}"] {
             let failed = show_volumes(&group(name, "data"));
             assert_eq!(failed.len(), 1, "{name:?}");

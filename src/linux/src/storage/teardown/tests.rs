@@ -5,7 +5,7 @@ use model::layout::{LvmType, RaidLevel};
 use operations::{ArraySlot, CreateArray, CreateGroup, CreateVolume};
 
 #[test]
-fn links_of_mappings() {
+fn volume_links_are_derived_from_mapping_names() {
     for (mapping, expected) in [
         ("vg00-root", Some("/dev/vg00/root")),
         ("vg--00-my--root", Some("/dev/vg-00/my-root")),
@@ -18,7 +18,7 @@ fn links_of_mappings() {
 }
 
 #[test]
-fn bcache_is_told_to_stop_and_waited_for() {
+fn bcache_is_stopped_and_its_removal_awaited() {
     let sysfs = tempfile::tempdir().unwrap();
     let (set, device) = (sysfs.path().join("set"), sysfs.path().join("bcache0"));
     fs::create_dir_all(device.join("bcache")).unwrap();
@@ -31,7 +31,7 @@ fn bcache_is_told_to_stop_and_waited_for() {
 }
 
 #[test]
-fn what_is_not_there_is_an_error() {
+fn missing_holder_is_an_error() {
     let device = || DevicePath::from("/dev/no-such");
     for holder in
         [Holder::Swap { device: device() }, Holder::Mapping { device: device() }, Holder::Bcache { device: device() }]
@@ -65,7 +65,7 @@ fn mapping(device: &DevicePath) -> Holder {
 
 #[test]
 #[ignore = "needs md and LVM: scripts/test vm runs it in a machine"]
-fn vm_release_takes_a_deep_tree_down_and_proves_it() {
+fn vm_release_dismantles_a_deep_stack_and_verifies_it() {
     let disks = TestDisks::take("vda vdb");
     for round in 0..2 {
         let partitions = disks.partition(&[300, 100]);
@@ -112,7 +112,7 @@ fn vm_release_takes_a_deep_tree_down_and_proves_it() {
 
 #[test]
 #[ignore = "needs md and LVM: scripts/test vm runs it in a machine"]
-fn vm_release_takes_a_mirrored_volume_apart_deepest_first() {
+fn vm_release_dismantles_a_mirrored_volume_deepest_first() {
     let disks = TestDisks::take("vda vdb");
     lvm::create_group(&group("vg00", disks.all())).unwrap();
     lvm::create_volume(&volume("safe", "vg00", disks.all(), LvmType::Raid1)).unwrap();
@@ -130,7 +130,7 @@ fn vm_release_takes_a_mirrored_volume_apart_deepest_first() {
 
 #[test]
 #[ignore = "needs md and LVM: scripts/test vm runs it in a machine"]
-fn vm_release_finds_what_only_the_kernel_knows() {
+fn vm_release_detects_users_known_only_to_the_kernel() {
     let disks = TestDisks::take("vda vdb");
     let args: Vec<&str> = ["-q", "-f"].into_iter().chain(disks.all().iter().map(DevicePath::as_str)).collect();
     ToolCommand::new("mkfs.btrfs").args(args).run().unwrap();

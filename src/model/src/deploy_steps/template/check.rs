@@ -5,12 +5,12 @@ use common::diagnostic::{Diagnostic, child_path};
 use serde_json::{Map, Value};
 use std::collections::BTreeSet;
 
-/// Fields that a template file may contain, but that clients of the API cannot set.
+/// Field that a template file may contain, but that clients of the API cannot set.
 pub(super) const CREATED: &str = "created_at";
 pub(super) const UPDATED: &str = "updated_at";
 
-const FIELDS: [&str; 5] = ["uuid", "name", "steps", "extra", "description"];
-const OF_A_STEP: [&str; 4] = ["interface", "step", "args", "priority"];
+const TEMPLATE_FIELDS: [&str; 5] = ["uuid", "name", "steps", "extra", "description"];
+const STEP_FIELDS: [&str; 4] = ["interface", "step", "args", "priority"];
 const INTERFACES: [&str; 7] = ["vendor", "power", "management", "firmware", "deploy", "bios", "raid"];
 const LONGEST_DESCRIPTION: usize = 255;
 
@@ -23,7 +23,7 @@ pub fn check_template(document: &Value, more: &[&str]) -> Vec<Diagnostic> {
         )];
     };
     let mut found = ProblemList::default();
-    let known: Vec<&str> = FIELDS.iter().chain(more).copied().collect();
+    let known: Vec<&str> = TEMPLATE_FIELDS.iter().chain(more).copied().collect();
     found.check_unknown("", fields, &known);
     found.check_missing("", fields, &["name", "steps"]);
     for (name, value) in fields {
@@ -105,8 +105,8 @@ impl ProblemList {
     }
 
     fn check_step(&mut self, place: &str, fields: &Map<String, Value>) {
-        self.check_unknown(place, fields, &OF_A_STEP);
-        self.check_missing(place, fields, &OF_A_STEP);
+        self.check_unknown(place, fields, &STEP_FIELDS);
+        self.check_missing(place, fields, &STEP_FIELDS);
         for (name, value) in fields {
             let at = child_path(place, name);
             match (name.as_str(), value) {
@@ -155,7 +155,7 @@ pub fn is_uuid(text: &str) -> bool {
 /// Removes unknown fields of a step, as Ironic does when a template is changed.
 pub fn prune_step(step: &mut Value) {
     if let Some(fields) = step.as_object_mut() {
-        fields.retain(|name, _| OF_A_STEP.contains(&name.as_str()));
+        fields.retain(|name, _| STEP_FIELDS.contains(&name.as_str()));
     }
 }
 
@@ -176,7 +176,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn priorities_and_uuids() {
+    fn priorities_and_uuids_follow_ironic() {
         for (value, expected) in [
             (json!(0), Some(0)),
             (json!(1.0), Some(1)),

@@ -4,7 +4,7 @@ use super::comparable_serial;
 use common::encoding::decode_hex;
 
 /// Known placeholders, reduced to their letters and digits.
-const WORDS: [&str; 36] = [
+const KNOWN_PLACEHOLDERS: [&str; 36] = [
     "NONE",
     "NULL",
     "NIL",
@@ -42,16 +42,16 @@ const WORDS: [&str; 36] = [
     "TOBEFILLEDBYOEM",
     "DEADBEEF",
 ];
-/// Minimum length at which a text of one repeated character is treated as a placeholder. A text of zeros is a
-/// placeholder at any length.
+/// Minimum length at which a string of one repeated character is treated as a placeholder. A string of zeros
+/// is a placeholder at any length.
 const REPEATED: usize = 4;
 /// Minimum length at which an ascending or descending sequence is treated as a placeholder.
 const SEQUENCE: usize = 5;
 /// Maximum length of a block of characters whose repetition is treated as a placeholder.
 const BLOCK: usize = 4;
-/// Minimum number of repetitions of a block in a text that is treated as a placeholder.
+/// Minimum number of repetitions of a block in a string that is treated as a placeholder.
 const BLOCKS: usize = 3;
-/// Minimum length of a text of repeated blocks that is treated as a placeholder.
+/// Minimum length of a string of repeated blocks that is treated as a placeholder.
 const BLOCKS_LENGTH: usize = 8;
 /// Minimum length at which a world wide name with exactly one nonzero digit is treated as a placeholder.
 const WWN_LENGTH: usize = 8;
@@ -66,7 +66,7 @@ pub(super) fn is_placeholder(text: &str) -> bool {
     let letters: Vec<char> = text.chars().filter(|c| c.is_alphanumeric()).collect();
     let word: String = letters.iter().collect();
     letters.iter().all(|c| *c == '0')
-        || WORDS.contains(&word.as_str())
+        || KNOWN_PLACEHOLDERS.contains(&word.as_str())
         || (letters.len() >= REPEATED && letters.iter().all(|c| *c == letters[0]))
         || (letters.len() >= SEQUENCE && is_sequence(&letters))
         || repeats_a_block(&letters)
@@ -75,7 +75,7 @@ pub(super) fn is_placeholder(text: &str) -> bool {
 /// Returns whether the digits of a world wide name are a placeholder.
 pub(super) fn is_wwn_placeholder(digits: &str) -> bool {
     let set = digits.bytes().filter(|digit| *digit != b'0').count();
-    // Type 5 is followed by the manufacturer's OUI and its number for the device (SPC-5, section 7.7.6.6.5).
+    // A NAA 5 name consists of the type, the manufacturer's OUI and the device number (SPC-5, section 7.7.6.6.5).
     let number = digits.get(OUI_END..).filter(|_| digits.len() == NAA_LENGTH && digits.starts_with('5'));
     let is_unnumbered = number.is_some_and(|number| number.bytes().all(|digit| digit == b'0'));
     is_unnumbered || set == 0 || (set == 1 && digits.len() >= WWN_LENGTH) || is_placeholder(&digits.to_uppercase())
@@ -90,7 +90,7 @@ pub(super) fn is_nvme_placeholder(name: &str) -> bool {
     comparable_serial(&serial).is_none()
 }
 
-/// Returns whether the text is an ascending or descending sequence: `1234567890`, `0123456789ABCDEF`, `ABCDEFGH`, `87654321`.
+/// Returns whether the text is an ascending or descending sequence: `1234567890`, `0123456789ABCDEF`, `87654321`.
 fn is_sequence(letters: &[char]) -> bool {
     let follows = |one: char, next: char| match (one, next) {
         ('9', '0' | 'A') | ('F', '0') | ('0', 'A') => true,

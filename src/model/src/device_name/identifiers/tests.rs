@@ -1,4 +1,4 @@
-//! Texts that are placeholders, similar texts that are not, and alternative spellings of one identifier.
+//! Strings that are placeholders, similar strings that are not, and alternative spellings of one identifier.
 
 use super::*;
 
@@ -118,7 +118,7 @@ const WWNS: [&str; 12] = [
 ];
 
 #[test]
-fn placeholders_identify_nothing() {
+fn placeholders_identify_no_disk() {
     for text in PLACEHOLDERS {
         assert_eq!(comparable_serial(text), None, "{text:?}");
         assert_eq!(is_placeholder_serial(text), !text.is_empty(), "{text:?}");
@@ -129,7 +129,7 @@ fn placeholders_identify_nothing() {
 }
 
 #[test]
-fn what_makers_and_hypervisors_number_identifies() {
+fn identifiers_of_vendors_and_hypervisors_are_comparable() {
     for (index, text) in SERIALS.iter().enumerate() {
         assert!(comparable_serial(text).is_some() && !is_placeholder_serial(text), "{text:?}");
         for other in &SERIALS[..index] {
@@ -147,7 +147,7 @@ fn what_makers_and_hypervisors_number_identifies() {
 }
 
 #[test]
-fn spellings_of_one_identifier_are_the_same() {
+fn spellings_of_one_identifier_match() {
     for (one, other) in [
         ("WD-WCC7K0123456", "  WD-WCC7K0123456 "),
         ("WD-WCC7K0123456", "wd-wcc7k0123456"),
@@ -169,7 +169,7 @@ fn spellings_of_one_identifier_are_the_same() {
     ] {
         assert_eq!(is_same_wwn(one, other), Some(true), "{one:?} {other:?}");
     }
-    // Two disks whose serial numbers look like byte-swapped forms of each other, and a WWN that udev has truncated.
+    // The serial numbers of two disks look like byte-swapped forms of each other, and udev has truncated a WWN.
     assert_eq!(is_same_serial("00000012", "00000021"), Some(false));
     assert_eq!(is_same_serial("ab", "ba"), Some(false));
     assert_eq!(is_same_wwn("0x61866da05f1c2b00", "0x61866da05f1c2b0020d3e4f51a2b3c4d"), None);
@@ -179,7 +179,7 @@ fn spellings_of_one_identifier_are_the_same() {
 
 /// Kernels with different preferences or quirks report different identifiers of the same NVMe namespace.
 #[test]
-fn world_wide_names_of_different_types_prove_nothing() {
+fn wwns_of_different_types_are_not_comparable() {
     let [eui, nguid] = ["eui.0025385b01234567", "eui.01000000000000005cd2e4a1b2c35251"];
     let uuid = "uuid.6f0c3b9e-3d57-4c57-8f0e-0c3a5d3f1f11";
     let fallback = "nvme.144d-53345457-53616d73756e67-00000001";
@@ -189,7 +189,7 @@ fn world_wide_names_of_different_types_prove_nothing() {
     }
     for (one, other) in [
         (eui, "eui.0025385b01234568"),
-        // A disk of another bus is another disk, even with the same serial number.
+        // A WWN of a disk on another bus differs from every identifier of an NVMe namespace.
         (eui, "0x5000c500a1b2c3d7"),
         (fallback, "0x5000c500a1b2c3d7"),
         (nguid, "eui.01000000000000005cd2e4a1b2c35252"),
@@ -202,7 +202,7 @@ fn world_wide_names_of_different_types_prove_nothing() {
 }
 
 #[test]
-fn links_of_placeholders_name_no_disk() {
+fn placeholder_links_are_recognized() {
     for (name, expected) in [
         ("wwn-0x0000000000000000", true),
         ("scsi-30000000000000000", true),

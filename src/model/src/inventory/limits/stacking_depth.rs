@@ -29,7 +29,7 @@ impl StackingLevels {
         number
     }
 
-    /// Records that `upper` is on top of `lower`. The link is ignored if `upper` is a disk, since a disk is never on top of another device.
+    /// Records that `upper` is on top of `lower`. Ignored if `upper` is a disk, which cannot be on top of a device.
     fn add_link(&mut self, lower: usize, upper: usize) {
         if !self.disks[upper] {
             self.above[lower].push(upper);

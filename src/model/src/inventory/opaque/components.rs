@@ -19,8 +19,8 @@ const ENCRYPTED: [&str; 2] = ["BitLocker", "crypto_LUKS"];
 const RAID_SUFFIX: &str = "_raid_member";
 
 impl DeviceIndex<'_> {
-    /// Returns the opaque components on a device. For a member of a running array, returns no components, because the
-    /// contents of the array are listed under the array.
+    /// Returns the opaque components on a device. A member of a running array has none, because its contents are listed
+    /// under the array.
     pub(super) fn check_components(&self, device: &IndexedDevice) -> Vec<OpaqueObject> {
         if self.is_held_by(device.path, StackedDeviceKind::Array) {
             return Vec::new();
@@ -60,19 +60,19 @@ fn classify_signature(found: &DeviceSignature) -> Option<OpaqueKind> {
 }
 
 fn reason_and_remedy(kind: OpaqueKind, found: &DeviceSignature, failure: Option<&str>) -> (String, &'static str) {
-    let save = "back up the needed data in the system that uses this device";
+    let save = "back up the data from the system that uses this device";
     match (kind, found.kind.as_str()) {
         (OpaqueKind::Encrypted, _) => {
             let why = failure.map(|why| format!(": {why}")).unwrap_or_default();
             (
                 format!("the container is encrypted and not open{why}"),
-                "provide the key of the container, or back up the needed data in the system that opens the container",
+                "provide the key of the container, or back up the data from a system that can open the container",
             )
         }
         (_, "bcache") => ("the bcache device that uses this device is not running".to_owned(), save),
         (_, "zfs_member") => (
             "drophammer does not support ZFS".to_owned(),
-            "import the pool on a system with ZFS, and back up the data that are needed",
+            "import the pool on a system with ZFS, and back up any data you need",
         ),
         (_, kind) if kind.ends_with(RAID_SUFFIX) => {
             ("md does not support this firmware RAID".to_owned(), "delete the RAID volume in the firmware setup")

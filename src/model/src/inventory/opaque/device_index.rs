@@ -37,10 +37,10 @@ pub(crate) struct DeviceIndex<'a> {
     arrays: BTreeSet<Uuid>,
     /// Running devices with a nonzero size.
     sized: BTreeSet<&'a KernelName>,
-    /// Types of stacked devices, by the name of the device. A device with a nonzero size has only its own type. An
-    /// overlay of the agent is treated as transparent: it has the types of the devices on top of it.
+    /// Types that each stacked device adds to `held_by` of the devices below it. An overlay of the agent adds the
+    /// types of the devices on top of it. A device of size zero adds none. Any other device adds its own type.
     counts_as: BTreeMap<&'a KernelName, DeviceKindSet>,
-    /// Types of all stacked devices that list a device as an underlying device, by the name of that underlying device.
+    /// For each device, the types of the stacked devices directly on top of it, as defined by `counts_as`.
     held_by: BTreeMap<&'a KernelName, DeviceKindSet>,
 }
 
@@ -63,7 +63,7 @@ impl<'a> DeviceIndex<'a> {
         for filesystem in &inventory.filesystems {
             seen.filesystems.entry(&filesystem.device).or_insert(filesystem);
         }
-        // If an object has several failed attempts, the last one is stored.
+        // For an object with several failed attempts, the last one is indexed.
         seen.failures.extend(inventory.failed.iter().map(|failed| (&failed.tried, failed.why.as_str())));
         seen.arrays.extend(inventory.arrays.iter().map(|array| array.uuid));
         seen.index_stacked_devices();
@@ -152,7 +152,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn holders_are_those_that_a_search_finds(
+        fn holder_index_matches_a_search(
             links in proptest::collection::vec((0_usize..6, 0_usize..6, any::<bool>(), 0_u64..2, any::<bool>()), 0..6),
             used in proptest::collection::vec(0_usize..6, 0..3),
         ) {

@@ -1,11 +1,11 @@
-//! Opaque volume groups and logical volumes, which are the inactive ones.
+//! Volume groups and logical volumes that are opaque, because they are inactive.
 
 use super::device_index::DeviceIndex;
 use super::{OpaqueKind, OpaqueObject};
 use crate::inventory::{AttemptTarget, HAS_SNAPSHOT, LvmLogicalVolume, LvmVolumeGroup, VolumeHealth};
 
 /// Segment types of volumes whose content can be made readable without any write.
-const SHOWABLE: [&str; 3] = ["linear", "striped", "raid1"];
+const WRITE_FREE_SEGMENT_TYPES: [&str; 3] = ["linear", "striped", "raid1"];
 
 impl DeviceIndex<'_> {
     /// Returns the inactive volumes of a group, each as one opaque object. If LVM does not activate the group on this
@@ -20,7 +20,7 @@ impl DeviceIndex<'_> {
     }
 
     fn describe_closed_group(&self, group: &LvmVolumeGroup, why: &str, idle: &[&LvmLogicalVolume]) -> OpaqueObject {
-        // `why` consists of reason and remedy, separated by a colon.
+        // `why` consists of a reason and, after the last colon, a remedy.
         let (reason, remedy) =
             why.rsplit_once(": ").unwrap_or((why, "open the volume group in the system that uses it"));
         let volumes: Vec<&str> = idle.iter().map(|volume| volume.name.as_str()).collect();
@@ -65,7 +65,7 @@ impl DeviceIndex<'_> {
             }
             (_, kind, _) => (
                 format!("activating a volume of type {kind} writes to its disks"),
-                elsewhere("back up the data that are needed, and remove the volume,"),
+                elsewhere("back up any data you need, and remove the volume,"),
             ),
         };
         OpaqueObject {
@@ -87,7 +87,7 @@ fn activation_remedy(path: &str) -> String {
 fn is_showable(volume: &LvmLogicalVolume) -> bool {
     let is_free =
         volume.entangled.is_none() || (volume.kind == "linear" && volume.entangled.as_deref() == Some(HAS_SNAPSHOT));
-    is_free && volume.health != VolumeHealth::Lost && SHOWABLE.contains(&volume.kind.as_str())
+    is_free && volume.health != VolumeHealth::Lost && WRITE_FREE_SEGMENT_TYPES.contains(&volume.kind.as_str())
 }
 
 /// Returns whether the content of a volume in a group that LVM refuses to activate can be read through a read-only

@@ -1,4 +1,4 @@
-//! Tables of opaque objects, each with a similar object that is not opaque.
+//! Tables of opaque objects, each compared with a similar object that is not opaque.
 
 use super::*;
 use crate::install_marker::InstallMarker;
@@ -54,7 +54,7 @@ fn printed(inventory: &Inventory) -> Vec<String> {
 }
 
 #[test]
-fn volumes_are_opaque_unless_they_are_shown() {
+fn volumes_are_opaque_unless_active() {
     for (kind, words) in [
         (
             "linear",
@@ -63,7 +63,7 @@ fn volumes_are_opaque_unless_they_are_shown() {
         ("striped", "LVM did not activate the volume"),
         ("raid1", "LVM did not activate the volume"),
         ("snapshot", "activating a snapshot may write to it; remove the snapshot"),
-        ("thin", "activating a volume of type thin writes to its disks; back up the data that are needed"),
+        ("thin", "activating a volume of type thin writes to its disks; back up any data you need"),
         ("thin-pool", "type thin-pool"),
         ("cache", "type cache"),
         ("writecache", "type writecache"),
@@ -84,7 +84,7 @@ fn volumes_are_opaque_unless_they_are_shown() {
 }
 
 #[test]
-fn the_reason_of_a_volume_is_the_nearest_one() {
+fn opaque_volume_reports_the_most_specific_reason() {
     let entangled = |how: &str| LvmLogicalVolume { entangled: Some(how.to_owned()), ..volume("linear") };
     let lost = |kind: &str| LvmLogicalVolume { health: VolumeHealth::Lost, ..volume(kind) };
     for (volume, words) in [
@@ -113,7 +113,7 @@ fn the_reason_of_a_volume_is_the_nearest_one() {
 }
 
 #[test]
-fn a_closed_group_is_one_object_until_all_of_it_is_shown() {
+fn closed_group_is_one_object_unless_completely_active() {
     for (why, reason, remedy) in [
         (EXPORTED, "the volume group is exported", "run `vgimport` in the installed system"),
         (
@@ -131,7 +131,7 @@ fn a_closed_group_is_one_object_until_all_of_it_is_shown() {
 }
 
 #[test]
-fn arrays_are_opaque_unless_they_run() {
+fn arrays_are_opaque_unless_running() {
     let uuid = Uuid::from_u128(9);
     let member = |role| ArrayMember { device: "/dev/sda2".into(), role };
     let array = |level: &str, role| MdArray {
@@ -172,7 +172,7 @@ fn arrays_are_opaque_unless_they_run() {
 }
 
 #[test]
-fn containers_and_components_are_opaque_unless_what_they_hold_runs() {
+fn containers_and_components_are_opaque_unless_content_is_active() {
     use StackedDeviceKind::{Array, Bcache, Crypt, Other, Volume};
     for (kind, usage, opened_by, words) in [
         ("crypto_LUKS", "crypto", Some(Crypt), "the container is encrypted and not open; provide the key"),
@@ -191,7 +191,7 @@ fn containers_and_components_are_opaque_unless_what_they_hold_runs() {
         let said = printed(&with(&found));
         assert!(said.len() == 1 && said[0].starts_with(&format!("{kind} on /dev/sda2: {words}")), "{said:?}");
         for holder in [Array, Bcache, Crypt, Other, Volume] {
-            // The contents of an array are listed under the array, and not under its members.
+            // The contents of an array are listed under the array, not under its members.
             let is_seen = opened_by == Some(holder) || holder == Array;
             assert_eq!(printed(&held(&found, holder, 1)).is_empty(), is_seen, "{kind} {holder:?}");
             assert_eq!(printed(&held(&found, holder, 0)).len(), 1, "{kind} {holder:?}, which is inactive");
@@ -219,7 +219,7 @@ fn containers_and_components_are_opaque_unless_what_they_hold_runs() {
 }
 
 #[test]
-fn an_overlay_hides_nothing() {
+fn overlay_does_not_hide_its_content() {
     let mut inventory = held(&[signature("crypto_LUKS", "crypto")], StackedDeviceKind::Other, 1 << 30);
     inventory.stacked[0].device = "/dev/mapper/drophammer-overlay-sda2".into();
     assert_eq!(printed(&inventory).len(), 1);
@@ -230,7 +230,7 @@ fn an_overlay_hides_nothing() {
 }
 
 #[test]
-fn filesystems_are_opaque_unless_they_were_mounted() {
+fn filesystems_are_opaque_unless_inspected() {
     let seen = |unreadable_marker: Option<&str>, marker| FilesystemContents {
         device: "/dev/sda2".into(),
         unreadable_marker: unreadable_marker.map(str::to_owned),
@@ -266,7 +266,7 @@ fn filesystems_are_opaque_unless_they_were_mounted() {
 }
 
 #[test]
-fn what_is_unassigned_or_unreadable_is_opaque() {
+fn unassigned_or_unreadable_devices_are_opaque() {
     let mut inventory = with(&[]);
     assert_eq!(printed(&inventory), [""; 0]);
     let devices = ["/dev/sda1", "/dev/sda2"].map(DevicePath::from).into();
@@ -284,7 +284,7 @@ fn what_is_unassigned_or_unreadable_is_opaque() {
 /// An inventory that was read before arrays and volumes were assembled does not show whether the agent can inspect
 /// them.
 #[test]
-fn only_what_the_agent_may_still_see_is_untried() {
+fn only_objects_that_the_agent_can_inspect_are_untried() {
     let entangled = |how: &str| LvmLogicalVolume { entangled: Some(how.to_owned()), ..volume("linear") };
     let lost = LvmLogicalVolume { health: VolumeHealth::Lost, ..volume("linear") };
     let array = |role| MdArray {

@@ -7,7 +7,7 @@ use crate::layout::{ArraySpec, RaidLevel};
 pub(super) struct MdadmOption {
     pub long: &'static str,
     short: Option<char>,
-    /// Whether the option requires a value, after `=` or in the next word.
+    /// True if the option requires a value, after `=` or in the next word.
     has_value: bool,
     pub meaning: OptionPolicy,
 }
@@ -15,9 +15,9 @@ pub(super) struct MdadmOption {
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum OptionPolicy {
     Metadata,
-    /// Allowed for the listed RAID levels, with the described values.
+    /// The option is allowed for the listed RAID levels, with the described values.
     Free(LevelFilter, ValueSyntax),
-    /// Not allowed. Contains the reason.
+    /// The option is not allowed. Contains the reason.
     Reserved(&'static str),
 }
 
@@ -170,7 +170,7 @@ fn check_layout_value(raid: &ArraySpec, value: &str) -> (bool, &'static str) {
     }
 }
 
-/// Parses the words in the same way as mdadm, which uses getopt_long: `--chunk=64`, `--chunk 64`, `-c 64`, `-c64`, `--ch=64`.
+/// Parses words like mdadm, which uses getopt_long: `--chunk=64`, `--chunk 64`, `-c 64`, `-c64`, `--ch=64`.
 pub(super) fn parse_arguments(words: &[String]) -> Vec<Result<MdadmArgument<'_>, String>> {
     let mut found = Vec::new();
     let mut at = 0;
@@ -213,7 +213,7 @@ fn parse_argument<'a>(words: &'a [String], at: usize, word: &'a str) -> Result<M
     Ok(MdadmArgument { at, words, known, value })
 }
 
-/// Returns the option with this name. An unambiguous abbreviation of the name is accepted too.
+/// Returns the option with this name. An unambiguous abbreviation of the name is also accepted.
 fn find_option(name: &str) -> Option<&'static MdadmOption> {
     let mut abbreviated = OPTIONS.iter().filter(|option| !name.is_empty() && option.long.starts_with(name));
     let exact = OPTIONS.iter().find(|option| option.long == name);

@@ -1,4 +1,4 @@
-//! Mutations of inputs. Lines, words, numbers and characters are changed, repeated, nested, and mixed between documents.
+//! Mutations of inputs: changed, repeated, nested or copied lines, words, numbers and characters.
 
 /// Random number generator (splitmix64). Its seed determines the whole run.
 pub(crate) struct Random(pub u64);
@@ -23,7 +23,7 @@ impl Random {
 }
 
 /// Words that have a special meaning in YAML, in layouts, in the kernel, or in careless parsers.
-const WORDS: [&str; 64] = [
+const SPECIAL_WORDS: [&str; 64] = [
     "",
     "~",
     "null",
@@ -155,7 +155,7 @@ impl Mutator<'_> {
         }
     }
 
-    /// Repeats a line as often as possible, with increasing numbers.
+    /// Repeats a line a random number of times, with increasing numbers.
     fn many_different(&mut self, lines: &mut Vec<String>, at: usize) {
         let Some(line) = lines.get(at).cloned() else { return };
         let times = self.random.below((100 << 10) / (line.len() + 8));
@@ -187,7 +187,7 @@ impl Mutator<'_> {
             2 => "x".repeat(self.random.below(300)),
             3 => self.constraint(),
             4 => self.any_word(),
-            _ => self.random.of(&WORDS).to_owned(),
+            _ => self.random.of(&SPECIAL_WORDS).to_owned(),
         };
         let to = if self.random.below(4) == 0 { from } else { to };
         line.replace_range(from..to, &word);
@@ -205,7 +205,7 @@ impl Mutator<'_> {
         let Some(&at) = places.get(self.random.below(places.len())) else { return };
         match self.random.below(3) {
             0 => drop(text.remove(at)),
-            1 => text.insert_str(at, self.random.of(&WORDS)),
+            1 => text.insert_str(at, self.random.of(&SPECIAL_WORDS)),
             _ => text.truncate(at),
         }
     }
@@ -226,7 +226,7 @@ impl Mutator<'_> {
 
     fn number(&mut self) -> String {
         match self.random.below(8) {
-            0 => self.random.of(&WORDS).to_owned(),
+            0 => self.random.of(&SPECIAL_WORDS).to_owned(),
             1 => (self.random.next() >> self.random.below(64)).to_string(),
             2 => format!("0{}", self.random.below(20)),
             3 => u64::MAX.to_string(),

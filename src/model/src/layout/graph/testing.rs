@@ -4,7 +4,9 @@
 
 use super::*;
 use crate::device_name::LayoutPath;
-use crate::layout::{FilesystemFormat, LayoutConstraints, LvmType, OnReinstall, PartitionType, RaidLevel, read_yaml};
+use crate::layout::{
+    FilesystemFormat, GroupPreservation, LayoutConstraints, LvmType, OnReinstall, PartitionType, RaidLevel, read_yaml,
+};
 use proptest::collection::{btree_map, vec};
 use proptest::option;
 use proptest::prelude::*;
@@ -24,7 +26,7 @@ fn seed(text: &str) -> Layout {
     read_yaml(text).unwrap().layout
 }
 
-/// Layouts with features that the seeds lack.
+/// Layouts with features that the layouts in `testdata` lack.
 pub fn rich() -> Vec<(&'static str, Layout)> {
     vec![("mirrored-lvm", mirrored_lvm()), ("nested", nested()), ("hints", hints()), ("twelve", twelve())]
 }
@@ -127,14 +129,14 @@ fn mirrored_lvm() -> Layout {
                 devices: paths(&["/dev/md/data"]),
                 tags: Vec::new(),
                 encrypted: None,
-                preserve: false,
+                preserve: GroupPreservation::None,
             },
             VolumeGroupSpec {
                 name: "data".to_owned(),
                 devices: paths(&["/dev/nvme0n1", "/dev/nvme1n1p1"]),
                 tags: words(&["csi", "keep"]),
                 encrypted: None,
-                preserve: false,
+                preserve: GroupPreservation::None,
             },
         ],
         logicalvolumes: vec![
@@ -242,7 +244,7 @@ fn twelve() -> Layout {
             devices: paths(&["/dev/md/data"]),
             tags: Vec::new(),
             encrypted: None,
-            preserve: false,
+            preserve: GroupPreservation::None,
         }],
         logicalvolumes: vec![
             volume("vg0", "root", 20480, LvmType::Linear),
@@ -254,7 +256,8 @@ fn twelve() -> Layout {
     }
 }
 
-/// Generates layouts with arbitrary text, most of them invalid. The names are few, so that references often match.
+/// Generates layouts with arbitrary text, most of them invalid. Only a few device names are used, so that references
+/// often match a device of the layout.
 pub fn any_layout() -> impl Strategy<Value = Layout> {
     let device = || {
         let known = select(vec![
@@ -291,7 +294,12 @@ pub fn any_layout() -> impl Strategy<Value = Layout> {
             preserve: spares % 5 == 0,
         });
     let group = ("g|h|.*", vec(device(), 0..4), vec(any::<String>(), 0..2)).prop_map(|(name, devices, tags)| {
-        VolumeGroupSpec { preserve: devices.len() == 3, name, devices, tags, encrypted: None }
+        let preserve = match devices.len() {
+            2 => GroupPreservation::Unlisted,
+            3 => GroupPreservation::All,
+            _ => GroupPreservation::None,
+        };
+        VolumeGroupSpec { preserve, name, devices, tags, encrypted: None }
     });
     let volume = ("l|.*", "g|h|.*", any::<u64>(), select(LvmType::ALL.to_vec())).prop_map(
         |(name, volumegroup, mib, lvmtype)| LogicalVolumeSpec {

@@ -6,7 +6,7 @@ use crate::layout::RaidLevel;
 use proptest::prelude::*;
 
 #[test]
-fn the_graph_of_the_storage_layout() {
+fn graph_links_disks_partitions_arrays_and_filesystems() {
     let seeds = seeds();
     let (_, layout) = seeds.iter().find(|(name, _)| *name == "storage").unwrap();
     let graph = LayoutGraph::from_layout(layout);
@@ -20,7 +20,7 @@ fn the_graph_of_the_storage_layout() {
 }
 
 #[test]
-fn of_a_layout_without_mistakes_no_device_is_missing() {
+fn graph_of_a_valid_layout_has_no_missing_device() {
     for (name, layout) in seeds().into_iter().chain(rich()) {
         let graph = LayoutGraph::from_layout(&layout);
         assert!(graph.nodes.iter().all(|node| node.item != LayoutItem::Missing), "{name}");
@@ -28,7 +28,7 @@ fn of_a_layout_without_mistakes_no_device_is_missing() {
 }
 
 #[test]
-fn spares_are_the_last_of_the_devices() {
+fn spares_are_the_last_devices_of_an_array() {
     let layout = nested();
     let graph = LayoutGraph::from_layout(&layout);
     let node = |name: &str| graph.nodes.iter().position(|node| node.name == name).unwrap();
@@ -38,7 +38,7 @@ fn spares_are_the_last_of_the_devices() {
 }
 
 #[test]
-fn an_array_on_itself_is_cut() {
+fn cycle_of_arrays_is_broken() {
     let layout = Layout {
         raid: vec![
             raid("/dev/md0", RaidLevel::Raid1, &["/dev/md1"], 0, &[]),
@@ -53,7 +53,7 @@ fn an_array_on_itself_is_cut() {
 
 proptest! {
     #[test]
-    fn every_node_is_reached_from_a_root(layout in any_layout()) {
+    fn every_node_is_reachable_from_a_root(layout in any_layout()) {
         let graph = LayoutGraph::from_layout(&layout);
         let mut reached = vec![false; graph.nodes.len()];
         let mut open: Vec<usize> = graph.roots().collect();

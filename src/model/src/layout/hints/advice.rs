@@ -9,7 +9,7 @@ use crate::layout::advice::{is_kernel_disk, suggest_disk};
 const TRANSPORTS: [&str; 9] = ["sata", "sas", "nvme", "virtio", "usb", "scsi", "fc", "iscsi", MMC];
 const WWN_STARTS: [&str; 5] = ["0x", "eui.", "nvme.", "t10.", "uuid."];
 /// Hints that no disk matches if they are combined with `tran: nvme`, each with the reason.
-const NOT_OF_NVME: [(&str, &str); 3] = [
+const CONTRADICTORY_NVME_HINTS: [(&str, &str); 3] = [
     ("vendor", "no disk matches both this hint and `tran: nvme`, because NVMe disks have no vendor"),
     ("hctl", "no disk matches both this hint and `tran: nvme`, because NVMe disks have no SCSI address"),
     ("rotational", "no disk matches both this hint and `tran: nvme`, because NVMe disks do not rotate"),
@@ -30,7 +30,8 @@ pub(crate) fn collect_doubts(hints: &DiskHints) -> Vec<(String, String)> {
         Some((hint.clone(), message))
     };
     let doubts = hints.iter().filter_map(doubt);
-    let contradictions = NOT_OF_NVME.iter().filter(|(hint, _)| is_nvme(hints) && requires_other_than_nvme(hints, hint));
+    let contradictions =
+        CONTRADICTORY_NVME_HINTS.iter().filter(|(hint, _)| is_nvme(hints) && requires_other_than_nvme(hints, hint));
     doubts.chain(contradictions.map(|(hint, message)| ((*hint).to_owned(), (*message).to_owned()))).collect()
 }
 
@@ -39,7 +40,7 @@ fn is_nvme(hints: &DiskHints) -> bool {
     matches!(condition, Some(HintCondition::Text(word)) if exact_values(&word) == ["nvme"])
 }
 
-/// Returns whether the hint is one of [`NOT_OF_NVME`] with a value that excludes NVMe disks.
+/// Returns whether the hint is one of [`CONTRADICTORY_NVME_HINTS`] with a value that excludes NVMe disks.
 fn requires_other_than_nvme(hints: &DiskHints, hint: &str) -> bool {
     match hints.get(hint).and_then(|text| HintCondition::parse(hint, text).ok()) {
         Some(HintCondition::Flag(FlagCondition(rotates))) => rotates,
@@ -112,7 +113,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_hint_that_no_disk_can_match_is_doubted() {
+    fn warns_about_hints_that_match_no_disk() {
         for (hint, text, words) in [
             ("name", "/dev/nvmne0n1", "did you mean /dev/nvme0n1?"),
             ("name", "sda", ""),
@@ -156,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn hints_that_contradict_tran_nvme_are_doubted() {
+    fn warns_about_hints_that_contradict_tran_nvme() {
         for (tran, hint, text, expected) in [
             ("nvme", "vendor", "Crucial", true),
             ("nvme", "hctl", "0:0:0:0", true),

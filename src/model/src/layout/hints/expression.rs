@@ -1,4 +1,4 @@
-//! Parser for the expressions of hints: `16`, `>= 16`, `s!= A`, `<in> A`, `<or> A <or> B`, `<range-in> [ 10 20 )`, `smallest`.
+//! Parser for hint expressions: `16`, `>= 16`, `s!= A`, `<in> A`, `<or> A <or> B`, `<range-in> [ 10 20 )`, `smallest`.
 
 use super::{KNOWN, REMOVABLE, SMALLEST};
 use crate::layout::find_nearest;
@@ -9,7 +9,7 @@ const NUMBER_OPERATORS: [(&str, ComparisonOperator); 7] = [
     ("!=", ComparisonOperator::NotEqual),
     ("<=", ComparisonOperator::AtMost),
     (">=", ComparisonOperator::AtLeast),
-    // `=` means "at least", as in Ironic, which has it from Nova's scheduler.
+    // `=` means "at least", as in Ironic, which adopted this meaning from Nova's scheduler.
     ("=", ComparisonOperator::AtLeast),
     ("<", ComparisonOperator::Less),
     (">", ComparisonOperator::More),
@@ -22,9 +22,9 @@ const TEXT_OPERATORS: [(&str, ComparisonOperator); 6] = [
     ("s<", ComparisonOperator::Less),
     ("s>", ComparisonOperator::More),
 ];
-const IN: &str = "<in>";
-const ALL_IN: &str = "<all-in>";
-const OR: &str = "<or>";
+const IN_OPERATOR: &str = "<in>";
+const ALL_IN_OPERATOR: &str = "<all-in>";
+const OR_OPERATOR: &str = "<or>";
 const RANGE_IN: &str = "<range-in>";
 /// Words that oslo.utils accepts as boolean values.
 const TRUE: [&str; 6] = ["true", "yes", "on", "1", "t", "y"];
@@ -50,7 +50,7 @@ pub(super) enum SizeCondition {
     Within { low: u64, low_included: bool, high: u64, high_included: bool },
 }
 
-/// Condition on a text that was converted to lower case.
+/// Condition on a string that was converted to lower case.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum TextCondition {
     Compared(ComparisonOperator, String),
@@ -92,8 +92,8 @@ impl TextCondition {
         }
     }
 
-    /// Returns whether the condition requires a text to be equal to one of several values (or to a single value), and
-    /// `found` is such a value.
+    /// Returns whether the condition requires a string to be equal to one of several values (or to a single value),
+    /// and `found` is such a value.
     pub(crate) fn equals_text(&self, found: &str) -> bool {
         match self {
             TextCondition::Compared(ComparisonOperator::Equal, wanted) => found == wanted,
@@ -147,7 +147,7 @@ fn restore_case(why: &str, written: &str, lower: &str) -> String {
     }
 }
 
-/// Returns the condition that follows `smallest` in the expression of a size; `None` if the expression does not begin with `smallest`.
+/// Returns the condition after `smallest` in a size expression; `None` if the text does not begin with `smallest`.
 pub(super) fn strip_smallest(text: &str) -> Option<&str> {
     let start = text.trim_start().get(..SMALLEST.len())?;
     start.eq_ignore_ascii_case(SMALLEST).then(|| text.trim_start()[SMALLEST.len()..].trim())
@@ -162,15 +162,18 @@ fn parse_size(text: &str) -> Result<Option<SizeCondition>, String> {
 }
 
 fn parse_number(text: &str) -> Result<SizeCondition, String> {
-    if let Some(rest) = text.strip_prefix(OR) {
-        return Ok(SizeCondition::OneOf(rest.split(OR).map(parse_gib).collect::<Result<_, _>>()?));
+    if let Some(rest) = text.strip_prefix(OR_OPERATOR) {
+        return Ok(SizeCondition::OneOf(rest.split(OR_OPERATOR).map(parse_gib).collect::<Result<_, _>>()?));
     }
     if let Some(rest) = text.strip_prefix(RANGE_IN) {
         return parse_range(rest);
     }
-    if text.starts_with(IN) || text.starts_with(ALL_IN) || text.starts_with(['s', '!']) && !text.starts_with("!=") {
+    if text.starts_with(IN_OPERATOR)
+        || text.starts_with(ALL_IN_OPERATOR)
+        || text.starts_with(['s', '!']) && !text.starts_with("!=")
+    {
         return Err(format!(
-            "sizes support the operators {operators}, {OR} and {RANGE_IN}",
+            "sizes support the operators {operators}, {OR_OPERATOR} and {RANGE_IN}",
             operators = list_operators(&NUMBER_OPERATORS)
         ));
     }
@@ -185,7 +188,7 @@ fn parse_number(text: &str) -> Result<SizeCondition, String> {
 fn parse_gib(text: &str) -> Result<u64, String> {
     let text = text.trim();
     let positive = text.parse::<u64>().ok().filter(|gib| *gib > 0 && text.bytes().all(|c| c.is_ascii_digit()));
-    positive.ok_or_else(|| format!("{text:?} is not a positive integer of GiB"))
+    positive.ok_or_else(|| format!("{text:?} is not a positive whole number of GiB"))
 }
 
 /// Parses a range such as `[ 10 20 )`. A square bracket includes the bound, and a parenthesis excludes the bound.
@@ -213,18 +216,18 @@ fn parse_flag(text: &str) -> Result<FlagCondition, String> {
     } else if FALSE.contains(&text) {
         Ok(FlagCondition(false))
     } else {
-        Err("it must be true or false".to_owned())
+        Err("the value must be true or false".to_owned())
     }
 }
 
 fn parse_text_condition(text: &str) -> Result<TextCondition, String> {
-    if let Some(rest) = text.strip_prefix(OR) {
-        return Ok(TextCondition::OneOf(rest.split(OR).map(parse_value).collect::<Result<_, _>>()?));
+    if let Some(rest) = text.strip_prefix(OR_OPERATOR) {
+        return Ok(TextCondition::OneOf(rest.split(OR_OPERATOR).map(parse_value).collect::<Result<_, _>>()?));
     }
-    if let Some(rest) = text.strip_prefix(ALL_IN) {
+    if let Some(rest) = text.strip_prefix(ALL_IN_OPERATOR) {
         return Ok(TextCondition::Contains(parse_value(rest)?.split_whitespace().map(str::to_owned).collect()));
     }
-    if let Some(rest) = text.strip_prefix(IN) {
+    if let Some(rest) = text.strip_prefix(IN_OPERATOR) {
         return Ok(TextCondition::Contains(vec![parse_value(rest)?]));
     }
     for (operator, comparison) in TEXT_OPERATORS {
@@ -240,7 +243,7 @@ fn parse_text_condition(text: &str) -> Result<TextCondition, String> {
     if stray || text.starts_with("s=") {
         let words = list_operators(&TEXT_OPERATORS);
         return Err(format!(
-            "the hint supports the operators {words}, {IN}, {ALL_IN} and {OR}; without an operator, the text must equal the disk's attribute"
+            "the hint supports the operators {words}, {IN_OPERATOR}, {ALL_IN_OPERATOR} and {OR_OPERATOR}; without an operator, the text must equal the disk's attribute"
         ));
     }
     Ok(TextCondition::Compared(ComparisonOperator::Equal, parse_value(text)?))
@@ -251,8 +254,8 @@ fn parse_value(text: &str) -> Result<String, String> {
     if text.is_empty() {
         return Err("a value is missing after the operator".to_owned());
     }
-    match [OR, IN, ALL_IN, RANGE_IN].iter().find(|operator| text.contains(**operator)) {
-        Some(operator) => Err(format!("{operator} must be at the beginning")),
+    match [OR_OPERATOR, IN_OPERATOR, ALL_IN_OPERATOR, RANGE_IN].iter().find(|operator| text.contains(**operator)) {
+        Some(operator) => Err(format!("the operator {operator} must be at the beginning of the expression")),
         None => Ok(text.to_owned()),
     }
 }

@@ -58,8 +58,9 @@ fn is_other_wwn(disk: &InventoryDisk, wanted: &str) -> bool {
     }
 }
 
-/// Returns whether a name has the serial number and the model of the disk. The kernel reports this name, which consists of
-/// the vendor, serial number, model and namespace number, for a namespace whose identifiers it ignores.
+/// Returns whether a name contains the serial number and the model of the disk. For an NVMe namespace whose
+/// identifiers it ignores, the kernel reports a name that consists of vendor, serial number, model and namespace
+/// number.
 fn is_fallback_name(disk: &InventoryDisk, name: &str) -> bool {
     let parts: Vec<&str> = name.split('-').collect();
     let [_, serial, model, _] = parts[..] else { return false };
@@ -84,7 +85,7 @@ mod tests {
     }
 
     #[test]
-    fn identifiers_as_udev_and_other_kernels_report_them() {
+    fn alternative_identifiers_of_udev_and_other_kernels_are_recognized() {
         let sas = disk(
             ["sas", "ZA1B2C3D0000C1234567", "0x5000c500a1b2c3d7", "pci-0000:18:00.0-sas-phy0-lun-0"],
             &["scsi-35000c500a1b2c3d7", "wwn-0x5000c500a1b2c3d7"],

@@ -3,8 +3,8 @@
 use super::*;
 use serde::Deserialize;
 
-/// Results of ironic-python-agent for these hints and disks. Omitted: ranges, which it refuses although they are documented, and a second
-/// serial number of a disk, which only udev provides.
+/// Results of ironic-python-agent for these hints and disks. Two features are omitted: ranges, which it refuses
+/// although they are documented, and a second serial number of a disk, which only udev provides.
 #[derive(Deserialize)]
 struct Recorded {
     disks: Vec<InventoryDisk>,
@@ -33,7 +33,7 @@ fn names(hints: &DiskHints, disks: &[InventoryDisk]) -> Vec<String> {
 }
 
 #[test]
-fn disks_are_found_as_ironic_finds_them() {
+fn hints_match_the_same_disks_as_in_ironic() {
     let Recorded { disks, cases } = recorded();
     assert_eq!(cases.len(), 28);
     for Case { hints, disks: expected, refused } in cases {
@@ -43,11 +43,11 @@ fn disks_are_found_as_ironic_finds_them() {
 }
 
 #[test]
-fn every_operator_means_what_the_documentation_says() {
+fn every_operator_behaves_as_documented() {
     let disks = recorded().disks;
     let all = ["sda", "sdb", "sdc", "nvme0n1", "sde"];
     for (hint, text, expected) in [
-        // 17179869184 bytes are 16 GiB, 960000000000 are 894.07.
+        // 17179869184 bytes are 16 GiB; 960000000000 bytes are 894.07 GiB.
         ("size", "= 16", &all[..]),
         ("size", "=894", &["sda", "sdb", "sdc", "nvme0n1"]),
         ("size", ">= 895", &["sdb", "sdc", "nvme0n1"]),
@@ -76,7 +76,7 @@ fn every_operator_means_what_the_documentation_says() {
         ("model", "<all-in> st8000nm", &["sdb", "sdc"]),
         ("model", "<all-in> samsung seagate", &[]),
         ("vendor", "ata", &["sda", "sde"]),
-        // The NVMe disk has no vendor, so it does not match a different vendor either.
+        // The NVMe disk does not report a vendor, so no vendor matches, not even a different one.
         ("vendor", "s!= ATA", &["sdb", "sdc"]),
         ("wwn", "0x5002538E00000001", &["sda"]),
         ("wwn", "0x5002538e00000001abcd", &["sda"]),
@@ -94,9 +94,9 @@ fn every_operator_means_what_the_documentation_says() {
 }
 
 #[test]
-fn the_smallest_of_the_others_is_looked_for_last() {
+fn smallest_applies_after_all_other_hints() {
     let disks = recorded().disks;
-    // The boot module is the smallest of the `sd` disks, whatever its kernel name is.
+    // The boot module is the smallest of the `sd` disks, independent of its kernel name.
     assert_eq!(names(&hints(&[("name", "<in> /dev/sd"), ("size", "smallest")]), &disks), ["sde"]);
     assert_eq!(names(&hints(&[("model", "<in> st8000"), ("size", "smallest")]), &disks), ["sdb", "sdc"]);
     assert_eq!(names(&DiskHints::new(), &disks).len(), disks.len());
@@ -124,7 +124,7 @@ fn with_portable() -> Vec<InventoryDisk> {
 }
 
 #[test]
-fn a_disk_that_comes_and_goes_is_meant_by_no_hint_that_does_not_name_it() {
+fn removable_disks_match_only_explicit_hints() {
     let disks = with_portable();
     for (pairs, expected) in [
         (&[("size", "smallest")][..], &["sde"][..]),
@@ -161,9 +161,9 @@ fn a_disk_that_comes_and_goes_is_meant_by_no_hint_that_does_not_name_it() {
     );
 }
 
-/// Two hard disks of the same nominal capacity, before the boot module is installed.
+/// `smallest` matches all disks that are at most 4 % larger than the smallest one.
 #[test]
-fn disks_of_about_one_size_are_all_the_smallest() {
+fn disks_of_similar_size_all_match_smallest() {
     let mut disks = recorded().disks;
     let names = |disks: &[InventoryDisk]| names(&hints(&[("size", "smallest"), ("rotational", "true")]), disks);
     disks[2].size_bytes = disks[1].size_bytes / 100 * 99;
@@ -175,7 +175,7 @@ fn disks_of_about_one_size_are_all_the_smallest() {
 }
 
 #[test]
-fn a_disk_says_what_told_it_apart() {
+fn explains_which_hints_exclude_a_disk() {
     let disks = recorded().disks;
     let hints = hints(&[("size", "<= 894"), ("rotational", "true"), ("vendor", "ATA"), ("tran", "sata")]);
     assert_eq!(
@@ -188,14 +188,14 @@ fn a_disk_says_what_told_it_apart() {
 }
 
 #[test]
-fn broken_hints_are_named_and_find_nothing() {
+fn invalid_hints_are_named_and_match_nothing() {
     let broken = hints(&[("sise", "16"), ("size", "16 GiB"), ("rotational", "perhaps"), ("serial", " ")]);
     let found = check_hints(&broken);
     let expected = [
-        ("rotational", "it must be true or false"),
+        ("rotational", "the value must be true or false"),
         ("serial", "is empty"),
         ("sise", "did you mean size?"),
-        ("size", "positive integer of GiB"),
+        ("size", "positive whole number of GiB"),
     ];
     assert_eq!(found.len(), expected.len(), "{found:?}");
     for ((hint, message), (expected_hint, words)) in found.iter().zip(expected) {
@@ -208,7 +208,7 @@ fn broken_hints_are_named_and_find_nothing() {
 
 proptest::proptest! {
     #[test]
-    fn any_expression_is_read_or_refused(hint in proptest::sample::select(&KNOWN[..]), text in "[<>=!s]{0,3}\\PC{0,12}|smallest\\PC{0,4}") {
+    fn any_hint_expression_is_parsed_or_refused(hint in proptest::sample::select(&KNOWN[..]), text in "[<>=!s]{0,3}\\PC{0,12}|smallest\\PC{0,4}") {
         let hints = hints(&[(hint, &text)]);
         let found = find_candidates(&hints, &recorded().disks).len();
         proptest::prop_assert!(check_hints(&hints).is_empty() || found == 0);

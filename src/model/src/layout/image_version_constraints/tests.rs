@@ -17,7 +17,7 @@ fn version(text: &str) -> ImageVersion {
 }
 
 #[test]
-fn image_ids_as_recorded() {
+fn image_ids_match_the_recorded_results() {
     for row in rows("image") {
         let found = ImageId::parse(row[0]).map(|image| (image.os, image.version.to_string()));
         match row[2] {
@@ -32,7 +32,7 @@ fn image_ids_as_recorded() {
 }
 
 #[test]
-fn constraints_as_recorded() {
+fn constraints_match_the_recorded_results() {
     let versions = &rows("versions")[0];
     for row in rows("constraint") {
         let accepted = VersionSet::from_constraint(row[0]).unwrap();
@@ -50,7 +50,7 @@ fn constraints_as_recorded() {
 
 /// Cases that are not in the recorded table, derived from Masterminds/semver's rules.
 #[test]
-fn zeros_and_prereleases() {
+fn zero_versions_and_prereleases_follow_semver_rules() {
     for (constraint, within, without) in [
         ("~ 0.0.0", &["0.0.0", "7.1.2"][..], &[][..]),
         ("~ 0.0", &["0.0.9"], &["0.1.0"]),
@@ -81,7 +81,7 @@ fn zeros_and_prereleases() {
     }
 }
 
-/// Includes the pairs for which metal-api's own check is wrong.
+/// The pairs include those for which metal-api's own check is wrong.
 #[test]
 fn common_versions_are_found_exactly() {
     for (one, other, common) in [
@@ -110,11 +110,10 @@ fn common_versions_are_found_exactly() {
     }
 }
 
-/// Checks the table in docs/checking.md.
+/// Checks the table in docs/layout-selection.md.
 #[test]
-fn the_documented_constraints_mean_what_is_said() {
-    let text = include_str!("../../../../../docs/checking.md");
-    let (_, text) = text.split_once("## Selection by size and image").unwrap();
+fn documented_constraints_have_the_documented_ranges() {
+    let text = include_str!("../../../../../docs/layout-selection.md");
     let rows: Vec<(&str, &str)> =
         text.lines().filter_map(|line| line.strip_prefix("| `")?.strip_suffix(" |")?.split_once("` | ")).collect();
     assert_eq!(rows.len(), 12);
@@ -140,7 +139,7 @@ fn the_documented_constraints_mean_what_is_said() {
 }
 
 #[test]
-fn versions_have_neighbours() {
+fn successor_and_predecessor_are_inverse() {
     assert_eq!(ImageVersion::MAX.successor(), None);
     assert_eq!(ImageVersion::MIN.predecessor(), None);
     for (one, next) in [
@@ -153,7 +152,7 @@ fn versions_have_neighbours() {
 }
 
 #[test]
-fn constraints_follow_metal_api() {
+fn constraint_syntax_follows_metal_api() {
     for right in [
         "*",
         " * ",
@@ -204,7 +203,7 @@ fn constraints_follow_metal_api() {
 }
 
 #[test]
-fn only_a_missing_blank_is_put_in() {
+fn inserts_only_a_missing_blank() {
     assert_eq!(insert_blank(">=10").as_deref(), Some(">= 10"));
     assert_eq!(insert_blank("~>20.04").as_deref(), Some("~> 20.04"));
     for other in ["", "*", "10", ">= 10", ">=", "==10", ">=10.x", ">=firewall-2"] {
@@ -254,7 +253,7 @@ fn any_constraint() -> impl Strategy<Value = (&'static str, String)> {
 
 proptest! {
     #[test]
-    fn accepted_are_those_that_keep_the_rules((operator, text) in any_constraint(), version in any_version()) {
+    fn accepted_versions_satisfy_the_operator((operator, text) in any_constraint(), version in any_version()) {
         let accepted = VersionSet::from_constraint(&format!("{operator} {text}")).unwrap();
         let written = VersionPattern::parse(&text).unwrap();
         prop_assert_eq!(accepted.contains(version), kept(operator, &written, version));
@@ -264,7 +263,7 @@ proptest! {
     }
 
     #[test]
-    fn a_common_version_is_one_and_none_is_missed(
+    fn common_version_satisfies_both_constraints_and_none_is_missed(
         (one, one_text) in any_constraint(), (other, other_text) in any_constraint(), version in any_version()
     ) {
         let [one, other] = [(one, one_text), (other, other_text)]
@@ -276,7 +275,7 @@ proptest! {
     }
 
     #[test]
-    fn any_text_is_a_constraint_or_says_why(text in "(?s).*|[<>=!~^]{0,2} ?v?[0-9.]{0,24}[-+a-z0-9.]{0,6}") {
+    fn any_text_is_a_constraint_or_a_syntax_error(text in "(?s).*|[<>=!~^]{0,2} ?v?[0-9.]{0,24}[-+a-z0-9.]{0,6}") {
         prop_assert_eq!(VersionSet::from_constraint(&text).err(), find_syntax_error(&text));
     }
 }

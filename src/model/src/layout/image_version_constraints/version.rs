@@ -42,7 +42,7 @@ impl fmt::Display for ImageVersion {
     }
 }
 
-/// Version as written in a constraint. `10` and `10.0` denote ranges of versions, and `10.0.0` denotes a single version.
+/// Version as written in a constraint. `10` and `10.0` denote ranges of versions, `10.0.0` a single version.
 #[derive(Debug, Clone, Copy)]
 pub struct VersionPattern {
     /// Version in which parts that are not specified are 0.
@@ -54,8 +54,8 @@ pub struct VersionPattern {
 }
 
 impl VersionPattern {
-    /// Parses a version as leniently as Masterminds/semver: it may start with `v`, numbers may have leading zeros, and build metadata is
-    /// ignored.
+    /// Parses a version as leniently as Masterminds/semver: it may start with `v`, numbers may have leading zeros, and
+    /// build metadata is ignored.
     pub fn parse(text: &str) -> Option<VersionPattern> {
         let text = text.strip_prefix('v').unwrap_or(text);
         let (text, metadata) = split_optional(text.split_once('+'), text);
@@ -65,7 +65,7 @@ impl VersionPattern {
         let mut parts = [0; 3];
         let mut count = 0;
         for number in numbers.split('.') {
-            // `parse` alone would accept a plus sign.
+            // The digits are checked, because `parse` would also accept a plus sign.
             let digits = number.bytes().all(|byte| byte.is_ascii_digit());
             *parts.get_mut(count)? = number.parse().ok().filter(|_| digits)?;
             count += 1;
@@ -87,7 +87,7 @@ fn split_optional<'a>(split: Option<(&'a str, &'a str)>, whole: &'a str) -> (&'a
 /// Parsed id of an image.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ImageId<'a> {
-    /// Name of the operating system, which is the text before the last `-`: `firewall-ubuntu` in `firewall-ubuntu-2.0.20261101`.
+    /// Operating system, the text before the last `-`: `firewall-ubuntu` in `firewall-ubuntu-2.0.20261101`.
     pub os: &'a str,
     pub version: ImageVersion,
 }
@@ -96,7 +96,8 @@ impl<'a> ImageId<'a> {
     /// Parses an image id.
     ///
     /// # Errors
-    /// Fails if no layout can be selected for an image with this id. The message mostly matches metal-api's.
+    /// Fails if no layout can be selected for an image with this id. If the id does not contain a hyphen, the message
+    /// is the same as metal-api's.
     pub fn parse(id: &'a str) -> Result<ImageId<'a>, String> {
         let (os, version) = id
             .rsplit_once('-')

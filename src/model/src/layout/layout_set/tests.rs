@@ -15,7 +15,7 @@ fn layout(id: &str, sizes: &[&str], images: &[(&str, &str)]) -> Layout {
 }
 
 #[test]
-fn sizes_and_images_without_exactly_one_layout_are_listed() {
+fn lists_sizes_and_images_without_exactly_one_layout() {
     let undecided = |layouts: &[Layout]| {
         let all = set(layouts).find_undecided(["c1", "c2"], ["debian-12", "ubuntu-24.4"]);
         all.into_iter().map(|why| why.message).collect::<Vec<_>>()
@@ -50,7 +50,7 @@ fn seeds() -> LayoutSet {
 
 /// metal-stack's own proposal contains collisions.
 #[test]
-fn the_proposals_layouts_collide_twice() {
+fn seed_layouts_of_the_proposal_have_two_collisions() {
     let collisions = seeds().find_collisions();
     let found: Vec<_> = collisions
         .iter()
@@ -75,7 +75,7 @@ fn the_proposals_layouts_collide_twice() {
 }
 
 #[test]
-fn the_one_that_matches_is_chosen() {
+fn selects_the_matching_layout() {
     let seeds = seeds();
     for (size, image, id) in [
         ("c1-xlarge-x86", "debian-12.0.20261101", "default"),
@@ -112,7 +112,7 @@ fn the_one_that_matches_is_chosen() {
 }
 
 #[test]
-fn layouts_that_are_never_chosen_collide_with_nothing() {
+fn unselectable_layouts_have_no_collisions() {
     let layouts = [
         layout("development", &[], &[]),
         layout("by-name", &["c1"], &[]),
@@ -131,7 +131,7 @@ fn layouts_that_are_never_chosen_collide_with_nothing() {
 }
 
 #[test]
-fn an_id_names_one_layout() {
+fn duplicate_ids_are_reported() {
     let [one, other] = [layout("a", &["c1"], &[("debian", "*")]), layout("b", &["c1"], &[])];
     let set = LayoutSet::new([(Path::new("1"), &one), (Path::new("2"), &other), (Path::new("3"), &one)]);
     let said: Vec<String> = set.find_duplicates().iter().map(DuplicateLayout::to_string).collect();
@@ -140,18 +140,18 @@ fn an_id_names_one_layout() {
 }
 
 #[test]
-fn two_large_layouts_do_not_take_the_memory() {
+fn number_of_reported_collisions_is_limited() {
     let names: Vec<String> = (0..3000).map(|number| number.to_string()).collect();
     let sizes: Vec<&str> = names.iter().map(String::as_str).collect();
     let images: Vec<(&str, &str)> = sizes.iter().map(|os| (*os, "*")).collect();
     let layouts = ["a", "b"].map(|id| layout(id, &sizes, &images));
-    assert_eq!(set(&layouts).find_collisions().len(), MOST_COLLISIONS);
+    assert_eq!(set(&layouts).find_collisions().len(), MAXIMUM_COLLISIONS);
 }
 
 proptest! {
     /// Without a collision, no two layouts accept the same image. With a collision, both accept its example.
     #[test]
-    fn collisions_are_exactly_where_selection_is_ambiguous(
+    fn collisions_exist_exactly_if_selection_is_ambiguous(
         constraints in prop::collection::vec("(=|!=|>|<|>=|<=|~|\\^) [0-3](\\.[0-2]){0,2}|\\*", 2..5),
         version in "[0-4]\\.[0-3]\\.[0-3]",
     ) {

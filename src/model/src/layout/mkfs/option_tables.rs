@@ -1,5 +1,5 @@
-//! Options of the mkfs tools. They were taken from the manuals and getopt(3) calls of e2fsprogs 1.47, xfsprogs 6.1, btrfs-progs 6.2,
-//! dosfstools 4.2, and util-linux 2.38, with the additions of later versions.
+//! Options of the mkfs tools. They were taken from the manuals and getopt(3) calls of e2fsprogs 1.47, xfsprogs 6.1,
+//! btrfs-progs 6.2, dosfstools 4.2, and util-linux 2.38, with the additions of later versions.
 
 use crate::layout::FilesystemFormat;
 
@@ -19,20 +19,21 @@ pub(crate) struct MkfsOption {
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum OptionArity {
     NoValue,
-    /// Required value, directly after the option or in the next word.
+    /// The option requires a value, directly after the option or in the next word.
     Value,
-    /// Optional value, only after `=`.
+    /// The option accepts a value, which must follow `=`.
     OptionalValue,
 }
 
 #[derive(Clone, Copy)]
 pub(crate) enum OptionRule {
     Free,
-    /// Not allowed. Contains the reason.
+    /// The option is not allowed. Contains the reason.
     Refused(&'static str),
-    /// Allowed only if the value of the option is the format that the layout specifies.
+    /// The option is allowed only if its value is the format that the layout specifies.
     Format,
-    /// Allowed if the value does not contain any of these parts. Each part has the reason why it is not allowed.
+    /// The option is allowed if its value does not contain any of these parts. Each part is listed with the reason why
+    /// it is not allowed.
     Parts(&'static [(&'static str, &'static str)]),
 }
 
@@ -41,9 +42,9 @@ use OptionRule::{Free, Parts, Refused};
 
 pub(crate) const DEVICE: &str = "the option uses a device that is not in the layout";
 const UUID: &str = "the plan generates the UUID";
-const NO_FILESYSTEM: &str = "no filesystem would be created";
+const NO_FILESYSTEM_REASON: &str = "no filesystem would be created";
 const FILE: &str = "the option uses a file of the ramdisk";
-const ELSEWHERE: &str = "the filesystem would not be at the start of the device";
+const OFFSET_REASON: &str = "the filesystem would not be at the start of the device";
 const JOURNAL_DEVICE: &str = "the option would create a journal for another filesystem";
 
 /// Returns an allowed short option without a value.
@@ -90,7 +91,7 @@ static MKE2FS: MkfsTool = MkfsTool {
         value_option('d').with_rule(Refused(FILE)),
         flag_option('D'),
         value_option('e'),
-        value_option('E').with_rule(Parts(&[("offset", ELSEWHERE)])),
+        value_option('E').with_rule(Parts(&[("offset", OFFSET_REASON)])),
         flag_option('F'),
         value_option('g'),
         value_option('G'),
@@ -103,21 +104,21 @@ static MKE2FS: MkfsTool = MkfsTool {
         value_option('L'),
         value_option('m'),
         value_option('M'),
-        flag_option('n').with_rule(Refused(NO_FILESYSTEM)),
+        flag_option('n').with_rule(Refused(NO_FILESYSTEM_REASON)),
         value_option('N'),
         value_option('o'),
-        // `feature_i3` is `journal_dev` by its number.
+        // `feature_i3` denotes the feature `journal_dev` by its bit number.
         value_option('O').with_rule(Parts(&[("journal_dev", JOURNAL_DEVICE), ("feature_i3", JOURNAL_DEVICE)])),
         flag_option('q'),
         value_option('r'),
-        value_option('R').with_rule(Parts(&[("offset", ELSEWHERE)])),
+        value_option('R').with_rule(Parts(&[("offset", OFFSET_REASON)])),
         value_option('s'),
         flag_option('S').with_rule(Refused("the option writes only superblocks")),
         value_option('t').with_rule(OptionRule::Format),
         value_option('T'),
         value_option('U').with_rule(Refused(UUID)),
         flag_option('v'),
-        flag_option('V').with_rule(Refused(NO_FILESYSTEM)),
+        flag_option('V').with_rule(Refused(NO_FILESYSTEM_REASON)),
         value_option('z').with_rule(Refused(FILE)),
     ],
 };
@@ -136,12 +137,12 @@ static XFS: MkfsTool = MkfsTool {
         value_option('L'),
         value_option('m').with_rule(Parts(&[("uuid", UUID)])),
         value_option('n'),
-        flag_option('N').with_rule(Refused(NO_FILESYSTEM)),
+        flag_option('N').with_rule(Refused(NO_FILESYSTEM_REASON)),
         value_option('p').with_rule(Refused(FILE)),
         flag_option('q'),
         value_option('r').with_rule(Parts(&[("rtdev", DEVICE), ("name", DEVICE), ("file", FILE)])),
         value_option('s'),
-        flag_option('V').with_rule(Refused(NO_FILESYSTEM)),
+        flag_option('V').with_rule(Refused(NO_FILESYSTEM_REASON)),
         long_only_option("unsupported", NoValue),
     ],
 };
@@ -156,7 +157,7 @@ static BTRFS: MkfsTool = MkfsTool {
         long_option('d', "data", Value),
         long_only_option("device-uuid", Value).with_rule(Refused(UUID)),
         long_option('f', "force", NoValue),
-        long_only_option("help", NoValue).with_rule(Refused(NO_FILESYSTEM)),
+        long_only_option("help", NoValue).with_rule(Refused(NO_FILESYSTEM_REASON)),
         long_option('K', "nodiscard", NoValue),
         long_option('l', "leafsize", Value),
         long_option('L', "label", Value),
@@ -171,7 +172,7 @@ static BTRFS: MkfsTool = MkfsTool {
         long_only_option("shrink", NoValue),
         long_option('U', "uuid", Value).with_rule(Refused(UUID)),
         long_option('v', "verbose", NoValue),
-        long_option('V', "version", NoValue).with_rule(Refused(NO_FILESYSTEM)),
+        long_option('V', "version", NoValue).with_rule(Refused(NO_FILESYSTEM_REASON)),
     ],
 };
 
@@ -200,10 +201,10 @@ static FAT: MkfsTool = MkfsTool {
         value_option('S'),
         flag_option('v'),
         long_only_option("codepage", Value),
-        long_only_option("help", NoValue).with_rule(Refused(NO_FILESYSTEM)),
+        long_only_option("help", NoValue).with_rule(Refused(NO_FILESYSTEM_REASON)),
         long_only_option("invariant", NoValue),
         long_only_option("mbr", OptionalValue),
-        long_only_option("offset", Value).with_rule(Refused(ELSEWHERE)),
+        long_only_option("offset", Value).with_rule(Refused(OFFSET_REASON)),
         long_only_option("variant", Value),
     ],
 };
@@ -215,16 +216,16 @@ static SWAP: MkfsTool = MkfsTool {
         long_option('e', "endianness", Value),
         long_option('f', "force", NoValue),
         long_option('F', "file", NoValue).with_rule(Refused(FILE)),
-        long_option('h', "help", NoValue).with_rule(Refused(NO_FILESYSTEM)),
+        long_option('h', "help", NoValue).with_rule(Refused(NO_FILESYSTEM_REASON)),
         long_option('L', "label", Value),
         long_only_option("lock", OptionalValue),
-        long_option('o', "offset", Value).with_rule(Refused(ELSEWHERE)),
+        long_option('o', "offset", Value).with_rule(Refused(OFFSET_REASON)),
         long_option('p', "pagesize", Value),
         long_option('q', "quiet", NoValue),
         long_option('s', "size", Value),
         long_option('U', "uuid", Value).with_rule(Refused(UUID)),
         long_option('v', "swapversion", Value),
         long_only_option("verbose", NoValue),
-        long_option('V', "version", NoValue).with_rule(Refused(NO_FILESYSTEM)),
+        long_option('V', "version", NoValue).with_rule(Refused(NO_FILESYSTEM_REASON)),
     ],
 };

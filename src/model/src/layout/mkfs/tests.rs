@@ -18,10 +18,10 @@ fn filesystem(format: FilesystemFormat, options: &str) -> FilesystemSpec {
 }
 
 #[test]
-fn options_are_read_as_the_tool_reads_them() {
+fn refuses_unsupported_options_as_parsed_by_the_tool() {
     use FilesystemFormat::{Btrfs, Ext3, Ext4, Swap, Vfat, Xfs};
     for (format, options, words) in [
-        // Clusters of short options.
+        // Short options in a cluster are checked one by one.
         (Ext4, "-Fn", "-n of -Fn is not allowed: no filesystem would be created"),
         (Ext3, "-qn", "-n of -qn is not"),
         (Ext4, "-qU random", "-U of -qU is not allowed: the plan generates the UUID"),
@@ -41,7 +41,7 @@ fn options_are_read_as_the_tool_reads_them() {
         // The last option has no value, so it would consume the argument that drophammer appends.
         (Ext4, "-q -b", "-b requires a value"),
         (Btrfs, "--label", "--label requires a value"),
-        // Parts of values.
+        // Each part of a value with several parts is checked.
         (Ext4, "-J device=UUID=0d5c1a2e-7f6b-4c3d-9e8f-a1b2c3d4e5f6", "option device=UUID=0d5c1a2e"),
         (Ext4, "-Jsize=16,device=sdb", "device=sdb is not allowed: the option uses a device"),
         (Ext4, "-O ^64bit,Journal_Dev", "Journal_Dev is not allowed: the option would create a journal"),
@@ -54,7 +54,7 @@ fn options_are_read_as_the_tool_reads_them() {
         (Xfs, "-r extsize=4k,rtdev=sdb", "rtdev=sdb is not"),
         (Xfs, "-d agcount=4,name=sdb", "name=sdb is not"),
         (Xfs, "-m crc=1,uuid=0", "uuid=0 is not allowed: the plan generates the UUID"),
-        // Long options and their abbreviations.
+        // Long options and their abbreviations are checked like short options.
         (Swap, "--uuid=x", "--uuid=x is not"),
         (Swap, "--uu x", "--uu is not"),
         (Btrfs, "--uuid x", "--uuid is not"),
@@ -64,7 +64,7 @@ fn options_are_read_as_the_tool_reads_them() {
         (Btrfs, "--c", "--c is not a supported option"),
         (Vfat, "--offset 100", "--offset is not"),
         (Ext4, "--uuid=x", "--uuid=x is not a supported option of mke2fs"),
-        // Options with files, options of other formats, and unknown letters.
+        // Options that use files, options of other formats, and unknown options are refused.
         (Ext4, "-d /etc", "-d is not allowed: the option uses a file of the ramdisk"),
         (Ext4, "-Fz undo", "-z of -Fz is not"),
         (Vfat, "-l bad", "-l is not"),
@@ -82,7 +82,7 @@ fn options_are_read_as_the_tool_reads_them() {
 
 /// An item of the list may contain blanks, and mke2fs also separates features at blanks.
 #[test]
-fn parts_of_values_are_between_blanks_and_commas() {
+fn option_values_are_split_at_blanks_and_commas() {
     for (value, expected) in [
         ("extent journal_dev", &["journal_dev"][..]),
         ("journal_dev\textent", &["journal_dev"]),
@@ -105,12 +105,12 @@ fn parts_of_values_are_between_blanks_and_commas() {
 }
 
 #[test]
-fn what_is_for_the_layout_to_give_passes() {
+fn accepts_supported_mkfs_options() {
     use FilesystemFormat::{Btrfs, Ext3, Ext4, Swap, Vfat, Xfs};
     for (format, options) in [
         (Ext4, "-m 0 -O ^has_journal,metadata_csum -E lazy_itable_init=0,stride=16 -F -q"),
         (Ext4, "-b4096 -I 256 -N1000 -Tlargefile4 -J size=64,location=0 -t ext4"),
-        // Words that are values, not options.
+        // Words that look like options but are values are accepted.
         (Ext4, "-L -n -M -U"),
         (Ext3, "-FqLn -j -i 8192"),
         (Xfs, "-i size=512 -m reflink=0,crc=1 -d su=64k,sw=2 -l size=32m,internal=1 -fK"),
@@ -125,7 +125,7 @@ fn what_is_for_the_layout_to_give_passes() {
 }
 
 #[test]
-fn the_last_value_of_an_option_is_the_one_that_counts() {
+fn last_value_of_an_option_takes_effect() {
     for (options, expected) in [
         ("-F 32", Some("32")),
         ("-F32", Some("32")),

@@ -25,7 +25,7 @@ const PARTITION: [FieldNames; 5] = [
 ];
 
 /// Partition types of metal-stack's first proposal.
-const KIND_NAMES: [(&str, PartitionType); 4] = [
+const PROPOSED_TYPE_NAMES: [(&str, PartitionType); 4] = [
     ("gptboot", PartitionType::Boot),
     ("gptlinux", PartitionType::Linux),
     ("gptlinuxraid", PartitionType::LinuxRaid),
@@ -80,9 +80,9 @@ fn read_partition_type(reader: &mut LayoutReader, fields: &LayoutFields) -> Opti
     let (text, is_plain) = reader.read_scalar(node, &fields.path_of("gpttype"))?;
     let lower = text.to_ascii_lowercase();
     let by_code = PartitionType::ALL.into_iter().find(|kind| kind.code() == lower);
-    // metal-stack's v2 API writes GPT_TYPE_LINUX_RAID.
+    // The prefix is replaced, because metal-stack's v2 API uses names such as GPT_TYPE_LINUX_RAID.
     let name = normalize_name(text).replacen("gpttype", "gpt", 1);
-    let named = || KIND_NAMES.into_iter().find(|(known, _)| *known == name).map(|(_, kind)| kind);
+    let named = || PROPOSED_TYPE_NAMES.into_iter().find(|(known, _)| *known == name).map(|(_, kind)| kind);
     let Some(kind) = by_code.or_else(named) else {
         let codes = PartitionType::ALL.map(PartitionType::code).join(",");
         let message = format!("given GPTType:{text} is not supported, but:{codes}");
@@ -92,7 +92,7 @@ fn read_partition_type(reader: &mut LayoutReader, fields: &LayoutFields) -> Opti
     let number_to_others = is_plain && text.parse::<f64>().is_ok();
     if text != kind.code() || number_to_others {
         let code = format!("{:?}", kind.code());
-        reader.note_respelling(node, EditReplacement::Raw(code.clone()), format!("the canonical value is {code}"));
+        reader.record_respelling(node, EditReplacement::Raw(code.clone()), format!("the canonical value is {code}"));
     }
     Some(kind)
 }

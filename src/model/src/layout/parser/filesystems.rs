@@ -26,7 +26,8 @@ pub(super) fn read_filesystem(reader: &mut LayoutReader, node: &DocumentNode, pl
     Some(FilesystemSpec {
         path: read_mount_path(reader, &fields, format),
         device: reader.read_required_text(&fields, "device").into(),
-        // The substitute is the format with the fewest restrictions. Rules check `unread` before they use it.
+        // An unreadable format is replaced by ext4, to which the fewest rules apply. Rules check `unread` before they
+        // use the format.
         format: format.unwrap_or(FilesystemFormat::Ext4),
         label: reader.read_optional_text(&fields, "label"),
         mountoptions: match reader.split_string(&fields, "mountoptions", split_at_commas) {
@@ -49,7 +50,7 @@ fn read_reinstall_policy(reader: &mut LayoutReader, fields: &LayoutFields) -> On
     read_one_of(reader, fields, "reinstall", "reinstall", &known).unwrap_or_default()
 }
 
-/// Reads the mount point. `path: none` of a swap area is ignored, because layouts that were derived from fstab contain it.
+/// Reads the mount point. `path: none` of a swap area is ignored, as layouts derived from fstab contain it.
 fn read_mount_path(
     reader: &mut LayoutReader,
     fields: &LayoutFields,
@@ -58,7 +59,7 @@ fn read_mount_path(
     let path = reader.read_optional_text(fields, "path")?;
     if path == "none" && matches!(format, Some(FilesystemFormat::Swap | FilesystemFormat::None)) {
         if let Some(node) = fields.get("path") {
-            reader.note_respelling(
+            reader.record_respelling(
                 node,
                 EditReplacement::Raw("null".to_owned()),
                 "remove `path`: a filesystem that is not mounted must not have a path",

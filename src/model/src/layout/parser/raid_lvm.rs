@@ -5,7 +5,7 @@ use crate::device_name::LayoutPath;
 use crate::layout::field_reader::{FieldNames, LayoutFields, LayoutReader};
 use crate::layout::text_edits::EditReplacement;
 use crate::layout::yaml_document::{DocumentNode, NodeValue};
-use crate::layout::{ArraySpec, LogicalVolumeSpec, LvmType, RaidLevel, VolumeGroupSpec, encryption};
+use crate::layout::{ArraySpec, GroupPreservation, LogicalVolumeSpec, LvmType, RaidLevel, VolumeGroupSpec, encryption};
 
 const RAID: [FieldNames; 6] = [
     FieldNames { name: "arrayname", also: &["name"] },
@@ -38,17 +38,17 @@ pub(super) fn read_array(reader: &mut LayoutReader, node: &DocumentNode, place: 
         && matches!(&node.value, NodeValue::Scalar { plain: true, text } if text == level.number())
     {
         let number = format!("{:?}", level.number());
-        reader.note_respelling(
+        reader.record_respelling(
             node,
             EditReplacement::Raw(number.clone()),
-            format!("this must be text: write {number}"),
+            format!("the value must be text: write {number}"),
         );
     }
     let spares = fields.get("spares").and_then(|node| reader.read_number(node, &fields.path_of("spares")));
     Some(ArraySpec {
         arrayname: reader.read_required_text(&fields, "arrayname").into(),
         devices: read_devices(reader, &fields),
-        // The substitute is the level that is valid with the fewest members. Rules check `unread` before they use it.
+        // An unreadable level is replaced by the default. Rules check `unread` before they use the level.
         level: level.unwrap_or_default(),
         createoptions: read_create_options(reader, &fields),
         spares: spares.unwrap_or(0),
@@ -72,8 +72,23 @@ pub(super) fn read_volume_group(
         devices: read_devices(reader, &fields),
         tags: reader.read_texts(&fields, "tags"),
         encrypted: encryption::read_encryption(reader, &fields),
-        preserve: reader.read_flag(&fields, "preserve"),
+        preserve: read_group_preservation(reader, &fields),
     })
+}
+
+fn read_group_preservation(reader: &mut LayoutReader, fields: &LayoutFields) -> GroupPreservation {
+    match fields.get("preserve") {
+        None => GroupPreservation::None,
+        Some(DocumentNode { value: NodeValue::Scalar { text, .. }, .. }) if text == "unlisted" => {
+            GroupPreservation::Unlisted
+        }
+        Some(node) => {
+            match reader.read_flag_value(node, &fields.path_of("preserve"), "true, false or unlisted, without quotes") {
+                true => GroupPreservation::All,
+                false => GroupPreservation::None,
+            }
+        }
+    }
 }
 
 pub(super) fn read_logical_volume(

@@ -1,6 +1,6 @@
-//! Properties of all layouts and all texts.
+//! Properties of all layouts and all strings.
 
-use super::{SEEDS, said};
+use super::{SEEDS, format_problems};
 use crate::layout::*;
 use common::diagnostic::join_problems;
 use proptest::collection::vec;
@@ -158,7 +158,7 @@ fn stack() -> impl Strategy<Value = Stack> {
             devices,
             tags: tags.into_iter().collect(),
             encrypted: None,
-            preserve: false,
+            preserve: GroupPreservation::None,
         };
         let volumes = volumes.into_iter().map(|(volume, (mib, lvmtype, mut filesystem))| {
             filesystem.device = format!("/dev/{name}/{volume}").into();
@@ -227,27 +227,27 @@ fn never_panics(text: &str) -> Result<(), TestCaseError> {
 
 proptest! {
     #[test]
-    fn any_text_is_read_or_refused(text in "(?s).*|[a-z0-9:,\\[\\]{}&*!|>'\"%@`#?\n -]{0,200}") {
+    fn any_text_is_parsed_or_refused(text in "(?s).*|[a-z0-9:,\\[\\]{}&*!|>'\"%@`#?\n -]{0,200}") {
         never_panics(&text)?;
     }
 
     #[test]
-    fn any_change_to_a_seed_is_read_or_refused(text in mutated_seed()) {
+    fn any_mutated_seed_is_parsed_or_refused(text in mutated_seed()) {
         never_panics(&text)?;
     }
 
     #[test]
-    fn a_valid_layout_survives_the_wire_unchanged(layout in valid_layout()) {
+    fn valid_layout_survives_json_and_yaml_unchanged(layout in valid_layout()) {
         prop_assert_eq!(validate_layout(&layout), Vec::new());
         let wire = serde_json::to_value(&layout).unwrap();
         let parsed = read_json(&wire).map_err(|problems| TestCaseError::fail(join_problems(&problems)))?;
-        prop_assert_eq!(said(&parsed.notes), Vec::<String>::new());
+        prop_assert_eq!(format_problems(&parsed.notes), Vec::<String>::new());
         prop_assert_eq!(&parsed.layout, &layout);
-        // JSON is YAML.
+        // JSON is valid YAML, so the YAML parser must return the same layout.
         let parsed = read_yaml(&wire.to_string()).map_err(|problems| TestCaseError::fail(join_problems(&problems)))?;
         prop_assert_eq!(&parsed.layout, &layout);
         let parsed = read_yaml(&canonical_yaml(&layout)).map_err(|problems| TestCaseError::fail(join_problems(&problems)))?;
-        prop_assert_eq!(said(&parsed.notes), Vec::<String>::new());
+        prop_assert_eq!(format_problems(&parsed.notes), Vec::<String>::new());
         prop_assert_eq!(&parsed.layout, &layout);
     }
 }

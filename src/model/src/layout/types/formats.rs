@@ -52,12 +52,12 @@ impl fmt::Display for RaidLevel {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum LvmType {
-    /// Consecutive physical volumes.
+    /// The data fill one physical volume of the group after the other.
     #[default]
     Linear,
-    /// Striped over all physical volumes of the group.
+    /// The data is striped over all physical volumes of the group.
     Striped,
-    /// Two copies, on two physical volumes.
+    /// The data is stored in two copies, on two physical volumes.
     Raid1,
 }
 
@@ -168,7 +168,7 @@ impl PartitionType {
         }
     }
 
-    /// Returns the GUID of this type in a partition entry (UEFI specification 5.3.3; Discoverable Partitions Specification).
+    /// Returns the GUID of this type in a GPT (UEFI specification 5.3.3; Discoverable Partitions Specification).
     pub fn guid(self) -> uuid::Uuid {
         uuid::Uuid::from_u128(match self {
             PartitionType::Boot => 0xC12A7328_F81F_11D2_BA4B_00A0C93EC93B,

@@ -89,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn a_filesystem_may_be_encrypted_and_says_so_again() {
+    fn filesystem_encryption_survives_serialization() {
         for key in KeySource::ALL {
             let text = layout(&format!("path: /data, format: xfs, encrypted: {{key: {key}}}"));
             let parsed = read_yaml(&text).unwrap();
@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_encrypted_is_refused_each_for_its_reason() {
+    fn refuses_unsupported_encryption_with_the_reason() {
         for (more, words) in [
             (
                 "path: /boot, format: ext4, encrypted: {key: server}",
@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn a_group_may_be_encrypted_and_what_is_in_it_is_not_once_more() {
+    fn refuses_encrypted_filesystem_in_an_encrypted_group() {
         let with = |group: &str, filesystem: &str| {
             format!(
                 "{{id: x, constraints: {{sizes: [], images: {{}}}}, disks: [{{device: /dev/sda, wipeonreinstall: true, partitions: [{{number: 1, size: 0}}]}}, {{device: /dev/sdb}}], \
@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn a_partition_of_a_raw_image_is_as_it_comes() {
+    fn refuses_encryption_of_raw_image_partitions() {
         let text = "{id: x, constraints: {sizes: [], images: {}}, disks: [{device: /dev/sda, image: true, wipeonreinstall: true}], \
                     filesystems: [{path: /, device: /dev/sda1, format: ext4}, {path: /data, device: /dev/sda2, format: ext4, encrypted: {key: server}}]}";
         let said: Vec<String> = read_yaml(text).unwrap_err().iter().map(ToString::to_string).collect();

@@ -100,7 +100,7 @@ fn find_path_error(path: &str) -> Option<String> {
     if names.iter().any(|name| matches!(*name, "" | "." | "..")) {
         return Some(format!("path:{path} must not contain empty parts, . or .."));
     }
-    // A blank is escaped in fstab; see getmntent(3).
+    // Blanks are allowed, because they can be escaped in fstab; see getmntent(3).
     if let Some(c) = path.chars().find(|c| *c != ' ' && (c.is_whitespace() || c.is_control() || *c == '\\')) {
         let code = u32::from(c);
         return Some(format!(
@@ -110,7 +110,7 @@ fn find_path_error(path: &str) -> Option<String> {
     if path.len() > MAX_PATH_BYTES || names.iter().any(|name| name.len() > MAX_NAME_BYTES) {
         return Some("the path is longer than the kernel allows".to_owned());
     }
-    // The kernel's own filesystems are mounted there in the installer's chroot.
+    // In the installer's chroot, proc, sysfs and devtmpfs are mounted at these paths.
     matches!(path, "/proc" | "/sys" | "/dev").then(|| format!("path:{path} is reserved for the kernel"))
 }
 
@@ -130,7 +130,7 @@ fn check_label(check: &mut LayoutCheck, place: &str, filesystem: &FilesystemSpec
     if label.len() > room && format_known {
         check.report_problem(
             &place,
-            format!("the label {label} has {bytes} bytes, but {format} is limited to {room}", bytes = label.len()),
+            format!("the label {label} is {bytes} bytes, but {format} is limited to {room}", bytes = label.len()),
         );
     }
     if let Some(c) = label.chars().find(|c| *c != ' ' && (c.is_whitespace() || c.is_control())) {
@@ -151,7 +151,10 @@ fn check_label(check: &mut LayoutCheck, place: &str, filesystem: &FilesystemSpec
         check.report_problem(&place, message);
     }
     if format == FilesystemFormat::Vfat && label.eq_ignore_ascii_case(VFAT_WITHOUT_LABEL) {
-        check.report_problem(&place, format!("the label {label} means that a vfat filesystem has no label"));
+        check.report_problem(
+            &place,
+            format!("the label {label} is reserved: it marks a vfat filesystem without a label"),
+        );
     }
     if format == FilesystemFormat::Vfat && label.contains(|c| NOT_IN_VFAT_LABELS.contains(c)) {
         check.report_problem(

@@ -11,14 +11,14 @@ const MAX_NAME_BYTES: usize = 127;
 const MAX_TAG_BYTES: usize = 1024;
 /// Prefixes that LVM reserves for its own volumes (lvm(8), "Valid names").
 const RESERVED_STARTS: [&str; 2] = ["snapshot", "pvmove"];
-/// Substrings of names that LVM reserves for its own volumes (lvm2's lib/misc/lvm-string.c, _lvname_has_reserved_string).
+/// Substrings of names that LVM reserves (lvm2's lib/misc/lvm-string.c, _lvname_has_reserved_string).
 const RESERVED_PARTS: [&str; 19] = [
     "_cdata", "_cmeta", "_corig", "_cpool", "_cvol", "_imeta", "_iorig", "_mimage", "_mlog", "_pmspare", "_rimage",
     "_rmeta", "_tdata", "_tmeta", "_vdata", "_vorigin", "_vpool", "_wcorig", "_dcow",
 ];
 /// Names of files and directories that already exist below /dev. No group can have one of these names, because LVM
 /// creates a directory with the name of the group.
-const TAKEN: [&str; 17] = [
+const RESERVED_GROUP_NAMES: [&str; 17] = [
     "block", "bsg", "bus", "char", "cpu", "disk", "dri", "fd", "input", "mapper", "md", "mqueue", "net", "pts", "shm",
     "snd", "vfio",
 ];
@@ -43,7 +43,7 @@ fn check_group(check: &mut LayoutCheck, place: &str, group: &VolumeGroupSpec) {
     let device = LayoutPath::from(format!("/dev/{name}"));
     if !is_lvm_name(name) || name == "." || name == ".." {
         check.report_problem(&name_place, format!("vg:{name} is not a valid LVM name: {NAME_RULE}"));
-    } else if TAKEN.contains(&name.as_str()) || check.provided.contains_key(&device) {
+    } else if RESERVED_GROUP_NAMES.contains(&name.as_str()) || check.provided.contains_key(&device) {
         check.report_problem(
             &name_place,
             format!("vg:{name} cannot have its volumes below {device}, which already exists: choose another name"),

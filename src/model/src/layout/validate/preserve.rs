@@ -1,10 +1,10 @@
-//! Rules for `preserve: true`. An object can be preserved if everything below it can be preserved too, and if the
-//! installation does not need to replace it.
+//! Rules for `preserve: true`. An object can be preserved if everything below it can also be preserved, and if
+//! the installation does not need to replace the object.
 
 use super::validation_state::LayoutCheck;
 use crate::layout::graph::{LayoutGraph, LayoutItem};
 use crate::layout::preserved_objects::PreservedObjects;
-use crate::layout::{DiskSpec, FilesystemFormat, FilesystemSpec, Layout};
+use crate::layout::{DiskSpec, FilesystemFormat, FilesystemSpec, Layout, VolumeGroupSpec};
 
 pub(super) fn check_preserve(check: &mut LayoutCheck, layout: &Layout) {
     let is_readable = ["disks", "raid", "volumegroups", "logicalvolumes", "filesystems"]
@@ -34,11 +34,11 @@ impl PreserveRules<'_, '_> {
     fn check_item(&self, node: usize, item: LayoutItem) -> Option<String> {
         match item {
             LayoutItem::Filesystem(filesystem) => self.check_filesystem(node, filesystem),
-            LayoutItem::Volume(volume) => self.check_volume(node, &volume.volumegroup),
+            LayoutItem::Group(group) => self.check_group(node, group),
             LayoutItem::Disk(_)
             | LayoutItem::Partition(_)
             | LayoutItem::Array(_)
-            | LayoutItem::Group(_)
+            | LayoutItem::Volume(_)
             | LayoutItem::Missing => None,
         }
     }
@@ -57,11 +57,27 @@ impl PreserveRules<'_, '_> {
         })
     }
 
-    fn check_volume(&self, node: usize, group: &str) -> Option<String> {
-        let is_group_preserved = self.graph.nodes[node].below.iter().all(|below| self.preserved.includes(*below));
-        (self.preserved.includes(node) && !is_group_preserved).then(|| {
+    /// Returns why some volumes of a group cannot be renewed while others are preserved.
+    fn check_group(&self, node: usize, group: &VolumeGroupSpec) -> Option<String> {
+        if !self.preserved.is_partly_renewed(node) {
+            return None;
+        }
+        let renewed = self.preserved.renewed_volumes(group);
+        let names = renewed.iter().map(|volume| volume.name.as_str()).collect::<Vec<_>>().join(", ");
+        let below = self.graph.reach_below([node]);
+        let preserved_disk = below.into_iter().find_map(|below| match self.graph.nodes[below].item {
+            LayoutItem::Disk(disk) if !disk.wipeonreinstall => Some(&disk.device),
+            _ => None,
+        });
+        let name = &group.name;
+        if group.encrypted.is_some() {
+            return Some(format!(
+                "a reinstall would renew {names} and preserve other volumes, which is not supported in an encrypted group: set `preserve: true` on vg:{name}, or place {names} in another group"
+            ));
+        }
+        preserved_disk.map(|disk| {
             format!(
-                "a volume can be preserved only together with all other volumes of its group: set `preserve: true` on vg:{group}, or place the other volumes in another group"
+                "a reinstall would renew {names} and preserve other volumes, but vg:{name} uses {disk}, which has wipeonreinstall: false and is not written: set wipeonreinstall: true for {disk}, or `preserve: true` on vg:{name}"
             )
         })
     }
@@ -79,10 +95,12 @@ impl PreserveRules<'_, '_> {
         let DiskSpec { device, image, .. } = disk;
         Some(match image {
             true => format!(
-                "`preserve: true` requires a disk without an image, but {device} has image: true, and a reinstall overwrites it completely"
+                "`preserve: true` requires a disk without an image, but {device} has image: true, and a reinstall \
+                overwrites this disk completely"
             ),
             false => format!(
-                "`preserve: true` applies to all of {device}, which is used as a whole: set wipeonreinstall: false for {device}"
+                "`preserve: true` would preserve all of {device}, because the disk is not partitioned, but a reinstall wipes this \
+                disk: set wipeonreinstall: false for {device}"
             ),
         })
     }
@@ -91,19 +109,28 @@ impl PreserveRules<'_, '_> {
     fn find_mixture(&self, node: usize) -> Option<String> {
         let object = &self.graph.nodes[node];
         let is_mixable = matches!(object.item, LayoutItem::Array(_) | LayoutItem::Group(_));
-        if !is_mixable || self.preserved.includes(node) {
+        let is_whole = match object.item {
+            LayoutItem::Group(_) => self.preserved.includes_completely(node),
+            _ => self.preserved.includes(node),
+        };
+        if !is_mixable || is_whole {
             return None;
         }
         let name = |node: &usize| self.graph.nodes[*node].name.as_str();
-        // A mixture of preserved disks and other disks is refused by the plan, and reported as advice.
-        let is_kept =
-            |below: &&usize| self.preserved.includes(**below) && !self.preserved.is_on_preserved_disks(**below);
+        // Devices on preserved disks are not considered: the plan refuses objects that span preserved and other disks,
+        // and advice reports such layouts. If some volumes of a group are renewed, the physical volumes of the group
+        // are preserved, but not completely.
+        let includes = |below: usize| match object.item {
+            LayoutItem::Group(_) => self.preserved.includes_completely(below),
+            _ => self.preserved.includes(below),
+        };
+        let is_kept = |below: &&usize| includes(**below) && !self.preserved.is_on_preserved_disks(**below);
         let kept: Vec<&str> = object.below.iter().filter(is_kept).map(name).collect();
-        let others: Vec<&str> =
-            object.below.iter().filter(|below| !self.preserved.includes(**below)).map(name).collect();
+        let others: Vec<&str> = object.below.iter().filter(|below| !includes(**below)).map(name).collect();
         let (first, kept, others) = (kept.first()?, kept.join(", "), others.join(", "));
         Some(format!(
-            "a reinstall preserves {kept} and renews {others}, but {upper} spans both: set `preserve: true` on {upper}, or remove it from {first}",
+            "a reinstall preserves {kept} and renews {others}, but {upper} spans both: set `preserve: true` on \
+            {upper}, or remove `preserve: true` from {first}",
             upper = object.name
         ))
     }
@@ -128,6 +155,8 @@ fn format_place<T>(list: &str, items: &[T], item: &T) -> String {
 
 #[cfg(test)]
 mod tests {
+    use super::{LayoutGraph, PreservedObjects};
+    use crate::install_marker::InstallMarker;
     use crate::layout::{canonical_yaml, read_json, read_yaml};
 
     const LAYOUT: &str = "id: x
@@ -152,7 +181,8 @@ filesystems:
 - {path: /tmp, device: tmpfs, format: tmpfs}
 ";
 
-    /// Returns the problems of the layout in which `preserve: true` is set on the items that start with these texts.
+    /// Returns the problems of the layout in which `preserve: true` is set on the items that start with these
+    /// strings.
     fn find_problems(marked: &[&str]) -> Vec<String> {
         let mut text = LAYOUT.to_owned();
         for start in marked {
@@ -181,6 +211,8 @@ filesystems:
             &["device: /dev/md0"],
             &["name: vg"],
             &["name: a, volumegroup: vg", "device: /dev/vg/b"],
+            &["name: a, volumegroup: vg"],
+            &["device: /dev/vg/b"],
             &["name: vg", "name: a, volumegroup: vg"],
         ] {
             assert_eq!(find_problems(marked), none, "{marked:?}");
@@ -188,17 +220,67 @@ filesystems:
     }
 
     #[test]
-    fn mixtures_of_preserved_and_renewed_parts_are_refused() {
+    fn unlisted_volumes_are_preserved_while_listed_ones_are_renewed() {
+        let text = LAYOUT.replace("{name: vg, ", "{name: vg, preserve: unlisted, ");
+        let layout = read_yaml(&text).unwrap().layout;
+        assert_eq!(read_yaml(&canonical_yaml(&layout)).unwrap().layout, layout);
+        assert_eq!(read_json(&serde_json::to_value(&layout).unwrap()).unwrap().layout, layout);
+        assert!(canonical_yaml(&layout).contains("preserve: unlisted"));
+        let graph = LayoutGraph::from_layout(&layout);
+        let preserved = PreservedObjects::from_graph(&graph);
+        let renewed = preserved.renewed_volumes(&layout.volumegroups[0]);
+        assert_eq!(renewed.iter().map(|volume| volume.name.as_str()).collect::<Vec<_>>(), ["a", "b"]);
+        assert_eq!(
+            (preserved.numbers_on(&layout.disks[0]), preserved.numbers_on(&layout.disks[1])),
+            (vec![3], vec![3])
+        );
+        assert_eq!(preserved.names_on_renewed_disks(), ["unlisted volumes of group vg"]);
+        // Without listed volumes, all volumes are preserved.
+        let none = text.split("logicalvolumes:").next().unwrap().to_owned()
+            + "filesystems:\n- {path: /, device: /dev/sda1, format: ext4}\n";
+        let layout = read_yaml(&none).unwrap().layout;
+        let graph = LayoutGraph::from_layout(&layout);
+        assert_eq!(PreservedObjects::from_graph(&graph).names_on_renewed_disks(), ["group vg"]);
+        let wrong = text.replace("preserve: unlisted", "preserve: others");
+        let found = read_yaml(&wrong).unwrap_err()[0].to_string();
+        assert!(found.contains("must be true, false or unlisted, without quotes, but is others"), "{found}");
+    }
+
+    #[test]
+    fn a_marker_protects_unlisted_volumes() {
+        let of = |text: &str, names: &[&str]| {
+            let layout = read_yaml(text).unwrap().layout;
+            let graph = LayoutGraph::from_layout(&layout);
+            let preserved = names.iter().map(|name| (*name).to_owned()).collect();
+            PreservedObjects::from_graph(&graph).find_given_up(&InstallMarker { preserved, ..InstallMarker::default() })
+        };
+        let unlisted = LAYOUT.replace("{name: vg, ", "{name: vg, preserve: unlisted, ");
+        let name = "unlisted volumes of group vg";
+        assert_eq!(of(LAYOUT, &[name]), [name]);
+        for text in [
+            unlisted.clone(),
+            unlisted.replace("unlisted", "true"),
+            LAYOUT.replace("name: a, ", "name: a, preserve: true, "),
+        ] {
+            assert!(of(&text, &[name]).is_empty(), "{text}");
+        }
+        assert_eq!(of(&unlisted, &["group vg"]), ["group vg"]);
+    }
+
+    #[test]
+    fn refuses_mixtures_of_preserved_and_recreated_objects() {
         for (marked, expected) in [
             (&["device: /dev/sda1"][..], "filesystems[0]: /dev/sda1 contains /, which a reinstall replaces"),
             (&["device: tmpfs"], "filesystems[5]: `preserve: true` is not supported for tmpfs"),
             (
                 &["device: /dev/sdc, format: ext4"],
-                "filesystems[4]: `preserve: true` applies to all of /dev/sdc, which is used as a whole: set wipeonreinstall: false",
+                "filesystems[4]: `preserve: true` would preserve all of /dev/sdc, because the disk is not partitioned, but a reinstall wipes this disk: set wipeonreinstall: false",
             ),
             (
-                &["device: /dev/vg/a"],
-                "logicalvolumes[0]: a volume can be preserved only together with all other volumes of its group",
+                &[
+                    "/dev/sda, wipeonreinstall: true, partitions: [{number: 1, size: 900}, {number: 2, size: 900}, {number: 3, size: 0",
+                ],
+                "volumegroups[0]: a reinstall preserves /dev/sda3 and renews /dev/sdb3, but vg spans both: set `preserve: true` on vg",
             ),
             (
                 &["/dev/sda, wipeonreinstall: true, partitions: [{number: 1, size: 900}, {number: 2, size: 900"],
@@ -207,13 +289,37 @@ filesystems:
         ] {
             let problems = find_problems(marked);
             assert_eq!(problems.len(), 1, "{marked:?}: {problems:#?}");
-            // Line and column precede the path.
+            // The problem begins with line and column, so the expected path is not at its start.
             assert!(problems[0].contains(expected), "{marked:?}: {problems:#?}");
         }
     }
 
     #[test]
-    fn files_are_merged_into_a_preserved_filesystem_only() {
+    fn volumes_are_renewed_next_to_preserved_ones_only_in_a_plain_group_on_renewed_disks() {
+        let text = LAYOUT.replace("device: /dev/vg/a,", "device: /dev/vg/a, preserve: true,");
+        assert!(read_yaml(&text).is_ok());
+        let problems =
+            |text: &str| -> Vec<String> { read_yaml(text).unwrap_err().iter().map(ToString::to_string).collect() };
+        let encrypted = text.replace("{name: vg, ", "{name: vg, encrypted: {key: server}, ");
+        let found = problems(&encrypted);
+        assert!(
+            found.len() == 1
+                && found[0]
+                    .contains("renew b and preserve other volumes, which is not supported in an encrypted group"),
+            "{found:#?}"
+        );
+        let kept = text.replace("/dev/sdb, wipeonreinstall: true", "/dev/sdb, wipeonreinstall: false");
+        let found = problems(&kept);
+        assert!(
+            found.iter().any(|why| why.contains(
+                "renew b and preserve other volumes, but vg:vg uses /dev/sdb, which has wipeonreinstall: false"
+            )),
+            "{found:#?}"
+        );
+    }
+
+    #[test]
+    fn merge_is_permitted_only_for_a_preserved_filesystem() {
         let text = LAYOUT.replace("device: /dev/md0,", "device: /dev/md0, reinstall: merge,");
         assert!(read_yaml(&text).is_err());
         assert!(read_yaml(&text.replace("reinstall: merge,", "reinstall: merge, preserve: true,")).is_ok());

@@ -32,7 +32,7 @@ pub(super) fn check_arrays(check: &mut LayoutCheck, layout: &Layout) {
     check_esp(check, layout);
 }
 
-/// Parses the path of an array. Returns its number, such as 7 for `/dev/md7`, or `None` for a named array such as `/dev/md/root`.
+/// Parses the path of an array. Returns its number, such as 7 for `/dev/md7`; `None` for names such as `/dev/md/root`.
 fn parse_array_name(arrayname: &str) -> Result<Option<u32>, String> {
     let usage = || format!("array:{arrayname} is not a valid array name: write /dev/md0 or /dev/md/NAME");
     let Some(name) = arrayname.strip_prefix("/dev/md/") else {
@@ -87,8 +87,9 @@ fn check_devices(check: &mut LayoutCheck, place: &str, raid: &ArraySpec, later: 
     });
 }
 
-/// Checks that no member of this array is an inner array with a superblock at the end. The members of the inner array
-/// would also show the superblock of this array, so mdadm could not determine to which of the two arrays they belong.
+/// Checks that no member of this array is an array with its superblock at the end. Otherwise, the superblock of this
+/// array would also be visible on the members of the inner array, and mdadm could not determine to which array those
+/// members belong.
 fn check_nested(check: &mut LayoutCheck, place: &str, raid: &ArraySpec, earlier: &[ArraySpec]) {
     for member in earlier.iter().filter(|member| raid.devices.contains(&member.arrayname)) {
         let metadata = member.requested_metadata().unwrap_or_default();
@@ -102,8 +103,8 @@ fn check_nested(check: &mut LayoutCheck, place: &str, raid: &ArraySpec, earlier:
     }
 }
 
-/// Returns the minimum number of members. According to mdadm(8), an array with fewer than two members requires --force,
-/// or is impossible. With fewer members, an array of level 5 or 6 is equivalent to a mirror.
+/// Returns the minimum number of members. An array with fewer than two members requires --force or is impossible
+/// (mdadm(8)). A RAID 5 with two members, or a RAID 6 with three, would be equivalent to a mirror.
 fn minimum_members(level: RaidLevel) -> usize {
     match level {
         RaidLevel::Raid0 | RaidLevel::Raid1 | RaidLevel::Raid10 => 2,
@@ -186,7 +187,7 @@ fn check_number_conflicts(check: &mut LayoutCheck, arrays: &[ArraySpec]) {
     }
 }
 
-/// Checks arrays that contain an ESP. Firmware does not support arrays, so it must find a FAT filesystem at the beginning of a member.
+/// Checks arrays that contain an ESP. Firmware cannot assemble arrays: each member must begin with the FAT filesystem.
 fn check_esp(check: &mut LayoutCheck, layout: &Layout) {
     for (index, raid) in layout.raid.iter().enumerate() {
         if !check.is_list_readable("filesystems", "format") || !layout.is_esp(raid) {

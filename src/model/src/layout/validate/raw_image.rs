@@ -1,5 +1,5 @@
-//! Rules for a disk to which a raw image is written. A layout can mount the partitions of the image and enlarge one filesystem, but cannot
-//! change them otherwise.
+//! Rules for a disk to which a raw image is written. A layout can mount the partitions of the image and enlarge one
+//! filesystem, but cannot change them otherwise.
 
 use super::validation_state::LayoutCheck;
 use crate::layout::{DiskSpec, FilesystemFormat, FilesystemSpec, Layout, OnReinstall};
@@ -56,15 +56,13 @@ fn check_image_filesystem(check: &mut LayoutCheck, place: &str, filesystem: &Fil
     let brought = format!("device:{device} is a partition of the image");
     if matches!(format, FilesystemFormat::Swap | FilesystemFormat::None) {
         let message = format!(
-            "{brought}, and only mounted partitions of the image can be listed, but {format} cannot be mounted: remove this entry"
+            "{brought}. List only its partitions that will be mounted; {format} cannot be mounted: remove this entry"
         );
         check.report_problem(&format!("{place}.format"), message);
     } else if filesystem.path.is_none() && !filesystem.is_for_seed() {
         check.report_problem(
             &format!("{place}.path"),
-            format!(
-                "{brought}, and only mounted partitions of the image can be listed: set `path`, or remove this entry"
-            ),
+            format!("{brought}. List only its partitions that will be mounted: set `path`, or remove this entry"),
         );
     }
     if !filesystem.createoptions.is_empty() {

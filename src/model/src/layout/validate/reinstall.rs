@@ -1,5 +1,5 @@
-//! Rules for `reinstall: merge`. Files of the image can be added only to a preserved filesystem that is mounted before the image is
-//! unpacked.
+//! Rules for `reinstall: merge`. Files of the image can be added only to a preserved filesystem that is mounted before
+//! the image is unpacked.
 
 use super::validation_state::LayoutCheck;
 use crate::layout::graph::LayoutGraph;
@@ -75,7 +75,7 @@ fn check_merge(check: &mut LayoutCheck, graph: &LayoutGraph, place: &str, filesy
     if let Some(above) = layout.filesystems.iter().find(hides) {
         let above = above.path.as_deref().unwrap_or_default();
         let message = format!(
-            "`reinstall: merge` of {path} requires {above} to be mounted before the image is unpacked: set `reinstall: merge` on {above} too"
+            "`reinstall: merge` of {path} requires {above} to be mounted before the image is unpacked: also set `reinstall: merge` on {above}"
         );
         check.report_problem(place, message);
     }

@@ -1,7 +1,6 @@
 //! Rules for sizes that depend only on the layout. Sizes that depend on a disk are checked by the plan.
 //!
-//! Computed sizes are upper bounds, because the actual metadata of arrays need more space than these rules subtract for
-//! the metadata.
+//! Computed sizes are upper bounds: the metadata of arrays takes more space than these rules subtract.
 
 use super::validation_state::LayoutCheck;
 use crate::device_name::LayoutPath;
@@ -10,9 +9,9 @@ use crate::layout::{
 };
 use std::collections::BTreeMap;
 
-/// LVM's default size of the metadata at the start of each physical volume, in MiB.
+/// LVM's default metadata size at the start of each physical volume, in MiB.
 const METADATA_MIB: u64 = 1;
-/// LVM's default size of an extent, in MiB.
+/// LVM's default extent size, in MiB.
 const EXTENT_MIB: u64 = 4;
 /// Size of the headers and key slots of a LUKS container that the plan creates, in MiB.
 const LUKS_MIB: u64 = 16;
@@ -26,8 +25,8 @@ pub const MIN_EXT3_MIB: u64 = 2;
 /// Largest supported sector size, in bytes. Limits are computed with this size, because the sector size of the disk is
 /// unknown without an inventory.
 const MAX_SECTOR_BYTES: u32 = 4096;
-/// Minimum size of a filesystem that mkfs.btrfs creates without options, in MiB. This is the space for the first chunks, with two copies of
-/// the metadata.
+/// Minimum size of a filesystem that mkfs.btrfs creates without options, in MiB. This is the space for the first
+/// chunks, with two copies of the metadata.
 pub const MIN_BTRFS_MIB: u64 = 109;
 
 /// Sizes in MiB of the devices whose size does not depend on a disk.
@@ -59,7 +58,7 @@ pub(super) fn check_device_sizes(check: &mut LayoutCheck, layout: &Layout) {
     check_filesystems(check, layout, &sizes);
 }
 
-/// Returns the size of an array in MiB. Returns `None` if the size of a member is not known, or if create options may change the size.
+/// Returns the size of an array in MiB; `None` if a member's size is unknown, or if create options may change the size.
 fn compute_array_size(raid: &ArraySpec, sizes: &FixedSizes) -> Option<u64> {
     if !raid.options_without_metadata().is_empty() {
         return None;
@@ -120,16 +119,17 @@ fn check_filesystems(check: &mut LayoutCheck, layout: &Layout, sizes: &FixedSize
         let least = match filesystem.format {
             FilesystemFormat::Xfs => MIN_XFS_MIB,
             FilesystemFormat::Ext3 => MIN_EXT3_MIB,
-            // Other profiles and mixed block groups need less.
+            // The minimum applies only without create options, because these may select another profile or mixed block
+            // groups, which need less space.
             FilesystemFormat::Btrfs if filesystem.createoptions.is_empty() => MIN_BTRFS_MIB,
             _ => 0,
         };
         let most = max_filesystem_bytes(filesystem, MAX_SECTOR_BYTES);
         let (device, format) = (&filesystem.device, filesystem.format);
         let message = match most {
-            _ if size < least => format!("device:{device} has {size} MiB, but {format} needs at least {least}"),
+            _ if size < least => format!("device:{device} is {size} MiB, but {format} needs at least {least}"),
             Some((most, why)) if size > most / MIB => {
-                format!("device:{device} has {size} MiB, but {format} supports at most {most} bytes: {why}")
+                format!("device:{device} is {size} MiB, but {format} supports at most {most} bytes: {why}")
             }
             _ => continue,
         };

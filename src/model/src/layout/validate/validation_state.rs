@@ -46,7 +46,7 @@ impl LayoutCheck<'_> {
     /// `field` below this path.
     pub(super) fn is_list_readable(&self, place: &str, field: &str) -> bool {
         !self.unread.iter().any(|unread| {
-            // `[]` marks a list in which an item is missing.
+            // A path that ends with `[]` is a list that lacks unreadable items.
             let unread = unread.strip_suffix("[]").unwrap_or(unread);
             unread == place || (is_within(unread, place) && unread.ends_with(&format!(".{field}")))
         })

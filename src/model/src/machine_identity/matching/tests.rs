@@ -41,7 +41,7 @@ fn matched(reported: Option<&str>, by_uuid: Option<&KnownMachine>, by_mac: &[Kno
 }
 
 #[test]
-fn the_uuid_of_a_file_counts_before_any_mac() {
+fn uuid_of_a_machine_file_takes_precedence_over_macs() {
     let (open, listed, other) = (known(A, &[], None), known(A, &[MAC], None), known(A, &["52:54:00:00:00:01"], None));
     assert_eq!(matched(Some(A), Some(&open), &[]), "proven aaaa");
     assert_eq!(matched(Some(A_SWAPPED), Some(&listed), std::slice::from_ref(&listed)), "proven aaaa");
@@ -55,7 +55,7 @@ fn the_uuid_of_a_file_counts_before_any_mac() {
 }
 
 #[test]
-fn a_mac_with_another_uuid_is_another_machine_or_unproven() {
+fn mac_with_another_uuid_is_unproven_or_withheld() {
     for (registered, expected) in [(None, "unproven aaaa"), (Some(B), "unproven aaaa"), (Some(A), "withheld aaaa")] {
         let found = matched(Some(B), None, &[known(A, &[MAC], registered)]);
         assert!(found.starts_with(expected), "{registered:?}: {found}");
@@ -66,7 +66,7 @@ fn a_mac_with_another_uuid_is_another_machine_or_unproven() {
     let made_up = known(MADE_UP, &[MAC], Some(A));
     assert_eq!(matched(Some(A_SWAPPED), None, std::slice::from_ref(&made_up)), "unproven 1f11");
     assert!(matched(Some(B), None, std::slice::from_ref(&made_up)).starts_with("withheld 1f11"));
-    // `smbios_uuid` in the file proves the identity, whatever UUID had registered before. All other UUIDs are refused.
+    // `smbios_uuid` in the file takes precedence over the UUID with which the machine registered before.
     let said = KnownMachine { smbios_uuid: uuid(B), ..made_up };
     assert_eq!(matched(Some(B), None, std::slice::from_ref(&said)), "proven 1f11");
     assert!(matched(Some(A), None, std::slice::from_ref(&said)).starts_with("withheld 1f11"));
@@ -74,7 +74,7 @@ fn a_mac_with_another_uuid_is_another_machine_or_unproven() {
 }
 
 #[test]
-fn without_a_usable_uuid_the_mac_counts() {
+fn mac_identifies_the_machine_without_usable_uuid() {
     assert_eq!(matched(None, None, &[known(MADE_UP, &[MAC], None)]), "proven 1f11");
     assert_eq!(matched(None, None, &[known(A, &[MAC], Some(A))]), "unproven aaaa");
     assert_eq!(matched(None, None, &[]), "unidentified");
@@ -82,7 +82,7 @@ fn without_a_usable_uuid_the_mac_counts() {
 }
 
 #[test]
-fn a_mac_of_several_machines_identifies_none() {
+fn mac_of_several_machines_identifies_none() {
     let several = [known(A, &[MAC], None), known(MADE_UP, &[MAC], None)];
     for reported in [None, Some(B)] {
         let found = matched(reported, None, &several);

@@ -11,7 +11,7 @@ fn inventory(disks: &str, stacked: &str) -> Inventory {
 
 /// The kernel name contains an exclamation mark for the slash in the path below `/dev`.
 #[test]
-fn what_lies_on_a_disk_with_a_directory_of_its_own_is_found() {
+fn devices_on_a_disk_in_a_subdirectory_are_found() {
     let inventory = inventory(
         r#"[{"name": "cciss!c0d0", "device": "/dev/cciss/c0d0", "size_bytes": 0, "sector_bytes": 512, "table": {"kind": "gpt",
             "partitions": [{"number": 1, "device": "/dev/cciss/c0d0p1", "start_bytes": 0, "size_bytes": 0}]}}]"#,
@@ -26,7 +26,7 @@ fn what_lies_on_a_disk_with_a_directory_of_its_own_is_found() {
 }
 
 #[test]
-fn both_sides_say_who_lies_on_whom() {
+fn holders_and_members_contribute_to_the_stack() {
     let inventory = inventory(
         r#"[{"name": "sda", "device": "/dev/sda", "size_bytes": 0, "sector_bytes": 512, "uses": [{"holder": "md9"}]},
             {"name": "sdb", "device": "/dev/sdb", "size_bytes": 0, "sector_bytes": 512, "uses": [{"holder": "sda"}]}]"#,
@@ -40,7 +40,7 @@ fn both_sides_say_who_lies_on_whom() {
 }
 
 #[test]
-fn a_mapping_is_called_as_its_volume() {
+fn mapper_name_decodes_to_group_and_volume() {
     for (mapping, name) in [
         ("vg0-lv--0", Some("vg0/lv-0")),
         ("csi--lvm-varlib", Some("csi-lvm/varlib")),
@@ -114,7 +114,7 @@ fn walked_one_thing(stack: &DeviceStack, name: &KernelName, other: &KernelName) 
 
 proptest! {
     #[test]
-    fn indexes_answer_as_walks_do(inventory in any_inventory()) {
+    fn index_results_match_those_of_traversals(inventory in any_inventory()) {
         let stack = DeviceStack::new(&inventory);
         let names = ["a", "a1", "b", "b1", "d0", "d1", "d2", "d3", "d4", "x", "y", "z"].map(KernelName::from);
         let combined = stack.combine_values(|disk| u8::from(*disk == "a") + 2 * u8::from(*disk == "b"));
@@ -140,7 +140,7 @@ proptest! {
 
     /// Stacks that are stopped one after the other contain each device once, in the same order as complete stacks.
     #[test]
-    fn what_was_taken_down_is_left_out(inventory in any_inventory()) {
+    fn already_stopped_devices_are_omitted(inventory in any_inventory()) {
         let stack = DeviceStack::new(&inventory);
         let (mut seen, mut known) = (BTreeSet::new(), BTreeSet::new());
         for name in ["d1", "a", "b", "d4", "d0"].map(KernelName::from) {

@@ -6,7 +6,7 @@
 
 use std::rc::Rc;
 
-/// Terminals that each node reaches. A terminal is a component that leads to no other component: a node without successors, or a cycle.
+/// Terminals that each node reaches. A terminal is a component without successors: a single node or a cycle.
 #[derive(Debug)]
 pub(crate) struct Reachability {
     next: Vec<Vec<usize>>,
@@ -72,7 +72,7 @@ impl BitSet {
     }
 }
 
-const UNSEEN: usize = usize::MAX;
+const UNVISITED_INDEX: usize = usize::MAX;
 
 /// State of Tarjan's algorithm, which uses an explicit path instead of recursion.
 struct ComponentSearch<'a> {
@@ -102,7 +102,7 @@ impl ComponentSearch<'_> {
             let node = *node;
             if let Some(&successor) = self.next[node].get(*at) {
                 *at += 1;
-                if self.index[successor] == UNSEEN {
+                if self.index[successor] == UNVISITED_INDEX {
                     path.push(self.enter_node(successor));
                 } else if self.is_open[successor] {
                     self.low[node] = self.low[node].min(self.index[successor]);
@@ -139,7 +139,7 @@ impl Reachability {
         let nodes = next.len();
         let mut found = ComponentSearch {
             next: &next,
-            index: vec![UNSEEN; nodes],
+            index: vec![UNVISITED_INDEX; nodes],
             low: vec![0; nodes],
             open: Vec::new(),
             is_open: vec![false; nodes],
@@ -149,7 +149,7 @@ impl Reachability {
             components: 0,
         };
         for node in 0..nodes {
-            if found.index[node] == UNSEEN {
+            if found.index[node] == UNVISITED_INDEX {
                 found.visit_from(node);
             }
         }
@@ -217,8 +217,9 @@ impl Reachability {
         !self.terminals_of(one).is_disjoint(self.terminals_of(other))
     }
 
-    /// Computes, for each node, the bitwise OR of the values of the nodes that it reaches. A node with a value hides the
-    /// nodes that it reaches itself. A node without a value and without successors has the value 0.
+    /// Computes a value for each node: the result of `value` if it returns `Some`; otherwise the bitwise OR of the
+    /// values of the node's successors, or 0 if it has none. All nodes of a cycle have the same value: the bitwise OR
+    /// of their values.
     pub fn combine_values(&self, value: impl Fn(usize) -> Option<u8>) -> Vec<u8> {
         let mut values = vec![0; self.sets.len()];
         for &node in &self.order {
@@ -276,7 +277,7 @@ mod tests {
     proptest! {
         /// Reachability and traversal return the same results, even for graphs with cycles.
         #[test]
-        fn the_ends_of_all_nodes_are_those_of_walks(next in graph()) {
+        fn reachable_ends_match_those_of_a_traversal(next in graph()) {
             let reach = Reachability::new(next.clone());
             let step = |node: &usize| next[*node].clone();
             for one in 0..next.len() {
@@ -296,7 +297,7 @@ mod tests {
 
         /// Adding nodes one after the other gives the same result as comparing each pair.
         #[test]
-        fn nodes_are_apart_as_in_pairs(next in graph(), up in graph()) {
+        fn incremental_distinctness_matches_pairwise_comparison(next in graph(), up in graph()) {
             let nodes = next.len().min(up.len());
             let within = |all: &[Vec<usize>]| -> Vec<Vec<usize>> {
                 all[..nodes].iter().map(|next| next.iter().copied().filter(|node| *node < nodes).collect()).collect()
@@ -316,7 +317,7 @@ mod tests {
 
     /// A long chain causes no recursion, and all its nodes share one set.
     #[test]
-    fn a_long_chain_is_walked_without_recursion() {
+    fn long_chain_is_processed_without_recursion() {
         let next: Vec<Vec<usize>> = (0..300_000).map(|node| if node == 0 { vec![] } else { vec![node - 1] }).collect();
         let reach = Reachability::new(next);
         assert_eq!(reach.ends_of([299_999]), [0]);

@@ -38,7 +38,7 @@ pub(crate) fn order_farthest_first_except<N: Ord + Clone>(
         return Vec::new();
     }
     let (mut seen, mut order) = (BTreeSet::from([from.clone()]), Vec::new());
-    // A node with its successors that have not been visited yet, in reverse order.
+    // Returns a node with its unvisited successors in reverse order, so that `pop` returns the first one.
     let open = |node: N| {
         let rest: Vec<N> = next(&node).into_iter().rev().collect();
         (node, rest)
@@ -70,7 +70,7 @@ mod tests {
     }
 
     #[test]
-    fn a_walk_comes_to_everything_once() {
+    fn traversal_visits_each_node_once() {
         assert_eq!(reach_all([1], above), [1, 3, 5].into());
         assert_eq!(reach_all([1, 2], above), [1, 2, 3, 4, 5].into());
         assert_eq!(reach_all([6], above), [6].into());
@@ -80,7 +80,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tower_is_taken_down_from_its_top() {
+    fn farthest_nodes_come_first() {
         assert_eq!(order_farthest_first(2, above), [5, 4, 3, 2]);
         assert_eq!(order_farthest_first(6, above), [6]);
         assert_eq!(order_farthest_first(7, above), [7]);

@@ -10,7 +10,7 @@ use std::path::Path;
 /// Applies the changes. Returns the failures, each with a remedy.
 pub(crate) fn apply_changes(directory: &Path, changes: &BootEntryChanges, variables: &BootVariables) -> Vec<String> {
     let mut refused = Vec::new();
-    // Former entries are removed first, to free space.
+    // Entries of former installations are removed before new entries are written, to free space in the firmware.
     for number in &changes.remove {
         let name = entry_name(*number);
         refused.extend(
@@ -25,7 +25,8 @@ pub(crate) fn apply_changes(directory: &Path, changes: &BootEntryChanges, variab
         }
     }
     let order = changes.order.iter().flatten().copied().filter(|number| {
-        // An entry that could not be overwritten may still be listed in the boot order, with its old value.
+        // An entry that could not be overwritten keeps its place in the boot order if it already had one, with its old
+        // value.
         !missing.contains(number) || variables.position_in_order(*number).is_some()
     });
     let order: Vec<u16> = order.collect();
@@ -43,7 +44,7 @@ fn write_and_verify(directory: &Path, name: &str, value: &[u8]) -> Result<(), Fa
     }
     Err(FailedChange {
         what: format!("EFI variable {name}: the firmware did not store the written value"),
-        advice: OTHERWISE,
+        advice: BOOT_ORDER_REMEDY,
     })
 }
 
@@ -59,21 +60,21 @@ const FULL: &str = "the firmware has no space left; remove unneeded entries (`ef
 const READ_ONLY: &str = "EFI variables are read-only because of a kernel parameter (`efi=noruntime`), a firmware \
     setting or kernel lockdown";
 
-const OTHERWISE: &str = "set the boot order in the firmware's setup, or update the firmware";
+const BOOT_ORDER_REMEDY: &str = "set the boot order in the firmware's setup, or update the firmware";
 
 impl FailedChange {
     fn new(act: &str, name: &str, error: &io::Error) -> FailedChange {
         let advice = match error.raw_os_error() {
             Some(libc::ENOSPC | libc::EDQUOT | libc::ENOMEM) => FULL,
             Some(libc::EROFS | libc::EPERM | libc::EACCES) => READ_ONLY,
-            _ => OTHERWISE,
+            _ => BOOT_ORDER_REMEDY,
         };
         FailedChange { what: format!("{act} {name}: {error}"), advice }
     }
 
     /// Combines all failures with the same remedy into one warning.
     fn group_warnings(refused: Vec<FailedChange>) -> Vec<String> {
-        let all = [FULL, READ_ONLY, OTHERWISE].into_iter().map(|advice| {
+        let all = [FULL, READ_ONLY, BOOT_ORDER_REMEDY].into_iter().map(|advice| {
             let of_it = refused.iter().filter(|refused| refused.advice == advice);
             (of_it.map(|refused| refused.what.as_str()).collect::<Vec<_>>().join("; "), advice)
         });
@@ -102,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_decided_is_there_afterwards() {
+    fn changes_are_written_to_the_variables() {
         let (directory, before) = firmware();
         testing::write(directory.path(), "Boot0001", b"a longer one");
         assert_eq!(apply_changes(directory.path(), &changes(), &before), Vec::<String>::new());
@@ -114,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_firmware_is_a_warning_and_the_order_names_what_is_there() {
+    fn full_variable_store_causes_a_warning() {
         let (directory, before) = firmware();
         symlink("/dev/full", variable_path(directory.path(), "Boot0002")).unwrap();
         let warnings = apply_changes(directory.path(), &changes(), &before);
@@ -125,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn a_firmware_that_forgets_or_refuses_is_a_warning() {
+    fn lost_or_refused_change_is_a_warning() {
         let (directory, before) = firmware();
         symlink("/dev/null", variable_path(directory.path(), "Boot0001")).unwrap();
         fs::remove_file(variable_path(directory.path(), "Boot0007")).unwrap();

@@ -107,9 +107,9 @@ fn order_in_place(variables: &BootVariables, ours: &[u16], remove: &[u16]) -> Ve
     order
 }
 
-/// Returns the network entry for the boot order: the network entry from which the machine was booted; if there is none,
-/// the first entry of the boot order if it is a network entry; otherwise the best network entry of the boot order. PXE
-/// is preferred to HTTP, and IPv4 to IPv6.
+/// Returns the network entry for the boot order. Candidates, in order of preference: the network entry from which the
+/// machine was booted; the first entry of the boot order, if it is a network entry; the best network entry of the boot
+/// order. PXE is preferred to HTTP, and IPv4 to IPv6.
 fn find_network_entry(variables: &BootVariables, own: &BTreeSet<u16>) -> Option<u16> {
     let boots = |number: &u16| !own.contains(number) && variables.entries.get(number).is_some_and(|is| is_network(is));
     let rank = |number: &u16| {

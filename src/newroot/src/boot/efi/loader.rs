@@ -96,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_image_says_goes_before_where_a_firmware_looks_and_that_before_names() {
+    fn boot_csv_precedes_fallback_path_and_loader_names() {
         let list = |text: &str| ("EFI/debian/BOOTX64.CSV", utf16(text));
         let file = |path: &'static str| (path, b"MZ".to_vec());
         let (shim, grub) = (file("EFI/debian/shimx64.efi"), file("EFI/debian/grubx64.efi"));
@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn a_partition_without_a_loader_is_told() {
+    fn esp_without_a_loader_is_an_error() {
         for files in [vec![], vec![("EFI/debian/fonts", vec![])], vec![("EFI", vec![])], vec![("vmlinuz", vec![])]] {
             let error = found(&files).unwrap_err();
             assert!(error.contains("boot loader"), "{error}");

@@ -95,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn a_load_option_with_a_card_is_a_network_entry() {
+    fn load_option_with_a_nic_is_a_network_entry() {
         let whole = option(1, "UEFI PXEv4 (MAC:525400123456)", &[PCI, &card(MAC), IPV4, END]);
         let entry = parse_network_entry(3, &whole).unwrap();
         assert_eq!((entry.number, entry.mac.as_str(), entry.http, entry.ipv6), (3, "52:54:00:12:34:56", false, false));
@@ -105,10 +105,10 @@ mod tests {
         for (what, option) in [
             ("a disk", option(1, "debian", &[PCI, &[4, 1, 42, 0], &[0; 38], END])),
             ("inactive", option(0, "off", &[PCI, &card(MAC), END])),
-            ("a card after the end", option(1, "late", &[PCI, END, &card(MAC)])),
+            ("a NIC after the end", option(1, "late", &[PCI, END, &card(MAC)])),
             ("a node of no length", option(1, "zero", &[&[3, 11, 0, 0], &card(MAC), END])),
             ("a node beyond the path", option(1, "long", &[&[1, 1, 200, 0], &card(MAC), END])),
-            ("a card without address", option(1, "short", &[&[3, 11, 6, 0, 1, 2], END])),
+            ("a NIC without address", option(1, "short", &[&[3, 11, 6, 0, 1, 2], END])),
             ("no path", option(1, "none", &[])),
             ("nothing", Vec::new()),
         ] {
@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn the_own_card_and_plain_pxe_come_first_then_the_firmwares_order() {
+    fn own_nic_and_plain_pxe_precede_the_firmware_order() {
         let directory = tempfile::tempdir().unwrap();
         let variables = directory.path();
         let other = [2, 0, 0, 0, 0, 1];

@@ -57,7 +57,7 @@ fn remove_variable(directory: &Path, variable: &VariableRemoval) -> std::result:
         return Ok("does not exist");
     }
     if !is_planned(&path, variable) {
-        // This installation has overwritten the variable with its own boot entry.
+        // A variable with another value is not removed: this installation has overwritten it with its own boot entry.
         return Ok("not removed, because this installation has replaced the value of the variable");
     }
     variables::remove_file(&path).map_err(|error| error.to_string())?;

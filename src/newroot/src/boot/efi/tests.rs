@@ -30,14 +30,14 @@ fn wanted() -> Vec<BootEntryRequest> {
     vec![on(0), on(1)]
 }
 
-fn said(directory: &Path, planned: &BootEntries, wanted: &[BootEntryRequest]) -> Vec<String> {
+fn write_logged(directory: &Path, planned: &BootEntries, wanted: &[BootEntryRequest]) -> Vec<String> {
     let lines = RefCell::new(Vec::new());
     write_boot_entries(directory, planned, wanted, &|line| lines.borrow_mut().push(line.to_owned()));
     lines.into_inner()
 }
 
 #[test]
-fn a_firmware_with_pxe_learns_of_two_disks_once() {
+fn entries_of_two_disks_are_added_only_once() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path();
     testing::write(path, "BootOrder", &[0, 0, 1, 0]);
@@ -51,41 +51,41 @@ fn a_firmware_with_pxe_learns_of_two_disks_once() {
         r"Boot0001* drophammer: web-1  HD(1,GPT,00000000-0000-0000-0000-000000000001,0x800,0x82000)/File(\EFI\debian\shimx64.efi)",
         r"Boot0002* drophammer: web-1  HD(1,GPT,00000000-0000-0000-0000-000000000002,0x800,0x82000)/File(\EFI\debian\shimx64.efi)",
     ];
-    assert_eq!(said(path, &planned(), &wanted()), expected);
+    assert_eq!(write_logged(path, &planned(), &wanted()), expected);
     let time = || fs::metadata(variable_path(path, "BootOrder")).unwrap().modified().unwrap();
     let before = time();
-    let again = said(path, &planned(), &wanted());
+    let again = write_logged(path, &planned(), &wanted());
     assert_eq!(again[0], "boot entries: already up to date");
     assert_eq!(&again[1..], expected);
     assert_eq!(time(), before);
 }
 
 #[test]
-fn what_cannot_be_written_is_said_and_no_more() {
+fn unwritable_entries_cause_one_warning() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path();
     for nothing in [path, &path.join("no")] {
-        let lines = said(nothing, &planned(), &wanted());
+        let lines = write_logged(nothing, &planned(), &wanted());
         assert!(lines.len() == 1 && lines[0].contains("no EFI variables in /"), "{lines:?}");
         assert!(lines[0].starts_with("WARNING: ") && lines[0].contains("boots from the fallback path"), "{lines:?}");
     }
     let stub = BootEntryRequest { arguments: "root=UUID=1".into(), ..wanted()[0].clone() };
-    let lines = said(path, &planned(), &[stub]);
+    let lines = write_logged(path, &planned(), &[stub]);
     assert!(lines[0].ends_with("because the image lacks a boot loader"), "{lines:?}");
     fs::write(variable_path(path, "BootOrder"), b"").unwrap();
-    let lines = said(path, &planned(), &wanted());
+    let lines = write_logged(path, &planned(), &wanted());
     assert!(lines.len() == 1 && lines[0].contains("cannot read BootOrder"), "{lines:?}");
     assert_eq!(fs::read_dir(path).unwrap().count(), 1);
 
     fs::remove_file(variable_path(path, "BootOrder")).unwrap();
     std::os::unix::fs::symlink("/dev/full", variable_path(path, "BootOrder")).unwrap();
     // The symlink makes the variable unreadable, so it is not changed.
-    assert!(said(path, &planned(), &wanted())[0].contains("cannot read BootOrder"));
+    assert!(write_logged(path, &planned(), &wanted())[0].contains("cannot read BootOrder"));
     fs::remove_file(variable_path(path, "BootOrder")).unwrap();
     testing::write(path, "Timeout", &[5, 0]);
     let strange =
         [BootEntryRequest { esp: 7, loader: "x".into(), ..BootEntryRequest::default() }, BootEntryRequest::default()];
-    let lines = said(path, &planned(), &[&wanted()[..], &strange].concat());
+    let lines = write_logged(path, &planned(), &[&wanted()[..], &strange].concat());
     assert!(
         lines[0].contains("cannot create an entry for x: the entry is for the EFI system partition with the index 8, but the machine has only 2"),
         "{lines:?}"
@@ -121,10 +121,10 @@ fn forget(path: &Path, before: &BootVariables) {
 
 #[test]
 #[ignore = "needs a machine of its own, with UEFI"]
-fn vm_uefi_another_tool_reads_what_is_written_and_writes_the_same() {
+fn vm_uefi_efibootmgr_reads_and_writes_the_same_entries() {
     let (path, before) = firmware();
     assert!(efibootmgr(&["-v"]).contains("BootOrder: "));
-    said(path, &planned(), &wanted()).iter().for_each(|line| println!("{line}"));
+    write_logged(path, &planned(), &wanted()).iter().for_each(|line| println!("{line}"));
     let read = efibootmgr(&["-v"]);
     for guid in [1, 2].map(uuid::Uuid::from_u128) {
         let entry = format!("drophammer: web-1\tHD(1,GPT,{guid},0x800,0x82000)/File(\\EFI\\debian\\shimx64.efi)");
@@ -133,9 +133,9 @@ fn vm_uefi_another_tool_reads_what_is_written_and_writes_the_same() {
     let after = BootVariables::read(path).unwrap();
     assert!(before.entries.iter().all(|(number, value)| after.entries.get(number) == Some(value)), "{after}");
     assert_eq!(after.entries.len(), before.entries.len() + 2);
-    assert_eq!(said(path, &planned(), &wanted())[0], "boot entries: already up to date");
+    assert_eq!(write_logged(path, &planned(), &wanted())[0], "boot entries: already up to date");
     let disk = BootEntries { order: BootOrder::Disk, ..planned() };
-    said(path, &disk, &wanted()[1..]);
+    write_logged(path, &disk, &wanted()[1..]);
     let one = BootVariables::read(path).unwrap();
     assert_eq!(one.entries.len(), before.entries.len() + 1);
     assert_eq!(one.order.len(), before.order.len() + 1);
@@ -160,11 +160,11 @@ fn vm_uefi_another_tool_reads_what_is_written_and_writes_the_same() {
 
 #[test]
 #[ignore = "needs a machine of its own, with UEFI"]
-fn vm_uefi_variables_that_are_read_only_are_told_and_left() {
+fn vm_uefi_read_only_variables_cause_a_warning() {
     let (path, before) = firmware();
     let mount = |options| linux::process::ToolCommand::new("mount").args(["-o", options, VARIABLES]).run().unwrap();
     mount("remount,ro");
-    let lines = said(path, &planned(), &wanted());
+    let lines = write_logged(path, &planned(), &wanted());
     mount("remount,rw");
     println!("{}", lines[0]);
     assert!(lines[0].starts_with("WARNING: boot entries: write Boot"), "{}", lines[0]);
@@ -176,7 +176,7 @@ fn vm_uefi_variables_that_are_read_only_are_told_and_left() {
 /// The name of this test sorts last, because the firmware frees space only when it boots.
 #[test]
 #[ignore = "needs a machine of its own, with UEFI"]
-fn vm_uefi_without_room_what_to_do_is_said_and_all_stays() {
+fn vm_uefi_without_space_causes_a_warning_and_no_change() {
     let (path, before) = firmware();
     let filling = LoadOption::for_file("fill", &esp("/dev/vda1", 5), "a", &"x".repeat(500)).unwrap().to_bytes();
     let name = |number: u16| variables::entry_name(0x1000 + number);
@@ -185,7 +185,7 @@ fn vm_uefi_without_room_what_to_do_is_said_and_all_stays() {
     let (full, error) = refused.unwrap();
     println!("{full} entries of {} bytes fit: {error}", filling.len());
     let long = BootEntryRequest { arguments: "x".repeat(900), ..wanted()[0].clone() };
-    let lines = said(path, &planned(), &[wanted()[1].clone(), long]);
+    let lines = write_logged(path, &planned(), &[wanted()[1].clone(), long]);
     println!("{}", lines[0]);
     assert!(lines[0].starts_with("WARNING: boot entries: write Boot"), "{}", lines[0]);
     assert!(lines[0].contains("No space left on device") && lines[0].contains("efibootmgr -B"), "{}", lines[0]);

@@ -18,9 +18,9 @@ fn marked(device: &str, machine: &str, allocation: &str) -> FilesystemContents {
 }
 
 #[test]
-fn only_this_allocation_is_booted_and_only_if_it_is_there_once() {
-    let unmarked = FilesystemContents { device: "/dev/sda3".into(), ..FilesystemContents::default() };
-    let others = [marked("/dev/sdb1", "m-2", "a-1"), marked("/dev/sdc1", "m-1", "a-0"), unmarked];
+fn only_a_unique_root_of_this_allocation_is_booted() {
+    let lacks_record = FilesystemContents { device: "/dev/sda3".into(), ..FilesystemContents::default() };
+    let others = [marked("/dev/sdb1", "m-2", "a-1"), marked("/dev/sdc1", "m-1", "a-0"), lacks_record];
     let mut inventory = Inventory { filesystems: others.to_vec(), ..Inventory::default() };
     let error = find_root(&inventory, &["m-1".to_owned()], "a-1").unwrap_err().to_string();
     assert!(error.contains("no filesystem contains an install marker (/etc/metal/drophammer.json)"), "{error}");
@@ -37,7 +37,7 @@ fn boot(kernel: &str, initrd: &str) -> BootInfo {
 }
 
 #[test]
-fn what_hides_the_kernel_is_mounted_parents_first() {
+fn mounts_with_the_kernel_are_found_parents_first() {
     let fstab =
         "UUID=1 / ext4\nUUID=2 /boot/efi vfat umask=0077 0 1\nUUID=3 /boot ext4\nUUID=4 /var ext4\nUUID=5 none swap\n";
     let paths = |kernel, initrd| -> Vec<String> {
@@ -83,7 +83,7 @@ fn copy(from: &Path, to: &Path) {
 
 #[test]
 #[ignore = "needs root and loop devices"]
-fn loop_looking_at_a_filesystem_that_was_cut_off_changes_nothing() {
+fn loop_inspection_of_an_unclean_filesystem_changes_nothing() {
     for format in FORMATS {
         let (live, cut) = (TestLoopDevice::new(320 << 20, 512), TestLoopDevice::new(320 << 20, 512));
         make(live.path(), format);
@@ -112,7 +112,7 @@ fn loop_looking_at_a_filesystem_that_was_cut_off_changes_nothing() {
 
 #[test]
 #[ignore = "needs root and loop devices"]
-fn loop_what_is_no_filesystem_is_not_mounted() {
+fn loop_device_without_unique_filesystem_is_not_mounted() {
     let disk = TestLoopDevice::new(16 << 20, 512);
     let dir = tempfile::tempdir().unwrap();
     let mut mounts = MountStack::new(dir.path());
@@ -167,7 +167,7 @@ fn installed(fstab: &str, in_boot: &[&str]) -> (TestLoopDevice, Inventory) {
 // A single test, because all cases use the same mount point.
 #[test]
 #[ignore = "needs root and loop devices"]
-fn loop_the_kernel_is_taken_from_where_the_installed_system_has_it() {
+fn loop_kernel_is_loaded_from_the_installed_system() {
     let found = "LABEL=boot /boot ext4 defaults 0 2\n";
     for (fstab, in_boot, expected) in [
         (found, &["vmlinuz", "initrd"][..], "load /boot/vmlinuz for kexec: "),
@@ -197,7 +197,7 @@ fn ran(line: &str) {
 
 #[test]
 #[ignore = "needs md and LVM: scripts/test vm runs it in a machine"]
-fn vm_back_to_a_root_on_lvm_and_a_boot_on_an_array() {
+fn vm_root_on_lvm_with_boot_on_array_is_found() {
     let disks = TestDisks::take("vda vdb");
     let parts = disks.partition(&[32, 64]);
     for (name, metadata, members) in [("boot", "1.0", &parts[0]), ("data", "1.2", &parts[1])] {

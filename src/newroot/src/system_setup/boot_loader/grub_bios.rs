@@ -1,4 +1,4 @@
-//! GRUB for BIOS. GRUB's core image is built once and written to every disk beneath the root filesystem, so that the
+//! GRUB for BIOS. GRUB's core image is built once and written to every disk that holds the root filesystem, so that the
 //! machine can boot from any one of these disks.
 
 use super::super::file_search::{find_first, find_program, is_directory};
@@ -16,11 +16,11 @@ pub(crate) const MODULES: [&str; 3] = ["/usr/lib/grub/i386-pc", "/usr/lib/grub2/
 /// long.
 const SETUP: [&str; 2] = ["grub-bios-setup", "grub2-bios-setup"];
 /// Path of grub-bios-setup in distributions that install this tool outside of PATH.
-const SETUP_BESIDE: [&str; 1] = ["/usr/lib/grub/i386-pc/grub-bios-setup"];
+const SETUP_FALLBACK_PATHS: [&str; 1] = ["/usr/lib/grub/i386-pc/grub-bios-setup"];
 /// Names of grub-install, which performs the whole installation of GRUB.
 const INSTALL: [&str; 2] = ["grub-install", "grub2-install"];
 
-const DEADLINE: Duration = Duration::from_secs(5 * 60);
+const COMMAND_TIMEOUT: Duration = Duration::from_secs(5 * 60);
 
 pub(crate) fn find_modules(root: &NewRoot) -> Option<&'static str> {
     MODULES.into_iter().find(|dir| is_directory(root, dir))
@@ -51,11 +51,11 @@ fn install_on_disks(start: &LoaderContext, with_menu: bool) -> Result<()> {
     let Some(modules) = find_modules(root) else {
         return Err(Error::new(Phase::Target, "the image does not contain GRUB for BIOS"));
     };
-    let setup = find_program(root, &SETUP).or_else(|| find_first(root, &SETUP_BESIDE));
+    let setup = find_program(root, &SETUP).or_else(|| find_first(root, &SETUP_FALLBACK_PATHS));
     let boot = find_first(root, &[&format!("{modules}/boot.img")]);
     let gap = |disk: &BootDisk| disk.gap.filter(|_| boot.is_some());
     if let Some(mkimage) = find_program(root, &MKIMAGE)
-        && (setup.is_some() || wants.disks.iter().all(|disk| gap(disk).is_some()))
+        && wants.disks.iter().all(|disk| gap(disk).is_some() || (setup.is_some() && !disk.partly_kept))
     {
         let directory = build_core_image(start, &home, modules, &mkimage)?;
         for disk in &wants.disks {
@@ -66,13 +66,22 @@ fn install_on_disks(start: &LoaderContext, with_menu: bool) -> Result<()> {
                     // `--force` is required if there is no space for core.img before the first partition. The tool then
                     // records the sectors that the file core.img occupies in its filesystem.
                     let args = ["--force", "-d", &directory, device.as_str()];
-                    run.run_program(setup, &args, DEADLINE)
+                    run.run_program(setup, &args, COMMAND_TIMEOUT)
                         .context(Phase::Target, || format!("install GRUB on {device}"))?;
                 }
                 _ => {}
             }
         }
         return Ok(());
+    }
+    if let Some(disk) = wants.disks.iter().find(|disk| disk.partly_kept) {
+        let message = format!(
+            "cannot install GRUB on {device}, which has preserved partitions: the image must contain {modules}/boot.img and one of the \
+             programs {programs}",
+            device = disk.device,
+            programs = MKIMAGE.join(", ")
+        );
+        return Err(Error::new(Phase::Target, message));
     }
     let Some(install) = find_program(root, &INSTALL) else {
         let looked = [&SETUP[..], &INSTALL].concat().join(", ");
@@ -81,7 +90,8 @@ fn install_on_disks(start: &LoaderContext, with_menu: bool) -> Result<()> {
     };
     for BootDisk { device, .. } in &wants.disks {
         let args = ["--target=i386-pc", "--force", device.as_str()];
-        run.run_program(&install, &args, DEADLINE).context(Phase::Target, || format!("install GRUB on {device}"))?;
+        run.run_program(&install, &args, COMMAND_TIMEOUT)
+            .context(Phase::Target, || format!("install GRUB on {device}"))?;
     }
     Ok(())
 }
@@ -93,14 +103,14 @@ fn build_core_image(start: &LoaderContext, home: &GrubDirectory, modules: &str, 
     let directory = format!("{}/i386-pc", home.directory);
     root.make_directory(&directory)?;
     // The 300 files are copied by one `cp`, because [`NewRoot::write_file`] would sync each file and take longer.
-    let copied = run.run_program("cp", &["-r", "--", &format!("{modules}/."), &directory], DEADLINE);
+    let copied = run.run_program("cp", &["-r", "--", &format!("{modules}/."), &directory], COMMAND_TIMEOUT);
     copied.context(Phase::Target, || format!("copy GRUB's modules to {directory}"))?;
     let (search, core) = (format!("{directory}/load.cfg"), format!("{directory}/core.img"));
     root.write_file(&search, 0o644, home.search_commands().as_bytes())?;
     let names = grub_common::available_modules(root, modules, &[&["biosdisk"][..], &grub_common::MODULES].concat());
     let prefix = home.to_grub_path(&home.directory);
     let args = [&["-O", "i386-pc", "-d", modules, "-c", &search, "-p", prefix, "-o", &core][..], &names].concat();
-    run.run_program(mkimage, &args, DEADLINE).context(Phase::Target, || "build a GRUB image")?;
+    run.run_program(mkimage, &args, COMMAND_TIMEOUT).context(Phase::Target, || "build a GRUB image")?;
     Ok(directory)
 }
 
@@ -121,7 +131,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_serial_console_shows_the_menu() {
+    fn serial_console_gets_grub_terminal_commands() {
         let lines = |line: &str| format!("{line}\nterminal_input console serial\nterminal_output console serial\n");
         for (console, expected) in [
             ("ttyS1,115200n8", lines("serial --unit=1 --speed=115200")),

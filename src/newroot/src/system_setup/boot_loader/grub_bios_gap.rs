@@ -6,10 +6,10 @@ use super::super::loader_context::LoaderContext;
 use crate::NewRoot;
 use common::bounded_read::read_prefix;
 use common::error::{Context, Phase, Result};
+use linux::storage::boot_loader_area::BiosBootLoader;
 use model::device_name::DevicePath;
 use operations::ByteRange;
 use std::io;
-use std::time::Duration;
 
 const SECTOR: usize = 512;
 
@@ -22,7 +22,7 @@ const CODE_BYTES: usize = 440;
 const CORE_SECTOR: usize = 0x5c;
 /// Offset in boot.img of a jump that skips the check of the BIOS drive number.
 const DRIVE_CHECK: usize = 0x66;
-const NO_OPERATION: u8 = 0x90;
+const NOP_INSTRUCTION: u8 = 0x90;
 
 /// Offset in core.img at which the sector number of its second sector is stored. This number is in the block list entry
 /// of twelve bytes at the end of the first sector.
@@ -30,12 +30,9 @@ const REST_SECTOR: usize = SECTOR - 12;
 
 /// Maximum size of boot.img or core.img in bytes. A larger core.img does not fit before the first partition of any
 /// layout.
-const MOST_BYTES: u64 = 1 << 20;
+const MAXIMUM_IMAGE_BYTES: u64 = 1 << 20;
 
-const DEADLINE: Duration = Duration::from_secs(60);
-
-/// Writes boot.img and core.img of the target to a disk. Both images are written by the target's dd in the chroot,
-/// whose /dev contains only disks that are recreated.
+/// Writes boot.img and core.img of the target to a disk.
 ///
 /// # Errors
 /// Returns an error if the images are invalid, do not fit, or cannot be written.
@@ -52,25 +49,16 @@ pub(crate) fn write_to_gap(
     let images = read_image(root, boot)
         .and_then(|boot| relocate_images(boot, read_image(root, &core)?, gap))
         .context(Phase::Target, what)?;
-    let sector = gap.start / SECTOR as u64;
-    // boot.img, which starts core.img, is written last.
-    for (name, image, at) in [("core.gap", &images.core, sector), ("boot.gap", &images.boot, 0)] {
-        let path = format!("{directory}/{name}");
-        root.write_file(&path, 0o644, image)?;
-        let args = [format!("if={path}"), format!("of={disk}"), format!("seek={at}")];
-        let args = args.iter().map(String::as_str).chain(["bs=512", "conv=notrunc,fsync"]);
-        run.run_program("dd", &args.collect::<Vec<_>>(), DEADLINE).context(Phase::Target, what)?;
-    }
-    Ok(())
+    run.write_bios_boot_loader(disk, BiosBootLoader { boot_code: &images.boot, core: &images.core, gap })
 }
 
 fn read_image(root: &NewRoot, path: &str) -> io::Result<Vec<u8>> {
-    read_prefix(root.open_file(path)?, MOST_BYTES + 1)
+    read_prefix(root.open_file(path)?, MAXIMUM_IMAGE_BYTES + 1)
 }
 
 #[derive(Debug, PartialEq, Eq)]
 struct GrubImages {
-    boot: Vec<u8>,
+    boot: [u8; CODE_BYTES],
     /// core.img, padded to whole sectors.
     core: Vec<u8>,
 }
@@ -88,15 +76,16 @@ fn relocate_images(mut boot: Vec<u8>, mut core: Vec<u8>, gap: ByteRange) -> io::
     if core.len() as u64 > gap.length {
         let (wanted, free) = (core.len(), gap.length);
         return Err(io::Error::other(format!(
-            "core.img has {wanted} bytes, but only {free} are available before the first partition"
+            "core.img is {wanted} bytes, but only {free} are available before the first partition"
         )));
     }
     let sector = gap.start / SECTOR as u64;
     boot[CORE_SECTOR..][..8].copy_from_slice(&sector.to_le_bytes());
-    boot[DRIVE_CHECK..][..2].fill(NO_OPERATION);
-    boot.truncate(CODE_BYTES);
+    boot[DRIVE_CHECK..][..2].fill(NOP_INSTRUCTION);
     core[REST_SECTOR..][..8].copy_from_slice(&(sector + 1).to_le_bytes());
-    Ok(GrubImages { boot, core })
+    let mut code = [0; CODE_BYTES];
+    code.copy_from_slice(&boot[..CODE_BYTES]);
+    Ok(GrubImages { boot: code, core })
 }
 
 #[cfg(test)]
@@ -110,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn each_image_names_the_sector_of_what_follows() {
+    fn each_grub_image_contains_the_sector_of_the_next() {
         let images = relocate_images(boot(), vec![8; 1025], GAP).unwrap();
         assert_eq!((images.boot.len(), images.core.len()), (440, 1536));
         assert_eq!(images.boot[0x5b..0x69], [7, 34, 0, 0, 0, 0, 0, 0, 0, 7, 7, 0x90, 0x90, 7]);
@@ -119,12 +108,12 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_image_or_too_large_is_refused() {
+    fn refuses_invalid_or_oversized_grub_images() {
         for (boot, core, says) in [
             (vec![7; 512], vec![8; 1024], "the image's boot.img is invalid"),
             (boot()[..511].to_vec(), vec![8; 1024], "the image's boot.img is invalid"),
             (boot(), vec![8; 512], "core.img is invalid"),
-            (boot(), vec![8; 1537], "core.img has 2048 bytes, but only 1536 are available before the first partition"),
+            (boot(), vec![8; 1537], "core.img is 2048 bytes, but only 1536 are available before the first partition"),
         ] {
             let error = relocate_images(boot, core, GAP).unwrap_err().to_string();
             assert!(error.contains(says), "{error}");

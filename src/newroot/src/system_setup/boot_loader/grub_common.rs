@@ -115,7 +115,7 @@ fn format_menu(
     let (kernel, initrd) = (home.to_grub_path(&start.kernel.image), home.to_grub_path(&start.kernel.initrd));
     let line = format_grub_line(start.line);
     // The command that reads the image's boot entries precedes this menu entry. Kernels that are installed later are
-    // therefore booted, although the menu is not regenerated.
+    // therefore booted, even if the menu is not regenerated.
     let blscfg = if reads_entries {
         format!(
             "if [ -s $prefix/grubenv ]; then\n  load_env {KERNEL_OPTIONS}\nfi\nif [ -z \"${KERNEL_OPTIONS}\" ]; then\n  \
@@ -137,7 +137,7 @@ fn format_menu(
 }
 
 /// Writes this machine's command line to the image's Boot Loader Specification entry. Returns whether GRUB reads Boot
-/// Loader Specification entries. If GRUB reads such entries, packages add later kernels only as entries, and not to the
+/// Loader Specification entries. If GRUB reads such entries, packages add later kernels only as entries, not to the
 /// menu.
 fn update_boot_entry(start: &LoaderContext, home: &GrubDirectory) -> Result<bool> {
     let reads_entries =

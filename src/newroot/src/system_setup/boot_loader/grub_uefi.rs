@@ -23,16 +23,16 @@ struct PrebuiltGrub {
 }
 
 /// Known prebuilt images, signed images first.
-const BUILT: [PrebuiltGrub; 4] = [
-    // Debian, Ubuntu.
+const PREBUILT_IMAGES: [PrebuiltGrub; 4] = [
+    // Paths in Debian and Ubuntu.
     PrebuiltGrub {
         shim: &["/usr/lib/shim/shimx64.efi.signed"],
         manager: &["/usr/lib/shim/mmx64.efi.signed", "/usr/lib/shim/mmx64.efi"],
         grub: &["/usr/lib/grub/x86_64-efi-signed/grubx64.efi.signed"],
         name: "grubx64.efi",
     },
-    // Fedora, RHEL and derivatives. The files are in the directory of the packages, or in the directory from which
-    // bootupd copies them.
+    // Paths in Fedora, RHEL and derivatives: the files are in the directory of the packages, or in the directory from
+    // which bootupd copies them.
     PrebuiltGrub {
         shim: &[
             "/boot/efi/EFI/*/shimx64.efi",
@@ -51,14 +51,14 @@ const BUILT: [PrebuiltGrub; 4] = [
         ],
         name: "grubx64.efi",
     },
-    // SUSE.
+    // Paths in SUSE's distributions.
     PrebuiltGrub {
         shim: &["/usr/share/efi/x86_64/shim.efi"],
         manager: &["/usr/share/efi/x86_64/MokManager.efi"],
         grub: &["/usr/share/efi/x86_64/grub.efi", "/usr/share/grub2/x86_64-efi/grub.efi"],
         name: "grub.efi",
     },
-    // Debian, unsigned.
+    // Path of the unsigned image in Debian.
     PrebuiltGrub {
         shim: &[],
         manager: &[],
@@ -70,15 +70,15 @@ const BUILT: [PrebuiltGrub; 4] = [
 const MODULES: [&str; 3] = ["/usr/lib/grub/x86_64-efi", "/usr/lib/grub2/x86_64-efi", "/usr/share/grub2/x86_64-efi"];
 
 /// Additional modules that are built into an image for UEFI.
-const MORE: [&str; 4] = ["all_video", "gfxterm", "efi_gop", "font"];
+const ADDITIONAL_MODULES: [&str; 4] = ["all_video", "gfxterm", "efi_gop", "font"];
 
-const DEADLINE: Duration = Duration::from_secs(120);
+const COMMAND_TIMEOUT: Duration = Duration::from_secs(120);
 
-/// Maximum size of an image in bytes. Most images take about four megabytes.
-const MOST_BYTES: u64 = 64 << 20;
+/// Maximum size of a GRUB image in bytes. Most GRUB images have about four megabytes.
+const MAXIMUM_IMAGE_BYTES: u64 = 64 << 20;
 
 pub(crate) fn is_available(root: &NewRoot) -> bool {
-    BUILT.iter().any(|built| find_first(root, built.grub).is_some()) || can_build_image(root)
+    PREBUILT_IMAGES.iter().any(|built| find_first(root, built.grub).is_some()) || can_build_image(root)
 }
 
 fn can_build_image(root: &NewRoot) -> bool {
@@ -89,7 +89,7 @@ pub(crate) fn install_grub_uefi(start: &LoaderContext) -> Result<EspInstallation
     let root = start.root;
     let home = GrubDirectory::locate(start);
     grub_common::write_menu(start, &home, "")?;
-    let built = BUILT.iter().find_map(|built| Some((built, find_first(root, built.grub)?)));
+    let built = PREBUILT_IMAGES.iter().find_map(|built| Some((built, find_first(root, built.grub)?)));
     let (image, name, shim, manager) = match built {
         Some((built, grub)) => {
             let shim = find_first(root, built.shim);
@@ -114,10 +114,7 @@ pub(crate) fn install_grub_uefi(start: &LoaderContext) -> Result<EspInstallation
             let shim_name = if name == "grub.efi" { "shim.efi" } else { "shimx64.efi" };
             for dir in [directory.as_str(), "/EFI/BOOT"] {
                 files.push(EspFile::from_file(format!("{dir}/{name}"), &image));
-                let managers = manager
-                    .iter()
-                    .map(|path| (path.rsplit('/').next().unwrap_or_default().trim_end_matches(".signed"), path));
-                files.extend(managers.map(|(name, path)| EspFile::from_file(format!("{dir}/{name}"), path)));
+                files.extend(manager.as_deref().map(|path| shim_manager_file(dir, path)));
             }
             files.extend([
                 EspFile::from_file(FALLBACK, shim),
@@ -137,11 +134,18 @@ pub(crate) fn install_grub_uefi(start: &LoaderContext) -> Result<EspInstallation
     Ok(EspInstallation { files, loader, arguments: String::new() })
 }
 
+/// Returns the file of shim's key manager in a directory of the ESP. The name of a signed file is used without
+/// `.signed`.
+fn shim_manager_file(dir: &str, path: &str) -> EspFile {
+    let name = path.rsplit('/').next().unwrap_or_default().trim_end_matches(".signed");
+    EspFile::from_file(format!("{dir}/{name}"), path)
+}
+
 /// Returns the directory on the ESP in which a GRUB image searches for its configuration. The path of the directory is
 /// built into the GRUB image. Returns `None` if the GRUB image does not contain such a path.
 fn read_prefix(root: &NewRoot, image: &str) -> Result<Option<String>> {
     let what = || format!("read the image's {image}");
-    let bytes = root.open_file(image).and_then(|file| bounded_read::read_prefix(file, MOST_BYTES));
+    let bytes = root.open_file(image).and_then(|file| bounded_read::read_prefix(file, MAXIMUM_IMAGE_BYTES));
     let bytes = bytes.context(Phase::Target, what)?;
     Ok(find_prefix(&bytes))
 }
@@ -170,9 +174,10 @@ fn build_image(start: &LoaderContext, home: &GrubDirectory) -> Result<String> {
     };
     let image = format!("{}/grubx64.efi", home.directory);
     let prefix = format!("/EFI/{}", start.wants.system);
-    let names = grub_common::available_modules(root, modules, &[&grub_common::MODULES[..], &MORE].concat());
+    let names =
+        grub_common::available_modules(root, modules, &[&grub_common::MODULES[..], &ADDITIONAL_MODULES].concat());
     let args = [&["-O", "x86_64-efi", "-d", modules, "-p", &prefix, "-o", &image][..], &names].concat();
-    start.run.run_program(&program, &args, DEADLINE).context(Phase::Target, || "build a GRUB image")?;
+    start.run.run_program(&program, &args, COMMAND_TIMEOUT).context(Phase::Target, || "build a GRUB image")?;
     Ok(image)
 }
 
@@ -181,7 +186,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_directory_of_an_image_is_found_in_it() {
+    fn prefix_directory_is_found_in_a_grub_image() {
         for (bytes, found) in [
             (&b"xx/EFI/debian\0yy"[..], Some("/EFI/debian")),
             (b"/EFI/BOOT/fb.efi\0/EFI/boot\0/EFI/red-hat\0", Some("/EFI/red-hat")),

@@ -6,6 +6,8 @@ use super::super::{bls, grub_variables};
 use super::*;
 use crate::chroot::TargetRunner;
 use linux::process::{CommandError, ToolCommand, ToolOutput};
+use linux::storage::boot_loader_area::BiosBootLoader;
+use model::device_name::DevicePath;
 use model::layout::FilesystemFormat;
 use operations::{BootDisk, ByteRange};
 use std::cell::RefCell;
@@ -41,6 +43,13 @@ impl TargetRunner for Tools<'_> {
         }
         ToolCommand::new("true").run()
     }
+
+    fn write_bios_boot_loader(&self, disk: &DevicePath, loader: BiosBootLoader) -> Result<()> {
+        let BiosBootLoader { boot_code, core, gap } = loader;
+        let written = format!("{disk}: {} bytes in {}+{}, then {}", core.len(), gap.start, gap.length, boot_code.len());
+        self.1.borrow_mut().push(written);
+        Ok(())
+    }
 }
 
 fn esp() -> BootEsp {
@@ -63,7 +72,7 @@ fn booted(root: &NewRoot, wants: &BootRequirements) -> (Result<BootSetup>, Vec<S
 const LINE: &str = "root=UUID=r-uuid ro console=tty0 console=ttyS0,115200n8 last=1";
 
 #[test]
-fn signed_grub_is_copied_and_finds_the_menu() {
+fn signed_grub_is_copied_and_finds_its_menu() {
     let (_dir, root) = tree(&[&BASE[..], &DEBIAN].concat());
     let (result, ran, said) = booted(&root, &uefi());
     let booting = result.unwrap();
@@ -102,7 +111,7 @@ fn signed_grub_is_copied_and_finds_the_menu() {
 }
 
 #[test]
-fn the_menu_lies_on_the_filesystem_of_boot_and_quotes_what_grub_would_read() {
+fn menu_is_on_the_boot_filesystem_and_quoted() {
     let (_dir, root) = tree(&[&BASE[..], &DEBIAN].concat());
     let boot = Some(FilesystemByUuid { uuid: "b-uuid".into(), format: FilesystemFormat::Ext4 });
     let arguments = vec!["a=$x;y".into(), "b='c'".into()];
@@ -114,7 +123,7 @@ fn the_menu_lies_on_the_filesystem_of_boot_and_quotes_what_grub_would_read() {
 }
 
 #[test]
-fn a_red_hat_keeps_its_boot_entry_with_this_machines_arguments() {
+fn red_hat_entry_gets_arguments_of_this_machine() {
     let entry = "title Fedora\nversion 6.1\nlinux /boot/vmlinuz-6.1\ninitrd /boot/initramfs-6.1.img\noptions root=UUID=old rhgb\n";
     let files = [
         ("boot/loader/entries/abc-6.1.conf", entry),
@@ -172,7 +181,7 @@ fn later_kernels_of_el_8_find_the_root_filesystem() {
 }
 
 #[test]
-fn each_tree_gets_the_loader_that_it_has() {
+fn each_tree_gets_its_own_boot_loader() {
     let modules = ("usr/lib/grub/x86_64-efi/ext2.mod", "");
     let mkimage = ("usr/bin/grub-mkimage", "");
     let stub = ("usr/lib/systemd/boot/efi/linuxx64.efi.stub", "");
@@ -220,7 +229,7 @@ fn each_tree_gets_the_loader_that_it_has() {
 }
 
 #[test]
-fn an_image_that_wants_a_unified_image_and_cannot_make_one_is_told() {
+fn warns_if_a_unified_kernel_image_cannot_be_built() {
     let wants_uki = ("etc/kernel/install.conf", "layout=uki\n");
     let systemd = ("usr/lib/systemd/boot/efi/systemd-bootx64.efi.signed", "systemd-boot");
     let (ukify, stub) = (("usr/bin/ukify", ""), ("usr/lib/systemd/boot/efi/linuxx64.efi.stub", ""));
@@ -240,13 +249,13 @@ fn an_image_that_wants_a_unified_image_and_cannot_make_one_is_told() {
 }
 
 fn boot_disks(gap: Option<ByteRange>) -> Vec<BootDisk> {
-    ["/dev/sda", "/dev/sdb"].map(|device| BootDisk { device: device.into(), gap }).to_vec()
+    ["/dev/sda", "/dev/sdb"].map(|device| BootDisk { device: device.into(), gap, partly_kept: false }).to_vec()
 }
 
 const GAP: ByteRange = ByteRange { start: 34 * 512, length: 2014 * 512 };
 
 #[test]
-fn grub_for_bios_goes_onto_every_disk() {
+fn grub_for_bios_is_installed_on_every_disk() {
     let bios = BootRequirements { firmware: FirmwareType::Bios, disks: boot_disks(Some(GAP)), ..wants() };
     let boot_img = String::from_utf8([&[b'b'; 510][..], b"\x55"].concat()).unwrap();
     let (_dir, root) =
@@ -256,24 +265,17 @@ fn grub_for_bios_goes_onto_every_disk() {
     assert_eq!(result.unwrap().entries, []);
     assert_eq!(ran[0], "cp -r -- /usr/lib/grub/i386-pc/. /boot/grub/i386-pc");
     assert!(ran[1].ends_with("-o /boot/grub/i386-pc/core.img ext2"), "{ran:?}");
-    // On each disk, the first sector is written last.
-    let put = |disk: &str, name: &str, sector: u64| {
-        format!("dd if=/boot/grub/i386-pc/{name}.gap of={disk} seek={sector} bs=512 conv=notrunc,fsync")
-    };
-    let both = ["/dev/sda", "/dev/sdb"].map(|disk| [put(disk, "core", 34), put(disk, "boot", 0)]);
-    assert_eq!(ran[2..], both.concat());
-    let size =
-        |name: &str| root.open_file(&format!("/boot/grub/i386-pc/{name}.gap")).unwrap().metadata().unwrap().len();
-    assert_eq!((size("boot"), size("core")), (440, 1024));
+    let written = ["/dev/sda", "/dev/sdb"].map(|disk| format!("{disk}: 1024 bytes in 17408+1031168, then 440"));
+    assert_eq!(ran[2..], written);
     assert!(root.read_text("/boot/grub/grub.cfg").unwrap().contains("serial --unit=0 --speed=115200\n"));
 
     let small = BootRequirements { disks: boot_disks(Some(ByteRange { length: 512, ..GAP })), ..bios };
     let error = booted(&root, &small).0.unwrap_err().to_string();
-    assert!(error.starts_with("install GRUB on /dev/sda: core.img has 1024 bytes, but only 512"), "{error}");
+    assert!(error.starts_with("install GRUB on /dev/sda: core.img is 1024 bytes, but only 512"), "{error}");
 }
 
 #[test]
-fn where_there_is_no_room_grubs_own_tool_decides() {
+fn grub_setup_is_used_without_a_known_gap() {
     let bios = BootRequirements { firmware: FirmwareType::Bios, disks: boot_disks(None), ..wants() };
     let modules = ("usr/lib/grub/i386-pc/ext2.mod", "");
     let boot = ("usr/lib/grub/i386-pc/boot.img", "");
@@ -291,8 +293,27 @@ fn where_there_is_no_room_grubs_own_tool_decides() {
     );
 }
 
+/// Programs of the image must not access a disk with preserved partitions.
 #[test]
-fn what_cannot_boot_says_what_was_looked_at() {
+fn grub_of_a_partly_kept_disk_is_never_installed_by_programs_of_the_image() {
+    let modules = ("usr/lib/grub/i386-pc/ext2.mod", "");
+    let boot = ("usr/lib/grub/i386-pc/boot.img", "");
+    let setup = ("usr/lib/grub/i386-pc/grub-bios-setup", "");
+    let (mkimage, install) = (("usr/bin/grub-mkimage", ""), ("usr/sbin/grub2-install", ""));
+    for (files, gap) in [(vec![modules, boot, setup, install], Some(GAP)), (vec![modules, boot, setup, mkimage], None)]
+    {
+        let disks = boot_disks(gap).into_iter().map(|disk| BootDisk { partly_kept: true, ..disk }).collect();
+        let bios = BootRequirements { firmware: FirmwareType::Bios, disks, ..wants() };
+        let (_dir, root) = tree(&[&BASE[..], &files].concat());
+        let (result, ran, _) = booted(&root, &bios);
+        let error = result.unwrap_err().to_string();
+        assert!(error.contains("/dev/sda, which has preserved partitions: the image must contain"), "{error}");
+        assert!(ran.is_empty(), "{ran:?}");
+    }
+}
+
+#[test]
+fn refusal_of_an_unbootable_tree_lists_searched_paths() {
     let bios = BootRequirements { firmware: FirmwareType::Bios, ..wants() };
     let grub = ("usr/lib/grub/i386-pc/ext2.mod", "");
     let disk = BootRequirements { disks: boot_disks(None), ..bios.clone() };

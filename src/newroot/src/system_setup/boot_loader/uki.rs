@@ -17,9 +17,9 @@ const SETTINGS: [&str; 2] = ["/etc/kernel/install.conf", "/usr/lib/kernel/instal
 const OS_RELEASE: [&str; 2] = ["/etc/os-release", "/usr/lib/os-release"];
 
 /// Path at which the image is built before it is copied to the ESPs.
-const MADE: &str = "/boot/drophammer.efi";
+const BUILT_IMAGE_PATH: &str = "/boot/drophammer.efi";
 
-const DEADLINE: Duration = Duration::from_secs(5 * 60);
+const COMMAND_TIMEOUT: Duration = Duration::from_secs(5 * 60);
 
 /// Returns whether the target can build a unified kernel image.
 pub(crate) fn is_available(root: &NewRoot) -> bool {
@@ -36,8 +36,8 @@ fn is_wanted(root: &NewRoot) -> bool {
     settings.lines().any(|line| line.trim() == "layout=uki")
 }
 
-/// Returns a warning if the target is configured for a unified kernel image but cannot build it. For example, a stub is
-/// required, which Debian's package of the signed systemd-boot does not contain.
+/// Returns a warning if the target is configured for a unified kernel image but cannot build it. For example, the
+/// build requires a stub, which Debian's signed systemd-boot package does not contain.
 pub(crate) fn describe_missing_tools(root: &NewRoot) -> Option<String> {
     (is_wanted(root) && !is_available(root)).then(|| {
         let lacks = if find_program(root, &TOOLS).is_none() { TOOLS[0] } else { STUBS[0] };
@@ -57,23 +57,24 @@ pub(crate) fn install_uki(start: &LoaderContext) -> Result<EspInstallation> {
         format!("--initrd={}", kernel.initrd),
         format!("--cmdline={}", start.line),
         format!("--uname={}", kernel.version),
-        format!("--output={MADE}"),
+        format!("--output={BUILT_IMAGE_PATH}"),
     ];
     args.extend(find_first(start.root, &OS_RELEASE).map(|path| format!("--os-release=@{path}")));
     args.extend(find_first(start.root, &STUBS).map(|path| format!("--stub={path}")));
     let args: Vec<&str> = args.iter().map(String::as_str).collect();
-    start.run.run_program(&ukify, &args, DEADLINE).context(Phase::Target, || "build a unified kernel image")?;
+    start.run.run_program(&ukify, &args, COMMAND_TIMEOUT).context(Phase::Target, || "build a unified kernel image")?;
     let path = format!("/EFI/Linux/{}-{}.efi", start.wants.system, kernel.version);
-    let mut files = vec![EspFile::from_file(&path, MADE)];
+    let mut files = vec![EspFile::from_file(&path, BUILT_IMAGE_PATH)];
     match systemd_boot::loader_files(start.root) {
-        // systemd-boot finds unified kernel images in /EFI/Linux without entries.
+        // With systemd-boot, no boot entry is written, because systemd-boot finds unified kernel images in /EFI/Linux
+        // by itself.
         Some(loader) => files.extend(loader),
-        None => files.push(EspFile::from_file(FALLBACK, MADE)),
+        None => files.push(EspFile::from_file(FALLBACK, BUILT_IMAGE_PATH)),
     }
     Ok(EspInstallation { files, loader: path, arguments: String::new() })
 }
 
 /// Removes the image from the path at which it was built.
 pub(crate) fn remove_built_image(root: &NewRoot) -> Result<()> {
-    root.remove(MADE)
+    root.remove(BUILT_IMAGE_PATH)
 }

@@ -6,13 +6,13 @@ use std::collections::BTreeSet;
 use std::io::{self, BufRead, BufReader, Read};
 
 /// Maximum size of the unpacked contents in bytes; the kernel could not unpack a larger initramfs.
-const MOST_BYTES: u64 = 4 << 30;
-const MOST_NAME_BYTES: u64 = 4096;
-const MOST_CONF_BYTES: u64 = 1 << 20;
+const MAXIMUM_UNPACKED_BYTES: u64 = 4 << 30;
+const MAXIMUM_NAME_BYTES: u64 = 4096;
+const MAXIMUM_CONF_BYTES: u64 = 1 << 20;
 
 /// Size of a header, including the magic.
 const HEADER_BYTES: usize = 110;
-const END: &str = "TRAILER!!!";
+const TRAILER_NAME: &str = "TRAILER!!!";
 
 /// Contents of an initramfs that determine whether the machine can boot with it.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -35,14 +35,14 @@ const COMPRESSED: [&[u8]; 7] =
 /// Returns an error if the initramfs is damaged, or its compression is not supported.
 pub(crate) fn read_initramfs(file: impl Read) -> io::Result<InitramfsContent> {
     let mut content = InitramfsContent::default();
-    let mut from = BufReader::with_capacity(1 << 20, file.take(MOST_BYTES));
-    let mut unpacked_bytes = MOST_BYTES;
+    let mut from = BufReader::with_capacity(1 << 20, file.take(MAXIMUM_UNPACKED_BYTES));
+    let mut unpacked_bytes = MAXIMUM_UNPACKED_BYTES;
     read_archives(&mut from, Some(&mut unpacked_bytes), &mut content)?;
     Ok(content)
 }
 
-/// Parses archives up to the end of `from`. `unpacked_bytes` is the maximum size of the contents of compressed archives;
-/// `None` if the archives must not be compressed.
+/// Parses archives up to the end of `from`. `unpacked_bytes` is the maximum size of the contents of compressed
+/// archives; `None` if the archives must not be compressed.
 fn read_archives(
     from: &mut impl BufRead,
     mut unpacked_bytes: Option<&mut u64>,
@@ -50,7 +50,7 @@ fn read_archives(
 ) -> io::Result<()> {
     let mut is_unpacked = false;
     loop {
-        // Padding between archives.
+        // Skips the zero bytes with which the space between archives is padded.
         let zeros = from.fill_buf()?.iter().take_while(|byte| **byte == 0).count();
         if zeros > 0 {
             from.consume(zeros);
@@ -118,19 +118,19 @@ fn read_archive(from: &mut impl BufRead, content: &mut InitramfsContent) -> io::
         from.read_exact(&mut header[begin..])?;
         magic_is_read = false;
         let (size, name_size) = (parse_field(&header, 6)?, parse_field(&header, 11)?);
-        if name_size == 0 || name_size > MOST_NAME_BYTES {
-            return Err(io::Error::other("invalid length of a member's name"));
+        if name_size == 0 || name_size > MAXIMUM_NAME_BYTES {
+            return Err(io::Error::other("the length of a member's name in the cpio archive is invalid"));
         }
         let mut name = vec![0; name_size as usize];
         from.read_exact(&mut name)?;
         skip_bytes(from, padding_bytes(HEADER_BYTES as u64 + name_size))?;
         let name = String::from_utf8_lossy(&name);
         let name = name.trim_end_matches('\0');
-        if name == END {
+        if name == TRAILER_NAME {
             return Ok(());
         }
         let mut rest = size + padding_bytes(size);
-        if is_mdadm_conf(name) && size <= MOST_CONF_BYTES {
+        if is_mdadm_conf(name) && size <= MAXIMUM_CONF_BYTES {
             let mut text = Vec::new();
             rest -= from.by_ref().take(size).read_to_end(&mut text)? as u64;
             content.mdadm_conf = Some(String::from_utf8_lossy(&text).into_owned());
@@ -181,7 +181,7 @@ pub(in super::super) mod tests {
     /// Returns an archive with these files.
     pub(crate) fn cpio(files: &[(&str, &str)]) -> Vec<u8> {
         let mut bytes = Vec::new();
-        for (name, text) in files.iter().chain(&[(END, "")]) {
+        for (name, text) in files.iter().chain(&[(TRAILER_NAME, "")]) {
             let mut fields = [0; 13];
             (fields[6], fields[11]) = (text.len(), name.len() + 1);
             bytes.extend(b"070701");
@@ -201,7 +201,7 @@ pub(in super::super) mod tests {
     }
 
     #[test]
-    fn modules_programs_and_the_arrays_are_found_in_every_compression() {
+    fn modules_programs_and_arrays_are_found_in_every_compression() {
         let files = [
             ("usr/lib/modules/6.1/kernel/fs/ext4/ext4.ko", "x"),
             ("usr/lib/modules/6.1/kernel/drivers/md/dm-mod.ko.zst", "xx"),
@@ -227,7 +227,7 @@ pub(in super::super) mod tests {
 
     /// Linux unpacks consecutive compressed archives, and ignores other data after them.
     #[test]
-    fn all_concatenated_archives_are_read() {
+    fn all_concatenated_archives_are_parsed() {
         let first = cpio(&[("lib/modules/6.1/ext4.ko", "x")]);
         let second = cpio(&[("sbin/mdadm", "x")]);
         let zstd = |bytes: &[u8]| zstd::stream::encode_all(bytes, 1).unwrap();
@@ -255,7 +255,7 @@ pub(in super::super) mod tests {
     }
 
     #[test]
-    fn damaged_ones_are_errors() {
+    fn damaged_initramfs_is_an_error() {
         let good = cpio(&[("a", "b")]);
         let mut impossible = good.clone();
         impossible[6 + 11 * 8..][..8].copy_from_slice(b"ffffffff");

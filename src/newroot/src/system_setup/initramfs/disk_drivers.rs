@@ -29,7 +29,7 @@ mod tests {
     use std::os::unix::fs::symlink;
 
     #[test]
-    fn all_drivers_on_the_way_to_the_disk_count() {
+    fn finds_all_drivers_on_the_disk_path() {
         let dir = tempfile::tempdir().unwrap();
         let sys = dir.path().canonicalize().unwrap();
         let disk = sys.join("devices/pci0/0000:00:1/virtio0/block/vda");

@@ -62,7 +62,7 @@ fn put(root: &NewRoot, files: &[(&str, &str)]) {
 }
 
 #[test]
-fn what_suffices_is_left_alone() {
+fn sufficient_initramfs_is_left_unchanged() {
     let mdadm = [EXT4, ("lib/modules/6.1/raid1.ko.xz", ""), ("sbin/mdadm", "")];
     let conf = format!("ARRAY /dev/md/root UUID={UUID}\n");
     let lvm = BootRequirements { group: Some(RootGroup { name: "vg".into(), is_mirrored: true }), ..wants() };
@@ -84,7 +84,7 @@ fn what_suffices_is_left_alone() {
 }
 
 #[test]
-fn it_is_made_again_by_what_the_image_has() {
+fn initramfs_is_rebuilt_with_the_tool_of_the_image() {
     let whole = cpio(&[EXT4, ("lib/modules/6.1/raid1.ko", ""), ("sbin/mdadm", ""), ("lib/dracut/x", "")]);
     let cases = [
         (
@@ -146,7 +146,7 @@ fn it_is_made_again_by_what_the_image_has() {
 }
 
 #[test]
-fn what_cannot_be_made_is_told() {
+fn failed_initramfs_build_is_reported() {
     let tool = ("usr/bin/dracut", "");
     let mdadm = ("usr/sbin/mdadm", "");
     let none = || Some(cpio(&[]));
@@ -185,7 +185,7 @@ fn what_cannot_be_made_is_told() {
 }
 
 #[test]
-fn drivers_that_are_built_in_or_unknown_are_not_needed() {
+fn builtin_or_unknown_drivers_are_not_required() {
     let (_dir, root) = tree(&[DEP]);
     let drivers = ["virtio_x", "ahci"].map(str::to_owned);
     assert_eq!(
@@ -196,7 +196,7 @@ fn drivers_that_are_built_in_or_unknown_are_not_needed() {
 
 /// Compressed formats that are not supported, given by their magic numbers.
 #[test]
-fn an_initramfs_in_an_unknown_format_never_fails_an_installation() {
+fn unknown_initramfs_format_does_not_fail_the_installation() {
     let lz4 = [0x02, 0x21, 0x4c, 0x18, 1, 2, 3, 4];
     let lzo = [0x89, b'L', b'Z', b'O', 0, 13, 10, 26, 10];
     let lzma = [0x5d, 0, 0, 0x80, 0, 0xff, 0xff, 0xff, 0xff];

@@ -49,7 +49,7 @@ pub(crate) fn replace_in_fstab(root: &NewRoot, carried: &MigratedMachine, say: L
     if changed { root.rewrite_file(FSTAB, 0o644, new.as_bytes()) } else { Ok(()) }
 }
 
-/// Returns whether the device name depends on the hardware, so it is different on another machine.
+/// Returns whether the device name depends on the hardware, and may therefore differ on another machine.
 fn is_hardware_name(source: &str) -> bool {
     let stays = [
         "/dev/mapper/",
@@ -62,7 +62,7 @@ fn is_hardware_name(source: &str) -> bool {
     let Some(name) = source.strip_prefix("/dev/") else { return false };
     let is_node = !name.contains('/');
     let by_hardware = ["/dev/disk/by-id/", "/dev/disk/by-path/"].iter().any(|folder| source.starts_with(folder));
-    // Names of LVM and md are independent of disks.
+    // The names of LVM volumes and md arrays do not depend on the disks, so they are not replaced.
     let by_own_name = ["/dev/disk/by-id/dm-", "/dev/disk/by-id/lvm-", "/dev/disk/by-id/md-"];
     (is_node || by_hardware) && !stays.iter().chain(&by_own_name).any(|start| source.starts_with(start))
 }
@@ -134,7 +134,7 @@ fn remove_disk_names(line: &str) -> String {
     format!("{begin}{}", line.split_whitespace().filter(is_kept).collect::<Vec<_>>().join(" "))
 }
 
-/// Converts a missing file to `None`.
+/// Returns the result of reading a file; `None` if the file does not exist.
 fn read_if_exists(text: io::Result<String>) -> io::Result<Option<String>> {
     match text {
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
@@ -144,7 +144,7 @@ fn read_if_exists(text: io::Result<String>) -> io::Result<Option<String>> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::super::testing::{said, tree};
+    use super::super::super::testing::{capture_log, tree};
     use super::*;
     use model::install_marker::InstallMarker;
     use model::layout::{FilesystemFormat, RaidLevel};
@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_of_the_owner_stay_and_names_of_disks_become_uuids() {
+    fn disk_names_become_uuids_and_other_lines_remain() {
         let own = "# mine\nUUID=r-uuid / ext4 defaults 0 1\n/dev/sda1\t/boot/efi vfat umask=0077 0 2 # efi\n\
             \x20 /dev/disk/by-path/pci-0000:00:1f.2-ata-1-part2 /mnt ext4 noauto 0 0\n/dev/disk/by-id/ata-DISK_S1-part1 /x vfat ro 0 0\n\
             /dev/disk/by-id/wwn-0x5000-part2 /y ext4 ro 0 0\nLABEL=data /data xfs defaults 0 0\n/dev/mapper/vg-srv /srv ext4 defaults 0 0\n\
@@ -188,7 +188,7 @@ mod tests {
             .replace("/dev/disk/by-id/ata-DISK_S1-part1 ", "UUID=1A2B-3C4D ")
             .replace("/dev/disk/by-id/wwn-0x5000-part2 ", "UUID=r-uuid ");
         let (_dir, root) = tree(&[("etc/fstab", own)]);
-        let (done, lines) = said(|say| replace_in_fstab(&root, &carried(), say));
+        let (done, lines) = capture_log(|say| replace_in_fstab(&root, &carried(), say));
         done.unwrap();
         assert_eq!(root.read_text(FSTAB).unwrap(), expected);
         assert_eq!(lines.len(), 4, "{lines:?}");
@@ -196,10 +196,10 @@ mod tests {
     }
 
     #[test]
-    fn what_nobody_knows_stays_and_is_told() {
+    fn unknown_devices_in_fstab_are_kept_with_a_warning() {
         let own = "/dev/sdz9 /z ext4 defaults 0 0\n/dev/sda4 /w ext4 defaults 0 0\n/dev/disk/by-id/usb-X-part1 /u vfat ro 0 0";
         let (_dir, root) = tree(&[("etc/fstab", own)]);
-        let (done, lines) = said(|say| replace_in_fstab(&root, &carried(), say));
+        let (done, lines) = capture_log(|say| replace_in_fstab(&root, &carried(), say));
         done.unwrap();
         assert_eq!(root.read_text(FSTAB).unwrap(), own);
         assert_eq!(lines.len(), 3);
@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn arrays_are_found_by_their_uuids_alone() {
+    fn arrays_are_identified_only_by_uuid() {
         let uuid = Uuid::from_u128(0x0123_4567_89ab_cdef_0123_4567_89ab_cdef);
         let array = |uuid| FinishedArray {
             device: "/dev/md/root".into(),
@@ -221,19 +221,19 @@ mod tests {
         let line = "ARRAY /dev/md/root metadata=1.2 UUID=01234567:89abcdef:01234567:89abcdef";
         let own = format!("# devices=/dev/sda\nMAILADDR me\n{line}\n");
         let (_dir, root) = tree(&[("etc/mdadm/mdadm.conf", &own)]);
-        let (done, lines) = said(|say| replace_in_mdadm_conf(&root, &[array(uuid)], say));
+        let (done, lines) = capture_log(|say| replace_in_mdadm_conf(&root, &[array(uuid)], say));
         done.unwrap();
         assert_eq!((root.read_text(MDADM_CONFS[0]).unwrap(), lines), (own, Vec::new()));
 
         let disks =
             format!("DEVICE /dev/sda2 /dev/sdb2\n{line} devices=/dev/sda2,/dev/sdb2\n  Devices=/dev/sdc name=x\n");
         let (_dir, root) = tree(&[("etc/mdadm.conf", &disks)]);
-        let (done, lines) = said(|say| replace_in_mdadm_conf(&root, &[array(uuid)], say));
+        let (done, lines) = capture_log(|say| replace_in_mdadm_conf(&root, &[array(uuid)], say));
         done.unwrap();
         assert_eq!(root.read_text(MDADM_CONFS[1]).unwrap(), format!("DEVICE partitions\n{line}\n name=x\n"));
         assert_eq!(lines, ["removed disk names from /etc/mdadm.conf; the arrays are found by UUID"]);
         // An array that is missing from mdadm.conf would not be started.
-        let (_, lines) = said(|say| replace_in_mdadm_conf(&root, &[array(Uuid::from_u128(1))], say));
+        let (_, lines) = capture_log(|say| replace_in_mdadm_conf(&root, &[array(Uuid::from_u128(1))], say));
         assert_eq!(
             lines,
             ["WARNING: /etc/mdadm.conf does not list /dev/md/root: the system may fail to start these arrays"]

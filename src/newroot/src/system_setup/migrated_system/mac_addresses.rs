@@ -42,7 +42,7 @@ pub(crate) fn replace_mac_addresses(root: &NewRoot, there: &[MigratedNic], here:
     let (mut changed, mut speaks) = (Vec::new(), false);
     for path in FILES.iter().flat_map(|pattern| file_search::find_matching(root, pattern)) {
         let Ok(text) = root.read_text(&path) else { continue };
-        // Most udev rules do not concern the network.
+        // A udev rule does not count as a network configuration, because most rules do not concern the network.
         speaks |= !path.starts_with("/etc/udev/");
         if let Some(new) = replace_once(&text, &pairs) {
             root.rewrite_file(&path, 0o600, new.as_bytes())?;
@@ -92,7 +92,7 @@ fn is_address_character(character: char) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::super::super::testing::{said, tree};
+    use super::super::super::testing::{capture_log, tree};
     use super::*;
     use std::fs;
     use std::os::unix::fs::PermissionsExt;
@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn the_card_at_the_same_place_is_meant_in_every_file() {
+    fn mac_addresses_are_replaced_in_every_file() {
         let files = [
             ("etc/netplan/50-cloud-init.yaml", "match: {macaddress: \"52:54:00:aa:00:01\"}\n"),
             ("etc/systemd/network/10-lan.link", "[Match]\nMACAddress=52:54:00:AA:00:02\n"),
@@ -124,7 +124,7 @@ mod tests {
         let secret = root.path().join("etc/NetworkManager/system-connections/lan.nmconnection");
         fs::set_permissions(&secret, PermissionsExt::from_mode(0o640)).unwrap();
         let new = ["02:00:00:00:00:0a", "02:00:00:00:00:0b"];
-        let (done, lines) = said(|say| replace_mac_addresses(&root, &there(2), &here(&new), say));
+        let (done, lines) = capture_log(|say| replace_mac_addresses(&root, &there(2), &here(&new), say));
         done.unwrap();
         for (path, text) in files {
             let lower = text.to_lowercase();
@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn addresses_that_have_changed_places_are_replaced_once_and_no_part_of_another_is() {
+    fn swapped_addresses_are_replaced_only_once() {
         let pairs = [(THERE[0], THERE[1]), (THERE[1], THERE[0])];
         let text = format!("{} {} {}", THERE[0], THERE[1], THERE[2]);
         assert_eq!(replace_once(&text, &pairs).unwrap(), format!("{} {} {}", THERE[1], THERE[0], THERE[2]));
@@ -148,9 +148,10 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_said_by_addresses_is_told() {
+    fn unmatched_nics_cause_a_warning() {
         let (_dir, root) = tree(&[("etc/network/interfaces", "auto enp1s0\n"), ("usr/bin/cloud-init", "")]);
-        let (done, lines) = said(|say| replace_mac_addresses(&root, &there(3), &here(&["02:00:00:00:00:0a"]), say));
+        let (done, lines) =
+            capture_log(|say| replace_mac_addresses(&root, &there(3), &here(&["02:00:00:00:00:0a"]), say));
         done.unwrap();
         assert_eq!(
             lines[0],
@@ -165,19 +166,20 @@ mod tests {
         assert_eq!(root.read_text("/etc/network/interfaces").unwrap(), "auto enp1s0\n");
         // A system without any of these files.
         let (_dir, root) = tree(&[]);
-        let (done, lines) = said(|say| replace_mac_addresses(&root, &there(1), &here(&["02:00:00:00:00:0a"]), say));
+        let (done, lines) =
+            capture_log(|say| replace_mac_addresses(&root, &there(1), &here(&["02:00:00:00:00:0a"]), say));
         done.unwrap();
         assert_eq!(lines, Vec::<String>::new());
     }
 
     #[test]
-    fn a_link_out_of_the_tree_leads_nowhere() {
+    fn symlink_out_of_the_tree_is_not_followed() {
         let (_dir, root) = tree(&[("etc/netplan/own.yaml", "")]);
         let outside = tempfile::tempdir().unwrap();
         let file = outside.path().join("own.yaml");
         fs::write(&file, THERE[0]).unwrap();
         std::os::unix::fs::symlink(&file, root.path().join("etc/netplan/link.yaml")).unwrap();
-        said(|say| replace_mac_addresses(&root, &there(1), &here(&["02:00:00:00:00:0a"]), say)).0.unwrap();
+        capture_log(|say| replace_mac_addresses(&root, &there(1), &here(&["02:00:00:00:00:0a"]), say)).0.unwrap();
         assert_eq!(fs::read_to_string(file).unwrap(), THERE[0]);
     }
 }

@@ -1,7 +1,7 @@
 //! Tests that adapt trees of another machine.
 
 use super::super::initramfs::cpio;
-use super::super::testing::{Programs, said, tree};
+use super::super::testing::{Programs, capture_log, tree};
 use super::*;
 use crate::testing;
 use model::allocation::Allocation;
@@ -17,7 +17,7 @@ fn finishing(firmware: FirmwareType) -> FinishInputs {
     let moving = MigrationOffer {
         order: "o-1".into(),
         part: MigrationSide::Receive,
-        begun: true,
+        started: true,
         awaits_approval: false,
         peer: None,
         carried,
@@ -38,7 +38,7 @@ fn finishing(firmware: FirmwareType) -> FinishInputs {
     let esp = Esp { device: "/dev/sda1".into(), path: Some("/boot/efi".into()), ..Esp::default() };
     let root =
         RootFilesystem { uuid: "r-uuid".into(), format: Some(FilesystemFormat::Ext4), ..RootFilesystem::default() };
-    let boot_disks = vec![BootDisk { device: "/dev/sda".into(), gap: None }];
+    let boot_disks = vec![BootDisk { device: "/dev/sda".into(), gap: None, partly_kept: false }];
     FinishInputs { firmware, root, esps: vec![esp], boot_disks, files, ..FinishInputs::default() }
 }
 
@@ -79,7 +79,7 @@ fn adapted(
     has_loader: bool,
     run: &Programs,
 ) -> (Result<AdaptedBoot>, Vec<String>) {
-    said(|say| {
+    capture_log(|say| {
         let carried = finishing.files.assigned.allocation.moving.clone().unwrap().carried.unwrap();
         adapt_files(root, &carried, finishing, say)?;
         let info = root.path_exists("/etc/metal/boot-info.yaml");
@@ -89,7 +89,7 @@ fn adapted(
 
 /// A migrated GRUB finds its menu by itself, so the system is not changed.
 #[test]
-fn a_system_with_grub_for_uefi_stays_as_it_is_to_the_last_byte() {
+fn migrated_grub_for_uefi_is_not_changed() {
     let (_dir, root) = tree(
         &[
             &OWN[..],
@@ -110,7 +110,7 @@ fn a_system_with_grub_for_uefi_stays_as_it_is_to_the_last_byte() {
 
 /// The firmware starts the kernel directly, and this machine's firmware has no boot entry for it yet.
 #[test]
-fn a_firmware_that_starts_the_kernel_gets_an_entry_for_it() {
+fn directly_booted_kernel_gets_a_boot_entry() {
     let (_dir, root) = tree(&OWN[..7]);
     with_initrd(&root);
     let (done, lines) = adapted(&root, &finishing(FirmwareType::Uefi), false, &Programs::saying(""));
@@ -121,7 +121,7 @@ fn a_firmware_that_starts_the_kernel_gets_an_entry_for_it() {
 }
 
 #[test]
-fn the_disks_of_a_bios_get_grub_and_its_menu_stays() {
+fn bios_disks_get_grub_and_the_menu_is_kept() {
     let grub = [("usr/lib/grub/i386-pc/moddep.lst", ""), ("usr/sbin/grub-install", "")];
     let (_dir, root) = tree(&[&OWN[..], &grub].concat());
     with_initrd(&root);
@@ -139,7 +139,7 @@ fn the_disks_of_a_bios_get_grub_and_its_menu_stays() {
 }
 
 #[test]
-fn a_system_of_an_installer_boots_as_that_has_made_it() {
+fn system_with_an_installer_boots_unchanged() {
     for (firmware, has_loader, warned) in
         [(FirmwareType::Uefi, true, false), (FirmwareType::Uefi, false, true), (FirmwareType::Bios, false, true)]
     {
@@ -169,14 +169,14 @@ fn a_system_of_an_installer_boots_as_that_has_made_it() {
 }
 
 #[test]
-fn a_system_without_a_kernel_cannot_boot() {
+fn system_without_a_kernel_cannot_boot() {
     let (_dir, root) = tree(&OWN[..6]);
     let error = adapted(&root, &finishing(FirmwareType::Uefi), false, &Programs::saying("")).0.unwrap_err().to_string();
     assert!(error.contains("does not contain a kernel"), "{error}");
 }
 
 #[test]
-fn an_initramfs_without_what_the_root_lies_on_here_is_made_again() {
+fn unsuitable_initramfs_is_rebuilt() {
     let modules = ("usr/lib/modules/6.1/modules.dep", "kernel/fs/ext4/ext4.ko:\n");
     let (_dir, root) = tree(
         &[&OWN[..], &[modules, ("usr/lib/grub/x86_64-efi/moddep.lst", ""), ("usr/bin/grub-mkimage", "")]].concat(),
@@ -194,7 +194,7 @@ fn an_initramfs_without_what_the_root_lies_on_here_is_made_again() {
 /// The system's own tool runs in its tree, and the new initramfs is copied to the ESP.
 #[test]
 #[ignore = "needs root and loop devices"]
-fn loop_a_moved_system_makes_its_initramfs_in_its_own_tree() {
+fn loop_migrated_system_builds_its_initramfs() {
     let (_dir, root) = testing::busybox();
     for (path, text) in OWN.iter().filter(|(path, _)| *path != "boot/grub/grub.cfg") {
         root.write_file(&format!("/{path}"), 0o644, text.as_bytes()).unwrap();
@@ -205,7 +205,7 @@ fn loop_a_moved_system_makes_its_initramfs_in_its_own_tree() {
     root.write_file("/new", 0o644, &new).unwrap();
     testing::script(&root, "usr/sbin/update-initramfs", "cat /new > /boot/initrd.img-6.1");
     root.write_file("/boot/efi/EFI/debian/initrd.img-6.1", 0o644, b"old").unwrap();
-    let (done, lines) = said(|say| {
+    let (done, lines) = capture_log(|say| {
         adapt_migrated_system(
             &root,
             &finishing(FirmwareType::Uefi),
@@ -222,7 +222,7 @@ fn loop_a_moved_system_makes_its_initramfs_in_its_own_tree() {
 }
 
 #[test]
-fn files_of_the_hardware_are_adapted_and_those_of_the_system_are_not() {
+fn hardware_dependent_files_are_adapted_and_others_kept() {
     let files = [
         ("etc/systemd/network/10-lan.link", "[Match]\nMACAddress=52:54:00:aa:00:01\n"),
         ("etc/lvm/devices/system.devices", "IDTYPE=sys_wwid\n"),
@@ -245,7 +245,7 @@ fn files_of_the_hardware_are_adapted_and_those_of_the_system_are_not() {
 
 /// An image of metal-stack whose installer has removed itself, and whose kernel has an unusual name.
 #[test]
-fn a_kernel_that_only_its_installer_knew_is_booted_as_that_has_written_it_down() {
+fn kernel_named_in_boot_info_is_booted() {
     let own: Vec<(&str, &str)> = OWN.iter().copied().filter(|(path, _)| !path.starts_with("boot/")).collect();
     let (_dir, root) = tree(&[&own[..], &[("boot/vmlinuz", "MZ kernel")]].concat());
     let (refused, _) = adapted(&root, &finishing(FirmwareType::Uefi), true, &Programs::saying(""));

@@ -1,6 +1,6 @@
 //! Removal of network settings from cloud-init's own files in a raw image. These settings take precedence over the
-//! settings of the seed (`network_config_sources` in cloudinit/sources/__init__.py). A file written by drophammer could
-//! not override them either, because cloud-init merges the settings of all files.
+//! settings of the seed (`network_config_sources` in cloudinit/sources/__init__.py). A file written by drophammer also
+//! could not override them, because cloud-init merges the settings of all files.
 
 use crate::NewRoot;
 use common::error::Result;
@@ -10,7 +10,8 @@ use netconfig::CLOUD_FOLDER;
 
 const CLOUD_CONFIG: &str = "/etc/cloud/cloud.cfg";
 
-/// Removes `network` from cloud-init's configuration files. A file whose network settings cannot be removed is reported.
+/// Removes `network` from cloud-init's configuration files. A file whose network settings cannot be removed is
+/// reported.
 ///
 /// # Errors
 /// Returns an error if a file cannot be written.
@@ -38,7 +39,8 @@ pub(crate) fn remove_network_settings(root: &NewRoot, say: &dyn Fn(&str)) -> Res
 /// Removes the lines of `network` from a document; `None` if the document does not contain it.
 ///
 /// # Errors
-/// Returns the reason if the document cannot be parsed, or the top-level keys of the file are not at the start of a line.
+/// Returns the reason if the document cannot be parsed, or the top-level keys of the file are not at the start of a
+/// line.
 fn remove_network(text: &str) -> std::result::Result<Option<String>, String> {
     if !text.contains("network") {
         return Ok(None);
@@ -59,10 +61,10 @@ fn remove_network(text: &str) -> std::result::Result<Option<String>, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::system_setup::testing::{said, tree};
+    use crate::system_setup::testing::{capture_log, tree};
 
     #[test]
-    fn only_the_lines_of_network_are_removed() {
+    fn only_the_network_section_is_removed() {
         for (text, expected) in [
             ("users: [default]\n", Ok(None)),
             ("# network: x\nusers: [default]\n", Ok(None)),
@@ -92,7 +94,7 @@ mod tests {
         let main = ("etc/cloud/cloud.cfg", "users: [default]\nnetwork:\n  config: disabled\n");
         let broken = ("etc/cloud/cloud.cfg.d/99-x.cfg", "{network: {config: disabled}}\n");
         let (_dir, root) = tree(&[installer, other, main, broken]);
-        let (done, lines) = said(|say| remove_network_settings(&root, say));
+        let (done, lines) = capture_log(|say| remove_network_settings(&root, say));
         done.unwrap();
         assert_eq!(root.read_text("/etc/cloud/cloud.cfg.d/subiquity.cfg").unwrap(), "");
         assert_eq!(root.read_text("/etc/cloud/cloud.cfg").unwrap(), "users: [default]\n");

@@ -48,11 +48,11 @@ pub(super) fn remove_files_of_others(root: &NewRoot, system: NetworkBackend, say
         root.rewrite_file(INTERFACES, 0o644, ONLY_LOOPBACK.as_bytes())?;
         files.push(INTERFACES.to_owned());
     }
-    say_removed(&files, "configuration for other network managers", say);
+    log_removed_files(&files, "configuration for other network managers", say);
     Ok(())
 }
 
-fn say_removed(files: &[String], what: &str, say: &dyn Fn(&str)) {
+fn log_removed_files(files: &[String], what: &str, say: &dyn Fn(&str)) {
     if !files.is_empty() {
         say(&format!("removed the image's {what}: {files}", files = files.join(", ")));
     }
@@ -70,11 +70,11 @@ pub(super) fn remove_link_files(root: &NewRoot, system: NetworkBackend, say: &dy
     // The files of each directory are removed before the next directory is listed, because `/lib` may be a link to
     // `/usr/lib`.
     for folder in LINK_FOLDERS {
-        let files = list_matching(root, folder, &|name| system.yields_to_link_file(name));
+        let files = list_matching(root, folder, &|name| system.is_overridden_by_link_file(name));
         files.iter().try_for_each(|file| root.remove(file))?;
         removed.extend(files);
     }
-    say_removed(
+    log_removed_files(
         &removed,
         ".link files, which would take precedence over the .link files of the selected network manager",
         say,
@@ -94,7 +94,7 @@ pub(super) fn disable_services_of_others(root: &NewRoot, system: NetworkBackend,
     let links: Vec<String> =
         list_enabling_links(root).into_iter().filter(|(_, name)| *name != running).map(|(path, _)| path).collect();
     links.iter().try_for_each(|link| root.remove(link))?;
-    say_removed(&links, "links that enable other network managers", say);
+    log_removed_files(&links, "links that enable other network managers", say);
     Ok(())
 }
 
@@ -103,7 +103,7 @@ pub(super) fn remove_mask(root: &NewRoot, system: NetworkBackend, say: &dyn Fn(&
     let unit = system.unit_name().map(|unit| format!("{UNITS}/{unit}"));
     let mask: Vec<String> = unit.into_iter().filter(|path| read_link(root, path).is_some_and(is_mask)).collect();
     mask.iter().try_for_each(|path| root.remove(path))?;
-    say_removed(&mask, "link that masks the selected network manager", say);
+    log_removed_files(&mask, "link that masks the selected network manager", say);
     Ok(())
 }
 
@@ -112,9 +112,9 @@ pub(super) fn find_enabled_unsupported(root: &NewRoot) -> Option<&'static str> {
     list_enabling_links(root).into_iter().map(|(_, name)| name).find(|name| netconfig::is_unsupported(name))
 }
 
-/// Returns the links that start network managers at boot, each with the name of the network manager. The network
-/// manager is determined by the name of the link or, for an alias such as `network.service -> wicked.service`, by the
-/// name of the target.
+/// Returns the links that start network managers at boot, each with the name of the network manager. The name of the
+/// link identifies the network manager. For an alias such as `network.service -> wicked.service`, the name of the
+/// link's target identifies it.
 fn list_enabling_links(root: &NewRoot) -> Vec<(String, &'static str)> {
     let subfolders = |folder: &str| {
         let names = root.list_names(folder).unwrap_or_default().into_iter();

@@ -1,6 +1,6 @@
-//! Network configuration of trees like those of distributions.
+//! Network configuration of trees that contain the network managers of various distributions.
 
-use super::super::testing::{said, tree};
+use super::super::testing::{capture_log, tree};
 use super::*;
 use serde_json::json;
 
@@ -16,7 +16,7 @@ fn described() -> RequestedNetwork {
 
 /// Configures the described network, and returns the logged lines.
 fn configured(root: &NewRoot) -> Vec<String> {
-    let (done, lines) = said(|say| write_network_config(root, &described(), &nics(), say));
+    let (done, lines) = capture_log(|say| write_network_config(root, &described(), &nics(), say));
     done.unwrap();
     lines
 }
@@ -25,9 +25,9 @@ const NETWORKD: (&str, &str) = ("usr/lib/systemd/systemd-networkd", "");
 const OWN: (&str, &str) = ("etc/systemd/network/80-own.network", "[Match]\nName=*\n");
 
 #[test]
-fn what_is_described_takes_the_place_of_the_images_own() {
+fn described_network_replaces_that_of_the_image() {
     let (_dir, root) = tree(&[NETWORKD, OWN, ("usr/bin/systemctl", "")]);
-    let (unit, lines) = said(|say| write_network_config(&root, &described(), &nics(), say));
+    let (unit, lines) = capture_log(|say| write_network_config(&root, &described(), &nics(), say));
     assert_eq!(unit.unwrap(), Some(("systemctl", vec!["enable", "systemd-networkd.service"])));
     assert_eq!(lines, ["the network is configured by systemd-networkd"]);
     assert!(!root.path_exists("/etc/systemd/network/80-own.network"));
@@ -38,55 +38,55 @@ fn what_is_described_takes_the_place_of_the_images_own() {
 }
 
 #[test]
-fn without_a_description_the_images_own_stays_and_dhcp_is_the_last_resort() {
+fn undescribed_network_is_kept_or_uses_dhcp() {
     let (_dir, root) = tree(&[NETWORKD, OWN]);
-    let (unit, lines) = said(|say| write_network_config(&root, &RequestedNetwork::Unsaid, &nics(), say));
+    let (unit, lines) = capture_log(|say| write_network_config(&root, &RequestedNetwork::Unsaid, &nics(), say));
     assert_eq!((unit.unwrap(), lines.len()), (None, 1));
     assert_eq!(root.list_names("/etc/systemd/network").unwrap(), ["80-own.network"]);
 
     let (_dir, root) = tree(&[NETWORKD]);
-    said(|say| write_network_config(&root, &RequestedNetwork::Unsaid, &nics(), say)).0.unwrap();
+    capture_log(|say| write_network_config(&root, &RequestedNetwork::Unsaid, &nics(), say)).0.unwrap();
     let names = root.list_names("/etc/systemd/network").unwrap();
     assert!(root.read_text(&format!("/etc/systemd/network/{}", names[0])).unwrap().contains("DHCP="), "{names:?}");
 }
 
 #[test]
-fn a_routing_daemon_makes_something_of_metal_stacks_networks_itself() {
+fn routing_daemon_configures_announced_networks_itself() {
     let RequestedNetwork::Described(network) = described() else { panic!("described") };
     let announced = RequestedNetwork::Announced(network);
     let (_dir, root) = tree(&[NETWORKD, ("usr/lib/frr/bgpd", "")]);
-    said(|say| write_network_config(&root, &announced, &nics(), say)).0.unwrap();
+    capture_log(|say| write_network_config(&root, &announced, &nics(), say)).0.unwrap();
     assert!(!root.path_exists("/etc/systemd/network"));
     let (_dir, root) = tree(&[NETWORKD]);
-    said(|say| write_network_config(&root, &announced, &nics(), say)).0.unwrap();
+    capture_log(|say| write_network_config(&root, &announced, &nics(), say)).0.unwrap();
     assert!(!root.list_names("/etc/systemd/network").unwrap().is_empty());
 }
 
 #[test]
-fn a_system_without_udev_has_the_kernels_names() {
+fn system_without_udev_uses_kernel_names() {
     let files = [("sbin/ifup", ""), ("sbin/rc-update", "")];
     let (_dir, root) = tree(&files);
-    let (enabling, _) = said(|say| write_network_config(&root, &described(), &nics(), say));
+    let (enabling, _) = capture_log(|say| write_network_config(&root, &described(), &nics(), say));
     assert_eq!(enabling.unwrap(), Some(("rc-update", vec!["add", "networking", "boot"])));
     assert!(root.read_text("/etc/network/interfaces").unwrap().contains("iface eth0 inet static"));
     assert!(!root.path_exists("/etc/systemd"));
     let (_dir, root) = tree(&[files[0], ("sbin/udevd", "")]);
-    let (enabling, _) = said(|say| write_network_config(&root, &described(), &nics(), say));
+    let (enabling, _) = capture_log(|say| write_network_config(&root, &described(), &nics(), say));
     assert_eq!(enabling.unwrap(), None);
     assert!(root.read_text("/etc/network/interfaces").unwrap().contains("iface lan inet static"));
     assert!(root.path_exists("/etc/systemd/network/10-drophammer-lan.link"));
 }
 
 #[test]
-fn a_tree_that_sets_up_no_network_is_told() {
+fn image_without_network_manager_causes_a_warning() {
     let (_dir, root) = tree(&[]);
-    let (unit, lines) = said(|say| write_network_config(&root, &described(), &nics(), say));
+    let (unit, lines) = capture_log(|say| write_network_config(&root, &described(), &nics(), say));
     assert_eq!(unit.unwrap(), None);
     assert!(lines[0].starts_with("WARNING: the image does not contain a supported network manager"), "{lines:?}");
 }
 
 #[test]
-fn a_link_file_has_a_condition_that_systemd_of_the_tree_understands() {
+fn link_files_use_conditions_that_systemd_supports() {
     let ifupdown = [("sbin/ifup", ""), ("lib/systemd/systemd-udevd", "")];
     for (library, key) in [
         // CentOS 8, Ubuntu 18.04, Debian 10 and 11, 12 and 13, Debian 13 for ARM, Ubuntu 24.04, Arch.
@@ -136,7 +136,7 @@ fn leftovers_of_the_image_do_not_configure_the_network() {
         NETWORKD,
         OWN,
     ]);
-    let (done, lines) = said(|say| write_network_config(&root, &described(), &nics(), say));
+    let (done, lines) = capture_log(|say| write_network_config(&root, &described(), &nics(), say));
     done.unwrap();
     for removed in [&ifcfg.0, &keyfile.0, &keyfile.1, "etc/systemd/network/80-own.network"] {
         assert!(!root.path_exists(&format!("/{removed}")), "{removed}");
@@ -158,7 +158,7 @@ const INITSCRIPTS: [(&str, &str); 3] = [
 ];
 
 #[test]
-fn a_described_network_is_refused_if_the_image_cannot_have_it() {
+fn refuses_described_network_that_the_image_does_not_support() {
     for (files, name) in [
         (&WICKED[..], "wicked"),
         (&[("usr/sbin/wicked", "")], "wicked"),
@@ -168,10 +168,11 @@ fn a_described_network_is_refused_if_the_image_cannot_have_it() {
         (&[("usr/bin/netctl", "")], "netctl"),
     ] {
         let (_dir, root) = tree(files);
-        let error = said(|say| write_network_config(&root, &described(), &nics(), say)).0.unwrap_err().to_string();
+        let error =
+            capture_log(|say| write_network_config(&root, &described(), &nics(), say)).0.unwrap_err().to_string();
         assert!(error.contains(&format!("configures its network with {name}, ")), "{error}");
         assert!(error.contains("use an image with netplan, "), "{error}");
-        let (done, lines) = said(|say| write_network_config(&root, &RequestedNetwork::Unsaid, &nics(), say));
+        let (done, lines) = capture_log(|say| write_network_config(&root, &RequestedNetwork::Unsaid, &nics(), say));
         assert!(done.unwrap().is_none() && lines[0].starts_with("WARNING: "), "{lines:?}");
         assert!(lines[0].contains(name), "{lines:?}");
         assert!(!root.path_exists("/etc/network/interfaces"), "{name}");
@@ -208,7 +209,7 @@ const LINKS: [(&str, &str); 15] = [
 ];
 
 #[test]
-fn only_the_selected_network_manager_stays_enabled() {
+fn only_the_selected_network_manager_remains_enabled() {
     let vendor = "network:\n  version: 2\n  renderer: NetworkManager\n";
     let (netplan, manager) = (("usr/sbin/netplan", ""), ("usr/sbin/NetworkManager", ""));
     for (programs, preserved) in [
@@ -257,12 +258,12 @@ fn the_selected_network_manager_is_not_masked() {
 }
 
 #[test]
-fn an_enabled_network_manager_of_the_image_is_preserved_if_no_network_is_described() {
+fn enabled_network_manager_is_kept_without_a_described_network() {
     for (link, target, preserved) in [(LINKS[7].0, LINKS[7].1, "wicked"), (LINKS[0].0, LINKS[0].1, "NetworkManager")] {
         let manager = ("usr/sbin/NetworkManager", "");
         let (_dir, root) = tree(&[manager, ("etc/NetworkManager/system-connections/own", "[connection]\n")]);
         root.create_symlink(&format!("/etc/{link}"), &format!("/usr/lib/systemd/system/{target}")).unwrap();
-        let (done, lines) = said(|say| write_network_config(&root, &RequestedNetwork::Unsaid, &nics(), say));
+        let (done, lines) = capture_log(|say| write_network_config(&root, &RequestedNetwork::Unsaid, &nics(), say));
         assert_eq!(done.unwrap(), None);
         assert_eq!(lines, [format!("the image's network configuration for {preserved} is preserved")]);
         assert!(std::fs::symlink_metadata(root.path().join("etc").join(link)).is_ok());

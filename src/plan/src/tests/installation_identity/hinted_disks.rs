@@ -3,7 +3,7 @@
 use super::*;
 
 #[test]
-fn a_disk_found_by_hints_may_have_any_name() {
+fn disk_selected_by_hints_may_have_any_name() {
     let (mut layout, mut inventory) = (layout(), marked());
     layout.disks[0].hints = [("serial".to_owned(), "A0".to_owned())].into();
     layout.disks[1].hints = [("serial".to_owned(), "B0".to_owned())].into();
@@ -18,8 +18,8 @@ fn a_disk_found_by_hints_may_have_any_name() {
     assert_eq!(plan.warnings, [""; 0]);
 }
 
-/// Returns a layout with scratch space on the smallest rotational disk, which is sdc at first, and the machine. The
-/// larger disk sdd is foreign.
+/// Returns a machine and a layout with scratch space on the smallest rotational disk, which is sdc at first. The
+/// larger disk sdd is unlisted.
 fn hinted() -> (Layout, Inventory) {
     let mut layout = layout();
     layout.disks.push(DiskSpec {
@@ -50,7 +50,7 @@ fn hinted() -> (Layout, Inventory) {
 
 const ANOTHER: &str = "/dev/sdd (selected by the hints of scratch) is the disk with serial D0 (16.8 GB), but when the machine was installed it was the disk with serial C0 (9.44 GB), which is now absent";
 
-/// The scratch disk has failed, and the foreign archive disk is now the smallest rotational disk.
+/// The scratch disk has failed, so the unlisted archive disk is now the smallest rotational disk.
 #[test]
 fn another_disk_that_matches_the_hints_is_not_wiped() {
     let (layout, inventory) = hinted();
@@ -71,7 +71,7 @@ fn another_disk_that_matches_the_hints_is_not_wiped() {
 }
 
 #[test]
-fn hints_that_point_to_another_disk_than_the_one_that_is_there_are_refused() {
+fn refuses_hints_that_select_another_disk_than_recorded() {
     let cases: [Case; 3] = [
         (
             "a smaller one was added",
@@ -104,14 +104,15 @@ fn hints_that_point_to_another_disk_than_the_one_that_is_there_are_refused() {
     }
 }
 
-/// As for disks selected by name, a preserved disk is not wiped, and its content must match the layout.
+/// If the hints of a preserved disk now select another disk, the plan only warns, because the disk is not wiped. The
+/// content of the disk must match the layout.
 #[test]
-fn another_disk_that_matches_the_hints_of_a_kept_one_is_said() {
+fn warns_about_another_disk_for_preserved_hints() {
     let (mut layout, mut inventory) = hinted();
     layout.disks[2].wipeonreinstall = false;
     unplug(&mut inventory, "sdc");
     let reasons = reasons(reinstall(&layout, &inventory, claim()));
-    assert!(reasons[0].contains("must be kept with xfs \"scratch\""), "{reasons:?}");
+    assert!(reasons[0].contains("must be preserved, and must contain xfs \"scratch\""), "{reasons:?}");
     inventory.disks[2].signatures[0].label = "scratch".to_owned();
     let plan = reinstall(&layout, &inventory, claim()).unwrap();
     assert_eq!((plan.warnings.as_slice(), plan.disks[2].verdict), (&[ANOTHER.to_owned()][..], DiskVerdict::Keep));

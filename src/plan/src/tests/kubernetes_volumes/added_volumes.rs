@@ -1,5 +1,5 @@
-//! Volumes that are added to preserved objects: a volume that LVM or a full filesystem would refuse is refused before
-//! anything is wiped.
+//! Volumes that are added to preserved objects. A volume that does not fit into its volume group or filesystem is
+//! refused before anything is wiped.
 
 use super::*;
 use model::inventory::{FreeSpace, GroupAllocation};
@@ -30,10 +30,10 @@ fn extended(allocation: GroupAllocation, sizes: &[u64]) -> Result<Plan, Box<Plan
 }
 
 #[test]
-fn a_group_that_lvm_would_not_extend_is_refused() {
+fn refuses_group_that_lvm_would_not_extend() {
     let read_only = GroupAllocation { read_only: true, ..allocation("normal", 0, &[free(9, 9, true)]) };
     let cases = [
-        (read_only, &[1][..], "is new in vg:csi, whose metadata are read-only"),
+        (read_only, &[1][..], "is new in vg:csi, whose metadata is read-only"),
         (allocation("normal", 2, &[free(9, 9, true)]), &[1], "which has 2 volumes and a limit of 2"),
         (allocation("normal", 3, &[free(9, 9, true)]), &[1, 1], "which has 3 volumes and a limit of 3"),
         (
@@ -52,7 +52,7 @@ fn a_group_that_lvm_would_not_extend_is_refused() {
 }
 
 #[test]
-fn a_group_with_room_is_extended_and_the_extension_is_rehearsed() {
+fn extension_of_a_group_with_space_is_rehearsed() {
     let cases = [
         (allocation("normal", 0, &[free(2, 1, true)]), &[2][..]),
         (allocation("normal", 4, &[free(1, 1, true), free(1, 1, true)]), &[1, 1]),
@@ -69,7 +69,7 @@ fn a_group_with_room_is_extended_and_the_extension_is_rehearsed() {
         let added = rehearsal.operations.iter().filter(|is| matches!(is, RestoreOp::CreateVolume(_)));
         assert_eq!(added.count(), sizes.len(), "{plan}");
         assert!(rehearsal.over.contains(&"/dev/sdb".into()), "{plan}");
-        // mkfs is tried too, in memory.
+        // The plan also contains trials of mkfs in memory.
         let lock = super::super::arrays_and_groups::operations(&plan, StageName::StorageLock);
         let tried = lock.iter().filter(|is| matches!(is, Operation::Device(DeviceOp::TryFilesystem(_))));
         assert_eq!(tried.count(), sizes.len(), "{plan}");
@@ -77,7 +77,7 @@ fn a_group_with_room_is_extended_and_the_extension_is_rehearsed() {
 }
 
 #[test]
-fn an_inventory_without_allocations_counts_what_is_free() {
+fn inventory_without_allocation_data_uses_total_free_space() {
     let mut inventory = installed(&[]);
     inventory.groups[0].free_bytes = Some(GIB);
     let small = [in_group("web", 3, "Filesystem", "csi", "1Gi")];
@@ -88,7 +88,7 @@ fn an_inventory_without_allocations_counts_what_is_free() {
 
 /// With extents of 32 MiB, both LVM and the plan round sizes up to a multiple of the extent size.
 #[test]
-fn a_size_is_rounded_up_to_the_extents_of_the_group() {
+fn volume_size_is_rounded_up_to_group_extents() {
     let mut inventory = installed(&[]);
     (inventory.groups[0].extent_bytes, inventory.groups[0].free_bytes) = (32 * MIB, Some(GIB + 31 * MIB));
     inventory.groups[0].volumes[0].size_bytes = GIB;
@@ -99,7 +99,7 @@ fn a_size_is_rounded_up_to_the_extents_of_the_group() {
 }
 
 #[test]
-fn a_carrier_without_room_for_the_filesystems_of_sparse_volumes_is_refused() {
+fn refuses_filesystem_without_space_for_sparse_volumes() {
     let with = |used_mib: u64, volumes: &[Value]| {
         let mut inventory = installed(&[]);
         let carrier = inventory.filesystems.iter_mut().find(|is| is.device == "/dev/mapper/csi-varlib").unwrap();
@@ -127,7 +127,7 @@ fn a_carrier_without_room_for_the_filesystems_of_sparse_volumes_is_refused() {
         let said = reasons(with(used, &volumes));
         assert!(said.len() == 1 && said[0].contains("/var/lib cannot hold the files of the new volumes"), "{said:?}");
     }
-    // A new carrier of 1000 MiB, which also contains its own journal.
+    // The carrier is new, has 1000 MiB, and also contains its own journal.
     let list = with_class(vec![one(1, "Filesystem", "4Ti")], json!({"fsType": "xfs"}));
     let new =
         crate::make_plan(&layout(), &machine(), request(InstallMode::Install, list, None), &mut counting_from(3000));

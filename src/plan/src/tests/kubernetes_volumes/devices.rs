@@ -3,10 +3,10 @@
 use super::*;
 use operations::{DeviceOp, Operation, StageName};
 
-/// A logical volume does not have the UUID of a `Block` volume. It is found by its name, but not if it contains the
+/// A `Block` volume on LVM has no UUID of its own. It is therefore identified by its name, unless it contains a
 /// filesystem of another volume.
 #[test]
-fn two_volumes_of_the_list_are_not_one_volume_of_lvm() {
+fn refuses_two_listed_volumes_on_one_logical_volume() {
     let mut layout = layout();
     layout.logicalvolumes.push(logical("bare", "csi", 100, LvmType::Linear));
     let first = [raw("a", 1, "Filesystem", "/dev/csi/bare"), in_group("web", 3, "Filesystem", "csi", "1Gi")];
@@ -24,9 +24,9 @@ fn two_volumes_of_the_list_are_not_one_volume_of_lvm() {
     assert!(said.iter().any(|said| said.contains("contains the filesystem of volume old")), "{said:?}");
 }
 
-/// The kernel names of the disks have changed: disks are identified by the UUID of the volume.
+/// A volume's disk is identified by the UUID of the volume, so changed kernel names have no effect.
 #[test]
-fn a_volume_is_known_by_its_uuid_and_not_by_its_path() {
+fn volume_is_identified_by_uuid_instead_of_path() {
     let volumes = [raw("data", 1, "Filesystem", "/dev/sdc"), raw("block", 2, "Block", "/dev/sdd")];
     let mut inventory = installed(&volumes);
     let (name, device) = (inventory.disks[2].name.clone(), inventory.disks[2].device.clone());
@@ -40,7 +40,7 @@ fn a_volume_is_known_by_its_uuid_and_not_by_its_path() {
         format!("volume {name} refers to /dev/{named}, but is kept on /dev/{on}, which has the UUID of the volume")
     };
     assert_eq!(plan.warnings, [said("data", "sdc", "sdd"), said("block", "sdd", "sdc1")]);
-    // The UUID is on two disks: it is unknown which one is the copy.
+    // If two disks have the UUID, either one may be the copy, so the plan is refused.
     let copy =
         DeviceSignature { kind: "ext4".into(), usage: "filesystem".into(), uuid: uid(1), ..DeviceSignature::default() };
     inventory.disks.push(model::inventory::InventoryDisk { signatures: vec![copy], ..disk("sde", 400) });
@@ -78,7 +78,7 @@ fn blank_disks_are_discovered_by_hints_and_found_again() {
 
 /// Disks, partitions, logical volumes and arrays that the layout provides for Kubernetes volumes.
 #[test]
-fn devices_of_the_layout_carry_volumes() {
+fn devices_of_the_layout_provide_volumes() {
     let mut layout = layout();
     layout.disks.push(DiskSpec {
         partitions: vec![partition(1, "a", 200, PartitionType::Linux), partition(2, "b", 0, PartitionType::Linux)],
@@ -110,15 +110,15 @@ fn devices_of_the_layout_carry_volumes() {
     other[0] = raw("fs", 9, "Filesystem", "/dev/sdc1");
     let said = refused(&layout, &inventory, InstallMode::Reinstall, &other);
     assert!(
-        said[0].contains("must be kept on /dev/sdc1, which does not have the UUID of the volume: there is ext4"),
+        said[0].contains("must be preserved on /dev/sdc1, which does not have the UUID of the volume: there is ext4"),
         "{said:?}"
     );
 }
 
-/// udev does not link the empty partition of an array by its GUID. The path contains the UUID of the array, before and
-/// after a reinstall.
+/// udev creates no link with the GUID of an empty partition on an array. The path therefore contains the UUID of the
+/// array, before and after a reinstall.
 #[test]
-fn a_block_volume_on_an_array_is_found_by_the_array() {
+fn array_uuid_identifies_its_block_volume() {
     let mut layout = layout();
     layout.disks.extend(["/dev/sdc", "/dev/sdd"].map(whole));
     layout.raid.push(raid("/dev/md/data", &["/dev/sdc", "/dev/sdd"], RaidLevel::Raid1, 0));
@@ -138,7 +138,7 @@ fn a_block_volume_on_an_array_is_found_by_the_array() {
     assert_eq!((again.volumes[0].path.as_ref(), again.volumes[0].verdict), (Some(&path), PersistentVerdict::Keep));
     assert_sound(&again, &inventory);
 
-    // A filesystem is linked by its UUID, wherever it is.
+    // A link with the UUID of a filesystem exists on every type of device.
     let filesystem = [raw("array", 1, "Filesystem", "/dev/md/data")];
     let plan = planned(&layout, &machine(), InstallMode::Install, &filesystem).unwrap();
     assert_eq!(plan.volumes[0].path, Some(format!("/dev/disk/by-uuid/{}", uid(1))));

@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 /// Many volumes are on blank disks selected by hints, in a group, and in files. Each of them gets a separate device,
 /// and a reinstall preserves all of them.
 #[test]
-fn many_at_once_have_a_device_each() {
+fn many_volumes_each_get_a_separate_device() {
     let mut machine = machine();
     machine.disks.truncate(2);
     for number in 0..24 {
@@ -47,7 +47,8 @@ fn many_at_once_have_a_device_each() {
     let again = planned(&layout(), &installed, InstallMode::Reinstall, &volumes).unwrap();
     assert!(shown(&again).iter().all(|line| line.contains(" keep ")), "{again}");
     assert_eq!(prepares(&again), [""; 0]);
-    // Each type has one more volume than disks: both additional volumes are refused, and nothing is created.
+    // For each type of disk, there is one volume more than disks. Both additional volumes are refused, and nothing is
+    // created.
     volumes.push(discover("hdd-12", 90, json!({"rotational": "true"})));
     volumes.push(discover("ssd-12", 91, json!({"rotational": "false"})));
     let said = refused(&layout(), &machine, InstallMode::Install, &volumes);

@@ -27,7 +27,7 @@ prop_compose! {
     }
 }
 
-/// Returns the volumes that are not refused, as an operator would retain them.
+/// Returns the volumes without those that cause a refusal, which an operator would remove from the list.
 fn accepted(layout: &Layout, machine: &Inventory, mode: InstallMode, volumes: Vec<Value>) -> Vec<Value> {
     let mut good: Vec<Value> = Vec::new();
     for volume in volumes {
@@ -39,8 +39,7 @@ fn accepted(layout: &Layout, machine: &Inventory, mode: InstallMode, volumes: Ve
     good
 }
 
-/// Returns content that may belong to others, on disks that the plan preserves or does not write: signatures, tables,
-/// groups.
+/// Returns the content (signatures, tables and groups) of disks that the plan preserves or does not write.
 fn of_others(inventory: &Inventory, plan: &Plan) -> Vec<String> {
     let written: Vec<&model::device_name::DevicePath> = plan
         .stages
@@ -65,8 +64,8 @@ fn of_others(inventory: &Inventory, plan: &Plan) -> Vec<String> {
 }
 
 #[test]
-fn no_volume_touches_what_another_has() {
-    let judged = Judged::new("no_volume_touches_what_another_has");
+fn no_volume_changes_another_volume() {
+    let judged = Judged::new("no_volume_changes_another_volume");
     proptest!(ProptestConfig::with_cases(60), |(
         layout in any_layout(),
         machine in any_machine(),
@@ -103,7 +102,7 @@ fn no_volume_touches_what_another_has() {
         let more = [volumes, more.into_iter().map(rename).collect()].concat();
         let more = accepted(&layout, &installed, InstallMode::Reinstall, more);
         let Ok(third) = planned(&layout, &installed, InstallMode::Reinstall, &more) else { return Ok(()) };
-        judged.note("reinstalls that add to a kept group", third.volumes.iter().any(|is| is.verdict == PersistentVerdict::Extend && is.kind.starts_with("lvm")));
+        judged.note("reinstalls that add volumes to a preserved group", third.volumes.iter().any(|is| is.verdict == PersistentVerdict::Extend && is.kind.starts_with("lvm")));
         assert_sound(&third, &installed);
         let reinstalled = after(&third, installed.clone());
         prop_assert_eq!(of_others(&installed, &third), of_others(&reinstalled, &third));
@@ -120,12 +119,12 @@ fn no_volume_touches_what_another_has() {
         ("with volumes", 8),
         ("on disks that the layout does not name", 4),
         ("reinstalls", 8),
-        ("reinstalls that add to a kept group", 0),
+        ("reinstalls that add volumes to a preserved group", 0),
     ]);
 }
 
-/// Changes a machine as it may change between two installations: a missing disk, renamed or inactive volumes, a stale
-/// second signature.
+/// Changes a machine as it may change between two installations: a missing disk, renamed or inactive volumes, or a
+/// stale second signature.
 fn disturb(machine: &mut Inventory, kind: usize, at: usize) {
     match kind {
         0 => {
@@ -179,8 +178,8 @@ fn disturb(machine: &mut Inventory, kind: usize, at: usize) {
 }
 
 #[test]
-fn no_prepared_volume_is_made_a_second_time() {
-    let judged = Judged::new("no_prepared_volume_is_made_a_second_time");
+fn no_prepared_volume_is_prepared_again() {
+    let judged = Judged::new("no_prepared_volume_is_prepared_again");
     proptest!(ProptestConfig::with_cases(160), |(
         layout in any_layout(),
         machine in any_machine(),

@@ -4,7 +4,7 @@ use super::*;
 use model::inventory::DiskPartition;
 
 #[test]
-fn what_is_not_blank_is_refused_by_the_name_of_the_volume() {
+fn refuses_nonblank_device_by_volume_name() {
     let volumes = [raw("data", 1, "Filesystem", "/dev/sdc"), raw("block", 2, "Block", "/dev/sdd")];
     let is = |change: &dyn Fn(&mut model::inventory::InventoryDisk)| {
         let mut machine = machine();
@@ -37,7 +37,7 @@ fn what_is_not_blank_is_refused_by_the_name_of_the_volume() {
 }
 
 #[test]
-fn an_unsupported_disk_is_not_discovered() {
+fn unsupported_disk_is_not_discovered() {
     let discovered = discover("data", 1, json!({}));
     let mut machine = machine();
     for disk in &mut machine.disks[2..] {
@@ -51,16 +51,16 @@ fn an_unsupported_disk_is_not_discovered() {
 }
 
 #[test]
-fn what_a_volume_cannot_lie_on_is_refused() {
+fn refuses_devices_that_cannot_provide_volumes() {
     let cases = [
-        (raw("v", 1, "Block", "/dev/sdz"), "refers to /dev/sdz, which does not exist on given hardware: its disks are"),
+        (raw("v", 1, "Block", "/dev/sdz"), "refers to /dev/sdz, which does not exist on this machine: its disks are"),
         (raw("v", 1, "Block", "/dev/sda2"), "refers to /dev/sda2, which the layout or another volume uses"),
         (raw("v", 1, "Block", "/dev/sda"), "refers to /dev/sda, which the layout or another volume uses"),
         (raw("v", 1, "Block", "/dev/csi/varlib"), "refers to /dev/csi/varlib, which the layout or another volume uses"),
         (in_group("v", 1, "Block", "other", "1Gi"), "requires vg:other, which is not in the layout"),
         (in_group("varlib", 1, "Block", "csi", "1Gi"), "has the name of a volume that the layout defines in vg:csi"),
         (in_group("v", 1, "Block", "csi", "1Ti"), "needs 1048576 MiB in vg:csi, which has 6996 MiB left"),
-        (raw("v", 1, "Filesystem", "/dev/sdc1"), "refers to /dev/sdc1, which does not exist on given hardware"),
+        (raw("v", 1, "Filesystem", "/dev/sdc1"), "refers to /dev/sdc1, which does not exist on this machine"),
     ];
     for (volume, expected) in cases {
         let said = refused(&layout(), &machine(), InstallMode::Install, &[volume]);
@@ -92,7 +92,7 @@ fn what_a_volume_cannot_lie_on_is_refused() {
 
 /// A file of the size in each row is accepted, and a larger file is refused.
 #[test]
-fn a_file_that_its_filesystem_cannot_have_is_refused() {
+fn refuses_file_larger_than_its_filesystem_supports() {
     let on = |format: FilesystemFormat, options: &str| {
         let mut layout = layout();
         layout.filesystems[0].format = format;
@@ -131,7 +131,7 @@ fn a_file_that_its_filesystem_cannot_have_is_refused() {
 }
 
 #[test]
-fn what_a_reinstall_makes_anew_carries_no_volume() {
+fn refuses_volume_on_devices_that_a_reinstall_recreates() {
     let mut layout = layout();
     layout.disks.push(DiskSpec { wipeonreinstall: true, ..whole("/dev/sdc") });
     let volumes = [raw("data", 1, "Filesystem", "/dev/sdc")];

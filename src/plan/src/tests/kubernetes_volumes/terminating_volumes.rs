@@ -22,7 +22,7 @@ fn writes(plan: &Plan) -> Vec<&Operation> {
 }
 
 #[test]
-fn what_is_marked_for_deletion_is_not_prepared() {
+fn volume_marked_for_deletion_is_not_prepared() {
     let volumes: Vec<Value> = four().into_iter().map(marked).chain([marked(discover("any", 5, json!({})))]).collect();
     let plan = planned(&layout(), &machine(), InstallMode::Install, &volumes).unwrap();
     assert_eq!(
@@ -35,7 +35,7 @@ fn what_is_marked_for_deletion_is_not_prepared() {
             "any  leave ",
         ]
     );
-    // Except for the list of volumes, the plan equals the plan without volumes.
+    // The plan differs from the plan without volumes only in the list of volumes.
     let bare = planned(&layout(), &machine(), InstallMode::Install, &[]).unwrap();
     assert_eq!((writes(&plan), &plan.disks, &plan.verdicts), (writes(&bare), &bare.disks, &bare.verdicts));
     assert!(plan.to_string().contains("leave    none: marked for deletion"), "{plan}");
@@ -52,7 +52,7 @@ fn what_is_marked_for_deletion_is_not_prepared() {
 }
 
 #[test]
-fn what_is_marked_for_deletion_and_there_stays_as_it_is() {
+fn existing_volume_marked_for_deletion_is_preserved() {
     let inventory = installed(&four());
     let plain = planned(&layout(), &inventory, InstallMode::Reinstall, &four()).unwrap();
     let volumes: Vec<Value> = four().into_iter().map(marked).collect();
@@ -62,14 +62,14 @@ fn what_is_marked_for_deletion_and_there_stays_as_it_is() {
     assert_eq!(prepares(&plan), [""; 0]);
     assert_eq!((plan.disks.clone(), plan.summary.clone()), (plain.disks, plain.summary));
     assert_sound(&plan, &inventory);
-    // The installed system attaches the file as long as it exists.
+    // The installed system attaches the file while it exists.
     let written = plan.stages.iter().flat_map(|stage| &stage.operations).find_map(|operation| match operation {
         Operation::Run(SessionOp::WritePersistent(write)) => Some(write),
         _ => None,
     });
     let written = written.unwrap();
     assert_eq!((written.sparse.len(), written.sparse[0].make.is_none(), written.volumes.len()), (1, true, 4));
-    // A volume whose size differs from the list is kept as well: its size is not checked.
+    // The size of a terminating volume is not checked: the volume is preserved even if its size differs from the list.
     let mut larger = volumes;
     larger[2]["spec"]["lvmLogicalVolume"]["size"] = json!("2Gi");
     larger[3]["spec"]["sparseLoopDevice"]["size"] = json!("20Mi");
@@ -78,32 +78,32 @@ fn what_is_marked_for_deletion_and_there_stays_as_it_is() {
 }
 
 #[test]
-fn what_is_marked_for_deletion_is_not_erased_by_a_reinstall() {
+fn refuses_reinstall_that_erases_a_volume_marked_for_deletion() {
     let mut layout = layout();
     layout.disks.push(DiskSpec { wipeonreinstall: true, ..whole("/dev/sdc") });
     let volumes = [raw("data", 1, "Filesystem", "/dev/sdc")];
     let first = planned(&layout, &machine(), InstallMode::Install, &volumes).unwrap();
     let inventory = after(&first, machine());
     let [data] = volumes;
-    let expected = "volumes[data]: volume data is marked for deletion, and its data are on /dev/sdc, which this reinstall recreates; remove the volume from the list once the volume is no longer used";
+    let expected = "volumes[data]: volume data is marked for deletion, and its data is on /dev/sdc, which this reinstall recreates; remove the volume from the list once the volume is no longer used";
     assert_eq!(refused(&layout, &inventory, InstallMode::Reinstall, &[marked(data)]), [expected]);
     // A volume that was never on the disk does not prevent the layout from using it.
     let other = marked(raw("other", 2, "Filesystem", "/dev/sdc"));
     let plan = planned(&layout, &inventory, InstallMode::Reinstall, &[other]).unwrap();
     assert_eq!(shown(&plan), ["other /dev/sdc leave "]);
-    // The same applies to a volume in a group.
+    // A deleted volume in a group that is wiped is refused as well.
     let mut wiped = self::layout();
     wiped.disks[1].wipeonreinstall = true;
     let web = in_group("web", 3, "Block", "csi", "1Gi");
     let inventory =
         after(&planned(&wiped, &machine(), InstallMode::Install, std::slice::from_ref(&web)).unwrap(), machine());
     let said = refused(&wiped, &inventory, InstallMode::Reinstall, &[marked(web)]);
-    assert!(said[0].contains("its data are on /dev/csi/web, which this reinstall recreates"), "{said:?}");
+    assert!(said[0].contains("its data is on /dev/csi/web, which this reinstall recreates"), "{said:?}");
 }
 
 /// An encrypted object that will be recreated is not opened for inspection, so its content is unknown.
 #[test]
-fn what_is_marked_for_deletion_is_not_erased_unseen() {
+fn refuses_to_erase_uninspected_volume_marked_for_deletion() {
     let mut layout = layout();
     layout.disks[1].wipeonreinstall = true;
     layout.volumegroups[0].encrypted = Some(EncryptionSpec { key: KeySource::Tpm2 });
@@ -126,7 +126,7 @@ fn what_is_marked_for_deletion_is_not_erased_unseen() {
         assert!(said.len() == 1 && said[0].contains(words), "{said:?}");
         assert!(
             planned(&layout, &machine(), InstallMode::Install, &[volume]).is_ok(),
-            "an installation makes all anew"
+            "an installation recreates all volumes"
         );
     }
     assert!(planned(&layout, &inventory, InstallMode::Reinstall, &[]).is_ok());
@@ -141,7 +141,7 @@ fn what_is_marked_for_deletion_is_not_erased_unseen() {
 
 /// Volumes on devices of the layout: a partition is recognized by its UUID, and a logical volume by its name.
 #[test]
-fn what_is_marked_for_deletion_stays_on_devices_of_the_layout() {
+fn volume_marked_for_deletion_is_preserved_on_layout_devices() {
     let mut layout = layout();
     layout.disks.push(DiskSpec { partitions: vec![partition(1, "a", 0, PartitionType::Linux)], ..whole("/dev/sdc") });
     layout.logicalvolumes.push(logical("bare", "csi", 100, LvmType::Linear));

@@ -2,12 +2,12 @@
 
 use super::*;
 use model::inventory::{AttemptTarget, FailedAttempt};
-use operations::{Operation, SessionOp, StageName, TellPointOfNoReturn};
+use operations::{AnnouncePointOfNoReturn, Operation, SessionOp, StageName};
 
 /// Before the first write, the agent announces the volumes that it will prepare, so that the next attempt can complete
 /// them.
 #[test]
-fn what_was_cut_off_is_made_again() {
+fn interrupted_volume_preparation_is_repeated() {
     let volumes = [raw("data", 1, "Filesystem", "/dev/sdc"), in_group("web", 3, "Filesystem", "csi", "1Gi")];
     let claim = InstallClaim { order: None, ..super::super::installation_identity::claim() };
     let make = |machine: &Inventory, mode, volumes: &[Value], claim: InstallClaim| {
@@ -18,20 +18,20 @@ fn what_was_cut_off_is_made_again() {
         disk.serial = format!("serial of {}", disk.name);
     }
     let first = make(&machine, InstallMode::Install, &volumes, claim.clone()).unwrap();
-    let [Operation::Run(SessionOp::TellPointOfNoReturn(TellPointOfNoReturn { disks, .. }))] =
+    let [Operation::Run(SessionOp::AnnouncePointOfNoReturn(AnnouncePointOfNoReturn { disks, .. }))] =
         super::super::arrays_and_groups::operations(&first, StageName::ReportBegin)
     else {
         panic!("{first}")
     };
     let record = disks.iter().find(|record| record.device == "/dev/sdc").unwrap();
     assert_eq!(record.making[0].uuid.as_deref(), Some(uid(1).as_str()));
-    // mkfs was interrupted and left unrecognized data.
+    // An interrupted mkfs has left unrecognized data on the disk.
     let mut half = machine;
     half.disks[2].blank = false;
     let claim = InstallClaim { begun_on: disks.clone(), ..claim };
     let again = make(&half, InstallMode::Install, &volumes, claim.clone()).unwrap();
     assert_eq!(shown(&again)[0], "data /dev/sdc make sdc");
-    // mkfs was interrupted after it had written the UUID: the filesystem cannot be mounted.
+    // mkfs was interrupted after it had written the UUID, so the filesystem cannot be mounted.
     let mut marked = half.clone();
     let signature =
         DeviceSignature { kind: "ext4".into(), uuid: uid(1), usage: "filesystem".into(), ..DeviceSignature::default() };
@@ -39,23 +39,23 @@ fn what_was_cut_off_is_made_again() {
     let failed =
         FailedAttempt { tried: AttemptTarget::Filesystem("/dev/sdc".into()), why: "mkfs is not over".to_owned() };
     let whole = make(&marked, InstallMode::Install, &volumes, claim.clone()).unwrap();
-    assert_eq!(shown(&whole)[0], "data /dev/sdc keep sdc", "it can be mounted");
+    assert_eq!(shown(&whole)[0], "data /dev/sdc keep sdc", "the filesystem can be mounted");
     marked.failed.push(failed);
     let again = make(&marked, InstallMode::Install, &volumes, claim.clone()).unwrap();
     assert_eq!(shown(&again)[0], "data /dev/sdc make sdc");
-    // No attempt was creating the filesystem: it is damaged, and is preserved.
+    // If no attempt was creating the filesystem, it counts as damaged, and is preserved.
     let claim_of_nothing = InstallClaim { begun_on: Vec::new(), ..claim.clone() };
     let kept = make(&marked, InstallMode::Install, &volumes, claim_of_nothing).unwrap();
     assert_eq!(shown(&kept)[0], "data /dev/sdc keep sdc");
-    // A different disk in the slot is not the one of the attempt.
+    // A disk with another serial number in the same slot is not the disk of the attempt.
     half.disks[2].serial = "other".into();
     let said = reasons(make(&half, InstallMode::Install, &volumes, claim));
     assert!(said[0].contains("which is not blank"), "{said:?}");
 }
 
-/// The group contains a volume of that name, which is still blank.
+/// The logical volume exists but is still blank, as after an interrupted attempt.
 #[test]
-fn a_volume_that_was_made_and_not_filled_is_filled() {
+fn existing_blank_logical_volume_is_filled() {
     let volumes = [in_group("web", 3, "Filesystem", "csi", "1Gi")];
     let mut inventory = installed(&volumes);
     let web = inventory.stacked.iter_mut().find(|stacked| stacked.device == "/dev/mapper/csi-web").unwrap();

@@ -1,6 +1,6 @@
-//! Kubernetes volumes are found whatever the present name of their device is, and whatever other content it has.
+//! Kubernetes volumes are recognized even if their device has another name, or also has other content.
 
-use super::second_preparation::{asked, blank, ext4, make, records, reinstall};
+use super::repeated_preparation_check::{blank, ext4, make, plan_request, records, reinstall};
 use super::*;
 use model::inventory::LvmLogicalVolume;
 use operations::logical_volume_link;
@@ -39,7 +39,7 @@ fn remove(machine: &mut Inventory, name: &str) {
 }
 
 #[test]
-fn a_logical_volume_that_was_renamed_is_kept() {
+fn renamed_logical_volume_is_preserved() {
     let web = [in_group("web", 3, "Filesystem", "csi", "1Gi")];
     let recorded = records(&web);
     for known in [&recorded[..], &[]] {
@@ -74,7 +74,7 @@ fn a_logical_volume_that_was_renamed_is_kept() {
 }
 
 #[test]
-fn a_logical_volume_that_is_gone_is_made_only_if_it_is_new() {
+fn missing_logical_volume_is_created_only_if_new() {
     for mode in ["Filesystem", "Block"] {
         let web = [in_group("web", 3, mode, "csi", "1Gi")];
         let recorded = records(&web);
@@ -96,14 +96,17 @@ fn a_logical_volume_that_is_gone_is_made_only_if_it_is_new() {
         ["web /dev/csi/web extend sdb"],
         "the marker lists none"
     );
-    let said = reasons(make(&layout(), &machine, asked(InstallMode::Reinstall, &web)));
+    let said = reasons(make(&layout(), &machine, plan_request(InstallMode::Reinstall, &web)));
     let expected = "no record shows whether the volume was prepared before, and its content may be in logical volume csi/old (linear)";
     assert!(said.len() == 1 && said[0].contains(expected), "{said:?}");
-    let mut request = asked(InstallMode::Reinstall, &web);
+    let mut request = plan_request(InstallMode::Reinstall, &web);
     request.assigned.allocation.prepared_volumes = Some(Vec::new());
     assert!(make(&layout(), &machine, request).is_ok(), "the control plane lists none");
     remove_inactive(&mut machine, "old");
-    assert!(make(&layout(), &machine, asked(InstallMode::Reinstall, &web)).is_ok(), "nothing is unread");
+    assert!(
+        make(&layout(), &machine, plan_request(InstallMode::Reinstall, &web)).is_ok(),
+        "all volumes were inspected"
+    );
 }
 
 fn remove_inactive(machine: &mut Inventory, name: &str) {
@@ -112,7 +115,7 @@ fn remove_inactive(machine: &mut Inventory, name: &str) {
 
 /// A `Block` volume on LVM does not contain its Kubernetes UUID. The record contains its LVM UUID.
 #[test]
-fn a_block_volume_of_lvm_is_found_by_its_recorded_uuid() {
+fn recorded_lvm_uuid_identifies_its_block_volume() {
     let block = [in_group("bare", 3, "Block", "csi", "1Gi")];
     let mut machine = installed(&block);
     machine.groups[0].uuid = "g-g".into();
@@ -137,7 +140,7 @@ fn a_block_volume_of_lvm_is_found_by_its_recorded_uuid() {
 }
 
 #[test]
-fn a_second_signature_hides_no_volume() {
+fn second_signature_does_not_hide_a_volume() {
     let volume = [discover("data", 1, json!({}))];
     let mut machine = installed(&volume);
     machine.disks[2].signatures.push(member());
@@ -148,7 +151,7 @@ fn a_second_signature_hides_no_volume() {
         content_text::describe_signature(&member())
     );
     assert_eq!(said, [expected]);
-    // The same with the signatures in the other order, on a logical volume that was renamed.
+    // The result is the same if the signatures of a renamed logical volume are reversed.
     let web = [in_group("web", 3, "Filesystem", "csi", "1Gi")];
     let mut machine = installed(&web);
     rename(&mut machine, "web", "old");
@@ -163,9 +166,9 @@ fn a_second_signature_hides_no_volume() {
     assert!(said[0].contains("is on /dev/sdc1 in another mode"), "{said:?}");
 }
 
-/// The content of a mirror with the superblock at the end is visible on its members.
+/// If an array has its superblock at the end, its content is also visible on its members, which is not a second copy.
 #[test]
-fn what_an_array_shows_is_no_second_copy() {
+fn array_content_on_members_is_no_second_copy() {
     let mut layout = layout();
     layout.disks.extend(["/dev/sdc", "/dev/sdd"].map(whole));
     layout.raid.push(raid("/dev/md/data", &["/dev/sdc", "/dev/sdd"], RaidLevel::Raid1, 0));
@@ -186,7 +189,7 @@ fn what_an_array_shows_is_no_second_copy() {
 }
 
 #[test]
-fn a_copy_that_a_reinstall_wipes_is_refused_unless_it_is_given_up() {
+fn refuses_copy_on_a_wiped_disk_unless_discarded() {
     let mut layout = layout();
     layout.disks.push(DiskSpec { wipeonreinstall: true, ..whole("/dev/sdc") });
     let volume = [raw("data", 1, "Filesystem", "/dev/sdd")];
@@ -194,7 +197,7 @@ fn a_copy_that_a_reinstall_wipes_is_refused_unless_it_is_given_up() {
     mark(&mut machine);
     machine.disks[2].signatures.push(ext4(&uid(1)));
     let again = |give_up: &[&str]| {
-        let mut request = asked(InstallMode::Reinstall, &volume);
+        let mut request = plan_request(InstallMode::Reinstall, &volume);
         request.claim.as_mut().unwrap().give_up = give_up.iter().map(|serial| (*serial).to_owned()).collect();
         make(&layout, &machine, request)
     };

@@ -1,8 +1,8 @@
-//! Disks that the migration specifies, matched with those of the target machine.
+//! Disks that the migration specifies, and their matches among the disks of the target machine.
 
 use super::*;
 
-/// Disks are matched by serial number, whatever their kernel names are. The marker records their present names.
+/// Disks are matched by serial number, independent of their kernel names. The marker records their present names.
 #[test]
 fn the_disks_are_those_of_the_move() {
     let (layout, mut other, mut moving, _) = planned();
@@ -20,7 +20,7 @@ fn the_disks_are_those_of_the_move() {
     assert_eq!(plan.disks[0].verdict, DiskVerdict::NotOurs);
 }
 
-/// Cheap disks share a serial number or have none, and are then matched by slot.
+/// Disks that share a serial number or have none are matched by slot.
 #[test]
 fn disks_that_nothing_else_tells_apart_are_known_by_their_place() {
     for serial in ["", "0123456789"] {

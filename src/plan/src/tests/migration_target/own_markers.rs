@@ -2,11 +2,11 @@
 
 use super::*;
 
-/// The target's own marker is the last thing that it writes. If it exists, only the report was lost.
+/// The target writes its own marker last. If the marker exists, all data was received, and only the report was lost.
 #[test]
-fn a_marker_of_its_own_is_believed_once_it_has_begun() {
+fn own_marker_is_trusted_after_the_point_of_no_return() {
     let (layout, other, moving, plan) = planned();
-    let [Operation::Run(SessionOp::TellPointOfNoReturn(TellPointOfNoReturn { disks, .. }))] =
+    let [Operation::Run(SessionOp::AnnouncePointOfNoReturn(AnnouncePointOfNoReturn { disks, .. }))] =
         operations(&plan, StageName::ReportBegin)
     else {
         panic!("{plan}")
@@ -20,13 +20,13 @@ fn a_marker_of_its_own_is_believed_once_it_has_begun() {
     let device = root.device.clone();
     after.filesystems =
         vec![FilesystemContents { device, marker: Some(marker.clone()), ..FilesystemContents::default() }];
-    let begun = InstallClaim { begun_on: disks.clone(), attempt: record_of(marker), ..of_other() };
-    let again = receive(&layout, &after, moving.clone(), begun.clone()).unwrap();
+    let started = InstallClaim { begun_on: disks.clone(), attempt: record_of(marker), ..of_other() };
+    let again = receive(&layout, &after, moving.clone(), started.clone()).unwrap();
     assert_eq!(again.already.as_ref(), Some(marker));
     // The control plane accepts a success only from a boot that has announced the attempt, with the same tables.
     assert_eq!((again.stages[0].name, again.point_of_no_return), (StageName::ReportBegin, again.stages.len()));
     let [
-        Operation::Run(SessionOp::TellPointOfNoReturn(TellPointOfNoReturn {
+        Operation::Run(SessionOp::AnnouncePointOfNoReturn(AnnouncePointOfNoReturn {
             allocation,
             disks: told,
             secret_digest,
@@ -47,23 +47,23 @@ fn a_marker_of_its_own_is_believed_once_it_has_begun() {
     // A marker of an earlier migration is not accepted, because the tables differ.
     let older =
         |record: RecordedDisk| RecordedDisk { guid: Some("00000000-0000-0000-0000-000000000009".to_owned()), ..record };
-    let claim = InstallClaim { begun_on: begun.begun_on.iter().cloned().map(older).collect(), ..begun.clone() };
+    let claim = InstallClaim { begun_on: started.begun_on.iter().cloned().map(older).collect(), ..started.clone() };
     assert_eq!(receive(&layout, &after, moving.clone(), claim).map(|plan| plan.already).unwrap_or_default(), None);
-    // A marker with another secret is not accepted either: the source machine, or an earlier system, wrote it.
+    // A marker with another secret is also not accepted: the source machine, or an earlier system, wrote it.
     for attempt in [None, record_of(&InstallMarker { secret: Some(secret()), ..InstallMarker::default() })] {
-        let claim = InstallClaim { attempt, ..begun.clone() };
+        let claim = InstallClaim { attempt, ..started.clone() };
         assert_eq!(receive(&layout, &after, moving.clone(), claim).unwrap().already, None);
     }
-    // Without a started attempt, nothing proves that the installation is older than the received one.
+    // Without a started attempt, the installation may be newer than the received one.
     let unknown = receive(&layout, &after, moving, of_other()).unwrap_err().to_string();
     assert!(unknown.contains("does not list this installation as replaced"), "{unknown}");
 }
 
-/// The system of the source machine may have written data in the meantime. Everything is then received again.
+/// If the source has booted since the transfer, its system may have newer data: everything is received again.
 #[test]
 fn a_marker_of_its_own_is_not_believed_once_the_other_machine_has_booted_again() {
     let (layout, other, moving, plan) = planned();
-    let [Operation::Run(SessionOp::TellPointOfNoReturn(TellPointOfNoReturn { disks, .. }))] =
+    let [Operation::Run(SessionOp::AnnouncePointOfNoReturn(AnnouncePointOfNoReturn { disks, .. }))] =
         operations(&plan, StageName::ReportBegin)
     else {
         panic!("{plan}")
@@ -97,12 +97,12 @@ fn a_marker_of_its_own_is_not_believed_once_the_other_machine_has_booted_again()
     }
 }
 
-/// The control plane may have lost its records. The age of an installation follows from the installations that it
-/// replaced, not from the clocks of the machines.
+/// The control plane may have lost its records. The marker lists the installations that it replaced, and this list
+/// determines which installation is newer, independent of the clocks of the machines.
 #[test]
-fn a_move_that_was_finished_here_after_what_comes_is_not_overwritten() {
+fn newer_migration_of_this_machine_is_not_overwritten() {
     let (layout, other, moving, plan) = planned();
-    let [Operation::Run(SessionOp::TellPointOfNoReturn(TellPointOfNoReturn { disks, .. }))] =
+    let [Operation::Run(SessionOp::AnnouncePointOfNoReturn(AnnouncePointOfNoReturn { disks, .. }))] =
         operations(&plan, StageName::ReportBegin)
     else {
         panic!("{plan}")
@@ -125,11 +125,18 @@ fn a_move_that_was_finished_here_after_what_comes_is_not_overwritten() {
         ("finished, and the database is older", "m-2", later, &[][..], false, true),
         ("finished by a machine whose clock has no battery", "m-2", "1970-01-01T00:00:07Z", &[][..], false, true),
         ("with the same clock", "m-2", "2026-11-01T00:00:00Z", &[][..], false, true),
-        ("there and back again", "m-2", before, &[][..], true, false),
-        ("there and back again, with a clock that is ahead", "m-2", "2099-01-01T00:00:00Z", &[][..], true, false),
-        ("cut off before the database was restored", "m-1", "2026-11-01T00:00:00Z", &[][..], false, false),
-        ("cut off with its tables", "m-1", "2026-11-01T00:00:00Z", began, false, false),
-        ("begun again, and cut off before its tables", "m-2", later, &other_tables[..], false, false),
+        ("migrated away and back", "m-2", before, &[][..], true, false),
+        ("migrated away and back, with a clock that is ahead", "m-2", "2099-01-01T00:00:00Z", &[][..], true, false),
+        ("interrupted before the database was restored", "m-1", "2026-11-01T00:00:00Z", &[][..], false, false),
+        ("interrupted after it wrote the partition tables", "m-1", "2026-11-01T00:00:00Z", began, false, false),
+        (
+            "started again, and interrupted before it wrote the partition tables",
+            "m-2",
+            later,
+            &other_tables[..],
+            false,
+            false,
+        ),
     ] {
         let (mut now, mut moving) = (here.clone(), moving.clone());
         let (machine, time) = (machine.to_owned(), time.to_owned());

@@ -5,7 +5,7 @@ use super::*;
 type Case = (&'static str, fn(&mut Inventory, &mut MigrationOffer, &mut InstallClaim), &'static [&'static str]);
 
 #[test]
-fn what_does_not_fit_is_refused_before_anything_is_written() {
+fn unsuitable_target_is_refused_before_the_first_write() {
     let cases: [Case; 20] = [
         (
             "a smaller disk",
@@ -81,7 +81,7 @@ fn what_does_not_fit_is_refused_before_anything_is_written() {
         (
             "one disk twice",
             |_, moving, _| moving.disks[1].serial = "B0".to_owned(),
-            &["disks[1].device: /dev/sdb is /dev/nvme0n1, which the layout already lists"],
+            &["disks[1].device: /dev/sdb refers to /dev/nvme0n1, which the layout already lists"],
         ),
         (
             "two disks with one serial",
@@ -93,7 +93,7 @@ fn what_does_not_fit_is_refused_before_anything_is_written() {
             |_, moving, _| moving.disks[2].size_bytes += MIB,
             &["disks[2].device: /dev/sdc must be a disk of "],
         ),
-        ("a disk without a word", |_, moving, _| drop(moving.disks.remove(4)), &["disks[4].device: "]),
+        ("a disk without a mapping", |_, moving, _| drop(moving.disks.remove(4)), &["disks[4].device: "]),
         (
             "a disk of the machine that is moved",
             |other, moving, _| {
@@ -167,7 +167,8 @@ fn what_does_not_fit_is_refused_before_anything_is_written() {
     }
 }
 
-/// The blocks of these filesystems are at least as large as the sectors of the source machine.
+/// Filesystems other than vfat have blocks of at least one source sector, so they can be received on a device with
+/// smaller sectors.
 #[test]
 fn a_filesystem_with_blocks_of_its_own_goes_to_smaller_sectors() {
     let (layout, other, mut moving, _) = planned();
@@ -177,7 +178,7 @@ fn a_filesystem_with_blocks_of_its_own_goes_to_smaller_sectors() {
     receive(&layout, &other, moving, of_other()).unwrap_or_else(|refusal| panic!("{refusal}"));
 }
 
-/// Cheap disks of two machines share some identifiers, and most of them lack some.
+/// Cheap disks of two machines may share identifiers, or have none.
 #[test]
 fn disks_that_share_less_than_a_disk_are_two() {
     type Sharing = (&'static str, fn(&mut inventory::InventoryDisk, &mut RecordedDisk));

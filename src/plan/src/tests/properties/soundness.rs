@@ -1,4 +1,4 @@
-//! Assertions on a single plan: no operation writes to anything that the verdicts preserve.
+//! Assertions on a single plan: no operation writes to an object that the verdicts preserve.
 
 use super::*;
 
@@ -13,7 +13,11 @@ pub(crate) fn assert_sound(plan: &Plan, inventory: &Inventory) {
                 let fills =
                     matches!(operation, Operation::Device(DeviceOp::MakeFilesystem(_))) && is_blank(inventory, device);
                 let takes = matches!(operation, Operation::Device(DeviceOp::PreparePersistent(_)));
-                let is_renewed = |disk: &&str| is_made(verdict(disk)) || is_renewed_part(plan, &brought, device, disk);
+                let is_renewed = |disk: &&str| {
+                    is_made(verdict(disk))
+                        || is_renewed_part(plan, &brought, device, disk)
+                        || is_in_renewed_group(plan, operation, device)
+                };
                 assert!(disks.iter().all(is_renewed) || fills || takes, "{operation:?}");
                 assert!(index >= plan.point_of_no_return);
             }
@@ -33,8 +37,7 @@ pub(crate) fn assert_sound(plan: &Plan, inventory: &Inventory) {
     writable_extents::assert_just_what_is_written(plan, inventory);
 }
 
-/// Returns whether the partitions of this partly kept disk that are below the device are all added by the edit of its
-/// table.
+/// Returns whether the device uses only those partitions of a partly kept disk that the plan adds to its table.
 fn is_renewed_part(plan: &Plan, brought: &Brought, device: &DevicePath, disk: &str) -> bool {
     let is_added = plan.stages.iter().flat_map(|stage| &stage.operations).any(|operation| match operation {
         Operation::Device(DeviceOp::EditTable(edit)) => {
@@ -50,6 +53,18 @@ fn is_renewed_part(plan: &Plan, brought: &Brought, device: &DevicePath, disk: &s
         })
 }
 
+/// Returns whether the operation creates a volume in a preserved group after volumes were removed from it, or writes to
+/// such a volume.
+pub(crate) fn is_in_renewed_group(plan: &Plan, operation: &Operation, device: &DevicePath) -> bool {
+    let operations = || plan.stages.iter().flat_map(|stage| &stage.operations);
+    let is_renewed = |group: &str| {
+        operations().any(|is| matches!(is, Operation::Device(DeviceOp::RemoveVolumes(remove)) if remove.group == group))
+    };
+    let is_new = |is: &Operation| matches!(is, Operation::Device(DeviceOp::CreateVolume(new)) if new.device == *device && is_renewed(&new.group));
+    matches!(operation, Operation::Device(DeviceOp::CreateVolume(new)) if is_renewed(&new.group))
+        || operations().any(is_new)
+}
+
 fn assert_on_device(operation: &DeviceOp, inventory: &Inventory, verdict: impl Fn(&str) -> DiskVerdict) {
     match operation {
         DeviceOp::WipeDisk(wipe) => assert_wipe(wipe, inventory),
@@ -61,10 +76,11 @@ fn assert_on_device(operation: &DeviceOp, inventory: &Inventory, verdict: impl F
             let verdict = |disk: &DevicePath| verdict(&inventory.find_disk(disk.as_str()).unwrap().name);
             assert!(disks.iter().all(|disk| verdict(disk).is_written()), "{operation:?}");
         }
-        DeviceOp::TakeDown(_)
+        DeviceOp::StopInspectedDevices(_)
         | DeviceOp::ProveZeros(_)
         | DeviceOp::CreateArray(_)
         | DeviceOp::CreateGroup(_)
+        | DeviceOp::RemoveVolumes(_)
         | DeviceOp::CreateVolume(_)
         | DeviceOp::CreateContainer(_)
         | DeviceOp::OpenContainer(_)
@@ -109,8 +125,8 @@ fn assert_of_run(operation: &SessionOp, inventory: &Inventory, verdict: impl Fn(
         | SessionOp::IdentifyDisk(_)
         | SessionOp::CheckContainers(_)
         | SessionOp::Rehearse(_)
-        | SessionOp::TellPointOfNoReturn(_)
-        | SessionOp::MoveStands(_)
+        | SessionOp::AnnouncePointOfNoReturn(_)
+        | SessionOp::CheckMigrationCanceled(_)
         | SessionOp::Mount(_)
         | SessionOp::MountReadOnly(_)
         | SessionOp::GrowFilesystem(_)
@@ -138,8 +154,8 @@ fn assert_of_run(operation: &SessionOp, inventory: &Inventory, verdict: impl Fn(
     }
 }
 
-/// Asserts that a Kubernetes volume is prepared only on a device that the plan creates, on a whole blank disk that
-/// nothing else uses, or in the free space of a group on preserved disks. No other disk is written for it.
+/// Asserts that a Kubernetes volume is prepared on a new device of the plan, on an otherwise unused blank disk, or in
+/// the free space of a group on preserved disks, and that no other disk is written.
 fn assert_prepares(volume: &PreparePersistent, plan: &Plan, inventory: &Inventory) {
     let brought = brought(plan);
     let disks: BTreeSet<&str> =
@@ -161,7 +177,7 @@ fn assert_prepares(volume: &PreparePersistent, plan: &Plan, inventory: &Inventor
                 assert!(group.volumes.iter().all(|is| is.name != create.name), "{volume:?}");
                 assert!(create.size.as_mib().unwrap() * MIB <= group.free_bytes.unwrap(), "{volume:?}");
             }
-            DiskVerdict::PartlyKept | DiskVerdict::NotOurs => panic!("{volume:?} on {disk}, which is not ours"),
+            DiskVerdict::PartlyKept | DiskVerdict::NotOurs => panic!("{volume:?} on {disk}, which is foreign"),
         }
     }
 }
@@ -180,8 +196,8 @@ fn assert_release(holder: &Holder, inventory: &Inventory, verdict: impl Fn(&str)
     let disks = stack.disks_below(&stack.kernel_name(&device.as_str().into()));
     let verdicts: Vec<DiskVerdict> = disks.iter().map(|disk| verdict(disk)).collect();
     let assembled = inventory.stacked.iter().any(|stacked| stacked.device == *device && stacked.assembled);
-    let put_back = assembled && verdicts.iter().any(|verdict| *verdict != DiskVerdict::Keep);
-    assert!(verdicts.contains(&DiskVerdict::Wipe) || put_back, "{holder:?} on {verdicts:?}");
+    let restore_contents = assembled && verdicts.iter().any(|verdict| *verdict != DiskVerdict::Keep);
+    assert!(verdicts.contains(&DiskVerdict::Wipe) || restore_contents, "{holder:?} on {verdicts:?}");
 }
 
 fn assert_wipe(wipe: &WipeDisk, inventory: &Inventory) {
@@ -208,7 +224,7 @@ fn assert_table(table: &PartitionTable, disk: &inventory::InventoryDisk) {
         assert_eq!(partition.first_lba * sector % MIB, 0);
         next = partition.last_lba + 1;
     }
-    // Backup GPT: entries and header.
+    // The backup GPT needs 16384 bytes for the entries, and one sector for the header.
     assert!(next * sector + 16384 + sector <= disk.size_bytes);
 }
 

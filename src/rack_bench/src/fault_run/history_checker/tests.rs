@@ -1,4 +1,5 @@
-//! Tests of the checker with written histories. `scripts/bench faults --planted` tests it with real servers.
+//! Tests of the checker with handwritten histories. `scripts/bench faults --planted` tests the checker with real
+//! servers.
 
 use super::*;
 use proptest::prelude::*;
@@ -43,7 +44,7 @@ fn correct_database(machines: u32) -> DatabaseRecords {
         [entry(machine, "installed", ""), entry(machine, "ordered", &id), entry(machine, "installed", &id)]
     });
     let (entries, installed) = (entries.collect(), (0..machines).collect());
-    DatabaseRecords { entries, installed, open_orders: BTreeSet::new() }
+    DatabaseRecords { entries, installed, ..DatabaseRecords::default() }
 }
 
 fn found(records: &[HistoryRecord], database: &DatabaseRecords, machines: u32) -> Vec<HistoryInvariant> {
@@ -54,7 +55,7 @@ fn found(records: &[HistoryRecord], database: &DatabaseRecords, machines: u32) -
     found
 }
 
-/// Checks the history of one machine after a change of its events and of the database.
+/// Checks the history of one machine after `change` has modified its events and the database.
 fn after(change: impl Fn(&mut Vec<HistoryEvent>, &mut DatabaseRecords)) -> Vec<HistoryInvariant> {
     let (mut events, mut database) = (correct_events(0), correct_database(1));
     change(&mut events, &mut database);
@@ -68,7 +69,7 @@ fn a_correct_history_has_no_violation() {
 }
 
 #[test]
-fn each_invariant_is_violated_by_one_wrong_history() {
+fn each_invariant_detects_a_faulty_history() {
     use HistoryInvariant as Wrong;
     let lost_order = after(|events, database| {
         events.truncate(7);
@@ -109,8 +110,23 @@ fn each_invariant_is_violated_by_one_wrong_history() {
     assert_eq!(asleep, [Wrong::MachineWoken]);
 }
 
+/// A suspended order counts as stored, but its machine is not reinstalled.
 #[test]
-fn only_one_living_boot_passes_the_point_of_no_return() {
+fn a_suspended_order_is_kept_and_its_machine_is_not_finished() {
+    let (mut events, mut database) = (correct_events(0), correct_database(1));
+    events.truncate(7);
+    database.entries.truncate(2);
+    database.entries.push(entry(0, "failed", "o0"));
+    database.open_orders.insert((0, order("o0")));
+    database.suspended_orders.insert((0, order("o0")));
+    let violations = check_history(&records(0, &events), &database, 1);
+    let [violation] = violations.as_slice() else { panic!("{violations:?}") };
+    assert_eq!(violation.invariant, HistoryInvariant::MachineFinished);
+    assert!(violation.detail.ends_with("order o0 is suspended"), "{}", violation.detail);
+}
+
+#[test]
+fn only_one_live_boot_may_start_an_installation() {
     let with = |inserted: &[HistoryEvent]| {
         after(|events, _| {
             let at = events.iter().position(|event| matches!(event, HistoryEvent::SuccessReported { boot: 2, .. }));
@@ -119,7 +135,7 @@ fn only_one_living_boot_passes_the_point_of_no_return() {
     };
     let permitted = |boot| HistoryEvent::StartPermitted { boot, order: order("o0") };
     assert_eq!(with(&[permitted(2)]), [], "the repetition of a request");
-    assert_eq!(with(&[permitted(3)]), [HistoryInvariant::StartUnique], "two boots at once");
+    assert_eq!(with(&[permitted(3)]), [HistoryInvariant::StartUnique], "two boots at the same time");
     let restarted = [HistoryEvent::BootEnded { boot: 2 }, permitted(3)];
     assert_eq!(with(&restarted), [], "the machine has lost power before");
     let stale = [HistoryEvent::BootEnded { boot: 2 }, permitted(3), permitted(2)];
@@ -127,12 +143,12 @@ fn only_one_living_boot_passes_the_point_of_no_return() {
 }
 
 #[test]
-fn an_order_without_an_acknowledgement_may_replace_an_acknowledged_one() {
+fn unacknowledged_order_may_replace_an_acknowledged_one() {
     let replaced = after(|_, database| {
         database.entries.retain(|entry| entry.kind != "installed" || entry.order.is_empty());
         database.entries.push(entry(0, "ordered", "later"));
     });
-    assert_eq!(replaced, [HistoryInvariant::ReportKept], "the order is not lost, but its report is");
+    assert_eq!(replaced, [HistoryInvariant::ReportKept], "the report is lost, not the order");
 }
 
 #[test]
@@ -153,8 +169,8 @@ fn fencing_tokens_are_unique_and_increase() {
 }
 
 proptest! {
-    /// Machines do not influence each other, however their events are interleaved; and each deletion of a database record
-    /// that was acknowledged is found.
+    /// The interleaving of the events of different machines does not matter. If the database record of an
+    /// acknowledged request is deleted, the checker must report this.
     #[test]
     fn interleaved_histories_are_correct_until_a_record_is_deleted(
         turns in proptest::collection::vec(0_u32..5, 0..200), deleted in 0_usize..15,

@@ -3,11 +3,11 @@
 use super::*;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_is_taken_back_gives_one_its_system_again() {
-    // A migration is canceled before anything was written, during the copy, and after the target has received
-    // everything.
+async fn canceled_migration_returns_the_system_to_the_source() {
+    // A migration is canceled at three points: before anything was written, during the copy, and after the target has
+    // received everything.
     let (server, _) = Running::move_ordered().await;
-    // The running system of machine one may start the ramdisk without its firmware.
+    // The running system of machine one may load the ramdisk without the machine's firmware.
     let without_firmware = async || server.ask("GET", &format!("/boot.json?uuid={ONE}"), &[], "").await.status;
     assert_eq!(without_firmware().await, 200);
     assert_eq!(server.about_move("DELETE", "", Value::Null).await.json()["state"], json!("cancelled"));
@@ -19,12 +19,12 @@ async fn what_is_taken_back_gives_one_its_system_again() {
     for (id, token) in [(ONE, &one), (TWO, &two)] {
         assert_eq!(server.word(id, token, &order).await, "cancelled");
     }
-    let told = server.told(ONE, &one).await;
+    let told = server.read_allocation(ONE, &one).await;
     assert_eq!((&told["moving"], &told["succeeded"]), (&Value::Null, &json!(true)));
-    assert_eq!(server.told(TWO, &two).await, Value::Null);
+    assert_eq!(server.read_allocation(TWO, &two).await, Value::Null);
     assert_eq!(server.report_to(TWO, &two, success(TWO)).await.status, 409);
     assert!(server.is_disk(ONE).await && !server.is_disk(TWO).await);
-    // Machine two does not boot from its disk even if its file contains the allocation.
+    // Machine two does not boot from its disk, even if its file contains the allocation that was canceled.
     server.write("machines/two.yaml", &machine_file(TWO, "two", "52:54:00:00:00:02", MARKED, ""));
     server.heard("two.yaml:6:7: allocation a1 was migrated").await;
     assert!(!server.is_disk(TWO).await);
@@ -46,7 +46,7 @@ async fn what_is_taken_back_gives_one_its_system_again() {
     assert!(server.is_disk(ONE).await && !server.is_disk(TWO).await);
     let listed = server.listed().await;
     assert_eq!((&listed["installed"], &listed["allocation"]), (&json!(true), &json!(MARKED)));
-    // The marker belongs to machine one again, so it can be migrated again or reinstalled.
+    // Machine one owns the installed system again, so it can be migrated again or reinstalled.
     server.order("debian-13").await;
 }
 
@@ -63,7 +63,7 @@ async fn a_refused_plan_ends_the_order() {
     assert_eq!(server.word(ONE, &one, &order).await, "refused");
     assert!(server.is_disk(ONE).await);
 
-    // A started migration is retried after a failure.
+    // A failure does not end a migration that has started; it is retried.
     let (server, _, _, two) = Running::move_begun().await;
     assert_eq!(server.report_to(TWO, &two, failure(false)).await.json(), json!({ "retry": true }));
     assert_eq!(server.state().await, "copying");

@@ -4,7 +4,7 @@ use super::*;
 use crate::tests::reinstall::with_images;
 
 impl Running {
-    /// Boots the machine through a NIC that is not in any file, and returns what the script does.
+    /// Boots the machine through a NIC that no file lists. Returns a word for the effect of the script.
     async fn by_another_card(&self, id: &str) -> &'static str {
         let script = self.boot(&format!("uuid={id}&mac=52:54:00:00:00:99")).await.text();
         let held = "/boot.ipxe?uuid=${uuid}&mac=${netX/mac} || goto again";
@@ -17,9 +17,9 @@ impl Running {
     }
 }
 
-/// Whether a machine may boot from its disk does not depend on the NIC.
+/// The NIC has no influence on whether a machine may boot from its disk.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn another_card_does_not_boot_what_was_moved() {
+async fn boot_from_another_nic_respects_the_migration_state() {
     let none = Running::start_in(with_images()).await;
     assert_eq!(none.by_another_card(ONE).await, "disk", "no move");
     let (server, order) = Running::move_ordered().await;
@@ -30,7 +30,7 @@ async fn another_card_does_not_boot_what_was_moved() {
         assert_eq!(server.stands(id, token, &order).await.status, 200);
     }
     assert_eq!(by_both(&server).await, ["waits", "waits"], "planned");
-    server.looks(&one).await;
+    server.exchange_certificates(&one).await;
     assert_eq!(server.begins_to_receive(&two).await.status, 200);
     assert_eq!(by_both(&server).await, ["waits", "waits"], "copying");
     server.heard("waits instead of booting from its disk").await;
@@ -43,7 +43,7 @@ async fn another_card_does_not_boot_what_was_moved() {
     assert_eq!(server.state().await, "done");
     let server = server.restarted().await;
     assert_eq!(by_both(&server).await, ["waits", "disk"], "done");
-    // The disks of machine one still contain the migrated system, whatever its next allocation is.
+    // The disks of machine one still contain the migrated system, whichever allocation the machine gets next.
     for allocation in [MARKED, "a9"] {
         server.write("machines/one.yaml", &machine_file(ONE, "one", "52:54:00:00:00:01", allocation, ""));
         assert_eq!(server.by_another_card(ONE).await, "waits", "{allocation}");
@@ -59,7 +59,7 @@ async fn another_card_does_not_boot_what_was_moved() {
     assert_eq!(server.report_to(ONE, &one, body).await.status, 200);
     assert_eq!(server.by_another_card(ONE).await, "disk", "a9 is installed");
 
-    // A canceled migration.
+    // The migration is canceled after the target has received everything.
     let (server, _, _, two) = Running::move_begun().await;
     assert_eq!(server.report_to(TWO, &two, success(TWO)).await.status, 200);
     server.files_say("two", "one").await;
@@ -67,7 +67,7 @@ async fn another_card_does_not_boot_what_was_moved() {
     assert_eq!(by_both(&server).await, ["disk", "waits"], "cancelled");
 }
 
-/// Returns whether the script returns to the firmware, which boots the disk, if the ramdisk cannot be loaded.
+/// Returns whether the script exits to the firmware, which then boots the disk, if the ramdisk cannot be loaded.
 fn returns_to_firmware(script: &str) -> bool {
     assert_ne!(script.contains("\nexit 1\n"), script.ends_with("\nreboot || goto again\n"), "{script}");
     script.contains("\nexit 1\n")

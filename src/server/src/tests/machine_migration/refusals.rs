@@ -1,10 +1,10 @@
-//! Migrations that cannot be ordered, and requests of their machines that are refused.
+//! Migrations that cannot be ordered, and requests that the machines of a migration must not send.
 
 use super::*;
 use crate::tests::reinstall::with_images;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn all_that_speaks_against_it_is_said_at_once() {
+async fn all_reasons_against_a_migration_are_listed() {
     let server = Running::start_in(with_images()).await;
     let refused = async |body: Value, status: u16| {
         let answer = server.about_move("POST", "", body).await;
@@ -67,9 +67,9 @@ async fn all_that_speaks_against_it_is_said_at_once() {
     );
 }
 
-/// The same disk in both machines, for example in a disk shelf that is connected to both.
+/// Both machines see the same disk, for example in a disk shelf that is connected to both.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_disk_of_the_machine_itself_is_refused_at_once() {
+async fn disk_shared_with_the_source_is_refused() {
     let bytes = 1_000_000_000u64;
     for (serial, wwn, size_bytes, by) in [
         ("S1", "0x5000", 1, "wwn 0x5000"),
@@ -100,7 +100,7 @@ async fn a_disk_of_the_machine_itself_is_refused_at_once() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_is_encrypted_is_refused_at_once() {
+async fn migration_of_encrypted_filesystems_is_refused() {
     let dir = with_images();
     let data = LAYOUT.replace(
         "size: 0, type: GPTLinux}",
@@ -122,7 +122,7 @@ async fn what_is_encrypted_is_refused_at_once() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn too_much_is_refused_and_so_is_the_other_machines_token() {
+async fn oversized_reports_and_tokens_of_the_peer_are_refused() {
     let (server, order) = Running::move_ordered().await;
     let one = server.ramdisk(ONE).await;
     let two = server.ramdisk(TWO).await;

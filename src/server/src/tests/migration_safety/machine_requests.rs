@@ -1,11 +1,10 @@
-//! Requests of the two machines, and the instructions in the responses.
+//! Requests of the two machines, and the responses, which contain instructions for the agents.
 
 use super::*;
 use api::migration_requests::{MigrationRole, MigrationState};
 use model::machine_migration::{MigrationAnswer, MigrationOffer, MigrationSide, interpret_answer as heard};
 use proptest::prelude::*;
 use site::allocation_resolution::resolve_allocation;
-use std::time::Duration;
 use store::boot_token::RequestedBoot;
 use store::machine_migration::Migration;
 use store::testing::*;
@@ -18,14 +17,14 @@ impl World {
         let given = match given.map(|machine| machine.allocation.as_ref().map(|allocation| allocation.id.to_string())) {
             Some(Some(allocation)) => FileAllocation::Allocated(self.spelled(part, allocation)),
             Some(None) => FileAllocation::Free,
-            None => FileAllocation::Nothing,
+            None => FileAllocation::NoMachineFile,
         };
         let next = self.transact(|transaction| {
             let given = effective_files(transaction, id(part), given.clone())?;
-            choose_boot(transaction, id(part), &given, false, Duration::ZERO)
+            choose_boot(transaction, id(part), &given, false, &silent_boots())
         });
         match next {
-            BootTarget::Disk | BootTarget::Elsewhere(_) | BootTarget::NoFile | BootTarget::Dropped(_) => {
+            BootTarget::Disk | BootTarget::InstalledElsewhere(_) | BootTarget::NoFile | BootTarget::Suspended(_) => {
                 self.sides[index(part)].leave();
                 self.may_run(part, &format!("{next:?} by {given:?}"))
             }
@@ -45,8 +44,8 @@ impl World {
         }
     }
 
-    /// Checks how the agent in the ramdisk interprets the response while it waits for its migration: only an explicit and true response
-    /// ends the wait.
+    /// Checks how an agent that waits in the ramdisk interprets the response: the agent may stop waiting only if the
+    /// response states explicitly and truthfully that the migration has ended.
     fn is_heard_rightly(&self, part: MigrationSide, moving: Option<&MigrationOffer>) -> Result<(), TestCaseError> {
         let Some(order) = &self.sides[index(part)].stands_for else { return Ok(()) };
         let newest = find_last(&self.database, id(part)).unwrap().map(|is| is.to_status());
@@ -66,14 +65,14 @@ impl World {
             MigrationAnswer::Ended => prop_assert!(!is.state.is_open(), "its end is reported too early: {is:?}"),
             MigrationAnswer::Unmentioned => prop_assert!(false, "the response does not mention the migration {is:?}"),
         }
-        // A response of a server of an earlier version must never be interpreted as the end of the migration, whatever
-        // the files contain.
+        // A server of an earlier version sends a response without this field. The agent must never interpret it as the
+        // end of the migration, whatever the files contain.
         let old = heard(order, moving, None);
         prop_assert!(matches!(old, MigrationAnswer::Role(_) | MigrationAnswer::Unmentioned), "{old:?}");
         Ok(())
     }
 
-    pub(super) fn told(&mut self, part: MigrationSide) -> Result<(), TestCaseError> {
+    pub(super) fn read_allocation(&mut self, part: MigrationSide) -> Result<(), TestCaseError> {
         if self.sides[index(part)].boot.is_none() {
             return Ok(());
         }
@@ -101,22 +100,23 @@ impl World {
             }
             (MigrationRole::Unaffected, MigrationSide::Send, true) => {
                 let open = find_live(&self.database, A).unwrap().is_some_and(|is| is.state.is_open());
-                prop_assert!(allocation == NEW && !open, "A is given {allocation} to install");
+                prop_assert!(allocation == NEW && !open, "A receives {allocation} to install");
                 Ok(())
             }
-            // A different installation replaces the one that the migration has started.
+            // The target may only install a new allocation, which replaces the system that the migration has started to
+            // write.
             (MigrationRole::Unaffected, MigrationSide::Receive, true) => {
-                prop_assert!(allocation == NEW, "B is given {allocation} to install as if it were new");
+                prop_assert!(allocation == NEW, "B receives {allocation} as a first installation");
                 Ok(())
             }
-            // A system that is sent or received must never be installed from an image, so `machine_requests` does not
-            // serve an allocation.
+            // A migrated system must never be installed from an image, so no allocation that permits this is sent to
+            // the source or the target.
             _ => Ok(()),
         }
     }
 
-    /// Returns the machine's role as in `migration_requests::machine_requests`, which requires that A's file is readable and
-    /// contains the migrated allocation.
+    /// Returns the migration role of the machine, as `migration_requests::machine_requests` does. A machine has a
+    /// role only if A's file is readable and contains the migrated allocation.
     fn moving(&self, part: MigrationSide) -> Option<MigrationOffer> {
         let now = read_current_boots(&self.database, A, B).unwrap();
         let is = find_live(&self.database, id(part)).unwrap()?;
@@ -128,7 +128,7 @@ impl World {
         is_it.then(|| MigrationOffer {
             order: is.id.clone(),
             part,
-            begun: is.state == MigrationState::Copying,
+            started: is.state == MigrationState::Copying,
             awaits_approval: false,
             peer: None,
             carried: None,

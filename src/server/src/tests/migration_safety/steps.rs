@@ -13,7 +13,7 @@ pub(super) enum Step {
     Ask(MigrationSide),
     Stand(MigrationSide),
     Begin,
-    /// Report of the current boot, or of the previous boot if true.
+    /// Report of success: of the previous boot if the flag is true, otherwise of the current boot.
     Success(MigrationSide, bool),
     Failure(MigrationSide, bool),
     Phone,
@@ -21,13 +21,13 @@ pub(super) enum Step {
     Cancel {
         off: bool,
     },
-    /// The server scans the directory, which is also its first step after a restart.
+    /// The server scans the directory. This is also the first step of a server after its start.
     Look,
-    /// The server changes one file.
+    /// The server makes one pending change of a machine file.
     Settle,
-    /// The operator adds an allocation to a file, or removes it.
+    /// The operator writes an allocation into a machine file, or removes it.
     Edit(MigrationSide, Option<&'static str>),
-    /// The operator deletes the file.
+    /// The operator deletes a machine file.
     Remove(MigrationSide),
 }
 

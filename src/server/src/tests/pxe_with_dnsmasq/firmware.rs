@@ -40,13 +40,13 @@ impl Client {
         said.recv().unwrap()
     }
 
-    /// Returns the offer of the DHCP server to this firmware.
+    /// Returns the offer that the DHCP server sends to this firmware.
     pub(super) fn discover(&self, firmware: Firmware) -> Answered {
         self.run(move || firmware.ask(67, 1, None))
     }
 
-    /// Asserts that the server does not respond to this firmware. A response would arrive before the response to the
-    /// next request.
+    /// Asserts that the server does not respond to this firmware. A second request to which the server does respond
+    /// follows; a response to the first request would arrive earlier.
     pub(crate) fn is_ignored(&self, firmware: Firmware) {
         self.run(move || {
             let socket = bound();
@@ -62,7 +62,7 @@ impl Client {
         });
     }
 
-    /// Returns the response to a request at the port of PXE's boot servers.
+    /// Sends a request to port 4011, at which PXE boot servers listen, and returns the response.
     pub(super) fn boot_server(&self, firmware: Firmware) -> Answered {
         self.run(move || firmware.ask(4011, 3, None))
     }
@@ -75,7 +75,7 @@ impl Client {
         given
     }
 
-    /// Returns the first block of a file over TFTP.
+    /// Requests a file over TFTP, and returns its first block.
     pub(super) fn tftp(&self, name: &'static str) -> Vec<u8> {
         self.run(move || {
             let socket = UdpSocket::bind("0.0.0.0:0").unwrap();
@@ -84,7 +84,7 @@ impl Client {
             let mut block = [0; 1024];
             let (length, from) = socket.recv_from(&mut block).unwrap();
             assert_eq!(block[..4], [0, 3, 0, 1], "{}", String::from_utf8_lossy(&block[4..length]));
-            // Abort the transfer.
+            // Aborts the transfer.
             socket.send_to(b"\0\x05\0\0enough\0", from).unwrap();
             block[4..length].to_vec()
         })
@@ -104,13 +104,13 @@ impl Client {
     }
 }
 
-/// DHCP client: its architecture type (RFC 4578) and its vendor class.
+/// DHCP client, described by its architecture type (RFC 4578), its vendor class, and other properties.
 #[derive(Clone, Copy)]
 pub(crate) struct Firmware {
     pub(super) kind: u16,
     pub(super) class: &'static str,
     pub(super) is_ipxe: bool,
-    /// Last byte of the MAC.
+    /// Last byte of the NIC's MAC.
     pub(super) nic: u8,
     /// Client identifier (option 61); empty if the client does not send one.
     pub(super) client_id: &'static [u8],
@@ -146,7 +146,7 @@ pub(super) const UEFI_HTTP: Firmware = Firmware {
 };
 pub(crate) const IPXE_BIOS: Firmware = Firmware { is_ipxe: true, ..BIOS };
 pub(crate) const IPXE_UEFI: Firmware = Firmware { is_ipxe: true, ..UEFI };
-/// UEFI on ARM64, for which there is no boot file. The same applies to IA-32.
+/// UEFI on ARM64. No boot file exists for this architecture, nor for IA-32.
 pub(crate) const ARM64: Firmware = Firmware { kind: 11, class: "PXEClient:Arch:00011:UNDI:003000", ..UEFI };
 pub(crate) const IA32: Firmware = Firmware { kind: 6, class: "PXEClient:Arch:00006:UNDI:003016", ..UEFI };
 pub(super) const OTHER: Firmware =
@@ -158,7 +158,7 @@ pub(crate) struct Answered {
     pub(super) kind: u8,
     pub(super) address: Ipv4Addr,
     pub(super) next_server: Ipv4Addr,
-    /// Boot file, from the option or the header.
+    /// Boot file from option 67 or from the DHCP header.
     pub file: String,
     pub(super) options: BTreeMap<u8, Vec<u8>>,
 }
@@ -223,7 +223,8 @@ impl Firmware {
     }
 }
 
-/// Binds the client's port. A child process of another test may hold the previous socket until it executes its program.
+/// Binds the client's port. The port may be in use for a moment, because a child process of another test inherits the
+/// previous socket until it executes its program.
 pub(super) fn bound() -> UdpSocket {
     let began = std::time::Instant::now();
     loop {

@@ -1,4 +1,4 @@
-//! Addresses are assigned by MAC: client identifiers of firmware and systems are ignored.
+//! Assignment of addresses by MAC: the client identifiers that firmware and systems send are ignored.
 
 use super::firmware::Firmware;
 use super::*;
@@ -9,7 +9,7 @@ const OF_DEFAULT: &[u8] = b"\0\x03\0\x02\0\x04\0\x05\0\0\x06\0\x07\0\x08\0\x09";
 const OF_MAC: &[u8] = b"\x01\x52\x54\0\xaa\xbb\x01";
 const OF_RAMDISK: &[u8] = b"\xff\xaa\xbb\x01\0\0\x02\0\0\xab\x11\x12\x13";
 
-/// Asserts that a NIC gets one address whatever client identifiers its firmware and systems send. Returns the address.
+/// Asserts that a NIC receives the same address with every client identifier. Returns this address.
 pub(crate) fn assert_one_address(client: &Client) -> Ipv4Addr {
     let first = client.lease(Firmware { client_id: OF_BOARD, ..UEFI }).address;
     for client_id in [OF_MAC, OF_RAMDISK, OF_DEFAULT, &[]] {
@@ -21,7 +21,7 @@ pub(crate) fn assert_one_address(client: &Client) -> Ipv4Addr {
 
 #[test]
 #[ignore = "needs root and dnsmasq"]
-fn root_one_nic_takes_one_address_whatever_identifies_it() {
+fn root_each_nic_receives_one_address_despite_client_identifiers() {
     on_a_network(|client| {
         let runtime = runtime();
         let dir = directory();
@@ -41,7 +41,7 @@ fn root_one_nic_takes_one_address_whatever_identifies_it() {
 
 #[test]
 #[ignore = "needs root and dnsmasq"]
-fn root_name_time_and_route_servers_are_sent() {
+fn root_configured_dhcp_options_are_sent() {
     on_a_network(|client| {
         let runtime = runtime();
         let dir = directory();

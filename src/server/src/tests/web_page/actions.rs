@@ -1,4 +1,4 @@
-//! Power, lock and release of a machine from the web page.
+//! Power actions, lock and release of a machine on the web page.
 
 use super::super::power_control::bmc_field;
 use super::*;
@@ -34,7 +34,7 @@ fn file(server: &Running) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn actions_require_the_form_of_the_session_and_the_name_of_the_machine() {
+async fn actions_require_session_form_and_machine_name() {
     let server = Running::start_in(with_images()).await;
     let browser = server.browser().await;
     let before = file(&server);
@@ -54,7 +54,7 @@ async fn actions_require_the_form_of_the_session_and_the_name_of_the_machine() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_machine_is_switched_by_its_controller() {
+async fn power_form_switches_the_machine() {
     let controller = RedfishDouble::start("On", &[]);
     let dir = with_images();
     let text = machine_file(ONE, "one", "52:54:00:00:00:01", "a1", &bmc_field(&controller));
@@ -69,7 +69,7 @@ async fn a_machine_is_switched_by_its_controller() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_locked_machine_is_neither_freed_nor_unlocked_without_its_name() {
+async fn locked_machine_is_unlocked_only_with_its_name() {
     let server = Running::start_in(with_images()).await;
     let browser = server.browser().await;
     assert_refused(&browser.act("lock", &[("reason", " ")]).await, 400, "a lock requires a reason");
@@ -103,7 +103,7 @@ async fn a_locked_machine_is_neither_freed_nor_unlocked_without_its_name() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_machine_can_be_locked_although_its_image_was_removed() {
+async fn machine_with_removed_image_can_be_locked() {
     let server = Running::start_in(with_images()).await;
     server.installed().await;
     let browser = server.browser().await;

@@ -1,4 +1,4 @@
-//! Allocation of a free machine on the web page: the plan, the confirmation by name, and refusals.
+//! Allocation of a free machine on the web page: the plan, the confirmation by the machine's name, and refusals.
 
 use super::reinstall::value;
 use super::*;
@@ -27,7 +27,7 @@ fn file(server: &Running) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_free_machine_is_allocated_after_its_plan_and_with_its_name() {
+async fn allocation_requires_the_plan_and_the_machine_name() {
     let server = Running::start_in(with_images()).await;
     let commented = format!("# rack 7\n{}", file(&server));
     server.write("machines/two.yaml", &commented);
@@ -85,7 +85,7 @@ async fn a_free_machine_is_allocated_after_its_plan_and_with_its_name() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn allocations_that_cannot_be_carried_out_are_refused() {
+async fn invalid_allocations_are_refused() {
     let server = Running::start_in(with_images()).await;
     let browser = server.browser().await;
     let page = browser.text(&path(TWO)).await;

@@ -1,4 +1,5 @@
-//! Actions on several machines: the review, the typed number, the checks of each machine, and partial failures.
+//! Actions on several machines: the review page, the confirmation by the number of machines, the checks of each
+//! machine, and failures of single machines.
 
 use super::*;
 
@@ -25,7 +26,7 @@ fn values<'a>(page: &'a str, name: &str) -> Vec<&'a str> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn several_machines_are_reinstalled_after_a_review_and_the_typed_number() {
+async fn bulk_actions_require_review_and_typed_count() {
     let server = Running::start_in(with_images()).await;
     let browser = server.browser().await;
     let page = browser.text("/").await;
@@ -64,6 +65,11 @@ async fn several_machines_are_reinstalled_after_a_review_and_the_typed_number() 
         assert!(answer.contains(words), "{words}: {answer}");
     }
     assert!(server.listed().await["order"].is_null());
+    let entries = server.v1("GET", &format!("/v1/audit?action=bulk/confirm&machine={TWO}"), &Value::Null).await.json();
+    assert_eq!(entries[0]["object"], json!(format!("{ONE}, {TWO}")), "{entries}");
+    assert_eq!(entries.as_array().unwrap().len(), 1, "the other actions were on one machine: {entries}");
+    let page = browser.text("/audit").await;
+    assert!(page.contains(">one, two<"), "{page}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -1,11 +1,11 @@
-//! Editor of machine files: the check, the plan, the confirmation by name, and concurrent changes.
+//! Editor of machine files: the check, the plan, the confirmation by the machine's name, and concurrent changes.
 
 use super::reinstall::value;
 use super::*;
 use crate::tests::verified_definitions::with_definition;
 
 impl Browser<'_> {
-    /// Submits a text with the hidden fields of the page.
+    /// Submits an edited file together with the hidden fields of the page.
     async fn submit(&self, page: &str, text: &str, name: &str) -> Answer {
         let shown = if page.contains("name=\"shown\"") { value(page, "shown") } else { "" };
         let fields = [("base", value(page, "base")), ("text", text), ("name", name), ("shown", shown), ("do", "write")];
@@ -27,7 +27,7 @@ fn file(server: &Running) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_text_is_written_only_after_a_check_and_with_the_name() {
+async fn file_is_written_only_after_check_and_confirmation() {
     let server = Running::start_in(with_images()).await;
     server.installed().await;
     let browser = server.browser().await;
@@ -46,13 +46,13 @@ async fn a_text_is_written_only_after_a_check_and_with_the_name() {
     assert_eq!(browser.submit(&checked, &new, "two").await.status, 400);
     assert_eq!(browser.post(&path(), &[], &[("text", &new)]).await.status, 403);
     assert_eq!(file(&server), text("a1", ""));
-    // Browsers submit lines that end with CRLF.
+    // Browsers submit text areas with CRLF line ends.
     let token = browser.token().await;
     let crlf = new.replace('\n', "\r\n");
     let fields = [("base", value(&checked, "base")), ("text", &crlf), ("shown", value(&checked, "shown"))];
     let fields = [&[("form", token.as_str()), ("name", "one")], &fields[..]].concat();
     let answer = browser.post(&path(), &[], &fields).await;
-    assert_eq!(answer.status, 200, "the button that checks writes nothing: {}", answer.text());
+    assert_eq!(answer.status, 200, "the check does not write anything: {}", answer.text());
     assert_eq!(file(&server), text("a1", ""));
     let answer = browser.post(&path(), &[], &[&fields[..], &[("do", "write")]].concat()).await;
     assert_eq!(answer.status, 303, "{}", answer.text());
@@ -61,8 +61,8 @@ async fn a_text_is_written_only_after_a_check_and_with_the_name() {
     assert_conflict(&server, &browser, &checked, &new).await;
 }
 
-/// Checks that a text that is based on an earlier file is not written, but preserved next to the current file, and can be
-/// checked again.
+/// Checks that an edit based on an earlier version of the file is not written. The page must show the text next to the
+/// current file, and must offer to check it again.
 async fn assert_conflict(server: &Running, browser: &Browser<'_>, earlier: &str, current: &str) {
     let typed = text("a1", "consoles: [ttyS7] # typed\n");
     let answer = browser.submit(earlier, &typed, "one").await;
@@ -80,7 +80,7 @@ async fn assert_conflict(server: &Running, browser: &Browser<'_>, earlier: &str,
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_text_with_an_os_definition_is_planned_with_its_parameters() {
+async fn os_definition_in_text_is_planned_with_its_parameters() {
     let server = Running::start_in(with_definition("track=testing")).await;
     let browser = server.browser().await;
     let token = server.registered(ONE).await;
@@ -98,7 +98,7 @@ async fn a_text_with_an_os_definition_is_planned_with_its_parameters() {
     let unknown = browser.submit(&page, &with("color=red"), "one").await;
     assert!(unknown.status == 422 && unknown.text().contains("color"), "{}", unknown.text());
     let refused = browser.submit(&page, &with("track=sid"), "one").await;
-    // Without the right to create a sandbox, `verify` is not run here.
+    // Without the permission to create a sandbox, the server does not run `verify`.
     let is_refused = refused.status == 422 && refused.text().contains("refuses these parameters");
     assert!(is_refused || !nix::unistd::geteuid().is_root(), "{}", refused.text());
     let written = browser.submit(&checked, &with("track=stable"), "one").await;
@@ -114,7 +114,7 @@ async fn an_invalid_text_is_refused_with_all_problems() {
     for (new, words) in [
         (text("a1", "macss: []\n"), "macss"),
         (format!("id: {ONE}\nname: one\nmacs: [5, x]\nlocked: yes\n"), "3:8: "),
-        ("id: [\n".to_owned(), "Not valid"),
+        ("id: [\n".to_owned(), "The text is not valid"),
         (format!("id: {TWO}\nname: one\n"), "machine rename"),
         (format!("id: {ONE}\nname: two\n"), "already has the name &quot;two&quot;"),
         (format!("id: {ONE}\nname: one\nmacs: ['52:54:00:00:00:02']\n"), "already lists 52:54:00:00:00:02"),
@@ -149,7 +149,7 @@ async fn a_text_that_causes_an_installation_shows_its_plan() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_allocation_of_an_installed_or_locked_machine_is_not_removed() {
+async fn editor_does_not_remove_allocations_in_use() {
     let server = Running::start_in(with_images()).await;
     let browser = server.browser().await;
     let page = browser.text(&path()).await;

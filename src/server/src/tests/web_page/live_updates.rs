@@ -1,11 +1,11 @@
-//! Live updates: their number is limited, and they end with the session and the server.
+//! Live updates of the web page: their number is limited, and they end with the session or the server.
 
 use super::*;
 use http_server::live_updates::WATCHERS_PER_USER;
 use store::users::UserChange;
 use tokio::net::tcp::OwnedReadHalf;
 
-/// Response that is received continuously.
+/// Response that is read as it arrives.
 struct Watching {
     read: OwnedReadHalf,
     _write: tokio::net::tcp::OwnedWriteHalf,
@@ -46,7 +46,7 @@ impl Watching {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_installation_is_seen_to_move() {
+async fn live_updates_show_installation_progress() {
     let server = Running::start_in(with_images()).await;
     let browser = server.browser().await;
     let mut watching = browser.watch().await;
@@ -62,15 +62,15 @@ async fn an_installation_is_seen_to_move() {
     server.write("machines/two.yaml", "id: [\n");
     watching.until("event: directory").await;
     watching.until("two.yaml").await;
-    // The updates end with the session.
+    // The updates end when the session ends.
     let form = browser.token().await;
     assert_eq!(browser.post("/logout", &[], &[("form", &form)]).await.status, 303);
     watching.ends().await;
 }
 
-/// Another server on the same database disables the user, or revokes the token.
+/// Another server with the same database disables the user, or revokes the token.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_updates_end_when_another_server_disables_the_user_or_revokes_the_token() {
+async fn updates_end_when_user_or_token_is_revoked() {
     let server = Running::start().await;
     for (name, is_disabled) in [("ann", true), ("bob", false)] {
         let browser = server.browser_with(&server.user(name, "viewer", &[]).await).await;
@@ -101,7 +101,7 @@ async fn viewers_do_not_receive_the_output_of_an_installer() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn only_so_many_watch_and_a_place_is_given_back() {
+async fn watchers_per_user_are_limited_and_released() {
     let server = Running::start().await;
     let browser = server.browser().await;
     let mut all = Vec::new();
@@ -122,7 +122,7 @@ async fn only_so_many_watch_and_a_place_is_given_back() {
         tokio::time::sleep(Duration::from_millis(20)).await;
         again = browser.watch().await;
     }
-    // The shutdown of the server does not wait for watchers.
+    // The shutdown of the server does not wait until the browsers close their live updates.
     server.stop().await;
     again.ends().await;
 }

@@ -1,14 +1,14 @@
-//! Page of a machine: text that a machine sends must not become markup.
+//! Page of a machine: text from the machine must not be interpreted as markup.
 
 use super::super::plan_preview::inventory;
 use super::*;
 use control::api_types::RegisterRequest;
 use model::inventory::Inventory;
 
-/// Text that would end attributes, elements and comments, and execute a script, if it was not escaped.
+/// Text that, if it was not escaped, would end attributes, elements and comments, and execute a script.
 const HOSTILE: &str = "\"'></pre></title><script>alert(1)</script><img src=x onerror=alert(2)>--&lt;";
 
-/// Returns an inventory with this text in all strings that a machine chooses.
+/// Returns an inventory with this value in all strings that a machine chooses.
 fn hostile() -> Inventory {
     let mut hostile = inventory();
     let set = |texts: &mut [&mut String]| texts.iter_mut().for_each(|text| HOSTILE.clone_into(text));
@@ -32,7 +32,7 @@ fn assert_harmless(path: &str, page: &str) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn nothing_that_a_machine_says_becomes_markup() {
+async fn hostile_machine_text_is_escaped_in_pages() {
     let dir = with_images();
     let file = machine_file(ONE, "one", "52:54:00:00:00:01", "a1", "locked: \"<script>alert(1)</script>\"\n");
     std::fs::write(dir.path().join("machines/one.yaml"), file).unwrap();
@@ -98,7 +98,7 @@ async fn assert_overviews(browser: &Browser<'_>) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_machine_has_hardware_disks_plan_events_and_log() {
+async fn machine_page_shows_hardware_plan_events_and_log() {
     let server = Running::start_in(with_images()).await;
     let browser = server.browser().await;
     let path = format!("/machines/{ONE}");
@@ -136,7 +136,7 @@ async fn a_machine_has_hardware_disks_plan_events_and_log() {
     ] {
         assert!(page.contains(words), "{words}: {page}");
     }
-    assert!(!page.contains("Data lost"), "nothing is to be done: {page}");
+    assert!(!page.contains("Data lost"), "no installation is ordered: {page}");
     let headings = ["<h2>Disks, as installed</h2>", "<h2>Disks, as registered before the installation</h2>"];
     let positions = headings.map(|heading| page.find(heading).unwrap_or_else(|| panic!("{heading}: {page}")));
     assert!(positions[0] < positions[1] && page.contains(&format!("src=\"{diagram}\"")), "{page}");

@@ -1,7 +1,7 @@
-//! Plans of all machines: the same rows as `drophammer site plan`, filters, and refused changes.
+//! Plans of all machines on the web page: the same rows as in `drophammer site plan`, filters, and refused changes.
 
 use super::*;
-use drophammer::commands::rack::{PlanOptions, rack_output};
+use drophammer::commands::site_plan::{PlanOptions, rack_output};
 
 impl Running {
     /// Returns the rows and the summary that `drophammer site plan --json` prints.
@@ -31,7 +31,7 @@ impl Running {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_page_has_the_plans_of_site_plan() {
+async fn plan_page_matches_site_plan() {
     let server = Running::start_in(with_images()).await;
     server.until_digests_are_known().await;
     let browser = server.browser().await;
@@ -56,7 +56,7 @@ async fn the_page_has_the_plans_of_site_plan() {
         &format!("wipes {}", row["disks"][0]["serial"].as_str().unwrap()),
         &format!("href=\"/machines/{ONE}#plan\""),
         "loses data",
-        "The duration is unknown.",
+        "The duration of the installations is unknown.",
     ] {
         assert!(page.contains(words), "{words}: {page}");
     }
@@ -79,7 +79,7 @@ async fn the_page_has_the_plans_of_site_plan() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_planned_image_is_compared_with_outdated_inventories_and_ordered_by_nobody() {
+async fn planned_image_shows_outdated_forecast_without_ordering() {
     let server = Running::start_in(with_images()).await;
     let browser = server.browser().await;
     let token = server.registered(ONE).await;
@@ -107,7 +107,7 @@ async fn a_planned_image_is_compared_with_outdated_inventories_and_ordered_by_no
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn refusals_have_the_own_words_on_the_page_and_in_site_plan() {
+async fn refusals_are_reworded_on_page_and_site_plan() {
     let server = Running::start_in(with_images()).await;
     let browser = server.browser().await;
     let token = server.registered(ONE).await;

@@ -1,4 +1,4 @@
-//! Reinstall from the web page: the plan, the confirmation by name, and refusals.
+//! Reinstall on the web page: the plan, the confirmation by the machine's name, and refusals.
 
 use super::*;
 
@@ -8,7 +8,7 @@ pub(super) fn value<'a>(page: &'a str, name: &str) -> &'a str {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_plan_comes_first_and_the_name_is_typed_in() {
+async fn reinstall_form_requires_plan_and_machine_name() {
     let server = Running::start_in(with_images()).await;
     let browser = server.browser().await;
     let path = format!("/machines/{ONE}/reinstall");
@@ -20,8 +20,8 @@ async fn the_plan_comes_first_and_the_name_is_typed_in() {
     };
     refused(&with_image, "is not installed yet").await;
     server.installed().await;
-    refused(&format!("{path}?image=debian-99"), "there is no image &quot;debian-99&quot;").await;
-    // Without an inventory, the plan is unknown, and nothing can be ordered on the page.
+    refused(&format!("{path}?image=debian-99"), "image &quot;debian-99&quot; not found in images/").await;
+    // Without an inventory, no plan can be computed, and the page does not offer an order.
     let page = browser.text(&with_image).await;
     assert!(page.contains("the machine has never registered") && !page.contains("button class=\"danger\""), "{page}");
 
@@ -32,7 +32,7 @@ async fn the_plan_comes_first_and_the_name_is_typed_in() {
     for words in ["Data lost", "Preserved", "── point of no return", "Type <strong>one</strong>"] {
         assert!(page.contains(words), "{words}: {page}");
     }
-    assert_eq!(server.listed().await["order"]["image"], "debian-12", "looking at it orders nothing");
+    assert_eq!(server.listed().await["order"]["image"], "debian-12", "viewing the page does not order anything");
     let (form, shown) = (value(&page, "form"), value(&page, "shown"));
     let fields = |form, name, shown| {
         [("form", form), ("image", "debian-13"), ("without_marker", "yes"), ("name", name), ("shown", shown)]
@@ -54,7 +54,7 @@ async fn the_plan_comes_first_and_the_name_is_typed_in() {
         assert!(answer.text().contains(words), "{words}: {}", answer.text());
     }
     assert_eq!(server.post(&path, &[], &fields(form, "one", shown)).await.status, 401, "without the cookie");
-    assert_eq!(server.listed().await["order"]["image"], "debian-12", "none of these has ordered anything");
+    assert_eq!(server.listed().await["order"]["image"], "debian-12", "none of these requests ordered a reinstall");
 
     let answer = browser.post(&path, &[], &fields(form, "one", shown)).await;
     assert_eq!((answer.status, &answer.headers["location"]), (303, &format!("/machines/{ONE}")), "{}", answer.text());
@@ -70,10 +70,10 @@ async fn the_plan_comes_first_and_the_name_is_typed_in() {
     assert_eq!(browser.post(&cancel, &[], &[("form", form)]).await.status, 404);
 }
 
-/// After an installation, the inventory is outdated. The page shows what is known about the disks, and states that the
-/// disks have changed.
+/// After an installation, the inventory is outdated. The page shows what the inventory contained, and states that the
+/// disks have changed since.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_is_foreseen_is_said_to_be_that() {
+async fn forecast_from_outdated_inventory_is_labeled() {
     let server = Running::start_in(with_images()).await;
     let browser = server.browser().await;
     let token = server.registered(ONE).await;
@@ -91,7 +91,7 @@ async fn what_is_foreseen_is_said_to_be_that() {
     }
     let fields = ["form", "shown"].map(|name| (name, value(&page, name)));
     let fields = [&fields[..], &[("image", "debian-13"), ("name", "one")]].concat();
-    // The machine is locked after the plan was shown.
+    // The machine is locked after the page with the plan was loaded.
     server.write("machines/one.yaml", &machine_file(ONE, "one", "52:54:00:00:00:01", "a1", "locked: by me\n"));
     let began = std::time::Instant::now();
     while !browser.text(&format!("/machines/{ONE}")).await.contains("Locked: by me") {

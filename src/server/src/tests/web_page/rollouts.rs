@@ -4,7 +4,7 @@ use super::super::rollouts::id;
 use super::*;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_rollout_is_shown_and_can_be_halted_and_resumed() {
+async fn rollout_page_halts_and_resumes_a_rollout() {
     let server = Running::with_installed_machines("").await;
     let browser = server.browser().await;
     assert!(browser.text("/rollouts").await.contains("0 rollouts"));

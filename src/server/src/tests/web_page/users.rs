@@ -11,7 +11,7 @@ fn with_projects() -> TempDir {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_viewer_is_offered_no_actions_and_refused_them() {
+async fn pages_hide_and_refuse_actions_for_viewers() {
     let server = Running::start_in(with_projects()).await;
     let browser = server.browser_with(&server.user("vic", "viewer", &[]).await).await;
     let list = browser.text("/").await;
@@ -39,7 +39,7 @@ async fn a_viewer_is_offered_no_actions_and_refused_them() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_user_with_a_project_sees_only_its_machines_and_keeps_them_in_it() {
+async fn project_user_sees_and_keeps_only_own_machines() {
     let server = Running::start_in(with_projects()).await;
     let browser = server.browser_with(&server.user("bob", "operator", &["blue"]).await).await;
     let list = browser.text("/").await;
@@ -79,7 +79,7 @@ async fn a_user_with_a_project_sees_only_its_machines_and_keeps_them_in_it() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn sessions_end_with_their_token_and_admins_see_the_audit_log() {
+async fn sessions_end_when_their_token_is_revoked() {
     let server = Running::start().await;
     let token = server.user("ann", "admin", &[]).await;
     let browser = server.browser_with(&token).await;

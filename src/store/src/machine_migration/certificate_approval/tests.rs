@@ -1,4 +1,4 @@
-//! Certificates of machines that impersonate one of the two.
+//! Tests of certificates, including those of machines that impersonate source or target.
 
 use super::*;
 use crate::machine_migration::testing::{carried as has, ordered, start};
@@ -9,9 +9,9 @@ const A1: TokenHash = [1; 32];
 const B1: TokenHash = [11; 32];
 const B2: TokenHash = [12; 32];
 
-/// Returns PEM text that suffices for a fingerprint.
+/// Returns a PEM text, which need not be a valid certificate, because only its fingerprint is used.
 fn certificate(boot: TokenHash) -> String {
-    linux::pem::encode_pem("CERTIFICATE", &boot)
+    linux::pem_encoding::encode_pem("CERTIFICATE", &boot)
 }
 
 fn end(boot: TokenHash, has_secret: bool) -> MigrationEndpoint {
@@ -32,7 +32,7 @@ fn planned(allow_unapproved: bool, secrets: [bool; 2]) -> Migration {
 }
 
 fn fingerprint(boot: TokenHash) -> String {
-    linux::pem::certificate_fingerprint(&certificate(boot)).unwrap()
+    linux::pem_encoding::certificate_fingerprint(&certificate(boot)).unwrap()
 }
 
 fn approve(is: &Migration, fingerprints: &[String], b: TokenHash) -> Result<Migration, String> {
@@ -44,7 +44,7 @@ fn begins(is: &Migration, boot: TokenHash) -> Result<Migration, String> {
 }
 
 #[test]
-fn the_sender_is_told_of_no_receiver_that_nobody_vouches_for() {
+fn unapproved_receiver_is_not_released_to_the_sender() {
     let is = planned(false, [false, false]);
     assert_eq!(is.released_peer(MigrationSide::Send, now(B1)), None);
     let told = is.released_peer(MigrationSide::Receive, now(B1)).unwrap();
@@ -53,7 +53,7 @@ fn the_sender_is_told_of_no_receiver_that_nobody_vouches_for() {
         "its plan needs it, and its agent does not trust it"
     );
     assert!(is.awaits_approval() && begins(&is, B1).unwrap_err().contains("--approve FINGERPRINT"));
-    // One of the two approvals does not suffice.
+    // One approved certificate of the two does not suffice.
     for one in [A1, B1] {
         let half = approve(&is, &[fingerprint(one)], B1).unwrap();
         assert!(half.awaits_approval() && begins(&half, B1).is_err());
@@ -66,19 +66,19 @@ fn the_sender_is_told_of_no_receiver_that_nobody_vouches_for() {
 }
 
 #[test]
-fn another_boot_needs_another_approval() {
+fn each_boot_requires_its_own_approval() {
     let is = approve(&planned(false, [false, false]), &[fingerprint(A1), fingerprint(B1)], B1).unwrap();
     let copying = begins(&is, B1).unwrap();
     for is in [is, copying] {
         let again = is.apply_event(&MigrationEvent::Waiting(MigrationSide::Receive, end(B2, false), None)).unwrap();
         assert_eq!(again.certificate_trust(MigrationSide::Receive), CertificateTrust::Unapproved);
         assert_eq!(again.released_peer(MigrationSide::Send, now(B2)), None);
-        assert!(begins(&again, B2).is_err(), "an impostor would erase nothing, and still take over the allocation");
-        assert!(approve(&again, &[fingerprint(B1)], B2).is_err(), "that boot is gone");
+        assert!(begins(&again, B2).is_err(), "an impostor would take over the allocation without an erasure");
+        assert!(approve(&again, &[fingerprint(B1)], B2).is_err(), "that boot has ended");
         assert!(begins(&approve(&again, &[fingerprint(B2)], B2).unwrap(), B2).is_ok());
     }
-    // If the source boots again during the copy, it is approved before it sends, and does not prevent the target from
-    // starting again.
+    // If the source boots again during the copy, its new certificate must be approved before it sends data. The target
+    // may start again without this approval.
     let copying = begins(&planned(true, [false, false]), B1).unwrap();
     let again = copying
         .apply_event(&MigrationEvent::Waiting(MigrationSide::Send, end([2; 32], false), Some(Box::new(has()))))
@@ -91,7 +91,7 @@ fn another_boot_needs_another_approval() {
 /// A machine that claims the secret verifies its peer. This releases the certificate of the peer, not that of the
 /// machine.
 #[test]
-fn a_secret_takes_the_place_of_the_approval() {
+fn secret_of_a_machine_replaces_approval_of_its_peer() {
     for (secrets, trust) in [
         ([true, true], [CertificateTrust::Secret; 2]),
         ([false, true], [CertificateTrust::Secret, CertificateTrust::Unapproved]),
@@ -115,7 +115,7 @@ fn a_secret_takes_the_place_of_the_approval() {
 }
 
 #[test]
-fn fingerprints_are_compared_and_not_guessed() {
+fn approval_requires_a_matching_fingerprint() {
     let is = planned(false, [false, false]);
     let b = fingerprint(B1);
     let digits = &b["sha256:".len()..];

@@ -117,7 +117,7 @@ proptest! {
     /// Runs a rollout with random results. A member starts at most once, never more than `at_most` are in progress, and
     /// nothing starts after `stop_after` failures. Without failures, all members start.
     #[test]
-    fn the_limits_hold_in_every_run(
+    fn random_rollouts_respect_their_limits(
         count in 0usize..12, at_most in 1u32..5, stop_after in 1u32..4,
         events in prop::collection::vec((0usize..12, 0u8..6), 0..120),
     ) {
@@ -128,7 +128,7 @@ proptest! {
             let next = next_members(&rollout, now());
             prop_assert!(failures < stop_after || next.is_empty());
             match (event, rollout.members.get(at).map(|member| member.state)) {
-                // Each start repeats the decision, like the transaction that stores it.
+                // Each start computes the decision again, as the transaction that stores it does.
                 (0, _) => if let Some(number) = next.first() {
                     starts[*number] += 1;
                     rollout.members[*number].state = MemberState::Ordered;

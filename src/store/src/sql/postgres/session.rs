@@ -9,7 +9,8 @@ use std::sync::Arc;
 use tokio_postgres::types::ToSql;
 use tokio_postgres::{AsyncMessage, Client, SimpleQueryMessage, Statement};
 
-/// Settings of each session. The defaults of the server may be less durable or have no deadlines.
+/// Settings of each session. They are set explicitly, because the configuration of the PostgreSQL server may turn off
+/// synchronous commits, or lack timeouts.
 const SETTINGS: &str = "SET synchronous_commit TO on; SET statement_timeout TO '15s'; SET lock_timeout TO '10s';
      SET idle_in_transaction_session_timeout TO '60s'; SET standard_conforming_strings TO on";
 
@@ -23,7 +24,7 @@ pub(super) struct Session {
     statements: HashMap<(String, Vec<ValueKind>), Statement>,
     /// Savepoint statements that are sent together with the next statement, which saves a round trip.
     pub(super) pending: String,
-    /// True if a pending statement has failed, so that the state of the transaction is unknown.
+    /// True if a pending statement has failed. The state of the transaction is then unknown.
     pub(super) is_broken: bool,
     /// True if a statement of the current transaction has failed.
     pub(super) has_failed: bool,
@@ -85,7 +86,7 @@ impl Session {
         self.run_after_pending(both).await
     }
 
-    /// Sends the pending statements and those of `work`, and then waits for the responses of both.
+    /// Sends the pending statements and those of `work` together, and then waits for the responses of both.
     async fn run_after_pending<T>(
         &mut self,
         work: impl Future<Output = Result<T, tokio_postgres::Error>>,

@@ -1,17 +1,18 @@
-//! Transactions that share one commit, because a commit waits for the disk as long as some tens of transactions take.
+//! Transactions that share one commit, because waiting for the disk in one commit takes as long as dozens of
+//! transactions.
 //!
 //! A group is one transaction of PostgreSQL, and each transaction of the group is a savepoint in it. A transaction that
-//! fails is rolled back to its savepoint, and the others remain. While a group is open, reads are part of it: they see
-//! the changes of the group, and must therefore not be acknowledged before its commit. If the session is lost, or the
-//! commit fails, all transactions of the group have failed.
+//! fails is rolled back to its savepoint, and the other transactions of the group remain. While a group is open, reads
+//! are part of it: they see the changes of the group, and must therefore not be acknowledged before the commit of the
+//! group. If the session is lost, or the commit fails, all transactions of the group have failed.
 
 use super::{Error, PostgresConnection, Result, TransactionKind, synchronous_commit, values};
 use std::time::{Duration, Instant};
 
 /// Maximum number of transactions in a group. PostgreSQL tracks at most 64 subtransactions of a session in memory.
 const TRANSACTIONS: usize = 60;
-/// Time after which a group accepts no further transaction, since it excludes the other servers.
-pub(super) const HOLDS_GROUP: Duration = Duration::from_millis(20);
+/// Time after which a group accepts no further transaction, since an open group blocks the other servers.
+pub(super) const MAXIMUM_GROUP_DURATION: Duration = Duration::from_millis(20);
 
 const SAVEPOINT: &str = "SAVEPOINT part;";
 const RELEASE: &str = "RELEASE SAVEPOINT part;";
@@ -27,20 +28,20 @@ pub(super) struct TransactionGroup {
     began: Instant,
     /// Number of transactions, including those that were rolled back.
     transactions: usize,
-    /// Kind of the latest transaction.
+    /// Type of the latest transaction of the group.
     kind: TransactionKind,
     /// True if the group must be on disk before it is acknowledged.
     is_synced: bool,
 }
 
 impl PostgresConnection {
-    /// Commits transactions in groups from now on. [`PostgresConnection::commit_group`] must follow each transaction, or
-    /// several of them.
+    /// Commits transactions in groups from now on. The caller must call [`PostgresConnection::commit_group`] after
+    /// one or several transactions.
     pub(crate) fn group_transactions(&self) {
         self.is_grouping.set(true);
     }
 
-    /// Lets groups accept transactions however long they have been open.
+    /// Removes the time limit of groups.
     #[cfg(test)]
     pub(crate) fn disable_group_limit(&self) {
         self.group_limit.set(Duration::MAX);
@@ -59,8 +60,8 @@ impl PostgresConnection {
         })
     }
 
-    /// Commits the open group. If `notification` is specified, counts the group as a durable transaction, notifies the
-    /// other servers through this channel and with this text, and returns the new number of durable transactions.
+    /// Commits the open group. If `notification` is specified, counts the group as a durable transaction, sends this
+    /// payload to the other servers through this channel, and returns the new number of durable transactions.
     ///
     /// # Errors
     /// Returns an error if no transaction of the group was committed, or the outcome is unknown.
@@ -124,7 +125,8 @@ impl PostgresConnection {
     }
 }
 
-/// Removes a savepoint that was not sent, because its transaction contains no statement. Returns whether there was one.
+/// Removes the last savepoint if its transaction contains no statement, so that the savepoint is not sent. Returns
+/// whether it was removed.
 fn remove_savepoint(pending: &mut String) -> bool {
     let is_unsent = pending.ends_with(SAVEPOINT);
     if is_unsent {

@@ -11,7 +11,7 @@ fn back(frame: &ProtocolFrame) -> ProtocolFrame {
 }
 
 #[test]
-fn every_frame_comes_back_as_it_was() {
+fn every_frame_survives_encoding() {
     let sha256 = hash_bytes(b"x");
     let hello = TransferHello {
         name: "0".to_owned(),
@@ -47,12 +47,12 @@ fn every_frame_comes_back_as_it_was() {
 }
 
 #[test]
-fn what_is_no_frame_is_refused_and_no_memory_is_taken_for_it() {
+fn invalid_frames_are_refused_without_allocation() {
     let bad = |bytes: &[u8]| read_frame(&mut &bytes[..]).unwrap_err().kind();
     for wire in [
         &[0, 0, 0, 0, 0][..],
         &[99, 0, 0, 0, 0],
-        // A piece of 4 GiB, and a text of 16 MiB.
+        // A piece of 4 GiB, and a string of 16 MiB.
         &[BYTES, 0xff, 0xff, 0xff, 0xff],
         &[HELLO, 1, 0, 0, 0],
         &[HELLO, 0, 0, 0, 2, b'{', b'}'],
@@ -67,7 +67,7 @@ fn what_is_no_frame_is_refused_and_no_memory_is_taken_for_it() {
 }
 
 #[test]
-fn pieces_lie_within_the_disk_and_within_a_chunk() {
+fn pieces_must_be_within_the_disk_and_a_chunk() {
     let sha256 = hash_bytes(b"");
     let bytes = |offset, length| DiskPiece::Bytes { offset, length, encoding: PieceEncoding::Plain, sha256 };
     let size = 5 * CHUNK_BYTES + 512;
@@ -96,7 +96,7 @@ fn pieces_lie_within_the_disk_and_within_a_chunk() {
 }
 
 #[test]
-fn the_sum_knows_place_kind_and_content() {
+fn digest_depends_on_offset_type_and_content() {
     let of = |pieces: &[DiskPiece]| {
         let mut sum = PiecesDigest::new();
         pieces.iter().for_each(|piece| sum.add_piece(piece));

@@ -16,7 +16,7 @@ fn ends() -> (TlsEndpoints, TlsEndpoints) {
     let make = || {
         let key = KeyPair::generate().unwrap();
         let made = CertificateParams::default().self_signed(&key).unwrap();
-        let pem = linux::pem::encode_pem("PRIVATE KEY", &key.serialize_der());
+        let pem = linux::pem_encoding::encode_pem("PRIVATE KEY", &key.serialize_der());
         (pem, PeerCertificate::from_der(made.der().clone()).unwrap())
     };
     let ((a, a_cert), (b, b_cert)) = (make(), make());
@@ -24,7 +24,10 @@ fn ends() -> (TlsEndpoints, TlsEndpoints) {
 }
 
 /// Sends these frames to a receiver. Returns the receiver's result, and its last frame.
-fn told(path: &Path, frames: &[ProtocolFrame]) -> (Result<String, ConnectionEnd>, io::Result<ProtocolFrame>) {
+fn exchange_frames(
+    path: &Path,
+    frames: &[ProtocolFrame],
+) -> (Result<String, ConnectionEnd>, io::Result<ProtocolFrame>) {
     let (a, b) = ends();
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap().to_string();
@@ -77,7 +80,7 @@ fn end(frames: &[ProtocolFrame]) -> ProtocolFrame {
 }
 
 #[test]
-fn only_what_is_whole_and_what_it_says_it_is_becomes_a_disk() {
+fn only_a_complete_and_verified_transfer_becomes_a_disk() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("disk");
     let (one, zero) = (vec![1; 1 << 20], |range| ProtocolFrame::Piece(DiskPiece::Zero(range), Vec::new()));
@@ -86,7 +89,7 @@ fn only_what_is_whole_and_what_it_says_it_is_becomes_a_disk() {
     let with_end = |frames: &[ProtocolFrame]| joined(frames, &[end(frames)]);
     // A valid sequence of frames.
     fs::write(&path, vec![7; SIZE as usize]).unwrap();
-    let (received, answer) = told(&path, &with_end(&good));
+    let (received, answer) = exchange_frames(&path, &with_end(&good));
     assert_eq!(received.unwrap(), "0");
     assert!(matches!(answer, Ok(ProtocolFrame::Verdict(ReceiverVerdict::Received(_)))), "{answer:?}");
     assert!(fs::read(&path).unwrap() == [&one[..], &vec![0; 2 << 20]].concat());
@@ -94,13 +97,13 @@ fn only_what_is_whole_and_what_it_says_it_is_becomes_a_disk() {
         ("another digest", with_end(&[hello(), bytes(0, &one, hash_bytes(b"x")), zero(1 << 20..SIZE)])),
         ("a gap", with_end(&[hello(), bytes(0, &one, right), zero(2 << 20..SIZE)])),
         ("the same again", with_end(&[hello(), bytes(0, &one, right), bytes(0, &one, right), zero(1 << 20..SIZE)])),
-        ("behind the end", with_end(&[hello(), bytes(0, &one, right), zero(1 << 20..SIZE + 65536)])),
+        ("after the end", with_end(&[hello(), bytes(0, &one, right), zero(1 << 20..SIZE + 65536)])),
         ("too short", with_end(&[hello(), bytes(0, &one, right)])),
         ("another sum", joined(&good, &[ProtocolFrame::End(right)])),
         ("a second hello", with_end(&[hello(), hello(), bytes(0, &one, right), zero(1 << 20..SIZE)])),
     ] {
         fs::write(&path, vec![7; SIZE as usize]).unwrap();
-        let (received, answer) = told(&path, &frames);
+        let (received, answer) = exchange_frames(&path, &frames);
         assert!(matches!(received, Err(ConnectionEnd::Failed(_))), "{what}: {received:?}");
         assert!(matches!(answer, Ok(ProtocolFrame::Verdict(ReceiverVerdict::Failed(_)))), "{what}: {answer:?}");
         // The first MiB remains zero, so the disk is neither the old nor the new one.
@@ -109,7 +112,7 @@ fn only_what_is_whole_and_what_it_says_it_is_becomes_a_disk() {
 }
 
 #[test]
-fn what_is_not_awaited_changes_nothing() {
+fn unexpected_transfer_changes_nothing() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("disk");
     fs::write(&path, vec![7; SIZE as usize]).unwrap();
@@ -128,7 +131,7 @@ fn what_is_not_awaited_changes_nothing() {
         TransferHello { sector_bytes: 4096, has_table: true, ..base.clone() },
         TransferHello { magic: Some("abcde".to_owned()), ..base },
     ] {
-        let (received, answer) = told(&path, &[ProtocolFrame::Hello(other.clone())]);
+        let (received, answer) = exchange_frames(&path, &[ProtocolFrame::Hello(other.clone())]);
         assert!(matches!(received, Err(ConnectionEnd::Refused(_))), "{other:?}: {received:?}");
         assert!(matches!(answer, Ok(ProtocolFrame::Answer(HelloAnswer::Refused(_)))), "{other:?}: {answer:?}");
     }
@@ -148,7 +151,7 @@ fn again(frame: &ProtocolFrame) -> ProtocolFrame {
 
 /// While the connection waited for the previous one, another run has sent the whole disk.
 #[test]
-fn a_connection_that_another_one_has_taken_the_place_of_touches_nothing() {
+fn replaced_connection_writes_nothing() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("disk");
     fs::write(&path, vec![7; SIZE as usize]).unwrap();
@@ -180,13 +183,14 @@ fn a_connection_that_another_one_has_taken_the_place_of_touches_nothing() {
 
 /// Another `send` connects when the last disk is being completed.
 #[test]
-fn who_comes_after_all_was_judged_whole_is_told_so_and_touches_nothing() {
+fn late_sender_is_informed_and_writes_nothing() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("disk");
     let ProtocolFrame::Hello(hello) = hello() else { panic!() };
     let of = |id: u128| Some(frames::SenderRun { id: uuid::Uuid::from_u128(id), disks: vec!["0".to_owned()] });
     let (first, second) = (TransferHello { run: of(1), ..hello.clone() }, TransferHello { run: of(2), ..hello });
-    // Whether the receiver finished with all disks complete, and whether the second connection was current before that.
+    // Each case: whether the receiver has finished with all disks complete, and whether the second connection had
+    // become the current one before the receiver finished.
     for (is_whole, had_a_place) in [(true, false), (false, false), (false, true)] {
         let what = format!("whole {is_whole}, had a place {had_a_place}");
         fs::write(&path, vec![7; SIZE as usize]).unwrap();
@@ -220,7 +224,10 @@ fn who_comes_after_all_was_judged_whole_is_told_so_and_touches_nothing() {
                 while !disks[0].is_current(1) {
                     thread::sleep(Duration::from_millis(5));
                 }
-                assert!(!close_if_complete(&disks, b.peer_certificate()), "somebody is at work on it");
+                assert!(
+                    !close_if_complete(&disks, b.peer_certificate()),
+                    "another connection has locked the state of the disk"
+                );
                 disks[0].fail_transfer();
             }
             drop(at_work);

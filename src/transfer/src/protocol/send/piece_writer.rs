@@ -38,7 +38,7 @@ impl PieceWriter<'_> {
             while let Some(packed) = early.remove(&next) {
                 next += 1;
                 queued.fetch_sub(1, Ordering::Relaxed);
-                // The error means that the disk cannot be read, and a retry would fail too.
+                // An error of a worker means that the disk cannot be read. A retry would also fail.
                 let packed = packed.map_err(|error| ConnectionEnd::Failed(error.to_string()))?;
                 self.batch.push(packed);
                 if !self.compare || self.batch.len() == OFFERS {
@@ -76,7 +76,7 @@ impl PieceWriter<'_> {
                 };
                 self.put_piece(piece, packed.as_deref().unwrap_or(&buffer[plain]))?;
             }
-            // This fails if the workers have exited.
+            // Receiving fails if the workers have exited.
             let _ = self.empty.send(buffer);
         }
         Ok(())

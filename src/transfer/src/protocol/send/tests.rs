@@ -3,7 +3,7 @@ use super::*;
 const GRANULE: usize = GRANULE_BYTES as usize;
 
 #[test]
-fn runs_of_zeros_are_cut_at_granules() {
+fn zero_runs_are_split_at_granules() {
     let mut bytes = vec![0; 5 * GRANULE + 100];
     bytes[GRANULE] = 1;
     bytes[3 * GRANULE - 1] = 1;
@@ -17,7 +17,7 @@ fn runs_of_zeros_are_cut_at_granules() {
 }
 
 #[test]
-fn noise_travels_as_it_is() {
+fn incompressible_data_are_sent_uncompressed() {
     let noise: Vec<u8> = std::iter::repeat_with(|| fastrand::u8(..)).take(GRANULE).collect();
     let words = b"the same again ".repeat(5000);
     let lz4 = lz4_flex::block::compress;
@@ -29,7 +29,7 @@ fn noise_travels_as_it_is() {
 
 /// On a slower network, pieces are compressed more.
 #[test]
-fn pieces_that_wait_are_made_small() {
+fn queued_pieces_are_compressed_more() {
     let folder = tempfile::tempdir().unwrap();
     let (file, words) = (folder.path().join("disk"), b"word after word ".repeat(8192));
     std::fs::write(&file, &words).unwrap();
@@ -46,8 +46,8 @@ fn pieces_that_wait_are_made_small() {
     for (queued, wanted) in [
         (0, PieceEncoding::Plain),
         (1, PieceEncoding::Lz4),
-        (MANY - 1, PieceEncoding::Lz4),
-        (MANY, PieceEncoding::Zstd),
+        (ZSTD_QUEUE_LENGTH - 1, PieceEncoding::Lz4),
+        (ZSTD_QUEUE_LENGTH, PieceEncoding::Zstd),
     ] {
         shared.queued.store(queued, Ordering::Relaxed);
         let part = shared.pack_part(0, &words, 0..words.len(), &mut zstd);

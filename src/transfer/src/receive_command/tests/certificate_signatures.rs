@@ -22,7 +22,7 @@ fn with_secret(common: CommonOptions, secret: &Path) -> CommonOptions {
 }
 
 #[test]
-fn a_created_secret_signs_and_is_not_overwritten() {
+fn created_secret_signs_and_is_not_overwritten() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("secret");
     key::write_secret(&file).unwrap();
@@ -47,7 +47,7 @@ fn signatures_are_mandatory_unless_they_are_disabled() {
 }
 
 #[test]
-fn a_short_rsa_key_is_refused_by_its_size() {
+fn short_rsa_key_is_refused_by_its_size() {
     let room = Room::new();
     let short = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../../testdata/moving/rsa1024.pem"));
     for common in [
@@ -62,7 +62,7 @@ fn a_short_rsa_key_is_refused_by_its_size() {
 
 /// Before it connects, the sender refuses an unsigned address, and an address that is signed for other disks.
 #[test]
-fn an_address_without_its_signature_is_refused() {
+fn refuses_unsigned_destination_address() {
     let (room, secret) = signed_room();
     let a = room.file("a", &disk(MIB));
     let send = |change: &dyn Fn(&mut SendOptions)| {
@@ -81,7 +81,7 @@ fn an_address_without_its_signature_is_refused() {
 }
 
 #[test]
-fn the_address_that_is_signed_is_the_announced_one() {
+fn signed_address_is_the_announced_one() {
     let (room, secret) = signed_room();
     let secret = crate::read_secret(&secret).unwrap();
     let b = room.file("b", &[7; 512]);
@@ -110,7 +110,7 @@ fn the_address_that_is_signed_is_the_announced_one() {
 }
 
 #[test]
-fn keys_are_destroyed_after_the_last_disk_unless_they_are_kept() {
+fn keys_are_destroyed_after_the_last_disk_unless_kept() {
     for keep in [false, true] {
         let (room, secret) = signed_room();
         let (a, b) = (room.file("a1", &disk(MIB)), room.file("b1", &[7; MIB]));

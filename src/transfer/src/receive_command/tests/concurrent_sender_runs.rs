@@ -52,9 +52,9 @@ fn while_two_are_awaited(room: &Room, happens: impl FnOnce(&str, &dyn Fn() -> bo
     });
 }
 
-/// `send` has ended, its disks were modified, and it was started again with the same certificate.
+/// `send` has ended, its disks were modified, and `send` was started again with the same certificate.
 #[test]
-fn two_runs_of_a_sender_leave_no_mixture_of_two_states() {
+fn two_runs_of_a_sender_never_mix_two_states() {
     let room = Room::new();
     let (mut whole, mut cut) = (disk(3 * MIB), disk(24 * MIB));
     cut[..8 * MIB].fill(0x55);
@@ -79,7 +79,7 @@ fn two_runs_of_a_sender_leave_no_mixture_of_two_states() {
 
 /// A sender is still running when another one is started. Otherwise both would restart each other's transfer forever.
 #[test]
-fn a_sender_that_another_has_taken_the_place_of_is_told_so() {
+fn replaced_sender_is_informed() {
     let room = Room::new();
     let (first, second) = (disk(24 * MIB), disk(24 * MIB).into_iter().rev().collect::<Vec<_>>());
     let [one, other] = [room.file("one", &first), room.file("other", &second)];
@@ -102,7 +102,7 @@ fn a_sender_that_another_has_taken_the_place_of_is_told_so() {
 }
 
 #[test]
-fn disks_of_two_runs_are_whole_where_neither_brings_both() {
+fn runs_with_different_disks_are_complete_together() {
     let room = Room::new();
     let file = room.file("one", &disk(2 * MIB));
     let (of_a, of_b, of_both) = (run_of(&["a"]), run_of(&["b"]), run_of(&["a", "b"]));
@@ -114,7 +114,7 @@ fn disks_of_two_runs_are_whole_where_neither_brings_both() {
     while_two_are_awaited(&room, |port, still_waits| {
         connection(&room, port, &of_a, ("a", &file), &[]).unwrap();
         connection(&room, port, &of_both, ("b", &file), &[]).unwrap();
-        assert!(still_waits(), "it may have changed since, and comes again");
+        assert!(still_waits(), "the disk may have changed since, and must be received again");
         connection(&room, port, &of_both, ("a", &file), &[]).unwrap();
     });
 }

@@ -3,7 +3,7 @@
 use super::*;
 
 #[test]
-fn a_cut_is_gone_on_after_with_what_was_verified() {
+fn interrupted_transfer_continues_from_verified_data() {
     let room = Room::new();
     let mut content = vec![0; 24 * MIB];
     fastrand::Rng::with_seed(1).fill(&mut content);
@@ -15,7 +15,7 @@ fn a_cut_is_gone_on_after_with_what_was_verified() {
 }
 
 #[test]
-fn what_an_earlier_run_has_brought_is_not_sent_again() {
+fn data_of_an_earlier_run_are_not_sent_again() {
     let room = Room::new();
     let mut content = vec![0; 24 * MIB];
     fastrand::Rng::with_seed(2).fill(&mut content);
@@ -65,7 +65,7 @@ fn damaging_wire(to: &str, is_back: bool) -> String {
 }
 
 #[test]
-fn a_damaged_record_ends_its_connection_and_not_the_copy() {
+fn damaged_record_ends_its_connection_but_not_the_copy() {
     let room = Room::new();
     let mut content = vec![0; 24 * MIB];
     fastrand::Rng::with_seed(5).fill(&mut content);

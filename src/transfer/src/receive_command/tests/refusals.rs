@@ -3,12 +3,12 @@
 use super::*;
 
 #[test]
-fn what_does_not_fit_or_was_not_meant_is_refused_at_both_ends_and_nothing_is_written() {
+fn unsuitable_transfer_is_refused_on_both_ends_without_writes() {
     let room = Room::new();
     let a = room.file("a", &disk(2 * MIB));
     let magic = |word: &str| Some(word.parse().unwrap());
     for (bytes, own, their, words) in [
-        (MIB, None, None, "0 has 2097152 bytes, but the destination has only 1048576"),
+        (MIB, None, None, "0 is 2097152 bytes, but the destination is only 1048576"),
         (2 * MIB, magic("abcde"), None, "magic mismatch"),
         (2 * MIB, None, magic("abcde"), "magic mismatch"),
         (2 * MIB, magic("abcdx"), magic("abcde"), "magic mismatch"),
@@ -27,7 +27,7 @@ fn what_does_not_fit_or_was_not_meant_is_refused_at_both_ends_and_nothing_is_wri
 }
 
 #[test]
-fn another_length_than_was_said_is_refused() {
+fn refuses_size_that_differs_from_the_option() {
     let room = Room::new();
     let (a, b) = (room.file("a", &disk(MIB)), room.file("b", &vec![7; 2 * MIB]));
     let receive = ReceiveOptions { size: Some(2 * MIB as u64), ..room.receive(&[path(&b)]) };
@@ -39,7 +39,7 @@ fn another_length_than_was_said_is_refused() {
 }
 
 #[test]
-fn a_stranger_at_either_end_gets_nothing_and_brings_nothing() {
+fn unknown_peer_neither_receives_nor_sends_data() {
     let room = Room::new();
     let a = room.file("a", &disk(1000 * 512));
     // Three cases: the sender uses C's key, the receiver uses C's key, or the sender has pinned C's certificate.
@@ -58,7 +58,7 @@ fn a_stranger_at_either_end_gets_nothing_and_brings_nothing() {
 }
 
 #[test]
-fn what_is_wrong_before_there_is_a_connection_is_refused() {
+fn invalid_options_are_refused_before_connecting() {
     let room = Room::new();
     let b = room.file("b", &vec![7; MIB]);
     let begin = |change: &dyn Fn(&mut ReceiveOptions)| {
@@ -91,7 +91,7 @@ fn what_is_wrong_before_there_is_a_connection_is_refused() {
 
 /// A retry would fail again.
 #[test]
-fn a_certificate_that_is_not_taken_and_frames_that_are_none_stay_failures() {
+fn rejected_certificates_and_invalid_frames_are_not_retried() {
     let room = Room::new();
     let port = ListeningPort::open("127.0.0.1:0").unwrap();
     for (own, bytes) in [("c", None), ("a", Some([99, 0, 0, 0, 0]))] {
@@ -101,7 +101,7 @@ fn a_certificate_that_is_not_taken_and_frames_that_are_none_stay_failures() {
                 let tcp = loop {
                     match port.accept_next().unwrap() {
                         Some(tcp) => break tcp,
-                        None => thread::sleep(PAUSE),
+                        None => thread::sleep(POLL_INTERVAL),
                     }
                 };
                 TlsLink::accept(tcp, &ends).map(|mut link| receive_disk(&mut link, &[], ends.peer_certificate()))

@@ -39,7 +39,7 @@ fn with_empty_records(image: &mut Image, leaf: u64, records: u64) {
 }
 
 #[test]
-fn an_xfs_whose_leaves_are_their_own_siblings_is_read_once() {
+fn xfs_with_cyclic_siblings_is_read_once() {
     let image = first(xfs::build, |image| blocks_of_level(image, 0).len() > 2 && blocks_of_level(image, 1).len() == 1);
     let leaves = blocks_of_level(&image, 0);
     let records = if image.starts_with(leaves[0], b"AB3B") { 56 } else { 16 };
@@ -51,7 +51,7 @@ fn an_xfs_whose_leaves_are_their_own_siblings_is_read_once() {
     }
     circle.write(leaves[1] + 12, &number(leaves[0]));
     with_empty_records(&mut empty, leaves[0], records);
-    // A correct number of the left sibling, so that this check does not end the traversal.
+    // The pointer to the left sibling is correct, so that the check of this pointer does not end the traversal.
     let mut unchecked = empty.clone();
     unchecked.write(leaves[0] + 8, &u32::MAX.to_be_bytes());
     for image in [own, circle, empty, unchecked] {
@@ -62,7 +62,7 @@ fn an_xfs_whose_leaves_are_their_own_siblings_is_read_once() {
 }
 
 #[test]
-fn a_btrfs_whose_nodes_have_one_child_many_times_is_read_once() {
+fn btrfs_with_repeated_children_is_read_once() {
     for fill in [2, 16, 100] {
         let mut image = btrfs::build(&mut Rng::with_seed(fill));
         btrfs::with_one_child_many_times(&mut image, fill);
@@ -73,7 +73,7 @@ fn a_btrfs_whose_nodes_have_one_child_many_times_is_read_once() {
 }
 
 #[test]
-fn a_btrfs_with_copies_of_copies_is_used_whole() {
+fn btrfs_with_nested_copies_is_used_completely() {
     for (copies, is_used_whole) in [(1, false), (2, false), (3, true), (64, true), (400, true)] {
         let mut image = first(btrfs::build, |image| image.node_bytes == 16384 && image.used.len() > 60);
         btrfs::with_copies_of_copies(&mut image, copies);
@@ -84,7 +84,7 @@ fn a_btrfs_with_copies_of_copies_is_used_whole() {
 }
 
 #[test]
-fn an_ext4_whose_groups_share_a_bitmap_is_read_once() {
+fn ext4_with_shared_bitmaps_is_read_once() {
     let image = first(ext::build, |image| image.nodes.len() > 20);
     let mut shared = image.clone();
     let bitmaps = image.fields.iter().filter(|field| field.meaning == Meaning::Pointer).step_by(3);
@@ -95,7 +95,7 @@ fn an_ext4_whose_groups_share_a_bitmap_is_read_once() {
 
 /// The superblock declares as many groups as there are blocks.
 #[test]
-fn an_xfs_with_groups_of_one_block_is_used_whole() {
+fn xfs_with_single_block_groups_is_used_completely() {
     let mut image = xfs::build(&mut Rng::with_seed(1));
     let blocks = image.size / image.node_bytes;
     for (at, value) in [(84, 1), (88, blocks), (8, blocks)] {

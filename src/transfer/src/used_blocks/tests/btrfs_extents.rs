@@ -15,7 +15,7 @@ fn btrfs_of_folder(dir: &Path, options: &[&str]) -> PathBuf {
 }
 
 #[test]
-fn the_extents_of_btrfs_are_all_of_it() {
+fn used_extents_of_btrfs_contain_all_its_files() {
     for options in [
         &[][..],
         &["-m", "single", "-n", "4096"],
@@ -39,7 +39,7 @@ fn the_extents_of_btrfs_are_all_of_it() {
 
 /// If the extent tree is inconsistent or incomplete, whole chunks are treated as used.
 #[test]
-fn extents_of_btrfs_that_contradict_something_are_not_believed() {
+fn inconsistent_btrfs_extents_are_ignored() {
     let dir = tempfile::tempdir().unwrap();
     let image = btrfs_of_folder(dir.path(), &[]);
     let file = File::open(&image).unwrap();
@@ -48,9 +48,9 @@ fn extents_of_btrfs_that_contradict_something_are_not_believed() {
     assert_eq!(with(0, 0), good);
     const SUPERBLOCK: u64 = 64 << 10;
     for (what, at) in [
-        ("another count of bytes", SUPERBLOCK + 0x78),
-        ("a log of what was synchronised", SUPERBLOCK + 0x60),
-        ("a feature that nobody knows", SUPERBLOCK + 0xb4 + 1),
+        ("another number of bytes", SUPERBLOCK + 0x78),
+        ("a log tree", SUPERBLOCK + 0x60),
+        ("an unknown feature", SUPERBLOCK + 0xb4 + 1),
         ("another tree of roots", SUPERBLOCK + 0x50 + 1),
     ] {
         let garbled = with(at, 0x40);

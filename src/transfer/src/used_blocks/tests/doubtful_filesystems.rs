@@ -4,7 +4,7 @@ use super::*;
 
 /// Unknown feature bits.
 #[test]
-fn features_of_xfs_that_are_not_known_make_it_doubtful() {
+fn unknown_xfs_features_mark_the_whole_disk_as_used() {
     let dir = tempfile::tempdir().unwrap();
     let image = empty(dir.path(), "disk", 320 * MIB);
     run("mkfs.xfs", &["-q", "-f", image.to_str().unwrap()]);
@@ -23,7 +23,7 @@ fn features_of_xfs_that_are_not_known_make_it_doubtful() {
 
 /// Numbers so large that their sums and products overflow.
 #[test]
-fn numbers_that_overflow_make_a_filesystem_doubtful() {
+fn overflowing_numbers_mark_the_whole_disk_as_used() {
     let dir = tempfile::tempdir().unwrap();
     let with = |mkfs: &[&str], at: u64, bytes: &[u8]| {
         let image = empty(dir.path(), "disk", 320 * MIB);
@@ -46,7 +46,7 @@ fn numbers_that_overflow_make_a_filesystem_doubtful() {
 
 /// Randomly changed bytes: the ranges remain valid, and the readers do not panic.
 #[test]
-fn garbled_filesystems_are_used_whole_or_more() {
+fn garbled_filesystems_yield_valid_ranges() {
     let dir = tempfile::tempdir().unwrap();
     for mkfs in [&["mkfs.ext4", "-q", "-F"][..], &["mkfs.xfs", "-q", "-f"], &["mkfs.btrfs", "-q", "-f"], &["mkfs.vfat"]]
     {

@@ -6,7 +6,7 @@
 
 use super::built_filesystems::{Image, Meaning, Reads, btrfs, ext, fat, xfs};
 use super::*;
-use crate::used_blocks::limits::MOST_NODES;
+use crate::used_blocks::limits::MAXIMUM_TREE_NODES;
 use fastrand::Rng;
 use std::time::{Duration, Instant};
 
@@ -36,11 +36,11 @@ fn read(image: &Image, tally: &mut Tally) -> UsedBlocks {
     let used = read_used_blocks(&|bytes, at| reads.read(image, bytes, at), image.size, 512, &work);
     let [count, bytes, nodes] = work.counts();
     assert_eq!(count, reads.all());
-    assert!(reads.most_of_one_place() <= MOST_OF_ONE_PLACE, "{} reads of one place", reads.most_of_one_place());
+    assert!(reads.most_of_one_place() <= MOST_OF_ONE_PLACE, "{} reads at one offset", reads.most_of_one_place());
     // Each metadata block is read once, in addition to the search for signatures. A mutant may declare more groups than
     // exist.
     assert!(
-        nodes <= MOST_NODES as u64 + 1 && count <= 2000 + image.size / 512 / 64 * 3,
+        nodes <= MAXIMUM_TREE_NODES as u64 + 1 && count <= 2000 + image.size / 512 / 64 * 3,
         "{count} reads, {nodes} nodes"
     );
     assert!(bytes <= (8 << 20) + 3 * image.size, "{bytes} bytes of {}", image.size);

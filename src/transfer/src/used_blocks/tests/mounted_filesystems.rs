@@ -63,7 +63,7 @@ fn moves(name: &str, size: u64, mkfs: &[&str], check: &[&str], most_used: u64) {
 
 #[test]
 #[ignore = "needs root and loop devices"]
-fn loop_the_used_blocks_of_ext4_are_all_of_it() {
+fn loop_used_blocks_of_ext4_contain_all_its_data() {
     let check = ["e2fsck", "-f", "-n"];
     for options in [
         &["mkfs.ext4", "-q", "-F"][..],
@@ -79,7 +79,7 @@ fn loop_the_used_blocks_of_ext4_are_all_of_it() {
 
 #[test]
 #[ignore = "needs root and loop devices"]
-fn loop_the_used_blocks_of_xfs_are_all_of_it() {
+fn loop_used_blocks_of_xfs_contain_all_its_data() {
     let check = ["xfs_repair", "-n", "-f"];
     for options in [
         &["mkfs.xfs", "-q", "-f"][..],
@@ -92,7 +92,7 @@ fn loop_the_used_blocks_of_xfs_are_all_of_it() {
 
 #[test]
 #[ignore = "needs root and loop devices"]
-fn loop_the_used_blocks_of_btrfs_are_all_of_it() {
+fn loop_used_blocks_of_btrfs_contain_all_its_data() {
     for options in [
         &["mkfs.btrfs", "-q", "-f"][..],
         &["mkfs.btrfs", "-q", "-f", "--mixed"],
@@ -105,7 +105,7 @@ fn loop_the_used_blocks_of_btrfs_are_all_of_it() {
 /// The journal contains changes that are not in the bitmaps yet.
 #[test]
 #[ignore = "needs root and loop devices"]
-fn loop_what_was_not_unmounted_is_used_whole() {
+fn loop_unclean_filesystem_is_used_completely() {
     for mkfs in [&["mkfs.ext4", "-q", "-F"][..], &["mkfs.xfs", "-q", "-f"]] {
         let dir = tempfile::tempdir().unwrap();
         let image = empty(dir.path(), "disk", 600 * MIB);

@@ -26,7 +26,7 @@ const EXT4: &[&str] = &["mkfs.ext4", "-q", "-F"];
 const VFAT: &[&str] = &["mkfs.vfat"];
 
 #[test]
-fn what_is_not_read_makes_a_filesystem_doubtful() {
+fn unsupported_signatures_mark_the_whole_disk_as_used() {
     // The size is a multiple of neither 64 KiB nor 4 KiB, as for a partition.
     let size = 64 * MIB + 5 * 512;
     let md = 0xa92b_4efc_u32;
@@ -68,8 +68,8 @@ fn what_is_not_read_makes_a_filesystem_doubtful() {
         assert_eq!(used.ranges, everything(size), "{name} at {at}");
     }
     for (what, at, signature) in [
-        ("md beside its place", 4096 + 512, &little[..]),
-        ("md in the other order of bytes", 4096, &big),
+        ("md next to its usual offset", 4096 + 512, &little[..]),
+        ("md with the other byte order", 4096, &big),
         ("LVM behind its four sectors", 2048, b"LABELONE"),
         ("LUKS without its end", 0, b"LUKS"),
         ("a second header of LUKS elsewhere", 20 << 10, b"SKUL\xba\xbe"),
@@ -85,7 +85,7 @@ fn what_is_not_read_makes_a_filesystem_doubtful() {
 /// A member of a RAID 1 array with its superblock at the end begins with the filesystem. Members of other levels begin
 /// with a part of the filesystem.
 #[test]
-fn every_filesystem_is_doubtful_in_a_member_of_an_array() {
+fn array_member_with_filesystem_is_used_completely() {
     let (size, md) = (320 * MIB, 0xa92b_4efc_u32.to_le_bytes());
     for (name, mkfs) in [
         ("ext4", EXT4),
@@ -97,7 +97,7 @@ fn every_filesystem_is_doubtful_in_a_member_of_an_array() {
         let used = with(size, mkfs, &[(size - (8 << 10), &md)]);
         assert_eq!((used.what, used.ranges), (format!("{name} or md (the whole disk)"), everything(size)));
     }
-    // No supported filesystem, and two of them.
+    // Cases without a supported filesystem, and with two of them.
     let zeros = &[0; 4096][..];
     let used = with(size, SWAP, &[(0, zeros), (4096, &md)]);
     assert_eq!((&*used.what, used.ranges), ("md (the whole disk)", everything(size)));
@@ -108,7 +108,7 @@ fn every_filesystem_is_doubtful_in_a_member_of_an_array() {
 /// A member of a firmware RAID begins with the partition table of the array, but contains only a part of the
 /// partitions.
 #[test]
-fn a_gpt_on_a_member_of_an_array_is_not_followed() {
+fn gpt_on_an_array_member_is_not_followed() {
     let size = 64 * MIB;
     let dir = tempfile::tempdir().unwrap();
     let image = empty(dir.path(), "disk", size);
@@ -137,7 +137,7 @@ fn a_gpt_on_a_member_of_an_array_is_not_followed() {
 
 /// An MBR, on a disk with an earlier filesystem on the whole disk.
 #[test]
-fn partitions_of_an_mbr_are_used_whole() {
+fn partitions_of_an_mbr_are_used_completely() {
     let size = 64 * MIB;
     // Boot flag, type, first sector, number of sectors.
     let entry = |flag: u8, kind: u8, start: u32, count: u32| -> Vec<u8> {
@@ -166,7 +166,7 @@ fn partitions_of_an_mbr_are_used_whole() {
 }
 
 #[test]
-fn a_header_of_swap_that_does_not_fit_its_disk_is_not_believed() {
+fn invalid_swap_header_marks_the_whole_disk_as_used() {
     let size = 64 * MIB;
     let pages = (size / 4096) as u32;
     let word = |word: u32| word.to_le_bytes();
@@ -177,8 +177,8 @@ fn a_header_of_swap_that_does_not_fit_its_disk_is_not_believed() {
         ("no page", &[(1028, &word(0))], false),
         ("a page too many", &[(1028, &word(pages))], false),
         ("far too many", &[(1028, &word(u32::MAX))], false),
-        ("the other order of bytes", &[(1024, &1_u32.to_be_bytes()[..]), (1028, &(pages - 1).to_be_bytes())], true),
-        ("the other order, too many", &[(1024, &1_u32.to_be_bytes()[..]), (1028, &pages.to_be_bytes())], false),
+        ("the other byte order", &[(1024, &1_u32.to_be_bytes()[..]), (1028, &(pages - 1).to_be_bytes())], true),
+        ("the other byte order, too many", &[(1024, &1_u32.to_be_bytes()[..]), (1028, &pages.to_be_bytes())], false),
     ] {
         let used = with(size, SWAP, more);
         let expected = if is_believed { ("swap", 2 * MIB) } else { ("swap (the whole disk)", size) };

@@ -4,7 +4,7 @@ use super::*;
 
 /// Uses mtools, which write to an image without the kernel, because not every kernel supports vfat.
 #[test]
-fn the_used_clusters_of_vfat_are_all_of_it() {
+fn used_clusters_of_vfat_contain_all_its_files() {
     for (size, bits, most_used) in
         [(512 * MIB, "32", 60 * MIB), (256 * MIB, "16", 60 * MIB), (60 * MIB, "12", 60 * MIB)]
     {
@@ -35,7 +35,7 @@ fn the_used_clusters_of_vfat_are_all_of_it() {
 
 /// Linux recognizes FAT32 only by the table size field (fs/fat/inode.c), so a FAT32 may have few clusters.
 #[test]
-fn a_fat32_of_few_clusters_is_none_of_16_bits() {
+fn fat32_with_few_clusters_is_not_fat16() {
     const SECTOR: u64 = 4096;
     let dir = tempfile::tempdir().unwrap();
     let image = empty(dir.path(), "disk", 100 * MIB);

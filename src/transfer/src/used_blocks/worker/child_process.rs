@@ -1,6 +1,6 @@
 //! The worker's side: runs the filesystem readers, which read the disk over a socket to the parent.
 
-use super::protocol::{MOST_RANGES_AT_ONCE, MOST_READ, ReadRequest, WorkerMessage};
+use super::protocol::{MAXIMUM_MESSAGE_RANGES, MAXIMUM_REQUEST_BYTES, ReadRequest, WorkerMessage};
 use crate::used_blocks::limits::WorkLimits;
 use crate::used_blocks::read_used_blocks;
 use linux::process::{privilege_drop, worker_sandbox};
@@ -10,8 +10,8 @@ use std::io::{self, BufReader, Read, Write};
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 
-/// Memory limit of the worker, in bytes: 24 MiB for ranges, 18 MiB for visited blocks, 32 MiB for the log of an XFS, 24 MiB for the chunks
-/// of a btrfs, and a reserve.
+/// Memory limit of the worker, in bytes: 24 MiB for ranges, 18 MiB for visited blocks, 32 MiB for the log of an XFS, 24
+/// MiB for the chunks of a btrfs, and a reserve.
 const MEMORY_BYTES: u64 = 256 << 20;
 
 /// Limit on the worker's CPU time, in seconds. The largest bitmaps take a few seconds.
@@ -30,11 +30,11 @@ pub fn run_worker() -> io::Result<()> {
 }
 
 fn read_and_send(socket: &UnixStream) -> io::Result<()> {
-    let answers = RefCell::new(BufReader::with_capacity(MOST_READ as usize, socket));
+    let answers = RefCell::new(BufReader::with_capacity(MAXIMUM_REQUEST_BYTES as usize, socket));
     let order = ReadRequest::read_from(&mut *answers.borrow_mut())?;
     let read_at = |bytes: &mut [u8], at: u64| {
         let mut at = at;
-        for piece in bytes.chunks_mut(MOST_READ as usize) {
+        for piece in bytes.chunks_mut(MAXIMUM_REQUEST_BYTES as usize) {
             let length = u32::try_from(piece.len()).map_err(io::Error::other)?;
             let end = at.checked_add(length.into()).filter(|end| *end <= order.size);
             let end = end.ok_or(io::ErrorKind::UnexpectedEof)?;
@@ -45,7 +45,7 @@ fn read_and_send(socket: &UnixStream) -> io::Result<()> {
     };
     let used = read_used_blocks(&read_at, order.size, order.sector, &WorkLimits::default());
     let mut onto = socket;
-    for some in used.ranges.chunks(MOST_RANGES_AT_ONCE) {
+    for some in used.ranges.chunks(MAXIMUM_MESSAGE_RANGES) {
         WorkerMessage::Used(some.to_vec()).write_to(&mut onto)?;
     }
     WorkerMessage::Done { has_table: used.has_table, what: used.what }.write_to(&mut onto)?;
@@ -59,6 +59,6 @@ fn read_piece(answers: &mut impl Read, mut socket: &UnixStream, piece: &mut [u8]
     answers.read_exact(&mut is_read)?;
     match is_read {
         [1] => answers.read_exact(piece),
-        _ => Err(io::Error::other("the parent cannot read the disk")),
+        _ => Err(io::Error::other("the parent process cannot read the disk")),
     }
 }

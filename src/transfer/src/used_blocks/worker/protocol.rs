@@ -4,14 +4,14 @@ use std::io::{self, ErrorKind, Read, Write};
 use std::ops::Range;
 
 /// Maximum number of bytes per read.
-pub(crate) const MOST_READ: u32 = 1 << 20;
+pub(crate) const MAXIMUM_REQUEST_BYTES: u32 = 1 << 20;
 /// Maximum number of ranges per message.
-pub(crate) const MOST_RANGES_AT_ONCE: usize = 4096;
-const MOST_NAME: u32 = 1 << 20;
+pub(crate) const MAXIMUM_MESSAGE_RANGES: usize = 4096;
+const MAXIMUM_NAME_BYTES: u32 = 1 << 20;
 
 const READ: u8 = 1;
 const USED: u8 = 2;
-const DONE: u8 = 3;
+const DONE_MESSAGE: u8 = 3;
 
 /// Request of the parent: size and sector size of the disk to read, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -58,7 +58,7 @@ impl WorkerMessage {
                 ranges.iter().for_each(|range| message.extend([range.start, range.end].map(u64::to_le_bytes).concat()));
             }
             WorkerMessage::Done { has_table, what } => {
-                message.extend([DONE, u8::from(*has_table)]);
+                message.extend([DONE_MESSAGE, u8::from(*has_table)]);
                 message.extend(length(what.len())?);
                 message.extend(what.as_bytes());
             }
@@ -72,15 +72,15 @@ impl WorkerMessage {
     /// Fails if the worker is gone or the message is malformed.
     pub(crate) fn read_from(from: &mut impl Read) -> io::Result<WorkerMessage> {
         Ok(match read_byte(from)? {
-            READ => WorkerMessage::Read { at: read_u64(from)?, length: read_length(from, MOST_READ)? },
+            READ => WorkerMessage::Read { at: read_u64(from)?, length: read_length(from, MAXIMUM_REQUEST_BYTES)? },
             USED => {
-                let count = read_length(from, MOST_RANGES_AT_ONCE as u32)?;
+                let count = read_length(from, MAXIMUM_MESSAGE_RANGES as u32)?;
                 let ranges = (0..count).map(|_| Ok(read_u64(from)?..read_u64(from)?));
                 WorkerMessage::Used(ranges.collect::<io::Result<_>>()?)
             }
-            DONE => {
+            DONE_MESSAGE => {
                 let has_table = read_byte(from)? != 0;
-                let mut what = vec![0; read_length(from, MOST_NAME)? as usize];
+                let mut what = vec![0; read_length(from, MAXIMUM_NAME_BYTES)? as usize];
                 from.read_exact(&mut what)?;
                 WorkerMessage::Done { has_table, what: String::from_utf8_lossy(&what).into_owned() }
             }

@@ -23,7 +23,7 @@ fn swap() -> File {
 }
 
 #[test]
-fn a_sandboxed_process_reads_the_disk_through_its_parent() {
+fn sandboxed_process_reads_the_disk_through_its_parent() {
     let used = read_in_worker(&swap(), SIZE, 512);
     assert_eq!((&*used.what, used.ranges), ("swap", vec![0..ENDS_BYTES, SIZE - ENDS_BYTES..SIZE]));
     let used = read_in_worker(&disk(), SIZE, 512);
@@ -34,7 +34,7 @@ fn a_sandboxed_process_reads_the_disk_through_its_parent() {
 }
 
 #[test]
-fn the_process_has_its_socket_and_no_descriptor_of_the_disk() {
+fn worker_has_only_its_socket_and_no_disk_descriptor() {
     let (worker, socket) = start_worker().unwrap();
     // The worker waits for the request, and is sandboxed before it requests the first bytes.
     ReadRequest { size: SIZE, sector: 512 }.write_to(&mut &socket).unwrap();
@@ -75,7 +75,7 @@ fn taken_over(messages: &[u8]) -> io::Result<UsedBlocks> {
         let _ = there.shutdown(std::net::Shutdown::Write);
         let _ = io::copy(&mut there, &mut io::sink());
     });
-    let asked = serve_worker(&here, &disk(), ReadRequest { size: SIZE, sector: 512 }, Instant::now() + PATIENCE);
+    let asked = serve_worker(&here, &disk(), ReadRequest { size: SIZE, sector: 512 }, Instant::now() + WORKER_TIMEOUT);
     drop(here);
     other.join().unwrap();
     asked
@@ -92,12 +92,12 @@ fn done() -> WorkerMessage {
 }
 
 #[test]
-fn ranges_are_believed_that_are_in_order_and_on_the_disk() {
+fn only_ordered_ranges_within_the_disk_are_accepted() {
     let says = |ranges: &[Range<u64>]| taken_over(&message(&[WorkerMessage::Used(ranges.to_vec()), done()]));
     let used = says(&[4 * MIB..5 * MIB, 6 * MIB..SIZE]).unwrap();
     assert_eq!(used.ranges, [0..MIB, 4 * MIB..5 * MIB, 6 * MIB..SIZE]);
     assert_eq!(used.what, "ext4 [2J");
-    assert_eq!(says(&[]).unwrap().ranges, [0..MIB, SIZE - MIB..SIZE], "both ends are used whatever it says");
+    assert_eq!(says(&[]).unwrap().ranges, [0..MIB, SIZE - MIB..SIZE], "both ends always count as used");
     for bad in [
         &[5 * MIB..4 * MIB][..],
         &[4 * MIB..4 * MIB],
@@ -112,7 +112,7 @@ fn ranges_are_believed_that_are_in_order_and_on_the_disk() {
 }
 
 #[test]
-fn reads_beyond_the_disk_and_beyond_all_bounds_are_not_made() {
+fn reads_beyond_the_disk_or_limits_are_refused() {
     let reads = |at, length| taken_over(&message(&[WorkerMessage::Read { at, length }, done()]));
     assert!(reads(0, 1 << 20).is_ok() && reads(SIZE - 1, 1).is_ok());
     for (at, length) in [(SIZE, 1), (u64::MAX, 1), (SIZE - 1, 2)] {
@@ -132,12 +132,12 @@ fn reads_beyond_the_disk_and_beyond_all_bounds_are_not_made() {
 }
 
 #[test]
-fn a_process_that_dies_or_hangs_leaves_all_of_the_disk_used() {
+fn dead_or_hanging_worker_leaves_the_whole_disk_used() {
     let (mut worker, socket) = start_worker().unwrap();
     let id = nix::unistd::Pid::from_raw(i32::try_from(worker.id()).unwrap());
     nix::sys::signal::kill(id, nix::sys::signal::Signal::SIGKILL).unwrap();
     let order = ReadRequest { size: SIZE, sector: 512 };
-    let why = serve_worker(&socket, &disk(), order, Instant::now() + PATIENCE).unwrap_err();
+    let why = serve_worker(&socket, &disk(), order, Instant::now() + WORKER_TIMEOUT).unwrap_err();
     assert_eq!(why.kind(), ErrorKind::UnexpectedEof);
     assert_eq!(worker.describe_end(), "the process was killed by signal 9");
     // A worker that sends nothing, and one that does not read.

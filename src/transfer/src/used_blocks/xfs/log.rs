@@ -1,6 +1,8 @@
-//! Checks whether an XFS was unmounted cleanly: its log must end with an unmount record (fs/xfs/xfs_log_recover.c, xlog_check_unmount_rec).
+//! Checks whether an XFS was unmounted cleanly: its log must end with an unmount record (fs/xfs/xfs_log_recover.c,
+//! xlog_check_unmount_rec).
 //!
-//! The log is circular. Each of its sectors starts with a cycle number, so the log ends at the sector where the number decreases by one.
+//! The log is circular. Each of its sectors starts with a cycle number, so the log ends at the sector where the number
+//! decreases by one.
 
 use crate::used_blocks::disk_view::{DiskView, ReadIntegers};
 
@@ -10,7 +12,7 @@ const SECTOR: u64 = 512;
 const RECORD: u32 = 0xfeed_babe;
 
 /// Offsets in a record's header.
-const ROUND: usize = 4;
+const CYCLE_OFFSET: usize = 4;
 const VERSION: usize = 8;
 const LENGTH: usize = 12;
 const OPERATIONS: usize = 40;
@@ -24,7 +26,7 @@ const FLAGS: usize = 9;
 const UNMOUNT: u8 = 0x20;
 
 /// Maximum size of a log, in bytes.
-const MOST_BYTES: u64 = 2 << 30;
+const MAXIMUM_LOG_BYTES: u64 = 2 << 30;
 
 /// Number of bytes per read.
 const STEP: u64 = 1 << 20;
@@ -44,7 +46,7 @@ struct XfsLog {
 
 impl XfsLog {
     fn read_log(view: &DiskView, start: u64, length: u64) -> Option<XfsLog> {
-        if length == 0 || length > MOST_BYTES || !length.is_multiple_of(SECTOR) {
+        if length == 0 || length > MAXIMUM_LOG_BYTES || !length.is_multiple_of(SECTOR) {
             return None;
         }
         let mut log = XfsLog { rounds: Vec::new(), headers: Vec::new() };
@@ -56,7 +58,7 @@ impl XfsLog {
                 if is_header {
                     log.headers.push(u32::try_from(log.rounds.len()).ok()?);
                 }
-                log.rounds.push(sector.be32(if is_header { ROUND } else { 0 }));
+                log.rounds.push(sector.be32(if is_header { CYCLE_OFFSET } else { 0 }));
             }
             at += step;
         }
@@ -67,7 +69,8 @@ impl XfsLog {
     fn find_head(&self) -> Option<usize> {
         let first = *self.rounds.first()?;
         let head = self.rounds.iter().position(|round| *round != first).unwrap_or(self.rounds.len());
-        // All sectors from this one on must belong to the previous cycle. Otherwise a write was torn.
+        // All sectors from the end of the log (`head`) on must belong to the previous cycle. Otherwise a write was
+        // torn.
         let before = first.checked_sub(1)?;
         self.rounds[head..].iter().all(|round| *round == before).then_some(head)
     }

@@ -11,7 +11,7 @@ fn two_arrays() -> Value {
 }
 
 #[test]
-fn arrays_make_the_layout_of_a_deploy_in_either_words() {
+fn arrays_become_the_layout_with_either_step_name() {
     let disks = two_arrays()["logical_disks"].clone();
     for (step, args, told) in [
         ("raid.apply_configuration", json!({"raid_config": two_arrays(), "delete_existing": true}), two_arrays()),
@@ -37,7 +37,7 @@ fn arrays_make_the_layout_of_a_deploy_in_either_words() {
 }
 
 #[test]
-fn arrays_that_cannot_be_are_refused_with_every_reason() {
+fn impossible_arrays_are_refused_with_every_reason() {
     let bench = Bench::new();
     for (step, args, why) in [
         ("raid.create_configuration", json!({}), "the node lacks a target_raid_config"),
@@ -53,7 +53,7 @@ fn arrays_that_cannot_be_are_refused_with_every_reason() {
 }
 
 #[test]
-fn only_disks_below_arrays_lose_them_and_one_that_is_left_alone_keeps_all() {
+fn only_unskipped_disks_below_arrays_are_erased() {
     let bench = Bench::with(Paper::new(machine("raid-lvm")));
     let result = bench.run("raid.delete_configuration", json!({})).unwrap();
     let below: Vec<&str> =

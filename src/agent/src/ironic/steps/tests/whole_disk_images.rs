@@ -9,7 +9,7 @@ fn whole_image() -> Value {
 }
 
 #[test]
-fn an_image_of_a_whole_disk_needs_no_layout() {
+fn whole_disk_image_needs_no_layout() {
     let mut bench = Bench::with(Paper::new(machine("five-sata")));
     bench.node.insert("properties".into(), json!({"root_device": {"name": "/dev/sdc"}}));
     bench.run("write_image", whole_image()).unwrap();
@@ -17,7 +17,7 @@ fn an_image_of_a_whole_disk_needs_no_layout() {
     let ran = bench.ran();
     assert!(ran.contains(&StageName::ImageBurn) && !ran.contains(&StageName::TargetInstaller), "{ran:?}");
     assert!(lock_mutex(&bench.steps.written).is_some() && bench.steps.is_whole());
-    // A step that starts from the beginning starts another deploy.
+    // `apply_layout` is the first step of a deploy, so it starts another deploy.
     bench.run("apply_layout", json!({"layout": one_disk()})).unwrap();
     assert!(lock_mutex(&bench.steps.written).is_none());
     bench.ran();
@@ -28,12 +28,12 @@ fn an_image_of_a_whole_disk_needs_no_layout() {
         .node
         .insert("properties".into(), json!({"skip_block_devices": [{"rotational": true}, {"rotational": false}]}));
     bench.steps.release_all();
-    assert!(bench.run("write_image", whole_image()).unwrap_err().contains("none of the disks that may be written"));
+    assert!(bench.run("write_image", whole_image()).unwrap_err().contains("no writable disk"));
 }
 
 /// The boot entry refers to the partitions of the written image, or to those of the layout.
 #[test]
-fn the_firmware_is_told_what_a_written_image_has() {
+fn boot_entry_refers_to_partitions_of_the_written_image() {
     let mut paper = Paper::new(machine("five-sata"));
     paper.inventory.system.firmware = model::inventory::FirmwareType::Uefi;
     paper.brings = machine("installed-default").disks[0].table.clone();

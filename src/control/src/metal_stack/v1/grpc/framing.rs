@@ -1,4 +1,4 @@
-//! Framing of gRPC messages, and the encoding of error messages in headers.
+//! Framing of gRPC messages, and decoding of error messages in headers.
 
 use bytes::Bytes;
 
@@ -6,9 +6,9 @@ use bytes::Bytes;
 const MESSAGE_BYTES: u32 = 1 << 20;
 
 /// Maximum length of a server's error message, in characters.
-const WORDS: usize = 500;
+const MAXIMUM_ERROR_CHARACTERS: usize = 500;
 
-/// Length of a message's prefix, in bytes. The prefix consists of the compression flag and the length of the message.
+/// Length of the prefix of a message, in bytes: the compression flag, and the length of the message.
 const PREFIX: usize = 5;
 
 pub(super) fn frame_message(message: &[u8]) -> Bytes {
@@ -16,7 +16,8 @@ pub(super) fn frame_message(message: &[u8]) -> Bytes {
     [&[0][..], &length.to_be_bytes(), message].concat().into()
 }
 
-/// Removes the first message from the buffer and returns it. Returns `None` if the buffer does not contain a complete message.
+/// Removes the first message from the buffer, and returns it. Returns `None` if the buffer contains no complete
+/// message.
 pub(super) fn take_message(rest: &mut Vec<u8>) -> Result<Option<Vec<u8>>, &'static str> {
     let Some((prefix, after)) = rest.split_first_chunk::<PREFIX>() else { return Ok(None) };
     let [compressed, length @ ..] = *prefix;
@@ -29,7 +30,7 @@ pub(super) fn take_message(rest: &mut Vec<u8>) -> Result<Option<Vec<u8>>, &'stat
     Ok(Some(message))
 }
 
-/// Decodes a percent-encoded error message, sanitizes it, and limits its length.
+/// Decodes a percent-encoded error message, sanitizes it, and truncates it.
 pub(super) fn decode_error_message(text: &[u8]) -> String {
     let (mut bytes, mut rest) = (Vec::new(), text);
     while let Some((first, after)) = rest.split_first() {
@@ -39,7 +40,7 @@ pub(super) fn decode_error_message(text: &[u8]) -> String {
         bytes.push(byte.unwrap_or(*first));
     }
     let text = String::from_utf8_lossy(&bytes);
-    text.chars().map(|c| if c.is_control() { ' ' } else { c }).take(WORDS).collect()
+    text.chars().map(|c| if c.is_control() { ' ' } else { c }).take(MAXIMUM_ERROR_CHARACTERS).collect()
 }
 
 #[cfg(test)]
@@ -47,7 +48,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn messages_come_in_pieces() {
+    fn messages_are_assembled_from_fragments() {
         let mut rest = Vec::new();
         let mut found = Vec::new();
         for byte in [&frame_message(b"abc")[..], &frame_message(b""), &frame_message(b"d")].concat() {
@@ -61,7 +62,7 @@ mod tests {
     }
 
     #[test]
-    fn words_are_read_as_they_were_meant() {
+    fn percent_encoded_error_messages_are_decoded() {
         for (text, expected) in [
             ("plain", "plain"),
             ("a%20b%C3%A4%", "a bä%"),
@@ -71,6 +72,6 @@ mod tests {
         ] {
             assert_eq!(decode_error_message(text.as_bytes()), expected);
         }
-        assert_eq!(decode_error_message("x".repeat(9000).as_bytes()).len(), WORDS);
+        assert_eq!(decode_error_message("x".repeat(9000).as_bytes()).len(), MAXIMUM_ERROR_CHARACTERS);
     }
 }

@@ -1,4 +1,4 @@
-//! Tests against a scripted server.
+//! Tests of the gRPC client against a scripted server.
 
 mod server;
 
@@ -56,14 +56,14 @@ const OK: (&str, &str) = ("grpc-status", "0");
 enum FailureKind {
     Certificate,
     Unknown,
-    Passing,
+    Transient,
 }
 
 fn classify(failure: GrpcFailure) -> (FailureKind, String) {
     let kind = match failure {
         GrpcFailure::Certificate(_) => FailureKind::Certificate,
         GrpcFailure::Unknown(_) => FailureKind::Unknown,
-        GrpcFailure::Passing(_) => FailureKind::Passing,
+        GrpcFailure::Transient(_) => FailureKind::Transient,
     };
     (kind, failure.into_error().to_string())
 }
@@ -120,12 +120,12 @@ fn the_last_message_is_the_response() {
         assert_eq!(call(&steps).unwrap(), expected, "{steps:?}");
     }
     assert_eq!(call(&[only(200, &[OK])]).unwrap(), "");
-    // An unknown field with the maximum length.
+    // The message contains a field that this version does not know, and has the maximum length.
     let longest = [&[0x7a, 0xfc, 0xff, 0x3f][..], &vec![0; (1 << 20) - 4]].concat();
     assert_eq!(call(&[head(&[]), Step::Data(frame(&longest)), trailers(&[OK])]).unwrap(), "");
 }
 
-/// Tests responses of proxies, which do not use gRPC until the server is reachable.
+/// While the server is unreachable, a proxy may respond with other HTTP statuses.
 #[test]
 fn other_http_statuses_are_retryable() {
     for (status, words) in [
@@ -133,10 +133,10 @@ fn other_http_statuses_are_retryable() {
         (401, "answered 401 Unauthorized, which is not gRPC"),
         (503, "answered 503 Service Unavailable, which is not gRPC"),
     ] {
-        check_failure(&[only(status, &[])], FailureKind::Passing, words);
+        check_failure(&[only(status, &[])], FailureKind::Transient, words);
         let page = [Step::Head(status, vec![]), Step::Data(b"<html>not found</html>".to_vec())];
-        check_failure(&page, FailureKind::Passing, words);
-        check_failure(&[only(status, &[("grpc-status", "12")])], FailureKind::Passing, words);
+        check_failure(&page, FailureKind::Transient, words);
+        check_failure(&[only(status, &[("grpc-status", "12")])], FailureKind::Transient, words);
     }
 }
 
@@ -145,10 +145,10 @@ fn statuses_are_classified() {
     for (status, message, kind, words) in [
         ("12", "", FailureKind::Unknown, "does not have this method"),
         ("12", "%ff", FailureKind::Unknown, "does not have this method"),
-        ("14", "is being started", FailureKind::Passing, "is not available: is being started"),
-        ("2", "no%20database", FailureKind::Passing, "answered: no database (gRPC status 2)"),
-        ("16", "", FailureKind::Passing, "(gRPC status 16)"),
-        ("x", "m", FailureKind::Passing, "answered: m (gRPC status "),
+        ("14", "is being started", FailureKind::Transient, "is not available: is being started"),
+        ("2", "no%20database", FailureKind::Transient, "answered: no database (gRPC status 2)"),
+        ("16", "", FailureKind::Transient, "(gRPC status 16)"),
+        ("x", "m", FailureKind::Transient, "answered: m (gRPC status "),
     ] {
         let headers = [("grpc-status", status), ("grpc-message", message)];
         check_failure(&[only(200, &headers)], kind, words);
@@ -177,12 +177,12 @@ fn error_messages_are_decoded_and_sanitized() {
             vec![only(200, &[("grpc-status", "2"), ("grpc-message", message)])],
             vec![head(&[]), trailers(&[("grpc-status", "2"), ("grpc-message", message)])],
         ] {
-            check_failure(&steps, FailureKind::Passing, &expected);
+            check_failure(&steps, FailureKind::Transient, &expected);
         }
     }
     let long = "%C3%A4".repeat(2000);
     let expected = format!("answered: {} (gRPC status 2)", "ä".repeat(500));
-    check_failure(&[only(200, &[("grpc-status", "2"), ("grpc-message", &long)])], FailureKind::Passing, &expected);
+    check_failure(&[only(200, &[("grpc-status", "2"), ("grpc-message", &long)])], FailureKind::Transient, &expected);
 }
 
 #[test]
@@ -198,7 +198,7 @@ fn malformed_responses_are_retryable() {
         vec![head(&[]), Step::Data([&[7][..], &size("a")[1..]].concat()), trailers(&[OK])],
         vec![head(&[]), Step::Data(too_long.to_vec()), trailers(&[OK])],
     ] {
-        check_failure(&steps, FailureKind::Passing, "");
+        check_failure(&steps, FailureKind::Transient, "");
     }
 }
 
@@ -216,13 +216,13 @@ fn an_encoding_without_compressed_messages_is_ignored() {
 }
 
 #[test]
-fn a_connection_that_ends_before_the_response_may_mean_a_rejected_certificate() {
+fn connection_closed_without_response_suggests_rejected_certificate() {
     let words = " closed the connection without a response, possibly because it rejects this machine's certificate";
     for steps in [[Step::Close], [Step::Reset(Reason::NO_ERROR)], [Step::GoAway(Reason::ENHANCE_YOUR_CALM)]] {
         check_failure(&steps, FailureKind::Certificate, words);
     }
     for reason in [Reason::CANCEL, Reason::REFUSED_STREAM, Reason::ENHANCE_YOUR_CALM, Reason::INTERNAL_ERROR] {
-        check_failure(&[Step::Reset(reason)], FailureKind::Passing, "closed the stream");
+        check_failure(&[Step::Reset(reason)], FailureKind::Transient, "closed the stream");
     }
 }
 
@@ -240,12 +240,12 @@ fn a_connection_that_ends_during_the_response_is_retryable() {
         assert!(matches!(call.next_event(PATIENCE).unwrap(), StreamEvent::Message(_)));
         server.resume();
         let (kind, text) = classify(call.next_event(PATIENCE).unwrap_err());
-        assert_eq!(kind, FailureKind::Passing, "{end:?}: {text}");
+        assert_eq!(kind, FailureKind::Transient, "{end:?}: {text}");
     }
 }
 
 #[test]
-fn a_silent_stream_stays_open() {
+fn silent_stream_remains_open() {
     let silence = Duration::from_millis(100);
     let steps = [Step::Pause, head(&[]), Step::Data(frame(b"")), Step::Pause, Step::Data(frame(b"")), trailers(&[OK])];
     let server = GrpcServer::start(steps.to_vec());
@@ -264,22 +264,22 @@ fn calls_have_a_timeout() {
     for steps in [vec![Step::Pause], vec![head(&[]), Step::Data(size("a")), Step::Pause]] {
         let server = GrpcServer::start(steps);
         let client = client(&server.address.to_string());
-        // A busy host may need more than a second for the connection.
+        // On a busy host, the connection may take more than a second.
         let (seconds, (kind, text)) = (1..)
             .map(|seconds| (seconds, classify(register(&client, Duration::from_secs(seconds)).unwrap_err())))
             .find(|(_, (_, text))| !text.contains("no connection"))
             .unwrap();
-        let expected = format!("{METHOD}: no answer from {} in {seconds} s", server.address);
-        assert_eq!((kind, text), (FailureKind::Passing, expected));
+        let expected = format!("{METHOD}: no answer from {} within {seconds} s", server.address);
+        assert_eq!((kind, text), (FailureKind::Transient, expected));
     }
-    // Connections are accepted by the kernel; no server performs the handshake.
+    // The kernel accepts connections, but no server performs the handshake.
     let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let address = silent.local_addr().unwrap().to_string();
     let (kind, text) = classify(register(&client(&address), Duration::from_secs(1)).unwrap_err());
-    assert_eq!((kind, text), (FailureKind::Passing, format!("{METHOD}: no connection to {address}")));
+    assert_eq!((kind, text), (FailureKind::Transient, format!("{METHOD}: no connection to {address}")));
     drop(silent);
     let (kind, text) = classify(register(&client(&address), PATIENCE).unwrap_err());
-    assert_eq!(kind, FailureKind::Passing);
+    assert_eq!(kind, FailureKind::Transient);
     assert!(text.starts_with(&format!("{METHOD}: no connection to {address}: Connection refused")), "{text}");
 }
 

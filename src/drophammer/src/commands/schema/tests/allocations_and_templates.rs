@@ -3,7 +3,7 @@
 use super::*;
 
 #[test]
-fn an_allocation_has_the_schema_of_its_layout() {
+fn allocation_schema_contains_the_layout_schema() {
     let (layout, mut allocation) =
         (generate_schema(SchemaDocument::Layout), generate_schema(SchemaDocument::Allocation));
     for (name, definition) in layout["$defs"].as_object().unwrap() {
@@ -19,14 +19,15 @@ fn an_allocation_has_the_schema_of_its_layout() {
 fn allocations_are_checked() {
     let validator = validator(SchemaDocument::Allocation);
     let example: Value =
-        serde_json::from_str(&blocks(include_str!("../../../../../../docs/api.md"), "json")[0]).unwrap();
+        serde_json::from_str(&code_blocks(include_str!("../../../../../../docs/api-allocation.md"), "json")[0])
+            .unwrap();
     assert_eq!(problems(&validator, &example), [""; 0]);
     let good = |place: &str, value: Value| {
         let mut machine = example.clone();
         *machine.pointer_mut(place).unwrap() = value;
         validator.is_valid(&machine)
     };
-    assert!(!good("/allocation/filesystemlayout", json!("default")), "only `drophammer serve` knows layouts by name");
+    assert!(!good("/allocation/filesystemlayout", json!("default")), "only `drophammer serve` resolves layout names");
     assert!(!good("/allocation/image/digest", json!("md5:00")));
     assert!(!good("/allocation/hostname", json!(7)));
     let with = |field: &str, value: Value| {
@@ -39,11 +40,11 @@ fn allocations_are_checked() {
 }
 
 #[test]
-fn the_schema_of_templates_says_what_the_reader_says() {
+fn template_schema_agrees_with_the_parser() {
     use model::deploy_steps::template::DeployTemplate;
     let validator = validator(SchemaDocument::Template);
     jsonschema::draft202012::meta::validate(&generate_schema(SchemaDocument::Template)).unwrap();
-    let good = parsed(&blocks(include_str!("../../../../../../docs/templates.md"), "yaml")[0]);
+    let good = parsed(&code_blocks(include_str!("../../../../../../docs/templates.md"), "yaml")[0]);
     assert_eq!(problems(&validator, &good), [""; 0]);
     for (place, value) in [
         ("/name", json!("mirror")),

@@ -48,10 +48,10 @@ fn wants(contents: Contents, header: String, challenge: String) -> Server {
 }
 
 #[test]
-fn a_registry_gets_the_password_when_it_asks_for_it_and_no_sooner() {
+fn registry_receives_the_password_only_after_a_challenge() {
     let server = wants(image().0, basic(), "Basic realm=\"registry\"".to_owned());
     let reached = reach_with(&server, secret(&server)).unwrap();
-    assert!(!is_told(&format!("{reached:?}")), "what goes into logs has no password");
+    assert!(!is_told(&format!("{reached:?}")), "the debug output, which is logged, contains a secret");
     assert!(burn(reached).unwrap());
     let asked: Vec<bool> = server.requests().iter().map(|request| request.authorization.is_some()).collect();
     assert!(!asked[0] && asked[1..].iter().all(|with| *with), "{asked:?}");
@@ -62,7 +62,7 @@ fn a_registry_gets_the_password_when_it_asks_for_it_and_no_sooner() {
 }
 
 #[test]
-fn without_a_password_or_with_another_the_registry_is_named() {
+fn missing_or_wrong_password_names_the_registry() {
     let server = wants(image().0, basic(), "Basic realm=\"registry\"".to_owned());
     let error = reach_at(url(&server, ":12"), None).unwrap_err().to_string();
     assert!(
@@ -104,7 +104,7 @@ fn guarded(contents: Contents, challenge: String, last: &Arc<Mutex<String>>) -> 
 }
 
 #[test]
-fn a_password_or_an_identity_token_buys_a_token_and_the_registry_sees_that_alone() {
+fn registry_receives_only_the_token() {
     for identity in ["", "refresh-me"] {
         let last = Arc::new(Mutex::new("none".to_owned()));
         let tokens = guarded_tokens(&last);
@@ -131,7 +131,7 @@ fn a_password_or_an_identity_token_buys_a_token_and_the_registry_sees_that_alone
 }
 
 #[test]
-fn who_a_blob_is_led_on_to_gets_nothing() {
+fn redirect_target_of_a_blob_receives_no_credentials() {
     let (contents, _) = image();
     let blobs = contents.clone();
     // Separate storage server of the registry, which serves blobs without credentials.
@@ -152,7 +152,7 @@ fn who_a_blob_is_led_on_to_gets_nothing() {
 }
 
 #[test]
-fn who_a_blob_is_led_on_to_cannot_ask_for_the_password_in_the_burn() {
+fn redirect_target_cannot_request_the_password_during_the_burn() {
     let thief = Arc::new(Server::start(Vec::new(), |_| Act::body("{\"token\": \"t\"}")));
     let realm = format!("Bearer realm=\"{}\"", thief.url("token"));
     let storage = Arc::new(Server::start(Vec::new(), move |_| unauthorized(&realm)));
@@ -172,7 +172,7 @@ fn who_a_blob_is_led_on_to_cannot_ask_for_the_password_in_the_burn() {
 }
 
 #[test]
-fn a_realm_that_anybody_could_have_named_gets_no_password() {
+fn foreign_realm_receives_no_password() {
     for realm in ["http://192.0.2.1/token", "http://localhost.example/token", "http://[::1]:1/token"] {
         let server = wants(image().0, basic(), format!("Bearer realm=\"{realm}\""));
         let error = reach_with(&server, secret(&server)).unwrap_err().to_string();
@@ -183,7 +183,7 @@ fn a_realm_that_anybody_could_have_named_gets_no_password() {
 }
 
 #[test]
-fn another_port_of_the_registrys_host_gets_no_password() {
+fn another_port_of_the_registry_host_receives_no_password() {
     for identity in ["", "refresh-me"] {
         let thief = Server::start(Vec::new(), |_| Act::body("{\"token\": \"t\"}"));
         let server = wants(image().0, basic(), format!("Bearer realm=\"{}\"", thief.url("token")));
@@ -195,7 +195,7 @@ fn another_port_of_the_registrys_host_gets_no_password() {
 }
 
 #[test]
-fn a_realm_cannot_lead_the_password_on() {
+fn realm_cannot_redirect_the_password() {
     for identity in ["", "refresh-me"] {
         let thief = Arc::new(Server::start(Vec::new(), |_| Act::body("{\"token\": \"t\"}")));
         let to = thief.clone();
@@ -213,7 +213,7 @@ fn a_realm_cannot_lead_the_password_on() {
 }
 
 #[test]
-fn a_password_goes_over_no_open_line_and_to_no_mirror() {
+fn password_is_sent_neither_over_http_nor_to_mirrors() {
     let source = ImageSource {
         url: "oci+http://192.0.2.1/os/debian:12".to_owned(),
         pull_secrets: vec![PullSecret { registry: "192.0.2.1".to_owned(), ..PullSecret::default() }],

@@ -25,7 +25,8 @@ fn entries_without_a_complete_platform_do_not_hide_the_image() {
         let reached = reach_at(url(&contents.clone().serve(), ":12"), None);
         assert_eq!(reached.unwrap().digest.to_string(), ours["digest"], "{other}");
     }
-    // A single entry need not declare a platform. If there are several such entries, none can be chosen.
+    // A single entry need not declare a platform. If several entries do not declare their platforms, none can be
+    // selected.
     for platform in [json!(null), json!({})] {
         contents.manifest("12", &json!({"manifests": [with(platform.clone())]}));
         assert_eq!(reach_at(url(&contents.clone().serve(), ":12"), None).unwrap().digest.to_string(), ours["digest"]);
@@ -35,7 +36,7 @@ fn entries_without_a_complete_platform_do_not_hide_the_image() {
 }
 
 #[test]
-fn the_config_of_a_bare_manifest_declares_its_platform() {
+fn config_of_a_bare_manifest_declares_its_platform() {
     for (config, reason) in [
         (json!({"os": "linux", "architecture": OWN}), None),
         (json!({"os": "linux", "architecture": "s390x"}), Some("only images for: linux/s390x")),
@@ -52,13 +53,14 @@ fn the_config_of_a_bare_manifest_declares_its_platform() {
             None => assert_eq!(reached.unwrap().digest.to_string(), manifest["digest"]),
             Some(reason) => assert!(reached.unwrap_err().to_string().contains(reason), "{reason}"),
         }
-        // The same document as the only entry of an index without platforms.
+        // The result is the same if the manifest is the only entry of an index without platforms.
         contents.manifest("12", &json!({"manifests": [manifest]}));
         assert_eq!(reach_at(url(&contents.serve(), ":12"), None).is_err(), reason.is_some());
     }
 }
 
-/// Writers in other languages than Go write what Go reads as the zero value.
+/// Registries also serve indexes that Go programs would not write: with `null`, missing fields, or values of another
+/// type.
 #[test]
 fn unusual_entries_of_other_platforms_do_not_hide_the_image() {
     let (mut contents, ours) = image();

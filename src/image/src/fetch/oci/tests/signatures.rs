@@ -59,7 +59,7 @@ fn with_keys(keys: SignatureKeys) -> ImageSource {
 }
 
 #[test]
-fn what_cosign_has_signed_is_trusted_and_installed() {
+fn images_signed_with_cosign_are_trusted_and_installed() {
     for (how, named) in [("named", Some(NAME)), ("unnamed", None)] {
         for trusted in [keys(&[ONE]), keys(&[MINISIGN, TWO, ONE])] {
             let server = signed(how).serve();
@@ -81,7 +81,7 @@ fn what_cosign_has_signed_is_trusted_and_installed() {
 }
 
 #[test]
-fn a_signature_is_for_the_image_that_it_names() {
+fn signature_applies_to_the_named_image() {
     for (how, id, oldest, says) in [
         ("named", NAME, &[][..], ""),
         ("named", "debian-12", &["debian-12.0.20261101"], ""),
@@ -158,7 +158,7 @@ fn beside_of(mut contents: Contents, digest: &str, signatures: &[(Vec<u8>, Strin
 }
 
 #[test]
-fn ed25519_is_understood_and_one_good_signature_of_several_is_enough() {
+fn ed25519_is_supported_and_one_valid_signature_suffices() {
     let (ours, other) = (Signer::Ed(Ed25519KeyPair::from_seed_unchecked(&[7; 32]).unwrap()), Signer::p256());
     let good = payload(DIGEST, KIND);
     let contents = beside(&[(good.clone(), other.sign(&good)), (good.clone(), ours.sign(&good))]);
@@ -167,7 +167,7 @@ fn ed25519_is_understood_and_one_good_signature_of_several_is_enough() {
 }
 
 #[test]
-fn what_is_not_signed_well_is_refused_before_a_layer_is_asked_for() {
+fn refuses_invalid_signatures_before_requesting_layers() {
     let (ours, other) = (Signer::p256(), Signer::p256());
     let (good, elsewhere) = (payload(DIGEST, KIND), payload(&sha256(b"another image"), KIND));
     let by = |payload: &[u8], signature: String| beside(&[(payload.to_vec(), signature)]);
@@ -226,7 +226,7 @@ fn what_is_not_signed_well_is_refused_before_a_layer_is_asked_for() {
 }
 
 #[test]
-fn a_signature_of_an_index_is_one_of_what_it_has_for_this_machine() {
+fn index_signature_covers_the_image_for_this_machine() {
     let ours = Signer::p256();
     let architecture = if cfg!(target_arch = "x86_64") { "amd64" } else { "arm64" };
     let mut contents = unsigned();

@@ -29,7 +29,7 @@ fn guarded(contents: Contents, tokens: &Server, last: &Arc<Mutex<String>>) -> Se
 }
 
 #[test]
-fn a_token_is_asked_for_where_one_is_wanted() {
+fn token_is_requested_if_the_registry_requires_one() {
     for field in ["token", "access_token"] {
         let (tokens, last) = tokens(field);
         let server = guarded(image().0, &tokens, &last);
@@ -51,7 +51,7 @@ fn a_token_is_asked_for_where_one_is_wanted() {
 }
 
 #[test]
-fn a_token_that_expires_before_the_burn_is_renewed() {
+fn token_that_expires_before_the_burn_is_renewed() {
     let (tokens, last) = tokens("token");
     let server = guarded(image().0, &tokens, &last);
     let reached = reach_at(url(&server, ":12"), None).unwrap();
@@ -66,14 +66,14 @@ fn a_token_that_expires_before_the_burn_is_renewed() {
 }
 
 #[test]
-fn a_registry_that_refuses_every_token_is_asked_twice() {
+fn registry_refusing_every_token_is_asked_twice() {
     let (tokens, _) = tokens("token");
     let server = guarded(image().0, &tokens, &Arc::new(Mutex::new("none".to_owned())));
     let error = reach_at(url(&server, ":12"), None).unwrap_err().to_string();
     assert!(error.contains("the registry responded with 401"), "{error}");
     assert_eq!((server.requests().len(), tokens.requests().len()), (2, 1));
 
-    // The same happens in the burn.
+    // The registry rejects all tokens from the start of the burn on. The burn requests one more token, and then fails.
     let last = Arc::new(Mutex::new(String::new()));
     let (tokens, _) = self::tokens("token");
     let open = last.clone();
@@ -96,7 +96,7 @@ fn a_registry_that_refuses_every_token_is_asked_twice() {
 }
 
 #[test]
-fn a_registry_without_a_token_to_be_had_is_named() {
+fn registry_without_obtainable_token_is_named() {
     for (challenge, says) in [
         ("Basic realm=\"r\"", "requires authentication with user and password (scheme: Basic)"),
         ("Negotiate", "requires authentication with user and password (scheme: Negotiate)"),
@@ -142,7 +142,7 @@ fn open_manifests(contents: Contents, blob: impl Fn(&Request) -> Option<Act> + S
 }
 
 #[test]
-fn a_token_is_asked_for_where_only_the_blobs_want_one() {
+fn token_is_requested_if_only_blobs_require_one() {
     let (mut contents, _) = image();
     let layers =
         ["lower", "upper"].map(|name| contents.layer(LAYER, &compress("zstd", &Tar::new().file(name, b"").end())));
@@ -171,7 +171,7 @@ fn a_token_is_asked_for_where_only_the_blobs_want_one() {
 }
 
 #[test]
-fn a_registry_that_refuses_every_token_for_a_blob_is_asked_twice() {
+fn registry_refusing_every_blob_token_is_asked_twice() {
     let (tokens, _) = tokens("token");
     let challenge = format!("Bearer realm=\"{}\"", tokens.url("token"));
     let server = open_manifests(image().0, move |_| Some(unauthorized(&challenge)));
@@ -185,7 +185,7 @@ fn a_registry_that_refuses_every_token_for_a_blob_is_asked_twice() {
 }
 
 #[test]
-fn what_another_host_wants_is_no_reason_for_a_token() {
+fn challenge_of_another_host_causes_no_token_request() {
     let (tokens, _) = tokens("token");
     let challenge = format!("Bearer realm=\"{}\"", tokens.url("token"));
     let storage = Server::start(Vec::new(), move |_| unauthorized(&challenge));

@@ -4,7 +4,7 @@ use super::*;
 use std::collections::BTreeSet;
 
 #[test]
-fn whatever_a_lane_gets_that_is_not_right_ends_all_lanes_and_one_stream_goes_on() {
+fn wrong_response_replaces_lanes_by_one_stream() {
     let body = noise(500_000);
     let two = || Some("\"two\"".to_owned());
     let says = |range: &str| Act { content_range: Some(range.to_owned()), ..Act::default() };
@@ -43,7 +43,7 @@ fn whatever_a_lane_gets_that_is_not_right_ends_all_lanes_and_one_stream_goes_on(
 }
 
 #[test]
-fn a_lane_that_stalls_holds_nobody_for_ever() {
+fn stalled_lane_times_out() {
     let body = noise(500_000);
     for stalls in [Act::stall_after(3000), Act::stall_before_the_answer()] {
         let server = server(&body, move |nth| if nth == 3 { stalls.clone() } else { Act::default() });
@@ -56,7 +56,7 @@ fn a_lane_that_stalls_holds_nobody_for_ever() {
 }
 
 #[test]
-fn what_the_plain_stream_would_say_is_still_said() {
+fn lane_failures_report_the_errors_of_the_single_stream() {
     let body = noise(300_000);
     type Then = fn() -> Act;
     let cases: [(Then, &str, bool); 4] = [
@@ -78,7 +78,7 @@ fn what_the_plain_stream_would_say_is_still_said() {
 }
 
 #[test]
-fn a_mirror_goes_on_after_lanes() {
+fn mirror_continues_after_lanes() {
     let body = noise(500_000);
     let first = Server::start(body.clone(), |request| match request.nth {
         0..=6 => Act::default(),
@@ -94,7 +94,7 @@ fn a_mirror_goes_on_after_lanes() {
 }
 
 #[test]
-fn from_a_server_that_fails_at_random_come_the_right_bytes_or_an_error() {
+fn randomly_failing_server_yields_correct_bytes_or_an_error() {
     let (body, other) = (noise(300_000), altered(&noise(300_000), 200_000));
     let mut ends = BTreeSet::new();
     for seed in 0..80 {

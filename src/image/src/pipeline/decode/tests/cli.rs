@@ -44,7 +44,7 @@ fn comes_back(tool: &str, arguments: &str, content: &[u8]) {
 }
 
 #[test]
-fn zstd() {
+fn zstd_output_of_the_tools_is_decoded() {
     let content = varied();
     for arguments in [
         "-1",
@@ -65,7 +65,7 @@ fn zstd() {
 }
 
 #[test]
-fn lz4() {
+fn lz4_output_of_the_tool_is_decoded() {
     let content = varied();
     for size in 4..=7 {
         for more in ["", "-BD", "-BX", "-BX -BD --no-frame-crc", "-9 -BD"] {
@@ -86,7 +86,7 @@ fn lz4() {
 }
 
 #[test]
-fn gzip() {
+fn gzip_output_of_the_tool_is_decoded() {
     let content = varied();
     for arguments in ["-1 -c", "-9 -c", "-n -c"] {
         comes_back("gzip", arguments, &content);
@@ -95,7 +95,7 @@ fn gzip() {
 }
 
 #[test]
-fn xz() {
+fn xz_output_of_the_tool_is_decoded() {
     let content = varied();
     for arguments in [
         "-0",

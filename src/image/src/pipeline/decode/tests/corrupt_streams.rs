@@ -40,7 +40,7 @@ pub(in crate::pipeline::decode) fn specimens() -> Vec<(&'static str, Vec<u8>)> {
 
 /// With checksums, wrong content is never returned. Without checksums, the decoder must at least terminate.
 #[test]
-fn one_bit_flipped_anywhere() {
+fn any_single_flipped_bit_is_detected_or_harmless() {
     for (name, stream) in specimens() {
         let good = decoded(&stream, ONE).unwrap();
         for (at, bit) in (0..stream.len()).flat_map(|at| (0..8).map(move |bit| (at, bit))) {
@@ -51,7 +51,7 @@ fn one_bit_flipped_anywhere() {
                 let several = decoded(&flipped, SEVERAL);
                 assert_eq!(one.as_ref().ok(), several.as_ref().ok(), "{name}, byte {at} bit {bit}");
             }
-            // A flipped bit in a skippable frame or in the header of gzip changes nothing.
+            // A flipped bit in a skippable frame or in the header of gzip does not change the content.
             let checked = FORMATS.contains(&name);
             assert!(!checked || one.is_err() || one.is_ok_and(|made| made == good), "{name}, byte {at} bit {bit}");
         }
@@ -59,7 +59,7 @@ fn one_bit_flipped_anywhere() {
 }
 
 #[test]
-fn a_cut_at_each_byte_is_an_error_or_the_end_of_a_frame() {
+fn truncation_is_an_error_except_at_frame_ends() {
     for (name, stream) in specimens() {
         let whole = decoded(&stream, ONE).unwrap();
         let mut ends = 0;
@@ -76,8 +76,8 @@ fn a_cut_at_each_byte_is_an_error_or_the_end_of_a_frame() {
                 }
             }
         }
-        // The stream may end after the first frame, a skippable frame, or the padding. Truncation of a plain tar is
-        // detected when it is unpacked.
+        // A stream that is truncated after its first frame, after a skippable frame, or in its padding is still valid.
+        // Truncation of a plain tar is detected when it is unpacked.
         assert!(name == "plain" || ends <= 2 * EACH.len(), "{name}: {ends}");
     }
 }
@@ -99,7 +99,7 @@ fn sized(size: u32) -> Vec<u8> {
 }
 
 #[test]
-fn headers_that_lie_are_refused_by_one_and_by_several() {
+fn false_zstd_headers_are_refused_with_several_threads() {
     let window_1k = [0x00, 0x00];
     let window_8m = [0x00, 0x68];
     for (frame, good) in [
@@ -134,7 +134,7 @@ fn headers_that_lie_are_refused_by_one_and_by_several() {
 }
 
 #[test]
-fn lz4_frames_that_lie_are_refused() {
+fn refuses_false_lz4_frames() {
     let frame = |flags: u8, size: u8, more: &[u8], rest: &[u8]| {
         let descriptor = [&[flags, size][..], more].concat();
         let sum = twox_hash::XxHash32::oneshot(0, &descriptor).to_le_bytes()[1];
@@ -152,7 +152,7 @@ fn lz4_frames_that_lie_are_refused() {
         (frame(0x68, 0x40, &4_u64.to_le_bytes(), &abc), "a frame declares 4 bytes of content, but contains 3 bytes"),
         (
             frame(0x60, 0x40, b"", &[1, 0, 1, 0, 0, 0]),
-            "a block has 65537 bytes, but the frame allows 65536 bytes per block",
+            "a block is 65537 bytes, but the frame allows 65536 bytes per block",
         ),
         // The block refers to data before its beginning, which independent blocks must not do.
         (
@@ -172,7 +172,7 @@ fn lz4_frames_that_lie_are_refused() {
 
 /// Decompression bombs: they are read for a while in bounded memory, and then aborted.
 #[test]
-fn bombs_go_off_slowly() {
+fn decompression_bombs_are_decoded_in_limited_memory() {
     let large = (1_u32, 128 << 10, &b"\0"[..]);
     let rle = |blocks| zstd_frame(&[0x00, 0x68], &vec![large; blocks]);
     let gzip = compress("gzip", &vec![0; 64 << 20]);
@@ -191,7 +191,7 @@ fn bombs_go_off_slowly() {
                 let mut read = 0;
                 while read < 200 << 20 {
                     let chunk = reader.take_chunk(usize::MAX).unwrap().unwrap();
-                    assert!(chunk.len() <= thread_pool::MOST_BYTES, "{name}");
+                    assert!(chunk.len() <= thread_pool::MAXIMUM_PART_BYTES, "{name}");
                     read += chunk.len();
                 }
                 read

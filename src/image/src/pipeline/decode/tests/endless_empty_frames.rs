@@ -36,7 +36,7 @@ fn on_and_on(head: &[u8], piece: &[u8], threads: usize) -> String {
 }
 
 #[test]
-fn what_brings_nothing_ends_in_one_error() {
+fn endless_empty_data_end_in_one_error() {
     let lz4_head = |linked: bool| {
         let frame: [u8; 7] =
             if linked { [4, 0x22, 0x4d, 0x18, 0x40, 0x40, 0xc0] } else { [4, 0x22, 0x4d, 0x18, 0x60, 0x40, 0x82] };
@@ -46,7 +46,7 @@ fn what_brings_nothing_ends_in_one_error() {
     let zstd_head = [0x28, 0xb5, 0x2f, 0xfd, 0, 0];
     let cases: Vec<(&str, Vec<u8>, Vec<u8>)> = vec![
         ("skippable frames first", vec![], skippable(&[1; 1000])),
-        ("one that is huge", huge, vec![1; 1000]),
+        ("one huge frame", huge, vec![1; 1000]),
         ("skippable frames after zstd", compress("zstd", &content()), skippable(b"")),
         ("skippable frames after lz4", compress("lz4", &content()), skippable(&[1; 100_000])),
         ("padding of xz", compress("xz", &content()), vec![0; 4096]),
@@ -71,7 +71,7 @@ fn what_brings_nothing_ends_in_one_error() {
 }
 
 #[test]
-fn what_brings_little_goes_on() {
+fn small_frames_do_not_exceed_the_empty_input_limit() {
     // Frames of few bytes, each preceded by a skippable frame as in pzstd, and uncompressed data.
     for (format, bytes) in [("zstd", 3), ("zstd", 1), ("lz4", 2), ("gzip", 1), ("xz", 4), ("plain", 4096)] {
         let skipped = if ["zstd", "lz4"].contains(&format) { skippable(&[1; 4]) } else { Vec::new() };

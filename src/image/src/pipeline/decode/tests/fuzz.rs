@@ -20,7 +20,7 @@ fn fuzz_decoders() {
         hangs: Duration::from_secs(30),
         corpus: specimens().into_iter().map(|(_, stream)| stream).collect(),
         mutated,
-        judge: |input, random| judge(input, random.usize(1..2000)),
+        check_input: |input, random| check_input(input, random.usize(1..2000)),
     };
     let long = fuzz.run();
     if long {
@@ -32,7 +32,7 @@ fn fuzz_decoders() {
 
 /// Returns whether the input is valid. Fails if decoding panics, or if several threads give a different result than
 /// one.
-fn judge(input: &[u8], buffer_bytes: usize) -> bool {
+fn check_input(input: &[u8], buffer_bytes: usize) -> bool {
     let how = How { buffer_bytes, plain: PayloadKind::Tar, threads: 1 };
     let (one, several) = (beginning(input, how), beginning(input, How { threads: 2, ..how }));
     let says = |made: &io::Result<Vec<u8>>| made.as_ref().map_or_else(|error| error.to_string(), |_| "good".to_owned());

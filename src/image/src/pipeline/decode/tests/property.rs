@@ -3,7 +3,7 @@
 use super::*;
 use proptest::prelude::*;
 
-/// Returns contents that consist of runs of noise and runs of a single byte.
+/// Returns contents that alternate between noise and repeated single bytes.
 fn any_content() -> impl Strategy<Value = Vec<u8>> {
     let run = (any::<bool>(), any::<u8>(), 0..60_000_usize);
     prop::collection::vec(run, 0..6).prop_map(|runs| {
@@ -84,7 +84,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
     #[test]
-    fn the_same_bytes_come_out(
+    fn any_content_decodes_to_the_same_bytes(
         format in prop::sample::select(&FORMATS[..]),
         content in any_content(),
         cuts in prop::collection::vec(any::<prop::sample::Index>(), 0..12),

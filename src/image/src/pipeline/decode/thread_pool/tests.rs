@@ -36,7 +36,7 @@ fn most_parts(
 }
 
 #[test]
-fn a_task_has_few_parts_however_small_they_are() {
+fn number_of_tiny_frames_in_a_task_is_limited() {
     let empty = [0x28, 0xb5, 0x2f, 0xfd, 0x20, 0, 1, 0, 0];
     let frames = most_parts(&empty.repeat(100_000), |crew, input| {
         let Some(whole) = crew.measure(input)? else { return Ok(false) };
@@ -44,7 +44,7 @@ fn a_task_has_few_parts_however_small_they_are() {
         crew.add_part(input, part, whole.most_bytes, 0)?;
         Ok(true)
     });
-    assert_eq!(frames, MOST_PARTS - 1);
+    assert_eq!(frames, MAXIMUM_TASK_PARTS - 1);
 
     for block in [&[0, 0, 0, 0x80][..], &[1, 0, 0, 0x80, b'x']] {
         let head = [0x04, 0x22, 0x4d, 0x18, 0x60, 0x40, 0x82];
@@ -60,12 +60,12 @@ fn a_task_has_few_parts_however_small_they_are() {
             crew.add_part(input, DecodePart::Lz4Block(block), most_bytes, 0)?;
             Ok(true)
         });
-        assert_eq!(blocks, MOST_PARTS - 1, "{block:?}");
+        assert_eq!(blocks, MAXIMUM_TASK_PARTS - 1, "{block:?}");
     }
 }
 
 #[test]
-fn frames_without_content_wait_for_their_turn() {
+fn empty_frames_wait_for_their_turn() {
     let empty = [0x04, 0x22, 0x4d, 0x18, 0x60, 0x40, 0x82, 0, 0, 0, 0];
     let (sender, receiver) = create_pipe(4);
     let (shared, stages, pool) = (
@@ -73,30 +73,30 @@ fn frames_without_content_wait_for_their_turn() {
         StageClocks::start(),
         BufferPool::new(4, 100),
     );
-    let begun = AtomicUsize::new(0);
+    let started = AtomicUsize::new(0);
     thread::scope(|scope| {
         scope.spawn(|| io::copy(&mut PipelineReader::new(receiver, Arc::default()), &mut io::sink()).unwrap());
-        let mut input = CompressedInput::new(source(&empty.repeat(10 * MOST_FRAMES), 1 << 19, Ok(())));
+        let mut input = CompressedInput::new(source(&empty.repeat(10 * MAXIMUM_PENDING_FRAMES), 1 << 19, Ok(())));
         let mut crew = DecoderPool::new(scope, &shared, &stages, &pool, 3, input.clock());
         // A part that another thread is still decoding.
         let number = crew.next_number().unwrap();
-        let (begun, shared) = (&begun, &shared);
+        let (started, shared) = (&started, &shared);
         scope.spawn(move || {
-            while begun.load(Ordering::SeqCst) < MOST_FRAMES {
+            while started.load(Ordering::SeqCst) < MAXIMUM_PENDING_FRAMES {
                 thread::yield_now();
             }
             thread::sleep(Duration::from_millis(50));
-            let most = begun.load(Ordering::SeqCst);
+            let most = started.load(Ordering::SeqCst);
             let part = BufferPool::new(1, 1).take_buffer(&StageClock::default()).into_chunk(0);
             shared.outlet.put_item(number, DecodedItem::Content(part), &StageClock::default());
-            assert_eq!(most, MOST_FRAMES);
+            assert_eq!(most, MAXIMUM_PENDING_FRAMES);
         });
-        for _ in 0..10 * MOST_FRAMES {
+        for _ in 0..10 * MAXIMUM_PENDING_FRAMES {
             let frame = Lz4Frame::read_descriptor(&mut input).ok().unwrap();
             crew.begin_frame(&mut input, frame.start_sum()).unwrap();
             let Ok(Err(promise)) = frame.next_block(&mut input) else { panic!("it has a block") };
             crew.send_in_order(&mut input, DecodedItem::FrameEnd(promise, 0)).unwrap();
-            begun.fetch_add(1, Ordering::SeqCst);
+            started.fetch_add(1, Ordering::SeqCst);
         }
         crew.send_in_order(&mut input, DecodedItem::End(Ok(()))).unwrap();
     });
@@ -105,7 +105,7 @@ fn frames_without_content_wait_for_their_turn() {
 /// The download waits for a free buffer, and the scan waits for the download: if the scan held all buffers, both would
 /// wait forever.
 #[test]
-fn a_scan_leaves_the_download_a_buffer() {
+fn scan_leaves_a_buffer_for_the_download() {
     const BLOCK_BYTES: usize = 128 << 10;
     let window_and_content = [0x68, 0, 0, 0x80, 0];
     let block = [&[0, 0, 0x10][..], &[b'x'; BLOCK_BYTES]].concat();
@@ -114,7 +114,7 @@ fn a_scan_leaves_the_download_a_buffer() {
         let stream = [&vec![0; consumed][..], &frame].concat();
         let mut input = CompressedInput::new(source(&stream, 1 << 20, Ok(())));
         input.cut_off(consumed).unwrap();
-        assert!(zstd_frames::scan_frame(&mut input, MOST_BYTES, MOST_HELD).unwrap().is_none());
+        assert!(zstd_frames::scan_frame(&mut input, MAXIMUM_PART_BYTES, MAXIMUM_HELD_BUFFERS).unwrap().is_none());
         assert!(input.held() < crate::pipeline::BUFFERS, "{consumed}: {} buffers", input.held());
     }
 }

@@ -24,7 +24,7 @@ fn burn_from(server: &Server, promised: &[u8], disk: &NamedTempFile) -> common::
 }
 
 #[test]
-fn an_image_comes_from_its_server_onto_the_disk() {
+fn image_is_downloaded_onto_the_disk() {
     let image = [image(3 * MIB), vec![0; 5 * MIB], noise(MIB)].concat();
     for format in ["zstd", "lz4", "gzip", "xz", "plain"] {
         let (disk, packed) = (file(10 * MIB), compress(format, &image));
@@ -37,7 +37,7 @@ fn an_image_comes_from_its_server_onto_the_disk() {
 }
 
 #[test]
-fn an_image_that_changes_on_the_way_is_written_again_from_its_start() {
+fn changed_image_is_written_again_from_its_start() {
     // gzip, because nothing of a truncated zstd frame would be written.
     let (old, new) = (compress("gzip", &image(5 * MIB)), compress("zstd", &image(2 * MIB)));
     let changed = new.clone();
@@ -60,7 +60,7 @@ fn an_image_that_changes_on_the_way_is_written_again_from_its_start() {
 }
 
 #[test]
-fn an_image_that_changes_on_the_way_again_and_again_says_why() {
+fn repeatedly_changing_image_is_an_error_with_the_reason() {
     let body = compress("gzip", &image(3 * MIB));
     let changed = body.clone();
     let server = Server::start(body.clone(), move |request| {
@@ -73,7 +73,9 @@ fn an_image_that_changes_on_the_way_again_and_again_says_why() {
     let disk = file(10 * MIB);
     let error = burn_from(&server, &body, &disk).unwrap_err().to_string();
     assert!(
-        error.contains("changed during the download, or the download could not be resumed, in 3 attempts: "),
+        error.contains(
+            "in 3 attempts: it changed during the download, or the download could not be resumed. Last reason: "
+        ),
         "{error}"
     );
     assert!(error.contains("the server resent the image from its beginning"), "{error}");
@@ -81,7 +83,7 @@ fn an_image_that_changes_on_the_way_again_and_again_says_why() {
 }
 
 #[test]
-fn what_cannot_be_trusted_does_not_get_its_first_mib() {
+fn unverified_image_does_not_get_its_first_mib() {
     let good = compress("zstd", &image(3 * MIB));
     let mut flipped = good.clone();
     flipped[2 * MIB] ^= 1;
@@ -107,12 +109,12 @@ fn what_cannot_be_trusted_does_not_get_its_first_mib() {
         }
         let last = 3 * MIB - 512;
         assert!(now[..MIB].iter().chain(&now[last..]).all(|byte| *byte == 0), "{says}");
-        assert!(!arrives || now[MIB..last] == image(3 * MIB)[MIB..last], "{says}: it was not written");
+        assert!(!arrives || now[MIB..last] == image(3 * MIB)[MIB..last], "{says}: the image was not written");
     }
 }
 
 #[test]
-fn a_tar_is_no_disk_and_a_disk_is_no_tar() {
+fn tar_archive_is_not_written_to_a_disk() {
     let tar = compress("zstd", &Tar::new().file("etc/hostname", b"server").end());
     let disk = file(10 * MIB);
     let error = burn(&tar, &tar, &disk).unwrap_err().to_string();
@@ -122,7 +124,7 @@ fn a_tar_is_no_disk_and_a_disk_is_no_tar() {
 
 #[test]
 #[ignore = "needs root and loop devices"]
-fn loop_a_wrong_digest_leaves_the_first_mib_zero_and_a_used_disk_is_refused() {
+fn loop_wrong_digest_leaves_the_first_mib_zero() {
     let disk = TestLoopDevice::new(8 * MIB as u64, 512);
     fs::write(disk.path(), vec![0xaa; 8 * MIB]).unwrap();
     let packed = compress("zstd", &image(3 * MIB));

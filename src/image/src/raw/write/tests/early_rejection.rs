@@ -24,7 +24,7 @@ fn sda(sector_bytes: u32) -> TargetDisk {
 }
 
 #[test]
-fn a_raw_image_is_no_tree_of_files_and_that_is_known_before_anything_is_written() {
+fn raw_image_is_refused_as_a_tree_before_writing() {
     let tar = Tar::new().file("etc/hostname", b"server").file("x", &noise(MIB)).end();
     let refused = Some("the image is a raw disk image; use a layout with image: true");
     for (bytes, says) in [
@@ -49,7 +49,7 @@ fn changed(mut image: Vec<u8>, at: usize, bytes: &[u8]) -> Vec<u8> {
 }
 
 #[test]
-fn what_is_no_image_for_the_disk_is_known_before_anything_is_written() {
+fn unsuitable_disk_image_is_refused_before_writing() {
     let tar = Tar::new().file("etc/hostname", b"server").file("x", &noise(MIB)).end();
     let (large, small) = (crowded_image(4096, 500), crowded_image(512, 4000));
     let expected = |partitions: &[u32], grow| ImageRequirements {
@@ -76,7 +76,7 @@ fn what_is_no_image_for_the_disk_is_known_before_anything_is_written() {
             &image(9 * MIB),
             512,
             expected(&[1], None),
-            "(according to its partition table, it requires 9437184 bytes): /dev/sda has 8388608",
+            "(according to its partition table, it requires 9437184 bytes): /dev/sda is 8388608",
         ),
         (&gpt(2 * MIB, 1024, 0), 512, expected(&[1], None), "has a protective MBR but no GPT: it is damaged"),
         (&changed(small.clone(), 512 + 60, b"x"), 512, expected(&[1], None), "the header's checksum does not match"),
@@ -84,7 +84,7 @@ fn what_is_no_image_for_the_disk_is_known_before_anything_is_written() {
             &changed(large.clone(), 2 * 4096 + 7, b"x"),
             4096,
             expected(&[1], None),
-            "the checksum of its entries does not match",
+            "the checksum of the partition entries does not match",
         ),
         (
             &small,
@@ -92,7 +92,12 @@ fn what_is_no_image_for_the_disk_is_known_before_anything_is_written() {
             expected(&[128, 129], None),
             "a filesystem on /dev/sda129, but the image does not contain partition 129; it contains only 1, 2,",
         ),
-        (&large, 4096, expected(&[1], Some(129)), "partition 129 cannot grow: the image does not contain it"),
+        (
+            &large,
+            4096,
+            expected(&[1], Some(129)),
+            "partition 129 cannot grow: the image does not contain this partition",
+        ),
         (
             &large,
             4096,
@@ -133,7 +138,7 @@ fn what_is_no_image_for_the_disk_is_known_before_anything_is_written() {
 }
 
 #[test]
-fn an_image_that_is_on_another_disk_too_is_known_before_anything_is_written() {
+fn image_with_ids_of_another_disk_is_refused_early() {
     let server = Server::start(compress("zstd", &crowded_image(512, 4000)), |_| Act::default());
     let uuid = |byte: u8| Uuid::from_bytes([byte; 16]).to_string();
     let taken = |taken: &[(u8, &str)]| ImageRequirements {
@@ -153,7 +158,7 @@ fn an_image_that_is_on_another_disk_too_is_known_before_anything_is_written() {
 }
 
 #[test]
-fn a_filesystem_that_is_on_another_disk_too_is_named_with_both() {
+fn filesystem_uuid_on_another_disk_is_reported_with_both() {
     let signature = |uuid: &str| DeviceSignature { uuid: uuid.to_owned(), ..DeviceSignature::default() };
     let partition = |number, uuids: &[&str]| DiskPartition {
         number,
@@ -182,7 +187,7 @@ fn a_filesystem_that_is_on_another_disk_too_is_named_with_both() {
 }
 
 #[test]
-fn an_image_without_a_gpt_has_no_place_for_another_partition() {
+fn refuses_added_partition_without_a_gpt() {
     let added = operations::AddedPartition { name: "config-2".into(), guid: Uuid::nil(), content: vec![0] };
     let expected = ImageRequirements { added: Some(added), ..ImageRequirements::default() };
     for image in [noise(2 * MIB), image(2 * MIB)] {
@@ -194,7 +199,7 @@ fn an_image_without_a_gpt_has_no_place_for_another_partition() {
 
 /// Errors in GPT entries after the first MiB are detected only when the table is fitted to the disk.
 #[test]
-fn a_table_that_is_not_in_the_first_mib_is_left_to_the_burn() {
+fn table_beyond_the_first_mib_is_not_checked_early() {
     let image = crowded_image(512, 4000);
     let whole = image_table_adaptation::check_image_table(&image, 512, 8 * MIB as u64, None, None).unwrap().unwrap();
     assert_eq!(whole.guid, Some(Uuid::from_bytes([0xf7; 16])));
@@ -211,7 +216,7 @@ fn a_table_that_is_not_in_the_first_mib_is_left_to_the_burn() {
 }
 
 #[test]
-fn an_image_that_changes_while_we_look_is_looked_at_again() {
+fn image_that_changes_during_inspection_is_inspected_again() {
     let (old, new) = (noise(3 * MIB), compress("zstd", &image(3 * MIB)));
     let changed = new.clone();
     let server = Server::start(old, move |request| match (request.method.as_str(), request.nth) {
@@ -232,7 +237,7 @@ fn an_image_that_changes_while_we_look_is_looked_at_again() {
     });
     let error = arriving(&server).require_disk(&sda(512), &partitioned()).unwrap_err().to_string();
     assert!(
-        error.contains("could not be resumed, in 3 attempts: the server resent the image from its beginning"),
+        error.contains("could not be resumed. Last reason: the server resent the image from its beginning"),
         "{error}"
     );
 }

@@ -11,15 +11,17 @@ struct Case {
     edit: TableEdit,
 }
 
-/// Creates tables of up to 12 partitions in ascending order, of which some are preserved and the others removed. The
-/// space of the removed ones, and some free space, is used by new partitions, some of them with numbers of removed ones.
+/// Generates tables of up to 12 partitions in ascending order. Some partitions are preserved, and the others are
+/// removed. New partitions use the space of the removed partitions and some of the free space. Some of them reuse the
+/// numbers of removed partitions.
 fn cases() -> impl Strategy<Value = Case> {
     let partition = (any::<bool>(), any::<bool>(), 1..20_u64, 0..3_u64, 1..=128_u32);
     (prop::sample::select(&SECTORS_BYTES[..]), prop::collection::vec(partition, 1..12))
         .prop_map(|(sector, partitions)| build_case(sector, partitions))
 }
 
-/// Builds a case from partitions: whether they are preserved or else recreated, lengths, gaps and numbers.
+/// Builds a case from partitions. Each tuple contains whether the partition is preserved, whether it is recreated if it
+/// is not preserved, its length and the gap before it in sectors, and its number.
 fn build_case(sector: u64, partitions: Vec<(bool, bool, u64, u64, u32)>) -> Case {
     let mut start = 34;
     let (mut before, mut preserved, mut removed, mut added) = (vec![], vec![], vec![], vec![]);
@@ -42,8 +44,9 @@ fn build_case(sector: u64, partitions: Vec<(bool, bool, u64, u64, u32)>) -> Case
     Case { sector, edit: edit(sector, preserved, &removed, added), before }
 }
 
-/// Returns the disk after a power cut during the writes of this copy: the copies before it are complete, and of this
-/// one a subset of the sectors is written, some of them torn. `choices` selects the subset and the tears.
+/// Returns the disk after a power failure during the writes to this copy. All earlier copies are complete. In this
+/// copy, only a subset of the sectors is written, and some of these sectors are torn. `choices` selects the subset and
+/// the torn sectors.
 fn interrupt(before: &[u8], writes: &TableWrites, copy: usize, choices: u64) -> Vec<u8> {
     let mut disk = before.to_vec();
     for write in writes.copies[..copy].iter().flatten() {
@@ -83,7 +86,7 @@ proptest! {
 
     /// After a cut at any write, the effective table contains all preserved entries, and the same edit converges.
     #[test]
-    fn a_power_cut_at_any_write_loses_no_preserved_entry(case in cases(), choices in any::<[u64; 12]>()) {
+    fn power_failure_at_any_write_loses_no_preserved_entry(case in cases(), choices in any::<[u64; 12]>()) {
         let before = disk(case.sector, &case.before);
         let writes = compute_table_writes(&read_from(&before), SECTORS, &case.edit).unwrap();
         let mut after = before.clone();

@@ -34,7 +34,7 @@ fn kube(disks: &TestDisks) -> Vec<DevicePath> {
 
 #[test]
 #[ignore = "needs LVM: scripts/test vm runs it in a machine"]
-fn vm_rehearsed_extensions_of_a_kept_group_are_refused_in_the_words_of_lvm() {
+fn vm_rehearsed_group_extensions_are_refused_with_the_lvm_message() {
     let disks = TestDisks::take("vda vdb");
     let physical = kube(&disks);
     let (vda, vdb) = (&physical[0], &physical[1]);
@@ -93,7 +93,7 @@ fn vm_rehearsed_extensions_of_a_read_only_group_are_refused() {
 /// The limit for layouts and volumes matches the limit of LVM and the kernel.
 #[test]
 #[ignore = "needs LVM: scripts/test vm runs it in a machine"]
-fn vm_rehearsed_names_have_room_up_to_the_limit() {
+fn vm_rehearsed_names_are_accepted_up_to_the_limit() {
     let disks = TestDisks::take("vda vdb");
     let physical = kube(&disks);
     let create = |name: &str, kind: LvmType| {

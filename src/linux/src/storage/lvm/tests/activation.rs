@@ -4,7 +4,7 @@ use super::*;
 
 #[test]
 #[ignore = "needs md and LVM: scripts/test vm runs it in a machine"]
-fn vm_lvm_copies_synchronise_with_the_next_activation() {
+fn vm_lvm_copies_synchronize_after_the_next_activation() {
     let disks = TestDisks::take("vda vdb");
     let all = disks.all();
     create_group(&group("vg00", all, "")).unwrap();
@@ -28,7 +28,7 @@ fn vm_lvm_copies_synchronise_with_the_next_activation() {
 
 #[test]
 #[ignore = "needs md and LVM: scripts/test vm runs it in a machine"]
-fn vm_lvm_a_group_without_one_of_its_disks_is_activated() {
+fn vm_lvm_group_without_one_of_its_disks_is_activated() {
     let disks = TestDisks::take("vda vdb vdc");
     let all = disks.all();
     create_group(&group("vg-0", all, "")).unwrap();
@@ -86,7 +86,7 @@ fn vm_lvm_a_group_without_one_of_its_disks_is_activated() {
 
 #[test]
 #[ignore = "needs md and LVM: scripts/test vm runs it in a machine"]
-fn vm_lvm_what_was_assembled_to_look_inside_starts_anew() {
+fn vm_lvm_stack_assembled_for_inspection_is_restarted() {
     let disks = TestDisks::take("vda vdb vdc");
     let all = disks.all();
     let uuid = uuid::Uuid::new_v4();

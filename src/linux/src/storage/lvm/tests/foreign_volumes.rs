@@ -13,7 +13,7 @@ fn mapped(group: &str) -> Vec<String> {
 /// has a snapshot.
 #[test]
 #[ignore = "needs md and LVM: scripts/test vm runs it in a machine"]
-fn vm_lvm_volumes_of_others_in_a_kept_group_are_neither_active_nor_changed() {
+fn vm_lvm_foreign_volumes_remain_inactive_and_unchanged() {
     // The volumes of the layout are on the first disk, the other volumes on the other disks, which must not change.
     let disks = TestDisks::take("vda vdb vdc");
     let all = disks.all();
@@ -58,14 +58,14 @@ fn vm_lvm_volumes_of_others_in_a_kept_group_are_neither_active_nor_changed() {
 /// Physical volumes with and without a group are known; a duplicate physical volume is unknown.
 #[test]
 #[ignore = "needs md and LVM: scripts/test vm runs it in a machine"]
-fn vm_lvm_physical_volumes_that_lvm_does_not_tell_of_are_unknown() {
+fn vm_lvm_physical_volumes_missing_from_lvm_reports_are_unknown() {
     let disks = TestDisks::take("vda vdb vdc nvme0n1");
     let [first, second, alone, copy] = disks.all() else { unreachable!() };
     create_group(&group("vg00", &[first.clone(), second.clone()], "")).unwrap();
     run_lvm("pvcreate", std::slice::from_ref(alone), [alone]).unwrap();
     let unknown = || probe::read_inventory(ProbeDepth::Deep).unwrap().unknown;
     assert_eq!(unknown(), []);
-    // The metadata of this physical volume is damaged; that of the other one lists it.
+    // The metadata on this physical volume is damaged. The metadata on the other physical volume lists it.
     let good = get(second, 0, 1 << 20);
     put(second, 4096, &[0xaa; 8192]);
     assert_eq!(unknown(), []);

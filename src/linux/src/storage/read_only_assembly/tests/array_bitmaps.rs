@@ -1,4 +1,5 @@
-//! Arrays that the kernel writes to although they are started read-only: their bitmaps are written at every start and stop.
+//! Arrays that the kernel writes to although they are started read-only: their bitmaps are written at every start and
+//! stop.
 
 use super::*;
 
@@ -13,7 +14,7 @@ fn age_bitmap(part: &str) {
 
 #[test]
 #[ignore = "needs md and LVM: scripts/test vm runs it in a machine"]
-fn vm_looking_at_an_array_with_a_bitmap_changes_no_byte_of_its_members() {
+fn vm_inspection_of_bitmap_arrays_changes_no_member() {
     crate::storage::vm_test_disks::assert_test_machine();
     parts();
     // Array without any writes.
@@ -36,7 +37,7 @@ fn vm_looking_at_an_array_with_a_bitmap_changes_no_byte_of_its_members() {
         assert!(array.running.is_some(), "{array:?}");
         assert_eq!(inside(&inventory, array).first().map(String::as_str), content, "{array:?}");
     }
-    // A second inspection has the same result, and so has one after everything was taken down for a refused plan.
+    // A second inspection, after all objects of the first one were stopped, has the same result.
     let (_, notes) = looked(&DISKS, &PARTS);
     assert_eq!(notes, Vec::<String>::new());
     blank(&DISKS);
@@ -44,7 +45,7 @@ fn vm_looking_at_an_array_with_a_bitmap_changes_no_byte_of_its_members() {
 
 #[test]
 #[ignore = "needs md and LVM: scripts/test vm runs it in a machine"]
-fn vm_a_degraded_array_with_a_bitmap_is_only_looked_at_and_is_assembled_for_real_later() {
+fn vm_degraded_bitmap_array_is_inspected_and_assembled_later() {
     crate::storage::vm_test_disks::assert_test_machine();
     parts();
     create("half", "1", "--metadata=1.2 --bitmap=internal", &["/dev/vda1", "/dev/vdb1"]);
@@ -78,7 +79,7 @@ fn inside_unmarked(inventory: &Inventory, array: &MdArray) -> Vec<String> {
 /// With the array's metadata at the end, LVM's label is also visible on the members, and on their overlays.
 #[test]
 #[ignore = "needs md and LVM: scripts/test vm runs it in a machine"]
-fn vm_a_group_on_an_array_with_its_metadata_at_the_end_is_seen_on_the_array() {
+fn vm_group_is_found_on_array_with_trailing_metadata() {
     crate::storage::vm_test_disks::assert_test_machine();
     parts();
     create("data", "1", "--metadata=1.0 --bitmap=internal", &["/dev/vda1", "/dev/vdb1"]);

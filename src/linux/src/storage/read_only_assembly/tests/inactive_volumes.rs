@@ -35,7 +35,7 @@ fn seen_and_hidden() -> (Vec<String>, Vec<OpaqueObject>) {
 
 #[test]
 #[ignore = "needs md and LVM: scripts/test vm runs it in a machine"]
-fn vm_assembled_shows_the_origin_of_a_snapshot_and_not_one_with_a_merge() {
+fn vm_assembled_shows_snapshot_origins_without_a_merge() {
     crate::storage::vm_test_disks::assert_test_machine();
     installed();
     ran("lvm lvcreate -y -s -n before -L 8m vg00/root");
@@ -48,7 +48,7 @@ fn vm_assembled_shows_the_origin_of_a_snapshot_and_not_one_with_a_merge() {
     ran("lvm vgchange -an vg00");
     ran("lvm lvconvert -y --merge vg00/before");
     let (markers, hidden) = seen_and_hidden();
-    assert_eq!(markers, [""; 0], "it is to be what it was before");
+    assert_eq!(markers, [""; 0], "a volume with a pending merge is not readable");
     let root = hidden.iter().find(|object| object.name == "logical volume vg00/root (linear)");
     assert!(root.is_some_and(|object| object.reason.contains("snapshot merge")), "{hidden:?}");
     blank(&DISKS);
@@ -75,7 +75,7 @@ fn vm_assembled_shows_linear_volumes_of_closed_groups() {
 
 #[test]
 #[ignore = "needs md and LVM: scripts/test vm runs it in a machine"]
-fn vm_assembled_names_what_it_cannot_show() {
+fn vm_assembled_reports_volumes_that_it_cannot_show() {
     crate::storage::vm_test_disks::assert_test_machine();
     installed();
     ran("lvm lvcreate -y --type thin -Zn --thinpool pool -n thin -V 16m -L 8m vg00");

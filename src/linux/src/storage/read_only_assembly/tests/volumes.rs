@@ -4,7 +4,7 @@ use super::*;
 
 #[test]
 #[ignore = "needs md and LVM: scripts/test vm runs it in a machine"]
-fn vm_assembled_are_arrays_groups_and_what_lies_on_them() {
+fn vm_assembled_are_arrays_groups_and_their_volumes() {
     crate::storage::vm_test_disks::assert_test_machine();
     parts();
     create("below", "1", "--metadata=1.2", &["/dev/vda1", "/dev/vdb1"]);
@@ -61,7 +61,7 @@ fn vm_assembled_only_are_volumes_that_write_nothing() {
         ("copy", "snapshot", 1, false),
         ("linear", "linear", 1, true),
         ("mirrored", "raid1", 2, true),
-        // Through a mapping.
+        // Readable through a mapping.
         ("origin", "linear", 1, true),
         ("pool", "thin-pool", 1, false),
         ("striped", "striped", 2, true),
@@ -73,7 +73,7 @@ fn vm_assembled_only_are_volumes_that_write_nothing() {
 
 #[test]
 #[ignore = "needs md and LVM: scripts/test vm runs it in a machine"]
-fn vm_assembled_are_partial_groups_and_groups_of_one_name() {
+fn vm_assembled_are_partial_and_equally_named_groups() {
     crate::storage::vm_test_disks::assert_test_machine();
     parts();
     for (part, volume) in [("/dev/vda1", "a"), ("/dev/vdb1", "b")] {
@@ -112,7 +112,7 @@ fn vm_assembled_are_partial_groups_and_groups_of_one_name() {
 }
 
 /// Returns the image in the marker of the only filesystem, and the health of its volume.
-fn told(inventory: &Inventory) -> (String, VolumeHealth) {
+fn image_and_health(inventory: &Inventory) -> (String, VolumeHealth) {
     let [filesystem] = &inventory.filesystems[..] else { panic!("{:?}", inventory.filesystems) };
     assert_eq!(filesystem.device, "/dev/mapper/vg00-sa--fe");
     let volume = inventory.groups[0].volumes.iter().find(|volume| volume.name == "sa-fe").unwrap();
@@ -154,20 +154,24 @@ fn vm_assembled_raid1_volumes_show_their_latest_copy() {
     ran("mkfs.ext4 -q /dev/vg00/sa-fe");
     mark("one");
     let (inventory, notes) = looked(&DISKS, &USED);
-    assert_eq!((told(&inventory), notes), (("one".to_owned(), VolumeHealth::Whole), vec![]));
+    assert_eq!((image_and_health(&inventory), notes), (("one".to_owned(), VolumeHealth::Whole), vec![]));
 
     for (part, text) in [("/dev/vda1", "two"), ("/dev/vdb1", "three")] {
         ran(&format!("dd if={part} of=/tmp/part bs=1M count=1 status=none"));
         ran(&format!("dd if=/dev/zero of={part} bs=1M count=1 status=none"));
         let (inventory, notes) = looked(&DISKS, &USED);
-        assert_eq!((told(&inventory).1, notes), (VolumeHealth::Degraded, vec![]), "{part} is missing");
+        assert_eq!((image_and_health(&inventory).1, notes), (VolumeHealth::Degraded, vec![]), "{part} is missing");
         // The volume is used without this copy, which then returns outdated.
         ran("lvm vgchange -ay --activationmode degraded vg00");
         mark(text);
         stop_all();
         ran(&format!("dd if=/tmp/part of={part} bs=1M status=none"));
         let (inventory, notes) = looked(&DISKS, &USED);
-        assert_eq!((told(&inventory), notes), ((text.to_owned(), VolumeHealth::Degraded), vec![]), "{part} is behind");
+        assert_eq!(
+            (image_and_health(&inventory), notes),
+            ((text.to_owned(), VolumeHealth::Degraded), vec![]),
+            "{part} is outdated"
+        );
         if part == "/dev/vda1" {
             ran("lvm vgchange -ay vg00");
             ran("lvm lvchange --refresh vg00/sa-fe");
@@ -179,10 +183,10 @@ fn vm_assembled_raid1_volumes_show_their_latest_copy() {
                 std::thread::sleep(Duration::from_millis(200));
             }
             let (inventory, _) = looked(&DISKS, &USED);
-            assert_eq!(told(&inventory), (text.to_owned(), VolumeHealth::Whole));
+            assert_eq!(image_and_health(&inventory), (text.to_owned(), VolumeHealth::Whole));
         }
     }
-    // The volume is also used without the other copy, so each was used without the other.
+    // The volume is now also used without the other copy, so the copies have diverged.
     ran("dd if=/dev/vda1 of=/tmp/part bs=1M count=1 status=none");
     ran("dd if=/dev/zero of=/dev/vda1 bs=1M count=1 status=none");
     ran("lvm vgchange -ay --activationmode degraded vg00");
@@ -201,7 +205,7 @@ fn vm_assembled_raid1_volumes_show_their_latest_copy() {
 
 #[test]
 #[ignore = "needs md and LVM: scripts/test vm runs it in a machine"]
-fn vm_assembled_only_is_not_what_ran_before() {
+fn vm_assembled_excludes_volumes_that_were_active_before() {
     crate::storage::vm_test_disks::assert_test_machine();
     blank(GROUP);
     ran("lvm vgcreate -y vg01 /dev/nvme0n1 /dev/nvme1n1");

@@ -40,7 +40,7 @@ fn order_of(before: &BootVariables, wanted: &[LoadOption], order: BootOrder) -> 
 }
 
 #[test]
-fn a_new_machine_gets_an_entry_for_each_disk_behind_the_network() {
+fn disk_entries_of_a_new_machine_follow_the_network() {
     let before = with(&[(0, option(1, "UiApp", &[])), (1, option(1, "DISK", &[DISK])), (3, pxe(1))], &[0, 3, 1]);
     let changes = decide_changes(&before, &[ours(1), ours(2)], BootOrder::Pxe);
     let expected = BootEntryChanges {
@@ -58,7 +58,7 @@ fn a_new_machine_gets_an_entry_for_each_disk_behind_the_network() {
 }
 
 #[test]
-fn entries_of_former_installations_are_gone_and_others_stay() {
+fn entries_of_former_installations_are_removed_and_others_kept() {
     let entries = [(0, ours(8)), (1, foreign()), (2, ours(1)), (5, ours(9)), (7, pxe(1)), (9, ours(7))];
     let before = with(&entries, &[0, 1, 9, 7, 5, 2, 0x33]);
     let changes = decide_changes(&before, &[ours(1), ours(2)], BootOrder::Pxe);
@@ -74,7 +74,7 @@ fn entries_of_former_installations_are_gone_and_others_stay() {
 }
 
 #[test]
-fn a_number_that_anything_names_is_not_free() {
+fn referenced_number_is_not_free() {
     let mut before = with(&[(0, foreign())], &[1, 0]);
     before.next = Some(2);
     before.entries.insert(3, vec![]);
@@ -86,16 +86,16 @@ fn a_number_that_anything_names_is_not_free() {
 }
 
 #[test]
-fn what_the_machine_has_booted_from_comes_first() {
+fn booted_network_entry_comes_first() {
     let entries = [(0, pxe(1)), (1, pxe(2)), (2, ours(1)), (3, option(1, "disk", &[DISK])), (4, ours(5))];
     let with_current = |current, order: &[u16]| BootVariables { current, ..with(&entries, order) };
     for (what, current, order, first) in [
-        ("the second card", Some(1), &[0, 1, 3][..], Some(1)),
-        ("a card outside of the order", Some(1), &[3], Some(1)),
-        ("a disk, then what is first", Some(3), &[1, 0, 3], Some(1)),
-        ("a former entry of ours", Some(4), &[1, 4, 0], Some(1)),
-        ("what is not there", Some(9), &[3, 1, 0], Some(1)),
-        ("no card in the order", None, &[3], None),
+        ("the second NIC", Some(1), &[0, 1, 3][..], Some(1)),
+        ("a NIC outside of the order", Some(1), &[3], Some(1)),
+        ("a disk, then the first NIC of the order", Some(3), &[1, 0, 3], Some(1)),
+        ("an earlier entry of drophammer", Some(4), &[1, 4, 0], Some(1)),
+        ("a missing entry", Some(9), &[3, 1, 0], Some(1)),
+        ("no NIC in the order", None, &[3], None),
     ] {
         let changes = decide_changes(&with_current(current, order), &[ours(1)], BootOrder::Pxe);
         assert_eq!(changes.network, first, "{what}");
@@ -111,7 +111,7 @@ fn what_the_machine_has_booted_from_comes_first() {
 }
 
 #[test]
-fn firmware_has_several_ways_to_say_network() {
+fn network_entries_are_recognized_in_all_forms() {
     let vendor: &[u8] = &[&[3u8, 10, 20, 0][..], &[0; 16]].concat();
     let bios: &[u8] = &[5, 1, 9, 0, 0x80, 0, 0, 0, 0];
     let bios_disk: &[u8] = &[5, 1, 9, 0, 2, 0, 0, 0, 0];
@@ -133,7 +133,7 @@ fn firmware_has_several_ways_to_say_network() {
 }
 
 #[test]
-fn labels_of_ours_begin_alike() {
+fn own_labels_have_a_common_prefix() {
     assert_eq!(add_label_prefix("web-1"), "drophammer: web-1");
     assert_eq!(add_label_prefix("drophammer: web-1"), "drophammer: web-1");
     assert!(is_own(&ours(1).to_bytes()) && !is_own(&foreign().to_bytes()));
@@ -173,7 +173,7 @@ fn any_order() -> impl Strategy<Value = BootOrder> {
 
 proptest! {
     #[test]
-    fn what_is_not_ours_stays_and_a_second_time_changes_nothing(
+    fn foreign_entries_are_kept_and_changes_are_idempotent(
         before in any_firmware(),
         disks in proptest::collection::vec(1u128..9, 0..5),
         order in any_order(),

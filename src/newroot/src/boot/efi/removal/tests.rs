@@ -18,7 +18,7 @@ fn run(directory: &Path, required: bool, variables: Vec<VariableRemoval>) -> (Re
 }
 
 #[test]
-fn variables_are_removed_and_their_numbers_leave_the_orders() {
+fn variables_are_removed_together_with_their_order_entries() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path();
     for (name, value) in [
@@ -50,12 +50,12 @@ fn variables_are_removed_and_their_numbers_leave_the_orders() {
     assert_eq!(
         variables::read_variable(path, "SysPrepOrder").as_deref(),
         Some(&[1, 0][..]),
-        "a number of another class stays"
+        "a number of another class is preserved"
     );
 }
 
 #[test]
-fn a_variable_with_another_value_stays_and_so_does_its_number() {
+fn variable_with_another_value_is_kept() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path();
     write(path, "Boot0001", b"of this installation");
@@ -70,7 +70,7 @@ fn a_variable_with_another_value_stays_and_so_does_its_number() {
 }
 
 #[test]
-fn an_unreadable_value_is_removed_by_name() {
+fn unreadable_value_is_removed_by_name() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path();
     fs::write(variable_path(path, "Boot0001"), b"").unwrap();
@@ -80,7 +80,7 @@ fn an_unreadable_value_is_removed_by_name() {
 }
 
 #[test]
-fn a_variable_that_stays_fails_where_the_plan_requires_its_removal() {
+fn failed_required_removal_is_an_error() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path();
     fs::create_dir(variable_path(path, "Boot0007")).unwrap();

@@ -1,4 +1,4 @@
-//! Scripted gRPC server over HTTP/2 and TLS, which also violates the protocol.
+//! Scripted gRPC server over HTTP/2 and TLS. Scripts can also violate the protocol.
 
 use super::super::*;
 use bytes::Bytes;
@@ -18,7 +18,7 @@ use tokio_rustls::server::TlsStream;
 
 type Headers = Vec<(&'static str, String)>;
 
-/// Step of a response.
+/// Step of the script of a response.
 #[derive(Debug, Clone)]
 pub(super) enum Step {
     /// Complete response without a body.
@@ -36,9 +36,9 @@ pub(super) enum Step {
 
 /// Certificates of a server.
 pub(super) struct ServerTls {
-    /// Base name of its certificate and key.
+    /// Base name of the files with the server's certificate and key.
     pub(super) name: &'static str,
-    /// Certificate that client certificates must match.
+    /// Certificate against which client certificates are verified.
     pub(super) clients: &'static str,
 }
 
@@ -54,7 +54,7 @@ pub(super) struct GrpcServer {
 }
 
 impl GrpcServer {
-    /// Answers each call with the same steps until the test ends.
+    /// Starts a server that responds to each call with the same steps until the test ends.
     pub(super) fn start(steps: Vec<Step>) -> GrpcServer {
         GrpcServer::start_with(&TRUSTED, "127.0.0.1:0", steps)
     }
@@ -73,7 +73,7 @@ impl GrpcServer {
                 while let Ok((socket, _)) = listener.accept().await {
                     let (acceptor, steps) = (acceptor.clone(), steps.clone());
                     let (seen, resumed) = (seen.clone(), resumed.clone());
-                    // Many tests close the connection at the client.
+                    // An error is ignored, because in many tests the client closes the connection.
                     tokio::spawn(async move { drop(serve(acceptor, socket, steps, &seen, &resumed).await) });
                 }
             });
@@ -104,7 +104,7 @@ fn server_config(tls: &ServerTls) -> ServerConfig {
     config
 }
 
-/// End of a script.
+/// End of the execution of a script.
 enum ScriptEnd {
     Complete,
     GoAway(Reason),
@@ -131,7 +131,7 @@ async fn serve(
         ScriptEnd::GoAway(reason) => {
             connection.abrupt_shutdown(reason);
             while connection.accept().await.is_some() {}
-            // Closing a socket with unread data could discard the frame.
+            // The socket stays open, because closing a socket with unread data could discard the frame.
             std::future::pending().await
         }
         ScriptEnd::Close => {}
@@ -168,7 +168,7 @@ async fn run_script(
             Step::Close => return Ok(ScriptEnd::Close),
         }
     }
-    // Dropping an open stream would reset it.
+    // The stream must be ended here, because dropping an open stream would reset it.
     if let Some(stream) = &mut stream {
         let _ = stream.send_data(Bytes::new(), true);
     }

@@ -1,0 +1,312 @@
+//! Registration of machines that another installer has installed. `drophammer adopt` sends these requests after it has written the install
+//! marker on the machine.
+
+use super::AppState;
+use super::agent_api::request_body::read_operator_document;
+use super::deploy_templates::template_files::CreationPermit;
+use super::machine_file_creation::{
+    CreatedMachineFile, CreationFailure, MachineFileRequest, create_prepared_file, prepare_registered_file,
+    render_machine_file,
+};
+use super::metal_api::ApiRefusal;
+use super::metal_api::edited_files::{create_file, remove_file, stored_documents, wait_until_published};
+use super::metal_api::machine_file_replacement::{MachineFileText, read_machine_text};
+use super::operator::{MachineSummary, OperatorAuth, summarize_machine};
+use axum::Json;
+use axum::body::Body;
+use axum::extract::{Path, Query, State};
+use axum::http::StatusCode;
+use control::api_types::RegisterRequest;
+use http_server::api_error::ApiError;
+use http_server::quotas::ClientAddress;
+use model::install_marker::InstallMarker;
+use model::layout::{Layout, compute_digest};
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+use site::boot_value_validation;
+use site::operator_files::{self, DEFAULT_ID, MachineSpec};
+use std::sync::Arc;
+use store::AdoptOutcome;
+
+/// Maximum size of a request, in bytes. Most of it is the inventory of the machine.
+const REQUEST_BYTES: usize = 4 << 20;
+
+/// Request body: a machine that another installer has installed, and on which the install marker was written.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
+pub struct AdoptionRequest {
+    /// Name of the machine, for machines/NAME.yaml in the server's directory.
+    pub name: String,
+    /// Id of the size. If absent, the size whose constraints match the hardware is used.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub size: Option<String>,
+    /// Id of the image in the machine file.
+    pub image: String,
+    /// Id of the layout, which must exist on the server.
+    pub layout: String,
+    /// Install marker on the machine.
+    pub marker: InstallMarker,
+    /// Hardware of the machine.
+    pub registration: RegisterRequest,
+}
+
+/// Machine whose registration was removed.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
+pub struct RemovedAdoption {
+    pub machine: String,
+    pub allocation: String,
+}
+
+/// Query of a request that removes a registration.
+#[derive(Debug, Deserialize)]
+pub(crate) struct AdoptionRemovalQuery {
+    /// Id of the allocation.
+    allocation: String,
+}
+
+/// `PUT /v1/machine/{id}/adopt`: creates the file of a machine, and records that its allocation is installed. A
+/// repeated request with the same marker succeeds.
+pub(crate) async fn register_adopted_machine(
+    State(app): State<Arc<AppState>>,
+    Path(id): Path<String>,
+    _: OperatorAuth,
+    peer: ClientAddress,
+    body: Body,
+) -> Result<Json<MachineSummary>, ApiError> {
+    let asked: AdoptionRequest = read_operator_document(&app, peer, body, REQUEST_BYTES).await?;
+    let id = parse_machine_id(&id)?;
+    let machine = match adopt_new_machine(&app, &id, &asked, peer).await {
+        Ok(machine) => machine,
+        Err(error) => find_registered_machine(&app, &id, &asked, error).await?,
+    };
+    Ok(Json(summarize_machine(&app, &machine).await?))
+}
+
+/// Records the installation, and creates the machine file. If an error occurs, but the file may exist, the record of
+/// the installation is kept: without this record, the machine would be installed at its next boot over PXE.
+async fn adopt_new_machine(
+    app: &Arc<AppState>,
+    id: &str,
+    asked: &AdoptionRequest,
+    peer: ClientAddress,
+) -> Result<MachineSpec, ApiError> {
+    let layout = find_marked_layout(app, id, asked)?;
+    let file = MachineFileRequest {
+        name: asked.name.clone(),
+        size: asked.size.clone(),
+        image: Some(asked.image.clone()),
+        allocation: Some(asked.marker.allocation.clone()),
+        layout: Some(asked.layout.clone()),
+        ssh_pub_keys: Vec::new(),
+    };
+    let prepared = prepare_registered_file(app, id, &file, &asked.registration).await?;
+    let machine = prepared.machine.clone();
+    let permit = lock_adoption(app, id).await?;
+    // The record of the installation is stored before the machine file is created: with the file alone, the machine
+    // would be installed at its next boot over PXE.
+    if let AdoptOutcome::Rejected(why) = app.state.adopt_with_marker(&asked.marker, &json!(layout)).await? {
+        return Err(conflict_error(why));
+    }
+    let created = match app.state.store_registration(id, &asked.name, &asked.registration).await {
+        Ok(()) => create_prepared_file(app, peer, prepared, permit).await,
+        Err(error) => Err(CreationFailure::NotCreated(error.into())),
+    };
+    match created {
+        Ok(_) => {}
+        Err(CreationFailure::Uncertain(error)) => return Err(error),
+        Err(CreationFailure::NotCreated(error)) => {
+            app.state.remove_adoption(id, &asked.marker.allocation).await?;
+            return Err(error);
+        }
+    }
+    app.watch.log_note(format!(
+        "{name}: {peer} registered the machine, which another installer has installed, with allocation {allocation}",
+        name = asked.name,
+        allocation = asked.marker.allocation
+    ));
+    app.request_reload();
+    Ok(machine)
+}
+
+/// Returns the machine if an earlier request has registered it with this marker, and its file has not been changed
+/// since.
+///
+/// # Errors
+/// Returns `error` if no installation with this marker is recorded. If the installation is recorded, returns an error
+/// whose status is not a refusal, because the client removes the marker after a refusal.
+async fn find_registered_machine(
+    app: &AppState,
+    id: &str,
+    asked: &AdoptionRequest,
+    error: ApiError,
+) -> Result<MachineSpec, ApiError> {
+    let allocation = &asked.marker.allocation;
+    let standing = app.state.read_install_state(id, allocation).await?;
+    if !standing.succeeded || standing.marker.as_ref() != Some(&asked.marker) {
+        return Err(error);
+    }
+    let directory = app.directory();
+    if let Some(machine) = directory.find_machine(id).filter(|machine| machine.name == asked.name.trim()) {
+        let file = read_machine_text(app, id).await.map_err(ApiRefusal::into_error)?;
+        let has_image = machine.allocation.as_ref().is_some_and(|own| *own.image == *asked.image);
+        if has_image && is_as_created(machine, allocation, &file) {
+            return Ok(machine.clone());
+        }
+    }
+    let (_, why) = error.parts();
+    Err(ApiError::new(
+        StatusCode::INTERNAL_SERVER_ERROR,
+        format!(
+            "machine {id} is recorded as installed with allocation {allocation}, but its machine file is missing, is not in effect, or was changed: {why}"
+        ),
+    ))
+}
+
+/// Waits for permission to register the machine, or to remove its registration. Fails if another request has this
+/// permission. The error then does not have the status of a refusal, because the other request may register the
+/// machine.
+async fn lock_adoption(app: &AppState, id: &str) -> Result<CreationPermit, ApiError> {
+    let permit = app.templates.lock_creation(id).await;
+    let why = || format!("another request is creating or removing the file of machine {id}: repeat the request");
+    permit.ok_or_else(|| ApiError::new(StatusCode::SERVICE_UNAVAILABLE, why()))
+}
+
+/// `DELETE /v1/machine/{id}/adopt?allocation=ID`: removes the file and the record of an adopted machine. Succeeds if
+/// the machine is not registered.
+pub(crate) async fn remove_adopted_machine(
+    State(app): State<Arc<AppState>>,
+    Path(id): Path<String>,
+    _: OperatorAuth,
+    peer: ClientAddress,
+    Query(AdoptionRemovalQuery { allocation }): Query<AdoptionRemovalQuery>,
+) -> Result<Json<RemovedAdoption>, ApiError> {
+    let id = parse_machine_id(&id)?;
+    let _lock = lock_adoption(&app, &id).await?;
+    let standing = app.state.read_install_state(&id, &allocation).await?;
+    if let Some(why) = store::explain_lasting_adoption(&standing) {
+        return Err(conflict_error(format!("machine {id}: the registration cannot be removed: {why}")));
+    }
+    let found = find_machine_file(&app, &id, &allocation).await?;
+    if let Some((machine, file)) = &found {
+        if !is_as_created(machine, &allocation, file) {
+            return Err(conflict_error(format!(
+                "{file} was changed since the machine was adopted: remove this file by hand if the machine is not needed",
+                file = file.path.display()
+            )));
+        }
+        remove_machine_file(&app, &id, file).await?;
+    }
+    // The machine file was removed before the record of the installation: without the file, the machine boots its disk
+    // in any case. A reinstall that was ordered since the state was read cannot run without the file.
+    if let AdoptOutcome::Rejected(why) = app.state.remove_adoption(&id, &allocation).await? {
+        return Err(match found {
+            Some((_, file)) => restore_machine_file(&app, &id, &file, why).await,
+            None => conflict_error(why),
+        });
+    }
+    app.watch
+        .log_note(format!("{id}: {peer} removed the registration of the adopted machine, allocation {allocation}"));
+    Ok(Json(RemovedAdoption { machine: id, allocation }))
+}
+
+/// Returns the machine and its file. If the file is not in effect yet, it is found by the id of its allocation.
+async fn find_machine_file(
+    app: &AppState,
+    id: &str,
+    allocation: &str,
+) -> Result<Option<(MachineSpec, MachineFileText)>, ApiError> {
+    if let Some(machine) = app.directory().find_machine(id) {
+        let file = read_machine_text(app, id).await.map_err(ApiRefusal::into_error)?;
+        return Ok(Some((machine.clone(), file)));
+    }
+    stored_documents::refresh(app).await?;
+    let (documents, folder) = (app.documents.clone(), app.machines.clone());
+    let (id, allocation) = (id.to_owned(), allocation.to_owned());
+    let searched = tokio::task::spawn_blocking(move || -> std::io::Result<Option<(MachineSpec, MachineFileText)>> {
+        for path in documents.list_yaml(&folder)? {
+            let Ok(text) = documents.read(&path) else { continue };
+            let parsed = text.contains(&allocation).then(|| operator_files::parse_machine(&text).ok()).flatten();
+            if let Some(machine) = parsed.filter(|machine| machine.id == id) {
+                return Ok(Some((machine, MachineFileText { path, text })));
+            }
+        }
+        Ok(None)
+    });
+    let searched = searched.await.unwrap_or_else(|panicked| Err(std::io::Error::other(panicked)));
+    let failed = |error: std::io::Error| format!("search the machine files: {error}");
+    searched.map_err(|error| ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, failed(error)))
+}
+
+/// Creates the removed machine file again, because the record of the installation could not be removed. Returns the
+/// error, which contains the reason.
+async fn restore_machine_file(app: &AppState, id: &str, file: &MachineFileText, why: String) -> ApiError {
+    let MachineFileText { path, text } = file;
+    if let Err(refusal) = create_file(app, path, text).await {
+        let (path, refusal) = (path.display(), refusal.into_message());
+        let message = format!("{why}; {path} was removed, and cannot be restored: {refusal}");
+        return ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, message);
+    }
+    match wait_until_published(app, path, Some(text), |directory| directory.find_machine(id).is_some()).await {
+        Ok(()) => conflict_error(why),
+        Err(refusal) => refusal.into_error(),
+    }
+}
+
+async fn remove_machine_file(app: &AppState, id: &str, file: &MachineFileText) -> Result<(), ApiError> {
+    let removed = remove_file(app, &file.path, &file.text).await.map_err(ApiRefusal::into_error)?;
+    if !removed {
+        let path = file.path.display();
+        return Err(conflict_error(format!("{path} was changed by another process: repeat the request")));
+    }
+    wait_until_published(app, &file.path, None, |directory| directory.find_machine(id).is_none())
+        .await
+        .map_err(ApiRefusal::into_error)
+}
+
+fn parse_machine_id(id: &str) -> Result<String, ApiError> {
+    let default = || ApiError::bad_request(format!("{id} {DEFAULT_ID}"));
+    boot_value_validation::parse_uuid(id).map_err(ApiError::bad_request)?.ok_or_else(default)
+}
+
+/// Returns the layout that the install marker names.
+fn find_marked_layout(app: &AppState, id: &str, asked: &AdoptionRequest) -> Result<Layout, ApiError> {
+    let AdoptionRequest { layout, marker, .. } = asked;
+    if marker.machine != *id || marker.allocation.is_empty() || marker.layout != *layout {
+        return Err(ApiError::bad_request(format!(
+            "the install marker names machine {:?}, allocation {:?} and layout {:?}, but the request is for machine {id} and layout {layout:?}",
+            marker.machine, marker.allocation, marker.layout
+        )));
+    }
+    let directory = app.directory();
+    let known = directory.known.layouts.get(layout);
+    let known = known.ok_or_else(|| conflict_error(directory.known.explain_absent_layout(layout).reason))?;
+    match marker.layout_digest.as_deref() == Some(compute_digest(known).as_str()) {
+        true => Ok(known.clone()),
+        false => {
+            Err(conflict_error(format!("layout {layout:?} differs from the layout with which the machine was planned")))
+        }
+    }
+}
+
+/// Returns whether the file has the text that the adoption has written.
+fn is_as_created(machine: &MachineSpec, allocation: &str, file: &MachineFileText) -> bool {
+    let Some(own) = machine.allocation.as_ref().filter(|own| *own.id == *allocation) else { return false };
+    let added = CreatedMachineFile {
+        id: machine.id.clone(),
+        name: machine.name.clone(),
+        size: machine.size.clone(),
+        macs: machine.macs.clone(),
+        ..CreatedMachineFile::default()
+    };
+    let asked = MachineFileRequest {
+        name: machine.name.clone(),
+        image: Some(own.image.to_string()),
+        allocation: Some(allocation.to_owned()),
+        layout: own.filesystemlayout.as_ref().map(|layout| layout.to_string()),
+        ..MachineFileRequest::default()
+    };
+    render_machine_file(&added, &asked).is_ok_and(|text| text == file.text)
+}
+
+fn conflict_error(why: String) -> ApiError {
+    ApiError::new(StatusCode::CONFLICT, why)
+}

@@ -1,0 +1,33 @@
+//! `drophammer adopt --undo`: removes the registration and the install marker of an adoption.
+
+use super::marker_storage::MarkerStorage;
+use super::registration::remove_registration;
+use super::{AdoptionHost, MachineAdoptionOptions, confirmation, require_privileges};
+use common::error::Result;
+use common::exit_status::CommandOutcome;
+use common::output::{print_text, to_json};
+use model::install_marker::PATH;
+use serde_json::json;
+
+/// Removes the registration first: a machine that is registered as installed, but lacks the marker, would wait in the ramdisk.
+pub(crate) fn remove_adoption(options: &MachineAdoptionOptions, host: &AdoptionHost) -> Result<CommandOutcome> {
+    require_privileges(host)?;
+    let storage = MarkerStorage::new(&host.root);
+    let record = storage.read_record()?;
+    storage.check_marker(&record)?;
+    confirmation::confirm_name(&record.name, options.yes.as_deref(), host.is_interactive)?;
+    if record.server.is_some() {
+        remove_registration(options, &record)?;
+    }
+    storage.remove(&record)?;
+    if options.json {
+        print_text(&(to_json(&json!({"state": "removed", "adoption": record}))? + "\n"))?;
+        return Ok(CommandOutcome::Good);
+    }
+    let registration = match &record.server {
+        Some(server) => format!("The registration at {server} was removed."),
+        None => "Also remove the machine file from the web server.".to_owned(),
+    };
+    print_text(&format!("{PATH} was removed. {registration}\n"))?;
+    Ok(CommandOutcome::Good)
+}

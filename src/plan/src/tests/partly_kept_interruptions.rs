@@ -1,0 +1,85 @@
+//! Interrupted reinstalls of disks with preserved partitions.
+
+use super::installation_identity::claim;
+use super::interrupted_mkfs::next;
+use super::partly_kept_disks::{MIRRORED, data_of, installed_with};
+use super::*;
+use crate::simulator::cut;
+use operations::{DeviceOp, Operation, SessionOp};
+
+/// Returns the plan of an attempt, with UUIDs that differ from those of the other attempts.
+fn attempt(yaml: &str, left: &Inventory, claim: InstallClaim, ids: u128) -> Result<Plan, Box<PlanRefusal>> {
+    let (steps, assigned, mode) = (StepList::default(), Default::default(), InstallMode::Reinstall);
+    let request = PlanRequest { mode, steps, subject: subject(), assigned, claim: Some(claim) };
+    super::super::make_plan(&layout_of(yaml), left, request, &mut counting_from(ids))
+}
+
+/// Returns the machine as it is after an interruption after each operation, beginning with the announcement of the
+/// attempt.
+fn all_cuts(plan: &Plan, before: &Inventory) -> Vec<Inventory> {
+    let operations: Vec<&Operation> = plan.stages.iter().flat_map(|stage| &stage.operations).collect();
+    let begin = operations.iter().position(|is| matches!(is, Operation::Run(SessionOp::AnnouncePointOfNoReturn(_))));
+    let after = |done: usize| Inventory { filesystems: Vec::new(), ..cut(plan, before.clone(), done) };
+    (begin.unwrap()..=operations.len()).map(after).collect()
+}
+
+fn installed() -> Inventory {
+    let mut machine = installed_with(MIRRORED);
+    for (disk, serial) in machine.disks.iter_mut().zip(["A", "B"]) {
+        disk.serial = serial.to_owned();
+    }
+    machine
+}
+
+/// The first layout does not change the partition tables. The second layout makes the root partition smaller.
+#[test]
+fn a_reinstall_that_is_interrupted_twice_anywhere_preserves_the_data() {
+    let smaller = MIRRORED.replace("{number: 2, size: 5000, gpttype: fd00}", "{number: 2, size: 4000, gpttype: fd00}");
+    for yaml in [MIRRORED, &smaller] {
+        let machine = installed();
+        let data = data_of(&machine);
+        let waived = InstallClaim { waiver: Some(MarkerWaiver::Operator), ..claim() };
+        let first = attempt(yaml, &machine, waived, 1000).unwrap_or_else(|refusal| panic!("{refusal}"));
+        let is_edit = |operation: &Operation| matches!(operation, Operation::Device(DeviceOp::EditTable(_)));
+        assert_eq!(first.stages.iter().flat_map(|stage| &stage.operations).filter(|is| is_edit(is)).count(), 2);
+        for (index, left) in all_cuts(&first, &machine).into_iter().enumerate() {
+            assert_eq!(data_of(&left), data);
+            let second = attempt(yaml, &left, next(&first), 2000).unwrap_or_else(|refusal| panic!("{refusal}"));
+            assert_eq!(verdicts(&second), [DiskVerdict::PartlyKept; 2]);
+            // To save time, only every fifth combination is tested.
+            for left in all_cuts(&second, &left).into_iter().skip(index % 5).step_by(5) {
+                assert_eq!(data_of(&left), data);
+                let third = attempt(yaml, &left, next(&second), 3000).unwrap_or_else(|refusal| panic!("{refusal}"));
+                assert_eq!(data_of(&after(&third, left)), data);
+            }
+        }
+    }
+}
+
+/// The interrupted attempt has removed the root filesystem with the marker.
+#[test]
+fn an_interrupted_reinstall_is_not_repeated_without_its_order() {
+    let machine = installed();
+    let waived = InstallClaim { waiver: Some(MarkerWaiver::Operator), ..claim() };
+    let first = attempt(MIRRORED, &machine, waived, 1000).unwrap();
+    let left = Inventory { filesystems: Vec::new(), ..cut(&first, machine, usize::MAX) };
+    let refused = reasons(attempt(MIRRORED, &left, claim(), 2000));
+    assert!(refused.iter().any(|why| why.contains("no filesystem there has the marker")), "{refused:#?}");
+}
+
+/// The second copy of the data disappears between two attempts.
+#[test]
+fn a_preserved_partition_that_is_missing_in_the_next_attempt_is_refused() {
+    let machine = installed();
+    let waived = InstallClaim { waiver: Some(MarkerWaiver::Operator), ..claim() };
+    let first = attempt(MIRRORED, &machine, waived, 1000).unwrap();
+    for mut left in all_cuts(&first, &machine) {
+        let table = left.disks[1].table.as_mut().unwrap();
+        table.partitions.retain(|part| part.number != 3);
+        let refused = reasons(attempt(MIRRORED, &left, next(&first), 2000));
+        assert!(
+            refused.iter().any(|why| why.contains("/dev/sdb3 must be preserved, but /dev/sdb lacks")),
+            "{refused:#?}"
+        );
+    }
+}
