@@ -126,7 +126,7 @@ fn start_agent(boot: &BootFiles, macs: &[String], manner: &StopMethod, digest: O
         // The loaded kernel is unloaded. Otherwise a later reboot would unexpectedly start the agent.
         kexec::unload_kernel();
     }
-    stopped.context(Phase::Boot, || "stop this system; some of its services may already be stopped")
+    stopped.context(Phase::Boot, || "stop this system (some of its services may already be stopped)")
 }
 
 /// Finds the firmware's boot entry for the network.

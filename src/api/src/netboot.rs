@@ -302,7 +302,7 @@ fn describe_attempt(order: &ReinstallOrder) -> String {
 /// reports the install marker.
 fn describe_unconfirmed(order: &ReinstallOrder) -> String {
     format!(
-        "boots the installed system by way of the ramdisk: the reinstall with image {image} needs confirmation, because the database was restored",
+        "boots the installed system via the ramdisk: the reinstall with image {image} needs confirmation, because the database was restored",
         image = order.image
     )
 }

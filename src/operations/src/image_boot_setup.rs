@@ -74,16 +74,17 @@ fn describe_finisher(finishing: &FinishInputs) -> OperationText {
 fn describe_raw_finisher(way: FinisherChoice) -> &'static str {
     match way {
         FinisherChoice::Auto => {
-            "/install-go or /install.sh of the image, if the image has one of them; boots the kernel that the image's \
-            boot loader selects"
+            "/install-go or /install.sh of the image, if the image has one of them; the machine boots the \
+            kernel that the image's boot loader selects"
         }
         FinisherChoice::Image => {
-            "/install-go or /install.sh of the image; boots the kernel that the image's boot loader selects"
+            "/install-go or /install.sh of the image; the machine boots the kernel that the image's boot loader \
+            selects"
         }
         FinisherChoice::Builtin => {
-            "built-in: hostname, owner and user data; boots the kernel that the image's boot loader selects"
+            "built-in: hostname, owner and user data; the machine boots the kernel that the image's boot loader selects"
         }
-        FinisherChoice::None => "nothing: boots the kernel that the image's boot loader selects",
+        FinisherChoice::None => "nothing: the machine boots the kernel that the image's boot loader selects",
     }
 }
 

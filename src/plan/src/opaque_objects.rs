@@ -64,7 +64,7 @@ impl PlanDecider<'_> {
                 (false, false, true) => untried.push(object.to_string()),
                 (false, false, false) => {
                     let message = format!(
-                        "cannot inspect the content of {object}: {}. It may contain an installation, but allocation {} would wipe {}; {}; {}",
+                        "cannot inspect the content of {object}: {}. The object may contain an installation, but allocation {} would wipe {}; {}; {}",
                         object.reason,
                         claim.allocation,
                         wiped.join(", "),

@@ -83,7 +83,7 @@ error_codes! {
     244 DeployArguments "The arguments of a deploy step are invalid";
 
     300 Storage "A tool fails";
-    301 DiskIdentity "A device name refers to another disk than planned";
+    301 DiskIdentity "A device name refers to a different disk than planned";
     302 DiskLock "A disk cannot be locked";
     303 HolderRelease "A device cannot be released";
     304 Rehearsal "The rehearsal fails";

@@ -173,7 +173,7 @@ pub(super) fn save_plan(options: &PlanArgs, machine: &str, file: &Path) -> Resul
     saved.write_file(file)?;
     let (text, outcome) = print_planned(options, &saved, &planned)?;
     let next = format!(
-        "\nThe plan is saved in {0}. Order exactly this plan:\n  drophammer machine reinstall --plan {0}\n",
+        "\nThe plan is saved in {0}. To order exactly this plan, run:\n  drophammer machine reinstall --plan {0}\n",
         file.display()
     );
     Ok((if options.json { text } else { text + &next }, outcome))

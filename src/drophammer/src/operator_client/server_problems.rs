@@ -20,7 +20,7 @@ fn fetch_problems(server: &OperatorClient) -> Vec<String> {
 /// Prints a red line for each problem on standard error.
 pub(super) fn print_problems(server: &OperatorClient) {
     for problem in fetch_problems(server) {
-        print_alert(&format!("problem of the server: {problem}"), wants_coloured_messages());
+        print_alert(&format!("server problem: {problem}"), wants_coloured_messages());
     }
 }
 
@@ -31,7 +31,7 @@ pub(super) fn format_problems(server: &OperatorClient) -> String {
 
 fn format_lines(problems: &[String], is_styled: bool) -> String {
     let lines = problems.iter().map(|problem| {
-        let line = replace_hidden(&format!("problem of the server: {problem}"));
+        let line = replace_hidden(&format!("server problem: {problem}"));
         if is_styled { TextStyle::Red.paint_text(&line) } else { line }
     });
     lines.map(|line| line + "\n").collect()
@@ -47,7 +47,7 @@ mod tests {
         let problems = ["/srv: no space is free (DH-714)".to_owned(), "a\u{1b}[2J".to_owned()];
         let text = render_styles(&format_lines(&problems, true));
         assert!(
-            text.starts_with("\u{1b}[31mproblem of the server: /srv: no space is free (DH-714)\u{1b}["),
+            text.starts_with("\u{1b}[31mserver problem: /srv: no space is free (DH-714)\u{1b}["),
             "{text:?}"
         );
         assert_eq!(text.lines().count(), 2);

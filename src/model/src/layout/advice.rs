@@ -127,7 +127,7 @@ impl Layout {
                     format!("if bytes were intended, write {size}", size = size_mib >> 20)
                 }
                 _ if size_mib >= HUGE_MIB || is_esp && size_mib >= HUGE_ESP_MIB => {
-                    format!("if KiB were intended, write {size}", size = size_mib >> 10)
+                    format!("if you meant KiB, write {size}", size = size_mib >> 10)
                 }
                 _ if size_mib < TINY_ROOT_MIB && mounts(device, &["/"]) => {
                     format!("if GiB were intended, write {size}", size = size_mib << 10)
@@ -326,7 +326,7 @@ constraints: {sizes: [], images: {}}
             (
                 &[("size: 500,", "size: 512000,")],
                 &[
-                    "disks[0].partitions[0].size: /dev/sda1 is 512000 MiB (537 GB): sizes are in MiB; if KiB were intended, write 500",
+                    "disks[0].partitions[0].size: /dev/sda1 is 512000 MiB (537 GB): sizes are in MiB; if you meant KiB, write 500",
                 ],
             ),
             (

@@ -109,7 +109,7 @@ fn seed_partition_is_used_if_listed_in_the_layout() {
     let mut other = own.clone();
     other.filesystems.last_mut().unwrap().label = Some("data".to_owned());
     assert!(
-        model::layout::validate_layout(&other)[0].message.contains("List only its partitions that will be mounted")
+        model::layout::validate_layout(&other)[0].message.contains("List only the partitions that the system mounts")
     );
 }
 

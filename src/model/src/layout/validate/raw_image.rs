@@ -56,13 +56,13 @@ fn check_image_filesystem(check: &mut LayoutCheck, place: &str, filesystem: &Fil
     let brought = format!("device:{device} is a partition of the image");
     if matches!(format, FilesystemFormat::Swap | FilesystemFormat::None) {
         let message = format!(
-            "{brought}. List only its partitions that will be mounted; {format} cannot be mounted: remove this entry"
+            "{brought}. List only the partitions that the system mounts; {format} cannot be mounted: remove this entry"
         );
         check.report_problem(&format!("{place}.format"), message);
     } else if filesystem.path.is_none() && !filesystem.is_for_seed() {
         check.report_problem(
             &format!("{place}.path"),
-            format!("{brought}. List only its partitions that will be mounted: set `path`, or remove this entry"),
+            format!("{brought}. List only the partitions that the system mounts: set `path`, or remove this entry"),
         );
     }
     if !filesystem.createoptions.is_empty() {

@@ -28,6 +28,7 @@ fn values<'a>(page: &'a str, name: &str) -> Vec<&'a str> {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn bulk_actions_require_review_and_typed_count() {
     let server = Running::start_in(with_images()).await;
+    server.until_digests_are_known().await;
     let browser = server.browser().await;
     let page = browser.text("/").await;
     assert!(page.contains(&format!("name=\"machine\" value=\"{ONE}\" form=\"bulk\"")), "{page}");

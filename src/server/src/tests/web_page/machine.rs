@@ -100,6 +100,7 @@ async fn assert_overviews(browser: &Browser<'_>) {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn machine_page_shows_hardware_plan_events_and_log() {
     let server = Running::start_in(with_images()).await;
+    server.until_digests_are_known().await;
     let browser = server.browser().await;
     let path = format!("/machines/{ONE}");
     assert!(browser.text(&path).await.contains("the machine has never registered"));

@@ -17,7 +17,7 @@ impl Running {
     }
 
     /// Waits until the server has computed the digests of all images.
-    async fn until_digests_are_known(&self) {
+    pub(super) async fn until_digests_are_known(&self) {
         let began = std::time::Instant::now();
         loop {
             let images = self.v1("GET", "/v1/image", &Value::Null).await.json();

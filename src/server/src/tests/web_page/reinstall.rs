@@ -10,6 +10,7 @@ pub(super) fn value<'a>(page: &'a str, name: &str) -> &'a str {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn reinstall_form_requires_plan_and_machine_name() {
     let server = Running::start_in(with_images()).await;
+    server.until_digests_are_known().await;
     let browser = server.browser().await;
     let path = format!("/machines/{ONE}/reinstall");
     let with_image = format!("{path}?image=debian-13");
