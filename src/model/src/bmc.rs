@@ -148,7 +148,7 @@ impl BmcAddress {
             path.strip_prefix("/redfish/v1/Systems/").is_some_and(|id| !id.trim_matches('/').is_empty())
         };
         if system.as_ref().is_some_and(|path| !is_system(path)) {
-            return Err(format!("{path} is not the path of a system, /redfish/v1/Systems/ID"));
+            return Err(format!("{path} is not the path of a system: it must have the form /redfish/v1/Systems/ID"));
         }
         Ok(BmcAddress::Redfish { url: format!("{scheme}://{host}"), system })
     }

@@ -87,7 +87,7 @@ fn parse_file(
     value: &Value,
     fetch: &dyn Fn(&str) -> Result<Vec<u8>>,
 ) -> Result<(FileDestination, InjectedFile), String> {
-    let fields = value.as_object().ok_or("a file must be an object")?;
+    let fields = value.as_object().ok_or("each file must be a JSON object")?;
     if let Some(other) = fields.keys().find(|name| !FILE_FIELDS.contains(&name.as_str())) {
         return Err(format!(
             "unknown field `{other}`; supported fields: {known_fields}",
@@ -207,7 +207,7 @@ mod tests {
             super::read_files(&IronicNode(&Map::new()), &map(json!({"files": files})), &away).unwrap_err().to_string()
         };
         for (file, why) in [
-            (json!(7), "a file must be an object"),
+            (json!(7), "each file must be a JSON object"),
             (json!({"path": "etc/a", "content": ""}), "`path` must be the absolute path"),
             (json!({"path": "/a/../b", "content": ""}), "must not contain `..`"),
             (json!({"path": "/a", "content": "", "colour": 1}), "unknown field `colour`"),

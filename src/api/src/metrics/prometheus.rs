@@ -17,7 +17,7 @@ pub(crate) fn format_metrics(
     write_server_health(&mut text, metrics);
     phases.into_iter().for_each(|phases| write_phases(&mut text, phases));
     rollouts.into_iter().for_each(|rollouts| write_rollouts(&mut text, rollouts));
-    write_header(&mut text, "waits", "gauge", "Requests of machines that are waiting for an allocation.");
+    write_header(&mut text, "waits", "gauge", "Open requests in which a machine waits for its allocation.");
     write_sample(&mut text, "waits", &[], metrics.waiting.load(Ordering::Relaxed));
     let name = "certificate_expiry_timestamp_seconds";
     write_header(

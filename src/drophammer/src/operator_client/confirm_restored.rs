@@ -48,7 +48,7 @@ fn describe_next(machine: &MachineSummary) -> String {
             "the machine waits for the operator, because its order was abandoned".to_owned()
         }
         (Some(order), ..) => format!(
-            "the machine is reinstalled with {image} (`drophammer machine reinstall {name} --cancel` cancels an order that has not started)",
+            "the machine will be reinstalled with {image} (`drophammer machine reinstall {name} --cancel` cancels an order that has not started)",
             image = order.image
         ),
         (None, Some(_), _) if machine.installed => "the machine boots its disk".to_owned(),
@@ -91,7 +91,7 @@ mod tests {
                 &MachineSummary { order: suspended, ..installed.clone() },
                 "the machine boots its disk, because its order is suspended",
             ),
-            (&MachineSummary { order, ..installed.clone() }, "the machine is reinstalled with debian-13"),
+            (&MachineSummary { order, ..installed.clone() }, "the machine will be reinstalled with debian-13"),
         ] {
             assert!(
                 describe_next(listed).starts_with(&format!("one is confirmed: at its next boot over PXE, {words}"))

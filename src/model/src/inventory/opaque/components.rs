@@ -60,7 +60,7 @@ fn classify_signature(found: &DeviceSignature) -> Option<OpaqueKind> {
 }
 
 fn reason_and_remedy(kind: OpaqueKind, found: &DeviceSignature, failure: Option<&str>) -> (String, &'static str) {
-    let save = "back up the data from the system that uses this device";
+    let save = "boot the system that uses this device, and back up the data";
     match (kind, found.kind.as_str()) {
         (OpaqueKind::Encrypted, _) => {
             let why = failure.map(|why| format!(": {why}")).unwrap_or_default();
