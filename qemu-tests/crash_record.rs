@@ -68,7 +68,8 @@ pub struct ReinstallRecord {
     pub uuid: String,
     pub mac: String,
     pub disks: Vec<String>,
-    /// Inventory before the reinstall, in which everything is assembled and inspected as by the agent.
+    /// Inventory before the reinstall, after arrays and volumes were assembled and filesystems were inspected, as the
+    /// agent does.
     pub inventory: Inventory,
     /// Output of the script that has prepared the disks.
     pub prepared: String,

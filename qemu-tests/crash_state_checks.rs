@@ -48,7 +48,7 @@ pub struct CrashStateChecker<'a> {
     extents: Vec<PreservedExtent>,
     /// Paths and digests of the files that were written for the test.
     proofs: Vec<(String, String)>,
-    /// Bytes of the forbidden ranges that were written, by disk.
+    /// Ranges for which the log contains writes, but whose contents must not have changed, by disk.
     forbidden: BTreeMap<String, ByteRanges>,
     /// All bytes that were written, by disk.
     touched: BTreeMap<String, ByteRanges>,

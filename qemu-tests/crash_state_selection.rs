@@ -32,7 +32,7 @@ pub enum CrashStateOrigin {
 /// later writes have arrived as well.
 pub struct StateComposition {
     parts: Vec<Vec<ArrivedPart>>,
-    /// Number of records in the log, by disk.
+    /// Number of records in the log before the state, by disk.
     targets: Vec<usize>,
 }
 
@@ -247,7 +247,8 @@ fn test_state_composition(record: &ReinstallRecord, disks: &mut [ReplayedDisk], 
         let previous = apply_state(record, disks, pick, &made).expect("applied");
         let first: Vec<u8> = disks.iter().map(|disk| disk.now_and_before(0, 1).expect("read").0[0]).collect();
         for ((disk, target), first) in disks.iter().zip(&made.targets).zip(first) {
-            // The third record flushes the first write. Afterwards a discard may arrive, which the last record flushes.
+            // The third record flushes the first write. A later discard may or may not have arrived; only the last
+            // flush guarantees it.
             let allowed: &[u8] = match disk.find_last_flush(*target) {
                 0 => b"oa",
                 3 => b"a\0",

@@ -73,7 +73,7 @@ impl ReplayedDisk {
         self.records[..place].iter().rposition(|record| record.is_flush).map_or(0, |place| place + 1)
     }
 
-    /// Returns the number of records that belong to entries of the log before this one.
+    /// Returns the number of records that belong to entries of the log before the entry `number`.
     pub fn count_records_before(&self, number: u64) -> usize {
         self.records.partition_point(|record| record.number < number)
     }

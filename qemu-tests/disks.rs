@@ -53,7 +53,8 @@ fn open_file(path: &Path) -> Result<File> {
     OpenOptions::new().write(true).open(path).context(path.display())
 }
 
-/// Fills a range with xorshift64* noise, which is the same on every host (Vigna, "An experimental exploration of Marsaglia's xorshift").
+/// Fills a range with xorshift64* noise, which is the same on every host (Vigna, "An experimental exploration of
+/// Marsaglia's xorshift").
 fn fill_random(path: &Path, random: &RandomContent) -> Result<()> {
     let mut state = random.seed.max(1);
     let noise: Vec<u8> = (0..random.mib * MIB / 8)
@@ -76,8 +77,8 @@ fn fill_pattern(path: &Path, pattern: &PatternContent) -> Result<()> {
     open_file(path)?.write_all_at(&bytes, pattern.at_mib * MIB).context(path.display())
 }
 
-/// Creates the filesystem in a separate file, and copies it to its offset, because not every mkfs can write at an
-/// offset.
+/// Creates the filesystem in a separate file, and copies this file to the filesystem's offset on the disk, because not
+/// every mkfs can write at an offset.
 fn make_filesystem(path: &Path, mkfs: &MkfsContent) -> Result<()> {
     let part = path.with_extension("part");
     let part_name = part.to_string_lossy();

@@ -125,7 +125,7 @@ fn check_booted_systems(expect: &RunExpectations, seen: &RunObservations, failur
     }
 }
 
-/// Adds the violations that the witness has found to the failures, unless all of them are expected.
+/// Adds a failure for each unexpected violation, and for each expected violation that the witness has not found.
 fn check_witness(expected: &[String], found: &[String], failures: &mut Vec<String>) {
     let says = |text: &String, words: &String| matches_pattern(&format!("*{text}*"), words);
     failures.extend(found.iter().filter(|words| !expected.iter().any(|text| says(text, words))).cloned());

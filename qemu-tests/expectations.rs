@@ -45,7 +45,7 @@ pub struct RunExpectations {
     /// Text that must not be on the disk, by name of the disk.
     #[serde(default)]
     pub no_trace_of: BTreeMap<String, String>,
-    /// Erasure of each disk that the report must contain, as lines `DEVICE METHOD`.
+    /// Erasures of disks that the report must contain, as lines `DEVICE METHOD`.
     #[serde(default)]
     pub erased: Vec<String>,
     /// Objects that the report must prove to be preserved, such as `filesystem at /var/lib`.

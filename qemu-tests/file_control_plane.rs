@@ -84,7 +84,8 @@ fn request_machine(port: u16, state: &Path, id: &str) -> Result<Value> {
     }
 }
 
-/// Returns the server's kernel command line with the machine file in place of the server.
+/// Returns the server's kernel command line, with the URLs of machine file and report instead of the server's URL and
+/// token.
 pub fn adapt_cmdline(of_server: &str, port: u16) -> String {
     let theirs = ["drophammer.url=", "drophammer.token="];
     let rest = of_server.split(' ').filter(|word| !theirs.iter().any(|name| word.starts_with(name)));

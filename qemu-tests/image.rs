@@ -136,8 +136,9 @@ fn pack_image(image: &Path, key: Option<&Path>) -> Result<()> {
     fs::remove_file(&disk).context(disk)
 }
 
-/// Declares the file as a further image that no machine uses, because the server serves only files of images. The
-/// offered image refers to the file by URL, because the server would add a digest to an image with the field `file`.
+/// Declares the file as a further image, which no machine uses: the server serves a file only if it belongs to an
+/// image. The offered image refers to the file by URL, because the server would add a digest to an image with the field
+/// `file`.
 fn declare_spare(folder: &Path, name: &str) -> Result<()> {
     write_description(folder, &format!("shelf-{name}"), ("file", name), None)
 }

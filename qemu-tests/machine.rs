@@ -23,7 +23,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// Interval at which a machine is checked. A scenario has about ten waits, each of which takes half of this on average.
+/// Interval at which a machine is checked. A scenario has about ten waits; on average, each ends half an interval late.
 pub const POLL: Duration = Duration::from_millis(50);
 
 /// Kernel parameters for an emulated machine, which halve the time until `/init`. The kernel does not wait for a timer
@@ -154,14 +154,14 @@ impl Vm {
             command.arg("-serial").arg(format!("file:{}", console.display()));
         }
         command.arg("-serial").arg(format!("file:{}", facts.display()));
-        // The faster firmware is used for the inspection ramdisk.
+        // The inspection ramdisk starts faster with QEMU's default firmware, SeaBIOS.
         if chassis.machine.firmware == Firmware::Uefi && !boot.is_inspection() {
             add_firmware(&mut command, chassis.folder)?;
         }
         let witness = WriteWitness::start(chassis, label, boot, &console)?;
         add_disks(&mut command, chassis, boot, witness.as_ref());
-        // Boots without the agent have no TPM. If there were one, their kernel would not find the ACPI tables, and
-        // could not power off the machine.
+        // The inspection ramdisk runs without a TPM. With a TPM, its kernel would not find the ACPI tables, and could
+        // not power off the machine.
         let has_tpm = chassis.machine.tpm && !boot.is_inspection();
         if chassis.machine.bmc {
             add_bmc(&mut command);
@@ -194,7 +194,8 @@ impl Vm {
         self.facts_after(0, source)
     }
 
-    /// Returns the facts like [`Vm::facts`], but of the system that starts after `others` other systems since power-on.
+    /// Returns the same facts as [`Vm::facts`], but of the system that starts after `others` other systems since
+    /// power-on.
     pub fn facts_after(&self, others: usize, source: &str) -> Option<Facts> {
         let reported = self.console().matches(&format!("drophammer-facts: {source}")).count();
         let text = read(&self.facts);

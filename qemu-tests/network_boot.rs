@@ -42,7 +42,7 @@ pub struct NetworkBootRun<'a> {
     /// Number of times that the machine was switched on: at the beginning, and after each time that it has switched
     /// itself off.
     boots: u32,
-    /// Number of systems that start before the examined system since the machine was switched on.
+    /// Number of systems that start between power-on and the examined system.
     others: usize,
     /// True if the power was cut at the report of success.
     was_cut_at_report: bool,
@@ -173,7 +173,7 @@ impl<'a> NetworkBootRun<'a> {
         }
     }
 
-    /// Returns whether the run is over with an outcome without a running system.
+    /// Returns whether the run has reached its expected outcome, for outcomes after which no system is running.
     fn is_over(&self, messages: &[Value]) -> Result<bool> {
         let expect = &self.stage.run.expect;
         let failures: Vec<&Value> =
@@ -245,7 +245,7 @@ impl<'a> NetworkBootRun<'a> {
     /// Fails if the agent has exited without a report, so that the test does not wait until its time limit.
     fn check_agent(&mut self) -> Result<()> {
         let console = self.vm.console();
-        // If the script that reinstalls its own system succeeds, it never ends.
+        // If `drophammer reinstall` succeeds, it starts another kernel, so the script that runs it never ends.
         let code = console.split(SCRIPT_ENDED).nth(1).and_then(|rest| rest.lines().next()).unwrap_or("0");
         if self.others == 1 && code != "0" {
             return Err(format!("`drophammer reinstall` ended with {code}{}", self.vm.last_lines()));

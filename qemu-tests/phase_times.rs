@@ -91,7 +91,7 @@ pub struct ConsoleWatch {
     thread: Option<JoinHandle<()>>,
 }
 
-/// Starts to record when the console shows the end of each phase. Returns `None` if times are not measured.
+/// Starts to record the times at which the console shows the ends of phases. Returns `None` if times are not measured.
 pub fn watch_console(console: &Path, parts: &'static [(&'static str, &'static str)]) -> Option<ConsoleWatch> {
     if !is_wanted() {
         return None;

@@ -37,8 +37,8 @@ pub struct SavedMachine<'a> {
     pub guarantees: SurvivalGuarantees,
 }
 
-/// Function that decides from the messages which the server has sent since power-on whether the power must be cut now.
-/// It returns a description of the moment if so.
+/// Function that decides whether the power must be cut now, from the messages that the server has sent since power-on.
+/// If so, it returns a description of the moment.
 pub type CutTrigger<'a> = &'a mut dyn FnMut(&[Value]) -> Option<String>;
 
 /// Event after which the machine is no longer running.
@@ -46,7 +46,7 @@ enum PowerOnEnd {
     /// Power cut, with a description of the moment.
     Cut(String),
     Up(Facts),
-    /// Reboot.
+    /// End of QEMU, as after a reboot.
     Off,
     /// Exit of the agent. The machine then waits for the operator, who power-cycles it.
     AgentExited,

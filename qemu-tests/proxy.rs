@@ -37,7 +37,8 @@ struct ProxyState {
     /// TLS port of the server for all requests except those of firmware; 0 if all requests are plain text.
     over_tls: AtomicU16,
     process: AtomicI32,
-    /// True after a trap has killed the server, until its port is set again. The proxy does not contact it meanwhile.
+    /// True from the time at which a trap kills the server until the server's port is set again. Meanwhile, the proxy
+    /// does not contact the server.
     away: AtomicBool,
     closed: AtomicBool,
     /// Number of altered responses.
@@ -53,7 +54,7 @@ struct ProxyState {
 }
 
 impl Proxy {
-    /// Listens on a separate port. Responses with an image break off after `cuts` bytes, one after the other.
+    /// Listens on a separate port. The first response with an image is cut after the first length in `cuts`, and so on.
     ///
     /// # Errors
     /// Fails if no port is available.
@@ -148,7 +149,8 @@ impl Proxy {
         self.requests_with_queries().iter().map(|request| drop_query(request)).collect()
     }
 
-    /// Returns the announcement of each agent before its first destructive write, including those that the server has not received.
+    /// Returns the announcement of each agent before its first destructive write, including those that the server has
+    /// not received.
     pub fn announced(&self) -> Vec<Value> {
         lock_shared(&self.wire.announced).clone()
     }

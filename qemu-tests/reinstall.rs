@@ -67,7 +67,7 @@ pub fn cancel_order(port: u16, state: &Path, machine: &str) -> Result<()> {
     run_machine_command(port, state, machine, &["--cancel"])
 }
 
-/// Adopts the installation as an operator does whose server has lost its record.
+/// Adopts the installation, as an operator would do if the server had lost its record of the installation.
 ///
 /// # Errors
 /// Fails if the server refuses. The error contains the message of the command.
@@ -88,8 +88,8 @@ fn run_command(port: u16, state: &Path, words: &[&str]) -> Result<()> {
     run_tool(&argv, Stdio::null()).map(drop)
 }
 
-/// Returns the script with which the installed system reinstalls itself. Its argument is the boot source. It does
-/// nothing in the new system.
+/// Returns the script with which the installed system reinstalls itself. The argument of the script is the boot source.
+/// If this is not `disk`, as in the new system, the script does nothing.
 pub fn build_script(port: u16) -> String {
     let server = format!("http://10.0.2.2:{port}");
     format!(

@@ -90,7 +90,8 @@ impl RunContext<'_> {
         self.chassis.folder.join("serve")
     }
 
-    /// Boots the machine over the network: with firmware and iPXE, or with the harness in their place.
+    /// Boots the machine over the network, with firmware and iPXE. With [`BootFrom::Direct`], the harness requests the
+    /// boot script instead, and passes kernel and ramdisk to QEMU.
     ///
     /// # Errors
     /// Fails if QEMU does not start, or the server has no boot script.

@@ -39,8 +39,8 @@ impl RunContext<'_> {
         Ok(registry)
     }
 
-    /// Writes the OS definitions. A definition contains the image of the run, unless it specifies or creates another
-    /// image.
+    /// Writes the OS definitions. A definition with neither a file `image` nor a program `create` gets the image of the
+    /// run.
     fn write_definitions(&self, state: &Path, image: &str) -> Result<()> {
         for (name, files) in &self.run.os {
             let folder = state.join("os").join(name);

@@ -11,7 +11,7 @@ use std::path::PathBuf;
 #[derive(Debug)]
 pub struct Scenario {
     pub name: String,
-    /// Folder of the scenario file, in which the files that it names are searched first.
+    /// Folder of the scenario file. Files that the scenario names are first searched in this folder.
     pub folder: PathBuf,
     pub machine: Machine,
     pub runs: Vec<ScenarioRun>,
@@ -196,8 +196,8 @@ pub struct ScenarioRun {
     /// Layout, which the server receives unchanged.
     pub layout: Option<String>,
     pub layout_file: Option<PathBuf>,
-    /// Deploy template, which the server receives unchanged. If it generates the layout from its arrays, the allocation
-    /// must not have one: `allocation: {filesystemlayout: null}`.
+    /// Deploy template, which the server receives unchanged. If the template generates the layout from its own arrays,
+    /// the allocation must not contain a layout: `allocation: {filesystemlayout: null}`.
     pub template: Option<String>,
     #[serde(default)]
     pub image: OfferedImage,

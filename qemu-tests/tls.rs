@@ -119,7 +119,7 @@ fn build_connector() -> Result<TlsConnector> {
     Ok(TlsConnector::from(Arc::new(config.with_root_certificates(authorities).with_no_client_auth())))
 }
 
-/// Tests that plain data is sent over TLS to another pair of endpoints, which forward them as plain text. Also tests
+/// Tests that plain data is sent over TLS to another pair of endpoints, which forwards it as plain text. Also tests
 /// that a client without TLS receives no data.
 pub fn self_test() {
     use std::io::{Read, Write};

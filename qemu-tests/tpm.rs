@@ -115,7 +115,7 @@ fn state_folder(folder: &Path) -> PathBuf {
     folder.join("tpm")
 }
 
-/// Replaces the mainboard: its TPM has no state.
+/// Simulates the replacement of the mainboard, by removing the state of the TPM.
 ///
 /// # Errors
 /// Fails if the state cannot be removed.

@@ -1,5 +1,5 @@
-//! Assignment of writes to steps, by the console output before and after them, and check that these steps may write to
-//! these ranges.
+//! Assignment of each write to the steps that may have made it, by the console output before and after the write, and
+//! check that these steps may write to the range.
 
 use crate::write_log::LoggedWrite;
 use serde_json::Value;

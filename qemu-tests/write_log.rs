@@ -195,8 +195,8 @@ fn read_log_of_qemu(folder: &Path) {
     assert!(count_entries(&log).expect("a log") > 4, "flushes count");
 }
 
-/// Returns QEMU's options for a disk in this format whose writes are logged. The caller appends the options of its
-/// file, below `file.file`. QEMU updates the number of entries with each write, and never flushes the log.
+/// Returns QEMU's options for a disk in this format whose writes are logged. The caller appends the options of the
+/// disk's file, below `file.file`. QEMU updates the number of entries with each write, and never flushes the log.
 pub fn blklogwrites_options(log: &Path, format: &str) -> String {
     let log = log.display();
     format!(

@@ -1,5 +1,5 @@
-//! Witness: it compares all writes to a machine's disks while the agent is running with the extents that the plan
-//! permits for each step.
+//! Witness of the writes to a machine's disks. All writes that occur while the agent is running are compared with the
+//! extents that the plan permits for each step.
 //!
 //! QEMU logs the writes (`write_log`). A thread reads the lengths of the logs whenever the console shows another step.
 //! At the end, each write is compared with the extents of the steps that may have made it (`write_attribution`).

@@ -27,11 +27,11 @@ fn build_request(
     request_from_allocation::build_request(machine, &machine.id, &allocation, &[])
 }
 
-/// Limits of a plan. It may write anywhere on wiped disks, and on other disks only to the extents that the recorded
-/// agent has announced.
+/// Limits of a plan. The plan may write anywhere on wiped disks, and on other disks only to the extents that the
+/// recorded agent has announced.
 pub struct PlanBounds {
     pub wiped: Vec<String>,
-    /// Ranges to which a preserved filesystem, array or group may be changed, by disk.
+    /// Extents that the recorded agent has announced, by disk.
     pub open: BTreeMap<String, ByteRanges>,
 }
 

@@ -107,7 +107,8 @@ impl ProxyState {
         }
     }
 
-    /// Forwards the response. If a cut is beyond its end, the cut applies to the next response.
+    /// Forwards the response. If the response is shorter than the next cut, the cut applies to the next response
+    /// instead.
     fn forward_response(&self, server: &mut impl Read, client: &mut TcpStream, image: bool) -> std::io::Result<()> {
         let mut sent = 0;
         let mut buffer = [0; 16 * 1024];

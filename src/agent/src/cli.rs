@@ -1,4 +1,4 @@
-//! Commands of the agent, and its `main` function. The programs `drophammer-agent` and `drophammer` share both.
+//! Commands and `main` function of the agent, which the programs `drophammer-agent` and `drophammer` share.
 
 use clap::{FromArgMatches, Subcommand};
 use common::error::{Context, Phase, Result};

@@ -1,5 +1,5 @@
-//! Executor of plans. A session holds everything that an installation has mounted, locked and started. It exists as
-//! long as the agent, and can execute several plans in succession.
+//! Executor of plans. A session is a [`PlanExecutor`]: it holds everything that its plans have mounted, locked and
+//! started. A session can execute several plans in succession, such as the parts of a deploy.
 //!
 //! Only operations of the printed plan are executed, with one exception: a failed installation is made unbootable
 //! (`session_cleanup`).

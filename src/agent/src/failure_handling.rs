@@ -14,8 +14,8 @@
 //! its console.
 //!
 //! Once an attempt has passed the point of no return, the old system no longer exists. Later attempts are therefore
-//! treated as if they had passed the point of no return when they start. The exception is an attempt that finds the old
-//! system intact: see `clear_begun_if_intact` in `plan::request_from_allocation`.
+//! treated as past the point of no return from their start. The exception is an attempt that finds the old system
+//! intact: see `clear_begun_if_intact` in `plan::request_from_allocation`.
 
 use super::{InstallAgent, RebootRequested};
 use crate::executor::{self, FINAL_EVENTS_TIMEOUT};
@@ -201,8 +201,8 @@ impl InstallAgent {
         Ok(RebootRequested)
     }
 
-    /// Returns whether no system is known to be installed. If a pool's control plane does not record installations,
-    /// only the disks can prove that a system is installed.
+    /// Returns whether the disks of a pool machine, which a failed reinstall has left unchanged, are not known to
+    /// contain an installed system. The disks are examined because a pool's control plane may not record installations.
     fn has_no_record(&self, failure: &InstallFailure) -> bool {
         let asks_the_disks =
             self.control.machine_pool().is_some() && failure.allocation.reinstall && failure.is_untouched();

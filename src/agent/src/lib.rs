@@ -133,7 +133,7 @@ struct InstallAgent {
     leaves: Vec<NicNeighbours>,
     /// Disks that were erased during this boot for the next owner of a pool machine; `None` if no disk was erased.
     erased: Option<Vec<ConnectedDisk>>,
-    /// Inspection of the disks whose devices could not be stopped; `None` if no such devices are running.
+    /// Devices that the inspection of the disks has started and could not stop; `None` if no such devices are running.
     inspection: Option<ReadOnlyAssembly>,
 }
 

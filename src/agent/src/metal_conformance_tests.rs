@@ -285,7 +285,8 @@ fn judge_a_bmc() {
     rack.steer("refuse", &json!({"call": "GetBMC", "code": "unavailable", "message": "is being started", "times": 2}));
     control.register_machine(&machine()).unwrap();
     assert_eq!(rack.log()["bmc"], known);
-    // A record without a MAC, as created by version 1 of metal-bmc. The published rules require a MAC.
+    // A record that version 1 of metal-bmc has created has no MAC. The published rules require a MAC, so the machine
+    // sends a MAC of zeros.
     let mut created = known.clone();
     for name in ["mac", "user", "password", "interface", "bmc_version", "power_state"] {
         created[name] = json!("");
@@ -296,7 +297,7 @@ fn judge_a_bmc() {
         (&rack.log()["bmc"]["address"], &rack.log()["bmc"]["mac"]),
         (&known["address"], &json!("00:00:00:00:00:00"))
     );
-    // The machine does not register if it is permitted to read the record, but cannot read it.
+    // If reading the record is permitted but fails, the machine does not register.
     rack.steer("set", &json!({"bmc": known.clone()}));
     rack.steer("refuse", &json!({"call": "GetBMC", "code": "invalid_argument", "message": "no", "times": 1}));
     let error = control.register_machine(&machine()).unwrap_err().to_string();

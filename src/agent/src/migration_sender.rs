@@ -228,8 +228,8 @@ impl TransferMessages<'_> {
 }
 
 /// Returns the receiver if the data must be sent now. Until the receiver has erased its disks, only its certificate is
-/// checked. Data is sent only to a machine whose certificate is approved or signed with the secret, even if the control
-/// plane requests another transfer.
+/// checked. Data is sent only to a receiver whose certificate is approved or signed with the secret. This also applies
+/// to a second transfer, after the receiver has rebooted with another certificate.
 fn find_trusted_receiver<'m>(
     own: &OwnIdentity,
     moving: &'m MigrationOffer,

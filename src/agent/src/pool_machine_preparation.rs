@@ -33,8 +33,9 @@ impl InstallAgent {
         })
     }
 
-    /// Waits for the disks that earlier boots recorded. Returns the inventory and the missing disks. Present and
-    /// missing disks are recorded again, because the next registration reports only the disks that are present.
+    /// Waits for the disks that earlier boots recorded. Returns the inventory and the missing disks. Records both the
+    /// present and the missing disks for later boots, because the registration that follows reports only the present
+    /// disks.
     pub(super) fn await_known_disks(
         &self,
         pool: &dyn MachinePool,

@@ -82,8 +82,8 @@ fn wait_for_disks(patience: DiskWaitLimits, began: Instant, are_there: &dyn Fn(&
     }
 }
 
-/// Registers the preserved partitions of disks that the layout renews, if an earlier attempt was interrupted while it
-/// edited a partition table. The disks are not written.
+/// Registers preserved partitions with the kernel if an interrupted attempt has damaged the first copy of a partition
+/// table. Examines only disks that the layout preserves in part, and does not write to them.
 ///
 /// # Errors
 /// Fails if the inventory or a partition table cannot be read, or if the kernel refuses a partition.

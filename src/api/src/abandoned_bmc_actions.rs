@@ -1,5 +1,6 @@
-//! Task that handles abandoned actions on management controllers: the server that ran such an action has exited, or
-//! could not renew its lease in time. The task continues the action, or reports it to the operator.
+//! Task that handles abandoned actions on management controllers. An action is abandoned if the server that ran the
+//! action has exited, or could not renew its lease in time. The task continues the action, or reports it to the
+//! operator.
 
 use crate::AppState;
 use crate::rollouts::power_cycle::take_over_power_cycle;
@@ -49,7 +50,8 @@ async fn handle_all(app: &Arc<AppState>) -> Result<()> {
     Ok(())
 }
 
-/// Logs an action whose result the operator has not received. The operator decides whether to repeat the action.
+/// Logs that an action of an operator was abandoned, and whether the outcome of the action is unknown. The operator
+/// decides whether to repeat the action.
 async fn report_unknown(app: &AppState, abandoned: &AbandonedLease) -> Result<()> {
     if !app.state.release_lease(&abandoned.lease).await? {
         return Ok(());

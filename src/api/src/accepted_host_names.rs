@@ -58,15 +58,15 @@ pub fn parse_name(text: &str) -> Result<String, String> {
     }
 }
 
-/// Returns a note if machines may be unable to resolve the host of `--url`. This is the case if this host cannot
-/// resolve the name, or if hosts(5) of this host contains the name. Machines do not read that file.
+/// Returns a note if machines may be unable to resolve the name in `--url`: either the server cannot resolve the name
+/// itself, or the name is in the server's hosts(5) file, which machines do not read.
 pub fn describe_unresolvable_host(url: &str) -> Option<String> {
     let local = find_local_name(&std::fs::read_to_string(HOSTS).unwrap_or_default(), url);
     local.or_else(|| find_unresolvable_name(url))
 }
 
-/// Returns a note if this host cannot resolve the host of `--url`. The name may be correct nevertheless, because
-/// machines may use another DNS server than this host.
+/// Returns a note if the server cannot resolve the name in `--url`. The name may be correct nevertheless, because
+/// machines may use another DNS server than the server itself.
 fn find_unresolvable_name(url: &str) -> Option<String> {
     let name = extract_host(url);
     let error = (!is_address(name)).then(|| (name, 0_u16).to_socket_addrs().err())??;

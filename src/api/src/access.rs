@@ -34,7 +34,8 @@ tokio::task_local! {
 pub struct RequestActor {
     pub identity: Option<Identity>,
     pub audit_entry: Option<i64>,
-    /// Object of a request whose path does not contain it, for the audit log. Set by the handler.
+    /// Object that the request reads or changes, for the audit log. The handler sets this field if the path of the
+    /// request does not contain the object.
     pub object: Arc<OnceLock<String>>,
 }
 
@@ -186,7 +187,8 @@ pub(crate) fn has_metrics_token(app: &AppState, headers: &HeaderMap) -> bool {
     bearer_hash(headers).is_some_and(|given| token::hashes_equal(&given, &app.metrics))
 }
 
-/// Decides about a request without a valid token. Some handlers respond in their own format, or accept other tokens.
+/// Refuses a request without a valid user token. Passes the request to its handler if the handler accepts other tokens,
+/// or refuses unauthenticated requests in a format of its own.
 fn refuse_unauthenticated(access: RouteAccess, is_known: bool, route: &str, verdict: TokenVerdict) -> AccessDecision {
     let (actor, reason) = match verdict {
         TokenVerdict::Refused { user, token, reason } => (Some((user, token)), reason),

@@ -76,7 +76,7 @@ pub(crate) async fn get_boot_digest(
     Ok(Json(BootDigestResponse { server, digest }))
 }
 
-/// Returns the base URL of the API that a machine receives on its kernel command line if it requests `/boot.json` from
+/// Returns the server's URL in the kernel command line that a machine receives if it requests `/boot.json` from
 /// `server`.
 fn api_url(app: &AppState, server: &str) -> Result<String, ApiError> {
     let wrong = |why: &str| ApiError::bad_request(format!("server={server}: {why}"));

@@ -1,5 +1,5 @@
-//! Lease on a machine's management controller. The lease is renewed for the duration of an action. Each request that
-//! changes the machine needs the permission of the database.
+//! Lease on a machine's management controller. The server that performs an action holds the lease, and renews it until
+//! the action ends. Before each request that changes the machine, this server asks the database for permission.
 
 use super::AppState;
 use bmc::{WriteGuard, WriteKind};

@@ -1,5 +1,5 @@
-//! Registration of machines that another installer has installed. `drophammer adopt` sends these requests after it has written the install
-//! marker on the machine.
+//! Registration of machines that another installer has installed. `drophammer adopt` sends the requests after it has
+//! written the install marker on the machine.
 
 use super::AppState;
 use super::agent_api::request_body::read_operator_document;
@@ -131,8 +131,9 @@ async fn adopt_new_machine(
 /// since.
 ///
 /// # Errors
-/// Returns `error` if no installation with this marker is recorded. If the installation is recorded, returns an error
-/// whose status is not a refusal, because the client removes the marker after a refusal.
+/// Returns `error` if no installation with this marker is recorded. If the installation is recorded, but the machine
+/// file is missing, not in effect, or changed, returns an error with status 500: if the status meant a refusal, the
+/// client would remove the marker.
 async fn find_registered_machine(
     app: &AppState,
     id: &str,
@@ -161,8 +162,8 @@ async fn find_registered_machine(
     ))
 }
 
-/// Waits for permission to register the machine, or to remove its registration. Fails if another request has this
-/// permission. The error then does not have the status of a refusal, because the other request may register the
+/// Acquires the permission to register the machine, or to remove its registration. Fails with status 503 if another
+/// request holds this permission: the status must not mean a refusal, because the other request may register the
 /// machine.
 async fn lock_adoption(app: &AppState, id: &str) -> Result<CreationPermit, ApiError> {
     let permit = app.templates.lock_creation(id).await;
@@ -195,8 +196,8 @@ pub(crate) async fn remove_adopted_machine(
         }
         remove_machine_file(&app, &id, file).await?;
     }
-    // The machine file was removed before the record of the installation: without the file, the machine boots its disk
-    // in any case. A reinstall that was ordered since the state was read cannot run without the file.
+    // The record of the installation is removed after the machine file: without the file, the machine boots its disk,
+    // with or without the record, and a reinstall that was ordered in the meantime cannot run.
     if let AdoptOutcome::Rejected(why) = app.state.remove_adoption(&id, &allocation).await? {
         return Err(match found {
             Some((_, file)) => restore_machine_file(&app, &id, &file, why).await,

@@ -148,8 +148,8 @@ pub(crate) async fn enroll_boot(
     }
 }
 
-/// Returns a refusal if the client at this address is another machine, that is, if the neighbor table contains a MAC
-/// for the address that the machine file does not list.
+/// Returns a refusal if the client at this address is another machine, that is, if the neighbor table contains, for
+/// this address, a MAC that the machine file does not list.
 pub(crate) fn foreign_nic_message(
     app: &AppState,
     machine: &MachineSpec,

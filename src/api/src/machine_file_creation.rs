@@ -296,7 +296,7 @@ fn already_described(id: &str, known: &MachineSpec) -> String {
     format!("machine {id} already has a machine file, with the name {known_name:?}", known_name = known.name)
 }
 
-/// Beginning of the reason why a MAC is omitted if the file of another machine lists it.
+/// First words of the reason for omitting a MAC that the file of another machine lists.
 const OMITTED_MAC_PREFIX: &str = "belongs to machine";
 
 /// Returns the MACs that identify the machine, and the omitted MACs with the reasons. A USB NIC is omitted because it

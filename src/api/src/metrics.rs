@@ -15,8 +15,8 @@ use std::time::Duration;
 use store::InstallState;
 use time::OffsetDateTime;
 
-/// Maximum number of different step names. Machines send these names, so their number must be limited. Actual plans
-/// have fewer steps.
+/// Maximum number of different step names. The number of names must be limited, because machines send the names. Actual
+/// plans have fewer steps.
 const MAXIMUM_STEP_NAMES: usize = 100;
 const LONGEST_STEP: usize = 60;
 const OTHER_STEP: &str = "other";
@@ -104,7 +104,7 @@ impl DurationHistogram {
     }
 }
 
-/// Guard that counts a request that waits for an allocation, until the guard is dropped.
+/// Guard of a request that waits for an allocation. The request is counted as waiting until the guard is dropped.
 pub(crate) struct WaitingGuard(Arc<Metrics>);
 
 impl Drop for WaitingGuard {

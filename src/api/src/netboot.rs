@@ -196,7 +196,7 @@ struct BootRequest {
 }
 
 impl BootRequest {
-    /// Returns a new token for a boot of this machine, which was requested at the time `created`.
+    /// Returns a new token for a boot of this machine. `created` is the time at which the boot was requested.
     fn issue_token(&self, app: &AppState, created: OffsetDateTime, while_active: bool) -> Result<String, ApiError> {
         let boot = RequestedBoot { machine: self.id.clone(), created, while_active };
         Ok(app.boot_tokens.issue_token(&boot)?)
@@ -261,8 +261,8 @@ async fn identify_requester(
         }
     };
     let machine = directory.find_machine(&id);
-    // The allocation is taken from the file, because it cannot be resolved while the digest of its image is being
-    // computed. The installed machine must be treated as installed even then.
+    // The allocation is read from the file without being resolved. It could not be resolved while the digest of its
+    // image is being computed, but an installed machine must count as installed during this time.
     let files = match machine.map(|machine| &machine.allocation) {
         Some(Some(allocation)) => FileAllocation::Allocated(allocation.id.to_string()),
         Some(None) => FileAllocation::Free,
@@ -334,7 +334,7 @@ fn describe_missing_file(id: &str) -> String {
     )
 }
 
-/// Logs a warning if the ramdisk is served for an installation to a machine whose identity is not proven.
+/// Logs a warning if a machine whose identity is not proven receives the ramdisk for an installation.
 fn log_unproven(app: &AppState, asking: &BootRequest, next: &BootTarget, peer: ClientAddress) {
     if let (BootTarget::Install | BootTarget::Attempt(_), Some(why)) = (next, &asking.unproven) {
         app.log_rate_limited(add_origin(why, peer));

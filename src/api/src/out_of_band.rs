@@ -36,8 +36,8 @@ use store::{BootAdmission, InstallState, MachineBoot, OutOfBandRequest, OutOfBan
 /// Error code for steps that a Redfish service does not support.
 const UNSUPPORTED: &str = "redfish-unsupported";
 
-/// Returns whether the boot may receive this installation. If it must wait, starts the run of the installation's
-/// steps, unless the run has started already.
+/// Returns whether the boot may receive this installation now. If Redfish steps must run before the installation,
+/// starts the run of these steps, unless the run has started already.
 ///
 /// # Errors
 /// Returns an error if the database cannot be read or written.
@@ -221,14 +221,14 @@ async fn find_authority(app: &AppState, run: &OutOfBandRun) -> Result<RunAuthori
     let wanted = to_request(&assigned, &standing);
     Ok(match assigned.installs && run.is_for(&wanted.allocation, &wanted.order) && !wanted.steps.is_empty() {
         false => RunAuthority::Withdrawn,
-        // The steps have changed, so this run ends. The next request of the machine starts a run with the changed
-        // steps.
+        // The steps have changed, so this run does not continue. When the machine next requests its allocation, a run
+        // with the changed steps replaces this run.
         true if wanted.steps != run.steps => RunAuthority::Suspended,
         true => RunAuthority::InForce,
     })
 }
 
-/// Carries out the action. Each change is recorded before the request for it is sent.
+/// Carries out the action. Restarts and BIOS changes are recorded before their requests are sent.
 async fn carry_out(
     app: &AppState,
     run: OutOfBandRun,

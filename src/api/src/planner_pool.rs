@@ -27,8 +27,8 @@ const MAXIMUM_MACHINE_JOBS: usize = 4;
 const MAXIMUM_WAITING_JOBS: usize = 256;
 /// Maximum time that a client waits for the result of its job.
 const JOB_TIMEOUT: Duration = Duration::from_secs(15);
-/// Time after which a computation is considered stuck. With an inventory within its limits, a computation takes less
-/// than a tenth of this time.
+/// Time after which a computation is considered stuck. A computation with an inventory that does not exceed the limits
+/// takes less than a tenth of this time.
 const STUCK: Duration = Duration::from_secs(120);
 const THREADS: std::ops::RangeInclusive<usize> = 2..=8;
 /// Stack size of each thread, in bytes. The planner limits the depth of its recursion. Only debug builds, whose stack

@@ -36,7 +36,7 @@ use store::{DATABASE, InstallState, ReinstallOrder, ReinstallOverrides, ServerSt
 const URL: &str = "http://server";
 
 /// Change whose effect is predicted: all machines would be installed or reinstalled with this image and layout. If no
-/// field is set, the present files and open orders are used.
+/// field is set, the effect of the current files and open orders is predicted.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct RackChange {
     /// Id of an image for all machines.

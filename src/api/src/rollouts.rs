@@ -253,9 +253,8 @@ pub async fn change_rollout(
     Ok(RolloutView::new(app, &rollout))
 }
 
-/// Waits for the requests to management controllers that were permitted before the rollout was canceled: each of them
-/// must have ended. After that, no server power-cycles a machine of the rollout, so the cancellation can be
-/// acknowledged.
+/// Waits until all requests to management controllers that were permitted before the cancellation of the rollout have
+/// ended. After that, no server power-cycles a machine of the rollout, so the cancellation can be acknowledged.
 async fn await_pending_requests(app: &AppState, id: i64) -> Result<(), ApiError> {
     while app.state.has_pending_requests(id).await? {
         tokio::time::sleep(PENDING_INTERVAL).await;

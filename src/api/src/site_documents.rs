@@ -124,7 +124,7 @@ pub struct DocumentExport {
     pub documents: Vec<SiteDocument>,
 }
 
-/// Object of requests for all documents in the audit log.
+/// Name of the object in audit entries of requests that store or return all documents.
 const AUDITED_OBJECT: &str = "documents";
 
 /// `POST /v1/documents/export`: returns all documents as they are stored.
@@ -225,8 +225,8 @@ async fn read_candidate(app: &AppState, asked: DocumentApplication) -> Result<Ca
     Ok(CandidateSet::from_stored(&stored, asked))
 }
 
-/// Refuses documents with new problems, and documents that would remove machines in use. Returns the removed
-/// machines; the transaction that stores the documents checks them again.
+/// Refuses documents with new problems, and documents that would remove machines in use. Returns the machines that
+/// would be removed; the transaction that stores the documents checks these machines again.
 async fn check_candidate(
     app: &Arc<AppState>,
     candidate: &CandidateSet,
@@ -281,7 +281,8 @@ fn refuse_documents(problems: &[String]) -> ApiError {
     ApiError::new(StatusCode::UNPROCESSABLE_ENTITY, why).with_error_code(ErrorCode::SiteFile)
 }
 
-/// Waits until this server has published the stored documents. Returns false if this takes longer than [`EFFECT_TIMEOUT`].
+/// Waits until this server has published the stored documents. Returns false if this takes longer than
+/// [`EFFECT_TIMEOUT`].
 async fn is_in_force(app: &AppState, revision: i64) -> bool {
     app.request_reload();
     let mut directory = app.directory.clone();

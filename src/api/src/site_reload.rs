@@ -34,8 +34,8 @@ pub struct SiteReloader {
     logged_problems: BTreeSet<String>,
     /// Current notes, which have been logged.
     noted: BTreeSet<String>,
-    /// `due` is the latest time for the start of the next scan. Until the time `earliest`, messages do not cause a
-    /// scan.
+    /// Latest time for the start of the next scan. A message causes an earlier scan, but not before the time
+    /// `earliest`.
     due: Instant,
     earliest: Instant,
     /// Time of the first update of individual machines since the last full scan; `None` if there was no such update.

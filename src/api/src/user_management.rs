@@ -128,7 +128,8 @@ pub(crate) async fn remove_user(
     Ok(Json(user))
 }
 
-/// `GET /v1/users/{name}/tokens`: lists the tokens of a user, without the tokens themselves.
+/// `GET /v1/users/{name}/tokens`: lists the records of a user's tokens, such as name and expiry. The secret tokens are
+/// not stored.
 pub(crate) async fn list_tokens(
     State(app): State<Arc<AppState>>,
     Path(name): Path<String>,

@@ -17,8 +17,8 @@ use time::format_description::well_known::Rfc2822;
 /// Maximum number of time servers that are queried.
 const SERVERS: usize = 4;
 
-/// Maximum difference between a correct clock and the time of a time server or a `Date` header, whose resolution is one
-/// second.
+/// Maximum difference between a correct clock and the time of a time server or of a `Date` header. The resolution of a
+/// `Date` header is one second.
 const PRECISE: Duration = Duration::from_secs(2);
 
 /// Maximum difference between a correct clock and the time of the boot script. It is larger than [`PRECISE`], because

@@ -1,4 +1,4 @@
-//! Control plane over HTTP for the agent, whose code is not asynchronous.
+//! Blocking interface to an HTTP control plane, for the agent, which does not use asynchronous code.
 
 use super::http_machine_client::HttpMachineClient;
 use super::{AttemptNotice, ControlPlane, ReportAcknowledgement};
@@ -20,8 +20,8 @@ pub struct HttpControlPlane {
 }
 
 impl HttpControlPlane {
-    /// Creates the client, and the thread that handles its connections. Without this thread, a connection that the
-    /// server has closed would be noticed only when the next request is sent over it, and fails.
+    /// Creates the client, and the thread that handles its connections. The thread notices if the server closes a
+    /// connection. Without the thread, the next request would be sent over the closed connection, and would fail.
     ///
     /// # Errors
     /// Fails if TLS cannot be set up, or the thread cannot be started.

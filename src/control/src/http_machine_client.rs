@@ -82,13 +82,13 @@ impl HttpMachineClient {
         self.client.request(method, format!("{}{path}", self.url)).bearer_auth(&self.token)
     }
 
-    /// Adds a new id to a request. Returns the description of the request, with the id, and the request.
+    /// Adds a new id to a request. Returns the description `what`, extended by the id, and the request.
     fn add_request_id(&self, what: &str, request: RequestBuilder) -> (String, RequestBuilder) {
         let (what, id) = self.next_request_id(what);
         (what, request.header(REQUEST_ID, id))
     }
 
-    /// Returns the description `what` with the id of the next request, and the id.
+    /// Creates the id of the next request. Returns the description `what`, extended by the id, and the id.
     fn next_request_id(&self, what: &str) -> (String, String) {
         let id = format!("{}-{}", self.boot, self.requests.fetch_add(1, Ordering::Relaxed) + 1);
         (format!("{what} (request {id})"), id)
@@ -293,7 +293,8 @@ impl HttpMachineClient {
         }
     }
 
-    /// Sends a part of the console log once, with a short timeout. Returns false if the control plane does not store logs.
+    /// Sends a part of the console log once, with a short timeout. Returns false if the control plane does not store
+    /// logs.
     ///
     /// # Errors
     /// Fails if the part was not delivered.

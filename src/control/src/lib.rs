@@ -39,7 +39,7 @@ pub struct AttemptNotice<'a> {
     pub disks: &'a [RecordedDisk],
     /// Extents of the disks that each stage may write. A control plane may record these extents.
     pub extents: &'a [StageExtents],
-    /// Hash of the approved plan with which the agent compared its own plan.
+    /// Hash that identifies the approved plan. The agent has compared its own plan with this approved plan.
     pub approved: Option<&'a str>,
     /// `sha256:HEX` of the secret that the install marker of this attempt will contain.
     pub secret_digest: Option<&'a str>,

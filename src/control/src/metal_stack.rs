@@ -51,7 +51,8 @@ pub trait MetalApi: Send + Sync {
     /// Reads the record of the BMC that the control plane stores. A registration replaces this record.
     ///
     /// # Errors
-    /// Fails if the control plane is unreachable or its response is malformed. A registration would then erase the record.
+    /// Fails if the control plane is unreachable or its response is malformed. A registration would then erase the
+    /// record.
     fn known_bmc(&self) -> Result<KnownBmc>;
 
     /// Registers the machine.
@@ -76,7 +77,7 @@ pub trait MetalApi: Send + Sync {
     /// Fails only if a retry cannot succeed. After a transient error, returns false; the caller then waits again.
     fn wait_for_allocation(&self, patience: Duration) -> Result<bool>;
 
-    /// Returns the machine as it was last received.
+    /// Returns the machine as it was last received. If it was not received yet, may request it from the control plane.
     ///
     /// # Errors
     /// Fails as [`MetalApi::register_machine`] does.
@@ -90,7 +91,8 @@ pub trait MetalApi: Send + Sync {
 
     /// Checks immediately before the first write that neither this allocation nor its reinstall has been canceled.
     ///
-    /// # Errors Fails if the allocation or the reinstall was canceled, or if this cannot be determined.
+    /// # Errors
+    /// Fails if the allocation or the reinstall was canceled, or if this cannot be determined.
     fn confirm_begin(&self, notice: &AttemptNotice) -> Result<()>;
 
     /// Reports the result of an installation. A failed first installation is reported only by the event

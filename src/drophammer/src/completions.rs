@@ -58,8 +58,8 @@ fn completion_script(shell: CompletionShell) -> String {
     aot::generate(shell, &mut Cli::command(), NAME, &mut script);
     let script = String::from_utf8_lossy(&script);
     match shell {
-        // In the script, this function is replaced by a function that requests the names from the server. If the server
-        // does not return names, the new function calls the original function.
+        // The function `_drophammer` of the script is renamed. The new `_drophammer` requests the names from the
+        // server, and calls the original function if the server does not return names.
         aot::Shell::Zsh => script.replacen("\n_drophammer() {", &format!("\n{ZSH_NAMES}_drophammer_static() {{"), 1),
         aot::Shell::Fish => format!("{script}{FISH_NAMES}"),
         _ => format!("{script}{BASH_NAMES}"),

@@ -299,13 +299,14 @@ fn documented_dhcp_configurations_match_the_server() {
     for file in files {
         assert!(dnsmasq.contains(&format!(",{file}")), "{file}");
     }
-    // The configuration assigns one lease to each NIC, and does not respond to clients without a boot file.
+    // Both configurations assign one lease to each NIC, and do not respond to firmware for which they have no boot
+    // file.
     assert_eq!(kea["Dhcp4"]["match-client-id"], false);
     assert_eq!(classes.last().unwrap()["name"], "DROP");
     assert!(dnsmasq.contains("\ndhcp-ignore-clid\n") && dnsmasq.contains("\ndhcp-ignore=tag:firmware,"), "{dnsmasq}");
 }
 
-/// Checks that the program accepts each line in a code block that begins with `drophammer`.
+/// Checks that the program accepts each command line in the code blocks: each line that begins with `drophammer`.
 #[test]
 fn the_commands_in_the_docs_are_understood() {
     use clap::Parser;

@@ -80,7 +80,8 @@ pub fn add_variables(command: Command, is_set: IsSet) -> Command {
 /// Returns whether the environment contains a value for the variable. A switch is not set by an empty value, `0`, `false`, `f`, `no`,
 /// `n` or `off`.
 pub fn is_variable_set(name: &str, option_type: OptionType) -> bool {
-    // clap would require the arguments of `serve DIR` if an option of the server had a value in a subcommand of `serve`.
+    // Subcommands of `serve` ignore the variables of `serve`. Otherwise, if such a variable were set, clap would also
+    // require the arguments of `serve DIR`.
     let is_for_server = !std::env::args_os().nth(2).is_some_and(|word| word == "backup" || word == "restore");
     (is_for_server || !name.starts_with("DROPHAMMER_SERVE_"))
         && std::env::var_os(name).is_some_and(|value| sets_option(&value, option_type))

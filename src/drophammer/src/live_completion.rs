@@ -134,7 +134,8 @@ fn select_server(server: &mut ServerOptions, option: &Arg, value: &str) {
 
 /// Returns the type of object that an argument names. `noun` and `verb` are the first and the last word of the command.
 fn classify_argument(argument: &Arg, noun: &str, verb: &str) -> Option<NamedObject> {
-    // Names are completed only for users and tokens that exist, not for those that the command will create.
+    // Only names of existing users are completed: `add` creates a user, and the argument `name` of `create` and
+    // `revoke` is the name of a token.
     let is_existing_user = verb != "add" && (argument.get_id() == "user" || !["create", "revoke"].contains(&verb));
     let is_file = argument.get_value_names().is_some_and(|names| names.iter().any(|name| name.contains("FILE")));
     match (argument.get_id().as_str(), noun) {
@@ -168,8 +169,8 @@ fn find_names(position: &NamePosition) -> Result<Vec<String>> {
     Ok(names)
 }
 
-/// Returns whether a shell reads the name as one word without special characters. The server sends the names, and
-/// shells insert completions without quotes.
+/// Returns whether a shell reads the name as one word without special characters. Other names are not offered as
+/// completions, because the names come from the server, and shells insert completions without quotes.
 fn is_plain_name(name: &str) -> bool {
     name.chars().all(|letter| letter.is_ascii_alphanumeric() || "._-+@/".contains(letter)) && !name.starts_with('-')
 }

@@ -158,8 +158,9 @@ struct PendingAdoption<'a> {
 }
 
 impl PendingAdoption<'_> {
-    /// Writes the marker before the registration, because a machine with a marker is not installed by mistake, even if
-    /// the server's records are wrong. If the server refuses the registration, the marker is removed again.
+    /// Adopts the machine. The marker is written before the machine is registered at a server, because a machine with a
+    /// marker is not installed by mistake, even if the server's records are wrong. If the server refuses the
+    /// registration, the marker is removed again.
     fn carry_out(&self, marker: InstallMarker) -> Result<AdoptionRecord> {
         let mut record = AdoptionRecord::new(self.system, &marker)?;
         match &self.options.fleet {

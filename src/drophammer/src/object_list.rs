@@ -176,8 +176,8 @@ fn format_list<T: Serialize>(
     })
 }
 
-/// Prints the next objects of a list that grows. The titles of the columns are printed only before the first objects,
-/// and JSON as one object per line. Returns whether anything was printed.
+/// Prints the next objects of a list that grows. The titles of the columns are printed only before the first objects.
+/// JSON is printed as one object per line. Returns whether anything was printed.
 ///
 /// # Errors
 /// Returns an error if a filter or the sort key is invalid, or standard output cannot be written.

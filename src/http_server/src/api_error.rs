@@ -24,7 +24,7 @@ impl ApiError {
         ApiError { status, message, code: None, error_code: None }
     }
 
-    /// Adds the stable error code of a refusal.
+    /// Adds the stable code by which clients recognize a refusal, such as `controller-busy`.
     pub fn with_code(self, code: &'static str) -> ApiError {
         ApiError { code: Some(code), ..self }
     }
@@ -47,7 +47,7 @@ impl ApiError {
         self.error_code
     }
 
-    /// Returns the stable code of the refusal.
+    /// Returns the stable code by which clients recognize the refusal.
     pub fn code(&self) -> Option<&'static str> {
         self.code
     }

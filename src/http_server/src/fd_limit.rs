@@ -11,8 +11,9 @@ const FDS_PER_CONNECTION: u64 = 2;
 /// Minimum number of connections that the server must be able to accept.
 const MINIMUM_CONNECTIONS: u64 = 16;
 
-/// Returns the maximum number of connections: `wanted`, limited by the available file descriptors, or `default` if
-/// the operator has not set a number. `default` reserves a second descriptor for each connection.
+/// Returns the maximum number of connections: `wanted`, limited by the available file descriptors, or `default` if the
+/// operator has not specified a number. `wanted` is limited so that one descriptor is available for each connection,
+/// whereas `default` reserves two.
 pub fn limit_connections(default: usize, wanted: Option<usize>) -> usize {
     let limit = getrlimit(Resource::RLIMIT_NOFILE).map_or(20, |(soft, _)| soft);
     let most = usize::try_from(limit.saturating_sub(RESERVE).max(MINIMUM_CONNECTIONS)).unwrap_or(usize::MAX);

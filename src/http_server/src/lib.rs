@@ -4,9 +4,9 @@
 //! bodies, concurrent requests and log lines, and no client can prevent others from being served. The crate does not
 //! define any endpoint: it serves the routers that the server passes. Start with [`connections`].
 //!
-//! * Connections: [`connections`] accepts connections within the limits, [`tls`] encrypts them, `write_timeout` and
-//!   `body_drain` end connections to clients that do not read or write, and [`fd_limit`] limits the open files.
-//!   [`listen_address`] parses the addresses to listen on.
+//! * Connections: [`connections`] accepts connections within the limits, [`tls`] encrypts them, `write_timeout` ends
+//!   connections to clients that do not read, `body_drain` discards unread request bodies, and [`fd_limit`] limits the
+//!   open files. [`listen_address`] parses the addresses to listen on.
 //! * Requests: [`quotas`], [`request_permits`] and [`anonymous_event_limit`] limit clients, [`request_context`] assigns
 //!   request ids, and [`api_error`] formats error responses.
 //! * Log: [`server_log`] writes the log, [`rate_limited_log`] limits the log lines that clients can trigger,

@@ -67,7 +67,8 @@ pub async fn yield_permit<T>(work: impl Future<Output = T>) -> T {
     }
 }
 
-/// Holds a permit until the response to the current request is ready. Without a request, releases it immediately.
+/// Holds a permit until the response to the current request is ready. Outside of a request, releases the permit
+/// immediately.
 pub fn hold_permit(permit: impl Any + Send) {
     let hold = |request: &Arc<RequestContext>| {
         lock_mutex(&request.held).push(Box::new(permit));

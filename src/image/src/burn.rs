@@ -97,7 +97,8 @@ impl IncomingImage {
         self.check_beginning(&check_beginning)
     }
 
-    /// Checks the beginning of the image with `check`, which returns the reason if it rejects the image.
+    /// Checks the beginning of the image with `check`. The inner error of `check` is the reason for rejecting the
+    /// image.
     fn check_beginning(&mut self, check: &dyn Fn(&mut PipelineReader) -> io::Result<Result<(), String>>) -> Result<()> {
         let mut start = 1;
         loop {

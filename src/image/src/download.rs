@@ -80,8 +80,8 @@ pub fn copy_image(
     }
 }
 
-/// Reads the file whose URL is the URL of an image with `suffix` appended to its path; returns `None` if the file does
-/// not exist.
+/// Reads the file whose URL consists of the URL of an image, with `suffix` appended to the path. Returns `None` if the
+/// file does not exist.
 ///
 /// # Errors
 /// Returns an error if the server does not respond, or the file is too long.

@@ -215,7 +215,7 @@ mod tests {
         }
     }
 
-    /// Images written by the tools of each format.
+    /// Detects images that were written by the tools of each format.
     #[test]
     fn images_written_by_other_tools_are_named() {
         let dir = tempfile::tempdir().unwrap();

@@ -325,8 +325,8 @@ fn build_documents(
     Ok(documents)
 }
 
-/// Renames all new files to their final names. The image is renamed last. A client that fetches the image in the
-/// meantime receives the old image with new documents, and rejects it because the two do not match.
+/// Renames all new files to their final names, the image last. A client that fetches the image before this last step
+/// receives the old image with new documents, and rejects the image because they do not match.
 fn put_in_place(image: &Path, new: TemporaryFile, documents: &[(&'static str, String)]) -> Result<()> {
     let mut parts = Vec::new();
     for (suffix, text) in documents {

@@ -155,7 +155,7 @@ fn digest_mismatch_leaves_no_files_of_the_image() {
     assert_eq!(names(root.path()), [Path::new("lost+found")]);
 }
 
-/// Burns to a directory that belongs to another owner.
+/// Burns to a directory whose existing files belong to another owner.
 fn burn_among_others(part: ImagePart, root: &Path) -> Result<BurnResult> {
     let reached = ResolvedImage { url: part.url.clone(), parts: vec![part], ..ResolvedImage::default() };
     IncomingImage::start_at_pace(reached, PayloadKind::Tar, pace())?.among_others().burn_to_root(
@@ -178,7 +178,7 @@ fn foreign_directory_is_changed_only_after_digest_verification() {
         digest: digest(DigestKind::Sha256, promised),
         ..ImagePart::default()
     };
-    // The chunk digests of an unsigned manifest need not belong to the image with the expected digest.
+    // The chunk digests of an unsigned manifest may belong to another image than the expected digest.
     let manifest = ImageManifest::compute(&image[..], image.len() as u64).unwrap();
     let lying = ImageManifest { digest: digest(DigestKind::Sha256, b"x"), ..manifest };
     for manifest in [None, Some(Arc::new(lying))] {

@@ -29,7 +29,8 @@ pub struct AdoptionPlan {
     pub plan_text: String,
 }
 
-/// Returns the install marker for the machine, and the plan of a reinstall that finds this marker on the root filesystem.
+/// Returns the install marker for the machine, and the plan of a reinstall that finds this marker on the root
+/// filesystem.
 ///
 /// # Errors
 /// Returns the reasons why a reinstall would be refused, although the root filesystem contains the marker.
@@ -64,8 +65,8 @@ fn find_marker(plan: &Plan) -> Option<InstallMarker> {
     markers.next()
 }
 
-/// Returns the marker for the present installation: with the GUIDs of the present partition tables, and without data
-/// of an installation attempt.
+/// Returns the marker for the existing installation: with the GUIDs of the partition tables that are on the disks, and
+/// without data of an installation attempt.
 fn describe_present_disks(marker: InstallMarker, layout: &Layout, inventory: &Inventory) -> InstallMarker {
     let matched = LayoutMatch::new(layout, inventory);
     let mut disks = marker.disks;

@@ -1,4 +1,4 @@
-//! Lines of an fstab, and the devices of the machine that they mount.
+//! Lines of an fstab, and the devices that these lines mount.
 
 use crate::notes::DiscoveryNote;
 use model::device_name::KernelName;

@@ -25,7 +25,7 @@ pub(crate) struct LayoutBuilder<'a> {
     notes: Vec<DiscoveryNote>,
 }
 
-/// Builds the layout. Properties that it cannot express are added to the notes.
+/// Builds the layout. For each property of the machine that the layout cannot express, adds a note to `notes`.
 pub(crate) fn build_layout(
     machine: &MachineContents,
     memory: &[FstabLine],

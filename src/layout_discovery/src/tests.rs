@@ -1,4 +1,4 @@
-//! Compares the discovered layouts with recorded machines of other installers. `expected.yaml` was written by hand from
-//! the documentation of the installer.
+//! Tests with the inventories of machines that other installers have installed: compares the discovered layouts with
+//! `expected.yaml`, which was written by hand from the documentation of the installer.
 
 mod recorded_installations;

@@ -7,8 +7,8 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::time::SystemTime;
 
-/// Replaces or creates a file. `temporary` is a path in the same directory that no other process uses. If an
-/// interrupted run has left a file at this path, this file is removed first.
+/// Replaces or creates the file `path`. `temporary` is another path in the same directory; no other process may use
+/// this path. A file that an interrupted run has left at `temporary` is removed first.
 ///
 /// # Errors
 /// Returns an error if the file cannot be written. In this case, the old content of the file is unchanged.
@@ -22,8 +22,8 @@ pub fn replace_file(path: &Path, temporary: &Path, content: &[u8], permissions: 
 /// # Errors
 /// Returns an error if the file cannot be written.
 pub fn write_temporary(path: &Path, content: &[u8], permissions: Permissions) -> Result<()> {
-    // A file that an earlier run has left at this path is removed instead of reused: a process that has opened it could
-    // read the new content.
+    // A file that an earlier run has left at this path is removed instead of reused: another process that still has the
+    // old file open could read the new content.
     remove_if_present(path)?;
     let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?;
     let write = || {

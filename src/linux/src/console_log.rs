@@ -31,7 +31,7 @@ pub fn print_line(text: &str) {
 
 /// Starts the log with the output that the ramdisk recorded before the agent started. That output may be empty.
 pub fn load_ramdisk_log() {
-    // A missing file is ignored: it exists only in drophammer's own ramdisk.
+    // The file exists only in drophammer's own ramdisk, so a missing file is not an error.
     if let Ok(text) = std::fs::read(Path::new(RAMDISK_LOG_PATH)) {
         CONSOLE_LOG.append(truncate_bytes(String::from_utf8_lossy(&text).trim_end(), MAXIMUM_BUFFERED_BYTES / 2));
     }

@@ -81,8 +81,8 @@ async fn read_up_to(mut response: reqwest::Response, limit: u64) -> io::Result<(
     Ok((body, true))
 }
 
-/// Returns the pause that the server requests before the next attempt, in the header `Retry-After` as a number of
-/// seconds.
+/// Returns the pause before the next attempt that the server requests in the header `Retry-After`. Returns `None` if
+/// the response lacks this header, or the value of the header is not a number of seconds.
 pub fn requested_pause(headers: &HeaderMap) -> Option<Duration> {
     headers.get(RETRY_AFTER)?.to_str().ok()?.trim().parse().ok().map(Duration::from_secs)
 }
@@ -243,8 +243,8 @@ pub fn is_untrusted_certificate(error: &(dyn StdError + 'static)) -> bool {
     find_certificate_error(error).is_some_and(|error| !matches!(error, NotValidYet | NotValidYetContext { .. }))
 }
 
-/// Returns the time of this machine's clock as part of a message, if the peer's certificate is not valid at this time;
-/// otherwise returns an empty string.
+/// Returns text with the current time of this machine's clock, for use in a message, if the error is caused by a
+/// certificate that has expired or is not yet valid. Returns an empty string for other errors.
 pub fn describe_clock(error: &(dyn StdError + 'static)) -> String {
     use CertificateError::{Expired, ExpiredContext, NotValidYet, NotValidYetContext};
     match find_certificate_error(error) {
@@ -265,8 +265,8 @@ fn find_certificate_error<'a>(error: &'a (dyn StdError + 'static)) -> Option<&'a
     inner.and_then(|inner| find_certificate_error(inner)).or_else(|| find_certificate_error(error.source()?))
 }
 
-/// Returns a client without CA certificates. The platform's certificate verifier fails if no CA certificates are
-/// installed, although plain HTTP does not need them.
+/// Returns a client without CA certificates, which can be used for plain HTTP. Without installed CA certificates, the
+/// platform's certificate verifier fails, so the normal client cannot be built.
 fn build_without_roots(builder: ClientBuilder) -> Result<Client> {
     builder.tls_certs_only([]).build().context(Phase::Control, || "create an HTTP client")
 }

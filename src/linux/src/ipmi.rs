@@ -122,7 +122,7 @@ fn read_from(transport: &mut dyn IpmiTransport, patience: Duration, pause: Durat
     Ok(found)
 }
 
-/// Returns the firmware revision, which consists of a major number and a minor number in BCD; empty if the response is
+/// Formats the firmware revision: a major number, and a minor number in BCD. Returns an empty string if the response is
 /// too short.
 fn format_version(id: &[u8]) -> String {
     match id {

@@ -27,11 +27,12 @@ const ALIGNED: usize = 4;
 /// Maximum size of the kernel's messages, in bytes (`NLMSG_GOODSIZE` and `max_recvmsg_len`).
 const MAXIMUM_MESSAGE_BYTES: usize = 32 << 10;
 
-/// Timeout of a lookup, for which the machine's request waits. The kernel usually responds within a millisecond.
+/// Timeout of a lookup. A request from a machine is not answered until the lookup has ended. The kernel usually
+/// responds within a millisecond.
 const PATIENCE_SECONDS: i64 = 2;
 
 /// Looks up MACs in the kernel's neighbor table. If the kernel does not respond in time, logs a warning and returns an
-/// empty list. A client with an unknown MAC is not refused, because the MAC is only an additional check besides the
+/// empty list. An empty list does not cause a client to be refused, because the MAC is checked only in addition to the
 /// token.
 pub fn look_up_macs(address: IpAddr) -> Vec<String> {
     query_kernel(address).unwrap_or_else(|error| {

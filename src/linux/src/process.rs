@@ -321,8 +321,8 @@ impl fmt::Display for CommandError {
 
 impl std::error::Error for CommandError {}
 
-/// Returns the first line of an error message, without the program output that the message quotes. The output follows
-/// the description of a [`CommandError`], or [`OUTPUT_SEPARATOR`]. Programs of an image may print passwords.
+/// Returns the first line of an error message without the program output that the message quotes, because programs of
+/// an image may print passwords. The output follows the description of a [`CommandError`], or [`OUTPUT_SEPARATOR`].
 pub fn without_program_output(message: &str) -> &str {
     let line = message.lines().next().unwrap_or_default();
     let line = line.split_once(OUTPUT_SEPARATOR).map_or(line, |(description, _)| description);
@@ -369,7 +369,7 @@ fn kill_group(child: &mut Child) {
         // An error is ignored: killing fails only if the process has already exited.
         let _ = killpg(nix::unistd::Pid::from_raw(id), Signal::SIGKILL);
     }
-    // A process in uninterruptible sleep survives SIGKILL until its I/O ends, so it is not awaited.
+    // The wait is limited, because a process in uninterruptible sleep survives SIGKILL until its I/O ends.
     let end = Instant::now() + Duration::from_secs(2);
     while matches!(child.try_wait(), Ok(None)) && Instant::now() < end {
         thread::sleep(Duration::from_millis(10));

@@ -198,7 +198,7 @@ mod tests {
         }
     }
 
-    /// Kernel command line as mini-lab's partition and its pixie write it.
+    /// The kernel command line is the one that pixie provides in a partition of mini-lab.
     #[test]
     fn pixie_url_selects_metal_stack() {
         let cmdline =

@@ -324,8 +324,7 @@ fn is_zero(number: &u64) -> bool {
 
 impl Inventory {
     /// Returns the disk with this path (`/dev/sda`, `/dev/disk/by-path/…`, `/dev/disk/by-id/…`). Returns `None` if no
-    /// disk has this path. Also returns `None` if several disks have this path, as is the case for cheap USB sticks
-    /// with the same serial number.
+    /// disk has this path, or if several disks have it, such as cheap USB sticks with the same serial number.
     pub fn find_disk(&self, device: &str) -> Option<&InventoryDisk> {
         let mut found = self.disks.iter().filter(|disk| disk.has_path(device));
         found.next().filter(|_| found.next().is_none())

@@ -38,7 +38,8 @@ pub fn unquote_word(word: &str) -> String {
     }
 }
 
-/// Formats `NAME=VALUE` without quotes as a word of a command line. A value with blanks is quoted.
+/// Formats an unquoted parameter, such as `NAME=VALUE`, as a word of a command line. If the parameter contains blanks,
+/// adds quotes.
 pub fn quote_word(text: &str) -> String {
     match text.split_once('=') {
         _ if text.contains('"') || !text.contains(is_blank) => text.to_owned(),

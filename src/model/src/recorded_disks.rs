@@ -53,9 +53,9 @@ impl std::fmt::Display for KnownDisk {
     }
 }
 
-/// Returns the known disks that are absent. A known disk is present if a disk with its identifiers and size is found.
-/// A disk that matches no known disk, but has the size of an absent one, is treated as the replacement of that disk,
-/// which is then not returned.
+/// Returns the known disks that are absent and were not replaced. A known disk is present if a disk with its
+/// identifiers and size is found. A disk that matches no known disk is treated as the replacement of one absent disk of
+/// the same size.
 pub fn find_missing(known: &[KnownDisk], disks: &[InventoryDisk]) -> Vec<KnownDisk> {
     let mut unmatched: Vec<&InventoryDisk> = disks.iter().collect();
     let mut take = |is_match: &dyn Fn(&InventoryDisk) -> bool| {
@@ -72,7 +72,8 @@ pub fn find_missing(known: &[KnownDisk], disks: &[InventoryDisk]) -> Vec<KnownDi
 pub fn disks_to_record(disks: &[InventoryDisk], missing: &[KnownDisk]) -> Vec<KnownDisk> {
     let present = disks.iter().filter(|disk| !disk.removable).map(KnownDisk::from_disk);
     let (written_off, missed): (Vec<&KnownDisk>, Vec<_>) = missing.iter().partition(|disk| disk.written_off);
-    // `find_missing` matches replacements with the first missing disks, so disks that are not written off come first.
+    // Disks that are not written off come first, because `find_missing` matches a replacement with the first absent
+    // disk of the same size.
     let written_off = written_off.into_iter().take(MAXIMUM_WRITTEN_OFF);
     present.chain(missed.into_iter().chain(written_off).cloned()).collect()
 }

@@ -202,8 +202,8 @@ impl NetworkConfig {
     }
 
     /// Renders files that are needed in addition to those of [`NetworkConfig::render`]: `/etc/resolv.conf` if no daemon
-    /// writes it, and a file that prevents cloud-init from configuring the network if another program does so.
-    /// `cloud_files` are the file names in `/etc/cloud/cloud.cfg.d`.
+    /// writes it, and, if the tree contains cloud-init but `system` is another network manager, a file that disables
+    /// network configuration by cloud-init. `cloud_files` are the file names in `/etc/cloud/cloud.cfg.d`.
     pub fn render_additional_files(
         &self,
         system: NetworkBackend,

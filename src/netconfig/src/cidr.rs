@@ -105,7 +105,7 @@ pub(super) fn parse_cidr(text: &str) -> Result<Cidr, String> {
     Ok(Cidr { address, prefix })
 }
 
-/// Parses an address with a prefix length that can be assigned to a device.
+/// Parses an address with its prefix length. Rejects an address that cannot be assigned to a device.
 pub(super) fn parse_own_address(text: &str) -> Result<Cidr, String> {
     let cidr = parse_cidr(text)?;
     let address = cidr.address;
@@ -132,7 +132,8 @@ pub(super) fn parse_own_address(text: &str) -> Result<Cidr, String> {
     Ok(cidr)
 }
 
-/// Parses the destination of a route. `default` is the default route of the address family of the gateway `via`.
+/// Parses the destination of a route with the gateway `via`. `default` stands for the default route of the gateway's
+/// address family.
 pub(super) fn parse_destination(text: &str, via: &IpAddr) -> Result<Cidr, String> {
     let to = match text {
         "default" => Cidr::whole_family(via.is_ipv4()),

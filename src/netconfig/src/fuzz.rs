@@ -13,7 +13,8 @@ use std::sync::Mutex;
 use std::time::Duration;
 use testing::fuzzing::{Fuzz, folder};
 
-/// Number of generated documents for each result of the parser, such as a document that it accepts.
+/// Number of generated documents by verdict: refused, not suitable for the NICs, or accepted with certain types of
+/// devices.
 static VERDICT_COUNTS: Mutex<BTreeMap<&'static str, u64>> = Mutex::new(BTreeMap::new());
 
 const SYSTEMS: [NetworkBackend; 5] = [

@@ -78,8 +78,8 @@ impl NetworkConfig {
             ini.set("ConfigureWithoutCarrier", "yes");
         }
         if dhcp.is_some() {
-            // The section `[DHCP]` and the metric are those that netplan writes. Every version of systemd reads this
-            // section, and also applies its metric to routes from router advertisements.
+            // netplan writes the same metric to the same section. Every version of systemd reads this section, and
+            // applies the metric also to routes from router advertisements.
             ini.section("DHCP").set("RouteMetric", DHCP_METRIC);
             if settings.dhcp4 {
                 // The ramdisk sends the same client identifier, so a DHCP server that identifies clients by option 61

@@ -276,8 +276,8 @@ impl NetworkParser {
         (strip_locations(addresses), strip_locations(search))
     }
 
-    /// Reports a name server whose address family no address of the device has. Network managers with separate settings
-    /// for each address family do not support such a name server.
+    /// Reports a name server if the device has no address of the same address family. Network managers with separate
+    /// settings for each address family do not support such a name server.
     fn check_name_servers(&mut self, fields: &JsonFields, settings: &InterfaceSettings, all_read: bool) {
         for is_v4 in [true, false] {
             let server = settings.nameservers.iter().find(|server| server.is_ipv4() == is_v4);

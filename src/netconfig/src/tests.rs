@@ -73,7 +73,7 @@ fn rendered_files_match_the_recorded_files() {
 #[test]
 fn rendered_netplan_parses_to_the_same_network() {
     for (name, network) in documents() {
-        // The identifier is a constant that netplan's file contains, but not a field of the document.
+        // `dhcp-identifier` is removed, because it is constant in netplan's file, and is not a field of the document.
         let text = network.render(NetworkBackend::Netplan, &[]).remove(0).content.replace("dhcp-identifier: mac", "");
         let again =
             common::yaml::read_document(&text, marked_yaml::LoaderOptions::default().prevent_coercion(true)).unwrap();

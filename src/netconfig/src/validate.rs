@@ -111,7 +111,7 @@ impl NetworkParser {
         self.seen.ids.iter().any(|(_, place)| *place == self.device_path(kind, id))
     }
 
-    /// Returns the part of a message that lists the ids of all such devices.
+    /// Returns the part of a message that lists the ids of all devices of this type.
     fn list_devices(&self, kind: &str) -> String {
         let of_kind = |(id, place): &&(String, String)| *place == self.device_path(kind, id);
         let ids: Vec<&str> = self.seen.ids.iter().filter(of_kind).map(|(id, _)| id.as_str()).collect();

@@ -27,8 +27,8 @@ pub(crate) trait TargetRunner {
     /// Returns an error if the program is missing, fails, or exceeds its deadline.
     fn run_program(&self, program: &str, args: &[&str], deadline: Duration) -> Result<ToolOutput, CommandError>;
 
-    /// Writes a boot loader for BIOS to a disk. The target has no device node of a disk with preserved partitions, so
-    /// no program of the target is used.
+    /// Writes a boot loader for BIOS to a disk. Does not run programs of the target, because the target has no device
+    /// node for a disk with preserved partitions.
     ///
     /// # Errors
     /// Returns the errors of [`boot_loader_area::write_boot_loader`].
@@ -72,8 +72,8 @@ impl<'a> Chroot<'a> {
         self
     }
 
-    /// Runs a program in this directory. Its environment consists only of the variables of
-    /// [`Chroot::with_environment`].
+    /// Runs a program in this directory. The environment of the program consists only of the variables that were set
+    /// with [`Chroot::with_environment`].
     ///
     /// # Errors
     /// As for [`TargetRunner::run_program`].

@@ -220,7 +220,8 @@ tmpfs                                      /tmp         tmpfs  mode=1777,size=51
         assert_eq!(std::fs::read_to_string(dir.path().join("etc/fstab")).unwrap(), render_fstab(&srv));
     }
 
-    /// A layout or label cannot add a line or a field, and cannot change the meaning of its line.
+    /// Text from a layout, such as a label, cannot add a line or a field to fstab, and cannot change the meaning of the
+    /// line that contains the text.
     #[test]
     fn field_cannot_inject_a_line_or_another_field() {
         let tries = [

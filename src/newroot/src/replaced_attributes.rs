@@ -1,5 +1,5 @@
-//! Extended attributes that a file inherits from the file that it replaces. If SELinux is enforcing, the installed
-//! system could not read a file that was written in the ramdisk without a label.
+//! Extended attributes that a new file takes over from the file that it replaces. Without an SELinux label, a file that
+//! was written in the ramdisk would be unreadable for an installed system with enforcing SELinux.
 
 use nix::errno::Errno;
 use std::ffi::OsStr;
@@ -22,7 +22,8 @@ pub(crate) struct ReplacedAttributes {
 }
 
 impl ReplacedAttributes {
-    /// Reads the attributes of the file with this name, or of the directory if no such file exists.
+    /// Reads label and ACL of the file with this name. If there is no such file, or the file has no label, reads the
+    /// label of the directory instead.
     ///
     /// # Errors
     /// Returns an error if an attribute cannot be read.

@@ -275,8 +275,8 @@ fn apply_settings(
         false => None,
     };
     cidata_filesystem::move_seed(root, finishing.seed.as_ref(), say)?;
-    // A raw image may contain filesystems that are not mounted now, and that only the installed system can label at its
-    // first boot.
+    // In a raw image, a pending relabeling is left to the first boot, because the image may contain filesystems that
+    // are not mounted now.
     let policy = selinux::find_policy(root).filter(|_| boots.is_some() || !selinux::is_relabeling_pending(root));
     let needs_programs = boots.is_some() || ignition.is_some() || needs_keys || script.is_some() || enabling.is_some();
     if !needs_programs && policy.as_deref().is_none_or(|policy| !selinux::has_setfiles(root, policy)) {

@@ -30,7 +30,8 @@ impl LoginCookie {
     pub fn parse_value(value: &str, now: u64) -> Option<LoginCookie> {
         let (expires, secret) = value.split_once('.')?;
         let (expires, secret) = (expires.parse().ok()?, decode_hex(secret)?.try_into().ok()?);
-        // A browser cannot extend the expiry, because all derived values depend on it.
+        // A browser cannot extend the expiry, because `state`, the nonce and the PKCE verifier are also derived from
+        // the expiry.
         (expires > now && expires <= now + SECONDS).then_some(LoginCookie { expires, secret })
     }
 

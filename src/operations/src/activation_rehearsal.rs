@@ -42,8 +42,8 @@ fn describe_rehearsal(rehearsal: &Rehearsal, sizes: &DeviceSizes) -> OperationTe
 }
 
 operations! {
-    /// Operation that activates a preserved object or, in the rehearsal, removes volumes of a preserved group or adds a
-    /// volume to it.
+    /// Operation that activates a preserved object. In a rehearsal, also an operation that removes volumes of a
+    /// preserved group, or that adds a volume to such a group.
     RestoreOp {
         AssembleArray(AssembleArray),
         ActivateGroup(ActivateGroup),

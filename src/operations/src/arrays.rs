@@ -52,7 +52,7 @@ fn describe_array(array: &CreateArray) -> String {
     )
 }
 
-/// Operation that assembles a preserved array for writing, under its name in the layout.
+/// Operation that assembles a preserved array in read-write mode, under the name that the layout gives to the array.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct AssembleArray {
     pub device: DevicePath,

@@ -57,8 +57,8 @@ pub struct FinalReport {
     pub message: String,
     /// Marker of an installation that already existed on the disks.
     pub already: Option<InstallMarker>,
-    /// Disks that this operation makes unbootable if the control plane denies the migration, by wiping both ends of
-    /// each disk. The allocation then still belongs to the source machine, which may run the same system.
+    /// Disks that this operation makes unbootable, by wiping both ends of each disk, if the control plane denies the
+    /// migration. After a denial, the allocation still belongs to the source machine, which may run the same system.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub taken_back: Vec<DevicePath>,
 }

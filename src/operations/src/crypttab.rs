@@ -30,7 +30,7 @@ pub struct CrypttabEntry {
     /// Mount point for which the container is required at boot; `None` if the system can start without the container.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub needed_at: Option<String>,
-    /// Content of the key file. If it is empty, the system asks for the passphrase at boot.
+    /// Content of the key file. If the content is empty, the system asks for the passphrase at boot.
     #[serde(skip)]
     pub key: SecretText,
 }

@@ -4,8 +4,8 @@ use crate::operation_text::{DeviceSizes, OperationLine};
 use crate::{ClearRanges, CloseContainer, DeactivateGroup, StopArray};
 use model::device_name::DevicePath;
 
-/// Methods that each operation implements, in the file that defines its data. The enums of operations delegate to these
-/// implementations.
+/// Methods of an operation. Each type of operation implements them in the file that defines the type, and the enums of
+/// operations delegate to these implementations.
 pub trait PlannedOperation {
     /// Returns the text of the operation in the printed plan.
     fn describe(&self, sizes: &DeviceSizes) -> OperationLine<'_>;
@@ -20,8 +20,8 @@ pub struct Effect<'a> {
     /// the executor verifies that each path still leads to a disk of the plan. An operation that opens a disk itself
     /// verifies the open descriptor, and does not list the disk here.
     pub opened: Vec<&'a DevicePath>,
-    /// Devices that this operation and all later operations may write. Devices on recreated disks are omitted, because
-    /// these disks may be written completely.
+    /// Devices that may be written from this operation on, by this operation and by all later ones. Devices on
+    /// recreated disks are omitted, because recreated disks may be written completely.
     pub written: Vec<DevicePath>,
     /// Undo operations, executed in reverse order. The executor records them before the operation, because a partially
     /// executed operation must also be undone.
@@ -48,16 +48,17 @@ impl<'a> Effect<'a> {
     }
 }
 
-/// Action that undoes an operation. A session is one execution of a plan. `WipeUnfinishedDisk`, `WipeBootCode`,
-/// `Clearing` and `WipeDeviceEnds` are performed only after failures that leave the system incomplete.
+/// Action that undoes an operation of a session. A session executes one plan, or several plans in succession.
+/// `WipeUnfinishedDisk`, `WipeBootCode`, `Clearing` and `WipeDeviceEnds` are performed only after failures that leave
+/// the system incomplete.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum UndoOperation {
     /// Makes all disks that the session has locked writable again.
     Unlock,
     /// Wipes both ends of a disk whose wipe has not completed, so that the disk is not mistaken for an unchanged disk.
     WipeUnfinishedDisk(DevicePath),
-    /// Wipes the boot code of a disk that this session has wiped completely. If the disk contains a partition table,
-    /// this session has written it.
+    /// Wipes the boot code in the first sector of a disk, and preserves the partition table. Once all wipes have
+    /// completed, this action replaces `WipeUnfinishedDisk`, and also `Clearing` of a disk whose boot code was cleared.
     WipeBootCode(DevicePath),
     /// Zeroes the boot areas of removed partitions, if the clearing of their disk has not completed. Everything else on
     /// the disk stays unchanged, because it contains preserved partitions.

@@ -30,7 +30,8 @@ impl FinishInputs {
 }
 
 /// Operation that makes a raw image, which is not specific to a machine, bootable on this machine. If the image has no
-/// installer, the boot loader in the image is used, and `/etc/metal/boot-info.yaml` is derived from its configuration.
+/// installer, the boot loader in the image is used, and `/etc/metal/boot-info.yaml` is derived from the configuration
+/// of this boot loader.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct AdaptImage(pub Box<FinishInputs>);
 
@@ -44,8 +45,8 @@ impl PlannedOperation for AdaptImage {
     }
 }
 
-/// Returns the device for the cloud-init seed if it must be mounted only for this purpose; `None` if it is mounted in
-/// the target anyway.
+/// Returns the device to which the cloud-init seed is written, if this device must be mounted only for the seed.
+/// Returns `None` if the device is mounted in the target anyway, or if the seed is written to the root filesystem.
 fn find_temporary_seed(finishing: &FinishInputs) -> Option<&DevicePath> {
     finishing.seed.as_ref().filter(|seed| seed.path.is_none()).map(|seed| &seed.device)
 }

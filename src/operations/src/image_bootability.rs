@@ -20,7 +20,7 @@ pub struct ImageNeeds {
     pub has_network: bool,
     /// Mount point of an encrypted filesystem that the system requires at boot; `None` if there is no such filesystem.
     pub opens: Option<String>,
-    /// Mount point of an encrypted filesystem whose key is in the TPM, and that the system requires at boot; `None` if
+    /// Mount point of an encrypted filesystem that the system requires at boot, and whose key is in the TPM; `None` if
     /// there is no such filesystem.
     pub unlocked_by_tpm: Option<String>,
 }

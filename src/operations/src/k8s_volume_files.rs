@@ -64,7 +64,7 @@ pub struct ManifestVolume {
     pub volume: K8sVolume,
     /// Name of the device during the installation.
     pub device: DevicePath,
-    /// True if the volume is the partition that spans the device.
+    /// True if this plan creates the volume as a partition that spans `device`.
     pub is_part: bool,
     pub persistent: VolumePath,
     pub size_bytes: Option<u64>,

@@ -58,7 +58,8 @@ fn describe_volume(volume: &PreparePersistent) -> String {
     format!("volume {name}: {}{place}, {}", strip_dev(device), describe_filling(filling))
 }
 
-/// Content that contains the UUID of a volume.
+/// Initial content of the device of a new volume. The content contains the UUID that identifies the volume, except for
+/// `Nothing`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum VolumeFilling {

@@ -1,4 +1,4 @@
-//! Operations on LUKS containers. They contain the keys of the containers, which are never printed.
+//! Operations on LUKS containers. The operations contain the keys of the containers; these keys are never printed.
 
 use crate::operation_text::{DeviceSizes, MIB, OperationLine, strip_dev};
 use crate::{Effect, PlannedOperation, UndoOperation};

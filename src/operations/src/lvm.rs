@@ -61,8 +61,9 @@ fn describe_logical_volume(volume: &CreateVolume, sizes: &DeviceSizes) -> String
     format!("{}/{} {} {size}", volume.group, volume.name, volume.kind)
 }
 
-/// Removes volumes of a group that is otherwise preserved, so that [`CreateVolume`] can create them again. The operation
-/// is part of a plan even if it removes no volume, because it verifies the group before volumes are added to it.
+/// Operation that removes volumes of a group that is otherwise preserved, so that [`CreateVolume`] can create them
+/// again. The operation is part of a plan even if it removes no volume, because it verifies the group before volumes
+/// are added to the group.
 ///
 /// The operation fails before its first write if the group has another UUID or other physical volumes, or if a volume in
 /// `removed`, `preserved` or `hidden` is missing or has another UUID or size. Volumes in `preserved` and `hidden` are
@@ -122,7 +123,8 @@ impl PlannedOperation for RemoveVolumes {
     }
 }
 
-/// Activates these volumes of a preserved group for writing. Other volumes of the group are not affected.
+/// Operation that activates the listed volumes of a preserved group in read-write mode. Other volumes of the group are
+/// not affected.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct ActivateGroup {
     pub name: String,

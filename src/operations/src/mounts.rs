@@ -39,8 +39,8 @@ impl MountFilesystem {
         self.options().filter(|option| ["ro", "rw"].contains(option)).last() == Some("ro")
     }
 
-    /// Returns the devices of the filesystem itself. They include the other devices of a btrfs, because the kernel
-    /// opens each of them by a path that it has recorded.
+    /// Returns the devices that contain the filesystem. They include the other devices of a btrfs, because the kernel
+    /// opens each of these devices by a path that the kernel has recorded.
     fn own_devices(&self) -> Vec<&DevicePath> {
         match self.format {
             FilesystemFormat::Tmpfs => Vec::new(),
@@ -66,8 +66,8 @@ fn describe_mount(mount: &MountFilesystem) -> String {
     format!("{} at {}{read_only}", strip_dev(&mount.device), mount.path)
 }
 
-/// Operation that mounts a filesystem of an installed system that is booted unchanged. The filesystem is mounted
-/// read-only, even if the mount options contain `rw`.
+/// Operation that mounts a filesystem of the installed system read-only, even if the mount options contain `rw`. The
+/// operation is used if the installed system will be booted unchanged.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct MountReadOnly(pub MountFilesystem);
 

@@ -45,8 +45,7 @@ impl PlannedOperation for Operation {
 }
 
 operations! {
-    /// Operation that requires only devices. It does not depend on other results of earlier operations, such as a
-    /// mounted target.
+    /// Operation that requires only devices, and no other results of earlier operations, such as a mounted target.
     DeviceOp {
         Release(Holder),
         AssertFree(AssertFree),

@@ -80,8 +80,9 @@ pub(crate) fn join_devices(devices: &[DevicePath]) -> String {
     devices.iter().map(strip_dev).collect::<Vec<_>>().join(", ")
 }
 
-/// Returns the minimum size of a device, in the form `  19498 MiB` that follows its name. UUIDs of new objects are not
-/// printed, because an offline plan cannot predict them.
+/// Returns the minimum size of a device, in the form `  19498 MiB` that follows the device's name; empty if the size is
+/// unknown. The plan contains this size, but not the UUIDs of new objects, because an offline plan cannot predict these
+/// UUIDs.
 pub(crate) fn describe_size(sizes: &DeviceSizes, device: &DevicePath) -> String {
     sizes.get(device).map(|bytes| format!("  {} MiB", bytes / MIB)).unwrap_or_default()
 }

@@ -68,8 +68,8 @@ impl PlannedOperation for FindPrograms {
 pub struct CreateSystem {
     /// Name of the OS definition, with its variant.
     pub os: String,
-    /// Disks that the program may write, in the order of the layout. They are the recreated disks. The program's `/dev`
-    /// contains no other disks.
+    /// The recreated disks, in the order of the layout. The program may write these disks; its `/dev` contains no other
+    /// disks.
     pub disks: Vec<DevicePath>,
     /// The system disk, and the content that must be on it after the program has run, in the same form as for a raw
     /// image.

@@ -93,6 +93,6 @@ pub struct ExpectedFilesystem {
     /// Mount point in the target.
     pub path: String,
     pub format: FilesystemFormat,
-    /// Expected label; `None` if the layout specifies no label, which is then not compared.
+    /// Expected label; `None` if the layout specifies no label, in which case labels are not compared.
     pub label: Option<String>,
 }

@@ -22,8 +22,8 @@ macro_rules! stages {
                 }
             }
 
-            /// Returns the stage with this name. Returns `None` for a name that reports use for failures outside of all
-            /// stages, and for a name that only other versions of the agent use.
+            /// Returns the stage with this name; `None` if this version has no such stage. Reports also contain names
+            /// for failures outside of all stages, and names of stages in other versions of the agent.
             pub fn named(name: &str) -> Option<StageName> {
                 match name {
                     $($name => Some(StageName::$stage),)*

@@ -5,7 +5,7 @@ use model::device_name::DevicePath;
 use serde::Serialize;
 use uuid::Uuid;
 
-/// Operation that changes entries of an existing GPT. Its other entries are preserved byte for byte.
+/// Operation that changes entries of an existing GPT, and preserves all other entries byte for byte.
 ///
 /// Each entry of the table must be listed as preserved or removed. A removed number may be added again.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -20,7 +20,8 @@ pub struct TableEdit {
     /// Numbers of the entries to remove.
     pub removed: Vec<u32>,
     pub added: Vec<NewPartition>,
-    /// Space for the boot loader of a BIOS machine, which must be outside the table; `None` if the disk needs none.
+    /// Space for the boot loader of a BIOS machine; `None` if the disk needs none. The operation fails if the partition
+    /// table overlaps this space.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub boot_gap: Option<ByteRange>,
 }

@@ -94,7 +94,8 @@ fn describe_method(method: EraseMethod) -> &'static str {
     }
 }
 
-/// Operation that reads devices completely if all of their samples were zero. It fails if any byte is not zero.
+/// Operation that completely reads the devices whose samples were all zero. The operation fails if any byte is not
+/// zero.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct ProveZeros(pub Vec<ZeroProof>);
 

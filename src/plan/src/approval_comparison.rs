@@ -68,8 +68,8 @@ pub fn parse_approval(verdicts: &Value, sha256: &str) -> Result<ApprovalSummary,
     }
 }
 
-/// Returns whether an earlier attempt with this approval passed the point of no return. If so, the present attempt
-/// may find objects that the earlier attempt created.
+/// Returns whether an earlier attempt with this approval passed the point of no return. If so, the current attempt may
+/// find objects that the earlier attempt created.
 fn has_begun(request: &PlanRequest) -> bool {
     let claim = request.claim.as_ref();
     claim.is_some_and(|claim| claim.waiver == Some(MarkerWaiver::Begun) || !claim.begun_on.is_empty())

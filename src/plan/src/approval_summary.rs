@@ -172,8 +172,7 @@ fn predict_disks(
                 seen.push(disk);
                 let verdict = verdict_on_disk(request.mode, Some((&graph, listed)));
                 let verdict = ApprovedDisk::new(listed, disk, &identifiers, verdict);
-                // The content of the disks has changed since the inventory was read, so the present content is
-                // unknown.
+                // The content of the disks has changed since the inventory was read, so the current content is unknown.
                 disks.push(Some(ApprovedDisk { contents: None, ..verdict }));
             }
             Err(why) => problems.push(Diagnostic::new(place, why).with_code(ErrorCode::DiskMissing)),

@@ -194,8 +194,8 @@ impl<'a> PlanDecider<'a> {
         ));
     }
 
-    /// Refuses an array name that another active array uses, unless that array is stopped first. mdadm cannot create a
-    /// second array with the same device name.
+    /// Refuses an array name that another active array uses, unless this plan stops the other array before it creates
+    /// arrays. mdadm cannot create a second array with the same device name.
     fn refuse_taken_name(&mut self, place: &str, raid: &ArraySpec, ours: Option<&KernelName>) {
         let name = raid.arrayname.as_device().kernel_name();
         let running = self.stack.find_stacked(&name).filter(|_| ours != Some(&name) && !self.released.contains(&name));

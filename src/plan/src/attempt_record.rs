@@ -91,7 +91,7 @@ impl PlanDecider<'_> {
         self.remade.contains(listed) && self.is_in_attempt(listed, found)
     }
 
-    /// Returns whether an earlier attempt was recreating one of the disks below a device.
+    /// Returns whether an earlier attempt was interrupted while it recreated one of the disks below the device.
     pub(crate) fn was_being_recreated(&self, device: &LayoutPath) -> bool {
         let disks = self.graph.objects_below([device]).disks;
         let mut found = disks.into_iter().filter_map(|index| {

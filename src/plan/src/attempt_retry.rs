@@ -1,14 +1,15 @@
-//! Second decision after an interrupted attempt: the disks that the attempt was recreating are recreated again.
+//! Second planning pass after an interrupted attempt. If the first pass has problems with disks that the attempt was
+//! recreating when it was interrupted, the second pass recreates these disks once more. The result of the second pass
+//! is used only if it has no problems, and if only the verdicts of these disks differ.
 //!
-//! | a problem of the first decision | result |
+//! | a problem of the first pass | result |
 //! |---|---|
-//! | concerns only disks that the attempt was recreating, and all objects on them were created by the attempt | those
-//! disks are recreated again |
-//! | has the path `disks`, because it concerns several disks | all disks that the attempt was recreating are
-//! recreated again; the second decision is used only if it does not have the problem |
-//! | concerns any other disk, or does not concern a disk | the first decision is final |
-//! | concerns a disk with an object that the attempt did not record | the disk is not recreated, and the first
-//! decision is final |
+//! | concerns only disks that the attempt was recreating, and the attempt created all objects on them | the second pass
+//! recreates these disks |
+//! | has the path `disks`, because it concerns several disks | the second pass recreates all disks that the attempt was
+//! recreating, and on which the attempt created all objects |
+//! | concerns any other disk, or does not concern a disk | there is no second pass |
+//! | concerns a disk with an object that the attempt did not record | there is no second pass |
 
 use super::earlier_attempt::AttemptDevices;
 use super::plan_decisions::PlanDecisions;
@@ -52,7 +53,7 @@ pub(crate) fn disks_to_remake(
     remade.into_iter().map(|index| layout.disks[index].device.clone()).collect()
 }
 
-/// Returns whether all disks except the recreated ones have the same verdict in both decisions.
+/// Returns whether all disks except the recreated ones have the same verdict in both passes.
 pub(crate) fn changes_only(
     meant: &LayoutMatch,
     remade: &BTreeSet<LayoutPath>,

@@ -16,8 +16,8 @@ const GUESS_BYTES: u64 = 4 << 30;
 
 /// Smallest size that is tried after [`GUESS_BYTES`], in bytes.
 const MINIMUM_ESTIMATE_BYTES: u64 = 64 << 20;
-/// Factor between one estimate and the next. A tool accepts or refuses options for whole ranges of sizes. Each range
-/// is much larger than this factor, so at least one estimate is in each range.
+/// Factor between one estimate and the next. A tool accepts or refuses an option for whole ranges of sizes. The largest
+/// size in each range is more than this factor times the smallest one, so each range contains at least one estimate.
 const GUESS_STEP: u64 = 4;
 
 /// Returns the sizes to try for a device of this size, in order. If a tool accepts an option for the real size, it also

@@ -20,8 +20,8 @@ const FAT32_CLUSTERS: u64 = 65525;
 /// Smaller filesystems did not boot in OVMF.
 const FAT32_4K_MIB: u64 = 260;
 
-/// Returns the size of an array with these members, which include spares. Returns `None` if the create options of the
-/// array affect its size.
+/// Returns the size of an array with members of these sizes; `sizes` includes the spares. Returns `None` if a size is
+/// unknown, or if the create options of the array affect its size.
 pub(crate) fn array_bytes(raid: &ArraySpec, metadata: &str, sizes: &[Option<u64>]) -> Option<u64> {
     let sizes: Vec<u64> = sizes.iter().copied().collect::<Option<_>>()?;
     let least = sizes.iter().copied().min()?;
@@ -109,8 +109,9 @@ pub(crate) struct CapacityShortage {
     pub existing_mib: u64,
 }
 
-/// Returns the rounded size of a volume, for a group of unknown size. `physical` is the number of physical volumes of
-/// the group. Returns `None` if the volume takes the remaining space of the group.
+/// Returns the requested size of a volume, rounded up to whole extents, for a group whose size is unknown. The extents
+/// of a striped volume are distributed evenly to the physical volumes of the group, whose number is `physical`. Returns
+/// `None` if the volume takes the remaining space of the group.
 pub(crate) fn requested_bytes(kind: LvmType, size: RequestedSize, physical: usize) -> Option<u64> {
     let unit = match kind {
         LvmType::Linear | LvmType::Raid1 => EXTENT_BYTES,

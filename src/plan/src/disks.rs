@@ -214,7 +214,7 @@ impl<'a> PlanDecider<'a> {
     }
 }
 
-/// Returns the state of a preserved disk or partition, which includes its content.
+/// Returns a preserved disk or partition as a device of the plan, with its signatures.
 fn kept_device<'a>(
     disk: &inventory::InventoryDisk,
     path: &DevicePath,

@@ -9,8 +9,8 @@
 //! `noauto`, or swaps to it | refused, with the reason |
 //! | have a container that does not open, and the new system does not require the group | all containers stay locked,
 //! with a warning |
-//! | have a container that does not open, and an earlier attempt was recreating one of their disks | the disk is
-//! recreated if this solves all problems, otherwise refused |
+//! | have a container that does not open, and an earlier attempt was interrupted while it recreated a disk with one of
+//! the devices | the disk is recreated if this solves all problems, otherwise refused |
 //! | have a container that does not open, and a device of the group is missing | refused: the content of that device
 //! is unknown |
 //! | have any other content | refused, with the expected and the found content |

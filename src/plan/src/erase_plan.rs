@@ -44,7 +44,7 @@ pub fn plan_erasure(
     Ok(arrange_erasure(&layout, inventory, request, decided)?.select_steps(&["deploy.apply_layout"]))
 }
 
-/// Decides on the disks of a layout that lists whole disks only, without partitions.
+/// Returns the decisions of a plan that erases the disks of the layout, which must list whole disks without partitions.
 pub(super) fn decide_erasure(
     layout: &Layout,
     inventory: &Inventory,

@@ -98,10 +98,10 @@ fn zeroed_ranges(disk: &InventoryDisk, extents: &[SectorExtent]) -> Vec<ByteRang
     partition_placement::signature_ranges(areas.flat_map(|area| [area, first_volume_range(area)]), disk.size_bytes)
 }
 
-/// Returns the range after the metadata of a physical volume, in which its first logical volume usually starts. Ceph
-/// stores its data in logical volumes, and such a volume may be recreated at the same offset. The range is returned
-/// even if the physical volume has no signature, because an interrupted attempt may have zeroed the signature but not
-/// the copies of the label.
+/// Returns the range in which the first logical volume usually starts if `area` is a physical volume: the range after
+/// the metadata of LVM. Ceph stores its data in logical volumes, and such a volume may be recreated at the same offset.
+/// The range is zeroed even if the area has no signature of a physical volume, because an interrupted attempt may have
+/// zeroed the signature but not the copies of the label.
 fn first_volume_range(area: ByteRange) -> ByteRange {
     let length = area.length.saturating_sub(LVM_METADATA_BYTES);
     ByteRange { start: area.start.saturating_add(LVM_METADATA_BYTES), length }

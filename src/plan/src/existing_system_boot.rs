@@ -48,9 +48,9 @@ pub(crate) fn find_installation<'a>(
     find_best_marker(layout, inventory, |marker| claim.is_ours(marker) && is_believed(marker))
 }
 
-/// Returns the installation of one matching marker, preferably of a marker on the root filesystem of the layout. If
-/// there are several such markers, returns the newest one, or the first one if none is proven to be the newest. The
-/// choice only determines which system is booted.
+/// Returns the installation of the newest matching marker, or of the first one if none is proven to be the newest. If
+/// matching markers are on the root filesystem of the layout, only these markers are considered. The choice only
+/// determines which system is booted.
 pub(crate) fn find_best_marker<'a>(
     layout: &Layout,
     inventory: &'a Inventory,

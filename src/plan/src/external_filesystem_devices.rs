@@ -27,7 +27,7 @@ use std::collections::{BTreeMap, BTreeSet};
 /// Maximum number of filesystems with a missing device that are listed.
 const MAXIMUM_LISTED_OPTIONS: usize = 16;
 
-/// Mount options with a device as their value, to which the filesystem writes.
+/// Mount options whose value is a device to which the filesystem writes.
 const WRITTEN_DEVICE_OPTIONS: [&str; 6] = ["device", "jdev", "journal_dev", "journal_path", "logdev", "rtdev"];
 
 impl<'a> PlanDecider<'a> {

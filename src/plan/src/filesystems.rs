@@ -157,8 +157,8 @@ impl PlanDecider<'_> {
     }
 }
 
-/// Returns whether a mount option specifies further devices of a filesystem, or permits their absence. The agent
-/// tests filesystems without these options, so the test mount may have failed only for this reason.
+/// Returns whether a mount option specifies further devices of a filesystem, or permits their absence. The agent tests
+/// filesystems without these options, so a test mount may have failed only because they were missing.
 fn names_further_devices(option: &str) -> bool {
     let starts = ["device=", "logdev=", "rtdev=", "journal_dev=", "journal_path=", "sb=", "rescue="];
     option == "degraded" || starts.iter().any(|start| option.starts_with(start))

@@ -1,8 +1,8 @@
 //! Protection of preserved data against a first installation, which erases every listed disk.
 //!
-//! The disks of a machine can contain the data that its layout preserves although the control plane requests a first
-//! installation: another installer has installed the machine and it was not adopted, the records of the control plane
-//! were lost together with the disk that contains the marker, or the disks belong to another machine.
+//! The control plane may request a first installation although the disks contain data that the layout preserves. This
+//! happens if another installer has installed the machine and the machine was not adopted, if the records of the
+//! control plane were lost together with the disk that contains the marker, or if the disks belong to another machine.
 
 use super::{DiskPlan, DiskVerdict, InstallClaim, InstallMode, MarkerWaiver, ObjectFate, PlanRequest};
 use crate::request_from_allocation::preview::placeholder_uuids;
@@ -58,9 +58,9 @@ pub fn find_endangered_data(layout: &Layout, inventory: &Inventory, request: &Pl
     (!disks.is_empty()).then_some(EndangeredData { disks, refusal, matches_layout })
 }
 
-/// Returns whether the problem is about an object that matches the layout, but prevents the reinstall. An object that
-/// differs from the layout has another code. The place of a problem about unknown members of arrays or groups is
-/// `disks`.
+/// Returns whether the problem prevents the reinstall although it is about an object that matches the layout. Problems
+/// about objects that differ from the layout have other codes. Problems about members of unknown arrays or groups have
+/// the place `disks`, and do not count.
 fn is_about_matching_object(problem: &Diagnostic) -> bool {
     match problem.code {
         Some(ErrorCode::PreservedUnusable | ErrorCode::DuplicateObject) => true,
@@ -69,14 +69,15 @@ fn is_about_matching_object(problem: &Diagnostic) -> bool {
     }
 }
 
-/// Returns whether the control plane requests a first installation, and no earlier attempt has changed the disks. The
-/// target of a migration is excluded: its disks are erased for the disks of the source machine.
+/// Returns whether the control plane requests a first installation, and no earlier attempt has changed the disks.
+/// Returns false for the target of a migration, because its disks are erased to receive the data of the source machine.
 fn is_first_install(request: &PlanRequest, claim: &InstallClaim) -> bool {
     let has_begun = claim.waiver == Some(MarkerWaiver::Begun) || !claim.begun_on.is_empty();
     request.mode == InstallMode::Install && !claim.is_installed() && !has_begun && request.receiving().is_none()
 }
 
-/// Returns the request for a reinstall of the machine as if an operator had ordered it without a marker.
+/// Converts the request for a first installation into one for a reinstall, as if an operator had ordered the reinstall
+/// and waived the marker.
 fn reinstall_request(request: &PlanRequest, claim: &InstallClaim) -> PlanRequest {
     let mut reinstall = PlanRequest { mode: InstallMode::Reinstall, ..request.clone() };
     reinstall.claim = Some(InstallClaim {

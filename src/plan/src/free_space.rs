@@ -59,7 +59,7 @@ impl FreeSpace {
 }
 
 /// Places the partitions `wanted` around the partitions `preserved`, which keep their positions. `existing` contains
-/// all present partitions of the disk. The result is in the order of `wanted`.
+/// all current partitions of the disk. The result is in the order of `wanted`.
 ///
 /// # Errors
 /// Returns the first partition that does not fit into any gap.

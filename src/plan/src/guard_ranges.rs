@@ -11,8 +11,9 @@ use operations::ByteRange;
 /// Size of the backup GPT (entries and header) at the end of a disk, in sectors.
 const BACKUP_GPT_SECTORS: u64 = 33;
 
-/// Returns the ranges that must not change on a disk that is preserved or unlisted. Partitions of a preserved disk that
-/// the installation mounts are omitted, because mounting writes to them.
+/// Returns the ranges that must not change on a disk that is preserved or unlisted. On a preserved disk, the ranges of
+/// partitions that the layout lists are omitted, because the installation writes to these partitions when it mounts
+/// them.
 pub(crate) fn guarded_ranges(meant: &LayoutMatch, plan: &DiskPlan) -> Vec<ByteRange> {
     let Some(disk) = meant.inventory.find_disk(plan.device.as_str()) else { return Vec::new() };
     let foreign = matches!(plan.verdict, DiskVerdict::NotOurs | DiskVerdict::Volumes);

@@ -89,7 +89,8 @@ pub(crate) fn warn_firmware(layout: &Layout, inventory: &Inventory, finishing: &
     }
 }
 
-/// Returns problems of values that would add syntax to a configuration file, or that the system could not use.
+/// Returns a problem for each value of the allocation that could inject syntax into a configuration file, or that the
+/// system could not use.
 fn check_injected_values(allocation: &Allocation) -> Vec<Diagnostic> {
     let Allocation { hostname, ssh_pub_keys, kernel_arguments, .. } = allocation;
     let hostname = Some(hostname).filter(|name| !name.is_empty()).and_then(|name| find_hostname_error(name));
@@ -119,8 +120,9 @@ fn find_list_errors(
         .collect()
 }
 
-/// Returns the finisher. On a BIOS machine with a partly kept disk, an installer of the image cannot install the boot
-/// loader, because programs of the image have no access to such a disk.
+/// Returns the finisher that the allocation selects. On a BIOS machine with a partly kept disk, `Auto` is replaced by
+/// `Builtin`: an installer of the image could not install the boot loader, because programs of the image have no access
+/// to such a disk.
 fn finisher_of(allocation: &Allocation, inventory: &Inventory, decided: &PlanDecisions) -> FinisherChoice {
     let is_restricted = inventory.system.firmware == FirmwareType::Bios && !decided.partly_kept.is_empty();
     match allocation.finisher() {
@@ -165,7 +167,8 @@ pub(crate) fn finish_inputs(
     })
 }
 
-/// Returns the mount point of a filesystem that is not preserved and stores extended attributes; `None` for `/`.
+/// Returns the mount point of a filesystem other than `/` that is not preserved and stores extended attributes; `None`
+/// for all other filesystems.
 fn new_mount_point((wanted, is): &PlacedFilesystem) -> Option<String> {
     let path = mount_path(wanted).filter(|path| *path != "/")?;
     let is_new = is.device().is_some() && !is.is_kept() && wanted.format != FilesystemFormat::Vfat;

@@ -240,9 +240,10 @@ impl PlanDecider<'_> {
         ))
     }
 
-    /// Returns whether two disks match the same record only because the partition table and its GUID were copied when
-    /// a mirror was repaired. In that case, it is unknown which disk has the copy. No data is lost if the layout
-    /// still selects the recorded disk, and either the found disk is not wiped or both disks are wiped.
+    /// Returns whether it is harmless that `found` matches `record`. When a mirror is repaired, the partition table may
+    /// be copied together with its GUID; two disks then match the same record, and it is unknown which of them is the
+    /// copy. The match is harmless if the disk that the layout selects for `record` also matches it, and if either
+    /// `found` is not wiped or the layout also wipes that disk.
     fn is_harmless_copy(&self, record: &RecordedDisk, found: &inventory::InventoryDisk, known: &DiskRecords) -> bool {
         let mut listed = self.layout.disks.iter().enumerate().filter(|(_, listed)| listed.device == record.device);
         listed.any(|(index, listed)| {
@@ -318,7 +319,8 @@ impl DiskRecords<'_> {
 }
 
 /// Describes how the disk differs from its record: `/dev/sda is the disk with serial Z9, but when the machine was
-/// installed it was the disk with serial A0, which is now absent`. A virtual disk may have been enlarged since.
+/// installed it was the disk with serial A0, which is now absent`. If only the size differs, describes the change of
+/// the size, because a virtual disk may have been enlarged.
 fn describe_difference(
     listed: &layout::DiskSpec,
     record: &RecordedDisk,

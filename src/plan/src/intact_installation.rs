@@ -23,8 +23,8 @@ use model::storage_graph::{DeviceStack, LayoutMatch};
 /// new mirror on the same partitions still contains the data of the old mirror, including its marker, although the
 /// partition table has changed. A marker of the current reinstall order is ignored: it belongs to the new installation.
 ///
-/// Nothing is proven if one of these disks is only partly wiped: the partition table of such a disk retains its GUID,
-/// and may even remain unchanged, although the contents of the partitions that are not preserved are destroyed.
+/// If the layout preserves a part of one of these disks, nothing is proven: the partition table of such a disk retains
+/// its GUID, and may even remain unchanged, although the contents of the other partitions are destroyed.
 pub(crate) fn is_intact(layout: &Layout, inventory: &Inventory, claim: &InstallClaim) -> bool {
     let meant = LayoutMatch::new(layout, inventory);
     let Some(marker) = find_own_marker(&meant, inventory, claim) else { return false };

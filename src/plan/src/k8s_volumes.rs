@@ -6,7 +6,7 @@
 //! |---|---|
 //! | has its UUID on a device that is not wiped | kept on that device, even if the list specifies another device |
 //! | is on a blank disk that the layout does not list | created: nothing else is written to that disk |
-//! | is on a device that this plan creates | created; refused on a disk that this reinstall wipes |
+//! | is on a device that this plan creates | created, except in a reinstall that wipes the disk: refused |
 //! | needs free space of a preserved group, or a new file in a preserved filesystem | added |
 //! | was prepared before, and its data were not found | refused: the data may be on a disk that is absent or unreadable ([`repeated_preparation_check`]) |
 //! | is marked for deletion | kept if it exists, otherwise not created |
@@ -209,8 +209,8 @@ impl<'a> PlanDecider<'a> {
     }
 }
 
-/// Returns the device as a preserved device. The result is compared with the devices that an interrupted attempt has
-/// recorded.
+/// Returns a preserved device with these signatures, in the form in which it can be compared with the devices that an
+/// interrupted attempt has recorded.
 fn as_preserved<'a>(device: &DevicePath, signatures: &'a [DeviceSignature], size_bytes: u64) -> PlannedDevice<'a> {
     PlannedDevice {
         path: device.clone(),
@@ -270,7 +270,7 @@ fn is_of_disk(disk: &InventoryDisk, path: &LayoutPath) -> bool {
     disk.has_path(path.as_str())
 }
 
-/// Returns whether a device with this fate is wiped by a reinstall.
+/// Returns whether this plan is a reinstall that wipes a device with this fate.
 fn is_wiped_later(mode: InstallMode, fate: DeviceFate) -> bool {
     mode == InstallMode::Reinstall && fate == DeviceFate::Wiped
 }

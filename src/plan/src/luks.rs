@@ -7,7 +7,7 @@
 //! | has a container that opens with `disk_key` but not with the TPM of the machine | as in the previous row, with a warning |
 //! | has a container that does not open, and the new system mounts its filesystem without `nofail` or `noauto` | refused, with the reason |
 //! | has a container that does not open, and the new system does not require it | the container stays locked, with a warning |
-//! | has a container that does not open, and an earlier attempt was recreating its disk | the disk is recreated if this solves all problems, otherwise refused |
+//! | has a container that does not open, and an earlier attempt was interrupted while it recreated the disk of the container | the disk is recreated if this solves all problems, otherwise refused |
 //! | has a container that opens, and contains zeros instead of a filesystem | refused |
 //! | has any other content | refused, with the expected and the found content |
 
@@ -36,8 +36,8 @@ use uuid::Uuid;
 /// Signature type of a container in libblkid, for both versions of LUKS.
 pub const LUKS_SIGNATURE_TYPE: &str = "crypto_LUKS";
 
-/// Returns the key for a container with this key source; empty if the allocation does not contain this key. For a
-/// TPM, `disk_key` is the additional passphrase.
+/// Returns the key for a container with this key source; empty if the allocation does not contain this key. For a TPM,
+/// returns `disk_key`, the additional passphrase of the container.
 pub(crate) fn find_key(allocation: &Allocation, source: KeySource) -> SecretText {
     match source {
         KeySource::Server | KeySource::Tpm2 => allocation.disk_key.clone(),
@@ -262,9 +262,9 @@ impl<'a> PlanDecider<'a> {
     }
 }
 
-/// Returns the message for a container that cannot be opened and must not stay locked. If an attempt was recreating
-/// the container's disk, this problem makes `attempt_retry` decide again. The disk is then recreated if that solves
-/// all problems.
+/// Returns the message for a container that cannot be opened and must not stay locked, because an attempt was
+/// interrupted while it recreated the disk of the container. The problem causes a second planning pass
+/// (`attempt_retry`), in which the disk is recreated; that pass is used if it solves all problems.
 pub(crate) fn describe_incomplete_container(what: &str, why: &str) -> String {
     format!(
         "{what} must be preserved in LUKS, but an interrupted attempt was creating the container, and the container cannot be opened: {why}. \

@@ -115,7 +115,7 @@ fn add_disk_hints(layout: &Layout, inventory: &Inventory, moving: &MigrationOffe
         let serial = record.comparable_serial().map(|_| &record.serial);
         let wwn = record.comparable_wwn().map(|_| &record.wwn);
         for (hint, value) in [("serial", serial), ("wwn", wwn), ("by_path", Some(&record.by_path))] {
-            // The slot is used only if serial number and WWN do not select exactly one disk.
+            // The slot is added only if there is no serial number or WWN, or if these select several disks.
             let is_told =
                 hint == "by_path" && !hints.is_empty() && hints::find_candidates(&hints, &inventory.disks).len() < 2;
             if let Some(value) = value.filter(|value| !value.is_empty() && !is_told) {
@@ -133,7 +133,7 @@ fn disk_record<'a>(moving: &'a MigrationOffer, disk: &layout::DiskSpec) -> Optio
     moving.disks.iter().find(|record| disk.device == record.device)
 }
 
-/// Returns the digest of the layout as it is stored in the control plane.
+/// Returns the digest of the layout as stored in the control plane, without the disk hints that a migration adds.
 pub(crate) fn stored_layout_digest(layout: &Layout, request: &PlanRequest) -> String {
     let stored = request.receiving().and_then(|_| request.assigned.allocation.parse_layout().ok());
     layout::compute_digest(stored.as_ref().map_or(layout, |stored| &stored.layout))

@@ -1,5 +1,5 @@
-//! Objects on preserved or unlisted disks that lack a component. The missing component may be on a wiped disk:
-//! either as an object that could not be inspected, or inside such an object.
+//! Objects on preserved or unlisted disks that lack a component. The missing component may be on a disk that will be
+//! wiped, either as an object that could not be inspected, or inside such an object.
 
 use super::opaque_objects::OpaqueOnDisks;
 use super::planner_state::PlanDecider;

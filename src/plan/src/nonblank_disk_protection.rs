@@ -1,4 +1,5 @@
-//! Protection of a machine that may be another machine than the one in the machine file: only blank disks are erased.
+//! Protection if it is uncertain whether the machine is the one that its machine file describes: only blank disks are
+//! erased.
 
 use super::{DiskPlan, MarkerWaiver, PlanRequest};
 use common::diagnostic::Diagnostic;

@@ -40,7 +40,7 @@ impl PlanDecider<'_> {
     /// | a disk that is wiped | refused |
     /// | a disk that is wiped and that the operator discards | allowed, with a warning |
     /// | a disk that is wiped, after an attempt of this allocation was started | allowed: the attempt has passed this check, and may have left the object unfinished |
-    /// | a disk that is wiped, before the agent has tried to open the object | allowed, with a warning: the agent tries to open the object, and decides again |
+    /// | a disk that is wiped, before the agent has tried to open the object | allowed, with a warning: the agent will try to open the object, and then make a new plan |
     pub(crate) fn refuse_opaque(&mut self, claim: &InstallClaim) {
         if !claim.begun_on.is_empty() {
             return;

@@ -32,7 +32,7 @@ pub(crate) struct PlanDecisions {
     pub image_disk: Option<inventory::InventoryDisk>,
     /// Fates of the arrays, in the order of `Layout::raid`.
     pub arrays: Vec<ArrayFate>,
-    /// Devices that are read completely to prove that they are blank, because all samples read from them are zero.
+    /// Devices of which all samples are zero, and which are read completely to prove that they are blank.
     pub zero_proofs: Vec<ZeroProof>,
     /// Trials of the arrays for which the layout specifies create options.
     pub array_trials: Vec<TryArray>,

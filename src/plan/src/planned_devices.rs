@@ -83,7 +83,7 @@ impl<'a> UnderlyingDevices<'a> {
         self.present().map(|device| device.path.clone()).collect()
     }
 
-    /// Returns the sorted present paths of the devices.
+    /// Returns the current paths of the devices that are present, sorted.
     pub(crate) fn present_paths(&self) -> Vec<DevicePath> {
         let mut now: Vec<DevicePath> = self.present().map(|device| device.now.clone()).collect();
         now.sort();
@@ -116,7 +116,7 @@ impl<'a> DeviceTable<'a> {
         present.filter_map(|device| Some((device.path.clone(), device.size_bytes?))).collect()
     }
 
-    /// Returns the present path and the path during the installation; `None` if the layout does not define the device.
+    /// Returns the current path and the path during the installation; `None` if the layout does not define the device.
     pub(crate) fn find_paths(&self, path: &LayoutPath) -> Option<(&DevicePath, &DevicePath)> {
         self.devices.get(path).map(|device| (&device.now, &device.path))
     }

@@ -75,9 +75,9 @@ pub(crate) fn decide_plan(
 }
 
 impl PlanDecider<'_> {
-    /// Decides which holders are released: holders on disks that will be wiped, and devices that were assembled for
-    /// inspection, unless they are entirely on preserved disks. Refuses the plan if a device on a preserved disk is
-    /// mounted or otherwise in use, because the device could not be stopped at the end of the installation.
+    /// Decides which holders are released: all holders on disks that will be wiped, and all devices that were assembled
+    /// for inspection, except devices that are entirely on preserved disks. Refuses the plan if a device on a preserved
+    /// disk is mounted or otherwise in use, because the device could not be stopped at the end of the installation.
     fn decide_releases(&mut self) {
         let (mut release, mut kept) = (HolderTeardown::new(self.stack), HolderTeardown::new(self.stack));
         let mut problems = Vec::new();

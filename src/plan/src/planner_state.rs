@@ -23,7 +23,7 @@ pub(crate) struct PlanDecider<'a> {
     pub graph: &'a LayoutGraph<'a>,
     pub inventory: &'a Inventory,
     pub request: &'a PlanRequest,
-    /// Listed disks that are recreated again, because an earlier attempt was interrupted while it recreated them.
+    /// Listed disks that an earlier attempt was recreating when it was interrupted, and that this plan recreates.
     pub remade: &'a BTreeSet<LayoutPath>,
     pub stack: &'a DeviceStack<'a>,
     pub ids: &'a mut dyn FnMut() -> Uuid,
@@ -35,13 +35,13 @@ pub(crate) struct PlanDecider<'a> {
     /// Verdicts on the disks below each device, as a bit set with one bit for each verdict. All bit sets are discarded
     /// when a verdict changes.
     pub combined: RefCell<Option<CombinedValues>>,
-    /// Recorded disks of this installation, and the identifiers that are not unique among them.
+    /// Records of this installation: for each of them, the recorded disks, and the identifiers that are not unique.
     pub records: OnceCell<Vec<(&'a [RecordedDisk], SharedIdentifiers)>>,
     /// Disks of the machine that match the layout, by index in `Layout::disks`.
     pub found: BTreeMap<usize, &'a inventory::InventoryDisk>,
     /// Absent disks, by index in `Layout::disks`.
     pub absent: BTreeMap<usize, MissingDisk>,
-    /// Present or future devices by their path in the layout.
+    /// Devices of the layout, existing or new, by their path in the layout.
     pub devices: DeviceTable<'a>,
     pub groups: BTreeMap<&'a str, PlannedGroup<'a>>,
     /// Encrypted groups that were not opened.

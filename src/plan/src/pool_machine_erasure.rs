@@ -124,8 +124,8 @@ fn refuse_installed(owner: PoolAllocation) -> Option<Diagnostic> {
 }
 
 /// Returns a problem for each missing disk of an allocated machine, because it may contain the marker of the owner's
-/// installation. A disk that is marked as written off is ignored: the other disks were erased after it had
-/// disappeared, so it does not contain the marker of the present owner.
+/// installation. A disk that is marked as written off is ignored: the other disks were erased after it had disappeared,
+/// so it does not contain the marker of the current owner.
 fn refuse_unseen(owner: PoolAllocation, missing: &[KnownDisk]) -> Vec<Diagnostic> {
     let PoolAllocation::Allocated { allocation, .. } = owner else { return Vec::new() };
     let missing = missing.iter().filter(|disk| !disk.written_off).map(|disk| {

@@ -40,7 +40,7 @@ pub(crate) fn list_preserved(layout: &Layout, inventory: &Inventory, decided: &P
         .collect()
 }
 
-/// Compares the recorded identity of each preserved object with its present identity.
+/// Compares the recorded identity of each preserved object with its current identity.
 pub fn compare_preserved(kept: &[PreservedObject], now: &Inventory) -> Vec<PreservationProof> {
     let stack = DeviceStack::new(now);
     let proof = |kept: &PreservedObject| PreservationProof {
@@ -216,8 +216,8 @@ pub(crate) struct PreservedObjects<'a> {
     inventory: &'a Inventory,
     decided: &'a PlanDecisions,
     pub stack: DeviceStack<'a>,
-    /// Flags of each device: [`PRESERVED_DISK_FLAG`] if the device is on a preserved disk or partition, [`OTHER_DISK_FLAG`] if it is on another
-    /// one. A device may have both flags.
+    /// Flags of each device: [`PRESERVED_DISK_FLAG`] if the device is on a preserved disk or partition,
+    /// [`OTHER_DISK_FLAG`] if it is on any other disk or partition. A device may have both flags.
     below: CombinedValues,
     kept: BTreeSet<&'a KernelName>,
 }
@@ -242,7 +242,8 @@ impl<'a> PreservedObjects<'a> {
         self.kept.contains(disk)
     }
 
-    /// Returns the volumes that this plan creates in a preserved group, including those that it removes before.
+    /// Returns the names of the volumes that this plan creates in a preserved group, including volumes that it removes
+    /// first.
     fn added_volumes(&self, group: &inventory::LvmVolumeGroup) -> Vec<String> {
         let renewed = self.decided.volumes.iter().filter(|volume| volume.group == group.name);
         let renewed = renewed.map(|volume| volume.name.clone());

@@ -284,7 +284,7 @@ impl<'a> RestorePlan<'a> {
     }
 }
 
-/// If volumes are removed from a group, returns the paths of the arrays and partly kept partitions below it.
+/// Returns the paths of the arrays and partitions below the groups from which volumes are removed.
 fn paths_below_renewals(meant: &LayoutMatch, decided: &PlanDecisions) -> BTreeSet<String> {
     let layout = meant.graph.layout;
     let is_renewed = |group: &&VolumeGroupSpec| decided.renewals.iter().any(|renewal| renewal.group == group.name);

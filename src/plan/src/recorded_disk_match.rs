@@ -46,8 +46,8 @@ impl SharedIdentifiers {
     }
 }
 
-/// Index of disks or records by identifier. The index finds the candidates for [`may_be_recorded_disk`] without a comparison of all
-/// disks with all records.
+/// Index of disks or records by identifier. It finds the candidates for [`may_be_recorded_disk`], so that not every
+/// disk is compared with every record.
 #[derive(Debug, Default)]
 pub(crate) struct MatchCandidates {
     by_serial: BTreeMap<String, Vec<usize>>,

@@ -8,8 +8,9 @@ use model::layout;
 use model::layout::preserved_objects::PreservedObjects;
 
 impl PlanDecider<'_> {
-    /// Refuses a layout whose wipe policy differs from the policy in the install marker. The machine was installed
-    /// with another layout; since then, for example, a file was edited or a database was lost.
+    /// Refuses a layout whose wipe policy differs from the policy in the install marker, unless the operator accepts
+    /// the change. A difference shows that the machine was installed with another layout: for example, a file was
+    /// edited or a database was lost since then.
     pub(crate) fn check_wipe_policy(&mut self, finished: Option<&InstallMarker>) {
         let Some(marker) = finished else { return };
         let layout = self.layout;

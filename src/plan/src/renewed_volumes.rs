@@ -290,7 +290,7 @@ fn occupied_bytes(kept: &LvmVolumeGroup, volume: &LvmLogicalVolume) -> u64 {
 }
 
 /// Returns the ranges with the paths that the physical volumes have during the installation, which may differ from the
-/// present paths. Returns an empty list if a physical volume is missing.
+/// current paths. Returns an empty list if a physical volume is missing.
 fn locate_ranges(kept: &LvmVolumeGroup, below: &UnderlyingDevices, ranges: &[VolumeRange]) -> Vec<PhysicalRange> {
     let path = |uuid: &str| -> Option<DevicePath> {
         let physical = kept.physical.iter().find(|physical| physical.uuid == uuid)?;

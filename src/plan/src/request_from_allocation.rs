@@ -110,10 +110,10 @@ pub fn marker_waiver(order: &OrderedReinstall) -> Option<MarkerWaiver> {
     }
 }
 
-/// Returns a marker of this allocation if no installation of the allocation was reported to the control plane. If
-/// there are several markers, returns the newest one, or the first one if none is proven to be the newest. Either the
-/// control plane has lost its record of the installation, or an earlier owner of the disk has forged the marker. Only
-/// the operator can decide which of the two is the case.
+/// Returns a marker of this allocation on the disks, if no installation of the allocation was reported to the control
+/// plane. In that case, either the control plane has lost its record of the installation, or an earlier owner of the
+/// disk has forged the marker; only the operator can decide which of the two is the case. If there are several markers,
+/// returns the newest one, or the first one if none is proven to be the newest.
 pub fn find_untrusted_marker<'a>(request: &PlanRequest, inventory: &'a Inventory) -> Option<&'a InstallMarker> {
     // A migration target is excluded, because the received system contains the marker of the source machine.
     let is_first = request.mode == InstallMode::Install && request.receiving().is_none();

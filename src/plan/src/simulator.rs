@@ -67,7 +67,7 @@ fn brought_uuid(number: u32) -> String {
     format!("brought-{number}")
 }
 
-/// Present state of the machine, and its state before the plan if the plan stops preserved arrays.
+/// Current state of the machine, and its state before the plan if the plan stops preserved arrays.
 struct Machine(Inventory, Option<Inventory>);
 
 impl Machine {

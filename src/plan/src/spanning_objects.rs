@@ -121,8 +121,8 @@ pub(crate) fn all_signatures(inventory: &Inventory) -> impl Iterator<Item = (&De
 }
 
 impl PlanDecider<'_> {
-    /// Returns objects for which libblkid does not report a UUID. The metadata of each component contains the id of
-    /// such an object.
+    /// Returns objects that are recognized by an id in the metadata of their components, because libblkid does not
+    /// report a UUID for them.
     fn spanning_parts(&self) -> impl Iterator<Item = SpanningObject> {
         let mut found: BTreeMap<(&str, &str), Vec<&SpanningComponent>> = BTreeMap::new();
         // Components of the formats in [`SPANNING`] are found by their signatures, in `spanning_filesystems`.

@@ -332,8 +332,8 @@ fn fstab_entry(layout: &Layout, (filesystem, is): &PlacedFilesystem) -> Option<F
         _ => 2,
     };
     let mut options = filesystem.mountoptions.clone();
-    // systemd's device timeout does not start before the passphrase of a container is entered, but it does for
-    // volumes of a group in the container (systemd.mount(5)).
+    // For a container, systemd's device timeout starts only after the passphrase was entered. For a volume of a group
+    // in the container, it starts earlier, and is therefore disabled (systemd.mount(5)).
     let within = layout.find_encrypted_group(&filesystem.device).and_then(|group| group.encrypted);
     if within.is_some_and(|encrypted| encrypted.key == KeySource::Prompt) {
         options.push("x-systemd.device-timeout=0".to_owned());

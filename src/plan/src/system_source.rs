@@ -21,8 +21,8 @@ pub(crate) trait SystemSource {
     /// Returns the reasons why the system cannot be installed on this machine.
     fn find_problems(&self, layout: &Layout, inventory: &Inventory, decided: &PlanDecisions) -> Vec<Diagnostic>;
 
-    /// Returns whether this machine executes an operation that creates a filesystem or tries to create it in memory.
-    /// Otherwise, the source supplies the filesystem.
+    /// Returns whether the plan contains this operation. Returns false if the operation creates a filesystem, or tries
+    /// its creation in memory, and the source supplies this filesystem.
     fn is_created(&self, operation: &Operation) -> bool;
 
     fn build_stages(&self, inputs: &SourceInputs, finishing: Box<FinishInputs>) -> SystemStages;

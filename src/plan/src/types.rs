@@ -118,7 +118,8 @@ impl DiskVerdict {
         self.is_recreated() || self == DiskVerdict::PartlyKept
     }
 
-    /// Returns whether the plan destroys data on the disk that it does not expect to be blank.
+    /// Returns whether the plan may destroy data on the disk. Returns false for [`DiskVerdict::Make`], because such a
+    /// disk is expected to be blank.
     pub(crate) fn loses_data(self) -> bool {
         matches!(self, DiskVerdict::Wipe | DiskVerdict::PartlyKept)
     }

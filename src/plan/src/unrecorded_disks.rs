@@ -4,8 +4,8 @@
 //! | a disk that would be wiped, is not proven blank, and is not recorded by the control plane | the disk is |
 //! |---|---|
 //! | its serial number or WWN is in the layout (a hint, or a link in `/dev/disk/by-id`) | wiped |
-//! | a marker of this machine contains a record of it | treated as usual (`installation_identity`,
-//! `installed_disk_identity`) |
+//! | a marker of this machine contains a record of it | checked by `installation_identity` and
+//! `installed_disk_identity` |
 //! | an earlier attempt of this installation was started on it | wiped: the installation continues |
 //! | the operator discards it | wiped, with a warning |
 //! | none of these conditions applies | refused |

@@ -1,4 +1,5 @@
-//! Disks that are not wiped if only their name selects them, and disks of unsupported types, which are never used.
+//! Disks that other machines may use, which are not wiped if the layout selects them only by name, and disks of
+//! unsupported types, which are never used.
 //!
 //! | a disk that would be wiped | result |
 //! |---|---|

@@ -1,5 +1,6 @@
-//! UUIDs on disks that are not wiped. All disks to which a raw image is written have the same UUIDs. If two disks
-//! have the same UUIDs, it is undefined which of them the installed system uses.
+//! UUIDs on disks that are not wiped. A raw image or a migrated system must not contain one of these UUIDs: if two
+//! devices have the same UUID, it is undefined which of them the installed system uses. For example, all disks to which
+//! a raw image is written have the same UUIDs.
 
 use super::{DiskPlan, DiskVerdict};
 use model::device_name::{DevicePath, KernelName};

@@ -1,5 +1,5 @@
 //! Activation of an existing array or logical volume for writing. The device, which was assembled for inspection, is
-//! stopped and activated again under its present name. Other volumes of the same volume group are not activated.
+//! stopped and activated again under its current name. Other volumes of the same volume group are not activated.
 
 use super::preserved_activation::bottom_devices;
 use model::device_name::{DevicePath, KernelName};

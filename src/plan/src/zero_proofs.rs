@@ -8,7 +8,7 @@
 //! | an unlisted disk that becomes a Kubernetes volume, in a reinstall | is read completely |
 //! | a preserved disk that is recreated | is read completely, except the ends with the partition table |
 //! | a preserved disk that is recreated, and that differs from the recorded disk | is not read: the recorded disk was replaced |
-//! | a device that an earlier attempt was writing, after it had read the device | is not read: it may contain an unfinished object |
+//! | a device that an earlier attempt read completely and then started to write | is not read: it may contain an unfinished object |
 //! | a device whose disks the operator discards | is not read |
 //!
 //! Ranges that a device reports as unallocated, after a discard or because of thin provisioning, are read like all

@@ -12,7 +12,7 @@ const REQUESTS: u32 = 2;
 const RESPONSE_TIMEOUT: Duration = Duration::from_secs(2);
 /// Length of the header of a DNS message (RFC 1035, section 4.1.1).
 const HEADER: usize = 12;
-/// Maximum length of a name and of a label in it (RFC 1035, section 2.3.4).
+/// Maximum lengths of a name, and of a label in a name (RFC 1035, section 2.3.4).
 const NAME: usize = 253;
 const LABEL: usize = 63;
 /// Response code for a name that does not exist.

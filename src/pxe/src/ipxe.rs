@@ -1,4 +1,4 @@
-//! iPXE scripts, and validation of the values in them that unauthenticated clients control.
+//! iPXE scripts, and validation of those values in the scripts that unauthenticated clients control.
 
 use time::OffsetDateTime;
 
@@ -111,9 +111,9 @@ pub fn hold_script(url: &str, machine: &str) -> String {
 /// Returns the script that TFTP serves. `netX` is the NIC that iPXE opened last, which is the NIC that has loaded this
 /// script. `dhcp` without a NIC would open other NICs, and continue with the first NIC that receives a response.
 ///
-/// The boot script replaces this script, because of `--replace`. The commands after that line run only if the download
-/// of the boot script has failed, and repeat the download. The server does not count a repeated request as another
-/// attempt.
+/// `chain --replace` loads the boot script, which then replaces this script. The commands after `chain` run only if the
+/// download of the boot script has failed, and repeat the download. The server does not count a repeated request as
+/// another attempt.
 pub fn start_script(url: &str) -> String {
     let retry = retry_download("the boot script");
     format!(

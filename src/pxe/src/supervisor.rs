@@ -81,8 +81,7 @@ impl DnsmasqCommand {
             match has_begun.recv_timeout(Duration::from_millis(50)) {
                 Ok(()) => return Ok(running),
                 Err(RecvTimeoutError::Timeout) => {}
-                // dnsmasq has closed its output, which would report that it is ready, so its readiness can no longer be
-                // detected.
+                // dnsmasq has closed its output, so the message that reports its readiness cannot arrive any longer.
                 Err(RecvTimeoutError::Disconnected) => break,
             }
         }

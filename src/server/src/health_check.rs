@@ -64,7 +64,7 @@ pub(crate) async fn watch_health(app: Arc<AppState>, interval: Duration, free_sp
 struct ProblemTracker<T, K> {
     /// Function that returns the identity of a problem. A problem replaces an earlier problem with the same identity.
     identify: fn(&T) -> K,
-    /// Problems, each with the number of checks that have not found it since it was last found.
+    /// Problems, each with the number of checks that were made since the problem was last found.
     problems: Vec<(T, u32)>,
 }
 

@@ -2,10 +2,11 @@
 //!
 //! The crate assembles the server: the crate `api` contains its endpoints, `web` its web page, `http_server` its
 //! connections and its log, `pxe` DHCP and TFTP, `site` the operator's directory, and `store` the database. Start with
-//! `server_lifecycle`, which starts and ends the server, after `start_checks` has checked its options and its directory.
+//! `server_lifecycle`, which starts the server after `start_checks` has checked the options and the directory, and ends
+//! the server.
 //!
-//! * Start: `options` and `limit_options` define the command line, `listeners` binds the sockets and assigns routes to them, and
-//!   `systemd_notify` reports to systemd.
+//! * Start: `options` and `limit_options` define the command line, `listeners` binds the sockets and assigns routes to
+//!   them, and `systemd_notify` reports to systemd.
 //! * Requests: `request_guard` checks the head of every request. `record_retention` deletes old records.
 //! * Checks: `site_check` checks all files of a directory, `health_check` checks the running server, and `new_site`
 //!   creates a directory.
@@ -87,8 +88,8 @@ pub(crate) fn run_server(options: ServerConfig) -> Result<()> {
         let ended = termination_signal().context(Phase::Serve, || "listen for signals")?;
         let server =
             ControlServer::bind_server(&options, watch.clone(), &HostEnvironment::default(), connections).await?;
-        // The note is logged only now, so that the first line of the log remains the one from which a parent process
-        // may read the address.
+        // The note is logged after the address, because a parent process may read the address from the first line of
+        // the log.
         if nix::unistd::geteuid().is_root() {
             watch.log_note(AS_ROOT.to_owned());
         }

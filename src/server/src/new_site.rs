@@ -1,4 +1,5 @@
-//! `drophammer serve --init`: creates the folders of a server's directory, with a sample layout. Existing files are not changed.
+//! `drophammer serve --init`: creates the folders of a server's directory, with a sample layout. Existing files are not
+//! changed.
 
 use super::ServerConfig;
 use common::error::{Context, Error, Phase, Result};

@@ -87,7 +87,8 @@ fn open_state(
     Ok(state.with_same_address_timeout(options.restart_timeout).with_hooks(hooks))
 }
 
-/// Opens the source of the documents: the directory or, once it contains documents, the database that several servers share.
+/// Opens the source of the documents: the directory or, once it contains documents, the database that several servers
+/// share.
 pub(crate) async fn open_documents(options: &ServerConfig, state: &ServerState) -> Result<SiteDocuments> {
     if !state.is_shared() {
         return Ok(SiteDocuments::of_directory(&options.dir));

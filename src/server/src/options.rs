@@ -201,7 +201,8 @@ pub struct ServerConfig {
     pub proxies: Vec<IpAddr>,
     /// True if registrations from every source port are accepted.
     pub any_source_port: bool,
-    /// Time without a request from a boot after which the machine's next boot may register from the same address.
+    /// Time that must pass after the last request of a machine's boot, until the machine's next boot may register from
+    /// the same address.
     pub restart_timeout: Duration,
     /// Additional names of this server.
     pub hosts: Vec<String>,

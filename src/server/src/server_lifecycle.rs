@@ -159,7 +159,7 @@ fn start_tasks(app: &Arc<AppState>, options: &ServerConfig, environment: &HostEn
     ]
 }
 
-/// Wakes all tasks that wait for a change of the database when another server has changed the database.
+/// Each time another server has changed the database, wakes all tasks that wait for such a change.
 async fn forward_changes(app: Arc<AppState>) {
     let mut changes = app.state.changes();
     loop {

@@ -178,8 +178,9 @@ fn resolve_parts(
     }
 }
 
-/// Returns the reason why this machine must not use the allocation, or `None` if it may: a migration may have barred
-/// the allocation from this machine, or the allocation may be installed under another machine id.
+/// Returns the reason why this machine must not use the allocation, or `None` if it may. The reason is that a migration
+/// has moved the allocation to another machine or overwritten it, or that the allocation is installed under another
+/// machine id.
 fn explain_other_owner(machine: &MachineSpec, allocation: &AllocationSpec, standing: &InstallState) -> Option<String> {
     if standing.barred {
         let message = format!(

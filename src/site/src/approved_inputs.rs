@@ -1,6 +1,6 @@
-//! Digests of the inputs of an installation that the verdicts of the plan do not cover: the content of the image, and
-//! the fields of the allocation. An approval that `machine reinstall --plan` writes contains these digests. The
-//! server withholds the allocation if an input has changed since the approval.
+//! Digests of those inputs of an installation that the verdicts of the plan do not cover: the content of the image, and
+//! the fields of the allocation. An approval that `machine reinstall --plan` writes contains these digests. The server
+//! withholds the allocation if an input has changed since the approval.
 
 use crate::allocation_resolution::ResolvedAllocation;
 use crate::operator_files::{ImageLocation, ImageSpec};
@@ -58,8 +58,8 @@ fn digest(value: &Value) -> String {
     format!("sha256:{:x}", Sha256::digest(value.to_string()))
 }
 
-/// Returns the names of the inputs that differ. If either side was written by an earlier version, and thus has no
-/// digests, no difference is reported.
+/// Returns the names of the inputs that differ. Returns no names if either map is empty, because earlier versions wrote
+/// no digests.
 pub fn list_changed_inputs(approved: &InputDigests, present: &InputDigests) -> Vec<String> {
     if approved.is_empty() || present.is_empty() {
         return Vec::new();

@@ -109,7 +109,7 @@ impl SiteDocuments {
         self.0.stored.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Returns whether the documents can be in the database.
+    /// Returns whether the server has a database that can contain the documents.
     pub fn is_shared(&self) -> bool {
         self.0.state.is_some()
     }
@@ -179,8 +179,8 @@ impl SiteDocuments {
         Some(below.filter_map(|(path, _)| first(path)).collect())
     }
 
-    /// Returns the files of an OS definition in the database, and their newest revision; `None` if the documents are
-    /// files.
+    /// Returns the files of an OS definition in the database, and the path and revision of each file; `None` if the
+    /// documents are files of the directory.
     pub(crate) fn stored_definition(&self, folder: &Path) -> Option<(DefinitionFiles, Vec<(String, i64)>)> {
         let stored = self.stored()?;
         let (mut files, mut revisions) = (DefinitionFiles::new(), Vec::new());

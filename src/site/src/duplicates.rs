@@ -1,5 +1,5 @@
-//! Ids that occur in more than one file, and MAC addresses that occur in more than one machine file. A duplicate of a
-//! machine does not identify any of the machines.
+//! Ids that occur in more than one file, and MAC addresses that occur in more than one machine file. An id or MAC
+//! address that several machine files contain does not identify any of the machines.
 
 use crate::operator_files::MachineSpec;
 use crate::snapshot::SharedMap;

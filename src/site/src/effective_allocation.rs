@@ -5,9 +5,9 @@
 //! | field | without `apply_allocation` |
 //! |---|---|
 //! | any field except the fields below | the installed value |
-//! | secrets (`user_data`, `console_password`, `vpn`, `os_parameters`) that were not set | not set |
-//! | `disk_key`, if it was not set | the key in the machine file: without this key, preserved filesystems stay locked |
-//! | secrets that were set, and `os` if it was set | the value in the machine file must be the installed value,
+//! | secrets (`user_data`, `console_password`, `vpn`, `os_parameters`), if not set at the installation | not set |
+//! | `disk_key`, if not set at the installation | the key in the machine file, which unlocks preserved filesystems |
+//! | secrets and `os`, if set at the installation | the value in the machine file must be the installed value,
 //! otherwise the reinstall is refused |
 //! | `volumes` | the volumes in the machine file: volumes are resources of Kubernetes, and existing volumes are
 //! preserved |

@@ -336,7 +336,7 @@ pub(crate) struct SettledMachine {
     pub machine: MachineSpec,
     /// Remarks for the operator.
     pub notes: Vec<String>,
-    /// Message about a disk that the installed layout preserves and the machine's new layout does not.
+    /// Reason why the machine cannot be reinstalled: the layout in the files contradicts the machine's install marker.
     pub contradiction: Option<String>,
 }
 

@@ -37,7 +37,8 @@ impl<'a> AllocationOwners<'a> {
             (true, ..) if has_it => own.cloned(),
             (true, MigrationSide::Send, true) => own.cloned(),
             (true, ..) => self.allocation_in_file(is.other_machine(&machine.id), &is.allocation),
-            // A migration that has ended affects only the allocation that was migrated.
+            // After the end of a migration, only the migrated allocation is ignored; any other allocation in the file
+            // applies.
             (false, _, false) => other.cloned(),
             (false, ..) => None,
         };

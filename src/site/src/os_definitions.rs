@@ -133,7 +133,8 @@ impl OsDefinitions {
             problems.extend(why.map(|why| format_problem(&self.path.join(name), why, false)));
         }
         self.catalog.site = SiteParameters::collect(self.files.take_last_valid(&mut problems), &mut problems);
-        // A definition that does not exist is not a problem, since it may be added later.
+        // Site-wide parameters of a definition that does not exist are not a problem, since the definition may be added
+        // later.
         let DefinitionCatalog { definitions, site, .. } = &self.catalog;
         for definition in definitions.values().filter_map(|definition| definition.as_ref().ok()) {
             let unknown = site.find_unknown(definition);

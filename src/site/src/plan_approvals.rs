@@ -1,8 +1,8 @@
 //! Plans that the operator has approved: one `approved/ID.yaml` per machine (`drophammer site plan --approve`).
 //!
-//! An approval applies to one installation, including all of its attempts. It is no longer in force once the
+//! An approval applies to one installation, including all of its attempts. The approval is no longer in force once the
 //! installation is reported as successful, because the machine then has a new install marker. Removing the file
-//! withdraws the approval. An invalid or unreadable file does not withdraw it: no installation is served to the
+//! withdraws the approval. An invalid or unreadable file does not count as withdrawn: no installation is served to the
 //! machine until the operator has corrected or removed the file.
 
 use crate::yaml_folder::{YamlFolder, format_problem};

@@ -42,7 +42,7 @@ pub struct RequestedArrays {
     place: String,
 }
 
-/// Template with the trait that requests it.
+/// Deploy template, with the trait in the machine file that requests or enables the template.
 #[derive(Debug, Clone)]
 struct RequestedTemplate {
     by: Spanned<String>,

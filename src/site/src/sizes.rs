@@ -125,8 +125,8 @@ fn total_storage(hardware: &RegisteredHardware) -> u64 {
 /// constraints match the hardware, or `None` if no sizes are defined.
 ///
 /// # Errors
-/// Returns an error if the named size is not defined. If no size is named, returns an error if sizes are defined and
-/// either none or several of them match.
+/// Returns an error if sizes are defined, but the named size is not one of them. If no size is named, returns an error
+/// if sizes are defined, but none or several of them match.
 pub fn choose_size(
     sizes: &BTreeMap<String, MachineSize>,
     hardware: &RegisteredHardware,

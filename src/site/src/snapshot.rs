@@ -39,8 +39,8 @@ pub struct SiteSnapshot {
     pub os_definitions: DefinitionCatalog,
     /// Objects that allocations can refer to.
     pub known: Arc<SiteObjects>,
-    /// Problems of the operator's directory, to be shown to the operator. The server sets this field when it publishes
-    /// the snapshot.
+    /// Problems of the operator's directory, which are shown to the operator. The server sets this field when it
+    /// publishes the snapshot.
     pub problems: Vec<String>,
     /// Number of the complete scan from which this snapshot was created.
     pub(crate) scan: u64,
@@ -58,7 +58,7 @@ pub struct MachineVersion {
 }
 
 impl SiteSnapshot {
-    /// Returns a snapshot with the machines of these projects only, and without problems.
+    /// Returns a copy of the snapshot that contains only the machines of these projects, and an empty list of problems.
     pub fn restrict_to_projects(&self, projects: &[String]) -> SiteSnapshot {
         let is_own = |machine: &MachineSpec| machine.project.as_ref().is_some_and(|own| projects.contains(own));
         let machines: SharedMap<_> = self
@@ -114,7 +114,7 @@ impl SiteSnapshot {
         self.machines.values().map(Arc::as_ref)
     }
 
-    /// Returns the machines, which other snapshots share.
+    /// Returns all machines. Snapshots share the entries of machines that have not changed.
     pub fn shared_machines(&self) -> impl Iterator<Item = &Arc<MachineSpec>> {
         self.machines.values()
     }

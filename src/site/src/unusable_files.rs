@@ -6,13 +6,13 @@ use crate::yaml_folder::{YamlFolder, format_problem};
 use std::collections::BTreeMap;
 use std::path::Path;
 
-/// Problems of the files of one folder without a version in force, by the ids of the objects.
+/// Files of one folder that have no version in force: the problem of each file, keyed by the id of the object.
 #[derive(Debug, Clone, Default)]
 pub struct UnusableFiles(BTreeMap<String, String>);
 
 impl UnusableFiles {
-    /// Collects the problems of the files. `dir` is the operator's directory, which is omitted from the paths. If a file
-    /// does not contain a readable id, the file name counts as the id.
+    /// Collects the problems of the files. `dir` is the operator's directory, which is omitted from the paths. If a
+    /// file does not contain a readable id, the file name counts as the id.
     pub(crate) fn collect<T: Clone>(folder: &YamlFolder<T>, dir: &Path) -> UnusableFiles {
         let mut all = BTreeMap::new();
         for (path, why) in folder.unusable_files() {

@@ -223,8 +223,8 @@ pub fn format_problem(path: &Path, why: &str, has_good: bool) -> String {
     lines.join("\n") + consequence
 }
 
-/// Adds an error code to each line of a problem that has none. Lines about files in `layouts/` get the code of
-/// layouts, and other lines the code of the operator's files.
+/// Adds an error code to each line that does not contain one. Lines about files in `layouts/` get the code of layouts,
+/// and other lines the code of the operator's files.
 pub fn annotate_problem(problem: &str, dir: &Path) -> String {
     let layouts = format!("{}/", dir.join("layouts").display());
     let annotate = |line: &str| {
@@ -340,7 +340,8 @@ mod tests {
         assert!(folder.rescan());
         assert_eq!(all(&mut folder), (vec!["a".to_owned()], vec![]));
 
-        // A folder at the path of the file also counts as unreadable, although its stamp does not change.
+        // If a folder is at the path of the file, the file counts as unreadable. The next scan reports no further
+        // change.
         fs::remove_file(path.join("a.yaml")).unwrap();
         fs::create_dir(path.join("a.yaml")).unwrap();
         let (values, problems) = all(&mut folder);

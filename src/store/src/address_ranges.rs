@@ -2,7 +2,8 @@
 //! only. Therefore each server registers its range before it assigns addresses. A range that overlaps the range of
 //! another server is refused. A registration expires 10 seconds after its last renewal, by the clock of the database.
 //!
-//! A SQLite file belongs to one server, so registrations of earlier processes of this server are ignored.
+//! A SQLite file belongs to one server. Registrations of other processes in the file are therefore left over from
+//! earlier processes of this server, and are deleted.
 
 use crate::ServerState;
 use crate::server_leases::{ServerInstance, compute_lease_end, read_time};

@@ -2,9 +2,9 @@
 //! installed. The agent then boots the installed system that the install marker on the machine's disks describes, and
 //! reports this marker.
 //!
-//! If the machine reported a marker before the adoption, its report of success is valid only if the report contains the
-//! same marker. The server cannot verify the content of the marker, and shows it as unverified until a reinstall has
-//! completed.
+//! If the machine reported a marker before the adoption, a later report of success is valid only if that report
+//! contains the same marker. The server cannot verify the content of the marker, and shows the content as unverified
+//! until a reinstall has completed.
 //!
 //! `drophammer adopt` writes a marker to a machine that another installer has installed. Such a machine is adopted
 //! together with this marker, before the machine has reported it.
@@ -19,7 +19,7 @@ use serde_json::Value;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum AdoptOutcome {
-    /// The adoption is recorded, or its record is removed.
+    /// The request is carried out: the adoption is recorded, or the record of the adoption is removed.
     Adopted,
     /// The request is rejected. Contains the reason.
     Rejected(String),
@@ -43,8 +43,8 @@ impl ServerState {
         .await
     }
 
-    /// Records the installation that the marker describes, with its layout. The contents of the marker are not
-    /// verified.
+    /// Records the allocation in the marker as adopted and installed, together with the marker and the layout. The
+    /// contents of the marker are not verified.
     ///
     /// # Errors
     /// Returns an error if the database cannot be read or written.
@@ -132,8 +132,8 @@ pub(crate) fn claim_installation(transaction: &Transaction, machine: &str, alloc
     transaction.execute(update, params![machine, allocation]).map(drop)
 }
 
-/// Withdraws the operator's adoption of the allocation. Called if the machine has reported another install marker
-/// than the adopted one. The reported marker then waits for the operator's confirmation.
+/// Withdraws the operator's adoption of the allocation. Called if the machine has reported an install marker that
+/// differs from the adopted one. The reported marker then waits for the operator's confirmation.
 pub(crate) fn withdraw_adoption(
     transaction: &Transaction,
     machine: &str,

@@ -128,7 +128,8 @@ pub enum AuditDurability {
 pub struct AuditQuery {
     /// Name of the user.
     pub who: String,
-    /// Id of a machine, or name of another object. Also matches entries of several machines.
+    /// Id of a machine, or name of another object. An entry with several objects matches if one of them has this id or
+    /// name.
     pub machine: String,
     /// Text that the action must contain.
     pub action: String,
@@ -227,8 +228,9 @@ impl ServerState {
         self.run_synced_uncounted(move |transaction| transaction.execute(update, []).map(drop)).await
     }
 
-    /// Completes an entry that was stored before the audited change was made. An empty object leaves the object of the
-    /// entry unchanged. Returns the complete entry, or `None` if the entry was completed before, or was deleted.
+    /// Completes an entry that was stored before the audited change was made. If `object` is empty, the object of the
+    /// entry remains unchanged. Returns the complete entry, or `None` if the entry was completed before, or was
+    /// deleted.
     ///
     /// # Errors
     /// Returns an error if the database cannot be written.

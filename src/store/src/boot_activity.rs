@@ -1,4 +1,4 @@
-//! Times at which boots last contacted the server, and the decision whether a boot is still active.
+//! Time of the most recent request of each boot, and the decision whether a boot is still active.
 
 use crate::boot_token::RequestedBoot;
 use crate::shared_clock::SharedClock;
@@ -25,7 +25,7 @@ const EXCHANGE_MARGIN: Duration = Duration::from_secs(15);
 /// Duration after which a boot that has not started an installation expires. The machine must then boot again.
 const IDLE_BOOT_LIFETIME: time::Duration = time::Duration::hours(24);
 
-/// Number of stored boots up to which inactive boots are not removed.
+/// Minimum number of stored boots at which inactive boots are removed.
 const CLEANUP_MINIMUM: usize = 16 << 10;
 
 /// Boot of a machine.
@@ -74,7 +74,7 @@ struct LastCall {
     time: OffsetDateTime,
 }
 
-/// Times at which boots last contacted the server.
+/// For each boot: the time of its most recent request to the server.
 #[derive(Clone)]
 pub struct BootActivity {
     at: Arc<Mutex<HashMap<TokenHash, LastCall>>>,
@@ -113,7 +113,8 @@ impl BootActivity {
         if self.is_shared {
             lock_mutex(&self.unshared).insert(*boot);
         }
-        // The next cleanup is due only when the number of entries has doubled, so that its cost per call is constant.
+        // The next cleanup is due only when the number of entries has doubled, so that the average cost of cleanups per
+        // call is constant.
         if at.len() >= self.cleanup_at.load(Ordering::Relaxed) {
             at.retain(|_, heard| heard.instant.elapsed() < self.quiet);
             self.cleanup_at.store(at.len() * 2 + CLEANUP_MINIMUM, Ordering::Relaxed);

@@ -60,16 +60,18 @@ pub(crate) fn is_revoked(connection: &Connection, boot: &MachineBoot) -> sql::Re
     Ok(revocation_times(connection, &boot.machine)?.into_iter().flatten().any(|time| !boot.is_newer_than(&time)))
 }
 
-/// Returns the time of the request of the machine's registered boot, and the time at which the machine was last freed.
+/// Returns the time at which the machine's registered boot was requested, and the time at which the machine was last
+/// freed.
 fn revocation_times(connection: &Connection, machine: &str) -> sql::Result<[Option<String>; 2]> {
     let current = current_boot(connection, machine)?.map(|current| current.created);
     Ok([current, freed_machines::last_freed(connection, machine)?])
 }
 
-/// Returns the time that is recorded for a boot that the machine requests now: `now`, or the time just after the latest
-/// recorded event that a boot must follow. Without this rule, a registration that was recorded while a clock was ahead
-/// would prevent the machine from booting until the recorded time: each later boot would be considered older than the
-/// registered one.
+/// Returns the time to record as the request time of a boot that the machine requests now. This is `now`, unless a
+/// recorded event that a new boot must follow is later: the request of the registered boot, the freeing of the machine,
+/// or a restart or phase change of the out-of-band run. In that case, the returned time is just after the event.
+/// Without this rule, an event that was recorded while a clock was ahead would prevent the machine from booting until
+/// the recorded time, because each new boot would be considered older than the event.
 ///
 /// # Errors
 /// Returns an error if the database cannot be read.
@@ -124,7 +126,8 @@ mod tests {
 
     #[test]
     fn token_expires_after_a_day_unless_installation_started() {
-        // The shared clock differs from the clock of this server, which is irrelevant.
+        // Time of the shared clock. It is 40 days ahead of the clock of this server, because only the shared clock
+        // matters.
         let now = OffsetDateTime::now_utc() + time::Duration::days(40);
         let at = |hours: i64| (now - time::Duration::hours(hours)).format(&Rfc3339).unwrap();
         let boot = |created: String, started: bool| MachineBoot {

@@ -15,9 +15,9 @@ pub(crate) const CHANNEL: &str = "drophammer";
 const RETRY: Duration = Duration::from_secs(1);
 
 /// Starts the thread that receives notifications. The number in the channel changes with each notification of another
-/// server. The number also changes with each new connection, since notifications may have been missed before.
-/// Notifications whose text is `own` are ignored: this server has sent them, and has already woken its own requests.
-/// The thread ends when all receivers are dropped.
+/// server. The number also changes with each new connection, because notifications may have been missed while there was
+/// no connection. Notifications whose text is `own` are ignored: this server has sent them, and has already woken its
+/// own requests. The thread ends when all receivers are dropped.
 ///
 /// # Errors
 /// Returns an error if the thread cannot be started.

@@ -9,7 +9,7 @@ use common::error::Result;
 /// of the log before it. [`CHUNK_OVERHEAD_BYTES`] are added to the size of each chunk, so that the number of chunks is
 /// also limited.
 const MAXIMUM_LOG_BYTES: i64 = 256 << 10;
-/// Number of bytes that each chunk counts in addition to its size.
+/// Number of bytes that are added to the size of each chunk when the size of a log is computed.
 const CHUNK_OVERHEAD_BYTES: i64 = 128;
 
 /// Chunk of a console log.

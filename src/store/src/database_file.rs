@@ -39,7 +39,7 @@ pub(crate) struct DatabaseFile {
     pub(crate) identity: DatabaseIdentity,
     /// True if a transaction that must be durable is not synced yet.
     pub(crate) unsynced: bool,
-    /// Id of this server in notifications, used to ignore those that it has sent itself. Empty on SQLite.
+    /// Id of this server in notifications. The server ignores notifications that contain its own id. Empty on SQLite.
     pub(crate) origin: String,
     /// Second connection, through which other threads read.
     pub(crate) reader: Option<ReadConnection>,
@@ -189,7 +189,7 @@ impl DatabaseFile {
         self.add_context(done)
     }
 
-    /// Adds the context to an error. If the database was replaced, the server stops.
+    /// Converts a database error to the error of the request. If the database was replaced, stops the server.
     pub(crate) fn add_context<T>(&self, result: sql::Result<T>) -> Result<T> {
         add_context(result, &self.gone)
     }
@@ -302,9 +302,9 @@ fn count_transaction(transaction: &Transaction) -> sql::Result<i64> {
     transaction.query_row(count, [], |row| row.get(0))
 }
 
-/// Moves the content of the write-ahead log into the database file, and syncs the file. If a backup reads the
-/// database at this time, the synced log is not emptied before the next transaction, and the content is durable in
-/// the log instead.
+/// Moves the content of the write-ahead log into the database file, and syncs the file. If a backup is reading the
+/// database, the log is emptied only after a later transaction. Until then, the content is durable in the log, which is
+/// synced.
 fn checkpoint_log(connection: &Connection) -> sql::Result<()> {
     match connection.as_sqlite() {
         Some(connection) => Ok(connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(()))?),

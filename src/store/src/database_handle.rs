@@ -39,7 +39,7 @@ pub struct StoreHooks {
     /// Returns the id of the current request's entry in the audit log. Each transaction of the request marks this entry
     /// as committed.
     pub current_audit_entry: fn() -> Option<i64>,
-    /// Returns the name of the user who sent the current request, or another name outside of requests of users.
+    /// Returns the name of the user who sent the current request, or a fixed name if no user sent it.
     pub current_user: fn() -> String,
     /// Receives the duration of each job, including its time in the queue.
     pub observe_job: Arc<dyn Fn(Duration) + Send + Sync>,
@@ -166,8 +166,8 @@ impl ServerState {
         })
     }
 
-    /// Sets how long a boot must be inactive before another boot may register from the same address. If `quiet` is
-    /// longer than the timeout for boots from other addresses, that timeout is used.
+    /// Sets how long a boot must be inactive before another boot may register from the same address. The timeout for
+    /// boots from other addresses is the upper limit.
     pub fn with_same_address_timeout(mut self, quiet: Duration) -> ServerState {
         self.heard.quiet_at_same_address = quiet.min(self.heard.quiet);
         self
@@ -340,7 +340,7 @@ impl ServerState {
                 Box::new(|_| ())
             })),
         );
-        // Afterwards, the queue contains only later jobs, which tests count.
+        // Once the blocking job runs, the queue contains only later jobs, so that tests can count these.
         started.recv().unwrap_or_default();
     }
 

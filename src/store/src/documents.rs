@@ -182,7 +182,7 @@ fn store_batch(transaction: &Transaction, batch: &DocumentBatch, who: &str) -> s
 
 impl ServerState {
     /// Returns the documents that have changed since the revision `known`, or all documents if no revision is known.
-    /// Returns `None` if nothing has changed, and if the database has never contained documents.
+    /// Returns `None` if nothing has changed, or if the database has never contained documents.
     ///
     /// # Errors
     /// Returns an error if the database cannot be read.

@@ -60,8 +60,8 @@ pub(crate) fn start_restored_epoch(transaction: &Transaction, now: &str) -> sql:
     transaction.execute("DELETE FROM confirmed", []).map(drop)
 }
 
-/// Returns the token of an allocation. If the allocation is not installed and has no token of the current epoch,
-/// issues a new one.
+/// Returns the recorded fencing token of an allocation. If the allocation is not installed, and the token is missing or
+/// of an earlier epoch, issues and records a new token.
 pub(crate) fn find_or_issue_token(
     transaction: &Transaction,
     machine: &str,

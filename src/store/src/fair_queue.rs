@@ -194,7 +194,8 @@ mod tests {
         (0..3).for_each(|number| sender.send(None, (0, number)));
         let take = |count: usize| (0..count).map(|_| receiver.receive_waiting().unwrap()).collect::<Vec<_>>();
         assert_eq!(take(3), [(0, 0), (2, 0), (0, 1)]);
-        // If the server sends a job after each response, it delays each job of an address by at most one job.
+        // Even if the server sends a job after each response, at most one of its jobs runs before each job of an
+        // address.
         sender.send(None, (0, 3));
         assert_eq!(take(3), [(3, 0), (0, 2), (4, 0)]);
         assert_eq!(take(2), [(0, 3), (5, 0)]);

@@ -91,7 +91,7 @@ fn explain_refusal(standing: &InstallState, machine: &str, allocation: &str) -> 
 }
 
 /// Records the failure of a first installation that has started. If the boot reports that it has written nothing, and
-/// no earlier boot has passed the point of no return, the installation counts as not started again.
+/// no earlier boot has passed the point of no return, the installation no longer counts as started.
 pub(crate) fn record_failure(
     transaction: &Transaction,
     machine: &str,

@@ -14,7 +14,8 @@ const PREVIOUS_SYSTEM_QUERY: &str = "SELECT 1 FROM allocations a WHERE a.machine
          AND NOT EXISTS (SELECT 1 FROM boots WHERE machine = ?1 AND address IS NOT NULL AND over IS NULL)";
 
 impl ServerState {
-    /// Records that the operator frees the machine. A boot that was requested before this can no longer register.
+    /// Records that the operator frees the machine. A boot that was requested before the machine was freed can no
+    /// longer register.
     ///
     /// # Errors
     /// Returns an error if the database cannot be read or written.

@@ -61,7 +61,8 @@ impl DatabaseFile {
     }
 }
 
-/// Returns the result of a job whose group was synced, or the error of the sync. A job that has failed has its own error.
+/// Returns the result of a job after the sync of its group. If the job has succeeded but the sync has failed, returns
+/// the error of the sync.
 pub(crate) fn combine_results<T>(done: Result<T>, synced: &Result<(), GroupFailure>) -> Result<T> {
     match synced {
         Ok(()) => done,

@@ -7,9 +7,9 @@ use serde::{Deserialize, Serialize};
 
 /// Maximum number of attempts of one reinstall order.
 pub const ATTEMPTS: u32 = 3;
-/// Maximum number of boots of one attempt that are served even if no agent registers. Boots within three minutes count
-/// as one. A ramdisk that does not start its agent is therefore served for about half an hour. If a server is slow or
-/// has failed, the requests that the firmware repeats do not end an order.
+/// Maximum number of boots that are served in one attempt although no agent registers. Boots within three minutes count
+/// as one, so a ramdisk that does not start its agent is served for about half an hour. Requests that the firmware
+/// repeats while a server is slow or has failed count towards this limit, and do not use up the [`ATTEMPTS`].
 pub const UNREGISTERED_BOOTS: u32 = 10;
 
 /// Attempt that has passed its point of no return, and may therefore have erased data.

@@ -30,8 +30,8 @@ pub struct InstallState {
     pub adopted: bool,
     /// Install marker that the operator was shown when the allocation was adopted.
     pub adopted_marker: Option<InstallMarker>,
-    /// True if the installation is known only from an adopted install marker. Its image, disks and volumes are then not
-    /// verified.
+    /// True if the installation is known only from an adopted install marker. The recorded image, disks and volumes are
+    /// then not verified.
     pub is_claimed: bool,
     /// Id of the installed image; `None` in databases of earlier versions.
     pub image: Option<String>,
@@ -74,7 +74,8 @@ pub struct InstallState {
     pub former: Vec<String>,
     /// True if this database has replaced a lost one, which may have recorded an installation on the machine.
     pub unremembered: bool,
-    /// Layout that a template generates from the machine's registered hardware, or the reason why it cannot do so.
+    /// Layout that a template generates from the machine's registered hardware, or the reason why the template cannot
+    /// generate one.
     pub generated: Option<Result<Layout, String>>,
     /// Problems of deploy templates that the machine's traits enable, but that the machine's registered hardware does
     /// not support.
@@ -96,8 +97,8 @@ impl InstallState {
         self.succeeded || (self.adopted && without_marker)
     }
 
-    /// Returns the state in which the adopted installation is recorded as installed. Other states are returned
-    /// unchanged.
+    /// If the operator has adopted the allocation, marks it as installed and claimed ([`InstallState::is_claimed`]).
+    /// Otherwise, returns the state unchanged.
     pub fn with_claimed_installation(self) -> InstallState {
         match self.adopted {
             true => InstallState { succeeded: true, adopted: false, is_claimed: true, ..self },

@@ -1,5 +1,5 @@
-//! Sanitizing of JSON from machines and operators immediately after it is received. The document is rewritten while
-//! it is parsed, and its values are counted. The caller builds a tree in memory only of the sanitized document.
+//! Sanitizing of JSON from machines and operators immediately after it is received. The document is rewritten while it
+//! is parsed, and its values are counted. The caller parses only the sanitized document into a tree in memory.
 
 use common::format::untrusted_text_limits::TextKind;
 use common::format::{replace_hidden, truncate_bytes};

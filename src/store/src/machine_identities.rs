@@ -27,7 +27,7 @@ impl ServerState {
     }
 
     /// Returns the ids of all machines whose last registration lists a NIC with this MAC. The result may include
-    /// registrations that a power failure may still undo. Does not wait for the requests of machines.
+    /// registrations that a power failure may still undo. Does not wait for the jobs that machines have queued.
     ///
     /// # Errors
     /// Returns an error if the database cannot be read.
@@ -61,9 +61,9 @@ fn find_machines_with_mac(connection: &Connection, mac: String) -> sql::Result<V
     connection.prepare_cached(select)?.query_map([value], |row| row.get(0))?.collect()
 }
 
-/// Reads the identity from the machine's last registration. After the machine was renamed, the UUID column is empty,
-/// since the firmware may no longer report the UUID of the old id. Databases of earlier versions contain the UUID only
-/// in the registration.
+/// Reads the identity from the machine's last registration. If the UUID column is NULL, as in databases of earlier
+/// versions, the UUID is read from the registration. After a rename of the machine, the column is empty, and the
+/// identity has no UUID, because the registration may contain the UUID of the replaced mainboard.
 fn read_identity(connection: &Connection, machine: &str) -> sql::Result<RegisteredIdentity> {
     let select = "SELECT macs, registered, smbios_uuid FROM machines WHERE id = ?1 AND registered IS NOT NULL";
     let row = connection.prepare_cached(select)?.query_row([machine], |row| {

@@ -2,7 +2,8 @@
 //! module performs no I/O.
 //!
 //! `transitions` applies events, `disk_mapping` selects the target's disks, `certificate_approval` decides which
-//! certificates are trusted, `certificate_check_record` records their checks, and `migration_records` stores migrations.
+//! certificates are trusted, `certificate_check_record` records which source machines have checked the target's
+//! certificate, and `migration_records` stores migrations.
 
 pub mod certificate_approval;
 pub mod certificate_check_record;
@@ -94,7 +95,7 @@ pub struct MigrationEndpoint {
     pub has_secret: bool,
 }
 
-/// Copy of the source machine's disks, which has started: the target machine may have written to its disks.
+/// Copy of the source machine's disks that has started, so the target machine may have written to its own disks.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StartedCopy {
     pub disks: Vec<RecordedDisk>,
@@ -154,7 +155,8 @@ pub struct Migration {
     pub words_b: String,
     /// True if the result of the migration must still be applied to the operator's files.
     pub files: bool,
-    /// True if the operator ordered the migration without approvals. Every certificate is then sent to the peer.
+    /// True if the operator ordered the migration without approvals. Each machine's certificate is then sent to its
+    /// peer.
     #[serde(default)]
     pub allow_unapproved: bool,
     #[serde(default)]
@@ -269,8 +271,7 @@ impl Migration {
                 MigrationRole::Sender
             }
             (MigrationSide::Send, MigrationState::Booting) => MigrationRole::Waiting,
-            // The target becomes the receiver once the source waits in its ramdisk, and the description of its data is
-            // known.
+            // The target becomes the receiver once the source waits in its ramdisk, and has described its data.
             (MigrationSide::Receive, MigrationState::Ordered)
                 if self.carried.is_some() && self.present_endpoint(MigrationSide::Send, now).is_some() =>
             {

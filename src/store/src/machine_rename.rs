@@ -44,7 +44,8 @@ impl ServerState {
 }
 
 fn rename_rows(transaction: &Transaction, old: &str, new: &str) -> sql::Result<()> {
-    // The new id has only allocations that were served but never started, so they are deleted.
+    // The caller has verified that no installation under the new id was started or completed, so the rows of the new id
+    // can be deleted.
     for table in ["allocations", "layouts", "orders"] {
         transaction.execute(&format!("DELETE FROM {table} WHERE machine = ?1"), [new])?;
         transaction.execute(&format!("UPDATE {table} SET machine = ?2 WHERE machine = ?1"), [old, new])?;

@@ -4,7 +4,8 @@
 //!
 //! | according to the marker | according to the layout | result |
 //! |---|---|---|
-//! | the disk is wiped or kept | the opposite, or the disk is not recorded | contradiction |
+//! | the disk is wiped or kept | the opposite | contradiction |
+//! | the disk is not recorded | the disk is listed | contradiction |
 //! | a partition, array, group or volume is preserved on a wiped disk | it is renewed, or missing | contradiction |
 //! | an object is renewed | it is preserved | no contradiction: nothing more is destroyed |
 
@@ -83,7 +84,7 @@ filesystems:
         read_yaml(text).unwrap().layout
     }
 
-    /// The marker that an installation with this layout leaves.
+    /// Returns the marker that an installation with this layout writes.
     fn marker(layout: &Layout) -> InstallMarker {
         let disks = layout.disks.iter().map(|listed| RecordedDisk {
             device: listed.device.to_string(),
@@ -141,7 +142,7 @@ filesystems:
 - {path: /opt, device: /dev/vg/opt, format: xfs, preserve: true}
 ";
 
-    /// The marker of an installation with preserved objects.
+    /// Returns the marker that an installation with this layout writes, including the preserved objects.
     fn marker_with_objects(text: &str) -> InstallMarker {
         let layout = layout(text);
         let graph = LayoutGraph::from_layout(&layout);
@@ -202,13 +203,13 @@ filesystems:
     fn a_record_that_is_late_repeated_wrong_or_absent_is_compared_with_what_it_contains() {
         let installed = marker_with_objects(SHARED);
         let nothing = SHARED.replace(", preserve: true", "");
-        // A marker that is older than the preserved objects in the layout, or older than the field.
+        // The marker was written before the layout preserved objects, or by a version without the field `preserved`.
         let early = marker_with_objects(&nothing);
         assert_eq!((early.preserved.len(), given_up(&early, SHARED)), (0, None));
         let old = InstallMarker { preserved: Vec::new(), ..installed.clone() };
         let found = given_up(&old, &nothing).unwrap();
         assert!(found.starts_with("partition /dev/sda1, ") && !found.contains("volume"), "{found}");
-        // A marker that lists the same objects twice; the comparison is also repeated.
+        // The marker lists each object twice. A repeated comparison has the same result.
         let twice = InstallMarker {
             preserved: [installed.preserved.clone(), installed.preserved.clone()].concat(),
             ..installed.clone()

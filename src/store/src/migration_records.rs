@@ -60,7 +60,8 @@ impl ServerState {
         self.run_job(move |connection| read_current_boots(connection, &a, &b)).await
     }
 
-    /// Records that the result of the migration is applied to the operator's files.
+    /// Records that the operator's files contain the result of the migration. Does nothing if the state of the
+    /// migration is no longer `state`.
     ///
     /// # Errors
     /// Returns an error if the database cannot be read or written.

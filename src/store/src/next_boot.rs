@@ -22,7 +22,7 @@ pub struct BootDecision {
     pub next: BootTarget,
     /// Active boot of the machine, or `None`. The boot request does not affect the active boot.
     pub active: Option<MachineBoot>,
-    /// Time of the request for the token of the requested boot; see [`boots::request_time`].
+    /// Request time that the token of the requested boot contains; see [`boots::request_time`].
     pub requested: OffsetDateTime,
 }
 
@@ -162,8 +162,8 @@ fn attempt_order(
             (order.attempts, order.unregistered) = (order.attempts + 1, 1);
         }
         _ if order.given_up => return Ok(BootTarget::AbandonedAfterErase(order)),
-        // The last attempt may have succeeded, and a power failure may have prevented its report. One more boot can
-        // report the success.
+        // All attempts are used up. The last one may have succeeded, and a power failure may have prevented its report,
+        // so one more boot is served, which can report the success.
         _ if order.started => order.given_up = true,
         _ => return suspend_order(transaction, machine, allocation, order),
     }

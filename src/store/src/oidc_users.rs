@@ -98,7 +98,7 @@ fn find_identity(connection: &Connection, issuer: &str, subject: &str) -> sql::R
     }
 }
 
-/// Adds the user at the first login. The inner error is the reason why the name cannot be used.
+/// Adds the user at the first login. The inner error is the reason why the user cannot be added.
 fn add_user(
     transaction: &Transaction,
     login: &ProviderLogin,
@@ -149,7 +149,8 @@ fn update_user(
     Ok(UserRecord { role, projects, ..user })
 }
 
-/// Stores the token of a login. Deletes an earlier token with this name, expired tokens, and the oldest login tokens.
+/// Stores the token of a login. First deletes the user's tokens that have this name or are expired, and the oldest
+/// tokens above [`LOGIN_TOKENS`].
 fn store_token(transaction: &Transaction, user: &str, hash: &TokenHash, token: &UserToken) -> sql::Result<()> {
     transaction.execute(
         "DELETE FROM user_tokens WHERE user_name = ?1 AND (name = ?2 OR expires <= ?3)",

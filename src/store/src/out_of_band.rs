@@ -111,7 +111,7 @@ impl OutOfBandRun {
         }
     }
 
-    /// Returns the run with a new phase of its current step. The phase begins at this time.
+    /// Returns the run with a new phase, which begins at the time `since`.
     pub fn with_phase(&self, phase: RunPhase, since: String) -> OutOfBandRun {
         OutOfBandRun { phase, since, ..self.clone() }
     }
@@ -121,7 +121,7 @@ impl OutOfBandRun {
         self.steps.get(self.completed)
     }
 
-    /// Returns whether these steps run for this installation.
+    /// Returns whether the run belongs to this allocation and this reinstall order (empty for a first installation).
     pub fn is_for(&self, allocation: &str, order: &str) -> bool {
         self.allocation == allocation && self.order == order
     }

@@ -8,9 +8,10 @@
 //!   script, an allocation or a permission to start, it also waits for a later job of the database's thread. That job
 //!   is acknowledged after all earlier transactions are synced.
 //! * The MACs of a new machine file: if the registration that contains them is undone, the machine registers again.
-//! * Tokens of users: a revocation or a lower role applies before it is synced and acknowledged. If a power failure
-//!   undoes it, the administrator has not received an acknowledgement. A new token is sent to its user only after the
-//!   sync. A change that a user makes with a new role is synced after the role, because the log is sequential.
+//! * Tokens of users: a revocation, or a change to a lower role, applies before it is synced and acknowledged. A power
+//!   failure can undo such a change only before the administrator has received the acknowledgement. A new token is sent
+//!   to its user only after the sync. A change that a user makes with a new role is synced after the role, because the
+//!   log is sequential.
 
 use crate::ServerState;
 use crate::database_file::{DatabaseFile, open_existing};
@@ -91,7 +92,7 @@ impl DatabaseFile {
 }
 
 impl ServerState {
-    /// Reads with the second connection, if there is one.
+    /// Reads with the second connection or, if there is none, in a job of the database's thread.
     pub(crate) async fn read_committed<T: Send + 'static>(
         &self,
         work: impl FnOnce(&Connection) -> sql::Result<T> + Send + 'static,

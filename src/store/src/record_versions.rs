@@ -17,8 +17,8 @@ const TABLE: &str = "
     CREATE UNIQUE INDEX IF NOT EXISTS record_versions_by_version ON record_versions (version);
 ";
 
-/// Columns that identify the machines and allocations of a table's rows. The last contact of a machine is not included,
-/// because it changes with each event. Lists read the contacts of all machines at once.
+/// Columns that identify the machines and allocations of a table's rows. The table with the last contacts of machines
+/// is not included, because a contact changes with each event. Lists read all contacts at once.
 const SOURCES: [(&str, &[&str]); 9] = [
     ("allocations", &["machine", "id"]),
     ("layouts", &["machine"]),
@@ -127,7 +127,7 @@ mod tests {
     use super::*;
     use crate::schema;
 
-    /// Returns the names whose versions are above `known`, and the last version.
+    /// Returns the names whose versions are above `known`, and sets `known` to the last version.
     fn list_changed(connection: &Connection, known: &mut i64) -> Vec<String> {
         let RecordChanges { version, mut changed, .. } = read_changes(connection, *known).unwrap();
         *known = version;

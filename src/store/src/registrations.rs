@@ -51,9 +51,10 @@ impl ServerState {
         .map(drop)
     }
 
-    /// Replaces the registration of a machine that has inspected its disks since it registered. Returns false if the
-    /// stored registration already contains an inspection, or the machine has started to erase its disks. A boot can
-    /// therefore replace its registration only once, and never by contents that an installation has changed.
+    /// Replaces the registration of a machine that has inspected its disks since it registered. Changes nothing and
+    /// returns false if the stored registration already contains an inspection, or the machine has started to erase its
+    /// disks. A boot can therefore replace its registration only once, and only with an inspection that precedes the
+    /// erasure.
     ///
     /// # Errors
     /// Returns an error if the database cannot be read or written.
@@ -80,7 +81,7 @@ impl ServerState {
     }
 
     /// Returns the last registration of the machine, even if a power failure may still undo it; in that case, the
-    /// machine registers again. Does not wait for the requests of machines.
+    /// machine registers again. Does not wait for the jobs that machines have queued.
     ///
     /// # Errors
     /// Returns an error if the database cannot be read.
@@ -98,7 +99,7 @@ impl ServerState {
         self.run_job_blocking(move |connection| read_registration(connection, &machine))
     }
 
-    /// Returns the last report of each allocation as JSON, with the id of its machine.
+    /// Returns, for each allocation with a report, the id of the machine and the last report as JSON.
     ///
     /// # Errors
     /// Returns an error if the database cannot be read or written.

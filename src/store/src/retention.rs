@@ -8,7 +8,7 @@ use time::format_description::well_known::Rfc3339;
 
 /// Number of rows that are deleted or measured in one job.
 const BATCH: i64 = 1000;
-/// Number of bytes that each row counts in addition to the length of its text, for its other columns.
+/// Number of bytes that are added to the length of a row's text as the size of the row's other columns.
 const ROW: i64 = 128;
 
 /// Type of the records that are deleted.
@@ -61,7 +61,9 @@ impl ServerState {
         .await
     }
 
-    /// Returns the id of the oldest record that is within the size limit, or 0 if all records are within the limit.
+    /// Returns the id of the oldest record that is within the size limit, or 0 if all records are within the limit. The
+    /// sizes are summed from the newest record on, batch by batch. The whole batch in which the sum exceeds the limit
+    /// counts as outside of the limit.
     ///
     /// # Errors
     /// Returns an error if the database cannot be read or written.

@@ -157,9 +157,9 @@ const LATER_COLUMNS: [(&str, &str); 32] = [
     ("orders", "unregistered"),
 ];
 
-/// Version of the schema. It is increased for each change of the tables that an earlier version would misread, or
-/// would have to maintain. For example, a server of version 2 does not register its address range. The version is not
-/// increased for columns that an earlier version ignores.
+/// Version of the schema. A change of the tables increases the version if servers of earlier versions would misread the
+/// changed tables, or would fail to write data that later versions require: a server with schema version 2, for
+/// example, does not register its address range. Columns that earlier versions can ignore do not increase the version.
 const VERSION: i64 = 3;
 
 /// Creates the tables, or adds the tables and columns that a database of an earlier version lacks.
@@ -200,7 +200,7 @@ pub(crate) fn create_tables(transaction: &Transaction) -> sql::Result<()> {
 const OWN_TABLES: [&str; 7] =
     ["boot_calls", "schema_version", "moved_to", "machine_macs", "record_versions", "server_leases", "address_ranges"];
 
-/// Returns the tables that both engines have.
+/// Returns the tables that are copied to another database: all except [`OWN_TABLES`].
 pub(crate) fn list_tables(connection: &Connection) -> sql::Result<Vec<String>> {
     let select = match connection.as_postgres() {
         Some(_) => "SELECT CAST(tablename AS TEXT) FROM pg_tables WHERE schemaname = current_schema() ORDER BY 1",
@@ -223,8 +223,8 @@ pub(crate) fn list_columns(connection: &Connection, table: &str) -> sql::Result<
     connection.prepare(select)?.query_map([table], |row| row.get(0))?.collect()
 }
 
-/// Returns the types of columns. On SQLite, returns text for all columns, because SQLite does not need the type of a
-/// missing value.
+/// Returns the types of columns. On SQLite, returns [`ValueKind::Text`] for all columns, because SQLite does not need
+/// the type of a NULL value.
 pub(crate) fn column_kinds(connection: &Connection, table: &str, columns: &[String]) -> sql::Result<Vec<ValueKind>> {
     if connection.as_postgres().is_none() {
         return Ok(vec![ValueKind::Text; columns.len()]);
@@ -254,7 +254,7 @@ pub(crate) fn is_current_schema(connection: &Connection) -> sql::Result<bool> {
     Ok(true)
 }
 
-/// Times of the last requests of boots. Servers that share a PostgreSQL database exchange these times.
+/// For each boot: the time of its most recent request. Servers that share a PostgreSQL database exchange these times.
 const POSTGRES_CALLS: &str = "CREATE TABLE IF NOT EXISTS boot_calls (boot BYTEA PRIMARY KEY, called BIGINT NOT NULL);";
 
 /// Converts the statements that create the tables to PostgreSQL. Texts are compared by bytes, as in SQLite. Tables
@@ -307,8 +307,8 @@ fn has_column(connection: &Connection, table: &str, column: &str) -> sql::Result
     connection.prepare(select)?.exists([table, column])
 }
 
-/// Records the version of the schema on PostgreSQL, and refuses a newer version, because servers of several versions
-/// may share such a database. A SQLite file belongs to one server, which upgrades the file with [`LATER_COLUMNS`].
+/// On PostgreSQL, records the version of the schema, and refuses a newer version, because servers of several versions
+/// may share the database. Does nothing on SQLite: a file belongs to one server, which adds the [`LATER_COLUMNS`].
 fn check_version(transaction: &Transaction) -> sql::Result<()> {
     if transaction.as_postgres().is_none() {
         return Ok(());

@@ -24,7 +24,7 @@ use uuid::Uuid;
 pub const LEASE: Duration = Duration::from_secs(10);
 /// Interval at which a lease is renewed.
 pub const RENEWAL: Duration = Duration::from_millis(2500);
-/// Time before the expiry of a lease from which on its server sends no further request.
+/// Time before the expiry of a lease at which its server stops sending requests.
 const LEASE_END_MARGIN: Duration = Duration::from_secs(1);
 
 /// SQL statement that creates the table of leases.
@@ -181,8 +181,8 @@ fn read_lease(connection: &Connection, machine: &str) -> sql::Result<Option<Stor
     connection.query_row(&select, [machine], StoredLease::read).optional()
 }
 
-/// Claims the lease of a machine, if no server holds it. An abandoned lease can be claimed only by a server that
-/// takes over its action; this server passes the abandoned lease as `former`.
+/// Claims the lease of a machine, if no server holds it. An abandoned lease can be claimed only to continue the
+/// abandoned action; the caller then passes this lease as `former`.
 pub(crate) fn claim_lease(
     transaction: &Transaction,
     own: &ServerInstance,

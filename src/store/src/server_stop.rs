@@ -14,7 +14,7 @@ pub(crate) fn stop_server(why: String, gone: &watch::Sender<Option<String>>) -> 
     Error::new(Phase::Serve, message)
 }
 
-/// Adds the context to an error of the database. If the database was replaced, the server stops.
+/// Converts a database error to the error of the request. If the database was replaced, stops the server.
 pub(crate) fn add_context<T>(result: sql::Result<T>, gone: &watch::Sender<Option<String>>) -> Result<T> {
     result.map_err(|error| match error {
         sql::Error::Replaced(why) => stop_server(why, gone),

@@ -22,7 +22,7 @@ struct ClockReading {
 }
 
 impl SharedClock {
-    /// Records the time of PostgreSQL's clock, in milliseconds since 1970, which was read now.
+    /// Records that PostgreSQL's clock currently shows `database_time`, in milliseconds since 1970.
     pub(crate) fn record(&self, database_time: i64) {
         if let Ok(time) = OffsetDateTime::from_unix_timestamp_nanos(i128::from(database_time) * 1_000_000) {
             *lock_mutex(&self.0) = Some(ClockReading { time, instant: Instant::now() });
@@ -42,9 +42,9 @@ impl SharedClock {
         (self.now() - time).try_into().unwrap_or(Duration::ZERO)
     }
 
-    /// Returns whether the difference between the timestamp in RFC 3339 and the present time is less than `within`. A
-    /// timestamp in the future was recorded while a clock was ahead. If it is too far in the future, it is as
-    /// outdated as one in the past.
+    /// Returns whether the timestamp (RFC 3339) differs from the current time by less than `within`. A timestamp in the
+    /// future was recorded while a clock was ahead. If it is too far in the future, the function returns false, as for
+    /// a timestamp too far in the past.
     pub(crate) fn is_close_to(&self, text: &str, within: Duration) -> bool {
         let time = OffsetDateTime::parse(text, &Rfc3339).unwrap_or(OffsetDateTime::UNIX_EPOCH);
         (self.now() - time).unsigned_abs() < within
@@ -67,7 +67,7 @@ impl ServerState {
         self.heard.clock.time_since(timestamp)
     }
 
-    /// Returns the time since the boot was requested; zero if the request is in the future.
+    /// Returns the time since the boot was requested; zero if the recorded time of the request is in the future.
     pub fn age_of(&self, boot: &MachineBoot) -> Duration {
         self.heard.clock.time_since(&boot.created)
     }

@@ -166,7 +166,7 @@ impl Connection {
         Ok(Statement::new(self, sql))
     }
 
-    /// Returns a statement. Both engines cache all prepared statements.
+    /// Does the same as [`Connection::prepare`], because both engines cache all prepared statements.
     ///
     /// # Errors
     /// Fails as [`Connection::prepare`] does.
@@ -184,8 +184,8 @@ impl Connection {
             Engine::Sqlite(connection) => sqlite::query(connection, sql, values)?,
             Engine::Postgres(connection) => connection.query(sql, values)?,
         };
-        // Changed rows are counted here only for statements with `RETURNING`, because other statements that change rows
-        // do not return rows.
+        // Of the statements that change rows, only those with `RETURNING` return rows and are executed here. `execute`
+        // counts the rows that all others change.
         if !sql.trim_start().starts_with("SELECT") && sql.contains("RETURNING") {
             self.count_changes(rows.len());
         }

@@ -142,7 +142,7 @@ fn insert_rows(to: &Transaction, table: &str, columns: &[String], rows: Vec<Row>
     to.execute(&insert, rows.into_iter().flat_map(typed).collect::<Vec<Value>>()).map(drop)
 }
 
-/// Advances the counters of PostgreSQL's numbered columns past the copied rows.
+/// Advances the sequences of PostgreSQL's identity columns past the values in the copied rows.
 fn advance_sequences(to: &Transaction, table: &str) -> sql::Result<()> {
     if to.as_postgres().is_none() {
         return Ok(());

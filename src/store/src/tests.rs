@@ -210,8 +210,8 @@ fn every_sequence_of_steps_yields_the_expected_state() {
     }
 }
 
-/// The server is killed before a step is on disk, or after that but before its response arrives. The client then
-/// repeats the request.
+/// The server is killed before a step is on disk, or after the step is on disk but before the client receives the
+/// response. In both cases, the client repeats the request.
 #[test]
 fn a_kill_at_any_step_neither_loses_nor_repeats_a_reinstall() {
     if engine::is_postgres("the test copies the database file of a running server") {

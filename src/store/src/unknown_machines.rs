@@ -24,10 +24,12 @@ const UNKNOWN_MACHINE_CONDITION: &str =
     "stranger IS NOT NULL AND NOT EXISTS (SELECT 1 FROM allocations WHERE machine = machines.id)
      AND NOT EXISTS (SELECT 1 FROM barred WHERE machine = machines.id)";
 
-/// Records an unknown machine. Deletes the records of outdated unknown machines. If the limit `most` is reached, also
-/// deletes records of machines that have only requested a boot, since a registration contains all of their data.
-/// Returns false if the limit is reached by registered machines. `address` is the address from which the machine
-/// registers, or `None` if it only requests a boot.
+/// Records an unknown machine. To make room for a machine without a record, deletes expired records and, while the
+/// limit `most` is reached, also records of machines that have requested a boot but have not registered. Such a record
+/// contains no data of its machine, because a machine sends its data when it registers. Records of machines with an
+/// active boot are preserved. Returns false, and does not record the machine, if there is no room for a new record, or
+/// if the machine has not registered yet and too many machines have registered from `address`. `address` is `None` if
+/// the machine only requests a boot.
 pub(crate) fn admit_machine(
     transaction: &Transaction,
     machine: &str,

@@ -150,8 +150,8 @@ fn free_token_name(transaction: &Transaction, user: &str, name: &str) -> sql::Re
 
 impl ServerState {
     /// Determines the user of a token. `file` is the hash of the token in the operator's token file. Records the use of
-    /// the token, unless a use within the last ten minutes is on record. Does not wait for the requests of machines,
-    /// and observes revocations that are not synced yet.
+    /// the token, unless a use within the last ten minutes is on record. Does not wait for the jobs that machines have
+    /// queued, and respects revocations that are not synced yet.
     ///
     /// # Errors
     /// Returns an error if the database cannot be read or written.

@@ -226,8 +226,8 @@ fn store_user(transaction: &Transaction, user: &UserRecord) -> sql::Result<()> {
     Ok(())
 }
 
-/// Returns whether an enabled administrator has a valid token. Ignores the user `without`. If `without_token` is set,
-/// ignores only this token of the user.
+/// Returns whether an enabled administrator has a valid token. If `without_token` is `None`, ignores all tokens of the
+/// user `without`; otherwise, ignores only this token of that user.
 fn has_named_admin(connection: &Connection, without: &str, without_token: Option<&str>) -> sql::Result<bool> {
     let select = "SELECT COUNT(*) FROM users JOIN user_tokens ON user_tokens.user_name = users.name
          WHERE users.role = 'admin' AND users.disabled = 0 AND user_tokens.revoked IS NULL
@@ -243,8 +243,8 @@ pub(crate) fn accepts_token_file(connection: &Connection) -> sql::Result<bool> {
     Ok(!is_disabled || !has_named_admin(connection, "", None)?)
 }
 
-/// Returns the reason why the user, or one token of the user, must not lose its permissions: no usable administrator
-/// would remain.
+/// Returns the reason why the user must not lose its permissions or, if `token` is specified, why this token of the
+/// user must not be revoked: no usable administrator would remain. Returns `None` if an administrator would remain.
 pub(crate) fn explain_last_admin(
     connection: &Connection,
     user: &str,

@@ -1,4 +1,4 @@
-//! Process that runs another implementation, with whose answers a test compares those of drophammer.
+//! Process that runs another implementation. Tests compare its answers with those of drophammer.
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};

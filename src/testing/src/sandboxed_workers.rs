@@ -1,7 +1,7 @@
 //! Sandboxed workers of test programs.
 
-/// Lets the test program of a crate run as a worker if its first argument is the name of a worker, as `main` does in
-/// the product's programs. The arguments of the macro are pairs of a worker's name and its function.
+/// Makes the test program of a crate run as a worker if its first argument is the name of a worker. In the product's
+/// programs, `main` does the same. The arguments of the macro are pairs of a worker's name and its function.
 ///
 /// The test harness provides `main`, so a function in `.init_array` starts the worker, before `main` runs. By then, the
 /// standard library has already stored the arguments.

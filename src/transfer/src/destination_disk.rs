@@ -29,7 +29,7 @@ pub(crate) struct TransferDest {
 /// First MiB of the received data, which is held back.
 struct HeldBackHead {
     bytes: AlignedBuffer,
-    /// Number of bytes of the first MiB received so far.
+    /// Length of the received part of the first MiB, in bytes.
     length: usize,
 }
 
@@ -105,7 +105,7 @@ impl TransferDest {
         })
     }
 
-    /// Reads `length` bytes at `offset` from the disk, rounded up to whole sectors.
+    /// Reads `length` bytes, rounded up to whole sectors, at `offset` of the disk.
     ///
     /// # Errors
     /// Fails if the disk cannot be read.

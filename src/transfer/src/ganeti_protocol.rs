@@ -233,7 +233,7 @@ fn receive_blocks(plain: &mut impl Read, onto: &TransferDest, most: Option<u64>)
         });
         let mut offset = 0;
         let read = loop {
-            // Without a free buffer, the writer has failed. Its error is returned below.
+            // Receiving a buffer fails only if the writer has failed. The writer's error is returned below.
             let Ok(mut block) = empties.recv() else { break Ok(()) };
             let length = match fill_block(plain, &mut block) {
                 Ok(0) => break Ok(()),

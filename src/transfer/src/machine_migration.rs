@@ -40,8 +40,8 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(30);
 /// Time after which the transfer is considered ended if no response of the control plane contains information about it.
 const CONTROL_PLANE_TIMEOUT: Duration = Duration::from_secs(10 * 60);
 
-/// Time since which the responses of the control plane contain no information about the transfer; `None` if its last
-/// response contained such information.
+/// Start of the current period in which all responses of the control plane lack information about the transfer; `None`
+/// if there is no such period.
 #[derive(Debug, Default)]
 pub struct ControlSilence(Option<Instant>);
 

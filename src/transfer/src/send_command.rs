@@ -19,7 +19,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 use uuid::Uuid;
 
-/// Minimum duration of a connection that resets the retry timeout. Shorter connections are treated as failed attempts.
+/// Minimum duration of a connection that counts as progress, and therefore resets the retry timeout. A shorter
+/// connection counts as a failed attempt.
 const PROGRESS: Duration = Duration::from_secs(5);
 
 /// Runs `drophammer move send`.

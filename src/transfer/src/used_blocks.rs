@@ -72,9 +72,9 @@ fn read_disk(read_at: ReadAt, size: u64, sector: u64, work: &WorkLimits) -> Used
             let (what, ranges) = read_filesystem(&disk);
             let mut head = [0; 512];
             let has_mbr = read_at(&mut head, 0).is_ok() && head.ends_with(&[0x55, 0xaa]);
-            // The signature of an MBR is not sufficient for a partition table: a boot loader before a filesystem has
-            // the same signature. A vfat also has this signature, and is treated like a partition table, because its
-            // structures also depend on the sector size.
+            // The signature of an MBR does not prove that there is a partition table, because a boot loader before a
+            // filesystem has the same signature. A vfat also has this signature. It is treated like a partition table,
+            // because the structures of both depend on the sector size.
             let is_alone = |name: &&str| what.strip_prefix(*name).is_some_and(|rest| !rest.starts_with(OR));
             let is_loader = ["ext4", "xfs", "btrfs"].iter().any(is_alone);
             UsedBlocks { ranges: round_ranges(ranges.into_sorted(), size), what, has_table: has_mbr && !is_loader }

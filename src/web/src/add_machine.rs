@@ -18,8 +18,9 @@ use maud::{Markup, html};
 use std::sync::Arc;
 use uuid::Uuid;
 
-/// Reads the properties of the machine from a form. An empty field counts as absent. The form contains the id of the
-/// allocation, because the digest of the plan depends on this id.
+/// Reads the properties of the machine from a form. An empty field counts as absent. The id of the allocation is also a
+/// field of the form: the digest of the plan depends on this id, so it must not change between preview and
+/// confirmation.
 fn parse_request(form: &SubmittedForm) -> MachineFileRequest {
     let given = |name: &str| Some(form.get(name).trim().to_owned()).filter(|text| !text.is_empty());
     let keys = form.get("ssh_key").lines().map(str::trim).filter(|key| !key.is_empty());

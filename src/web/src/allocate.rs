@@ -61,8 +61,8 @@ fn require_free(machine: MachineSpec) -> Result<MachineSpec, ApiError> {
     Err(ApiError::new(StatusCode::CONFLICT, why))
 }
 
-/// Reads the allocation from the fields of the form. The form contains the id of the allocation, because the digest of
-/// the text depends on this id.
+/// Reads the allocation from the fields of the form. The id of the allocation is also a field of the form: the digest
+/// of the text depends on this id, so it must not change between preview and confirmation.
 fn parse_allocation(form: &SubmittedForm) -> NewAllocation {
     let given = |name: &str| form.get(name).trim().to_owned();
     let keys = form.get("ssh_key").lines().map(str::trim).filter(|key| !key.is_empty());

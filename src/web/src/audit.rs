@@ -67,13 +67,13 @@ fn older_query(asked: &AuditQuery, before: i64) -> String {
     serde_urlencoded::to_string(fields.map(|(name, value)| (name, value.as_str()))).unwrap_or_default()
 }
 
-/// Returns the names of the machines, or of the other object, of an entry.
+/// Returns the names of the machines, or the name of the other object, that the entry concerns.
 fn describe_objects(entry: &AuditEntry, directory: &SiteSnapshot) -> String {
     let names: Vec<String> = entry.objects().map(|object| directory.display_name(object).to_owned()).collect();
     join_few(&names, ", ")
 }
 
-/// Shows an entry. `object` contains the names of the machines or other object.
+/// Shows an entry. `object` is the result of [`describe_objects`].
 fn show_entry(entry: &AuditEntry, object: &str) -> Markup {
     let text = |value: &Option<serde_json::Value>| value.as_ref().map_or("–".to_owned(), ToString::to_string);
     html! {

@@ -159,9 +159,9 @@ impl BulkAction {
         }
     }
 
-    /// Carries out the action on a machine, if its effect has not changed since it was shown. The time limit applies
-    /// only to the review; a change that has started is completed. Returns `None` if the time limit is reached before
-    /// the change.
+    /// Carries out the action on a machine, provided that the action still has the effect that was shown. The time
+    /// limit applies only to the review; a change that has started is completed. Returns `None` if the time limit is
+    /// reached before the change.
     async fn carry_out(
         &self,
         app: &Arc<AppState>,

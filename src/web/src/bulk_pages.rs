@@ -97,7 +97,7 @@ fn show_unreached(app: &AppState, person: &LoggedIn, action: &BulkAction, unreac
     }
 }
 
-/// Results of an action by machine.
+/// Results of an action on several machines.
 #[derive(Default)]
 pub(crate) struct BulkResults {
     /// Ids and names of the changed machines.

@@ -78,7 +78,7 @@ impl<const BYTES: usize> ChangeForm<BYTES> {
         find_machine(&self.app, &self.id)
     }
 
-    /// Returns the id of the machine in the path, which may have no machine file.
+    /// Returns the id of the machine in the path of the URL. This machine need not have a machine file.
     pub(crate) fn machine_id(&self) -> &str {
         &self.id
     }

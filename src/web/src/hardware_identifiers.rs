@@ -42,7 +42,7 @@ impl HardwareIdentifiers {
     }
 }
 
-/// Reads the identifiers with which the machine registered last; empty if the machine has never registered.
+/// Reads the identifiers in the machine's latest registration; empty if the machine has never registered.
 pub(crate) async fn read_identifiers(app: &AppState, id: &str) -> Result<Vec<String>, ApiError> {
     match app.state.find_registration(id).await? {
         Some(row) => app.planner.run_job(id, move || parse_identifiers(&row.document)).await,

@@ -41,7 +41,7 @@ pub(crate) fn show_report(report: &InstallReport) -> Markup {
     }
 }
 
-/// Shows the durations of the steps as a bar and a table.
+/// Shows the durations of the stages as a bar and a table.
 fn show_timings(timings: &[StageTime]) -> Markup {
     let known = |time: &StageTime| if time.seconds.is_finite() { time.seconds.max(0.0) } else { 0.0 };
     let sum: f64 = timings.iter().map(known).sum::<f64>().max(0.001);
@@ -152,7 +152,7 @@ pub(crate) fn show_events(events: &[(String, String)], log: &PageLog) -> Markup 
     }
 }
 
-/// Shows the console log. If the agent has sent none, shows all events instead.
+/// Shows the console log. If the log is empty, shows all events instead.
 fn show_log(events: &[(&String, ProgressEvent)], log: &PageLog) -> Markup {
     html! {
         @if !log.text.is_empty() {

@@ -128,7 +128,7 @@ struct EventStream {
     health: ServerHealth,
     /// Problems of the server itself that were last sent to the watcher.
     problems: Vec<String>,
-    /// Hash of the directory's content and of all problems, as last sent to the watcher.
+    /// Hash that [`hash_directory`] returned for the state last sent to the watcher.
     shape: u64,
     tick: Interval,
     /// Number of ticks since the last transmission.
@@ -167,7 +167,7 @@ impl EventStream {
         self.app.sessions.is_valid(&self.person.session)
     }
 
-    /// Returns a message with all changes since the previous call that the user may see.
+    /// Returns a message with all changes since the previous call, except changes that the user may not see.
     fn next_message(&mut self) -> String {
         let actor = RequestActor { identity: Some(self.person.identity.clone()), ..RequestActor::default() };
         actor.run_blocking(|| self.collect_changes())
@@ -196,7 +196,7 @@ impl EventStream {
     }
 }
 
-/// Returns a hash of all problems, and of the contents of the directory that the pages show.
+/// Returns a hash of the problems, and of those properties of the machines that the pages show.
 fn hash_directory(directory: &SiteSnapshot, problems: &[String]) -> u64 {
     let mut hasher = DefaultHasher::new();
     problems.hash(&mut hasher);

@@ -53,7 +53,8 @@ pub(crate) async fn get_file(
     Ok(render_editor(&app, &person, &state))
 }
 
-/// `POST /machines/{id}/file`: checks the text. Writes it if the name of the machine was typed.
+/// `POST /machines/{id}/file`: checks the text. Writes the text if the operator was shown the result of this check, and
+/// has typed the name of the machine.
 pub(crate) async fn post_file(base: BaseUrls, change: ChangeForm<FORM_BYTES>) -> Response {
     submit_text(&change, &base).await.unwrap_or_else(|error| change.show_error(error))
 }
@@ -86,8 +87,8 @@ async fn submit_text(change: &ChangeForm<FORM_BYTES>, base: &BaseUrls) -> Result
     Ok(render_editor(app, person, &state))
 }
 
-/// Shows the submitted text and the file's present text after a concurrent change. Later checks are based on the
-/// present text.
+/// Shows the submitted text, and the current text of the file, which has changed since the operator loaded the page.
+/// The next submission is based on the current text.
 fn show_conflict(
     change: &ChangeForm<FORM_BYTES>,
     machine: MachineSpec,

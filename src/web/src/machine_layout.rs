@@ -17,8 +17,8 @@ use store::StoredRegistration;
 /// Id of the layout of a machine without a name, as in `drophammer layout from-machine`.
 const LAYOUT_ID: &str = "from-machine";
 
-/// Shows the link to the layout. Returns nothing if the machine has not inspected its disks, because the layout would
-/// lack the mount points of the installed system.
+/// Shows the link to the layout. Shows nothing if the machine has not inspected its disks, because the layout would
+/// lack the mount points of the installed system, or if an installation has started since the registration.
 pub(crate) fn show_layout_link(id: &str, inventory: &Inventory, has_begun_since: bool) -> Markup {
     html! {
         @if inventory.explored && !has_begun_since {

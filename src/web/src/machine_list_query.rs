@@ -31,8 +31,9 @@ impl SortColumn {
         }
     }
 
-    /// Compares two rows by this column, in ascending order. `Phase` sorts failed machines first, `Progress` the most
-    /// advanced, and `Seen` the most recently seen. Rows without a value always come last.
+    /// Compares two rows by this column, in ascending order. In this order, `Phase` begins with failed machines,
+    /// `Progress` with the most advanced ones, and `Seen` with those seen most recently. Rows without a value come
+    /// last.
     fn compare(self, one: &MachineRow, other: &MachineRow) -> Ordering {
         match self {
             SortColumn::Name => natural_sort_key(one.name()).cmp(&natural_sort_key(other.name())),
@@ -66,7 +67,7 @@ fn progress_order(row: &MachineRow) -> Option<u8> {
 /// Machines that the page lists, and their order.
 #[derive(Debug, Clone)]
 pub(crate) struct MachineListQuery {
-    /// Words that a machine must contain, separated by white space.
+    /// Words separated by white space. The list contains only machines that match all of these words.
     pub text: String,
     /// Phase of the machines; empty for all phases.
     pub phase: String,
@@ -130,7 +131,7 @@ impl MachineListQuery {
         MachineListQuery { column, is_descending, ..self.clone() }.url()
     }
 
-    /// Returns the URL of the same list with the machines of another phase; all phases if `phase` is empty.
+    /// Returns the URL of the same list, limited to machines in this phase; an empty `phase` selects all phases.
     pub(crate) fn url_with_phase(&self, phase: &str) -> String {
         MachineListQuery { phase: phase.to_owned(), ..self.clone() }.url()
     }

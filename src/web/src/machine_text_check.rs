@@ -40,7 +40,7 @@ pub(crate) enum TextEffect {
 }
 
 impl CheckedText {
-    /// Returns a digest of the text and its plan. The text is written only if this digest was shown to the operator.
+    /// Returns a digest of the text and the plan. The text is written only if this digest was shown to the operator.
     pub(crate) fn digest(&self, text: &str) -> String {
         let plan = match self {
             CheckedText::Valid(_, TextEffect::Installs(PlanPreview::Planned(planned, _))) => {
@@ -52,8 +52,8 @@ impl CheckedText {
         hex_digest(format!("{plan}\n{text}").as_bytes())
     }
 
-    /// Returns the machine that the text describes; `None` if the text must not be written. If the text causes an
-    /// installation, the plan must be known.
+    /// Returns the machine that the text describes. Returns `None` if the text must not be written, because it is
+    /// unchecked or invalid, or because the plan of the installation that it triggers is refused or unknown.
     pub(crate) fn writable(&self) -> Option<&MachineSpec> {
         use TextEffect::{Harmless, Installs, Unregistered};
         match self {
@@ -93,7 +93,7 @@ impl CheckedText {
     }
 }
 
-/// Checks an edited machine file, which would replace that of `current`. Writes nothing, and does not block other
+/// Checks an edited text that would replace the machine file of `current`. Writes nothing, and does not block other
 /// changes.
 ///
 /// # Errors
@@ -160,9 +160,9 @@ pub(crate) async fn write_checked_text<const BYTES: usize>(
     replace_machine_text(&permit, &current.id, file, text).await.map_err(ApiRefusal::into_error)
 }
 
-/// Returns the reason why an edited file must not replace the machine's allocation; `None` if it may. The allocation of
-/// an installed, locked or migrating machine may be ended only by freeing the machine, which also stops the installed
-/// system.
+/// Returns the reason why an edited file must not remove or replace the machine's allocation; `None` if the change is
+/// allowed. The allocation of an installed, locked or migrating machine may be ended only by freeing the machine, which
+/// also stops the installed system.
 async fn explain_kept_allocation(
     app: &AppState,
     current: &MachineSpec,

@@ -1,4 +1,5 @@
-//! Timeline of a machine's last installation, with a bar for each stage, and the list of its earlier installations.
+//! Timeline of a machine's last installation, with a bar for each stage, and the machine's history of orders and
+//! installations.
 
 use super::page_frame::{reword_message, show_age, show_time};
 use api::install_timeline::{TimelineEntry, TimelineState};

@@ -18,8 +18,8 @@ use maud::{Markup, html};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// Maximum age of a progress event, in seconds, up to which its rate and remaining time are shown. An agent sends an
-/// event every second.
+/// Minimum age of a progress event, in seconds, at which the event's rate and remaining time are no longer shown. An
+/// agent sends an event every second.
 const MAXIMUM_PROGRESS_AGE_SECONDS: u64 = 30;
 
 /// Titles of the columns, each with the sort order that a click on the title selects; `None` if the title is not
@@ -160,8 +160,8 @@ pub(crate) async fn get_machines(
 }
 
 async fn list_rows(app: &AppState, identifiers: &HardwareIdentifiers) -> Result<Vec<MachineRow>, ApiError> {
-    // The list must be available even if the planner is busy. Without the identifiers, the filter finds fewer
-    // machines.
+    // An error is ignored, so that the list is available even if the planner is busy. Without the identifiers, the
+    // filter finds fewer machines.
     let mut identifiers = identifiers.list_all(app).await.unwrap_or_default();
     let listed = operator::list_with_new_machines(app).await?;
     let rows = listed.into_iter().map(|listed| {

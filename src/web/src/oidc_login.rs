@@ -93,7 +93,7 @@ pub(crate) async fn get_callback(
     let is_secure = is_secure(&app, connected);
     let Query(query) = query.unwrap_or_default();
     let login = read_login_cookie(&headers);
-    // The cookie is valid for one callback, whether it succeeds or not.
+    // The cookie is valid for one callback, whether the login succeeds or not.
     let mut response = match complete_login(&app, peer, login, &query, &callback).await {
         Ok((token, session)) => {
             let cookie = [(header::SET_COOKIE, set_cookie(&session, SESSION_LIFETIME.as_secs(), is_secure))];

@@ -110,7 +110,7 @@ pub(crate) async fn get_images(State(app): State<Arc<AppState>>, person: LoggedI
     Ok(page_frame::render_page(&app, &person, "Images", "/images", main))
 }
 
-/// Shows the number of machines that run an image, with a link to their list.
+/// Shows the number of machines that run an image, with a link to the list of these machines.
 fn show_use(id: &str, machines: usize) -> Markup {
     let count = format_count(machines, "machine", "machines");
     let query = serde_urlencoded::to_string([("q", id)]).unwrap_or_default();

@@ -58,7 +58,7 @@ pub(crate) fn render_page(app: &AppState, person: &LoggedIn, title: &str, here: 
 fn visible_places(person: &LoggedIn) -> impl Iterator<Item = (&'static str, &'static str)> {
     let audit = (person.identity.role == UserRole::Admin).then_some(("/audit", "Audit"));
     // The plans of all machines are computed once for all users, so users who are restricted to projects cannot open
-    // their page.
+    // the page of these plans.
     let is_restricted = person.identity.is_restricted();
     NAVIGATION_LINKS.into_iter().filter(move |(path, _)| !(is_restricted && *path == "/plan")).chain(audit)
 }
@@ -79,8 +79,8 @@ pub(crate) fn list_visible_problems(app: &AppState, person: &LoggedIn) -> Vec<St
     }
 }
 
-/// Replaces the text of each reason in a file's problem by its error code, because the text can quote a secret from the
-/// file, or the output of a `verify` program.
+/// Replaces the reason in each line of a problem by a fixed text and the error code, because a reason can quote a
+/// secret from a file, or the output of a `verify` program.
 fn without_reasons(problem: &str) -> String {
     let shorten = |line: &str| {
         let position = line.split_once(": ").map_or("the server's directory", |(position, _)| position);
@@ -149,7 +149,7 @@ pub(crate) fn name_machines(app: &AppState, person: &LoggedIn, message: &str) ->
     replace_machine_ids(message, |id| Some(directory.display_name(&id.to_lowercase()).to_owned()))
 }
 
-/// Returns the status and the message of an error as [`operator_words`] does, with names instead of ids.
+/// Returns the status and the message of an error as [`operator_words`] does, but with machine names instead of ids.
 pub(crate) fn named_words(app: &AppState, person: &LoggedIn, error: ApiError) -> (StatusCode, String) {
     let (status, message) = operator_words(error);
     (status, name_machines(app, person, &message))

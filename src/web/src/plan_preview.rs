@@ -26,8 +26,8 @@ pub(crate) enum PlanPreview {
 }
 
 /// Makes the plan for the allocation that the machine would receive in the state `standing`. `now` is true if the
-/// machine's agent is running. The agent has then already made its plan from the registered inventory, so the same
-/// inventory is used even if the installation has started since.
+/// machine's agent is running. The agent has then already made its plan from the registered inventory, so this
+/// inventory does not count as outdated, even if the installation has started since the registration.
 pub(crate) async fn load_preview(
     app: &AppState,
     base: &BaseUrls,

@@ -35,11 +35,11 @@ const OUTCOMES: [(RackOutcome, &str, &str, &str); 5] = [
     (RackOutcome::Nothing, "nothing", "unchanged", "idle"),
 ];
 
-/// Planned change, and the selection of the machines that the page shows.
+/// Change for which the plans are computed, and filters for the rows of the page.
 #[derive(Debug, Clone, Default)]
 struct PlanQuery {
     change: RackChange,
-    /// Value of an outcome in [`OUTCOMES`]; empty for all machines.
+    /// Outcome of the listed machines, as its URL value in [`OUTCOMES`]; empty for machines with any outcome.
     verdict: String,
     /// Text that the name of a machine must contain.
     text: String,
@@ -273,7 +273,8 @@ fn show_row(query: &PlanQuery, row: &RackRow) -> Markup {
             td.phase {
                 span.word { (word) }
                 @if has_plan { " " a href=(query.plan_url(row)) aria-label={ "Plan of " (display_name(row)) } { "plan" } }
-                // If the inventory is outdated, a tag replaces the reason, which would be the same in all rows.
+                // If the inventory is outdated, a tag replaces the reason, because all rows with an outdated inventory
+                // have the same reason.
                 @if !reasons.is_empty() && !row.foreseen {
                     div.words.(if row.outcome == RackOutcome::Refused { "reason" } else { "note" }) { (reasons) }
                 }

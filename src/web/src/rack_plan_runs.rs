@@ -24,7 +24,7 @@ const REUSED: Duration = Duration::from_secs(300);
 #[derive(Clone, Default)]
 pub(crate) struct RackPlanRuns(Arc<Mutex<VecDeque<Arc<RackPlanRun>>>>);
 
-/// Run that computes the plans of all machines after a change.
+/// Run that computes the plans of all machines, as predicted for a change.
 pub(crate) struct RackPlanRun {
     change: RackChange,
     directory: Arc<SiteSnapshot>,
@@ -47,8 +47,9 @@ pub(crate) struct RackPlanProgress {
 }
 
 impl RackPlanRuns {
-    /// Returns a recent run with this change, or starts a new one. If `again` is true, does not reuse a finished run.
-    /// Never reuses a run if the files in the server's directory have changed since its start.
+    /// Returns a run with this change that is recent or still in progress, or starts a new one. If `again` is true,
+    /// does not reuse a finished run. Never reuses a run if the files in the server's directory have changed since the
+    /// run started.
     pub(crate) fn find_or_start(&self, app: &Arc<AppState>, change: RackChange, again: bool) -> Arc<RackPlanRun> {
         let directory = app.directory();
         let mut runs = lock_mutex(&self.0);
@@ -81,7 +82,7 @@ impl RackPlanRun {
         *self.is_finished.borrow()
     }
 
-    /// Waits for the end of the run, or until the time has passed.
+    /// Waits until the run is finished, but no longer than `time`.
     pub(crate) async fn wait_until_finished(&self, time: Duration) {
         let mut finished = self.is_finished.subscribe();
         drop(tokio::time::timeout(time, finished.wait_for(|is_finished| *is_finished)).await);

@@ -38,7 +38,7 @@ fn parse_request(id: &str, form: &SubmittedForm) -> ReinstallRequest {
     }
 }
 
-/// Plan of a reinstall, with its effects on the allocation.
+/// Plan of a reinstall, and the effects of the reinstall on the allocation.
 pub(super) struct ReinstallPreview {
     pub(super) plan: PlanPreview,
     pub(super) changes: AllocationChanges,
@@ -187,7 +187,7 @@ fn show_order_form(person: &LoggedIn, machine: &MachineSpec, asked: &ReinstallRe
     }
 }
 
-/// `POST /machines/{id}/reinstall`: orders the reinstall if its plan has not changed since it was shown. Performs the
+/// `POST /machines/{id}/reinstall`: orders the reinstall if the plan is still the plan that was shown. Performs the
 /// same checks as the API.
 pub(crate) async fn post_reinstall(base: BaseUrls, change: ChangeForm) -> Response {
     let done = async {

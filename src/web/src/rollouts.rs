@@ -139,7 +139,7 @@ fn show_member(member: &MemberView) -> Markup {
     }
 }
 
-/// Returns the CSS class of a row. It determines the symbol and the color of the state, as in the list of machines.
+/// Returns the CSS class of a row, which determines the symbol and the color of the state, as in the list of machines.
 fn member_class(state: MemberState) -> Option<&'static str> {
     match state {
         MemberState::Waiting => None,

@@ -61,7 +61,7 @@ fn refuse_login(app: &AppState, status: StatusCode, why: &str) -> Response {
     page_frame::render_error(app, None, ApiError::new(status, why))
 }
 
-/// Returns the response to a request of the page that the authorization layer has refused.
+/// Returns the response to a request for a web page if the authorization layer has refused the request.
 pub fn render_refusal(app: &AppState, headers: &HeaderMap, identity: Option<Identity>, error: ApiError) -> Response {
     let person = session_cookie(headers).zip(identity).and_then(|(session, identity)| {
         Some(LoggedIn { session, form: app.sessions.find_session(session)?, identity })

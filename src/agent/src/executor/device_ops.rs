@@ -13,8 +13,8 @@ use operations::{
 };
 use plan::Plan;
 
-/// Checks before the stages `storage.lock` and `storage.wipe` that all planned edits of partition tables are possible.
-/// Otherwise, the contents of partitions would be destroyed before the first edit is refused.
+/// Checks, before the stages `storage.lock` and `storage.wipe`, that all planned edits of partition tables are
+/// possible. Without this check, the contents of partitions would already be destroyed when an edit is refused.
 pub(super) fn check_table_edits(plan: &Plan, before: StageName) -> Result<()> {
     if !matches!(before, StageName::StorageLock | StageName::StorageWipe) {
         return Ok(());

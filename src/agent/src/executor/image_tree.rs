@@ -134,7 +134,7 @@ impl PlanExecutor {
         let root = self.open_root()?;
         let files = &self.add_secrets(files);
         let allocation = &files.assigned.allocation;
-        // If the image lacks its required installer, a later operation fails and reports it.
+        // If the image lacks its required installer, a later operation fails and reports the missing installer.
         let is_read = system_setup::Finisher::choose(&root, allocation.finisher())
             .is_ok_and(system_setup::Finisher::reads_password);
         let password = if is_read { allocation.console_password.as_str() } else { "" };
@@ -181,8 +181,8 @@ impl PlanExecutor {
                 self.entries_wanted = booting.entries;
                 Ok(())
             }
-            // Without a boot loader on the disks (`false`), the system can be booted only by kexec: an image that
-            // consists of files does not contain an installed boot loader.
+            // `false`: an image that consists of files does not contain an installed boot loader, so the system can be
+            // booted only by kexec.
             BootRecord::Unknown => match self.describe_boot(&root, false)? {
                 None => Ok(()),
                 Some(reason) => Err(Error::new(Phase::Boot, reason)),
@@ -190,8 +190,9 @@ impl PlanExecutor {
         }
     }
 
-    /// Finds the boot parameters of the installed system. If only the system's boot loader can determine these
-    /// parameters, returns the reason, and the machine is booted through its firmware.
+    /// Finds the boot parameters of the installed system. Returns `None` if the system can be booted by kexec. If only
+    /// the system's boot loader can determine the parameters, returns the reason; the machine is then booted through
+    /// its firmware.
     fn describe_boot(&mut self, root: &NewRoot, has_loader: bool) -> Result<Option<String>> {
         match boot_discovery::write_missing_boot_info(root, has_loader)? {
             BootSource::BootInfo => Ok(None),

@@ -73,8 +73,8 @@ fn transfer_progress(bytes: u64, total_bytes: u64, elapsed: Duration) -> Transfe
     TransferProgress { bytes, total_bytes: Some(total_bytes), bytes_per_second, seconds_left }
 }
 
-/// Last message about the status of the migration, and the time that has passed since a response of the control plane
-/// mentioned the migration.
+/// Last message about the status of the migration, and the time since which the responses of the control plane do not
+/// mention the migration.
 #[derive(Default)]
 struct MigrationWatch {
     last_message: String,
@@ -82,9 +82,9 @@ struct MigrationWatch {
 }
 
 impl MigrationWatch {
-    /// Requests the current sender and the state of the migration from the control plane. Without a response, the
-    /// transfer continues. It ends only if a response reports the end of the migration, or if no response has
-    /// contained the migration for ten minutes.
+    /// Requests the current sender and the state of the migration from the control plane. Ends the transfer if a
+    /// response reports the end of the migration, or if responses do not mention the migration for ten minutes. A
+    /// request without a response does not end the transfer, and restarts the ten minutes.
     fn update_from_control(
         &mut self,
         control: &dyn ControlPlane,

@@ -10,8 +10,9 @@ use newroot::boot::kexec;
 use newroot::chroot;
 use operations::{DeviceOp, FailureState, UndoOperation};
 
-/// Updates the undo list once all disks are wiped and the boot areas of all removed partitions are cleared. After a
-/// failure, only the boot code must then be wiped, on the wiped disks and on the disks whose boot code was cleared.
+/// Updates the undo list when all disks are wiped and the boot areas of all removed partitions are cleared. A later
+/// failure requires only that the boot code is wiped, on the wiped disks and on the partly kept disks whose boot code
+/// was cleared.
 pub(super) fn mark_wipes_complete(log: &mut Vec<UndoOperation>) {
     log.retain(|undo| !matches!(undo, UndoOperation::Clearing(clear) if !clear.boot_code));
     for undo in log {

@@ -284,7 +284,8 @@ fn loop_denied_report_makes_received_system_unbootable() {
     assert!(text.contains("MAY STILL BE BOOTABLE"), "{text}");
 }
 
-/// The next attempt must not mistake the disk for an untouched one, since its boot code may be gone.
+/// A failed wipe may already have erased the boot code. The start of the disk is then erased too, so that the next
+/// attempt does not mistake the disk for an untouched one.
 #[test]
 #[ignore = "needs root and loop devices"]
 fn loop_failed_wipe_still_erases_the_start_of_the_disk() {

@@ -80,8 +80,8 @@ fn certificate_params(address: IpAddr) -> CertificateParams {
     (params.not_before, params.not_after) = (date_time_ymd(2000, 1, 1), date_time_ymd(2099, 12, 31));
     params.distinguished_name.push(DnType::CommonName, address.to_string());
     params.subject_alt_names = vec![SanType::IpAddress(address)];
-    // The conductor trusts the self-signed certificate as a CA, and verifies it with itself. Newer versions of Python
-    // require that a CA conforms to RFC 5280.
+    // The conductor trusts the self-signed certificate as a CA certificate, and verifies the certificate against
+    // itself. Newer versions of Python require that a CA conforms to RFC 5280.
     params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
     params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::DigitalSignature];
     params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];

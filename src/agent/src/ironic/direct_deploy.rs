@@ -20,7 +20,7 @@ const DRIVE_BYTES: u64 = 64 << 20;
 /// Minimum size, in bytes, of a root disk that is selected without hints. Ironic's own agent has the same minimum.
 const MINIMUM_ROOT_DISK_BYTES: u64 = 4 << 30;
 
-/// Fields of `image_info` for unsupported features. An image with such a field is refused, because it would be
+/// Fields of `image_info` for unsupported features. An image with such a field is refused, because the image would be
 /// installed without the feature.
 const REFUSED: [(&str, &str); 4] = [
     ("image_server_user", SECRETS),
@@ -28,7 +28,8 @@ const REFUSED: [(&str, &str); 4] = [
     ("proxies", "drophammer cannot download images through a proxy"),
     ("oci_pull_secret", SECRETS),
 ];
-/// Fields that a conductor sends only with a partition image. Their values may be empty.
+/// Fields that a conductor sends only with a partition image. A field identifies a partition image even if its value is
+/// empty.
 const PARTITION_IMAGE_FIELDS: [&str; 4] = ["root_gb", "root_mb", "image_type", "boot_option"];
 const PARTITION_IMAGE: &str = "drophammer writes whole-disk images, but this is a partition image; use a whole-disk image, or \
     the deploy interface `custom-agent` with a layout";

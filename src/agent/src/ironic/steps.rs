@@ -1,5 +1,5 @@
-//! Execution of steps. When a step is ordered, its plan is made with its arguments, and printed. A step that cannot be
-//! carried out is refused with all reasons before its first write. All steps of a deploy belong to one plan.
+//! Execution of steps. When a step is ordered, its plan is made from the step's arguments, and printed. A step that
+//! cannot be carried out is refused with all reasons before its first write. All steps of a deploy belong to one plan.
 
 use super::commands::IronicStepKind;
 use super::deploy_args::{self, IronicNode, RequestedMode};
@@ -170,8 +170,8 @@ impl StepRunner {
         if allocation.image.url.is_empty() {
             allocation.image.id = LATER_IMAGE_PLACEHOLDER.to_owned();
         }
-        // The reinstall is requested even though the installation to replace is not known yet, because preserved
-        // volumes must be unlocked first.
+        // `reinstall` is set before the installation to replace is known, because `begin_step` unlocks preserved
+        // volumes only for a reinstall.
         allocation.reinstall = matches!(wish, RequestedMode::Reinstall { .. });
         let inventory = self.hands.begin_step(Some((&layout, &mut allocation)))?;
         self.plan_and_run(node, layout, wish, inventory, allocation, until)

@@ -51,7 +51,8 @@ impl First {
         Rack::run("first.py", &arguments, http)
     }
 
-    /// Kills the server and restarts it later with the same allocation, as if the server had read it from a database.
+    /// Kills the server and restarts it later with the same allocation, as if the server had read the allocation from a
+    /// database.
     fn restart(&mut self, after: Duration) {
         let knows = self.rack.log()["allocation"].clone();
         self.come_back(after, &knows);

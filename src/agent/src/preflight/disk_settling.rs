@@ -67,7 +67,8 @@ mod tests {
             .collect()
     }
 
-    /// Second, present disks, whether all disks of the layout are present, and whether the wait is over.
+    /// Tuples of the time in seconds, the present disks, whether all disks of the layout are present, and whether the
+    /// wait is over.
     type Looks = &'static [(u64, &'static str, bool, bool)];
 
     #[test]

@@ -27,8 +27,9 @@ pub(crate) fn preserves_disks(machine: &str, allocation: &Allocation, inventory:
     allocation.keeps && !find_owner_installations(machine, allocation, inventory).is_empty()
 }
 
-/// Converts an installation to a reinstall of the installation with the newest marker, and assigns this marker to the
-/// allocation. Returns a message for the operator.
+/// Converts the requested installation to a reinstall of the newest installation of this machine and project. In the
+/// inventory, the marker of that installation gets the id of the current allocation. Returns a message for the
+/// operator.
 ///
 /// # Errors
 /// Fails if it is unknown which of several markers is the newest.
@@ -56,8 +57,8 @@ pub(crate) fn adopt_as_reinstall(
     )))
 }
 
-/// Returns the marker of the newest installation of the allocation's project on this machine; `None` if there is no
-/// such marker, or if one of this machine's markers is that of the allocation itself.
+/// Returns the marker of the newest installation of the allocation's project on this machine. Returns `None` if there
+/// is no such marker, or if a marker shows that the allocation itself is already installed.
 ///
 /// # Errors
 /// Fails if it is unknown which installation is the newest.
@@ -83,8 +84,8 @@ fn find_newest_installation<'a>(
     })
 }
 
-/// Returns the install markers of this machine that belong to the allocation's project. Returns an empty list if one of
-/// this machine's markers is that of the allocation itself.
+/// Returns the install markers of this machine that belong to the allocation's project. Returns an empty list if a
+/// marker shows that the allocation itself is already installed.
 fn find_owner_installations<'a>(
     machine: &str,
     allocation: &Allocation,

@@ -302,7 +302,7 @@ filesystems:
             (LAYOUT, &machine("srv"), None, Some(matches)),
             (LAYOUT, &machine("else"), None, Some(differs)),
             (LAYOUT, &with(&|disk| disk.unreadable = Some("EIO".into())), None, Some(differs)),
-            // The other member was on the disk with the marker, or its device now has other content.
+            // One physical volume of the group is missing: `sdc` is blank, or has other content.
             (GROUP, &half_a_group(blank_sdc()), None, Some(differs)),
             (GROUP, &half_a_group(machine("x").disks[1].clone()), None, Some("/dev/sdb, /dev/sdc are preserved")),
             // A disk after `wipefs -a`, and a new disk.

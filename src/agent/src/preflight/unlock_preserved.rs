@@ -63,8 +63,8 @@ pub(crate) fn unlock_preserved(
     luks::containers_to_open(layout, inventory, allocation).into_iter().flat_map(unlock_group).collect()
 }
 
-/// Records for each container that is locked, and whose unlocking has not failed, that unlocking was not tried.
-/// Otherwise a plan would assume that the container can be unlocked.
+/// Records, for each locked container without a recorded failure, that no key was tried. Without this record, a plan
+/// would assume that the container can be unlocked.
 pub(crate) fn record_untried_containers(inventory: &mut Inventory) {
     let containers =
         inventory.all_signatures().filter(|(_, found)| found.iter().any(|is| is.kind == luks::LUKS_SIGNATURE_TYPE));

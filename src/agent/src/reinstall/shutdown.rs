@@ -205,8 +205,8 @@ mod tests {
 
     #[test]
     fn deepest_and_newest_mounts_are_unmounted_first() {
-        // In the order of mounting: `/data` was moved below `/srv`, which was mounted later, and `/mnt` is mounted
-        // twice.
+        // The mounts are listed in the order of mounting. `/data` was mounted before `/srv`, and then moved below
+        // `/srv`. `/mnt` is mounted twice.
         let mountinfo = "\
 21 1 0:2 / / rw - rootfs rootfs rw
 22 21 8:2 / / rw,relatime shared:1 - ext4 /dev/sda2 rw

@@ -15,7 +15,7 @@ use store::user_tokens::TokenVerdict;
 
 /// Name of the cookie.
 pub const COOKIE: &str = "drophammer";
-/// Maximum interval between two session checks of an open live-update stream.
+/// Maximum interval between two checks of the session to which an open stream of live updates belongs.
 pub const VERIFY_INTERVAL: Duration = Duration::from_secs(30);
 /// Duration after which a session ends.
 pub const SESSION_LIFETIME: Duration = Duration::from_secs(12 * 3600);

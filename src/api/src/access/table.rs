@@ -23,7 +23,8 @@ pub enum RouteAccess {
 /// Set of objects to which a route gives access. Determines what users who are restricted to projects can see.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RouteScope {
-    /// The machine whose id is in the path. For users with projects, machines of other projects do not exist.
+    /// The machine whose id is in the path. For users with projects, machines of other projects are treated as unknown
+    /// machines.
     Machine,
     /// Several machines or other objects. The handler uses the user's snapshot, which contains only accessible
     /// machines.

@@ -22,7 +22,8 @@ use site::snapshot::SiteSnapshot;
 use std::sync::Arc;
 use store::{ATTEMPTS, AttemptStart, FirstStartOutcome, MachineBoot, OrderStart};
 
-/// `POST /v1/machine/{id}/point-of-no-return`: permits an installation to erase data, if it is still requested.
+/// `POST /v1/machine/{id}/point-of-no-return`: permits an installation to erase data, provided that the installation is
+/// still requested.
 pub(crate) async fn pass_point_of_no_return(
     State(app): State<Arc<AppState>>,
     MachineCaller { boot, peer, .. }: MachineCaller,

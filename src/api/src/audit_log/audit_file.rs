@@ -22,7 +22,7 @@ const QUEUE_BYTES: usize = 16 << 20;
 const OPEN_LIMIT: Duration = Duration::from_secs(10);
 /// Duration of a write above which the file counts as unresponsive.
 const SLOW_WRITE_DURATION: Duration = Duration::from_secs(10);
-/// Duration for which lost lines are reported as a problem.
+/// Time after the last loss of a line during which the loss is reported as a problem.
 const LOSS_REPORT_DURATION: Duration = Duration::from_secs(3600);
 
 /// File of the audit log, and the queue of its thread.

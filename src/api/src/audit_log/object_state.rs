@@ -26,8 +26,9 @@ const VOLATILE: [&str; 5] = ["last_seen", "last_event", "ended", "phase", "out_o
 
 /// Folders and files in the server's directory that a request may change, by the prefix of the request's route.
 ///
-/// If the path contains a machine, the machine's file is always included. The folder of the machine files may be
-/// listed only for rare requests, because thousands of files would be parsed before and after each request.
+/// The file of the machine in a request's path is read in addition to these files. The folder `machines` may appear
+/// here only with routes of rare requests, because all of its files, which may be thousands, are parsed before and
+/// after each such request.
 const WATCHED: [(&str, &[&str]); 7] = [
     ("/v1/filesystemlayout", &["layouts"]),
     ("/v1/image", &["images", image_states::FILE]),
@@ -38,7 +39,7 @@ const WATCHED: [(&str, &[&str]); 7] = [
     ("/bulk/confirm", &["machines"]),
 ];
 
-/// Documents by name: files by their paths, and records of machines and users.
+/// Contents of files, by path, and records of machines, users and rollouts, by names such as `user ann`.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct ObjectState(BTreeMap<String, Value>);
 

@@ -171,7 +171,8 @@ fn render_template(template: &DeployTemplate) -> TemplateResult<String> {
     template.to_yaml().map_err(|why| IronicRefusal::bad_request(format!("this template cannot be stored: {why}")))
 }
 
-/// Writes the file of a template, whose present text is `expected`.
+/// Writes the text of a template. If templates are stored in the database, fails unless the stored text is `expected`;
+/// a file is overwritten without this check.
 async fn put_file(app: &AppState, path: PathBuf, expected: Option<&str>, text: String) -> TemplateResult<()> {
     if change_stored(app, &path, expected, Some(&text)).await? {
         return Ok(());

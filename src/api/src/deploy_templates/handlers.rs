@@ -1,6 +1,6 @@
-//! Request handlers for `/v1/deploy_templates` and `/v1/deploy-templates`. The handler of the former checks the API
-//! version first. Then both handlers check the token, the method and the path. The order of these checks determines
-//! the error response.
+//! Request handlers for `/v1/deploy_templates` and `/v1/deploy-templates`. Both handlers check first the token, and
+//! then the method and the path; before these checks, the handler of `/v1/deploy_templates` checks the API version. The
+//! first check that fails determines the error response.
 
 use super::ironic_response::{IronicRefusal, TemplateResult};
 use super::listing::list_templates;

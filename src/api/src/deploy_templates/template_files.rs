@@ -47,7 +47,8 @@ impl TemplateWriter {
         self.lock.clone().write_owned().await
     }
 
-    /// Waits for permission to create the file of a machine. Returns `None` if another request is creating this file.
+    /// Waits until no other request changes files, and then returns the permission to create the file of a machine.
+    /// Returns `None` if another request is creating this file.
     pub(crate) async fn lock_creation(&self, machine: &str) -> Option<CreationPermit> {
         let lock = self.lock.clone().read_owned().await;
         // The same machine can be named by its UUID in either byte order, so both forms are locked.

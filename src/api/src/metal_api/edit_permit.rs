@@ -1,5 +1,5 @@
-//! Permits for requests that change files. Only one request holds a permit at a time. Its changes are based on the
-//! file versions that are in effect when the permit is granted.
+//! Permits for requests that change files. Only one request holds a permit at a time. This request bases its changes on
+//! the file versions that are in effect when the permit is granted.
 
 use crate::AppState;
 use crate::agent_api::request_body::read_operator_document;

@@ -23,8 +23,8 @@ use std::time::Duration;
 const EFFECT_TIMEOUT: Duration = Duration::from_secs(30);
 /// Interval at which the file is checked for concurrent edits.
 const CHECK_INTERVAL: Duration = Duration::from_secs(1);
-/// Maximum length of an id that is used as a file name. Longer ids are replaced by a digest, since file names are
-/// limited to 255 bytes.
+/// Maximum length of an id that is used as a file name. A longer id is shortened and followed by a digest, since file
+/// names are limited to 255 bytes.
 const LONGEST_NAME: usize = 200;
 
 /// Object that a request changes.
@@ -112,7 +112,8 @@ pub(crate) async fn create_file(app: &AppState, path: &Path, text: &str) -> ApiR
     }
 }
 
-/// Replaces the content `old` of the document by `new`. Returns false if the file no longer contains `old`.
+/// Replaces the content `old` of the document by `new`. Returns false if the document is a file whose content is no
+/// longer `old`.
 ///
 /// # Errors
 /// Returns an error if the content in the database is no longer `old`. The error names the author of the other change.
@@ -126,7 +127,8 @@ pub(crate) async fn replace_file(app: &AppState, path: &Path, old: &str, new: &s
     Ok(matches!(flatten_result(&what, put.await)?, EditResult::Written))
 }
 
-/// Removes the document. Returns false if the file no longer contains `old`.
+/// Removes the document with the content `old`. Returns false if the document is a file whose content is no longer
+/// `old`.
 ///
 /// # Errors
 /// Fails as [`replace_file`] does.

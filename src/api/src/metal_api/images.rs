@@ -314,7 +314,7 @@ async fn read_unchanged(
     match text {
         Some(text) if is_same(&text) && matches_version(headers, &version_tag(before)) => Ok(text),
         text => {
-            // The response does not contain a file with registry credentials, because it may contain a password.
+            // Registry credentials may contain a password, so the response omits the text of a file with credentials.
             let shown = text.as_deref().filter(|text| !text.contains("pull_secret"));
             Err(what.conflict(path, shown, yours))
         }

@@ -92,9 +92,9 @@ pub(super) async fn check_allocation(
     check_templates(app, &machine, known).await
 }
 
-/// Copies the OS definition and its image from the allocation in effect to the new allocation if both name the same
-/// OS definition. Does nothing if the new allocation already has a definition. An unusable definition is verified
-/// again, since the change may have corrected its parameters.
+/// Copies the OS definition and its image from the allocation in effect to the new allocation if both name the same OS
+/// definition. Does nothing if the new allocation already has a definition. If the definition in effect is unusable,
+/// the copy counts as not verified yet, since the new allocation may have corrected parameters.
 fn copy_definition(app: &AppState, id: &str, allocation: &mut AllocationSpec) {
     if !matches!(allocation.definition, DefinitionState::Unnamed) {
         return;

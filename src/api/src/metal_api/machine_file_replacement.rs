@@ -103,7 +103,8 @@ pub async fn check_machine_text(app: &AppState, id: &str, text: &str) -> ApiResu
     Ok(machine)
 }
 
-/// Repeats the checks of [`check_machine_text`] with the present files, except for the `verify` program.
+/// Repeats the checks of [`check_machine_text`] against the current versions of all other files, but does not run the
+/// `verify` program again.
 ///
 /// # Errors
 /// Fails as [`check_machine_text`] does.
@@ -112,8 +113,8 @@ pub async fn recheck_machine(app: &AppState, id: &str, machine: &MachineSpec) ->
     check_allocation(app, machine, &app.directory().known).await?.map_err(ApiRefusal::unprocessable)
 }
 
-/// Checks that a machine has the id in the file, and that no other machine has the name or one of the MACs in the file.
-/// Machines that the user is not allowed to see are also compared, but are not named in the refusal.
+/// Checks that the edited file contains the id of its machine, and that no other machine has the same name or one of
+/// the same MACs. Machines that the user is not allowed to see are also compared, but are not named in the refusal.
 fn check_identity(app: &AppState, id: &str, machine: &MachineSpec) -> ApiResult<()> {
     let (directory, visible) = (app.whole_directory(), app.directory());
     let describe = |other: &MachineSpec| match visible.find_machine(&other.id) {

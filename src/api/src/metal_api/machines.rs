@@ -55,7 +55,7 @@ pub(crate) const FIELDS: [&str; 12] = [
 ];
 /// Field of an allocation request that selects some of the networks in the machine file.
 const NETWORKS: &str = "networks";
-/// Fields of machine searches.
+/// Fields that can be criteria of a machine search.
 const SEARCHED: [&str; 12] = [
     "id",
     "name",
@@ -144,8 +144,9 @@ pub(crate) const ORDER_QUERY: [&str; 1] = ["check_plan"];
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct OrderQuery {
-    /// True if the server must refuse an order whose plan is refused. Clients of metal-api cannot request this check.
-    /// If the plan of such a client's order is refused, the machine refuses the plan when it boots, as in metal-stack.
+    /// True if the server must make the plan of the reinstall, and refuse the order if the plan is refused. Clients of
+    /// metal-api cannot request this check: their orders are accepted, and the machine refuses the plan when it boots,
+    /// as in metal-stack.
     check_plan: bool,
 }
 

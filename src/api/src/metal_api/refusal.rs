@@ -106,7 +106,8 @@ impl ApiRefusal {
         ApiRefusal { problems, ..self }
     }
 
-    /// Returns an error with the problems. The message lists them without positions, which `problems` contains.
+    /// Returns an error with the problems. The message lists the problems without their positions; the field `problems`
+    /// contains the positions.
     pub(crate) fn from_problems(status: StatusCode, problems: Vec<Diagnostic>) -> ApiRefusal {
         let words: Vec<Diagnostic> = problems.iter().map(|problem| Diagnostic::new("", &problem.message)).collect();
         ApiRefusal { problems, ..ApiRefusal::new(status, join_problems(&words)) }

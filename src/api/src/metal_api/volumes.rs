@@ -309,9 +309,9 @@ fn check_node(permit: &EditPermit, id: &str, resources: &[Value]) -> ApiResult<(
     }
 }
 
-/// Replaces the resources in the machine file that the request also contains, and adds the other resources of the
-/// request. Existing resources may be in the request because the client sends the list of all resources in the
-/// cluster.
+/// Merges the resources of a request into the list in the machine file: a resource that is already in the list is
+/// replaced, every other resource is added. A request may repeat resources of the list, because the client sends all
+/// resources of the cluster.
 fn merge_resources(mut all: Vec<Value>, new: &[Value]) -> Vec<Value> {
     all.retain(|listed| !new.iter().any(|one| is_same_resource(one, listed)));
     all.extend(new.iter().cloned());

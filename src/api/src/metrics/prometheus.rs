@@ -7,7 +7,8 @@ use std::fmt::Write;
 use std::sync::atomic::Ordering;
 use store::rollouts::{MemberState, RolloutState, RolloutStatistics};
 
-/// Formats all metrics. The metrics of machines and rollouts are omitted if their numbers are unknown. Label values are constants of this program, or step names that were validated on receipt.
+/// Formats all metrics. The metrics of machines and rollouts are omitted if their numbers are unknown. Label values are
+/// constants of this program, or step names that were validated on receipt.
 pub(crate) fn format_metrics(
     metrics: &Metrics,
     phases: Option<&BTreeMap<&'static str, u64>>,

@@ -22,8 +22,8 @@ pub async fn update_migrated_files(app: Arc<AppState>) {
         directory.mark_unchanged();
         let behind = app.state.list_live_migrations().await.unwrap_or_default().into_iter().filter(|is| is.files);
         for is in behind {
-            // After a restore, the record of the migration may be outdated and the files correct, so nothing is
-            // updated.
+            // While a machine needs confirmation after a restore, the record of the migration may be older than the
+            // files, so the files are not changed.
             let unconfirmed = app.state.explain_unconfirmed(vec![is.a.clone(), is.b.clone()]).await;
             if !matches!(unconfirmed, Ok(None)) {
                 continue;
@@ -46,7 +46,7 @@ pub async fn update_migrated_files(app: Arc<AppState>) {
     }
 }
 
-/// Machine file as it currently is on disk.
+/// Machine file with its current text, which the published snapshot might not contain yet.
 struct CurrentMachineFile {
     path: PathBuf,
     text: String,

@@ -361,8 +361,8 @@ pub async fn handle_report(
     Ok(Some(ReportAcknowledgement { retry }))
 }
 
-/// Logs a warning if the source machine has not contacted the server recently when the target has received all data.
-/// The source may then be switched off, or run its own system.
+/// Logs a warning if the target has received all data, but the source machine has not contacted the server recently:
+/// the source may be switched off, or may be running its own system.
 fn log_silent_source(app: &AppState, is: &Migration) {
     let receiver = is.receiver.as_ref().filter(|_| is.state == MigrationState::Booting);
     if receiver.is_some_and(|receiver| !app.certificate_checks.has_checked(&is.a, &receiver.certificate)) {

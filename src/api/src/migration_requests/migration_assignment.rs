@@ -73,8 +73,9 @@ fn build_offer(is: Migration, part: MigrationSide, now: CurrentBoots) -> Migrati
     MigrationOffer { order: is.id, part, started, awaits_approval, peer, carried: is.carried, disks: is.disks }
 }
 
-/// Returns the state of the allocation that the target machine receives: that of an unfinished first installation.
-/// The record of the attempt contains no image, since a migration transfers the installed system.
+/// Returns the state of the allocation on the target machine: a first installation that is not finished. The record of
+/// the attempt contains no image, since a migration transfers the installed system. `of_sender` is the state of the
+/// allocation on the source machine.
 fn target_install_state(is: &Migration, of_sender: InstallState) -> InstallState {
     let started = is.started_copy.as_ref();
     let secret_digest = started.and_then(|started| started.secret_digest.clone());

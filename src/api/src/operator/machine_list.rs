@@ -32,7 +32,7 @@ const UNCACHED: usize = 4 * AT_ONCE;
 /// Page and filters of a list of machines. Without parameters, all machines are listed.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 pub struct MachineListQuery {
-    /// Maximum number of listed machines. A shorter list is the end of the list.
+    /// Maximum number of listed machines. If the response contains fewer machines, no further machines follow.
     pub limit: Option<usize>,
     /// Id of the last machine on the previous page, after which this list begins.
     pub after: Option<String>,

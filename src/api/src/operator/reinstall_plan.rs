@@ -109,8 +109,8 @@ pub(crate) async fn approve_plan(
     wait_until_published(app, &path, Some(&text), is_in_force).await.map_err(|refusal| refusal.into_error())
 }
 
-/// Stores the approval of a machine. Before that, syncs the entry of the request in the audit log. In the database,
-/// does not overwrite an approval that another request stores at the same time.
+/// Syncs the entry of the request in the audit log, and then stores the approval for a machine. If approvals are stored
+/// in the database, fails if another request stores an approval for the machine at the same time.
 async fn store_approval(app: &AppState, path: &Path, text: &str) -> Result<(), ApiError> {
     app.state.sync_audit().await?;
     let present = edited_files::read_file(app, path).await.map_err(ApiRefusal::into_error)?;
@@ -125,8 +125,8 @@ async fn store_approval(app: &AppState, path: &Path, text: &str) -> Result<(), A
     written.map_err(|error| failed(error.to_string()))?.map_err(|error| failed(error.to_string()))
 }
 
-/// Returns the digests of the present inputs of the reinstall. If the request contains other digests, the approved
-/// plan was made from other inputs, and an error is returned.
+/// Returns the digests of the current inputs of the reinstall. Fails if the request contains other digests, because the
+/// approved plan was then made from other inputs.
 async fn find_approved_inputs(
     app: &AppState,
     asked: &ReinstallRequest,

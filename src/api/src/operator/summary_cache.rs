@@ -19,8 +19,8 @@ use std::sync::Arc;
 use store::{MachineBoot, MachineContact};
 use tokio::sync::Mutex;
 
-/// After this cache has read this number of record versions from the database, the versions that it no longer needs are
-/// deleted there.
+/// Number of record versions that this cache reads from the database, before it deletes the versions in the database
+/// that it no longer needs.
 const READ_VERSIONS: usize = 1000;
 
 /// Cache of the summaries of all machines that have a machine file.

@@ -23,8 +23,8 @@ pub(crate) struct RunObservation<'a> {
     pub system: &'a SystemState,
     /// True if the machine runs its ramdisk, and has contacted the server recently.
     pub in_ramdisk: bool,
-    /// Time since the machine requested its present boot; `None` unless that boot was requested after the last
-    /// restart and has registered.
+    /// Time since the machine requested its current boot, if this boot was requested after the last restart and has
+    /// registered; `None` otherwise.
     pub booted: Option<Duration>,
     /// Time since the step entered its present phase.
     pub phase_age: Duration,

@@ -77,7 +77,7 @@ pub struct RackSummary {
 }
 
 impl RackRow {
-    /// Returns the row of a machine whose plan is not known, for this reason.
+    /// Returns the row of a machine whose plan is unknown. `why` is the reason.
     pub fn unknown(id: String, name: String, why: &str) -> RackRow {
         let reasons = why.lines().map(str::to_owned).collect();
         RackRow { outcome: RackOutcome::Unknown, reasons, ..RackRow::without_plan(id, name, None) }

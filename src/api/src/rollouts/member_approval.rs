@@ -68,8 +68,8 @@ impl MemberRequest {
     pub(super) async fn check_unchanged(&self, app: &AppState) -> Result<(), ApiError> {
         let present = evaluate_member(app, &self.request).await?;
         if self.project != present.project {
-            // The message does not name the present project, to which the user who has requested the rollout may have
-            // no access.
+            // The message does not name the current project, because the user who has requested the rollout might have
+            // no access to this project.
             let why = "the machine belongs to another project since the rollout was ordered";
             return Err(ApiError::new(StatusCode::CONFLICT, why).with_error_code(ErrorCode::ApprovalMismatch));
         }

@@ -64,7 +64,8 @@ async fn fail_member(app: &AppState, key: MemberKey, name: &str, why: &str) {
 }
 
 /// Continues the power cycle of a server whose lease has expired. If that server may have switched the power already,
-/// the machine is not power-cycled again: it is switched on if it is off, and otherwise reported to the operator.
+/// the machine is not power-cycled again: if the machine is off, it is switched on; otherwise, the problem is logged
+/// and recorded.
 ///
 /// # Errors
 /// Returns an error if the database cannot be read or written.

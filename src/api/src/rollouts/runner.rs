@@ -82,8 +82,8 @@ fn log_event(app: &AppState, event: RolloutEvent) {
     }
 }
 
-/// Marks members in progress as failed if their machine was freed or no longer has a file, since such a machine will
-/// not be reinstalled.
+/// Marks a member in progress as failed if the file of its machine no longer contains the member's allocation, since
+/// the machine will then not be reinstalled.
 async fn fail_freed_members(app: &AppState, rollout: &Rollout) -> Result<()> {
     for (number, member) in rollout.members.iter().enumerate().filter(|(_, member)| member.state.is_in_progress()) {
         let current = find_allocated(app, &member.machine).map(|(_, allocation)| allocation);

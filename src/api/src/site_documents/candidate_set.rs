@@ -124,8 +124,8 @@ impl CandidateSet {
         DocumentSet::new(0, self.after.iter().map(stored))
     }
 
-    /// Returns the problems that the documents would have after the change, if they are new or concern documents in the
-    /// request.
+    /// Returns the problems that would exist after the change: new problems, and existing problems of documents that
+    /// the request changes.
     pub(super) fn find_new_problems(&self, after: &SiteScan, present: &SiteSnapshot, dir: &Path) -> Vec<String> {
         let plain = |problem: &String| problem.trim_end_matches(IN_FORCE).to_owned();
         let known: BTreeSet<String> = present.problems.iter().map(plain).collect();

@@ -121,8 +121,8 @@ impl RedfishMachine<'_> {
         }
     }
 
-    /// Reads the boot override of the system. If it does not have the requested target, returns the override in the
-    /// resource at `path` instead.
+    /// Reads the boot override of the system. If this override does not have the requested target, returns the override
+    /// in the resource at `path` instead.
     fn read_override(&self, path: &str, wanted: &BootOverride) -> Result<Value> {
         let boot = self.client.fetch(&self.path)?.document["Boot"].take();
         match path == self.path || boot["BootSourceOverrideTarget"].as_str() == Some(wanted.target) {

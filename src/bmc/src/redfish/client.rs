@@ -135,8 +135,9 @@ impl<'a> RedfishClient<'a> {
         let mut may_open_session = !request.is_anonymous && request.method != Method::DELETE;
         for _ in 0..=REDIRECTS + 1 {
             let response = self.send_once(request, &url)?;
-            // A session is opened even if the controller offers Basic authentication, because some controllers offer it
-            // while it is disabled. A session that the controller rejects has expired, and is replaced.
+            // A session is opened even if the controller offers Basic authentication, because some controllers offer
+            // Basic authentication although it is disabled. If an existing session is rejected, it has expired, and is
+            // replaced.
             if may_open_session && response.status == StatusCode::UNAUTHORIZED {
                 may_open_session = false;
                 self.open_session().map_err(|why| {

@@ -128,7 +128,7 @@ fn byte_swapped_uuid_is_selected_if_none_is_identical() {
     restart(&bmc(&server_of_both, None), Some(ID)).unwrap();
     let reset = |number: usize| format!("POST /redfish/v1/Systems/{number}/Actions/ComputerSystem.Reset");
     assert_eq!((switches(&server), switches(&server_of_both)), (vec![reset(1)], vec![reset(1)]));
-    // If two blades report the same default UUID, it selects neither of them.
+    // A default UUID that two blades report selects neither of them.
     let shared = "03000200-0400-0500-0006-000700080009";
     let server = systems(&["03000200-0400-0500-0006-000700080009", "03000200-0400-0500-0006-000700080009"]);
     let why = restart(&bmc(&server, None), Some(shared)).unwrap_err().to_string();

@@ -41,7 +41,8 @@ pub fn reword_metal_phrases(text: &str) -> String {
         });
         let before = words.pop_if(|_| is_given && named.is_some()).unwrap_or_default();
         words.push(match named {
-            // The text before the phrase may include the end of the previous line.
+            // The previous word may consist of the end of the previous line, a line break, and `given`. Only `given` is
+            // removed.
             Some(named) if is_given => before.trim_end_matches("given").to_owned() + &named,
             Some(named) => named,
             None => word.to_owned(),

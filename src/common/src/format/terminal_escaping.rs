@@ -105,8 +105,8 @@ fn is_mark(c: char) -> bool {
     c == END_MARK || (c as u32).checked_sub(FIRST_MARK).is_some_and(|index| (index as usize) < STYLES.len())
 }
 
-/// Escapes hidden characters in a JSON document. Its value does not change: hidden characters occur only in strings, in
-/// which the escape has the same meaning.
+/// Escapes hidden characters in a JSON document. The value of the document does not change: hidden characters occur
+/// only in strings, in which a JSON escape represents the same character.
 pub fn escape_json(document: &str) -> Cow<'_, str> {
     let is_escaped = |c: char| is_hidden(c) && !matches!(c, '\n' | '\r' | '\t');
     if !document.contains(is_escaped) {

@@ -69,8 +69,8 @@ pub(crate) fn sanitize_document(text: &str) -> String {
     sanitize_lines(&truncate_with_mark(text, DOCUMENT_BYTES))
 }
 
-/// Sanitizes a part of a log, and truncates it to [`DOCUMENT_BYTES`]. Its last line may continue in the next part of
-/// the log.
+/// Sanitizes a part of a log, and truncates it to [`DOCUMENT_BYTES`]. Preserves whether the text ends with a line
+/// break, because the last line may continue in the next part of the log.
 pub fn sanitize_log(text: &str) -> String {
     let line = |line: &str| replace_hidden(line.trim_end_matches('\n')) + if line.ends_with('\n') { "\n" } else { "" };
     truncate_bytes(text, DOCUMENT_BYTES).split_inclusive('\n').map(line).collect()

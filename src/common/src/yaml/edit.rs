@@ -23,8 +23,8 @@ pub struct EditedYaml {
 const NAMES: [&str; 7] = ["id", "number", "arrayname", "name", "path", "device", "type"];
 
 /// Edits a text with the value `old` so that its value becomes `new`. Only the parts that differ are rewritten. Returns
-/// `None` if they cannot be edited in place. The caller must parse the result and compare it with `new`, because not
-/// every YAML notation of `old` is supported.
+/// `None` if these parts cannot be edited in place. The caller must parse the result and compare it with `new`, because
+/// not every YAML notation of `old` is supported.
 pub fn edit_values(text: &str, old: &Value, new: &Value) -> Option<EditedYaml> {
     let (bom, body) = match text.strip_prefix('\u{feff}') {
         Some(body) => ("\u{feff}", body),
@@ -312,7 +312,7 @@ fn is_removed(entry: &MapEntry, old: &Map<String, Value>, new: &Map<String, Valu
     field_value(new, &entry.key).is_null() && !field_value(old, &entry.key).is_null()
 }
 
-/// Returns, for each new item, the index of the old item with the same identity.
+/// Returns, for each new item, the index of an equal old item or, if there is none, of an old item with the same name.
 fn match_items(old: &[Value], new: &[Value]) -> Vec<Option<usize>> {
     let mut places: Vec<Option<usize>> = vec![None; new.len()];
     let is_free = |places: &[Option<usize>], index: usize| !places.contains(&Some(index));

@@ -241,7 +241,8 @@ impl LokiClient {
         }
     }
 
-    /// Returns the JSON document for Loki's push API, whose timestamps are strings with the number of nanoseconds.
+    /// Returns the JSON document for Loki's push API. The timestamps in the document are strings with the number of
+    /// nanoseconds since 1970.
     fn build_document(&self, lines: &[(SystemTime, String)]) -> Value {
         let nanoseconds =
             |time: &SystemTime| time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_nanos().to_string();

@@ -6,8 +6,8 @@
 //! machine |
 //! | v1 | `PIXIE_API_URL` itself | `address`, `metal_api_url`, and a certificate that all machines share |
 //!
-//! The address of v2 is requested first. If pixie does not serve it, because it supports only API v1, the agent
-//! requests `PIXIE_API_URL` itself. The fields of the response determine the version of the API.
+//! The agent first requests the address of v2. If pixie supports only API v1, this address does not exist, and the
+//! agent requests `PIXIE_API_URL` itself. The fields of the response determine the version of the API.
 
 use crate::retry::{AttemptResult, RetryPolicy};
 use common::bounded_read::read_whole;
@@ -51,7 +51,7 @@ pub struct V1Credentials {
     pub address: String,
     /// URL of the REST server, without a trailing slash.
     pub metal_api_url: String,
-    /// CA certificates in PEM, like `cert` and `key`.
+    /// CA certificates in PEM; `cert` and `key` are also in PEM.
     pub ca_cert: String,
     pub cert: String,
     pub key: String,

@@ -62,8 +62,8 @@ struct V1Connections {
 pub struct MetalApiV1 {
     pixie: String,
     machine: String,
-    /// Connections to the control plane. If the server rejects the credentials, they are replaced by connections with a
-    /// new configuration from pixie.
+    /// Connections to the control plane. If the server rejects the credentials, new connections are created with a new
+    /// configuration from pixie.
     ways: Mutex<Arc<V1Connections>>,
     /// Open `Wait` stream. The control plane allocates the machine only while this stream is open, so it stays open
     /// between two calls of [`MetalApi::wait_for_allocation`].

@@ -66,7 +66,8 @@ const PACE: V2Timeouts = V2Timeouts {
 pub(crate) struct MetalApiV2 {
     pixie: String,
     machine: String,
-    /// Connection. If the server rejects the credentials, it is replaced by one with a new configuration from pixie.
+    /// Client for the API. If the server rejects the credentials, a new client is created with a new configuration from
+    /// pixie.
     connect: Mutex<Arc<ConnectClient>>,
     /// Allocation as it was last received.
     allocation: Mutex<Option<Value>>,
@@ -143,7 +144,7 @@ impl MetalApiV2 {
     }
 
     /// Opens a stream, and returns the allocation that the server sends. Returns `None` if the stream stays open for
-    /// `patience` without a message. Fails if the stream ends before.
+    /// `patience` without a message. Fails if the stream ends earlier.
     fn wait_on_stream(&self, patience: Duration) -> Result<Option<Value>, Error> {
         let began = Instant::now();
         match self.current_client().read_first_message("Wait", &self.machine_id_message(), patience) {

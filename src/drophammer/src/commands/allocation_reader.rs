@@ -1,5 +1,5 @@
-//! Reader of documents about a machine, on a workstation: the operator's machine file, as in `machines/` of `drophammer
-//! serve`, or the document that the agent receives.
+//! Reader of a machine's allocation, for commands on a workstation. The allocation is in the operator's machine file,
+//! as in `machines/` of `drophammer serve`, or in the document that the agent receives.
 
 use common::diagnostic::Diagnostic;
 use common::type_errors::describe_json_error;

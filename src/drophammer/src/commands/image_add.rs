@@ -97,7 +97,7 @@ fn copy_into_site(options: &AddImageOptions) -> Result<String> {
     let copied = store_file(&files.image, |file| download::copy_image(&resolved, stated, file))?;
     let rest = store_sidecars(&resolved.url, &files.image)
         .and_then(|()| store_file(&files.description, |file| write_text(file, text.as_bytes())));
-    // After a failure, the image is removed, because its file would prevent another attempt to add it.
+    // After a failure, the image is removed, because the existing file would prevent another attempt to add the image.
     rest.inspect_err(|_| remove_image(&files.image))?;
     Ok(format!(
         "{id} is added: {file} ({size}, {format}), {digest}\nInstall it on a new machine, or reinstall a machine:\n  drophammer machine add --name NAME --image {id} --layout LAYOUT --ssh-key FILE\n  drophammer machine reinstall NAME --image {id}\n",
@@ -176,7 +176,7 @@ fn store_sidecars(url: &str, image: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Creates a file, which must not exist yet. It gets its name only when it is complete.
+/// Creates a file, which must not exist yet. The file appears under its name only when its content is complete.
 fn store_file<T>(path: &Path, fill: impl FnOnce(&mut BufWriter<File>) -> Result<T>) -> Result<T> {
     let what = || format!("write {}", path.display());
     let name = path.file_name().unwrap_or_default().to_string_lossy();

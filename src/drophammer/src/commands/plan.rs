@@ -294,7 +294,7 @@ fn build_waived_claim(inventory: &Inventory) -> InstallClaim {
 }
 
 /// Returns a note about each existing installation in the inventory. Without a server, the allocation that the machine
-/// would receive is unknown, so the note describes what happens if it receives the installed allocation.
+/// would receive is unknown, so the note describes what happens if the machine receives the installed allocation.
 fn describe_installations(mode: InstallMode, inventory: &Inventory) -> Vec<String> {
     let marked = inventory.filesystems.iter().filter(|_| mode == InstallMode::Install);
     let marked = marked.filter_map(|filesystem| Some((&filesystem.device, filesystem.marker.as_ref()?)));

@@ -1,5 +1,5 @@
-//! `drophammer plan --machine`: makes the plan of a server's machine from its registered inventory and from the
-//! allocation that the server would now send to it.
+//! `drophammer plan --machine`: makes the plan of a server's machine from the machine's registered inventory, and from
+//! the allocation that the server would now send to the machine.
 
 use super::plan::{MissingPlan, PlanArgs, PlanInputs, inputs_from_files, read_inventory, refuse_impossible};
 use super::plan_forecast::forecast_plan;
@@ -113,8 +113,8 @@ pub(super) fn fetch_machine_preview(
     }
 }
 
-/// Returns the registered inventory if it is outdated and the plan would be made from it. It is outdated if an
-/// installation has started since the registration.
+/// Returns the registered inventory if the plan would be made from this inventory, but the inventory is outdated,
+/// because an installation has started since the registration.
 fn outdated_inventory<'a>(options: &PlanArgs, preview: &'a PlanInput) -> Option<&'a RegisteredInventory> {
     let replaces = options.inventory.is_some() || options.layout.is_some() || !options.template.is_empty();
     preview.registered.as_ref().filter(|registered| registered.outdated && !replaces)

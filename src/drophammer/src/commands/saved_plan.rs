@@ -92,7 +92,7 @@ impl SavedPlan {
         preview_plan(&self.machine, self.machine.allocation.clone().unwrap_or_default(), inventory, outdated)
     }
 
-    /// Returns a line for each input that differs from the current one.
+    /// Returns a line for each input of the saved plan that differs from the current input.
     pub(crate) fn find_changes(&self, present: &PlanInput) -> Vec<String> {
         let mut changes = input_changes::compare_machines(&self.machine, present);
         let image = self.request.imageid.as_str();

@@ -22,8 +22,8 @@ fn sources(folder: &Path) -> Vec<String> {
     found
 }
 
-/// Returns the parts of a message outside of `<…>`, split at punctuation as well, because the source code may compose a
-/// message from several string literals.
+/// Returns the parts of a message outside of `<…>`. These parts are also split at punctuation, because the source code
+/// may compose a message from several string literals.
 fn clauses(message: &str) -> Vec<&str> {
     let parts = message.split('<').enumerate();
     let outside = parts.filter_map(|(index, part)| match index {

@@ -1,5 +1,5 @@
-//! Checks that every listed test, scenario and script exists. The lists are in the pages `docs/origins-*.md`, and in the
-//! table of Ironic's document in `docs/templates-proposal.md`.
+//! Checks that every listed test, scenario and script exists. The lists are the tables in the pages
+//! `docs/origins-*.md`, and the table with the requirements of Ironic's proposal in `docs/templates-proposal.md`.
 
 use std::fs;
 use std::path::Path;

@@ -9,7 +9,8 @@ use common::output::{print_text, to_json};
 use model::install_marker::PATH;
 use serde_json::json;
 
-/// Removes the registration first: a machine that is registered as installed, but lacks the marker, would wait in the ramdisk.
+/// Removes the registration, and then the marker. In the reverse order, an interruption would leave a machine that is
+/// registered as installed but lacks the marker; such a machine waits in the ramdisk.
 pub(crate) fn remove_adoption(options: &MachineAdoptionOptions, host: &AdoptionHost) -> Result<CommandOutcome> {
     require_privileges(host)?;
     let storage = MarkerStorage::new(&host.root);

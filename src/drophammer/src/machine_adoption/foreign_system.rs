@@ -50,7 +50,8 @@ impl ForeignSystem {
         Ok(ForeignSystem { inventory, fstab, machine, name, image })
     }
 
-    /// Returns the discovered layout, or the layout that the options name, whose id is then used.
+    /// Returns the discovered layout. If the options name a layout file, the layout in this file replaces the
+    /// discovered layout, including its id.
     pub(crate) fn discover_layout(&self, options: &MachineAdoptionOptions) -> Result<DiscoveredLayout> {
         let mut found = discover_layout(&self.inventory, self.fstab.as_deref(), &self.name);
         if let Some(path) = &options.layout {

@@ -69,7 +69,8 @@ impl MarkerStorage {
         obstacles
     }
 
-    /// Returns the reason why the ramdisk would not find files in the directory. The ramdisk opens the path in the same way.
+    /// Returns the reason why the ramdisk would not find files in the directory; `None` if it would find them. Opens
+    /// the path in the same way as the ramdisk.
     fn explain_directory(&self, path: &str) -> Option<String> {
         let root = match File::open(&self.root) {
             Ok(root) => root,

@@ -202,8 +202,8 @@ fn an_edited_layout_is_planned() {
     }
 }
 
-/// Starts a server that refuses the registration with status 409. `list` returns the response to the list of machines after the refusal,
-/// from the id of the allocation in the registration.
+/// Starts a server that refuses the registration with status 409. `list` receives the allocation id in the refused
+/// registration, and returns the server's response to later requests for the list of machines.
 fn refusing_server(list: impl Fn(&str) -> Act + Send + Sync + 'static) -> Server {
     let requested = Mutex::new(String::new());
     Server::start(Vec::new(), move |request| match (request.method.as_str(), request.path.as_str()) {

@@ -66,7 +66,8 @@ pub(super) fn add_machine(
     }
 }
 
-/// Remedy in the server's message about a machine file without a layout, and the options of this command.
+/// Remedy in the server's message about a machine file without a layout. The remedy is replaced by `LAYOUT_OPTIONS`,
+/// which names the options of this command.
 const LAYOUT_REMEDY: &str = "specify a filesystemlayout or a size";
 const LAYOUT_OPTIONS: &str = "specify --layout ID or --size SIZE";
 /// Maximum number of new machines that are listed in an error message.

@@ -55,7 +55,7 @@ pub(super) fn allocate_machines(
     Ok(outcome)
 }
 
-/// Returns the reason why a machine cannot be allocated: it has no machine file, or an allocation.
+/// Returns the reason why a machine cannot be allocated: it has no machine file, or it is already allocated.
 fn explain_obstacle(all: &[MachineSummary], name: &str) -> Option<String> {
     let machine = find_machine(all, name).ok()?;
     let name = name_or_id(machine);

@@ -84,7 +84,8 @@ pub fn run_audit(options: &AuditOptions) -> Result<CommandOutcome> {
     }
 }
 
-/// Fetches the machines, whose names replace their ids. Without permission to list machines, the ids are printed.
+/// Fetches the machines, whose names are printed in place of their ids. Returns no machines if the user may not list
+/// them; ids are then printed.
 fn fetch_machine_names(server: &OperatorClient) -> Result<Vec<MachineSummary>> {
     match server.send_json(server.request(Method::GET, "/v1/machines"))? {
         OperatorResponse::Good(machines) => Ok(machines),
@@ -99,7 +100,8 @@ fn request_entries(
     after: Option<i64>,
 ) -> Result<OperatorResponse<Vec<AuditEntry>>> {
     let mut query = vec![("limit", options.limit.to_string())];
-    // The machine may have been removed, and the name may be that of another object.
+    // A name that no machine has is sent unchanged: the machine may have been removed, or another object may have this
+    // name.
     let machine = options.machine.as_ref().map(|name| match find_machine(machines, name) {
         Ok(machine) => machine.id.clone(),
         Err(_) => name.clone(),
@@ -142,7 +144,7 @@ fn entry_columns(machines: &[MachineSummary]) -> ObjectList<'_, AuditEntry> {
     ObjectList { command: "audit", noun: "entries", name: |entry| entry.id.to_string(), columns }
 }
 
-/// Returns the names of the machines, or of the other object, of an entry.
+/// Returns the names of the machines that an entry concerns, or the name of another object.
 fn describe_objects(entry: &AuditEntry, machines: &[MachineSummary]) -> String {
     let names: Vec<String> = entry.objects().map(|object| machine_name(machines, object).to_owned()).collect();
     join_few(&names, ", ")

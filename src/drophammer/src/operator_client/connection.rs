@@ -81,8 +81,8 @@ impl ConnectionSources<'_> {
         Ok(ServerConnection { url, token, token_origin })
     }
 
-    /// Returns the address of the server, and the context with this address if it is from a context. Options take
-    /// precedence over the environment, and the environment over the current context.
+    /// Returns the address of the server, and the context from which the address is taken; `None` if the address is not
+    /// from a context. Options take precedence over the environment, and the environment over the current context.
     fn select_server(&self, options: &ServerOptions) -> Result<(String, Option<&ServerContext>)> {
         let of_context = |name: &str| -> Result<(String, Option<&ServerContext>)> {
             let context = self.config.find_context(name).map_err(connection_error)?;

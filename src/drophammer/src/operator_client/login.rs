@@ -110,7 +110,8 @@ pub(super) fn log_in(path: &Path, url: &str, name: Option<&str>, token: &str) ->
     }
     let mut config = ClientConfig::read_file(path)?;
     let host = extract_host(url);
-    // The host name is the name of the context, but a server at another port of this host is another server.
+    // By default, the host name is the name of the context. A context with this name is not overwritten if it contains
+    // another server, such as a server at another port of the host.
     if let (None, Some(known)) = (name, config.contexts.get(host).filter(|known| known.server != url)) {
         return Ok(print_refusal(&format!(
             "context {host} already contains the server {known_server}: add --name NAME to store {url} under another name",

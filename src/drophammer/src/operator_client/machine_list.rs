@@ -51,8 +51,8 @@ pub(super) fn fetch_machines(
     server.send_json(server.request(Method::GET, "/v1/machines"))
 }
 
-/// Returns the query with the filters that the server can apply: a phase, and an image without `*`. All filters are
-/// applied again to the response.
+/// Returns the query with the filters that the server can apply: a phase, and an image without `*`. This program
+/// applies all filters again to the response.
 fn filter_query(filters: &[String]) -> String {
     let mut query = String::new();
     for name in ["phase", "image"] {

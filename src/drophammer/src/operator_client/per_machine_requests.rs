@@ -13,9 +13,9 @@ use serde::de::DeserializeOwned;
 /// request, and the response.
 type ChangeDescription<'a, T> = dyn Fn(&MachineSummary, &T) -> String + 'a;
 
-/// Sends the request that `build` returns for each named machine, and prints refusals. Returns the responses for the
-/// machines that accepted the request, and the outcome. If `describe` is given, also prints its text for
-/// each of these machines.
+/// Sends one request for each named machine, and prints refusals. `build` returns the request for a machine. Returns
+/// the responses to the accepted requests, and the outcome. If `describe` is given, also prints its text for each
+/// accepted request.
 ///
 /// # Errors
 /// Returns an error if the server cannot be reached, or the text cannot be printed.
@@ -48,8 +48,8 @@ pub(crate) fn send_for_each<T: DeserializeOwned>(
     Ok((accepted, outcome))
 }
 
-/// Returns the reason of a refusal with the name of the machine. If there is only one machine, a reason whose subject is
-/// not the machine remains unchanged.
+/// Adds the name of the machine to the reason of a refusal. The name is omitted if the reason already contains it, or
+/// if there is only one machine and the reason does not begin with `machine is`.
 fn name_subject(machine: &MachineSummary, count: usize, why: String) -> String {
     let name = name_or_id(machine);
     match why.strip_prefix("machine is ") {

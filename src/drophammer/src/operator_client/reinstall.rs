@@ -68,8 +68,8 @@ pub(crate) fn reinstall_machine(
     }
 }
 
-/// Returns the query parameter with which the server refuses an order if its plan is refused. Servers of earlier
-/// versions ignore it.
+/// Returns the query parameter that makes the server refuse an order whose plan is refused; empty with `--ignore-plan`.
+/// Servers of earlier versions ignore the parameter.
 fn order_query(asked: &ReinstallOrderOptions) -> &'static str {
     if asked.ignore_plan { "" } else { "?check_plan=true" }
 }

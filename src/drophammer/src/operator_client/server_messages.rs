@@ -1,4 +1,5 @@
-//! Conversion of the server's messages for people: metal-api's phrases and lists of machine ids are replaced.
+//! Conversion of the server's messages to the product's own wording: metal-api's phrases are reworded, and ids of
+//! machines are replaced by names.
 
 use common::format::format_count;
 use common::format::machine_ids::replace_machine_ids;

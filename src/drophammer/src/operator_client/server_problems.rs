@@ -8,8 +8,8 @@ use common::format::terminal_escaping::TextStyle;
 use common::output::print_alert;
 use reqwest::Method;
 
-/// Requests the current problems; empty if the request fails. Servers of earlier versions do not have this endpoint.
-/// Any other error also affects the request for the list of machines, which reports the error.
+/// Requests the current problems. Returns none if the request fails: servers of earlier versions do not have this
+/// endpoint, and any other error also occurs in the request for the list of machines, which reports the error.
 fn fetch_problems(server: &OperatorClient) -> Vec<String> {
     match server.send_json::<Vec<ServerProblem>>(server.request(Method::GET, "/v1/problems")) {
         Ok(OperatorResponse::Good(problems)) => problems.into_iter().map(|problem| problem.message).collect(),

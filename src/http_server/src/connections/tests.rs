@@ -209,7 +209,7 @@ async fn connections_are_closed_after_their_response_if_few_are_free() {
     let (address, _) = start_limited(router, None, 20, PERMIT_TIMEOUT).await;
     let mut first = TcpStream::connect(address).await.unwrap();
     assert!(!ask(&mut first, "/well").await.contains("connection: close"));
-    // Connections without a request stay open. One permit more is reserved for the next connection.
+    // Idle connections occupy their permits, and one more permit is reserved for the next connection.
     let mut idle = Vec::new();
     for _ in 0..17 {
         idle.push(TcpStream::connect(address).await.unwrap());

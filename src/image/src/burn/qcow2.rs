@@ -134,7 +134,7 @@ mod tests {
         incoming.burn_to_disk(&target, &expected, &|_| ())
     }
 
-    /// Creates the file of a disk filled with noise, and returns its path.
+    /// Creates a file of 4 MiB of noise that takes the place of a disk, and returns the path of the file.
     fn disk(directory: &Path) -> std::path::PathBuf {
         fs::write(directory.join("disk"), noise(4 << 20)).unwrap();
         directory.join("disk")

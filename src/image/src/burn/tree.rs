@@ -85,7 +85,7 @@ impl IncomingImage {
     }
 
     /// Returns whether each chunk is verified with a signed manifest before it is written. An unsigned manifest does
-    /// not suffice, because its chunk digests need not belong to the image with the expected digest.
+    /// not suffice, because its chunk digests may belong to another image than the expected digest.
     fn is_verified_by_piece(&self, part: &ImagePart) -> bool {
         self.reached.signed_by.is_some() && part.manifest.is_some()
     }
@@ -111,8 +111,8 @@ impl IncomingImage {
                 }
                 false => None,
             };
-            // A part that must be verified before it is unpacked is stored in a file first. Its download starts from
-            // the beginning, and the data that was fetched to check the image is discarded.
+            // A part that must be verified before it is unpacked is first stored in a file. The download of this part
+            // starts from the beginning, and the data that was fetched to check the image is discarded.
             let arriving = match first.take().filter(|_| held_in.is_none()) {
                 Some(first) => first,
                 None => self.start_download(part, held_in)?,

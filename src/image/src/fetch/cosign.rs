@@ -118,7 +118,7 @@ struct SignatureLayer {
     annotations: BTreeMap<String, String>,
 }
 
-/// Returns the tag under which the signatures of the image with this digest are stored in its repository.
+/// Returns the tag under which a repository stores the signatures of the image with this digest.
 pub(crate) fn signature_tag(digest: &Digest) -> String {
     format!("{}.sig", digest.to_string().replace(':', "-"))
 }

@@ -160,7 +160,7 @@ impl ResumableDownload {
         }
         if self.position > 0 {
             request = request.header(RANGE, format!("bytes={}-", self.position));
-            // The ETag of a mirror that was not used before is unknown. The digest is verified at the end.
+            // The ETag of a mirror that has not sent data yet is unknown. The digest is verified at the end.
             if !self.is_verified() && self.mirrors.current().answered.is_some() {
                 let etag = self.mirrors.current().strong_etag().ok_or_else(|| fail_for_this_start(NO_STRONG_ETAG))?;
                 request = request.header(IF_RANGE, etag);

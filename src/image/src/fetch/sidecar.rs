@@ -1,4 +1,4 @@
-//! Files next to an image, which have its name and a suffix, such as `IMAGE.sha256`.
+//! Files next to an image. The name of such a file is the name of the image with a suffix, such as `IMAGE.sha256`.
 
 use super::local_file;
 use super::retry::{DocumentAnswer, FetchRetryPolicy};
@@ -79,8 +79,8 @@ pub(crate) fn read_digest(client: &Client, image: &Url, pace: &FetchRetryPolicy)
             SidecarLookup::Found(bytes) => {
                 let text = String::from_utf8_lossy(&bytes);
                 let name = image.path_segments().and_then(Iterator::last).unwrap_or_default();
-                // The checksum is truncated before it is parsed, because it may be arbitrary text, which an error would
-                // quote.
+                // An error quotes the checksum, which may be arbitrary text. The checksum is therefore truncated before
+                // it is parsed.
                 let digest = sidecar_verification::find_checksum(&text, name)
                     .and_then(|sum| format!("{kind}:{sum:.130}").parse());
                 if kind == "md5" {

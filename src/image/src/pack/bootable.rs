@@ -76,7 +76,7 @@ mod tests {
         ] {
             assert_eq!(find_missing(tree(names).path()), None, "{names:?}");
         }
-        // Debian's /sbin/init is a symlink. Its target need not exist outside of the tree.
+        // Debian's /sbin/init is a symlink. The symlink counts as init, even if its target does not exist in the tree.
         let root = tree(&["boot/vmlinuz-6", "lib/x"]);
         fs::create_dir(root.path().join("sbin")).unwrap();
         std::os::unix::fs::symlink("/lib/systemd/none", root.path().join("sbin/init")).unwrap();

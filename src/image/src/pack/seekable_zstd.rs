@@ -116,7 +116,8 @@ impl<W: Write> Write for FrameWriter<W> {
 fn run_compressor(queue: &Mutex<Receiver<CompressJob>>, level: i32) {
     let next = || lock_mutex(queue).recv();
     while let Ok(CompressJob { block, answer }) = next() {
-        // An error is ignored: if the receiver no longer exists, it has failed, and its error is reported separately.
+        // An error is ignored: the receiver is dropped only if packing has failed, and that failure is reported
+        // separately.
         let _ = answer.send(compress_frame(&block, level));
     }
 }

@@ -147,7 +147,8 @@ impl Download {
     }
 }
 
-/// Fetches the stream and sends it to the digest thread and the decoder. Ends early if one of them has ended.
+/// Fetches the stream and sends it to the digest thread and the decoder. Stops early if either of these receivers has
+/// ended.
 fn fetch_all(
     mut feed: Box<dyn StreamSource>,
     download: &DownloadState,
@@ -184,8 +185,8 @@ fn fetch_all(
     }
 }
 
-/// Fills the buffer and returns the number of bytes. If the stream ends before the buffer is full, also returns the
-/// result of the stream.
+/// Fills the buffer and returns the number of bytes. The second value is `None` if the buffer is full; otherwise the
+/// stream has ended, and the value is `Ok` or the error of the stream.
 fn fill_buffer(feed: &mut impl Read, filling: &mut WritableBuffer) -> (usize, Option<io::Result<()>>) {
     let mut filled = 0;
     while filled < filling.len() {

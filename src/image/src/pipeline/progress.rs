@@ -12,7 +12,7 @@ const INTERVAL: Duration = Duration::from_millis(200);
 /// Time constant of the exponential smoothing of the rate, in seconds.
 const SMOOTHING_SECONDS: f64 = 3.0;
 
-/// Time after the start during which the rate is the average since the start.
+/// Duration of the initial period in which the reported rate is the average since the start.
 const AVERAGED: Duration = Duration::from_secs(10);
 
 type ProgressWatcher<'a> = &'a (dyn Fn(TransferProgress) + Sync);

@@ -85,7 +85,7 @@ fn converted(image: &[u8]) -> io::Result<String> {
     Ok(collected.end())
 }
 
-/// Performs the agent's check before the first write.
+/// Performs the check that the agent performs before it writes anything.
 fn checked(image: &[u8]) -> io::Result<()> {
     let head = &image[..image.len().min(HEAD_BYTES)];
     let mut list = Bytes(Vec::new());
@@ -130,7 +130,7 @@ fn disk(directory: &Path) {
     file.set_len((526 << 20) + 512).unwrap();
 }
 
-/// Named `root_` because only `scripts/test loop` provides its tools.
+/// Named `root_` because only `scripts/test loop` provides the tools that this test runs.
 #[test]
 #[ignore = "needs qemu-img"]
 fn root_qcow2_of_qemu_img_converts_to_its_disk() {
@@ -160,8 +160,8 @@ fn root_qcow2_of_qemu_img_converts_to_its_disk() {
     }
 }
 
-/// An image whose clusters are out of order can be packed from a file, but is rejected as a stream. Named `root_` like
-/// the test above.
+/// An image whose clusters are out of order can be packed from a file, but is rejected as a stream. Named `root_` for
+/// the same reason as the test above.
 #[test]
 #[ignore = "needs qemu-img and qemu-io"]
 fn root_unordered_qcow2_is_accepted_only_from_a_file() {
@@ -365,8 +365,8 @@ fn mutated(corpus: &[Vec<u8>], random: &mut Rng) -> Vec<u8> {
     image
 }
 
-/// Converts the image without a panic and in bounded memory. If the check of the tables has accepted it, only its data
-/// may cause an error.
+/// Converts the image from a stream and from a file. If the check of the tables accepts the image, the stream must not
+/// be rejected because of the order of its clusters. Returns whether the stream was converted.
 fn check_input(image: &[u8], _: &mut Rng) -> bool {
     let mut collected = Collected { most: Some(64 << 20), ..Collected::default() };
     let result = convert_stream(source(image, 8192, Ok(())), &mut collected, &BufferPool::new(3, 1 << 20));

@@ -43,8 +43,8 @@ impl RawTarget {
         let what = || format!("open {path} to write the raw image");
         let metadata = std::fs::metadata(path).context(Phase::Image, what)?;
         if metadata.file_type().is_block_device() {
-            // `open_exclusive` waits until the disk is no longer in use. If it fails, its error names the users of the
-            // disk.
+            // `open_exclusive` waits until the disk is no longer in use. The error of a failed wait names the users of
+            // the disk.
             drop(linux::storage::signature_wipe::open_exclusive(path)?);
             let file = open_disk(path, nix::libc::O_DIRECT | nix::libc::O_EXCL).context(Phase::Image, what)?;
             let size_bytes =
@@ -95,7 +95,7 @@ impl RawTarget {
             .map_err(|error| self.io_error("write", bytes.len() as u64, offset, &error))
     }
 
-    /// Zeroes unverified data that an earlier attempt to write the image has left after the end of the image.
+    /// Zeroes unverified data after the end of the current image (`image_bytes`), which an earlier attempt has written.
     pub(crate) fn zero_after_image(&self, image_bytes: u64) -> io::Result<()> {
         let end = self.written_to.load(Ordering::Relaxed);
         let mut at = image_bytes.next_multiple_of(u64::from(self.disk.sector_bytes));

@@ -1,6 +1,6 @@
-//! Small images that would require excessive work: each type of bomb in each compression format. All of them must end
-//! with little memory and work, and leave almost nothing on the disk. The tests of the decoders contain streams
-//! without output, and the tests of registries contain malicious documents.
+//! Small images that would require excessive work: each type of bomb in each compression format. Unpacking each bomb
+//! must end after little work, with little memory, and with almost nothing left on the disk. Streams without output are
+//! tested together with the decoders, and malicious documents together with the registries.
 
 use super::*;
 use crate::pipeline::{BufferPool, PipelineReader, create_pipe, decode};

@@ -1,5 +1,5 @@
-//! Malicious servers. Whatever they send, either the correct image is unpacked, or nothing is unpacked and an error
-//! message gives the reason.
+//! Malicious servers. Whatever a server sends, either the correct image is unpacked, or nothing is unpacked and an
+//! error message gives the reason.
 
 use super::*;
 use reqwest::Certificate;
@@ -13,7 +13,8 @@ const HANGS: Duration = Duration::from_secs(120);
 /// Maximum number of requests of one burn: the checks and all starts, each with all attempts.
 const MOST_REQUESTS: usize = 30;
 
-/// Stall timeout for servers that stall. All of them cause an error, even if the machine is slower than this timeout.
+/// Stall timeout of the burns from servers that stall. These burns are expected to fail, so the tests also pass if the
+/// machine is so slow that it exceeds this timeout.
 const STALL: Duration = Duration::from_millis(50);
 
 type Lie = Box<dyn Fn(&Request) -> Act + Send + Sync>;

@@ -63,7 +63,7 @@ fn loop_restart_removes_all_unverified_files() {
         );
         bad = bad.file(&format!("{path}x/.ssh/authorized_keys"), b"mine");
     }
-    // `lost+found`, which is preserved by its name, is now a file.
+    // In the bad image, `lost+found` is a file, which replaces the directory of this name.
     bad = bad.file("home/lost+found", b"mine").file("data", &noise(12 << 20));
     let plain = |header: &mut tar::Header| header.set_mode(0o644);
     let good = compress("zstd", &Tar::new().raw("new", b'0', b"new", plain).file("home/a", b"a").end());

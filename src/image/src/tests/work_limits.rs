@@ -2,7 +2,8 @@
 
 use super::*;
 
-/// Returns a tar with a large global header, and many members that must process this header again.
+/// Returns a tar with a large global header, followed by many members. The header must be processed again for each
+/// member.
 fn behind_a_large_global_header(what: impl Fn(Tar) -> Tar) -> Vec<u8> {
     let large = [b"comment=".to_vec(), vec![b'x'; 64_000]].concat();
     (0..2500).fold(Tar::new().pax(b'g', &[&large]), |tar, _| what(tar)).directory("last").end()
@@ -27,7 +28,8 @@ fn header_budget_depends_on_the_image_size() {
     }
 }
 
-/// Unpacks a tar with this remaining number of header blocks. Returns the error and the number of created names.
+/// Unpacks a tar while only `blocks` header blocks are left in the budget. Returns the error and the number of created
+/// names.
 fn with_blocks_left(blocks: u64, layered: bool, tar: Tar) -> (Option<String>, usize) {
     let root = tempfile::tempdir().unwrap();
     let mut counter = HiddenFileCounter::new(MountsBelow::default());

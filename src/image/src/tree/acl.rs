@@ -89,7 +89,7 @@ pub(crate) fn add_text_acls(records: &PaxRecords, attributes: &mut MemberAttribu
 }
 
 /// Returns the permission bits that stat(2) shows for a file with this ACL: the group bits contain the permissions of
-/// the mask. In the mode that bsdtar writes into headers, the group bits contain the permissions of the group.
+/// the mask. The mode in headers written by bsdtar differs: its group bits contain the permissions of the owning group.
 fn mode_with_acl(entries: &[AclEntry]) -> u32 {
     let may = |tag| entries.iter().find(|entry| entry.0 == tag).map(|entry| u32::from(entry.2));
     may(1).unwrap_or(0) << 6 | may(16).or(may(4)).unwrap_or(0) << 3 | may(32).unwrap_or(0)

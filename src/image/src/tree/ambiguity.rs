@@ -161,8 +161,8 @@ impl MemberClaims<'_> {
     }
 
     fn sparse_map_disagreement(&self) -> Option<String> {
-        // Only version 1 of the sparse format is accepted. No tar writer uses this record with version 0, for which
-        // some readers use no map, and others a different map.
+        // The record must specify version 1 of the sparse format. No tar writer uses the record with version 0, and
+        // readers disagree on such a member: some use no map, others a different map.
         if self.has("GNU.sparse.major") && self.records.get("GNU.sparse.major") != Some(&b"1"[..]) {
             return Some("the member uses a version of the sparse format that is not supported".to_owned());
         }

@@ -31,7 +31,7 @@ pub(crate) fn set_on_file(file: &File, attributes: &MemberAttributes) -> io::Res
     }
     set_xattrs(file, attributes)?;
     // The mode may have changed since it was read: a change of the owner clears bits of the mode, and an ACL among the
-    // xattrs changes its permissions.
+    // xattrs changes permission bits.
     let untouched = attributes.xattrs.is_empty() && (owned || is.st_mode & 0o6000 == 0);
     if !untouched || is.st_mode & 0o7777 != attributes.mode {
         ignore_on_fat(file, "mode", fchmod(file, mode_bits(attributes)))?;
@@ -70,8 +70,8 @@ pub(crate) fn set_by_name(place: &RootEntry, attributes: &MemberAttributes, is_s
         let (uid, gid) = owner_ids(attributes);
         ignore_on_fat(parent, "owner", fchownat(parent, name, Some(uid), Some(gid), AtFlags::AT_SYMLINK_NOFOLLOW))?;
     }
-    // The path leads through a magic link in /proc, which refers to exactly this directory. It is needed because Linux
-    // before 6.13 does not have setxattrat(2).
+    // The path leads through a magic link in /proc, which refers to exactly this directory. Such a path is needed,
+    // because Linux before 6.13 does not have setxattrat(2).
     let path = PathBuf::from(format!("/proc/self/fd/{}", parent.as_raw_fd())).join(name);
     for (xattr, value) in &attributes.xattrs {
         ignore_on_fat(parent, &xattr.to_string_lossy(), xattr::set(&path, xattr, value))?;

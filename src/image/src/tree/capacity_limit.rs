@@ -32,7 +32,7 @@ impl TargetCapacity {
         Ok(())
     }
 
-    /// Returns the maximum length of a tar, in bytes: twice the capacity and [`HEADER_MARGIN_BYTES`]. A tar may be
+    /// Returns the maximum length of a tar, in bytes: twice the capacity, plus [`HEADER_MARGIN_BYTES`]. A tar may be
     /// longer than the capacity, because later files may replace earlier ones, and filesystems may compress.
     pub(crate) fn max_tar_bytes(&self) -> u64 {
         let sum = self.seen.iter().fold(0_u64, |sum, (_, bytes)| sum.saturating_add(*bytes));

@@ -37,8 +37,8 @@ impl NameSet {
             self.hashes.insert(hash);
             return Ok(());
         }
-        // A hash that is already in the table is not inserted again, because the table would grow before it detects the
-        // duplicate.
+        // If a full table already contains the hash, `insert` is not called, because `insert` would grow the table
+        // before it detects the duplicate.
         if self.hashes.contains(&hash) {
             return Ok(());
         }

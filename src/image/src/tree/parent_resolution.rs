@@ -27,8 +27,8 @@ pub(crate) fn is_merged(path: &Path, merged: &[PathBuf]) -> bool {
     merged.iter().any(|mount_point| path.starts_with(mount_point))
 }
 
-/// Opens the directory at `path`. If `make` is set, missing directories are created with mode 0755. If a component of
-/// `path` is a file or symlink on a preserved filesystem, it is replaced by a directory.
+/// Opens the directory at `path`. If `make` is set, missing directories are created with mode 0755, and a component of
+/// `path` that is a file or symlink on a preserved filesystem is replaced by a directory.
 ///
 /// # Errors
 /// Returns an error if a component is missing or not a directory.

@@ -98,9 +98,10 @@ impl PaxRecords {
         })
     }
 
-    /// Returns the extended attributes, from the records of GNU tar and bsdtar (`SCHILY.xattr.NAME`), from GNU tar's
-    /// SELinux record (`RHT.security.selinux`), and from those of earlier versions of bsdtar
-    /// (`LIBARCHIVE.xattr.NAME`). If several records contain the same attribute, the first of these forms is used.
+    /// Returns the extended attributes. They are stored in records of GNU tar and bsdtar (`SCHILY.xattr.NAME`), in GNU
+    /// tar's SELinux record (`RHT.security.selinux`), or in records of earlier versions of bsdtar
+    /// (`LIBARCHIVE.xattr.NAME`). If several records contain the same attribute, the form that is listed first takes
+    /// precedence.
     ///
     /// # Errors
     /// Returns an error if there are more than [`MAXIMUM_XATTRS`], or if a record cannot be decoded.

@@ -107,8 +107,8 @@ impl UnpackRoot {
         Ok(listed.iter().all(|name| name.as_c_str() == own) && (listed.is_empty() || !has_content(&self.fd, own)?))
     }
 
-    /// Creates an unnamed file on the root's filesystem. No other process can open the file, and its space is freed
-    /// when it is closed.
+    /// Creates an unnamed file on the root's filesystem. No other process can open the file. Closing the file frees its
+    /// space.
     ///
     /// # Errors
     /// Returns an error if the filesystem is full or read-only.
@@ -132,8 +132,8 @@ impl UnpackRoot {
         UnpackRoot { ours: Some(RefCell::default()), ..self }
     }
 
-    /// Returns whether an entry belongs to another owner. If [`Self::among_others`] was called, this is the case for
-    /// each entry that was not created by unpacking this image.
+    /// Returns whether an entry belongs to another owner: [`Self::among_others`] was called, and the entry was not
+    /// created by unpacking this image.
     pub(crate) fn belongs_to_others(&self, entry: DirectoryEntry) -> bool {
         self.ours.as_ref().is_some_and(|ours| !ours.borrow().contains(entry))
     }
@@ -175,7 +175,7 @@ impl UnpackRoot {
         Ok(RootEntry { root: self, directory: self.resolve_parent(parent_of(path), false)?, name: name_of(path)? })
     }
 
-    /// Opens the directory at `path` to set its attributes; returns `None` if it does not exist or is not a directory.
+    /// Opens the directory at `path` to set its attributes; returns `None` if there is no directory at `path`.
     ///
     /// # Errors
     /// Returns an error if preserved filesystems are mounted below the root and the parent is missing, or if no file

@@ -24,8 +24,8 @@ pub(crate) struct MemberReceiver {
     /// Maximum length of the tar, in bytes. A longer tar is treated as a decompression bomb.
     longest: u64,
     most_blocks: u64,
-    /// Progress reported by the worker. A report that is smaller than the amount of data received from the worker is
-    /// rejected.
+    /// Progress reported by the worker. A report must cover at least the data that the worker has already sent;
+    /// otherwise the report is rejected.
     reached: ParseProgress,
     /// Unread content of the current member, in bytes.
     left: u64,
@@ -172,8 +172,8 @@ impl MemberReceiver {
         Ok(())
     }
 
-    /// Stores the progress reported by the worker, and checks the limits. `headers` is the number of headers that the
-    /// worker must at least have parsed since its last report, according to the members that it has sent.
+    /// Stores the progress reported by the worker, and checks the limits. `headers` is the minimum number of headers
+    /// that the worker must have parsed since its previous report: 1 if it has sent a member, otherwise 0.
     fn update_progress(&mut self, reached: ParseProgress, headers: u64) -> io::Result<()> {
         let ParseProgress { position, blocks } = self.reached;
         let least = position.saturating_add(headers * BLOCK);

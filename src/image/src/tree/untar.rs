@@ -200,8 +200,8 @@ impl Unpacker<'_, '_> {
             MemberKind::Sparse(SparseMap { segments, file_size }) => {
                 self.write_file(path, place, &segments, attributes, Some(file_size))
             }
-            // No attributes are set on a hard link, because it shares the attributes of its file, which an
-            // earlier member has set.
+            // No attributes are set on a hard link: a hard link shares the attributes of its file, which an earlier
+            // member has set.
             MemberKind::HardLink(target) => self.make_hard_link(&path, place, &target).map_err(|error| {
                 let target = String::from_utf8_lossy(&target);
                 io::Error::new(error.kind(), format!("hard link to {target}: {error}"))
@@ -264,8 +264,8 @@ impl Unpacker<'_, '_> {
 
     fn make_hard_link(&mut self, path: &Path, place: &RootEntry, target: &[u8]) -> io::Result<()> {
         let source = self.root.resolve_existing(&relative_inside(target)?)?;
-        // The target of the link was not unpacked, because a preserved directory has its name. The link is therefore
-        // also recorded as a conflict.
+        // The target of the link was not unpacked, because a preserved directory exists at the target's path. The link
+        // is therefore also recorded as a conflict.
         if source.is_kept_directory()? {
             self.conflicts.add_conflict(path);
             return Ok(());

@@ -25,13 +25,14 @@ const BATCH_FILES: usize = 32;
 const BATCH_JOBS: usize = 256;
 const BATCH_BYTES: usize = 256 * 1024;
 
-/// Maximum number of open files in all batches: being filled, queued, or processed.
+/// Maximum number of open files in all batches together: the batch being filled, queued batches, and batches being
+/// written.
 const OPEN_FILES: usize = 512;
 
 /// Cost of creating and finishing a file, expressed as the number of bytes that can be written in the same time.
 const COST_OF_A_FILE: u64 = 16 * 1024;
 
-/// New open file. The file is closed when the last job that refers to it is done.
+/// Open file, or open directory whose attributes will be set. It is closed when the last job that refers to it is done.
 pub(crate) struct OpenedFile {
     pub file: File,
     /// Path below the root, for error messages.
@@ -182,8 +183,8 @@ impl WriterPool {
                 .send_to_writer(JobBatch { jobs: vec![WriteJob::Acknowledge(tell.clone())], cost: 0 }, &self.clock)?;
         }
         drop(tell);
-        // Counting ends when each writer has dropped its sender: after its answer, or because the writer has ended
-        // without one.
+        // Counting ends when each writer has dropped its sender: after it has acknowledged, or because it has ended
+        // without an acknowledgement.
         let answers = self.clock.time_wait(|| told.iter().count());
         if answers == self.writers.len() { Ok(()) } else { Err(stopped_error()) }
     }

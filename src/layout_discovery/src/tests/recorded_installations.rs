@@ -100,7 +100,8 @@ fn contents_of_recorded_machines_are_assigned_to_system_and_data() {
     assert!(wrong.is_empty(), "{wrong}");
 }
 
-/// The thin pool `data` and its volumes are not listed, so the group retains them while its other volumes are renewed.
+/// The layout does not list the thin pool `data` and the volumes in it. A reinstall therefore preserves them, and
+/// recreates only the other volumes of the group.
 #[test]
 fn a_thin_pool_next_to_the_system_is_preserved_without_being_listed() {
     let folder = folders().into_iter().find(|folder| folder.ends_with("proxmox-lvm")).unwrap();
@@ -114,8 +115,8 @@ fn a_thin_pool_next_to_the_system_is_preserved_without_being_listed() {
     assert!(found.layout.filesystems.iter().all(|filesystem| !filesystem.preserve));
 }
 
-/// A discovered layout must list all members of an array. A reinstall with such a layout preserves the array even if it
-/// has degraded since, as a reinstall with any other layout does.
+/// A discovered layout must list all members of an array. If the array loses a member after the discovery, a reinstall
+/// preserves the array, as it does with any other layout.
 #[test]
 fn an_array_that_degrades_after_the_discovery_is_preserved_with_a_warning() {
     let folder = folders().into_iter().find(|folder| folder.ends_with("state-degraded-mirror")).unwrap();

@@ -55,8 +55,8 @@ impl LoadOption {
             END_NODE.to_vec(),
         ]
         .concat();
-        // Only the length of the device path is limited to 16 bits: the length field of a load option covers nothing
-        // else.
+        // In a load option, the length field of the device path has 16 bits. The other parts of the load option do not
+        // have length fields, so only the device path is limited.
         u16::try_from(path.len()).ok()?;
         let optional = if arguments.is_empty() { Vec::new() } else { encode_utf16_nul(arguments) };
         Some(LoadOption { attributes: ACTIVE, description, path, optional })

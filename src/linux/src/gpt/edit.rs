@@ -1,10 +1,11 @@
 //! Computes the writes that change single entries of a GPT.
 //!
-//! The order of the writes leaves a valid copy with all preserved entries at any time. Copies are written one after the
-//! other, with a flush of the disk's cache in between. The backup copy is written first: until the header of the
-//! primary copy is complete, firmware, kernel and tools use the old table, and afterwards the new one. While the
-//! primary copy is incomplete, they use the new backup copy. If an earlier edit was interrupted in one of the copies,
-//! that copy is written first, because the other copy is then the only valid one.
+//! The order of the writes ensures that at any time, at least one copy is valid and contains all preserved entries.
+//! Copies are written one after the other, with a flush of the disk's cache in between. The backup copy is written
+//! first. Firmware, kernel and tools use the primary copy if it is valid, and otherwise the backup copy. They therefore
+//! use the old table until the first write to the primary copy, the new backup copy while the primary copy is
+//! incomplete, and the new primary copy afterwards. If an earlier edit was interrupted in one of the copies, this
+//! damaged copy is written first, because the other copy is the only valid one.
 //!
 //! Within a copy, the order does not matter: the checksums in the header match either the old or the new entries.
 
@@ -23,7 +24,8 @@ const REMEDY: &str = "repair the partition table with gdisk or sgdisk, and plan 
 /// Writes of an edit.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct TableWrites {
-    /// Writes to one copy each. The disk's cache must be flushed after each copy.
+    /// For each copy of the table that changes: the writes to this copy. The copies are in the order in which they must
+    /// be written, and the disk's cache must be flushed after each copy.
     pub copies: Vec<Vec<SectorWrite>>,
 }
 
@@ -180,8 +182,8 @@ fn check_boot_gap(primary: &Gpt, edit: &TableEdit) -> io::Result<()> {
     )))
 }
 
-/// Checks that the copies differ only in entries that the edit changes. The other entries of a damaged copy are not
-/// compared, because an interrupted edit may have had other changes.
+/// Checks that the copies differ only in entries that the edit changes. If the copy `other` is damaged, only the
+/// preserved entries are compared, because the edit that was interrupted may have changed any of the other entries.
 fn check_entries_agree(base: &TableCopy, other: &TableCopy, edit: &TableEdit) -> io::Result<()> {
     let is_preserved = |number: u32| edit.preserved.iter().any(|entry| entry.number == number);
     let is_changed = |number: u32| edit.removed.contains(&number) || edit.added.iter().any(|new| new.number == number);

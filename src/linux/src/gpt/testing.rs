@@ -7,7 +7,7 @@ use std::fs;
 use tempfile::NamedTempFile;
 
 /// Creates a disk filled with 0xaa. The disk starts with an image that has a GPT of 128 partitions of one sector each.
-/// If `backup_lba` is given, the primary header contains this offset of the backup instead of the correct one.
+/// If `backup_lba` is given, the primary header contains this LBA of the backup header instead of the correct one.
 pub(crate) fn crowded(sector: u64, image_sectors: u64, more_sectors: u64, backup_lba: Option<u64>) -> NamedTempFile {
     let file = NamedTempFile::new().unwrap();
     fs::write(file.path(), vec![0xaa; ((image_sectors + more_sectors) * sector) as usize]).unwrap();
@@ -26,7 +26,7 @@ pub(crate) fn crowded(sector: u64, image_sectors: u64, more_sectors: u64, backup
     file
 }
 
-/// Returns the bytes of an image as described for [`crowded`].
+/// Returns the bytes of the image with which a disk of [`crowded`] starts.
 pub fn crowded_image(sector: u64, sectors: u64) -> Vec<u8> {
     fs::read(crowded(sector, sectors, 0, None).path()).unwrap()
 }

@@ -28,7 +28,7 @@ const SOURCE_PORTS: RangeInclusive<u16> = 512..=1023;
 /// Maximum size of a response in bytes.
 const ANSWER_BYTES: usize = 1 << 20;
 
-/// Sends the request, whose URI is absolute, and returns the response. Redirects are not followed.
+/// Sends the request and returns the response. The URI of the request must be absolute. Redirects are not followed.
 ///
 /// # Errors
 /// Returns an error if the server does not respond within `patience`, or its certificate is not trusted.

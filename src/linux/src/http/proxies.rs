@@ -33,8 +33,8 @@ struct ProxyVariable {
     url: Result<Url, String>,
 }
 
-/// Address to which requests are sent instead of an unsupported proxy. The host does not exist, so that no request
-/// bypasses the proxy that the operator has specified.
+/// URL that is used as the proxy if the operator has specified an unsupported proxy. The host of this URL does not
+/// exist, so requests fail instead of bypassing the specified proxy.
 const UNSUPPORTED: &str = "http://unsupported-proxy.invalid";
 
 /// Proxies of the environment.
@@ -94,13 +94,13 @@ impl EnvironmentProxies {
         Proxy::custom(move |url| self.select(url, scope).map(address))
     }
 
-    /// Returns the proxy for a request to this URL.
+    /// Returns the proxy through which a client of this scope sends a request to this URL.
     fn select(&self, url: &Url, scope: ProxyScope) -> Option<&ProxyVariable> {
         self.find_variable(url).filter(|_| scope == ProxyScope::All || url.scheme() == "https")
     }
 
-    /// Returns the proxy that the environment specifies for this URL; `None` if the URL leads to this host or a private
-    /// network.
+    /// Returns the proxy that the environment specifies for this URL. Returns `None` if the environment does not
+    /// specify a proxy, if `no_proxy` lists the host, or if the host is this machine or is in a private network.
     fn find_variable(&self, url: &Url) -> Option<&ProxyVariable> {
         let variable = match url.scheme() {
             "https" => self.https.as_ref()?,
@@ -111,7 +111,7 @@ impl EnvironmentProxies {
         is_proxied.then_some(variable)
     }
 
-    /// Returns the reason why the proxy for this URL cannot be used, or `None` if it can be used.
+    /// Returns the reason why the proxy for this URL cannot be used; `None` if it can be used, or no proxy is used.
     fn explain_unsupported(&self, url: &Url, scope: ProxyScope) -> Option<String> {
         let ProxyVariable { name, url: Err(value) } = self.select(url, scope)? else { return None };
         let host = url.host_str().unwrap_or_default();
@@ -136,7 +136,8 @@ impl EnvironmentProxies {
     }
 }
 
-/// Parses the URL of a proxy, whose scheme may be absent. Returns `None` if the variable is empty.
+/// Parses the value of a variable as the URL of a proxy. The URL may lack a scheme. Returns `None` if the value is
+/// empty.
 fn parse_variable(name: &'static str, value: &str) -> Option<ProxyVariable> {
     let text = Some(value.trim()).filter(|text| !text.is_empty())?;
     let url = if text.contains("://") { text.to_owned() } else { format!("http://{text}") };

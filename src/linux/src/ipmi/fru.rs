@@ -10,8 +10,8 @@ const READ_DATA: Command = (0x0a, 0x11);
 /// FRU device of the server itself.
 const DEVICE: u8 = 0;
 
-/// Maximum number of bytes per read, which every BMC supports. The number is even, because some devices are read in
-/// words of two bytes.
+/// Maximum number of bytes per read. Every BMC supports reads of this size. The number is even, because some devices
+/// are read in words of two bytes.
 const CHUNK: usize = 16;
 
 const HEADER_BYTES: usize = 8;

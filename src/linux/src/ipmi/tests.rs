@@ -24,7 +24,7 @@ struct FakeBmc {
     channels: BTreeMap<u8, u8>,
     /// Values of LAN parameters by channel and parameter.
     lan: BTreeMap<(u8, u8), Vec<u8>>,
-    /// States of Set In Progress that are returned first.
+    /// States of Set In Progress for the first reads of this parameter, in reverse order. Later reads return 0.
     changing: Vec<u8>,
     /// Completion codes of the first responses.
     codes: Vec<u8>,
@@ -139,7 +139,7 @@ fn only_reading_commands_are_sent() {
 
 #[test]
 fn lan_parameters_are_not_read_during_a_change() {
-    // The states are returned from the last to the first.
+    // `changing` contains the states in reverse order; 0xff stands for an error response.
     for (changing, address) in [
         (vec![0, 1, 1], Some("10.1.0.7")),
         // A change started while address and MAC were read.

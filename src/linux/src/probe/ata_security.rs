@@ -40,8 +40,8 @@ const SECURITY_STATUS: usize = 128;
 /// # Errors
 /// Returns an error if the device is not an ATA disk, hdparm is missing, or the disk does not respond.
 pub(crate) fn read_security(device: &Path) -> Result<AtaSecurity, String> {
-    // The kernel caches this data, which is sufficient for disks without ATA security. hdparm is not run for such
-    // disks, because QEMU's emulated disk fails its next queued command after hdparm has run.
+    // The kernel's cached IDENTIFY data shows whether the disk has ATA security. hdparm is not run for a disk without
+    // ATA security, because QEMU's emulated disk fails its next queued command after hdparm has run.
     let identity =
         read_cached_identity(device).map_err(|error| format!("cannot read the IDENTIFY data of the disk: {error}"))?;
     if u16::from_le(identity[SECURITY_STATUS]) & 1 == 0 {
@@ -150,7 +150,7 @@ Logical Unit WWN Device Identifier: 5002538e40a5e5c5
 Checksum: correct
 ";
 
-    /// Output for QEMU's ide-hd, a disk without the section about security.
+    /// Output for QEMU's ide-hd. It has no section about security, because this disk does not support ATA security.
     const NONE: &str = "
 /dev/sda:
 

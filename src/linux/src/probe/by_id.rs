@@ -25,8 +25,8 @@ pub(super) fn list_by_id_paths(disk: &InventoryDisk, ata: Option<&AtaIdentity>, 
 }
 
 /// Returns the names of an NVMe disk that are derived from identifiers of its namespace other than the WWN. Another
-/// kernel or firmware version may use one of these identifiers as the WWN instead. The attributes come from sysfs; a
-/// missing attribute is empty.
+/// kernel or firmware version may use one of these identifiers as the WWN instead. `uuid`, `nguid` and `eui` are sysfs
+/// attributes; a missing attribute is empty.
 pub(super) fn list_other_nvme_paths(wwn: &str, [uuid, nguid, eui]: [&str; 3]) -> Vec<String> {
     let hex = |text: &str| text.chars().filter(char::is_ascii_hexdigit).collect::<String>().to_lowercase();
     let all = [format!("uuid.{}", uuid.trim()), format!("eui.{}", hex(nguid)), format!("eui.{}", hex(eui))];

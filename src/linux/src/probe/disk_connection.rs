@@ -51,8 +51,7 @@ pub(super) fn find_by_path(sys: &Path, disk: &Path) -> String {
     build_path_id(sys, disk).map(|id| format!("/dev/disk/by-path/{id}")).unwrap_or_default()
 }
 
-/// Returns the SCSI address (host:channel:target:lun) of a disk. ATA and USB disks also have such an address; for other
-/// disks, the result is empty.
+/// Returns the SCSI address (host:channel:target:lun) of a SCSI, ATA or USB disk; empty for disks of other types.
 pub(super) fn find_hctl(disk: &Path) -> String {
     let names = disk.ancestors().filter_map(|dir| dir.file_name()?.to_str());
     names.take(3).find(|name| is_scsi_address(name)).unwrap_or_default().to_owned()

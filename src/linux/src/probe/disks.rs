@@ -42,9 +42,9 @@ pub(super) fn read_disks(roots: &ProbeRoots, users: &DeviceUsers, depth: ProbeDe
     Ok(disks)
 }
 
-/// Returns the probable reason why the kernel reports a capacity of 0 for a disk with this SCSI device type; `None` for
-/// devices with a medium that may be missing. The kernel's `sd_read_capacity` sets the capacity to 0 if the sector size
-/// is not supported.
+/// Returns the probable reason why the kernel reports a capacity of 0 for a disk: the kernel's `sd_read_capacity` sets
+/// the capacity to 0 if the sector size is not supported. Returns `None` for SCSI devices that are not disks, and for
+/// drives with a removable medium, because the medium may be missing.
 fn explain_missing_capacity(scsi_type: &str, removable: &str) -> Option<&'static str> {
     (scsi_type == SCSI_DISK && removable == "0").then_some(
         "the kernel reports a capacity of 0: the disk's sectors are probably 520 or 528 bytes, as on disks from \

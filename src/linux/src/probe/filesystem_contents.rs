@@ -21,7 +21,7 @@ const MAXIMUM_DIRECTORY_ENTRIES: usize = 4096;
 /// Maximum size of an fstab that is read, in bytes.
 const FSTAB_BYTES: u64 = 16 << 10;
 
-/// Returns every mounted filesystem whose root directory is visible.
+/// Returns the contents of every mounted filesystem whose root directory is visible at a mount point.
 pub(super) fn read_filesystems(users: &DeviceUsers, inventory: &Inventory) -> Vec<FilesystemContents> {
     let mut found = Vec::new();
     for (device, unit) in storage_graph::all_units(inventory) {

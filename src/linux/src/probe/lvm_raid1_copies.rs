@@ -46,7 +46,7 @@ impl DmRaidSuperblock {
     }
 }
 
-/// Returns the copies of the raid1 volume `name` of that group.
+/// Returns the copies of the raid1 volume `name` of the group in `row`.
 pub(super) fn find_copies(row: &LvmReportRow, name: &str) -> Vec<VolumeCopy> {
     let images = find_segments(row, name).next().map(|segment| segment.devices.clone()).unwrap_or_default();
     let images: Vec<&str> = images.split(',').filter_map(|image| Some(image.rsplit_once('(')?.0)).collect();

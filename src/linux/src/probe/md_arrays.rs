@@ -124,8 +124,8 @@ fn parse_superblock(text: &str) -> Option<MdSuperblock> {
     })
 }
 
-/// Returns the container of a firmware RAID. The text after the container's UUID is not parsed, because it contains the
-/// names of the container's volumes, which may contain newlines.
+/// Returns the superblock of a firmware RAID container. mdadm's output after the container's UUID is not parsed,
+/// because it contains the names of the container's volumes, and these names may contain newlines.
 fn container_superblock(uuid: Uuid, metadata: String) -> MdSuperblock {
     MdSuperblock {
         uuid,

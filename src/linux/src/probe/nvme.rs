@@ -86,8 +86,8 @@ pub(crate) fn send_admin_command(device: &File, admin: AdminCommand, data: &mut 
         timeout_ms: u32::try_from(admin.patience.as_millis()).unwrap_or(u32::MAX),
         ..ioctl::NvmeAdminCmd::default()
     };
-    // SAFETY: the kernel reads and writes `command`, and writes at most `data_bytes` bytes to `address`, which is
-    // `data`.
+    // SAFETY: the kernel reads and writes `command`, and writes at most `data_bytes` bytes to `data`, whose address is
+    // in the field `address`.
     match unsafe { ioctl::admin(device.as_raw_fd(), &mut command) }? {
         0 => Ok(()),
         status => Err(io::Error::other(describe_status(status))),

@@ -71,7 +71,7 @@ pub(super) fn ran(tool: &str, args: &[&str]) {
 pub(super) fn sfdisk(disk: &std::path::Path, script: &str) {
     let file = tempfile::NamedTempFile::new().unwrap();
     fs::write(file.path(), script).unwrap();
-    // sfdisk reads only from standard input.
+    // sfdisk reads scripts only from standard input.
     let line = "sfdisk -q --no-reread --no-tell-kernel \"$1\" <\"$2\"";
     ran("sh", &["-c", line, "sh", disk.to_str().unwrap(), file.path().to_str().unwrap()]);
 }

@@ -1,7 +1,7 @@
-//! Objects other than md arrays and LVM groups that span several devices. They are identified by the ID in their
-//! superblocks.
+//! Components of objects that span several devices, such as filesystems with an external journal. Components belong to
+//! the same object if their superblocks contain the same object ID.
 //!
-//! Arrays and volume groups are excluded, because mdadm and lvm report them completely.
+//! Components of md arrays and LVM volume groups are excluded, because mdadm and lvm report these objects completely.
 
 use super::device_contents::device_node;
 use super::sysfs::ProbeRoots;

@@ -67,7 +67,8 @@ fn read_stacked_device(
     let device = if mapped.is_empty() { name.device_path() } else { format!("/dev/mapper/{mapped}").into() };
     let sector_bytes = read_attribute(&dir.join("queue/logical_block_size")).parse().unwrap_or(512);
     let target = ProbeTarget { name: &name, device: &device, sector_bytes, size_bytes };
-    // Reads of a suspended device block forever, and an overlay has the contents of the device below.
+    // The contents of a suspended device are not read, because reads would block forever. The contents of an overlay
+    // are not read either, because they are those of the device below.
     let DeviceContents { table, signatures, uses: of_partitions, blank, .. } =
         if size_bytes == 0 || is_overlay || read_attribute(&dir.join("dm/suspended")) == "1" {
             DeviceContents::default()

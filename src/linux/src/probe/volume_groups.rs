@@ -351,8 +351,8 @@ fn index_active_volumes(sys: &Path) -> impl Fn(&str, &str) -> Option<KernelName>
     }
 }
 
-/// Returns the path of a device in the inventory. lvm may print any path of the device. `None` for a missing device
-/// (`[unknown]`).
+/// Converts a device path printed by lvm to the path of the same device in the inventory, because lvm may print any
+/// path of a device. Returns `None` for a missing device (`[unknown]`).
 fn resolve_device_path(roots: &ProbeRoots, inventory: &Inventory, path: &str) -> Option<DevicePath> {
     let node = path.strip_prefix("/dev/")?;
     let number =

@@ -241,7 +241,7 @@ fn build_seccomp_filters() -> io::Result<[BpfProgram; 2]> {
     // Processes may be created, but not user namespaces.
     let user = SeccompCmpOp::MaskedEq(u64::from(libc::CLONE_NEWUSER.cast_unsigned()));
     refused.insert(libc::SYS_clone, vec![argument(user, libc::CLONE_NEWUSER).map_err(wrong)?]);
-    // The process must not change this setting, because it could then outlive the parent that waits for it.
+    // Setting PR_SET_PDEATHSIG is refused, because the process could otherwise outlive the parent that waits for it.
     let ends = argument(SeccompCmpOp::Eq, libc::PR_SET_PDEATHSIG).map_err(wrong)?;
     refused.insert(libc::SYS_prctl, vec![ends]);
     // Seccomp cannot inspect the arguments of clone3(2): it returns ENOSYS, and the C library falls back to clone(2).

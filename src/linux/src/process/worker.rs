@@ -70,7 +70,7 @@ impl WorkerProcess {
         while matches!(self.0.try_wait(), Ok(None)) && Instant::now() < patience {
             thread::sleep(Duration::from_millis(5));
         }
-        // If killing fails, the process has exited in the meantime, and has not stopped responding.
+        // If killing fails, the process exited before it could be killed, so it was not hanging.
         let hangs = matches!(self.0.try_wait(), Ok(None)) && self.0.kill().is_ok();
         let end = match self.0.wait() {
             _ if hangs => "it stopped responding".to_owned(),

@@ -233,8 +233,9 @@ pub fn add_partition(disk: &File, number: u32, start: u64, length: u64) -> nix::
     run_blkpg(disk, ioctl::BLKPG_ADD_PARTITION, number, start, length)
 }
 
-/// Unregisters partition `number` from the kernel. Retries while the partition is in use, because programs that read
-/// the signatures of all devices open it only for a moment. Returns EBUSY if the partition remains in use.
+/// Unregisters partition `number` from the kernel. Retries if the partition is in use, because the user may be a
+/// program that reads the signatures of all devices, and opens the partition only for a moment. Returns EBUSY if the
+/// partition remains in use.
 pub(crate) fn delete_partition(disk: &File, number: u32) -> nix::Result<()> {
     retry_while_busy(Errno::EBUSY, || run_blkpg(disk, ioctl::BLKPG_DEL_PARTITION, number, 0, 0))
 }

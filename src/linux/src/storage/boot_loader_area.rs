@@ -19,7 +19,7 @@ pub struct BiosBootLoader<'a> {
     pub boot_code: &'a [u8; BOOT_CODE_BYTES],
     /// Whole sectors of 512 bytes.
     pub core: &'a [u8],
-    /// Space between the partition table and the first partition, to whose start the core image is written.
+    /// Space between the partition table and the first partition. The core image is written to the start of this space.
     pub gap: ByteRange,
 }
 
@@ -27,14 +27,14 @@ pub struct BiosBootLoader<'a> {
 /// partition table in the first sector are preserved. The boot code is written last, because it starts the core image.
 ///
 /// # Errors
-/// Returns an error, before anything is written, if the core image is larger than the gap, or if one of the kernel's
-/// partitions of the disk overlaps the gap. Also returns an error if the disk cannot be opened or written, or returns
-/// other bytes afterwards.
+/// Returns an error, before anything is written, if the core image is larger than the gap, or a partition registered
+/// with the kernel overlaps the gap. Also returns an error if the disk cannot be opened or written, or afterwards
+/// returns bytes other than the written ones.
 pub fn write_boot_loader(device: &DevicePath, loader: BiosBootLoader) -> Result<()> {
     let what = || format!("write the boot loader to {device}");
     check_gap(device, loader)?;
-    // O_EXCL would fail, because partitions of the disk are mounted. The page cache of the disk may contain old sectors of
-    // the partition table.
+    // The disk is opened without O_EXCL, which would fail because partitions of the disk are mounted, and with
+    // O_DIRECT, because the page cache of the disk may contain old sectors of the partition table.
     let opened = OpenOptions::new().read(true).write(true).custom_flags(O_DIRECT).open(device);
     let disk = opened.context(Phase::Target, what)?;
     let write = || {

@@ -1,5 +1,5 @@
-//! The kernel's btrfs device list. The kernel remembers every btrfs device that it has scanned. If several devices
-//! belong to the same filesystem, the kernel uses the device with the latest generation. Overlays of a rehearsal must
+//! The kernel's btrfs device list. The kernel remembers every btrfs device that it has scanned. If it has scanned
+//! several copies of the same btrfs device, it uses the copy with the latest generation. Overlays of a rehearsal must
 //! therefore not stay on the list; otherwise the kernel would treat the disk itself as an outdated copy.
 
 use super::block_device;

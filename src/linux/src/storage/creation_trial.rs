@@ -26,7 +26,8 @@ const MEMBER_MEMORY_BYTES: u64 = 64 << 20;
 /// Divisor that limits the memory of a trial to a third of the available memory.
 const AVAILABLE_MEMORY_DIVISOR: u64 = 3;
 
-/// Size of the second trial in bytes, if the first trial does not fit into memory.
+/// Maximum size of the filesystem in the second trial, in bytes. The second trial follows if the first one does not fit
+/// into memory.
 const SECOND_TRIAL_BYTES: u64 = 2 << 30;
 
 /// Time limit for mkfs. On a sparse file, mkfs exceeds this limit only if its options cause it to read the whole file.

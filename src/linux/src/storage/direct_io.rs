@@ -1,5 +1,5 @@
-//! Reads and writes of disks that were opened with O_DIRECT. The page cache of a disk is not coherent with the page caches
-//! of its partitions, and a page of the disk may contain sectors of a partition in use.
+//! Reads and writes of disks that were opened with O_DIRECT. The page cache of a disk is not coherent with the page
+//! caches of its partitions, and a page of the disk may contain sectors of a partition in use.
 
 use std::fs::File;
 use std::io;

@@ -135,7 +135,8 @@ fn find_underlying_disks(device: &Path) -> BTreeSet<PathBuf> {
         let slaves = slaves.filter(|slave| !is_overlay || !slave.file_name().to_string_lossy().starts_with("loop"));
         slaves.filter_map(|slave| fs::canonicalize(slave.path()).ok()).collect()
     });
-    // A mapping that replaces the missing data of a volume has no underlying device, and is not a disk.
+    // Mappings without underlying devices are omitted, because they are not disks. LVM uses such mappings in place of
+    // the missing data of a volume.
     bottoms.retain(|bottom| !["dm", "md"].iter().any(|kind| bottom.join(kind).exists()));
     bottoms
 }

@@ -97,8 +97,8 @@ impl Superblock {
         Ok(Some(Superblock(area)))
     }
 
-    /// Returns the reason why the image's kernel, which has this version, cannot mount the filesystem at this path;
-    /// `None` if the kernel can mount it.
+    /// Returns the reason why an image's kernel with the version `kernel` cannot mount the filesystem; `None` if it
+    /// can, or if the version cannot be parsed. The text refers to the filesystem by `path`.
     pub fn explain_unsupported(&self, format: FilesystemFormat, path: &str, kernel: &str) -> Option<String> {
         let unsupported = self.find_unsupported(parse_linux_version(kernel)?);
         let remedy = describe_remedy(format, &unsupported)?;
@@ -152,8 +152,9 @@ impl Superblock {
 
 type ReadWord = fn([u8; 4]) -> u32;
 
-/// Returns the part of a message that describes the remedy: the create options with which mkfs does not enable the
-/// unsupported features. The text is empty if no options disable them. Returns `None` if there are no features.
+/// Returns the end of a message, which describes the remedy: the create options with which mkfs does not enable the
+/// unsupported features. This text is empty if no options disable these features. Returns `None` if there are no
+/// unsupported features.
 fn describe_remedy(format: FilesystemFormat, unsupported: &[&Feature]) -> Option<String> {
     let without = unsupported.iter().map(|feature| feature.without).filter(|it| !it.is_empty());
     let (runtime, features): (Vec<&str>, Vec<&str>) = without.partition(|it| *it == "^free-space-tree");

@@ -161,7 +161,7 @@ mod tests {
                 disk.path()
             )
         );
-        // The directory is on another filesystem, which is not an ext4 of this size.
+        // The directory is on a filesystem of the host that is not btrfs, so the kernel refuses the ioctl.
         assert!(grow_filesystem(disk.path(), FilesystemFormat::Btrfs, point.path()).is_err());
     }
 }

@@ -26,9 +26,9 @@ pub fn safe_mount_options(kind: &str) -> Option<(&'static str, &'static str)> {
     }
 }
 
-/// Adds to the inventory the contents of unmounted filesystems, and the reasons why some could not be mounted. Returns
-/// a note on each filesystem that could not be inspected, which is not an error. The caller is expected to keep the
-/// disks locked during the call.
+/// Inspects unmounted filesystems. Adds their contents to the inventory; if a filesystem cannot be mounted, adds the
+/// reason instead. A filesystem that cannot be inspected is not an error: the returned list contains a note on it. The
+/// caller must keep the disks locked during the call.
 ///
 /// # Errors
 /// Returns an error if the mount point cannot be created, or a filesystem stays mounted.

@@ -38,8 +38,8 @@ pub fn register_backup_partitions(disk: &DevicePath) -> Result<Vec<u32>> {
     Ok(registered)
 }
 
-/// Returns the backup copy, if it is valid and the primary copy is damaged. A disk without a protective MBR, or without
-/// a header in the primary copy, does not have a GPT.
+/// Returns the backup copy if it is valid and the primary copy is damaged; otherwise `None`. If a disk lacks a
+/// protective MBR or the primary header, the result is also `None`, because the disk does not have a GPT.
 fn read_only_valid_copy(file: &File, sector: u64, sectors: u64) -> Option<Gpt> {
     let read_at = |bytes: &mut [u8], offset: u64| file.read_exact_at(bytes, offset);
     let mut mbr = [0; 512];

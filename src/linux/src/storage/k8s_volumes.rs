@@ -51,11 +51,11 @@ fn require_blank(device: &DevicePath) -> Result<()> {
 }
 
 fn create_partition(device: &DevicePath, guid: Uuid, uid: Uuid, name: &str) -> Result<()> {
-    // For an array, the plan uses a path such as `/dev/md/data`. The names of its partitions are derived from the
-    // kernel name.
+    // The path is resolved, because it may be a link such as `/dev/md/data` for an array, but the names of the array's
+    // partitions are derived from its kernel name.
     let device = &fs::canonicalize(device).context(Phase::Storage, || format!("find {device}"))?;
     let device = &DevicePath::from(device.to_string_lossy().into_owned());
-    // An interrupted attempt may have left a partition table on the device, which is wiped first.
+    // If an interrupted attempt has left a partition table on the device, this table is wiped first.
     signature_wipe::wipe_signatures(device)?;
     let disk = File::open(device).context(Phase::Storage, || format!("open {device}"))?;
     let identity = disk_identity::read_identity(&disk, device)?;

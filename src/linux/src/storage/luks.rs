@@ -89,8 +89,8 @@ pub fn create_container(container: &LuksContainer) -> Result<()> {
     open_container_with_key(&writable, device)
 }
 
-/// Opens the container on `device`, which may be an overlay. A container sealed to another TPM is opened with its
-/// second key.
+/// Opens the container on `device`, which may be an overlay. If the container has a key sealed to a TPM, but this
+/// machine's TPM cannot open the container, the second key of the container is used, if there is one.
 ///
 /// # Errors
 /// Returns an error if cryptsetup fails, for example because the key does not match, or because the device does not
@@ -105,7 +105,7 @@ pub fn open_container(open: &OpenContainer, device: &DevicePath) -> Result<()> {
     }
 }
 
-/// Opens the container without a TPM.
+/// Opens the container with the key in `container`, even if the container also has a key sealed to a TPM.
 ///
 /// # Errors
 /// The same errors as for [`open_container`].

@@ -215,7 +215,8 @@ mod tests {
             (FilesystemFormat::Vfat, "00FF-0001", 512, &[]),
             (FilesystemFormat::Ext3, UUID, 512, &["-m", "0"]),
             (FilesystemFormat::Xfs, UUID, 512, &[]),
-            // mkfs.btrfs refuses a UUID that libblkid has seen on any disk, if only in its cache.
+            // The UUID is unique, because mkfs.btrfs refuses a UUID that libblkid has seen on any disk, even if the
+            // UUID is now only in libblkid's cache.
             (FilesystemFormat::Btrfs, "c3f0a7d2-51b4-4e0e-9d6a-7b8e0f1a2c3d", 512, &[]),
             (FilesystemFormat::Ext4, UUID, 512, &["-b", "1024"]),
             (FilesystemFormat::Vfat, "1A2B-3C4D", 4096, &[]),

@@ -145,7 +145,8 @@ fn verify_written(disk: &File, edit: &TableEdit) -> io::Result<()> {
     }
 }
 
-/// Registers the partitions that the kernel does not know, and waits for the device nodes of the added ones.
+/// Registers the planned partitions that are not registered with the kernel yet, and waits for the device nodes of the
+/// added partitions.
 fn register_changed_partitions(disk: &File, edit: &TableEdit) -> Result<()> {
     let planned = list_planned_ranges(edit);
     let known: Vec<u32> =

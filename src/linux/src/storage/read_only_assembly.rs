@@ -6,8 +6,9 @@
 //! Every array is started over snapshots of its members, because the kernel writes even to arrays that are started
 //! read-only. Changes to the snapshots are kept in memory. `md_bitmap_load` and `md_bitmap_flush`
 //! (drivers/md/md-bitmap.c) write the superblock of a bitmap at every start and stop, and the whole bitmap if it is
-//! outdated. The kernel also replays a journal, empties a partial parity log, and continues a reshape. The superblocks
-//! cannot prove that the kernel will write nothing.
+//! outdated. The kernel also replays a journal, empties a partial parity log, and continues a reshape. There are no
+//! exceptions for arrays whose superblocks do not indicate such writes, because superblocks cannot prove that the
+//! kernel will write nothing.
 
 mod volume_groups;
 
@@ -114,9 +115,9 @@ impl ReadOnlyAssembly {
         unlocked
     }
 
-    /// Like [`ReadOnlyAssembly::inspect_filesystems`], but for a machine whose disks must not be written. All disks
-    /// stay locked, including disks that appeared since the assembly. Returns the write locks; the caller decides when
-    /// to release them.
+    /// Adds the contents of the filesystems like [`ReadOnlyAssembly::inspect_filesystems`], but for a machine whose
+    /// disks must not be written. All disks stay locked, including disks that appeared since the assembly. Returns the
+    /// write locks; the caller decides when to release them.
     ///
     /// # Errors
     /// Returns an error if a disk cannot be locked, or a filesystem stays mounted. After an error, the disks that are
@@ -126,16 +127,16 @@ impl ReadOnlyAssembly {
         Ok(self.locks)
     }
 
-    /// Adds the contents of the filesystems to the inventory. The disks stay locked until [`ReadOnlyAssembly::take_down`]
-    /// is called.
+    /// Adds the contents of the filesystems to the inventory. All disks stay locked, including disks that appeared
+    /// since the assembly, until [`ReadOnlyAssembly::take_down`] is called.
     ///
     /// # Errors
     /// The same errors as for [`ReadOnlyAssembly::inspect_and_keep_locks`].
     pub fn inspect_locked(&mut self, inventory: &mut Inventory) -> Result<()> {
         for disk in &mut inventory.disks {
             if self.locks.contains(&disk.device) {
-                // The disks are not marked as write-protected in the inventory: this program has set their read-only
-                // flags.
+                // The inventory must not list this disk as write-protected, because this program has set the read-only
+                // flag.
                 disk.read_only = false;
             } else if !disk.read_only {
                 self.locks.lock_disk(&disk.device)?;
@@ -168,7 +169,8 @@ impl ReadOnlyAssembly {
 
     fn lock_disks(&mut self) -> Result<()> {
         for disk in &self.disks {
-            // A disk that was read-only before must not be made writable afterwards.
+            // A disk that is already read-only is not locked, so that it is not made writable when the locks are
+            // released.
             if !is_read_only(disk)? {
                 self.locks.lock_disk(disk)?;
             }

@@ -39,7 +39,7 @@ pub fn release_above(device: &DevicePath) -> Result<()> {
     release_above_except(device, &[])
 }
 
-/// Like [`release_above`], but continues to run the devices in `running`.
+/// Stops arrays and mappings like [`release_above`], but does not stop the devices in `running`.
 ///
 /// # Errors
 /// The same errors as for [`release_above`].

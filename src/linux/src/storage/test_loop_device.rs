@@ -32,8 +32,9 @@ impl TestLoopDevice {
         TestLoopDevice { file, device }
     }
 
-    /// Replaces a device by another device of the same size and name. This simulates a disk that is unplugged, and
-    /// another disk that gets its name. Returns the identity of the removed device, and the new device.
+    /// Creates a device, and replaces it by another device of the same size and name. This simulates that a disk is
+    /// unplugged and its name is assigned to another disk. Returns the identity of the first device, and the second
+    /// device.
     pub fn exchanged(size_bytes: u64) -> (DiskIdentity, TestLoopDevice) {
         loop {
             let mut disk = TestLoopDevice::new(size_bytes, 512);

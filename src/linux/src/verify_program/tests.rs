@@ -48,8 +48,8 @@ fn words(script: &str) -> String {
     }
 }
 
-/// Returns whether the sandbox can be used, since some systems deny namespaces to unprivileged users. Panics if even
-/// root has no sandbox, because the tests would then check nothing.
+/// Returns whether the sandbox can be used; some systems deny namespaces to unprivileged users. Panics if the sandbox
+/// cannot be used by root, because the tests would then check nothing.
 fn can_run() -> bool {
     match run("#!/bin/sh\nexit 0\n") {
         VerifyVerdict::NotRun(why) => {

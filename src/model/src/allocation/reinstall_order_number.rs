@@ -1,5 +1,5 @@
-//! Numbers that identify reinstall orders of sources without order ids: machine files that the agent reads without a
-//! server, and metal-stack.
+//! Numbers of reinstall orders. They identify the orders of control planes that do not assign ids to orders:
+//! metal-stack, and machine files that the agent reads without a server.
 //!
 //! Order numbers are also read from install markers and firmware variables, which the root user of the installed
 //! system can write. The numbers are therefore bounded, and arithmetic on them is checked for overflow.

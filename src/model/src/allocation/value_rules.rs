@@ -109,7 +109,7 @@ impl ServerKind {
         }
     }
 
-    /// Returns the name of the field that contains the address of a server in metal-api's format.
+    /// Returns the name of the field that contains the server's address in each object of metal-api's list.
     pub fn key(self) -> &'static str {
         match self {
             ServerKind::Dns => "ip",

@@ -31,7 +31,7 @@ pub struct ConductorSettings {
     pub advertise_port: Option<u16>,
     /// `ipa-lookup-timeout=`: time within which the lookup of this machine must succeed, in seconds.
     pub lookup: Duration,
-    /// `ipa-agent-token=`: token that Ironic has generated before the boot, and therefore does not return at lookup.
+    /// `ipa-agent-token=`: token that Ironic generated before the boot. Ironic does not return such a token at lookup.
     pub token: Option<String>,
     /// `BOOTIF=`: MAC address of the NIC from which the machine booted.
     pub boot_mac: Option<String>,
@@ -85,8 +85,8 @@ fn parse_number<T: FromStr>(name: &str, text: Option<String>) -> Result<Option<T
     }
 }
 
-/// Parses the MAC address in `BOOTIF=`, and returns it in lower case with colons. PXELINUX writes the address with
-/// hyphens, and the hardware type in front of it.
+/// Parses the MAC address in `BOOTIF=`, and returns it in lower case with colons. PXELINUX writes the hardware type,
+/// followed by the address, with hyphens: `01-52-54-00-aa-00-06`.
 fn parse_bootif(text: &str) -> Option<String> {
     let without_type = text.strip_prefix("01").and_then(|rest| rest.strip_prefix([':', '-']));
     without_type.and_then(|rest| parse_mac(rest).ok()).or_else(|| parse_mac(text).ok())

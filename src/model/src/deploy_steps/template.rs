@@ -162,8 +162,8 @@ fn format_flow(value: &Value) -> String {
 /// is the start of the item.
 fn record_locations(node: &Node, place: &str, mark: Option<&Marker>, places: &mut BTreeMap<String, TextPosition>) {
     let place_of = |mark: &Marker| (mark.line(), mark.column());
-    // The location of a mapping is derived from its fields, because the parser reports that a block mapping starts
-    // after its first name.
+    // The location of a mapping is derived from its fields: according to the parser, a block mapping starts after the
+    // name of its first field.
     let names = node.as_mapping().into_iter().flat_map(|fields| fields.keys().filter_map(|key| key.span().start()));
     let own = names.chain(node.span().start()).map(place_of).min();
     if let Some(found) = mark.map(place_of).or(own) {

@@ -79,7 +79,7 @@ pub struct AttemptRecord {
     pub image: Option<String>,
 }
 
-/// Reason why a marker was not written by a particular attempt.
+/// Property of a marker that proves that the marker was not written by a particular attempt.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum MarkerMismatch {
     /// The marker contains no secret, or the secret of another attempt.
@@ -120,7 +120,7 @@ impl InstallMarker {
     /// disk of a raw image is announced without a GUID, because the image contains its own partition table.
     ///
     /// # Errors
-    /// Returns the first reason why the attempt has not written this marker.
+    /// Returns the first property of the marker that proves that the attempt has not written the marker.
     pub fn check_attempt(&self, attempt: &AttemptRecord, disks: &[RecordedDisk]) -> Result<(), MarkerMismatch> {
         let digest = self.secret.as_ref().and_then(AttemptSecret::digest);
         if digest.as_ref() != Some(&attempt.secret_digest) {

@@ -13,9 +13,10 @@ use common::encoding::format_sha256;
 const MAXIMUM_SUPERSEDED: usize = 32;
 
 impl InstallMarker {
-    /// Returns `sha256:HEX` of the marker, which identifies the installation. The digest omits allocation and
-    /// project, because a reinstall by `drophammer.keep` assigns the marker to a new allocation. It also omits the
-    /// list of replaced installations, because earlier versions of drophammer drop this list.
+    /// Returns `sha256:HEX` of the marker, which identifies the installation. The digest omits allocation and project,
+    /// so that it stays the same when a reinstall with `drophammer.keep` assigns the marker to a new allocation. The
+    /// digest also omits the list of replaced installations, because earlier versions of drophammer drop this list when
+    /// they rewrite a marker.
     pub fn digest(&self) -> String {
         let (allocation, project, supersedes) = (String::new(), String::new(), Vec::new());
         let identity = InstallMarker { allocation, project, supersedes, ..self.clone() };

@@ -22,7 +22,8 @@ pub enum AttemptTarget {
     Filesystem(DevicePath),
     /// LUKS container on this device that is not open, or that the supplied key does not open.
     Container(DevicePath),
-    /// LUKS container on this device that its second key unlocks, but the machine's TPM does not.
+    /// LUKS container on this device. The machine's TPM does not unlock the container, but the container's second key
+    /// does.
     Sealed(DevicePath),
 }
 

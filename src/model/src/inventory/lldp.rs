@@ -59,8 +59,8 @@ pub enum LeafSearch {
     Both(Vec<NicNeighbours>),
     /// Fewer than two leaves, with the names of the NICs without a leaf, and the names of the leaves found.
     TooFew { silent: Vec<String>, leaves: Vec<String> },
-    /// More than two leaves, from which the speeds of the NICs do not select exactly two. Contains the names of all
-    /// leaves.
+    /// More than two leaves, and the fastest NICs do not have exactly two. Contains the names of the leaves on the
+    /// fastest NICs or, if these NICs have fewer than two leaves, the names of all leaves.
     TooMany(Vec<String>),
 }
 
@@ -199,8 +199,8 @@ mod tests {
         assert_eq!(leaf, expected);
         let by_mac = parse_frame(&whole(MAC, &[3, 0xaa, 0xbb, 0xcc, 0xdd, 0xee, 0x02], b"leaf01")).unwrap();
         assert_eq!((by_mac.port.as_str(), by_mac.leaf), ("aa:bb:cc:dd:ee:02", true));
-        // In each case, one property excludes a leaf: the port ID has the subtype of interface names, the chassis ID
-        // is not a MAC address, or the system name is empty.
+        // Each case has one property that a leaf does not have: the port ID has the subtype of interface names, the
+        // chassis ID is not a MAC address, or the system name is empty.
         for (chassis, port, name) in [
             (MAC, &b"\x05eth0"[..], &b"server"[..]),
             (b"\x07box", LOCAL, b"box"),

@@ -18,7 +18,8 @@ impl InventoryDisk {
     }
 }
 
-/// Disks of a machine that have a serial number, WWN or `by-path` link that no other disk of the machine has.
+/// Disks with a serial number that no other disk of the machine has, disks with a WWN that no other disk has, and
+/// `by-path` links that only one disk has.
 #[derive(Debug, Default)]
 pub struct UniqueIdentifiers {
     serials: BTreeSet<KernelName>,

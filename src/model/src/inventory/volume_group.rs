@@ -43,14 +43,16 @@ impl LvmVolumeGroup {
         self.physical.iter().filter_map(|physical| physical.device.as_ref())
     }
 
-    /// Returns whether the location of all volumes is known, including hidden volumes: their ranges and the free space
-    /// add up to the whole group. If an older inventory lacks the free space, each listed volume must have ranges.
+    /// Returns whether the location of every volume is known, including hidden volumes. This is the case if the ranges
+    /// of the volumes and the free space add up to the size of each physical volume. For an older inventory, which
+    /// lacks the free space, returns whether each listed volume has ranges.
     pub fn is_located_completely(&self) -> bool {
         let Some(allocation) = &self.allocation else {
             return self.volumes.iter().all(|volume| !volume.ranges.is_empty());
         };
         let visible = self.volumes.iter().flat_map(|volume| &volume.ranges);
-        // The visible parts of an unfinished raid1 volume have ranges of this volume.
+        // While a raid1 volume is being created, its parts are visible, and their ranges are also ranges of the raid1
+        // volume. The set contains each range only once.
         let ranges: BTreeSet<(&str, u64, u64)> = visible
             .chain(self.hidden.iter().flat_map(|volume| &volume.ranges))
             .map(|range| (range.physical.as_str(), range.start_bytes, range.size_bytes))
@@ -122,8 +124,8 @@ pub struct LvmLogicalVolume {
     /// continue if the volume was activated`. `None` if activating this volume affects no other volume.
     #[serde(default, with = "common::serde_empty", skip_serializing_if = "Option::is_none")]
     pub entangled: Option<String>,
-    /// Ranges of the physical volumes that the volume occupies, including its hidden parts such as the copies of a raid1
-    /// volume; empty if they are unknown, and in older inventories.
+    /// Ranges of the physical volumes that the volume occupies, including the ranges of its hidden parts, such as the
+    /// copies of a raid1 volume; empty if the ranges are unknown, and in older inventories.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub ranges: Vec<VolumeRange>,
 }
@@ -135,15 +137,15 @@ pub struct LvmHiddenVolume {
     pub name: String,
     pub uuid: String,
     pub size_bytes: u64,
-    /// Ranges of the physical volumes that the volume occupies; empty if they are unknown, or belong to other hidden
-    /// volumes.
+    /// Ranges of the physical volumes that the volume occupies; empty if the ranges are unknown, or are listed under
+    /// other hidden volumes.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub ranges: Vec<VolumeRange>,
 }
 
-/// Returns whether the volume `name` is a copy of the raid1 volume `whole`, or the superblock of a copy: `root_rimage_0`,
-/// `root_rmeta_0`. These parts are hidden, except while `lvcreate` clears the superblocks. Volumes of a layout cannot have
-/// such names.
+/// Returns whether the volume `name` is a copy of the raid1 volume `whole`, or the superblock of a copy:
+/// `root_rimage_0`, `root_rmeta_0`. These parts are hidden, except while `lvcreate` clears the superblocks. Volumes of
+/// a layout cannot have such names.
 pub fn is_raid1_part(name: &str, whole: &str) -> bool {
     let kind = name.strip_prefix(whole);
     let number = kind.and_then(|kind| kind.strip_prefix("_rimage_").or_else(|| kind.strip_prefix("_rmeta_")));

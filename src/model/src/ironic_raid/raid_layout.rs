@@ -98,7 +98,7 @@ impl RaidConfig {
 /// Disks with their new partitions.
 struct PartitionedDisks {
     disks: Vec<DiskSpec>,
-    /// For each array: its partitions, each with the index of its disk in the list of hints.
+    /// For each array: its member partitions, each with the index of its disk in the list of the array's members.
     array_members: Vec<Vec<(usize, LayoutPath)>>,
     /// EFI system partitions.
     esps: Vec<LayoutPath>,

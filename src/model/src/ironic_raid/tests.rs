@@ -61,7 +61,7 @@ fn recorded(commands: &Value) -> (Vec<Array>, BTreeMap<String, Vec<Option<u64>>>
             let members = words[words.len() - count..].iter().map(|member| disk_of(member)).collect();
             arrays.push((after("--name").to_owned(), after("--level").to_owned(), members));
         } else if command.contains("mkpart") {
-            // The end of a partition is its offset on the disk, in GiB.
+            // `mkpart` gets the end of the partition as an offset on the disk, in GiB.
             let end = words.last().unwrap().strip_suffix("GiB").map(|gib| gib.parse::<u64>().unwrap() * 1024);
             parts.entry(words[1].to_owned()).or_default().push(end);
         }
@@ -99,7 +99,7 @@ fn generated_arrays_and_refusals_match_those_of_ironic() {
         }
         let layout =
             layout.unwrap_or_else(|problems| panic!("{name}: {}", common::diagnostic::join_problems(&problems)));
-        // The layout is serialized and parsed without changes.
+        // The layout does not change when it is serialized and parsed.
         assert_eq!(read_json(&serde_json::to_value(&layout).unwrap()).unwrap().layout, layout, "{name}");
         if case["commands"].as_array().unwrap().is_empty() {
             // Without `controller`, Ironic's agent creates no array and reports no error.
@@ -116,8 +116,8 @@ fn generated_arrays_and_refusals_match_those_of_ironic() {
         for (disk, ends) in ends {
             let mut begin = 0;
             for (ours, end) in parts[&disk].iter().zip(&ends) {
-                // In Ironic's agent, the size is the end of the partition on the disk. The first partition is smaller
-                // by the space before it.
+                // Ironic's agent adds up the requested sizes to compute the end of each partition. The first partition
+                // does not start at offset 0, and is therefore smaller than requested.
                 assert_eq!(*ours, end.map(|end| end - begin), "{name}: {disk}");
                 begin = end.unwrap_or_default();
             }
@@ -128,7 +128,7 @@ fn generated_arrays_and_refusals_match_those_of_ironic() {
     assert_eq!((cases.len(), same, refused), (14, 7, 6));
 }
 
-/// Arguments of the step, in the format of the proposal for deploy templates.
+/// Returns arguments of the step, in the format of the proposal for deploy templates.
 fn seed(level: &str) -> Value {
     json!({"logical_disks": [{"size_gb": "MAX", "raid_level": level, "is_root_volume": true}], "delete_configuration": true})
 }

@@ -19,7 +19,7 @@ const HUGE_ESP_MIB: u64 = 32 << 10;
 const TINY_ROOT_MIB: u64 = 64;
 
 impl Layout {
-    /// Returns advice for the author of the layout, which must be valid.
+    /// Returns advice for the author of the layout. The layout must be valid.
     pub(crate) fn collect_advice(&self) -> Vec<Diagnostic> {
         let mut said = Vec::new();
         self.advise_reinstall(&mut said);
@@ -245,7 +245,7 @@ mod tests {
     use super::*;
     use crate::layout::read_yaml;
 
-    /// Returns the advice for a layout without problems, in which these lines were replaced.
+    /// Returns the advice for a valid layout whose text was changed by these replacements.
     fn advise_replaced(replaced: &[(&str, &str)]) -> Vec<String> {
         let mut text = "id: x
 disks:

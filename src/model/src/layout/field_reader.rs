@@ -103,7 +103,7 @@ impl LayoutReader {
         self.unread.push(place.to_owned());
     }
 
-    /// Records the position of the value with this canonical path: its path and its location in the document.
+    /// Records the location of the value with the canonical path `place`: its path, line and column in the document.
     pub(crate) fn record_location(&mut self, place: &str, node: &DocumentNode) {
         self.source_map.0.insert(place.to_owned(), (node.place.clone(), node.mark));
     }
@@ -308,8 +308,8 @@ impl LayoutReader {
         };
         let mut values = Vec::new();
         for item in items {
-            // Unreadable items are not counted in the path: the rules check the parsed layout, which lacks these items,
-            // so the indices in both must match.
+            // The path counts only readable items. The rules check the parsed layout, which lacks the unreadable items,
+            // so the index in the path must be the index in the parsed layout.
             let place = format!("{place}[{}]", values.len());
             self.record_location(&place, item);
             match read(self, item, &place) {

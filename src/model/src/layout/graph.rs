@@ -144,7 +144,7 @@ impl<'a> LayoutGraph<'a> {
         }
     }
 
-    /// Links a node to the node of the device below it.
+    /// Links the node `upper` to the node of `device`, on which the object of `upper` is placed.
     fn place_on_device(&mut self, upper: usize, device: &LayoutPath) {
         let lower = match self.find_device(device) {
             Some(lower) if !self.reach_below([lower]).contains(&upper) => lower,

@@ -78,8 +78,9 @@ pub fn check_hints(hints: &DiskHints) -> Vec<(String, String)> {
     hints.iter().filter_map(problem).collect()
 }
 
-/// Returns the hints that the disk does not match, each with the actual value of the attribute. The list is empty if
-/// the disk is a candidate.
+/// Returns the hints that the disk does not match, each with the actual value of the attribute. If the disk is
+/// removable or attached by USB, and no hint explicitly selects it, also returns a message about this. The list is
+/// empty if the disk is a candidate.
 ///
 /// `smallest` is not compared, because it depends on other disks; see [`find_candidates`].
 pub fn explain_differences(hints: &DiskHints, disk: &InventoryDisk) -> Vec<String> {

@@ -82,8 +82,8 @@ impl VersionSet {
         let pairs = self.0.iter().flat_map(|one| other.0.iter().map(move |other| (one, other)));
         let common = pairs.map(|(one, other)| (one.low.max(other.low), one.high.min(other.high)));
         let (low, high) = common.filter(|(low, high)| low <= high).min()?;
-        // No image has version 0.0.0, so the highest common major version is a better example, or 1.0.0 if there is no
-        // upper limit.
+        // No image has version 0.0.0. If the common range starts there, the highest common major version is a better
+        // example, or 1.0.0 if the range has no upper limit.
         let likely = ImageVersion::new(if high.major == u64::MAX { 1 } else { high.major }, 0, 0);
         Some(if low == ImageVersion::MIN && likely <= high { likely } else { low })
     }

@@ -93,7 +93,7 @@ impl LayoutSet {
         LayoutSet { members: members.collect() }
     }
 
-    /// Returns every layout whose id an earlier layout of the set also has.
+    /// Returns every layout that has the same id as an earlier layout of the set.
     pub fn find_duplicates(&self) -> Vec<DuplicateLayout> {
         let mut first: BTreeMap<&str, &SetMember> = BTreeMap::new();
         let mut duplicates = Vec::new();

@@ -12,8 +12,9 @@ const MAX_MAPPER_NAME_BYTES: usize = 127;
 /// it twice.
 const MAX_NAMES_BYTES: usize = 124;
 
-/// Length of the longest suffix of a mirror's temporary mappings, which LVM looks up when it deactivates the mirror. If
-/// the name with this suffix is too long, LVM can create the mirror but cannot deactivate it.
+/// Length of the longest suffix that LVM appends to the name of a mirror, for temporary mappings. LVM looks up these
+/// mappings when it deactivates the mirror. If a name with this suffix is too long, LVM can create the mirror but
+/// cannot deactivate it.
 const MIRROR_SUFFIX_BYTES: usize = "_rimage_0-missing_0_0".len();
 
 /// Returns the name in /dev/mapper, with all hyphens doubled (dm_build_dm_name in lvm2's libdm/libdm-string.c).
@@ -21,8 +22,8 @@ pub(crate) fn mapper_name(group: &str, volume: &str) -> String {
     format!("{}-{}", group.replace('-', "--"), volume.replace('-', "--"))
 }
 
-/// Returns which length limit the names of a group and a volume exceed, worded to follow "has": `130 bytes in …`.
-/// `None` if they are within the limits.
+/// Returns the length limit that the names of a group and a volume exceed; `None` if they are within the limits. The
+/// text can follow the word "has": `130 bytes in …`.
 pub fn explain_excessive_name(group: &str, volume: &str, kind: LvmType) -> Option<String> {
     let suffix = if kind == LvmType::Raid1 { MIRROR_SUFFIX_BYTES } else { 0 };
     let (mapper, names) = (mapper_name(group, volume).len() + suffix, group.len() + volume.len());

@@ -219,7 +219,7 @@ fn read_constraints(reader: &mut LayoutReader, node: &DocumentNode) -> Option<La
                 }
             }
         }
-        // In metal-stack's proposal, a layout that only allocations select by its id has `images: []`.
+        // In metal-stack's proposal, `images: []` marks a layout that is used only by allocations that specify its id.
         NodeValue::List(items) if items.is_empty() => {
             reader.record_respelling(
                 images,

@@ -1,11 +1,13 @@
 //! Objects that a reinstall preserves: objects with `preserve: true`, and all objects on disks with `wipeonreinstall:
 //! false`.
 //!
-//! Preservation spreads in both directions. Everything on top of a completely preserved object is preserved, and so
-//! are the devices of which it consists. The spread ends at disks, because only a part of a disk may be preserved. A
-//! preserved volume retains its group and the physical volumes of the group, but not the other listed volumes. Unless
-//! those are also preserved, they are renewed (removed, and created again without their contents). `preserve:
-//! unlisted` retains the group and its physical volumes in the same way.
+//! Preservation spreads upward and downward. Upward: if all devices of which an object consists are completely
+//! preserved, the object is also completely preserved, with everything on top of it. Downward: the devices of which a
+//! preserved object consists are preserved, except disks, because only a part of a disk may be preserved.
+//!
+//! A preserved volume thus preserves its group and the physical volumes of the group, but not the other volumes that
+//! the layout lists. Listed volumes that are not preserved are renewed (removed, and created again without their
+//! contents). `preserve: unlisted` also preserves the group and its physical volumes, but not the listed volumes.
 
 use super::graph::{LayoutGraph, LayoutItem};
 use super::{DiskSpec, FilesystemSpec, GroupPreservation, LogicalVolumeSpec, VolumeGroupSpec};
@@ -32,8 +34,8 @@ impl<'g, 'a> PreservedObjects<'g, 'a> {
         objects
     }
 
-    /// Returns whether the object of this node is preserved. If the object is a group that is preserved, some of its
-    /// volumes may nevertheless be renewed.
+    /// Returns whether the object of this node is preserved. Some volumes of a preserved group may nevertheless be
+    /// renewed.
     pub fn includes(&self, node: usize) -> bool {
         self.preserved[node]
     }
@@ -85,8 +87,9 @@ impl<'g, 'a> PreservedObjects<'g, 'a> {
     }
 
     /// Returns the names of the preserved arrays, groups and volumes on disks that a reinstall may wipe: `array PATH`,
-    /// `group NAME`, `volume GROUP/NAME`. A filesystem is preserved together with its device. A group in which some
-    /// volumes are renewed is represented by its preserved volumes, and by `unlisted volumes of group NAME`.
+    /// `group NAME`, `volume GROUP/NAME`. Filesystems are not listed, because a filesystem is preserved together with
+    /// its device. A group in which some volumes are renewed is represented by its preserved volumes, and also by
+    /// `unlisted volumes of group NAME` if it has `preserve: unlisted`.
     pub fn names_on_renewed_disks(&self) -> Vec<String> {
         let is_named = |node: usize| self.preserved[node] && !self.is_on_preserved_disks(node);
         let nodes = self.graph.nodes.iter().enumerate().filter(|(index, _)| is_named(*index));
@@ -100,9 +103,9 @@ impl<'g, 'a> PreservedObjects<'g, 'a> {
         names.collect()
     }
 
-    /// Returns the recorded objects that a reinstall with this layout would no longer preserve: partitions in the records
-    /// of `disks`, and the objects in `preserved` of the marker. Objects on disks that the layout preserves completely, or
-    /// does not list, are not included.
+    /// Returns the objects that a reinstall with this layout would no longer preserve, although the marker records them
+    /// as preserved: partitions, arrays, groups and volumes. Objects on disks that the layout preserves completely are
+    /// not included, and neither are partitions of disks that the layout does not list.
     pub fn find_given_up(&self, marker: &InstallMarker) -> Vec<String> {
         let layout = self.graph.layout;
         let parts = layout.disks.iter().filter(|disk| disk.wipeonreinstall).flat_map(|disk| {
@@ -128,7 +131,8 @@ impl<'g, 'a> PreservedObjects<'g, 'a> {
         })
     }
 
-    /// Returns whether the object with this name in a marker is now on disks that a reinstall preserves completely.
+    /// Returns whether an object with this name, which comes from a marker, is preserved in this layout, on disks that
+    /// a reinstall preserves completely.
     fn is_on_kept_disks(&self, name: &str) -> bool {
         let is_it = |item: LayoutItem| match item {
             LayoutItem::Array(array) => name == format!("array {}", array.arrayname),
@@ -176,7 +180,7 @@ impl<'g, 'a> PreservedObjects<'g, 'a> {
     }
 }
 
-/// Name of the unlisted volumes of a group in install markers.
+/// Returns the name that represents the unlisted volumes of a group in install markers.
 fn name_unlisted(group: &VolumeGroupSpec) -> String {
     format!("unlisted volumes of group {}", group.name)
 }
@@ -185,7 +189,8 @@ fn keeps_unlisted(item: LayoutItem) -> bool {
     matches!(item, LayoutItem::Group(group) if group.preserve == GroupPreservation::Unlisted)
 }
 
-/// Returns whether the layout itself requires that the object is preserved with the objects `above` it.
+/// Returns whether a field of the object itself, such as `preserve`, requires that the object is completely preserved.
+/// `above` contains the nodes on top of the object.
 fn is_marked(item: LayoutItem, above: &[usize]) -> bool {
     match item {
         LayoutItem::Disk(disk) => !disk.wipeonreinstall,

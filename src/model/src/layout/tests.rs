@@ -133,7 +133,7 @@ fn seed_layouts_are_parsed_with_notes() {
              "createoptions": ["--metadata=1.0"], "spares": 0},
         ])
     );
-    // The misspelt /dev/nvmne0n1 is only detected by the plan.
+    // The misspelt /dev/nvmne0n1 is accepted by the validation, and detected only by the plan.
     let lvm = read_yaml(SEEDS[4]).unwrap().layout;
     assert_eq!(
         serde_json::to_value((&lvm.volumegroups, &lvm.logicalvolumes)).unwrap(),
@@ -144,7 +144,8 @@ fn seed_layouts_are_parsed_with_notes() {
     );
 }
 
-/// Returns a valid layout with one filesystem and one disk, whose lines can be replaced.
+/// Returns the text of a valid layout with one filesystem, one disk and one partition. Each argument is appended to the
+/// fields of the corresponding item.
 fn layout_with(filesystem: &str, disk: &str, partition: &str) -> String {
     format!(
         "id: x\nfilesystems:\n  - {{ path: /, device: /dev/sda1, format: ext4{filesystem} }}\n\

@@ -169,8 +169,8 @@ impl DiskSpec {
         if self.wipeonreinstall { WipePolicy::Wiped } else { WipePolicy::Kept }
     }
 
-    /// Returns the number of the partition whose path is `device` if a raw image is written to this disk; otherwise
-    /// `None`.
+    /// Returns the number of the raw image's partition that has the path `device`. Returns `None` if no raw image is
+    /// written to this disk, or if the path is not that of a partition of this disk.
     pub fn image_partition_number(&self, device: &LayoutPath) -> Option<u32> {
         (1..=MAX_PARTITION_NUMBER).find(|number| self.image && self.device.partition_path(*number) == *device)
     }

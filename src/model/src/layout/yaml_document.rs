@@ -163,8 +163,8 @@ impl DocumentBuilder {
     fn accept_key(&mut self, text: &str, mark: SourceLocation) -> bool {
         let Some(UnclosedCollection { node, key: key @ None }) = self.open.last_mut() else { return false };
         let NodeValue::Map(entries) = &node.value else { return false };
-        // As the position of a block mapping, the parser reports the colon after its first key. The position of the key
-        // is used instead.
+        // For a block mapping, the parser reports the position of the colon after the first key. The position of the
+        // key is used instead.
         if entries.is_empty() && node.mark.is_some_and(|colon| colon.line == mark.line && colon.column > mark.column) {
             node.mark = Some(mark);
         }

@@ -1,16 +1,16 @@
 //! Selection of the machine file that applies when a machine boots or registers.
 //!
-//! | UUID reported by the firmware | files whose `id` is this UUID | files with the MAC of the boot | known about the machine of the file with the MAC | result |
+//! | UUID reported by the firmware | files whose `id` is this UUID | files with the MAC of the boot | machine of the file with the MAC | result |
 //! |---|---|---|---|---|
 //! | usable | one, without `macs` or with this MAC | any | | this file; another file with the MAC is reported |
 //! | usable | one, with other `macs` | any | | the machine is not served |
 //! | usable | none | one | `smbios_uuid` of the file is this UUID | this file |
-//! | usable | none | one | `smbios_uuid` is another UUID, or it registered with another UUID | the machine is not served: another machine |
-//! | usable | none | one | it registered with this UUID, with none, or never | this file, unproven: installed over blank disks only |
+//! | usable | none | one | `smbios_uuid`, or else the registered UUID, is another UUID | the machine is not served: different machine |
+//! | usable | none | one | no `smbios_uuid`; registered with this UUID, without a UUID, or never | this file, but only blank disks are overwritten |
 //! | usable | none | several | | the machine is not served: ambiguous |
 //! | usable | none | none | | unknown machine |
-//! | not usable | | one | `smbios_uuid` is specified, or it registered with a usable UUID | this file, unproven: installed over blank disks only |
-//! | not usable | | one | neither | this file |
+//! | not usable | | one | `smbios_uuid` or a usable registered UUID exists | this file, but only blank disks are overwritten |
+//! | not usable | | one | neither exists | this file |
 //! | not usable | | several | | the machine is not served: ambiguous |
 //! | not usable | | none | | the machine is not served: no identity |
 //!
@@ -46,7 +46,7 @@ pub struct KnownMachine {
 /// Identity with which a machine has registered.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct RegisteredIdentity {
-    /// Last usable UUID that its firmware has reported.
+    /// Last usable UUID that the firmware of the machine has reported.
     pub uuid: Option<Uuid>,
     /// MACs of the last registration.
     pub macs: Vec<String>,

@@ -15,7 +15,7 @@ pub(crate) struct InventoryIndex<'a> {
     wholes: BTreeMap<&'a DevicePath, StackUnit<'a>>,
     arrays: BTreeMap<&'a KernelName, &'a MdArray>,
     volumes: BTreeMap<&'a KernelName, (&'a LvmVolumeGroup, &'a LvmLogicalVolume)>,
-    /// Arrays, indexed by their members. The arrays of each member are in the order of the inventory. Each array is
+    /// For each array member, the arrays to which it belongs. They are in the order of the inventory, and each array is
     /// listed once.
     arrays_on: BTreeMap<&'a DevicePath, Vec<&'a MdArray>>,
     groups_on: BTreeMap<&'a DevicePath, Vec<&'a LvmVolumeGroup>>,

@@ -67,7 +67,7 @@ fn udev_link(directory: &str, name: &str) -> Option<String> {
     (!name.is_empty()).then(|| format!("{LINKS}{directory}/{name}"))
 }
 
-/// Returns the udev links that only this type of device has.
+/// Returns those udev links of the device that depend on its type, such as `/dev/disk/by-partuuid/…` for a partition.
 fn udev_links(stack: &DeviceStack, device: &DevicePath, unit: StackUnit) -> Vec<String> {
     match unit {
         StackUnit::Disk(disk) => {

@@ -82,7 +82,7 @@ pub fn all_units(inventory: &Inventory) -> impl Iterator<Item = (&DevicePath, St
 pub struct DeviceStack<'a> {
     index: InventoryIndex<'a>,
     graph: LayerGraph<KernelName, StackUnit<'a>>,
-    /// Lowest devices below each node, which are disks and unlisted devices.
+    /// Lowest devices below each node: disks, and other devices for which the inventory lists no underlying device.
     bottoms: OnceCell<Reachability>,
     /// Topmost holders above each node. Partitions are not holders.
     tops: OnceCell<Reachability>,
@@ -285,8 +285,8 @@ impl<'a> DeviceStack<'a> {
         self.combine_values_from(value, |_| None)
     }
 
-    /// Computes values like [`DeviceStack::combine_values`]. For a partition or stacked device to which `upper` assigns a
-    /// value, this value replaces the values of its disks.
+    /// Computes values like [`DeviceStack::combine_values`]. If `upper` assigns a value to a partition or stacked
+    /// device, this value replaces the values of the disks below it.
     pub fn combine_values_from(
         &self,
         disk: impl Fn(&KernelName) -> u8,

@@ -3,10 +3,10 @@
 use crate::inventory::{Inventory, InventoryDisk};
 use std::collections::HashMap;
 
-/// Size, WWN and serial number of a disk. They are equal for two paths to one disk.
+/// Size, WWN and serial number of a disk. Two paths to the same disk have equal values.
 type PathIdentity = (u64, String, Option<String>);
 
-/// Index of a machine's disks, with which all disks are checked for a second path in linear time.
+/// Index of a machine's disks by identity, so that all disks can be checked for a second path in linear time.
 pub struct DiskPaths<'a>(HashMap<PathIdentity, Vec<&'a InventoryDisk>>);
 
 impl<'a> DiskPaths<'a> {

@@ -112,7 +112,7 @@ fn classless_routes_replace_the_router() {
         "10.1.0.0/16 dev fuzz0 metric 100",
     ];
     assert_eq!(routes(&[near, router.clone(), classless]).0, expected);
-    // If the router is outside of the network of the address, a route to the router on the link is added.
+    // If the router is outside of the network of the leased address, another route declares it reachable on the link.
     let (alone, one) = (option(1, &[255; 4]), option(121, &[0, 10, 9, 8, 254]));
     let expected = ["10.9.8.254 dev fuzz0", "0.0.0.0/0 via 10.9.8.254 dev fuzz0 metric 100"];
     assert_eq!(routes(&[alone, router, one]).0, expected);

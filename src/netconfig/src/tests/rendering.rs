@@ -12,8 +12,9 @@ fn lan(settings: Value) -> Value {
     json!({"ethernets": {"lan0": settings}})
 }
 
-/// netplan sets this metric for networkd, and it is NetworkManager's default. Without it, the network manager would
-/// determine whether DHCP's default route precedes a static default route with a larger metric.
+/// With each network manager, DHCP routes have the metric that netplan sets for networkd and that NetworkManager uses
+/// by default. Otherwise, it would depend on the network manager whether DHCP's default route precedes a static default
+/// route with a larger metric.
 #[test]
 fn dhcp_routes_have_the_same_metric_with_each_network_manager() {
     for dhcp in ["dhcp4", "dhcp6"] {

@@ -1,5 +1,5 @@
-//! Boot parameters of a generic image without an installer, which are taken from its Boot Loader Specification entries,
-//! or from the first entry of GRUB's menu.
+//! Boot parameters of an image without an installer. They are taken from the image's Boot Loader Specification entries
+//! or, if there are none, from the first entry of GRUB's menu.
 
 use super::BootInfo;
 use super::boot_info::{PATH, write_boot_info};
@@ -19,7 +19,8 @@ const GRUB: [&str; 2] = ["/boot/grub/grub.cfg", "/boot/grub2/grub.cfg"];
 /// them.
 const UNIFIED: [&str; 3] = ["/boot/EFI/Linux/*.efi", "/efi/EFI/Linux/*.efi", "/boot/efi/EFI/Linux/*.efi"];
 
-/// Parameters that specify the root filesystem. An initramfs derives the device of `root` from `roothash`.
+/// Parameters that specify the root filesystem. If only `roothash` is set, the initramfs derives the root device from
+/// it.
 const ROOT_PARAMETERS: [&str; 2] = ["root", "roothash"];
 
 /// Source from which the boot parameters were obtained.
@@ -37,9 +38,9 @@ pub enum BootSource {
     },
 }
 
-/// Writes boot-info.yaml, as an installer would, if the file does not exist yet. `has_loader` is set if the firmware
-/// can start the system through a boot loader from the image. If the image does not specify the boot parameters
-/// completely, the system is booted through this boot loader.
+/// Writes boot-info.yaml, as an installer would, unless the file already exists. `has_loader` is true if the firmware
+/// can start the system through a boot loader from the image. If the image does not specify all boot parameters, writes
+/// nothing and returns [`BootSource::Firmware`]: only the image's own boot loader can then boot the system.
 ///
 /// # Errors
 /// Fails if the file cannot be written. Without a boot loader, also fails if the image contains no supported boot
@@ -122,11 +123,11 @@ fn read_boot_config(
     Ok((BootSource::Config(from), boot))
 }
 
-/// Returns the reason why only a system's own boot loader can boot the system; `None` if there is no such reason. There
-/// are three possible reasons. First, a path, the root filesystem, or Ignition's arguments for the first boot may
+/// Returns the reason why only the image's own boot loader can boot the system; `None` if there is no such reason.
+/// There are three possible reasons. First, a path, the root filesystem, or Ignition's arguments for the first boot may
 /// depend on variables that are not set in the image. Second, the entry may contain an unquoted semicolon. Third, the
-/// entry may lack the root filesystem; the system then depends on values that its boot loader sets, such as the EFI
-/// variables of systemd-boot.
+/// entry may not specify the root filesystem although the image has a boot loader; the system then depends on values
+/// that this boot loader sets, such as the EFI variables of systemd-boot.
 fn describe_missing_values(entry: &BlsEntry, from: &str, has_loader: bool) -> Option<String> {
     let has_root = entry.words.iter().any(|word| ROOT_PARAMETERS.contains(&parameter_name(word)));
     let needs_loader =

@@ -1,5 +1,5 @@
-//! Boot of the installed system after a reinstall that failed before any disk was written. This boot also does not
-//! change the disks: all filesystems are mounted read-only, and journals are not replayed.
+//! Boot of the installed system after a reinstall that failed before any disk was written. Loading the kernel of this
+//! system does not change the disks either: all filesystems are mounted read-only, and journals are not replayed.
 
 use super::boot_info::read_boot_info;
 use super::{BootInfo, fstab_device_lookup, kexec};

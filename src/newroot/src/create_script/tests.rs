@@ -143,8 +143,8 @@ fn as_ganeti_tells(disk: &TestLoopDevice, name: &str) -> CreateSystem {
     CreateSystem { os: name.to_owned(), environment, chosen, ..system(disk, "") }
 }
 
-/// `scripts/compare-ganeti` configures Debian's `create` not to partition the disk, because the kernel of the host may
-/// not be able to map partitions, and stores a system in its cache.
+/// For this test, `scripts/compare-ganeti` stores a system in the cache of Debian's `create` script. It also configures
+/// this script not to partition the disk, because the kernel of the host may not be able to map partitions.
 #[test]
 #[ignore = "needs root, and Debian's packages: scripts/compare-ganeti"]
 fn debians_own_create_makes_its_system() {

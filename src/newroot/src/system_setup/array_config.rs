@@ -127,7 +127,7 @@ pub(super) mod tests {
         assert_eq!(listed_uuids("# ARRAY /dev/md0 UUID=1\n"), Vec::<String>::new());
     }
 
-    /// Settings from EL 9's lvm.conf, which comments out most of them, and settings that OpenStack and Ceph recommend.
+    /// Settings in EL 9's lvm.conf, most of which are comments there, and settings that OpenStack and Ceph recommend.
     #[test]
     fn lvm_device_filters_are_detected() {
         for (text, found) in [

@@ -1,4 +1,4 @@
-//! List of the contents of an image on which an installation depends, such as kernels and the image's own installer.
+//! List of those contents of an image on which an installation depends, such as kernels and the image's own installer.
 //! `drophammer image pack` writes the list to the manifest of the image.
 
 use super::{boot_kernel, boot_loader, os_installer, user_data};

@@ -45,8 +45,8 @@ const INITRDS: [&str; 9] = [
     "/lib/modules/{version}/initrd",
 ];
 
-/// Paths for a new initramfs. A path is used if the file listed with it, which identifies a distribution, exists; the
-/// last path is the default.
+/// Paths for a new initramfs. In each pair, the first path identifies a distribution; if it exists, the second path is
+/// used. The last pair is the default.
 const NEW_INITRDS: [(&str, &str); 5] = [
     ("/var/lib/dpkg/status", "/boot/initrd.img-{version}"),
     ("/usr/bin/zypper", "/boot/initrd-{version}"),

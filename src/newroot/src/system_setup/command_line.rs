@@ -70,8 +70,8 @@ pub(crate) fn build_command_line(
 
 /// Selects arguments of the image, and logs the arguments that are omitted, with the reason.
 fn select_image_arguments(mut words: Vec<String>, wants: &BootRequirements, say: &dyn Fn(&str)) -> Vec<String> {
-    // The arguments of the allocation are removed if the command line already ends with them, as in a migrated system:
-    // they are appended again later.
+    // If the command line already ends with the arguments of the allocation, as in a migrated system, these are removed
+    // here: they are appended again later.
     if words.ends_with(&wants.arguments) {
         words.truncate(words.len() - wants.arguments.len());
     }
@@ -250,7 +250,7 @@ mod tests {
                 "memmap=2M@8M isolcpus=1",
                 "memmap=1M@1M isolcpus=1 memmap=2M@8M isolcpus=1",
             ),
-            // A migrated system contains the arguments of its allocation.
+            // The command line of a migrated system already contains the arguments of the allocation.
             ("GRUB_CMDLINE_LINUX=\"quiet pci=a pci=a\"\n", &[], "pci=a pci=a", "quiet pci=a pci=a"),
         ] {
             let arguments: Vec<&str> = arguments.split(' ').collect();

@@ -13,8 +13,8 @@ pub(crate) struct DistributionFamily {
     markers: &'static [&'static str],
     /// Path of mdadm's configuration.
     pub mdadm_conf: &'static str,
-    /// Services that create missing SSH host keys at boot. Empty for families without such a service, whose packages
-    /// create host keys during their installation.
+    /// Services that create missing SSH host keys at boot. Empty for families without such a service: there, packages
+    /// create the host keys when they are installed.
     pub host_key_services: &'static [&'static str],
 }
 

@@ -77,8 +77,8 @@ fn fill_unmounted(root: &NewRoot, esp: &BootEsp, files: &[EspFile]) -> Result<()
     fs::remove_dir(&beside).context(Phase::Target, || format!("remove {}", beside.display()))
 }
 
-/// Writes files to one ESP. `on` is the root to which the paths refer: the target if the ESP is mounted in it, at
-/// `mounted`; otherwise the ESP itself, and `mounted` is empty.
+/// Writes files to one ESP, below the directory `mounted` of `on`. If the ESP is mounted in the target, `on` is the
+/// target, and `mounted` is the mount point; otherwise `on` is the ESP itself, and `mounted` is empty.
 fn write_esp_files(root: &NewRoot, on: &NewRoot, mounted: &str, files: &[EspFile]) -> Result<()> {
     for EspFile { path, content } in files {
         let to = format!("{mounted}{path}");

@@ -89,8 +89,8 @@ fn list_host_keys(root: &NewRoot) -> Vec<String> {
     names.into_iter().filter(|name| is_key(name)).map(|name| format!("{SSH}/{name}")).collect()
 }
 
-/// Adds a line with the host name and the address 127.0.1.1, which is reachable without a network, to the text of
-/// /etc/hosts. Other lines are preserved.
+/// Adds a line for the host name to the text of /etc/hosts, with the address 127.0.1.1, which is reachable without a
+/// network. Other lines are preserved.
 fn add_host_name(hosts: &str, hostname: &str) -> String {
     let addresses: Vec<&str> = hosts.lines().filter_map(|line| line.split_whitespace().next()).collect();
     let mut text = String::new();

@@ -248,7 +248,7 @@ mod tests {
         ifcfg=eth0=10.0.0.5/24,10.0.0.1 netsetup=dhcp hostip=10.0.0.5/24 bootdev=UUID=dead-beef bootdev=eth0 \
         rd.nfs.domain=example.com ip=eth0 ip=dhcp,eth0 network-config=bmV0d29yazoK";
 
-    /// Arguments that suit any machine, also with names that resemble the others.
+    /// Arguments that are valid on any machine, including arguments whose names resemble those of omitted arguments.
     const TAKEN: &str = "\
         quiet fips=1 crashkernel=auto ip=dhcp ip=dhcp,dhcp6 ip=single-dhcp ip=off ip=link-local ip \
         ds=nocloud ds=nocloud;s=/cidata/ ds=nocloud;s=file:///srv/seed/ ds=openstack installer=x \

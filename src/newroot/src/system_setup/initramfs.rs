@@ -134,14 +134,14 @@ impl InitramfsRequirement {
     }
 }
 
-/// Ensures that the kernel's initramfs can mount this machine's root filesystem. Rebuilds the initramfs if necessary.
-/// Returns whether the initramfs was built by dracut. If an initramfs can neither be read nor be rebuilt, the existing
-/// initramfs is used.
+/// Ensures that the kernel's initramfs can mount this machine's root filesystem, and rebuilds the initramfs if
+/// necessary. Returns whether the initramfs was built by dracut. An existing initramfs that cannot be parsed, and
+/// cannot be rebuilt either, is used unchanged.
 ///
 /// # Errors
-/// Returns an error if the initramfs must be rebuilt, and the target lacks the tool or another required program. Also
-/// returns an error if the tool fails, exceeds its deadline, or builds an initramfs that still cannot mount the root
-/// filesystem.
+/// Returns an error if a required rebuild fails: the target lacks the tool or another required program, or the tool
+/// fails, exceeds its deadline, or builds an initramfs that still cannot mount the root filesystem. If the existing
+/// initramfs cannot be parsed, a failed rebuild is an error only if it has changed the initramfs.
 pub(crate) fn ensure_initramfs(
     root: &NewRoot,
     wants: &BootRequirements,
@@ -169,8 +169,8 @@ pub(crate) fn ensure_initramfs(
                 "WARNING: {why}; {initrd} is used unchanged, because it cannot be rebuilt: {error}",
                 initrd = kernel.initrd
             ));
-            // The existing initramfs is treated as built by dracut, because the arguments for dracut have no effect on
-            // other types of initramfs.
+            // It is unknown whether dracut built the existing initramfs. The arguments for dracut have no effect on
+            // other types of initramfs, so they can be used in any case.
             Ok(true)
         }
         built => built,

@@ -14,7 +14,7 @@ pub(super) struct LoaderContext<'a> {
     pub kernel: &'a BootKernel,
     /// Complete kernel command line.
     pub line: &'a str,
-    /// Kernel command line without the arguments for the root filesystem, because the tools of the boot loader add
-    /// these arguments.
+    /// Kernel command line for the tools of the boot loader, without the arguments for the root filesystem: the tools
+    /// add these arguments themselves.
     pub own: &'a str,
 }

@@ -88,7 +88,7 @@ fn adapt_boot(
     let wants = machine_boot_requirements::collect_boot_requirements(finishing, &distribution, &overrides, root_uuid);
     let is_ours = matches!(Finisher::choose(root, finishing.way), Ok(Finisher::Builtin)) && !wants.keeps_loader;
     let kernel = match boot_kernel::find_kernel(root, say) {
-        // If the image has its own installer, its kernel may have an unusual path, and is not found. The boot
+        // The kernel of an image with its own installer may have an unusual path, at which it is not found. The boot
         // information that was migrated with the system is then sufficient.
         Err(error) if is_ours && !came.info => return Err(error),
         Err(_) => return Ok(boot_unchanged(None, finishing, came.loader, say)),
@@ -106,8 +106,8 @@ fn adapt_boot(
     let start = LoaderContext { root, wants: &wants, run, say, kernel: &kernel, line: &whole, own: &own };
     let newest = Some((kernel.image.clone(), kernel.initrd.clone()));
     if !is_ours {
-        // GRUB is installed on the disks of this machine, because the image's installer has installed it only on the
-        // disks of the previous machine.
+        // GRUB must be installed on the disks of this machine, because the image's installer has installed it only on
+        // the disks of the previous machine.
         boot_loader::renew_grub_bios(&start)?;
         return Ok(AdaptedBoot { newest, ..AdaptedBoot::default() });
     }
@@ -124,7 +124,7 @@ fn adapt_boot(
 /// | BIOS | GRUB is installed on the disks; its menu is preserved |
 /// | UEFI, GRUB was migrated with the ESP | GRUB is preserved: it finds its menu by the filesystem's UUID |
 /// | UEFI, another loader was migrated, and the initramfs is unchanged | the loader is preserved |
-/// | UEFI, no loader was migrated, or its initramfs is outdated | a loader is installed, as for a new installation |
+/// | UEFI, all other cases | a loader is installed, as for a new installation |
 fn adapt_boot_loader(start: &LoaderContext, has_loader: bool, is_new_initramfs: bool) -> Result<Vec<BootEntryRequest>> {
     let chosen = boot_loader::choose_loader(start.root, start.wants)?;
     match chosen {

@@ -84,9 +84,9 @@ pub(crate) fn write_network_config(
     })
 }
 
-/// Refuses an allocation that describes the network if the image uses the unsupported network manager `name`. In all
-/// other cases, only a warning is logged: if the allocation does not describe the network, or if the image's network
-/// manager is unknown (`None`).
+/// Returns an error if the image uses the unsupported network manager `name` and the allocation describes the network.
+/// Otherwise only logs a warning: that `name` is not supported, or, if `name` is `None`, that the image contains no
+/// supported network manager.
 fn refuse_unsupported(name: Option<&str>, wanted: &RequestedNetwork, say: &dyn Fn(&str)) -> Result<()> {
     let Some(name) = name else {
         say(&format!("WARNING: the image does not contain a supported network manager ({SUPPORTED})"));

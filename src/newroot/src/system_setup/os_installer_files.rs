@@ -73,8 +73,8 @@ pub(crate) fn perform_os_installer_tasks(
     Ok(())
 }
 
-/// Returns the names of the servers in a list. Returns an empty string if the list cannot be parsed. If
-/// drophammer finishes the image, the planner has already refused such a list.
+/// Returns the names of the servers in a list; empty if the list cannot be parsed. If drophammer itself finishes the
+/// image, the list can be parsed, because the planner has already checked it.
 fn server_names(kind: ServerKind, list: &Value) -> Vec<String> {
     let servers = normalize_servers(kind, list).unwrap_or_default();
     let names = servers.as_array().into_iter().flatten().filter_map(|server| server.get(kind.key())?.as_str());

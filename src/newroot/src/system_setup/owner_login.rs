@@ -144,7 +144,7 @@ mod tests {
     const NOW: OffsetDateTime = datetime!(2026-11-21 01:02:03 UTC);
     const ROOT: &str = "root:x:0:0:root:/root:/bin/bash\n";
 
-    /// Returns the user who runs the test, because only root can change the owner of a file.
+    /// Returns an entry with the ids of the user who runs the test, because only root can give a file to another user.
     fn me() -> PasswdEntry {
         let (id, group) = (nix::unistd::getuid().as_raw(), nix::unistd::getgid().as_raw());
         PasswdEntry { name: "me".into(), id, group, home: "/home/me/".into() }

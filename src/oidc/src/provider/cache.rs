@@ -41,7 +41,7 @@ impl<T> FetchCache<T> {
         state.fetch_document(self.pause, fetch).await
     }
 
-    /// Fetches the document again, unless it was fetched moments ago, or another caller has already replaced
+    /// Fetches the document again, unless it was fetched less than `pause` ago, or another caller has already replaced
     /// `outdated`.
     ///
     /// # Errors

@@ -29,7 +29,7 @@ enum KeyMaterial {
 }
 
 impl SigningKey {
-    /// Reads an RSA key, `provider` or `foreign`.
+    /// Reads the RSA key `name` (`provider` or `foreign`) from `testdata/oidc`.
     pub fn rsa(id: &str, name: &str) -> SigningKey {
         let folder = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../../testdata/oidc"));
         let der = PrivatePkcs8KeyDer::from_pem_file(folder.join(format!("{name}.key"))).unwrap();

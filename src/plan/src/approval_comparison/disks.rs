@@ -5,11 +5,11 @@ use crate::DiskVerdict;
 use crate::approval_summary::ApprovedDisk;
 use std::collections::BTreeSet;
 
-/// Endings of lines that describe a device without recognized content. If an attempt was started, such a line may
-/// differ from the approved one, because the attempt may have created an object on the device.
+/// Endings of content lines that describe a device without recognized content. If an attempt was started, such a line
+/// of the approved plan may be missing now, because the attempt may have created an object on the device.
 const UNRECOGNIZED_CONTENT_ENDINGS: [&str; 2] = [" blank", " data of no known kind"];
 
-/// Returns one line for each disk that differs from the approved plan, with its approved state and its present state.
+/// Returns one line for each disk that differs from the approved plan, with its approved state and its current state.
 pub(super) fn find_differences(approved: &[ApprovedDisk], found: &[ApprovedDisk], has_begun: bool) -> Vec<String> {
     let key = |disk: &ApprovedDisk| {
         let ApprovedDisk { serial, wwn, device, place, size_bytes, .. } = disk.clone();
@@ -19,8 +19,8 @@ pub(super) fn find_differences(approved: &[ApprovedDisk], found: &[ApprovedDisk]
     pairs.filter_map(|(_, (then, now))| find_difference(&then, &now, has_begun)).collect()
 }
 
-/// Compares the approved disks with the present disks that have the same key. If several disks share the key, they
-/// are compared pairwise in their order.
+/// Compares the approved disks with one key (`then`) with the current disks that have the same key (`now`). If several
+/// disks have this key, the disks of both lists are compared pairwise, in their order.
 fn find_difference(then: &[&ApprovedDisk], now: &[&ApprovedDisk], has_begun: bool) -> Option<String> {
     let name = then.first().or(now.first())?.name();
     let is_milder = |then: &ApprovedDisk, now: &ApprovedDisk| {

@@ -19,7 +19,7 @@ pub(crate) enum PartitionFate {
     Absent,
 }
 
-/// Partitions of the machine by GUID: those that the plan destroys, and those that it preserves.
+/// Partitions by GUID: those that the plan destroys, and those that it preserves or creates.
 pub(crate) struct BootPartitions {
     destroyed: BTreeMap<Uuid, DevicePath>,
     preserved: BTreeMap<Uuid, DevicePath>,

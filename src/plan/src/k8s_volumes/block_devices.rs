@@ -83,8 +83,8 @@ impl<'a> PlanDecider<'a> {
         VolumeDecision { device, disks, verdict, size, sector_bytes, prepare: None, persistent }
     }
 
-    /// Resolves a path in the list of volumes. The path of a device of the layout must be its name in the layout; the
-    /// path of a disk or partition may be any of its names.
+    /// Resolves a path in the list of volumes. The path may be the name of a device in the layout, any name of a disk,
+    /// or the kernel or `by-path` name of a partition of a listed disk.
     fn resolve_path(&self, path: &LayoutPath) -> Result<PathTarget<'a>, VolumeRefusal> {
         if self.devices.find_paths(path).is_some() {
             return Ok(PathTarget::Layout(path.clone()));
@@ -362,8 +362,8 @@ impl<'a> PlanDecider<'a> {
         !self.layout_names.contains(path)
     }
 
-    /// Warns about volumes on disks that a later reinstall would wipe. A first installation creates such volumes in
-    /// spite of the warning.
+    /// Adds a warning if the new volume is on a disk that later reinstalls would wipe. The volume is created
+    /// nevertheless.
     pub(super) fn warn_of_wipes(&mut self, volume: &K8sVolume, on: &[LayoutPath]) {
         let below = self.graph.objects_below(on).disks;
         let wiped = below.iter().map(|index| &self.layout.disks[*index]).filter(|disk| disk.wipeonreinstall);

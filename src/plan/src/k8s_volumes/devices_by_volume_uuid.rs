@@ -17,8 +17,8 @@ const MAXIMUM_COMPARED: usize = 32;
 pub(super) struct VolumeDevice<'a> {
     pub device: &'a DevicePath,
     pub unit: StackUnit<'a>,
-    /// True if the UUID is in the location that the mode of the volume requires, and the device does not have a
-    /// second signature.
+    /// True if the volume can be identified by this UUID: for a `Block` volume, the UUID is the GUID of a partition;
+    /// for a `Filesystem` volume, it is the UUID of the only signature on the device.
     pub is_plain: bool,
 }
 
@@ -73,8 +73,8 @@ impl<'a> PlanDecider<'a> {
         Ok(Some((one.device, one.unit)))
     }
 
-    /// Returns a device that contains the volume's data and is wiped by this reinstall. The list of volumes may now
-    /// refer to a different device.
+    /// Returns a device that contains the volume's data and is wiped by this reinstall, even if the list of volumes now
+    /// specifies a different device.
     pub(super) fn find_wiped(&self, volume: &K8sVolume) -> Option<&'a DevicePath> {
         let carriers = self.find_volume_devices(volume).into_iter().map(|carrier| carrier.device);
         let files = self.sparse_files(volume.uid);
@@ -100,8 +100,8 @@ impl<'a> PlanDecider<'a> {
         self.request.mode == InstallMode::Reinstall && self.is_erased(device) && !is_given_up
     }
 
-    /// Returns whether an earlier attempt was interrupted while it created this filesystem. An unfinished filesystem
-    /// may already have the UUID of the volume, because mkfs.xfs writes the UUID first.
+    /// Returns whether an earlier attempt was interrupted while it created the volume's filesystem on this device. The
+    /// unfinished filesystem may already have the UUID of the volume, because mkfs.xfs writes the UUID first.
     fn is_unfinished(&self, volume: &K8sVolume, carrier: &VolumeDevice) -> bool {
         let content = as_preserved(carrier.device, carrier.unit.signatures(), 0);
         self.find_unfinished(&content).is_some_and(|uuid| uuid == volume.uid.to_string())

@@ -55,7 +55,8 @@ impl<'a> PlanDecider<'a> {
         }
     }
 
-    /// Returns the latest record of the volume, from the control plane or from a marker on the disks.
+    /// Returns the record of the volume in the newest marker that contains one. If no marker contains one, returns the
+    /// record in the list of the control plane.
     pub(super) fn find_record(&self, volume: &K8sVolume) -> Option<&'a RecordedVolume> {
         let uid = volume.uid.to_string();
         let mut markers: Vec<&InstallMarker> = self.all_markers().collect();
@@ -66,8 +67,8 @@ impl<'a> PlanDecider<'a> {
         marked.chain(listed).find(|record| record.uid.eq_ignore_ascii_case(&uid))
     }
 
-    /// Returns the markers of all installations. Markers of other allocations are included, because the UID of a
-    /// resource is unique.
+    /// Returns the marker that the control plane has stored, and all markers on the disks. Markers of other allocations
+    /// are included, because the UID of a resource is unique.
     fn all_markers(&self) -> impl Iterator<Item = &'a InstallMarker> + use<'a> {
         let remembered = self.request.claim.as_ref().and_then(|claim| claim.installed.as_ref());
         let found = self.inventory.filesystems.iter().filter_map(|filesystem| filesystem.marker.as_ref());

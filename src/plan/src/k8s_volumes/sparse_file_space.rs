@@ -35,7 +35,7 @@ use operations::{MakeFilesystem, VolumeFilling};
 
 const GIB: u64 = 1 << 30;
 
-/// Maximum log size of XFS, in bytes. mkfs.xfs does not choose this size by default.
+/// Maximum log size of XFS, in bytes. Without options, mkfs.xfs chooses a smaller log.
 const XFS_LOG_BYTES: u64 = 2 * GIB;
 
 /// Estimated size of the headers and first blocks of an XFS allocation group, in bytes; 24 KiB were measured.
@@ -178,8 +178,8 @@ mod tests {
         file_bytes(&VolumeFilling::Filesystem(make), size_bytes, FilesystemFormat::Ext4)
     }
 
-    /// Sizes of the file in MiB, each with the space in KiB that mkfs was measured to allocate in it, and the
-    /// permitted ratio between estimate and measurement.
+    /// Each row contains the size of the file in MiB, and the space in KiB that mkfs was measured to allocate in it.
+    /// Without options, the estimate may be at most three times the measured space.
     #[test]
     fn estimated_size_is_at_least_the_measured_size() {
         let ext4 = [

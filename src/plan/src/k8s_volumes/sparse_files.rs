@@ -115,7 +115,7 @@ impl<'a> PlanDecider<'a> {
         self.preserved_carrier().is_some_and(|(_, now)| now == device)
     }
 
-    /// Returns the preserved filesystem that contains the files, and its present device. For an encrypted filesystem,
+    /// Returns the preserved filesystem that contains the files, and its current device. For an encrypted filesystem,
     /// this device is the mapping of its container.
     pub(super) fn preserved_carrier(&self) -> Option<(&'a FilesystemSpec, &DevicePath)> {
         let (_, wanted, FilesystemFate::Preserved { device, .. }) = self.sparse_carrier()? else { return None };
@@ -151,8 +151,9 @@ impl<'a> PlanDecider<'a> {
         }
     }
 
-    /// Decides on a preserved filesystem that was not inspected. If the plan is made offline, the machine will inspect
-    /// the filesystem later. If the plan is made on the machine, a filesystem that was not inspected cannot be mounted.
+    /// Decides on a volume whose file may be in a preserved filesystem that was not inspected. In an offline plan, the
+    /// volume is accepted, because the machine will inspect the filesystem later. In a plan made on the machine, the
+    /// volume is refused, because the filesystem could not be mounted.
     fn extend_unread(
         &mut self,
         volume: &K8sVolume,

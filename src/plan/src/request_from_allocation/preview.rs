@@ -135,8 +135,8 @@ fn predict_plan(
     Ok(PreviewPlan { disks: disks.collect(), plan: None, verdicts: Some(verdicts), foreseen: Some(why) })
 }
 
-/// Returns a generator of UUIDs for new objects, whose final UUIDs are unknown until the plan is executed. The UUIDs
-/// are the same in every run, and recognizable as placeholders.
+/// Returns a generator of placeholders for the UUIDs of new objects; the final UUIDs are unknown until the plan is
+/// executed. The placeholders are the same in every run, and can be recognized as such.
 pub fn placeholder_uuids() -> impl FnMut() -> Uuid {
     let mut next = 0;
     move || {

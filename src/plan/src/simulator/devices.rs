@@ -43,7 +43,7 @@ impl Machine {
         }
     }
 
-    /// Returns the present path of a device of the plan: an array or volume may be active under another name.
+    /// Returns the current path of a device of the plan: an array or volume may be active under another name.
     pub(super) fn current_path(&self, device: &DevicePath) -> DevicePath {
         let array = |array: &&MdArray| {
             *device == format!("/dev/md/{}", array.name) || *device == format!("/dev/md{}", array.name)

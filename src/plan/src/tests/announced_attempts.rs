@@ -22,8 +22,8 @@ fn installed_with_marker(layout: &Layout, machine: Inventory, device: &str) -> I
     inventory
 }
 
-/// Power fails after each destructive operation. The order of the disks in the layout has no effect. The old
-/// filesystem remains visible on the objects that replace it.
+/// Power fails after each destructive operation. The result does not depend on the order of the disks in the layout.
+/// The old filesystem and its marker remain visible after each power failure, as on a new mirror at the same offsets.
 #[test]
 fn installation_counts_as_intact_until_the_first_wipe() {
     let mut two_disks = layout();

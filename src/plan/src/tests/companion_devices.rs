@@ -1,5 +1,5 @@
-//! Devices that a preserved filesystem needs in addition to its main device. A mount option or a UUID specifies them,
-//! or nothing does.
+//! Devices that a preserved filesystem needs in addition to its main device. Such a device is specified by a mount
+//! option, by a UUID, or not at all.
 
 use super::installation_identity::{claim, marked, reinstall};
 use super::*;

@@ -119,7 +119,7 @@ fn marker_proves_installation_only_by_secret_image_and_tables() {
             }
             Err(refusal) => {
                 assert!(!case.is_proven(), "{case:?}: {refusal}");
-                // Other rules refuse tables that contradict all records.
+                // A reinstall is refused only by other rules, because the tables contradict all records.
                 let is_consistent = case.is_marker_right && case.are_disks_right;
                 assert!(case.mode == InstallMode::Install || !is_consistent, "{case:?}: {refusal}");
                 refused += 1;

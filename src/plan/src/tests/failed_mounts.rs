@@ -24,7 +24,7 @@ fn refuses_preserved_filesystem_that_cannot_be_mounted() {
     inventory.failed.push(unmountable("/dev/sdb1"));
     assert_eq!(reasons(make(&layout(), &inventory, InstallMode::Reinstall)), [BROKEN]);
     make(&layout(), &inventory, InstallMode::Install).unwrap();
-    // The inventory records the failure under the present device path of the volume.
+    // The inventory records the failure under the current device path of the volume.
     let mut inventory = arrays_and_groups::installed();
     let volume = inventory.groups[0].volumes[0].running.clone().unwrap();
     let volume = inventory.stacked.iter().find(|stacked| stacked.name == volume).unwrap().device.clone();

@@ -103,8 +103,8 @@ fn hostile() -> Inventory {
     inventory
 }
 
-/// Returns the names of the variables that the plan removes, in the order of its operations, and whether the removal is
-/// required.
+/// Returns the variables that the plan removes, in the order of its operations: the name of each variable, and whether
+/// its removal is required.
 fn removed(plan: &Plan) -> Vec<(String, bool)> {
     let operations = plan.stages.iter().flat_map(|stage| &stage.operations);
     let removals = operations.filter_map(|operation| match operation {

@@ -224,7 +224,7 @@ prop_compose! {
         sizes in prop::collection::vec(prop_oneof![9 => Just(6000u64), 1 => 0u64..6000], NAMES.len()),
         sectors in prop_oneof![3 => Just(0u32), 1 => 0u32..6],
     ) -> Inventory {
-        // The present content of the disks has other UUIDs than the objects that the plan creates.
+        // The current content of the disks has other UUIDs than the objects that the plan creates.
         let request = PlanRequest { mode: InstallMode::Install, steps: StepList::default(), subject: subject(), assigned: Default::default(), claim: None };
         let plan = super::super::make_plan(&before, &blank(), request, &mut counting_from(5000));
         let mut machine = plan.map_or_else(|_| blank(), |plan| after(&plan, blank()));

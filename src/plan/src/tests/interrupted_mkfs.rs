@@ -117,7 +117,7 @@ fn never_recreates_a_complete_or_foreign_filesystem() {
     let unknown = left(before.clone(), None, true);
     let reasons_of = |claim: InstallClaim| reasons(reinstall(&layout(), &unknown, claim));
     let kinds = ["unrecognized data"];
-    // The record describes another partition, another filesystem of the same disk, or none at all.
+    // The record is for a filesystem on another partition, for a filesystem on the whole disk, or not for a filesystem.
     let changes: [fn(&mut PendingCreation); 3] =
         [|it| it.on = format!("partition {}", Uuid::nil()), |it| it.on = "disk".to_owned(), |it| it.uuid = None];
     for change in changes {

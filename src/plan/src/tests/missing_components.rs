@@ -22,8 +22,7 @@ fn hide(inventory: &mut Inventory, kind: &str, usage: &str) {
     table.partitions[2].signatures = vec![DeviceSignature { kind, usage, ..DeviceSignature::default() }];
 }
 
-/// Rows of the table of types: one component is on sda3, which is wiped, and the other one is on sdb1, which is
-/// preserved.
+/// For each type of object: one component is on sda3, which is wiped, and the other one is on sdb1, which is preserved.
 #[test]
 fn refuses_to_wipe_component_of_a_preserved_object() {
     use ComponentRole::{NeedsAnother, Peer, Serves};

@@ -1,4 +1,4 @@
-//! Only blank disks are erased if a machine may be another one than its machine file describes.
+//! Only blank disks are erased if it is uncertain whether the machine is the one that its machine file describes.
 
 use super::installation_identity::{claim, empty, marker};
 use super::*;

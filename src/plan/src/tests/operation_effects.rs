@@ -9,7 +9,7 @@ use operations::{
 };
 use std::collections::BTreeMap;
 
-/// Effects of an operation, which may have several.
+/// Effects of an operation on devices. An operation may have several effects.
 #[derive(Default)]
 pub(super) struct Effect<'a> {
     /// Devices whose content is destroyed or may be destroyed. They must all be recreated by the plan.

@@ -68,7 +68,7 @@ fn overlap(one: &ByteRange, other: &ByteRange) -> bool {
     one.start < other.start + other.length && other.start < one.start + one.length
 }
 
-/// Returns the partition, and the array on it, as an inventory shows them.
+/// Returns the partitions of the preserved data, the array `data` on them, and the signatures on this array.
 pub(super) fn data_of(
     inventory: &Inventory,
 ) -> (Vec<inventory::DiskPartition>, Vec<inventory::MdArray>, Vec<DeviceSignature>) {

@@ -14,8 +14,8 @@ fn attempt(yaml: &str, left: &Inventory, claim: InstallClaim, ids: u128) -> Resu
     super::super::make_plan(&layout_of(yaml), left, request, &mut counting_from(ids))
 }
 
-/// Returns the machine as it is after an interruption after each operation, beginning with the announcement of the
-/// attempt.
+/// Returns the states in which the machine may be after an interruption: one state after each operation, beginning with
+/// the announcement of the attempt.
 fn all_cuts(plan: &Plan, before: &Inventory) -> Vec<Inventory> {
     let operations: Vec<&Operation> = plan.stages.iter().flat_map(|stage| &stage.operations).collect();
     let begin = operations.iter().position(|is| matches!(is, Operation::Run(SessionOp::AnnouncePointOfNoReturn(_))));

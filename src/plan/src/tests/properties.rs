@@ -258,7 +258,7 @@ fn no_reinstall_of_a_damaged_machine_destroys_preserved_data() {
         if !emptied {
             prop_assert_eq!(untouched(&machine, &plan), untouched(&reinstalled, &plan));
         }
-        // Created objects are preserved from now on, even by the next attempt if this one was interrupted at the end.
+        // The next attempt preserves the created objects, even if this attempt was interrupted at its end.
         let begin = super::arrays_and_groups::operations(&plan, StageName::ReportBegin);
         let [Operation::Run(SessionOp::AnnouncePointOfNoReturn(AnnouncePointOfNoReturn { disks, .. }))] = begin else { panic!("{begin:?}") };
         let request = InstallClaim { waiver: Some(MarkerWaiver::Begun), begun_on: disks.clone(), ..request };

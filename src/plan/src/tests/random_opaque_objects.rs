@@ -30,7 +30,7 @@ enum Contained {
     OfKept,
     /// The second device of a pool on a disk that the layout does not list.
     OfUnlisted,
-    /// The missing half of a locked container on a preserved disk.
+    /// The second half of an object whose first half is in a locked container on a preserved disk.
     OfLockedKept,
     /// Nothing that any other object needs.
     Nothing,

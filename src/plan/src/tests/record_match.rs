@@ -7,9 +7,8 @@ use model::install_marker::RecordedDisk;
 /// Known identifiers of a record or disk: serial number, WWN, GUID of the GPT.
 const KNOWN: [&str; 8] = ["---", "s--", "-w-", "--g", "sw-", "s-g", "-wg", "swg"];
 
-/// Results by recorded identifiers (rows) and present identifiers (columns), in the order of `KNOWN`. `=`: accepted.
-/// `?`: refused, because no identifier is known for both. `x`: refused, because the identifiers contradict each
-/// other.
+/// Results by recorded identifiers (rows) and current identifiers (columns), in the order of `KNOWN`. `=`: accepted.
+/// `?`: refused, because no identifier is known for both. `x`: refused, because the identifiers contradict each other.
 const SAME_VALUES: [&str; 8] = [
     "? ? ? ? ? ? ? ?",
     "? = ? ? = = ? =",
@@ -45,7 +44,7 @@ fn layout_with_scratch() -> Layout {
     layout
 }
 
-/// Returns a machine whose scratch disk has these recorded and present identifiers. If `values` is 0, the present
+/// Returns a machine whose scratch disk has these recorded and current identifiers. If `values` is 0, the current
 /// identifiers equal the recorded ones.
 fn machine_with(recorded: &str, found: &str, values: u128) -> Inventory {
     let mut inventory = marked();

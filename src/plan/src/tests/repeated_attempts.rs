@@ -183,8 +183,8 @@ fn replaced_disks_converge_after_two_interrupted_attempts() {
     }
 }
 
-/// Returns the machine as it is after each possible interruption: after each operation, and during the creation of
-/// each filesystem.
+/// Returns the states in which the machine may be after an interruption: after each operation, and during the creation
+/// of each filesystem.
 fn all_cuts(plan: &Plan, before: &Inventory) -> Vec<Inventory> {
     let operations: Vec<&Operation> = plan.stages.iter().flat_map(|stage| &stage.operations).collect();
     let begin = operations.iter().position(|is| matches!(is, Operation::Run(SessionOp::AnnouncePointOfNoReturn(_))));

@@ -15,8 +15,8 @@ fn another() -> InstallClaim {
     InstallClaim { allocation: "a-2".to_owned(), ..claim() }
 }
 
-/// Returns the machine for a control plane that has lost its records: the root filesystem of the old system was not
-/// found.
+/// Returns the inspected machine without its marker and without signatures on its partitions: the control plane has
+/// lost its records, and the root filesystem of the old system was not found.
 fn explored() -> Inventory {
     let mut inventory = marked();
     inventory.explored = true;

@@ -14,7 +14,8 @@ use std::collections::BTreeSet;
 const GIB: u64 = 1 << 30;
 const COPIES: [u64; 4] = [GIB, 10 * GIB, 100 * GIB, 1000 * GIB];
 
-/// The disk, its old and new partitions, and the area behind the metadata of a physical volume in each of them.
+/// Areas of a disk: the whole disk, its old and new partitions, and in each of them the part after the metadata of a
+/// physical volume.
 struct Areas(Vec<(u64, u64)>);
 
 impl Areas {
@@ -45,7 +46,8 @@ impl Areas {
     }
 }
 
-/// Returns a size near a significant value: zero, both ends, the offsets of label copies, or the maximum of the kernel.
+/// Returns a size near a significant value: zero, about the size of both zeroed ends, the offset of a label copy, or
+/// the maximum size in the kernel.
 fn any_size(sector: u64) -> impl Strategy<Value = u64> {
     let near = prop::sample::select(vec![0, 8 * MIB, GIB, GIB + 4096, 10 * GIB, 100 * GIB, 1000 * GIB, 1 << 62]);
     let by = prop_oneof![-2i64..=2, -20i64..=20, -5000i64..=5000];

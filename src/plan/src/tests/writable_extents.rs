@@ -141,7 +141,8 @@ fn place(plan: &Plan, device: &DevicePath) -> Option<(DevicePath, ByteRange)> {
     })
 }
 
-/// Returns the first and last stage of each group, and its extents as `DISK START+LENGTH` in MiB.
+/// Returns one line for each group of consecutive stages with the same extents: the first and the last stage, and the
+/// extents as `DISK START+LENGTH` in MiB.
 fn shown(plan: &Plan) -> Vec<String> {
     let range = |range: &ByteRange| format!("{}+{}", range.start / MIB, range.length / MIB);
     let disk = |disk: &DiskExtents| {

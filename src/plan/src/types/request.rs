@@ -59,7 +59,7 @@ pub struct InstallClaim {
 }
 
 impl InstallClaim {
-    /// Returns whether the marker was written for this machine, under its present or a former id.
+    /// Returns whether the marker was written for this machine, under its current or a former id.
     pub fn is_of_this_machine(&self, marker: &InstallMarker) -> bool {
         self.machine == marker.machine || self.former_machines.contains(&marker.machine)
     }

@@ -37,7 +37,7 @@ pub struct BalancedBackend {
     /// Link between the balancer and the server.
     pub link: LinkSwitch,
     is_ready: AtomicBool,
-    /// Number that is increased when the server fails its check, which closes the server's connections.
+    /// Counter that is increased when the server fails its check. Each change closes all connections to the server.
     generation: watch::Sender<u64>,
     connections: Mutex<HashMap<u64, IpAddr>>,
 }

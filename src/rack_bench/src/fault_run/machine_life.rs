@@ -59,7 +59,7 @@ pub struct MachineLife {
     began: Instant,
 }
 
-/// Boot whose client can register, or has registered.
+/// Boot that runs the agent: its number, and its client, which may not have registered yet.
 struct LivingBoot {
     number: u32,
     client: HttpMachineClient,

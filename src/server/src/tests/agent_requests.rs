@@ -50,7 +50,7 @@ async fn machine_boots_registers_and_reports() {
     );
     assert!(!text.contains("s3cret") && !text.contains(&token), "{text}");
 
-    // The record survives a restart. Another allocation id is another installation.
+    // The record of the installation survives a restart. An allocation with another id is a new installation.
     let server = Running::start_in(server.stop().await).await;
     assert!(server.boot(&format!("uuid={ONE}")).await.text().contains("sanboot"));
     server.write("machines/one.yaml", &machine_file(ONE, "one", "52:54:00:00:00:01", "a2", ""));

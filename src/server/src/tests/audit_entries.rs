@@ -33,7 +33,8 @@ async fn every_modifying_route_leaves_an_audit_entry() {
     }
 }
 
-/// Requests whose paths do not contain their object, with bodies that contain it, and the object.
+/// Requests whose paths do not contain their objects: method, path, body, and the object that the audit entry must
+/// name.
 const OBJECTS_IN_BODIES: [(&str, &str, &str, &str); 15] = [
     ("PUT", "/v1/users", r#"{"name": "ann", "role": "viewer"}"#, "ann"),
     ("POST", "/v1/documents/apply", "{}", "documents"),

@@ -140,8 +140,8 @@ async fn repeated_boot_requests_count_as_one_attempt() {
     }
 }
 
-/// If a boot is requested while another boot is active, it counts as an attempt only when it registers, after the other
-/// boot has become silent.
+/// A boot that is requested while another boot is active counts as an attempt only once it registers. It can register
+/// only after the other boot has become silent.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn boot_during_an_active_boot_counts_at_registration() {
     let server = in_earnest(with_images()).await;

@@ -1,5 +1,5 @@
-//! Tests with dnsmasq and Kea of the configurations in the docs for racks with their own DHCP server: the servers
-//! accept the configurations, respond to firmware, and assign one address to each NIC.
+//! Tests of the DHCP configurations that the docs contain for racks with their own DHCP server: dnsmasq and Kea accept
+//! these configurations, respond to firmware, and assign one address to each NIC.
 
 use super::pxe_with_dnsmasq::{
     ARM64, BIOS, Client, IA32, IPXE_BIOS, IPXE_UEFI, UEFI, assert_one_address, on_a_network,

@@ -83,8 +83,8 @@ async fn reinstall_failure_contains_its_stage_once() {
     server.heard("\"step\":\"image.burn\"").await;
 }
 
-/// The event after the success is lost, and then a reinstall is ordered. The registered inventory still precedes the
-/// installation.
+/// The event after the success is lost, and then a reinstall is ordered. The registered inventory is older than the
+/// installation, so it yields no plan.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn outdated_inventory_yields_no_plan_after_lost_event() {
     let server = Running::start_in(with_images()).await;

@@ -30,7 +30,7 @@ fn layout() -> Value {
 }
 
 /// Returns the cases, each with the field of [`layout`] to change, its value, metal-api's status and text, and the
-/// relation of this server's response to it. Status 201 without a message means that the layout is accepted.
+/// relation of this server's response to metal-api's. Status 201 without a message means that the layout is accepted.
 fn cases() -> Vec<(&'static str, Value, u16, &'static str, Goes)> {
     vec![
         ("/id", json!("t"), 201, "", Same),

@@ -32,8 +32,8 @@ async fn server_with_lost_database_does_not_start() {
     assert!(bind(&dir, &heard).await.is_ok(), "the confirmation is required only once");
 }
 
-/// After the loss, any disk of a machine may contain a system that was installed before, until the machine reports a
-/// new installation.
+/// After the database was lost, the disks of a machine may contain an installation that the server does not remember.
+/// Allocations are marked accordingly until the machine reports a new installation.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn allocations_are_unremembered_after_database_loss() {
     let server = Running::start_in(super::reinstall::with_images()).await;

@@ -1,4 +1,5 @@
-//! `drophammer adopt` and `drophammer layout from-machine --machine` against a server, with recorded machines of other installers.
+//! `drophammer adopt` and `drophammer layout from-machine --machine` against a server, with recorded machines of other
+//! installers.
 
 use super::*;
 use clap::Parser;
@@ -71,7 +72,7 @@ async fn an_adopted_machine_is_installed_and_can_be_reinstalled() {
     let script = server.boot(&format!("uuid={ADOPTED}")).await.text();
     assert!(!script.contains("drophammer.token="), "{script}");
 
-    // A reinstall is ordered with the marker and the layout of the adoption.
+    // A reinstall can be ordered, because the adoption has stored the marker and the layout.
     assert_eq!(server.machine(&["reinstall", "web-1", "--image", "debian-12"]).await.unwrap(), CommandOutcome::Good);
     let refused = server.adopt(&root, &UNDO).await.unwrap();
     assert!(refused == CommandOutcome::Refused && root.path().join(MARKER).exists());

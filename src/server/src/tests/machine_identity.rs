@@ -262,8 +262,8 @@ async fn shared_nic_is_omitted_from_machine_files() {
     }
 }
 
-/// Both files list the same USB NIC. A machine whose UUID is that of file `one` counts as another machine if this NIC
-/// is the only one that file and machine have in common.
+/// Both files list the same USB NIC, so this NIC identifies neither machine. A registration with the UUID in file `one`
+/// is refused if it shares only this NIC with the file.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nic_listed_in_two_files_identifies_no_machine() {
     let dir = directory();

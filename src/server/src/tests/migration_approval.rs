@@ -90,7 +90,7 @@ async fn secret_or_order_option_replaces_the_approval() {
     server.read_allocation(ONE, &one).await;
     assert_eq!(server.begins_to_receive(&two).await.status, 200);
 
-    // The impostor claims that it has the secret, but machine one, which it tries to deceive, does not have the secret.
+    // The impostor claims to have the secret, but the source does not have it, so the secret replaces no approval.
     let (server, order) = Running::move_ordered().await;
     let (one, impostor) = (server.ramdisk(ONE).await, server.ramdisk(TWO).await);
     assert_eq!(server.stands_with(ONE, &one, &order, false).await.status, 200);

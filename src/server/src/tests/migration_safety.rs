@@ -226,7 +226,7 @@ filesystems: [{path: /, device: /dev/sda1, format: ext4, label: root}]\n";
             Step::Failure(part, untouched) => {
                 if let Some(boot) = self.sides[index(part)].boot {
                     let allocationuuid = MOVED.to_owned();
-                    // A machine has written to its disks only if it has received a role; its report states the truth.
+                    // Reports are truthful: the target cannot have written before it waits for a migration.
                     let is_told = self.sides[index(part)].stands_for.is_some();
                     let untouched = match part {
                         MigrationSide::Send => untouched,

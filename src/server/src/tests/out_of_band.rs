@@ -187,8 +187,8 @@ async fn unknown_bios_attribute_fails_before_any_change() {
         events.iter().any(|event| event.contains("Crashed") && event.contains("redfish-step-failed: bios.")),
         "{events:?}"
     );
-    // After the template was corrected, the server tries it immediately. If the installation is canceled, the steps are
-    // aborted.
+    // After the template was corrected, the server immediately runs the corrected steps. If the installation is
+    // canceled, the steps are aborted.
     server.write("deploy-templates/a.yaml", &template(&[step("power", "reboot", 5)]));
     server.asks_until(&token, || service.changes() == RESET, "the restart").await;
     let file = machine_file(ONE, "one", "52:54:00:00:00:01", "a1", &service.bmc());

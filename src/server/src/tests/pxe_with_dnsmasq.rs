@@ -1,5 +1,6 @@
 //! `--pxe` with a real dnsmasq, on a network of two namespaces: the server runs in one, and a machine's firmware in the
-//! other. Both are threads of the test, and their child processes share their namespace.
+//! other. Server and firmware are threads of the test. A child process runs in the namespace of the thread that has
+//! started it.
 
 mod firmware;
 mod leases;
@@ -98,7 +99,7 @@ fn root_firmware_is_answered_next_to_another_dhcp_server() {
         for ipxe in [IPXE_BIOS, IPXE_UEFI] {
             for answer in [client.discover(ipxe), client.boot_server(ipxe)] {
                 assert_eq!((answer.class(), &*answer.file), ("PXEClient", &*script));
-                // iPXE would ignore the boot file from a proxy without a server address.
+                // iPXE would ignore the boot file if the response of the proxy did not contain a server address.
                 assert_eq!((answer.address, answer.next_server), (Ipv4Addr::UNSPECIFIED, SERVER));
             }
         }
@@ -110,8 +111,8 @@ fn root_firmware_is_answered_next_to_another_dhcp_server() {
         assert_eq!(String::from_utf8_lossy(&script), pxe::ipxe::start_script(&format!("http://{SERVER}:{HTTP}")));
         runtime.block_on(server.heard("dnsmasq-dhcp: PXE(eth1) 52:54:00:aa:bb:01 proxy"));
 
-        // Neither clients that are not firmware nor firmware of unsupported architectures may receive a response. Such
-        // firmware would wait for a boot file.
+        // Only firmware of supported architectures may receive a response. Firmware of another architecture would wait
+        // for a boot file.
         for other in [OTHER, ARM64, IA32, Firmware { is_ipxe: true, ..ARM64 }] {
             client.is_ignored(other);
         }

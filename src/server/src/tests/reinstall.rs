@@ -160,7 +160,7 @@ async fn failures_after_the_point_of_no_return_are_retried() {
     let cancel = server.call(&server.operator(), "DELETE", &format!("/v1/machine/{ONE}/reinstall"), &Value::Null).await;
     assert_eq!(cancel.status, 409);
     assert!(cancel.text().contains("was abandoned after its point of no return: order another"), "{}", cancel.text());
-    // Another order replaces the abandoned one. It lists the disks of the installation that had started.
+    // Another order replaces the abandoned one. The new order lists the disks of the installation that had started.
     let order = server.order("debian-12").await;
     let token = server.token(ONE).await;
     let started = server.allocated(ONE, &token).await.allocation.unwrap().order.unwrap();
@@ -170,8 +170,8 @@ async fn failures_after_the_point_of_no_return_are_retried() {
     assert!(server.boots_disk().await);
 }
 
-/// The first attempt lost the connection before it received its permission to start and could report. The second
-/// attempt finds that no disk was written.
+/// The server permits the first attempt to erase data, but the attempt loses the connection before it receives this
+/// permission, and cannot report. The second attempt finds that no disk was written.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn announced_unstarted_order_is_abandoned_by_the_next_attempt() {
     let server = Running::start_in(with_images()).await;

@@ -1,5 +1,5 @@
-//! Requests over REST for the tests, and the examples of `docs/rest.md` and `docs/rest-machines.md`, sent to a server in
-//! their order.
+//! Functions with which the tests send REST requests, and a test that sends the examples of `docs/rest.md` and
+//! `docs/rest-machines.md` to a server, in the order of the docs.
 
 use super::*;
 

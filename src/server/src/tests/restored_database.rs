@@ -175,7 +175,8 @@ async fn machine_installed_after_the_backup_is_not_reinstalled() {
         let begins = server.call(&token, "POST", &format!("{path}/point-of-no-return"), &begins).await;
         assert!(begins.status == 409 && begins.text().contains("needs confirmation"), "{}", begins.text());
 
-        // The operator can determine whether the machine is installed, and adopts the installation in this case.
+        // The operator checks whether the machine is installed. If it is, the operator adopts the installation;
+        // otherwise, the operator confirms the record.
         if is_handed_out {
             let adopted = server.call(&server.operator(), "POST", &format!("{path}/adopt"), &Value::Null).await;
             assert_eq!(adopted.status, 200, "{}", adopted.text());

@@ -229,8 +229,8 @@ async fn changes_after_the_plan_are_not_installed() {
     assert!(answer.json()["allocation"].is_null(), "{}", answer.text());
 }
 
-/// A plan that an earlier version has saved contains no digests of its inputs. When it is ordered, the server records
-/// the current digests.
+/// A plan that an earlier version has saved contains no digests of its inputs. When the reinstall is ordered, the
+/// server records the current digests.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_plan_without_digests_of_its_inputs_is_ordered() {
     let server = Running::start_in(with_images()).await;

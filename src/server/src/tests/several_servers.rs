@@ -175,8 +175,8 @@ async fn unconfirmed_power_cycle_is_reported_and_not_repeated() {
     assert_eq!(controller.count("POST"), 1);
 }
 
-/// With both types of databases, a cancellation is acknowledged only after the last request that was permitted before
-/// the cancellation.
+/// With both types of databases, the cancellation of a rollout is acknowledged only after all requests that were
+/// permitted before the cancellation have ended.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn canceled_rollout_power_cycles_no_machine() {
     let Some(url) = new_database() else { return };

@@ -50,7 +50,7 @@ async fn started_installation_must_continue_on_its_disks() {
     assert_eq!(other.status, 409);
     let text = other.text();
     assert!(text.contains(r#"serial \"A\""#) && text.contains(r#"serial \"B\""#), "{text}");
-    // A boot reports that it has not written any disk. This does not apply to the previous boot, so the record remains.
+    // A boot reports that it has not written any disk. The previous boot may have written disks, so the record remains.
     server.report_of(&token, failure("", true)).await;
     assert_eq!(server.begun_on(&token).await, ["A"]);
     assert_eq!(server.begin_first(&token, "a1", disks("A")).await.status, 200);

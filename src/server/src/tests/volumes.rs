@@ -93,8 +93,8 @@ async fn volume_is_added_prepared_published_and_deleted() {
     assert_eq!(add(&first).await.status, 200);
     assert_eq!(server.states().await, ["db-1 Available"]);
 
-    // The fully qualified host name identifies the same node. If the operator has edited the file, it may name another
-    // node.
+    // A volume may name its node by the fully qualified host name. If the operator edits the file so that the volume
+    // names another node, the volume fails.
     other["spec"]["nodeName"] = json!("h.rack.example");
     assert_eq!(add(&other).await.status, 200);
     let written = server.file("machines/one.yaml");

@@ -11,9 +11,9 @@ use model::os_definition::OsSelector;
 use serde_json::Value;
 use store::{InstallState, marker_layout_comparison};
 
-/// Returns the reason why a machine whose installed layout is not in the database cannot be reinstalled: the layout in
-/// the files applies instead, but contradicts the machine's install marker. Returns `None` if the machine can be
-/// reinstalled.
+/// Returns the reason why the machine cannot be reinstalled if its installed layout is not in the database: the layout
+/// in the files, which then applies, contradicts the machine's install marker. Returns `None` if there is no
+/// contradiction, or if the installed layout is in the database.
 pub(crate) fn explain_layout_contradiction(
     machine: &MachineSpec,
     standing: &InstallState,

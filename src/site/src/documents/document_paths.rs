@@ -1,4 +1,4 @@
-//! Paths of documents: the folders and files of the server's directory whose text the operator writes.
+//! Paths of documents: the files that the operator writes in the server's directory, and the folders that contain them.
 
 use crate::{deploy_templates, image_states, plan_approvals, sizes};
 

@@ -60,7 +60,8 @@ fn locate_path<'a>(node: &'a Node, here: &str, wanted: &str) -> Option<&'a Marke
         }
         Node::Scalar(_) => Vec::new(),
     };
-    // Names may contain dots. Therefore `bond0` is not treated as the parent of `bond0.100`.
+    // Names may contain dots, so the path of `bond0` also seems to enclose that of `bond0.100`. The longest path is
+    // used.
     let is_on_the_way =
         |place: &str| wanted.strip_prefix(place).is_some_and(|rest| rest.is_empty() || rest.starts_with(['.', '[']));
     let nearest = children.into_iter().filter(|(place, ..)| is_on_the_way(place)).max_by_key(|(place, ..)| place.len());

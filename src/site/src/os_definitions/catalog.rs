@@ -26,13 +26,13 @@ impl DefinitionCatalog {
         DefinitionCatalog { folder, ..DefinitionCatalog::default() }
     }
 
-    /// Returns the names of the parameters that are set or removed for all machines, by the name of the definition or
-    /// variant.
+    /// For the definition `name` and each of its variants, returns the names of the parameters that are set or removed
+    /// for all machines.
     pub fn preset_names(&self, name: &str) -> BTreeMap<String, Vec<String>> {
         self.site.preset_names(name)
     }
 
-    /// Returns the stored parameters of a definition or variant for all machines.
+    /// Returns the site-wide parameters that are stored for a definition or variant.
     pub fn site_changes(&self, os: &OsSelector) -> Vec<ParameterChange> {
         self.site.changes(os)
     }
@@ -42,7 +42,7 @@ impl DefinitionCatalog {
         self.site.file(os)
     }
 
-    /// Combines a definition with the specified parameters of an allocation, and with the site-wide parameters.
+    /// Combines a definition with the parameters `own` of an allocation, and with the site-wide parameters.
     ///
     /// # Errors
     /// Returns an error if the definition cannot be used, or a parameter is unknown.
@@ -67,9 +67,9 @@ impl DefinitionCatalog {
         };
     }
 
-    /// Combines a definition, and each of its variants, with site-wide parameters before these parameters are stored.
-    /// Returns an empty list if the definition does not exist or cannot be used; the parameters are then stored
-    /// unchecked.
+    /// Returns the variant that `os` names, or every variant of the definition if `os` names none, each with the
+    /// site-wide parameters that would apply if `new` were stored for `os`. Returns an empty list if the definition
+    /// does not exist or cannot be used; the parameters are then stored unchecked.
     ///
     /// # Errors
     /// Returns an error if the variant does not exist, or a parameter is unknown.

@@ -14,7 +14,9 @@ const MAXIMUM_FILES: usize = 200;
 /// Maximum depth of nested folders.
 const MAXIMUM_DIRECTORY_DEPTH: usize = 4;
 
-/// Stamp of a folder, which changes with any file: path, size, time and mode of each file, or its path and revision.
+/// Stamp of a definition's folder, which changes whenever a file in the folder changes. It contains the path, size,
+/// modification time (seconds and nanoseconds) and mode of each file. For a definition in the database, it contains the
+/// path and revision of each file; the other numbers are 0.
 pub(crate) type FolderStamp = Vec<(String, u64, i64, i64, u32)>;
 
 /// Returns the stamp of a definition's folder.

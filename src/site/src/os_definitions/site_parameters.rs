@@ -38,7 +38,7 @@ impl SiteParameters {
         SiteParameters(site)
     }
 
-    /// Returns the names of the parameters that are set or removed, by the name of the definition or variant.
+    /// For the definition `name` and each of its variants, returns the names of the parameters that are set or removed.
     pub(super) fn preset_names(&self, name: &str) -> BTreeMap<String, Vec<String>> {
         let own = self.0.iter().filter(|(os, _)| os.name == name);
         let keys = |said: &[SpannedChange]| said.iter().map(|change| change.key().to_owned()).collect();
@@ -60,8 +60,8 @@ impl SiteParameters {
         site
     }
 
-    /// Returns the parameters of a definition, including those of one variant. If `variant` is empty, returns no
-    /// parameters for the variant.
+    /// Returns the parameters of a definition and those of one of its variants. The second item is `None` if `variant`
+    /// is empty.
     pub(super) fn levels(&self, name: &str, variant: &str) -> [Option<&FileParameters>; 2] {
         let get = |variant: &str| self.0.get(&OsSelector { name: name.to_owned(), variant: variant.to_owned() });
         [get(""), if variant.is_empty() { None } else { get(variant) }]

@@ -72,8 +72,8 @@ impl Migration {
         };
         let own =
             self.find_endpoint(part).and_then(|end| linux::pem_encoding::certificate_fingerprint(&end.certificate));
-        // A peer that claims to have the secret verifies this machine itself. A false claim of an impostor gains
-        // nothing, because it only makes the server trust the certificate of the genuine machine.
+        // A peer that has the secret verifies this machine's certificate itself. An impostor that falsely claims to
+        // have the secret gains nothing: the server then only trusts the certificate of the genuine machine.
         let peer_verifies = self.find_endpoint(opposite_role(part)).is_some_and(|end| end.has_secret);
         match own {
             Some(own) if approved.as_ref() == Some(&own) => CertificateTrust::Operator,
@@ -96,8 +96,8 @@ impl Migration {
 
     /// Returns whether a missing approval prevents the target from starting to copy. At the start, the target erases
     /// its disks and receives the secrets of the allocation, so both certificates must be trusted. During the copy,
-    /// only the target's certificate is checked: if the source boots again, the target waits until the operator
-    /// approves the source's new certificate.
+    /// only the target's certificate must be trusted. If the source has booted again, the target may start before the
+    /// source's new certificate is approved, and then waits for the approval.
     pub fn approval_is_missing(&self) -> bool {
         match self.state {
             MigrationState::Planned => self.awaits_approval(),

@@ -1,7 +1,7 @@
 //! Record of the source machines that have checked the target's certificate. A source receives the certificate in a
-//! response. It checks the certificate, and reports a problem, before it sends its next request. That request therefore
-//! proves that the source has checked the certificate, and is still running. The record is kept in memory only, because
-//! a source sends a request every few seconds.
+//! response. The source checks the certificate, and reports any problem, before it sends its next request. That request
+//! therefore proves that the source has checked the certificate, and is still running. The record is kept in memory
+//! only, because a source sends a request every few seconds.
 
 use common::sync::lock_mutex;
 use std::collections::HashMap;
@@ -12,7 +12,8 @@ use std::time::{Duration, Instant};
 /// seconds.
 const RECENT: Duration = Duration::from_secs(30);
 
-/// Last certificate that was sent to each source machine, by machine id.
+/// For each source machine, by machine id: the certificate that was sent last, and whether the machine has sent another
+/// request since then.
 #[derive(Default)]
 pub struct CertificateChecks(Mutex<HashMap<String, CertificateCheck>>);
 
@@ -23,8 +24,8 @@ struct CertificateCheck {
 }
 
 impl CertificateChecks {
-    /// Records that the source machine has contacted the server. Also records the certificate in the response, if the
-    /// response contains one.
+    /// Records a request of the source machine, and the certificate in the response. If the response contains no
+    /// certificate, deletes the record of the machine.
     pub fn record_call(&self, machine: &str, certificate: Option<&str>) {
         let mut looks = lock_mutex(&self.0);
         let Some(certificate) = certificate else {
@@ -64,7 +65,7 @@ mod tests {
         looks.record_call("a", None);
         looks.record_call("a", Some("two"));
         assert!(!looks.has_checked("a", "two"));
-        // The source has not contacted the server since.
+        // The last request of the source is too old.
         looks.record_call("a", Some("two"));
         lock_mutex(&looks.0).get_mut("a").unwrap().at = Instant::now().checked_sub(RECENT).unwrap();
         assert!(!looks.has_checked("a", "two"));

@@ -31,7 +31,8 @@ fn succeeds(part: MigrationSide, boot: TokenHash) -> MigrationEvent {
     succeeds_from(part, boot, Some(A1), Some(A1))
 }
 
-/// Returns the success of B, which has received all data from A's boot `from`. `now` is A's current boot.
+/// Returns the event with which B reports that it has received all data from A's boot `from`. `now` is A's current
+/// boot.
 fn succeeds_from(
     part: MigrationSide,
     boot: TokenHash,

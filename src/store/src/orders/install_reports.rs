@@ -114,8 +114,8 @@ fn is_late_failure(
     Ok(repeats || !is_open)
 }
 
-/// Adds the report to the machine's history, with the image of the order or of the installed system or, if neither is
-/// known, the image that was served.
+/// Adds the report to the machine's history, with the id of an image: that of the order, otherwise that in the reported
+/// install marker, otherwise that of the image that was served last.
 fn record_history(
     transaction: &Transaction,
     (machine, allocation): (&str, &str),
@@ -263,8 +263,8 @@ fn record_installed(
     let (layout, handed_out): (Option<String>, Option<String>) = handed_out.optional()?.unwrap_or_default();
     let marked = report.marker.as_ref().map(|marker| marker.image.clone()).filter(|image| !image.is_empty());
     let image = ordered.map(str::to_owned).or(marked).or(handed_out);
-    // If the machine was already installed, its marker may belong to a layout that was served earlier than the last
-    // one.
+    // If the machine was already installed, its marker may belong to an earlier layout than the one that was served
+    // last.
     let is_other = |marker: &InstallMarker| {
         let document = layout.as_deref().and_then(|layout| serde_json::from_str::<serde_json::Value>(layout).ok());
         document.is_some_and(|document| find_contradiction(marker, &document).is_some())

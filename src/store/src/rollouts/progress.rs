@@ -60,7 +60,8 @@ impl ServerState {
     }
 }
 
-/// Returns whether a rollout's record, or the record of a member, has changed since the rollout was stored.
+/// Returns whether the stored state of a rollout or of a member in progress differs from its current state. Derives the
+/// current states of members from the records of their machines.
 fn needs_update(connection: &Connection) -> sql::Result<bool> {
     for id in list_ids(connection, true)? {
         let Some(rollout) = read_rollout(connection, id)? else { continue };

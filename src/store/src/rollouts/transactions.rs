@@ -17,7 +17,8 @@ use crate::{ServerState, now};
 use common::error::Result;
 use time::OffsetDateTime;
 
-/// Number of newest rollouts that are never deleted. When a rollout is created, older ended ones are deleted.
+/// Number of the newest rollouts, which are never deleted. The creation of a rollout deletes older rollouts that have
+/// ended.
 const MAXIMUM_STORED_ROLLOUTS: usize = 200;
 
 /// Result of a request for a rollout.

@@ -26,7 +26,8 @@ use tokio::runtime::{Builder, Runtime};
 use tokio_postgres::error::SqlState;
 use transaction_group::{MAXIMUM_GROUP_DURATION, TransactionGroup};
 
-/// Duration after which a call is abandoned. Longer than the timeouts of the session, whose errors are more precise.
+/// Duration after which a call is abandoned. Longer than the timeouts of the session, because the errors of those
+/// timeouts are more precise.
 const CALL_DEADLINE: Duration = Duration::from_secs(20);
 
 /// Time for which a transaction may hold the advisory lock without executing a statement. PostgreSQL then ends the
@@ -91,7 +92,8 @@ impl PostgresConnection {
         Ok(connection)
     }
 
-    /// Sets the identity that the database must have, or exceed in its number of transactions, in later sessions.
+    /// Sets the identity that the database must have in later sessions. The database's number of transactions may be
+    /// higher.
     pub(crate) fn expect_identity(&self, identity: &DatabaseIdentity) {
         *lock_mutex(&self.expected) = Some(identity.clone());
     }
@@ -106,8 +108,9 @@ impl PostgresConnection {
     fn begin_transaction(&self, kind: TransactionKind) -> Result<()> {
         let begin = match kind {
             TransactionKind::Read => "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY".to_owned(),
-            // A statement sees everything that was committed before it began, so it sees everything that other
-            // processes have committed before the lock was acquired.
+            // At this isolation level, each statement sees everything that was committed before it began. The
+            // statements after the lock therefore see everything that other processes committed before the lock was
+            // acquired.
             TransactionKind::Write => format!(
                 "BEGIN ISOLATION LEVEL READ COMMITTED; {} SELECT pg_advisory_xact_lock({WRITE_LOCK})",
                 limit_idle_time(HOLDS_LOCK)
@@ -120,7 +123,7 @@ impl PostgresConnection {
         let began = Instant::now();
         match self.execute_batch(&begin) {
             // The session was lost while it was idle, so nothing was executed in this transaction, and a new session is
-            // opened. After a timeout, no second attempt is made: if PostgreSQL hangs, it would also hang.
+            // opened. After a timeout, no second attempt is made, because it would also time out if PostgreSQL hangs.
             Err(Error::Unavailable(_))
                 if was_open && self.session.borrow().is_none() && began.elapsed() < CALL_DEADLINE =>
             {
@@ -246,7 +249,7 @@ impl PostgresConnection {
     }
 }
 
-/// Returns the statement that precedes a commit.
+/// Returns the statement that makes a commit not wait for the disk; empty if the commit must be synced.
 fn synchronous_commit(is_synced: bool) -> &'static str {
     if is_synced { "" } else { "SET LOCAL synchronous_commit TO off; " }
 }
@@ -277,7 +280,8 @@ fn classify_error(error: tokio_postgres::Error) -> (Error, bool) {
     (if is_lost || is_passing { Error::Unavailable(message) } else { Error::Postgres(error) }, is_lost)
 }
 
-/// Returns the message of an error and its source, without the text of the connection's parameters.
+/// Returns the message of an error, followed by the message of its source. Neither message contains the connection's
+/// parameters.
 fn describe_error(error: &tokio_postgres::Error) -> String {
     match std::error::Error::source(error) {
         Some(source) => format!("{error}: {source}").replace(&format!(": {source}: {source}"), &format!(": {source}")),

@@ -35,8 +35,8 @@ impl<'c> Statement<'c> {
 
     /// Returns all rows of the query, mapped by `map`.
     ///
-    /// # Errors Returns an error if the query fails. An error that `map` returns for a row is the item of this row in
-    /// the result.
+    /// # Errors
+    /// Returns an error if the query fails. If `map` fails for a row, its error is the item of this row in the result.
     pub fn query_map<T>(
         &self,
         params: impl Params,

@@ -231,7 +231,7 @@ impl<T: ToValue + ?Sized> ToValue for &T {
 }
 
 impl ToValue for Value {
-    /// Type of an empty list of parameters; no value has it.
+    /// Arbitrary type, as required by the trait: each [`Value`] contains its own type.
     const KIND: ValueKind = ValueKind::Text;
     fn to_value(&self) -> Value {
         self.clone()

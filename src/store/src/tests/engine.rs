@@ -29,7 +29,8 @@ pub(crate) fn postgres_database(path: &Path) -> Result<Option<(PostgresAddress, 
         return Ok(None);
     }
     let server = postgres::shared().unwrap();
-    // The id file has the name that it has in the directory of a server.
+    // The database gets a directory of its own, so that the id file can have the same name as in the directory of a
+    // server.
     let dir = path.with_extension("dir");
     let mut databases = DATABASES.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
     if let Some(address) = databases.get(path) {

@@ -130,7 +130,7 @@ fn administrator_cannot_change_role_of_oidc_user() {
     let outcome = wait(state.create_user_token("ann", "long", None));
     assert!(matches!(&outcome, UserOutcome::Refused(why) if why.contains("logging in")), "{outcome:?}");
     assert!(matches!(wait(state.remove_user("ann")), UserOutcome::Done(_)));
-    // After its removal, the identity is new.
+    // After the user was removed, a login with the same identity adds a new user.
     assert_eq!(accept(&state, login("s1", "ann.b", "2")).identity.user, "ann.b");
 }
 

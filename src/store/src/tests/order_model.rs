@@ -82,7 +82,7 @@ impl Expected {
             }
             // No attempt at this order has started, so the report is refused.
             Step::Success => self.open.clone(),
-            // The attempt has written nothing, even if it had started.
+            // The attempt has written nothing, even if it has announced its start.
             Step::Untouched => None,
             Step::Failed => Some(OpenOrder { started: true, given_up: given_up || attempts >= 3, ..open }),
             // The order is abandoned, however many attempts remain.
@@ -111,7 +111,7 @@ impl OpenOrder {
     }
 }
 
-/// Machine with the state of its agents.
+/// Simulated machine, with the reinstall orders that were placed for it so far.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Actor {
     pub(super) machine: String,

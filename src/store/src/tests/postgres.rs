@@ -86,7 +86,7 @@ fn change_notifies_the_other_server() {
     let dirs = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
     let [a, b] = [open_at(&address, &dirs[0]), open_at(&address, &dirs[1])];
     let mut changes = b.changes();
-    // The first change of the number shows that the server is connected.
+    // The number changes for the first time when the server `b` is connected.
     RUNTIME.with(|runtime| runtime.block_on(b.wait_for_change(&mut changes)));
     install(&a, "m");
     RUNTIME.with(|runtime| runtime.block_on(b.wait_for_change(&mut changes)));

@@ -10,8 +10,9 @@ use std::path::Path;
 use std::sync::mpsc;
 use std::time::Instant;
 
-/// One of two servers is paused within a transaction that writes. PostgreSQL ends its session after two seconds; the
-/// other server can then write. The paused server stores nothing, and works normally after it is resumed.
+/// One of two servers is paused within a transaction that writes. PostgreSQL ends the session of the paused server
+/// after two seconds; the other server can then write. The paused server stores nothing, and works normally after it is
+/// resumed.
 #[test]
 fn paused_server_does_not_block_the_other() {
     let Some(address) = new_database() else { return };

@@ -181,7 +181,7 @@ fn canceled_or_replaced_order_ends_its_member() {
     assert_eq!(advance(&state, id), "ooo");
     wait(state.cancel_order("m1", "m1"));
     wait(state.place_order("m2", "m2", "other", ReinstallOverrides::default()));
-    // A later reinstall has replaced the outcome of the member's reinstall.
+    // The machine `m3` is reinstalled again later, which replaces the outcome of the member's reinstall.
     begin(&state, "m3");
     end(&state, "m3", true);
     wait(state.place_order("m3", "m3", "later", ReinstallOverrides::default()));

@@ -146,8 +146,8 @@ fn quick_requests_at_servers_with_different_clocks_are_counted_once() {
     assert!(state.heard.clock.time_since(&handed) < Duration::from_secs(60), "{handed}");
 }
 
-/// A boot was counted while the clock of a server was ahead, so its recorded time is in the future. Later boots must
-/// also be counted before that time.
+/// A boot was counted while the clock of a server was ahead, so its recorded time is in the future. Later boots must be
+/// counted even before that time is reached.
 #[test]
 fn boots_are_counted_after_a_request_in_the_future() {
     let dir = tempfile::tempdir().unwrap();

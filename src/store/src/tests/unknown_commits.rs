@@ -20,7 +20,7 @@ fn place(state: &ServerState, machine: &str) -> ReinstallOrder {
     }
 }
 
-/// Results of an order, a point of no return, a report, and a boot request, each of another machine.
+/// Results of an order, a point of no return, a report, and a boot request, each for a different machine.
 struct GroupResults {
     placed: Result<OrderOutcome>,
     started: Result<OrderStart>,

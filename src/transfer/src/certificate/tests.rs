@@ -76,7 +76,7 @@ fn modified_signed_certificates_are_refused() {
     }
     let other = SharedSecret::parse_secret("0123456789abcdef").unwrap();
     assert!(PeerCertificate::parse_signed_pem(&text, &other).unwrap_err().contains("was made with another secret"));
-    // The signature covers a PEM whose lines are longer than those of OpenSSL.
+    // This signature covers a PEM with long lines. A valid signature covers the PEM as OpenSSL formats it.
     let key = hmac::Key::new(hmac::HMAC_SHA1_FOR_LEGACY_USE_ONLY, file("secret").trim().as_bytes());
     let signed = hmac::sign(&key, format!("{salt}{long_lines}").as_bytes());
     let hex: String = signed.as_ref().iter().map(|byte| format!("{byte:02x}")).collect();

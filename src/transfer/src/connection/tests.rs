@@ -4,7 +4,7 @@ use super::*;
 use crate::certificate::PeerCertificate;
 use rcgen::{CertificateParams, KeyPair};
 
-/// Returns endpoints whose pinned certificate is their own.
+/// Returns endpoints with a self-signed certificate, which is also the pinned certificate of the peer.
 fn ends() -> TlsEndpoints {
     let key = KeyPair::generate().unwrap();
     let made =

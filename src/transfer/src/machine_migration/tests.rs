@@ -87,7 +87,8 @@ fn all_devices_of_all_groups_are_received() {
     }
 }
 
-/// The partition table of a guest in a device is content: its backup is not moved to the end of a larger device.
+/// A partition table inside a transferred device, such as the disk of a virtual machine, is content: the backup of this
+/// table is not moved to the end of a larger destination.
 #[test]
 #[ignore = "needs root and loop devices"]
 fn loop_partition_table_inside_a_device_is_not_changed() {
@@ -123,8 +124,8 @@ fn loop_partition_table_inside_a_device_is_not_changed() {
     }
 }
 
-/// The sending machine was rebooted, so it has another key. Its data is accepted once the control plane has announced
-/// it.
+/// The sending machine was rebooted, so it has another key. Its data is accepted only after the control plane has
+/// announced the new certificate.
 #[test]
 fn rebooted_sender_is_accepted_after_its_announcement() {
     let room = Room::new();
@@ -165,8 +166,8 @@ fn cut_after(bytes: usize, sender: &OwnIdentity, incoming: &IncomingMigration, d
     assert!(matches!(stopped, ConnectionEnd::Interrupted(_)), "{stopped:?}");
 }
 
-/// Between its two boots of the agent, the sending machine ran its own system, which has written to a complete device,
-/// and to the part of another device that was already copied.
+/// Between two boots of the agent, the sending machine ran its installed system. This system has written to a device
+/// that was already received completely, and to the part of another device that was already copied.
 #[test]
 fn copy_never_mixes_two_states_of_a_rebooted_machine() {
     let room = Room::new();
@@ -232,7 +233,8 @@ fn device_received_before_a_reboot_must_be_sent_again() {
     });
 }
 
-/// A complete disk is reopened exclusively when the sender has rebooted, and no earlier contents remain.
+/// A completely received disk was closed. After a reboot of the sender, the disk is opened exclusively again, and
+/// receives the new contents completely.
 #[test]
 #[ignore = "needs root and loop devices"]
 fn loop_complete_disk_accepts_another_state_of_the_machine() {

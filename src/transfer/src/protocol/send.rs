@@ -83,7 +83,7 @@ pub(crate) fn send_disk(
             scope.spawn(move || shared.pack_loop(&done));
         }
         drop(done);
-        // The writer is dropped, which ends the threads that wait for its buffers.
+        // At the end of this closure, the writer is dropped, which ends the threads that wait for free buffers.
         let mut writer = PieceWriter {
             link,
             wire: &wire,

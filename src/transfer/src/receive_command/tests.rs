@@ -226,7 +226,7 @@ fn loop_partitioned_disk_is_received_on_larger_one() {
     assert_eq!(sent.unwrap(), CommandOutcome::Good);
     drop((from, onto));
     let after = fs::read(&b).unwrap();
-    // The data between both copies of the partition table.
+    // The data between the two copies of the partition table is equal, and the source is unchanged.
     assert!(before[MIB..39 * MIB] == after[MIB..39 * MIB] && fs::read(&a).unwrap() == before);
     let said = std::process::Command::new("sgdisk").args(["-v", path(&b)]).output().unwrap();
     let said = String::from_utf8_lossy(&said.stdout).into_owned();

@@ -106,7 +106,8 @@ struct BtrfsChunk {
     start: u64,
     length: u64,
     kind: u64,
-    /// Ranges of the chunk's stripes on this device. Their length is an upper bound.
+    /// Ranges of the chunk's stripes on this device. With parity profiles, the length of a range is only an upper
+    /// bound.
     stripes: Vec<Range<u64>>,
 }
 

@@ -83,9 +83,9 @@ pub(crate) fn find_signature(view: &DiskView) -> Option<&'static str> {
         .or_else(|| read_mbr_types(view).is_some().then_some("MBR"))
 }
 
-/// Returns the name of an unsupported signature at the end of the device, if there is one. Such a device may also begin
-/// with a GPT that does not belong to it: the beginning of a member is the beginning of its array if the metadata of
-/// the array is at the end.
+/// Returns the name of an unsupported signature at the end of the device, if there is one. A GPT at the start of such a
+/// device may not belong to the device itself: if the metadata of an array is at the end of its members, a member may
+/// start with the GPT of the array.
 pub(crate) fn find_end_signature(view: &DiskView) -> Option<&'static str> {
     let size = view.size;
     // md superblocks of version 0.90 have the byte order of the CPU, and those of version 1.0 are little-endian

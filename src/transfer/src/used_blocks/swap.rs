@@ -37,9 +37,9 @@ pub(crate) fn read_swap(view: &DiskView) -> FilesystemUsage {
     FilesystemUsage::Other
 }
 
-/// Returns the space after the last page of the swap space. The pages are not needed, except for the header. The header
-/// is in the first MiB, which is always treated as used. Returns `None` if the header is inconsistent in both byte
-/// orders.
+/// Returns the only used space, which follows the last page of the swap space. The contents of the pages are not
+/// needed. The header is in the first MiB, which is always treated as used. Returns `None` if the header is
+/// inconsistent in both byte orders.
 fn space_after_swap(view: &DiskView, first: &[u8]) -> Option<Range<u64>> {
     let last_page = match (first.le32(VERSION), first.be32(VERSION)) {
         (1, _) => first.le32(LAST_PAGE),

@@ -138,7 +138,7 @@ fn timeout_error() -> io::Error {
 fn map_timeout<T>(done: io::Result<T>) -> io::Result<T> {
     done.map_err(|error| match error.kind() {
         ErrorKind::WouldBlock | ErrorKind::TimedOut => timeout_error(),
-        // The worker has exited before it received the message, which counts as an early end of its answer.
+        // The worker has exited before it received the message. The error is the same as for an incomplete answer.
         ErrorKind::BrokenPipe | ErrorKind::ConnectionReset => ErrorKind::UnexpectedEof.into(),
         _ => error,
     })

@@ -175,7 +175,8 @@ fn loop_label_copies_are_zeroed_only_on_wiped_disks() {
         assert_eq!(left, wiped.outside(), "sectors of {sector_bytes} bytes");
         assert!(wiped.content().values().all(|sector| sector.starts_with(LABEL)));
 
-        // The partition table of the interrupted attempt is gone. Creating the new one also zeroes old copies.
+        // The interrupted attempt has erased the partition table. The next attempt also zeroes the copies of labels in
+        // its new partition.
         let inventory = Inventory { disks: [&[wiped.found()], &inventory.disks[1..]].concat(), ..inventory };
         reinstall_up_to(StageName::StorageFormat, &layout, &inventory);
         assert!(others() == before, "a disk that is not wiped has changed");

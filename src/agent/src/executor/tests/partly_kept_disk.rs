@@ -129,7 +129,8 @@ const STAGES: [StageName; 9] = [
     StageName::StorageUnmount,
 ];
 
-/// Returns whether the operation is a trial, or mounts the ESP, for which the kernel of the host may lack the driver.
+/// Returns whether the tests omit the operation: a trial, or the mount of the ESP, because the kernel of the host may
+/// lack the vfat driver.
 fn is_omitted(operation: &Operation) -> bool {
     match operation {
         Operation::Device(DeviceOp::TryFilesystem(_)) => true,
@@ -155,7 +156,8 @@ fn read_signature(device: &DevicePath) -> Vec<DeviceSignature> {
     if kind.is_empty() { vec![] } else { vec![DeviceSignature { kind, usage, label, uuid }] }
 }
 
-/// Session with its own directory for the target, and links to filesystems that it has created.
+/// Session with its own directory for the target. When the session is dropped, the links to the filesystems that it has
+/// created are removed.
 struct TestSession {
     session: PlanExecutor,
     _target: tempfile::TempDir,
@@ -189,7 +191,7 @@ impl Drop for TestSession {
     }
 }
 
-/// Splits a plan before an operation.
+/// Splits a plan after its first `done` operations.
 fn split_plan(whole: &Plan, done: usize) -> (Plan, Plan) {
     let (mut first, mut rest, mut seen) = (Vec::new(), Vec::new(), 0);
     for stage in &whole.stages {
@@ -209,7 +211,7 @@ fn count_operations(plan: &Plan, is: impl Fn(&Operation) -> bool) -> usize {
     plan.stages.iter().flat_map(|stage| &stage.operations).filter(|operation| is(operation)).count()
 }
 
-/// Returns the number of operations up to the first one with this property.
+/// Returns the number of operations up to and including the first one for which `is` returns true.
 fn position_of(plan: &Plan, is: impl Fn(&Operation) -> bool) -> usize {
     plan.stages.iter().flat_map(|stage| &stage.operations).position(is).unwrap() + 1
 }

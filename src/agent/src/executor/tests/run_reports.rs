@@ -120,12 +120,13 @@ fn failure_contains_the_completed_changes() {
     let mut session = bench.session();
     let done = DiskChanges { kept: vec![PreservationProof::default()], ..DiskChanges::default() };
     session.facts.done = done.clone();
-    // No kernel was loaded, so there is nothing to report.
+    // The report fails, because no kernel was loaded.
     let plan = plan(vec![(StageName::ReportFinal, vec![Operation::Run(SessionOp::Report(FinalReport::default()))])]);
     assert_eq!(*session.run_plan(&plan).unwrap_err().done, done);
 }
 
-/// Operations are undone from the newest to the oldest. Operations that have already ended are not undone.
+/// Operations are undone from the newest to the oldest. An operation that a later operation has already reversed is not
+/// undone.
 #[test]
 fn undo_log_is_in_reverse_order() {
     let array = |device: &str| {
@@ -167,7 +168,7 @@ fn required_programs_are_checked_before_writing() {
     let needs =
         "the create program of raw requires programs that are not in this ramdisk: no-such-program, /no/such/shell";
     assert!(error.to_string().ends_with(needs), "{error}");
-    // The output of `create` is not signed.
+    // The output of `create` is not signed, so a ramdisk that requires signatures does not run the program.
     let key = include_str!("../../../../../testdata/trust/one.pub").parse().unwrap();
     session.trust.keys = image::SignatureKeys(vec![key]);
     let error = session.run_session_op(&find(&[])).unwrap_err();

@@ -76,9 +76,9 @@ impl StepRunner {
         Ok(json!({ "disk": disk.device, "image": plan.subject.image, "burned": done.burn }))
     }
 
-    /// Makes the machine boot from its disks. If an image was installed with a layout, the boot loader is already
-    /// installed, and nothing is done. After a whole-disk image was written, this function creates the firmware's boot
-    /// entry, which requires the partitions of the image and cannot be created earlier.
+    /// Makes the machine boot from its disks. After an installation with a layout, nothing is done, because the boot
+    /// loader is already installed. After a whole-disk image was written, this function creates the firmware's boot
+    /// entry. The entry refers to a partition of the image, so it cannot be created before the image is written.
     ///
     /// # Errors
     /// Fails if nothing was installed in this boot, or if this machine cannot boot the written image.

@@ -25,7 +25,7 @@ fn judge_first_reinstalls() {
         println!("attempt {} of {}, begun: {}", order.attempt, order.attempts, order.started);
         (control, allocation, order)
     };
-    // Nothing is erased for the reinstall, and a failure before its first write cancels it.
+    // The reinstall erases no disk in advance, and a failure before its first write cancels the reinstall.
     let (control, allocated, order) = boots();
     assert_eq!(erasure(&machine(), Some(&allocated)), None);
     assert_eq!((order.attempt, order.started), (1, false));

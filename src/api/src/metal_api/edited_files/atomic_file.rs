@@ -37,8 +37,8 @@ pub(crate) fn replace_content(path: &Path, old: &str, new: &str) -> std::io::Res
     }
     let new = write_temporary(path, new, is.permissions())?;
     match exchange_files(&new, path) {
-        // Some filesystems, in particular network filesystems, do not support the exchange. There, an edit between
-        // the comparison and the rename is lost.
+        // Some filesystems, in particular network filesystems, do not support the exchange. On such a filesystem, an
+        // edit between the comparison and the rename is lost.
         Err(error) if error.raw_os_error() == Some(libc::EINVAL) => return rename_over(&new, path, old),
         swapped => swapped.inspect_err(|_| drop(fs::remove_file(&new)))?,
     }

@@ -67,8 +67,8 @@ fn step_starts_with_its_change_or_completes_at_once() {
     for (step, power, current, pending, expected) in [
         (apply(), "On", "Off", "Off", "change"),
         (apply(), "On", "On", "On", "complete"),
-        // If current and pending values differ, a restart would either replace the requested value, or is needed to
-        // apply it.
+        // If only the current value is the requested one, a restart would replace this value. If only the pending value
+        // is the requested one, a restart is needed to apply it.
         (apply(), "On", "On", "Off", "change"),
         (apply(), "On", "Off", "On", "change"),
         (apply(), "Off", "Off", "Off", "change"),
@@ -133,7 +133,7 @@ fn unconfirmed_restart_or_reset_is_not_repeated() {
         (Reboot, RunPhase::Restarting, true, &on, None, LATE, "fail"),
         (Reboot, RunPhase::Restarting, true, &on, Some(SOON), SOON, "complete"),
         (Reboot, RunPhase::Restarting, false, &on, None, SOON, "restart"),
-        // A machine that is off was not switched on again.
+        // Since the machine is still off, the unconfirmed request did not switch it on, and can be repeated.
         (PowerOn, RunPhase::Restarting, true, &off, None, SOON, "restart"),
         (apply(), RunPhase::Restarting, true, &on, Some(SOON), SOON, "wait"),
         (apply(), RunPhase::Changing, false, &on, None, SOON, "restart"),

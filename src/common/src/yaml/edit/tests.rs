@@ -7,7 +7,7 @@ fn read(text: &str) -> Value {
     crate::yaml::to_json(&crate::yaml::read_document(text, options).unwrap())
 }
 
-/// Changes the value of the text, edits the text accordingly, and checks the result.
+/// Applies `change` to the value of the text, edits the text accordingly, and checks the value of the edited text.
 fn changed(text: &str, change: impl FnOnce(&mut Value)) -> Option<EditedYaml> {
     let old = read(text);
     let mut new = old.clone();

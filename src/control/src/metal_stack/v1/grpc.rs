@@ -1,8 +1,8 @@
 //! gRPC over HTTP/2 (<https://github.com/grpc/grpc/blob/master/doc/PROTOCOL-HTTP2.md>), limited to what machines
 //! need: unary calls and one server stream, with a client certificate.
 //!
-//! Each call opens a new connection. Calls are rare, and without idle connections, the client need not detect lost
-//! ones.
+//! Each call opens a new connection. Calls are rare, and a client without idle connections need not detect the loss of
+//! such connections.
 
 mod framing;
 #[cfg(test)]

@@ -83,8 +83,8 @@ pub(crate) fn read_rejected_events(answer: &[u8]) -> Vec<String> {
     protobuf_encoding::read_texts(answer, 2).unwrap_or_default()
 }
 
-/// Returns the report of a successful installation. Failures are not reported in this way, because the server ignores
-/// such reports. Paths in the report are relative to the root of the installed system.
+/// Returns the report of a successful installation. Failed installations are not reported with this message, because
+/// the server ignores reports of failures. Paths in the report are relative to the root of the installed system.
 pub(crate) fn encode_report(
     machine: &str,
     image: &str,

@@ -72,8 +72,8 @@ pub(crate) enum ProtobufValue<'a> {
     Other,
 }
 
-/// Iterates over the fields of a message with their numbers, in their order. A malformed field is returned as `None`,
-/// and ends the iteration.
+/// Iterates over the numbers and values of a message's fields, in the order of the message. A malformed field is
+/// returned as `None`, and ends the iteration.
 pub(crate) fn parse_fields(message: &[u8]) -> impl Iterator<Item = Option<(u64, ProtobufValue<'_>)>> {
     let mut rest = Some(message);
     std::iter::from_fn(move || {

@@ -24,7 +24,8 @@ pub(crate) struct ReinstallNote {
     pub image: String,
     /// Number of boots for this reinstall so far.
     pub attempt: u32,
-    /// Id of the order of the attempt that has reached the point of no return. `disks` are the disks of this attempt.
+    /// Id of the reinstall order under which an attempt has reached the point of no return; `None` if no attempt has.
+    /// `disks` are the disks of this attempt.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub order: Option<String>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]

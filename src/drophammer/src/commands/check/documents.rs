@@ -52,7 +52,7 @@ const IMAGE_ONLY_FIELDS: [&str; 5] = ["url", "file", "digest", "mirrors", "pull_
 /// Fields that only Docker's `config.json` has.
 const OF_REGISTRIES: [&str; 3] = ["auths", "credHelpers", "credsStore"];
 /// Folders of a server's directory, with the type of the files in each. The folder determines the type of a file only
-/// if its fields do not.
+/// if the fields of the file do not.
 const FOLDERS: [(&str, DocumentType); 5] = [
     ("machines", DocumentType::Machine),
     ("images", DocumentType::Image),
@@ -79,7 +79,8 @@ pub(super) struct DocumentReport {
 }
 
 impl DocumentType {
-    /// Determines the type of a file by its name, its fields, or its folder. Returns `None` for a layout, and for all other files.
+    /// Determines the type of a file by its name, its fields, or its folder. Returns `None` for a layout, and for a
+    /// file of unknown type.
     pub(crate) fn recognize(path: &Path, text: &str) -> Option<DocumentType> {
         match path.file_name().and_then(|name| name.to_str()) {
             Some(oidc::settings::FILE) => return Some(DocumentType::Oidc),
@@ -195,7 +196,7 @@ fn examine_fields(text: &str) -> FieldVerdict {
     }
 }
 
-/// Returns whether the document has at least one field, and no field with another name.
+/// Returns whether the document has at least one field, and only fields with these names.
 fn has_only(document: &Value, names: &[&str]) -> bool {
     document
         .as_object()

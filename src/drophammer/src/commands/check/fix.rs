@@ -28,7 +28,7 @@ enum CanonicalizedFile {
 }
 
 /// If `write` is true, rewrites all layouts, and returns a message for each file. Otherwise, returns the canonical
-/// spelling of the only layout. Files of other types are not changed.
+/// spelling of the layout in `files`, which must contain exactly one layout. Files of other types are not changed.
 pub(super) fn fix_files(files: &[TextFile], write: bool) -> Result<(String, CommandOutcome)> {
     if write {
         let fix = |file| describe_other_type(file).map_or_else(|| fix_file(file), |said| Ok((said, true)));

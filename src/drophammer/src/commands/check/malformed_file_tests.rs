@@ -56,7 +56,7 @@ const MALFORMED: [&str; 16] = [
     "{\"a\" 1}",
 ];
 
-/// A file of a type, with a valid document.
+/// Returns a valid file of each type: the path, the type (`None` for a layout), and the document.
 fn valid_files() -> Vec<(&'static str, Option<DocumentType>, Value)> {
     let id = "4c4c4544-0051-3010-8052-b4c04f4d3132";
     let allocation = json!({"id": "a", "hostname": "h", "image": "i", "filesystemlayout": "l", "erase": "quick",
@@ -198,7 +198,7 @@ fn a_file_is_checked_as_its_own_type() {
     for (name, document_type, document) in valid_files() {
         let report = DocumentReport::check_text(&dir.path().join("file.yaml"), &document.to_string(), None);
         let found = report.as_ref().map(|report| report.document_type);
-        // The fields suffice, without the folder and the name of the file.
+        // The fields alone determine the type, without the folder and the name of the file.
         assert_eq!(found, document_type, "{name}");
         assert!(report.is_none_or(|report| report.valid), "{name}");
     }

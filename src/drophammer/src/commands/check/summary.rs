@@ -23,7 +23,7 @@ impl CheckReport {
         format!("{verdict}: {types}{remarks}", types = self.describe_types())
     }
 
-    /// Returns the paths of all files, and of the files with problems.
+    /// Returns two sets of paths: those of all files, and those of the files with problems.
     fn list_files(&self) -> (BTreeSet<&Path>, BTreeSet<&Path>) {
         let layouts = self.layouts.iter().map(|one| (one.file.as_path(), one.valid));
         let checked = || layouts.clone().chain(self.documents().map(|one| (one.file.as_path(), one.valid)));

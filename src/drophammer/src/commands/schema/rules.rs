@@ -19,7 +19,7 @@ const WORD: &str = r#"^[^\s"']+$"#;
 /// `GPT_TYPE_LINUX_RAID`), and the type codes of sgdisk.
 const GPT_TYPE_PATTERN: &str = "gpt_?(type_?)?(boot|linux(_?(raid|lvm))?)|ef00|fd00|8e00";
 
-/// Adds the rules for the layout itself. It is the root of the layout schema, and a definition in the schema of
+/// Adds the rules for the layout itself. The layout is the root of the layout schema, and a definition in the schema of
 /// allocations.
 pub(super) fn add_layout_rules(layout: &mut Value) {
     set_required(layout, &["id", "filesystems", "disks"]);

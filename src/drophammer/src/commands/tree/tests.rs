@@ -59,7 +59,7 @@ fn the_trees_in_the_docs_are_up_to_date() {
     assert_eq!(testing::docs::code_blocks(guide, "text")[0], tree.trim_end());
 }
 
-/// These layouts contain as many devices as a document of the maximum size.
+/// The layouts contain as many devices as fit into a document of the maximum size.
 #[test]
 fn the_largest_layouts_are_drawn() {
     let chain = |number: usize| {

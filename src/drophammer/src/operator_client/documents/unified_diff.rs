@@ -63,8 +63,7 @@ fn compare_lines<'a>(before: &[&'a str], after: &[&'a str]) -> Vec<DiffLine<'a>>
 /// Aligns lines by their longest common subsequence.
 fn align_lines<'a>(before: &[&'a str], after: &[&'a str]) -> Vec<DiffLine<'a>> {
     let width = after.len() + 1;
-    // Each element is the length of the longest common subsequence of the lines from a pair of positions to the ends of
-    // the strings.
+    // `lengths[i * width + j]` is the length of the longest common subsequence of `before[i..]` and `after[j..]`.
     let mut lengths = vec![0_u32; (before.len() + 1) * width];
     for i in (0..before.len()).rev() {
         for j in (0..after.len()).rev() {

@@ -63,7 +63,7 @@ pub(in crate::operator_client) fn show_events(
     }
 }
 
-/// Returns the events after the last printed one. The server may have deleted that event.
+/// Returns the events after the last printed one, or all events if the server has deleted the last printed one.
 fn find_new_events<'a>(events: &'a [StoredEvent], last: Option<&StoredEvent>) -> &'a [StoredEvent] {
     let printed = last.and_then(|last| events.iter().rposition(|event| event == last));
     &events[printed.map_or(0, |printed| printed + 1)..]
@@ -128,7 +128,7 @@ fn duration_cell(seconds: Option<f64>) -> ListCell {
     ListCell { order, ..ListCell::from(seconds.map(format_seconds).unwrap_or_default()) }
 }
 
-/// Returns the first line of a message, after the stage to which it belongs.
+/// Returns the first line of a message, preceded by the stage to which the message belongs.
 fn describe_stage(stage: Option<&str>, message: &str) -> String {
     let stage = stage.map(|stage| format!("{stage}: ")).unwrap_or_default();
     stage + message.lines().next().unwrap_or_default()

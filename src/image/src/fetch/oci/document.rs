@@ -204,8 +204,8 @@ impl OciDescriptor {
 pub(crate) fn check_config_platform(config: &[u8]) -> Result<(), String> {
     let platform: OciPlatform = serde_json::from_slice(config).unwrap_or_default();
     match platform.names() {
-        // A different variant is accepted here, because the operator selected this image explicitly instead of an
-        // index.
+        // The variant is not checked: this function is called only if the image was not selected by a platform in an
+        // index, so the operator has chosen the image explicitly.
         Some(names) if names[..2] != ["linux", ARCHITECTURE] => Err(format!(
             "found no image for linux/{ARCHITECTURE}, only images for: {others}",
             others = format_platform(&names)

@@ -240,7 +240,7 @@ fn refuses_content_that_differs_from_its_digest() {
     let error = reach_at(url(&server, &format!("@{digest}")), None).unwrap_err().to_string();
     assert!(error.contains("has the digest sha256:"), "{error}");
 
-    // A blob with another size is detected before the burn, and one with the same size by its digest.
+    // A blob of another size is detected before the burn. Another blob of the same size is detected by its digest.
     let (path, blob) = contents.0.iter().find(|(path, _)| path.starts_with("blobs/")).unwrap();
     let (path, blob) = (path.clone(), blob.clone());
     contents.0.insert(path.clone(), blob[1..].to_vec());

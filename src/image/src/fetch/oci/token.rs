@@ -156,8 +156,8 @@ fn host_and_port(url: &Url) -> String {
 /// Returns a new `Authorization` header for a blob's URL after the previous token has expired.
 ///
 /// # Errors
-/// Returns the same errors as [`answer_challenge`]. Also returns an error if the registry has redirected the request to
-/// another host, and that host responds with 401: it must not receive the registry's credentials.
+/// Returns the same errors as [`answer_challenge`]. Also returns an error if the 401 response comes from another host,
+/// to which the registry has redirected the request: that host must not receive the registry's credentials.
 pub(crate) fn renew_authorization(
     client: &Client,
     url: &str,

@@ -77,7 +77,8 @@ impl LaneChooser {
         }
         let network_holds = self.meter.reading.as_secs_f64() >= self.rules.reading * took.as_secs_f64();
         let bytes_per_second = self.meter.bytes as f64 / took.as_secs_f64();
-        // While a later stage is slow, data accumulates in network buffers, and then arrives faster than usual.
+        // If a later stage limits a single stream, the next measurement begins with another warm-up: data has
+        // accumulated in network buffers, and arrives faster than usual.
         self.meter = RateMeter { is_warm: network_holds || self.trial.lanes > 1, ..RateMeter::begin() };
         if !is_warm {
             return false;
@@ -210,8 +211,8 @@ mod tests {
         LaneChooser::new(LaneRules { window, least_bytes: 1000, ..LaneRules::default() })
     }
 
-    /// Simulates that `bytes` were received since the last change, with this share of the time spent reading. Returns
-    /// whether the number of lanes changes.
+    /// Simulates that `bytes` bytes were received since the last change. `reading` is the fraction of this time that
+    /// was spent reading from the network. Returns whether the number of lanes changes.
     fn pass(choice: &mut LaneChooser, bytes: usize, reading: f64, left_bytes: u64) -> bool {
         std::thread::sleep(Duration::from_millis(3));
         let waited = choice.meter.began.elapsed().mul_f64(reading) + Duration::from_secs(u64::from(reading >= 1.0));

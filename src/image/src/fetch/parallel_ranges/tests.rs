@@ -69,8 +69,8 @@ fn good(body: &[u8]) -> Server {
     Server::start(body.to_vec(), |_| Act::default())
 }
 
-/// Server that answers the single stream correctly. `lane` answers the requests of the lanes, which are numbered from
-/// 0.
+/// Server that answers the requests of the single stream correctly. `lane` answers the requests of the lanes; its
+/// parameter is the number of the request, counted from 0 over all lanes.
 fn server(body: &[u8], lane: impl Fn(usize) -> Act + Send + Sync + 'static) -> Server {
     let count = AtomicUsize::new(0);
     Server::start(body.to_vec(), move |request| match span(request) {
@@ -110,7 +110,7 @@ fn ineffective_lanes_are_replaced_by_one_stream() {
     assert!(spans.windows(2).all(|pair| pair[0].1 + 1 == pair[1].0), "{spans:?}");
     let rest = format!("bytes={}-", spans.last().unwrap().1 + 1);
     assert_eq!(server.requests().last().unwrap().range, Some(rest));
-    // No further number of lanes is tried.
+    // After the lanes have been replaced, no other number of lanes is tried.
     assert_eq!(server.requests().len(), spans.len() + 2);
 }
 
@@ -272,7 +272,7 @@ fn lanes_stop_at_the_buffer_limit_without_a_reader() {
         thread::sleep(Duration::from_millis(50));
         let bytes: usize = spans(&server).iter().map(|(first, last)| last - first + 1).sum();
         assert!(server.requests().len() == most && bytes <= 50_000, "{bytes}");
-        // After one byte of a piece was read, the piece is held by the reader, and its lane continues.
+        // When the reader has read one byte of a piece, it holds that piece, and the lane of the piece fetches another.
         assert_eq!(lanes.read(&mut [0]).unwrap(), 1);
         wait_for(|| server.requests().len() > most);
         thread::sleep(Duration::from_millis(50));

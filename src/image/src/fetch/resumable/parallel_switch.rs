@@ -9,8 +9,8 @@ impl ResumableDownload {
     pub(super) fn start_lanes(&mut self) -> Option<DownloadStream> {
         let lanes = Some(self.choice.lanes()).filter(|lanes| *lanes > 1)?;
         let Some(asked) = self.range_request() else {
-            // Ranges cannot be fetched from the current mirror. The download has switched to this mirror, and no rate
-            // was measured for it, so one stream is used.
+            // The download has switched to another mirror, from which ranges cannot be fetched. The number of lanes was
+            // chosen for the previous mirror, so the download continues with one stream.
             self.choice.fall_back_to_one_lane();
             return None;
         };
@@ -55,7 +55,7 @@ impl ResumableDownload {
             _ => return,
         };
         let left_bytes = self.total.unwrap_or_default().saturating_sub(self.position);
-        // Nothing is decided while lanes are being stopped: their number differs from the chosen one.
+        // While lanes are being stopped, the number of running lanes is not the chosen one. Nothing is decided then.
         if running != self.choice.lanes() || !self.choice.update_choice(left_bytes) {
             return;
         }

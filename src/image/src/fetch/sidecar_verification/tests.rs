@@ -76,7 +76,7 @@ fn signed_manifest_takes_precedence_over_signed_digest() {
         (".sha256.minisig", SHA256_BY_ONE),
     ];
     assert!(verified_with(files, &keys(&[ONE]), None, 10).unwrap().unwrap().manifest.is_some());
-    // An unsigned manifest does not prevent the use of a signed digest.
+    // If the manifest is not signed, the signed checksum file is used.
     let files: Files = &[(".manifest", b"{}"), (".sha256", SHA256_TEXT), (".sha256.minisig", SHA256_BY_ONE)];
     assert!(verified_with(files, &keys(&[ONE]), None, 10).unwrap().unwrap().manifest.is_none());
 }

@@ -1,4 +1,4 @@
-//! Signatures with their key and image id.
+//! Signatures of packed images: verification with the public key, and comparison of the signed image id.
 
 use super::*;
 
@@ -24,7 +24,8 @@ fn signed_image_is_burned_only_with_its_key() {
     assert_eq!(fs::read_dir(empty.path()).unwrap().count(), 0);
 }
 
-/// Resolves the image with this requested id and `oldest` as minimum versions. Returns the signed id.
+/// Resolves the image as requested with the image id `id`, and with `oldest` as minimum versions. Returns the signed
+/// id.
 fn reach_as(server: &Server, id: &str, oldest: &[&str]) -> Result<Option<String>> {
     let key = fs::read_to_string(Path::new(KEYS).join("one.pub")).unwrap().lines().nth(1).unwrap().to_owned();
     let keys = SignatureKeys::read(&[key], Path::new("/no/such/directory"))?;

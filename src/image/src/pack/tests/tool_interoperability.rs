@@ -17,7 +17,7 @@ fn root_packed_image_is_readable_by_gnu_tar_and_bsdtar() {
     let image = out.path().join("image.tar.zst");
     pack_image(&with_key(options(zoo.path(), &image), "one.key")).unwrap();
     fs::remove_file(zoo.path().join("socket")).unwrap();
-    // Removing the socket changes the mtime of its directory.
+    // The root directory is not compared, because removing the socket has changed the mtime of this directory.
     let was = look(zoo.path(), true);
     let seen_without_root_time = |root: &Path| {
         let mut seen = look(root, true);
@@ -67,7 +67,7 @@ fn root_mounted_filesystem_is_refused_in_an_image() {
     assert_eq!(fs::read_dir(out.path()).unwrap().count(), 0);
 }
 
-/// Named `root_` because only `scripts/test loop` provides its tools.
+/// Named `root_` because only `scripts/test loop` provides the tools that this test runs.
 #[test]
 #[ignore = "needs root"]
 fn root_qcow2_is_packed_as_its_raw_disk() {

@@ -14,8 +14,8 @@ fn chunk(pool: &BufferPool, bytes: &[u8]) -> BufferChunk {
 
 #[test]
 fn buffer_is_free_after_its_last_chunk_is_dropped() {
-    // If the other thread requests the buffer only after the buffer is free, the thread does not wait. The attempt is
-    // then repeated with a longer pause.
+    // If the other thread requests the buffer only when the buffer is already free, that thread does not wait. The
+    // attempt is then repeated with a longer pause.
     let waited = (1..1000).any(|milliseconds| {
         let pool = BufferPool::new(1, 8);
         let mut whole = chunk(&pool, b"abcdefgh");

@@ -6,13 +6,14 @@ use super::error::damaged_error;
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Maximum length of consecutive input without output, in bytes. Valid images stay below this maximum. Their longest
-/// input without output is a seek table of 4 MiB per TiB of image. The counter can also include the data in flight
-/// between download and output (16 MiB), and the input that has produced a partly filled output buffer.
+/// Maximum length of consecutive input without output, in bytes. Valid images stay below this maximum: their longest
+/// input without output is the seek table, with 4 MiB per TiB of image. The counter can also include the data in flight
+/// between download and output (16 MiB), and the input whose output has not filled an output buffer yet.
 pub(crate) const MAXIMUM_EMPTY_INPUT_BYTES: u64 = 64 << 20;
 
-/// Amount by which each output byte decreases the counter, in input bytes. An occasional output byte therefore does
-/// not reset the counter, but frames and blocks with only one byte of content are accepted.
+/// Number of input bytes that each output byte subtracts from the counter. The number is small enough that an
+/// occasional output byte does not reset the counter, and large enough that frames and blocks with only one byte of
+/// content are accepted.
 const INPUT_BYTES_PER_OUTPUT_BYTE: u64 = 32;
 
 /// Counter of one stream, which is increased by input and decreased by output.

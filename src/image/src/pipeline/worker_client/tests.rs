@@ -76,7 +76,7 @@ fn worker_has_only_its_socket_and_no_privileges() {
     }
     if nix::unistd::geteuid().is_root() {
         assert!(has("Groups").is_empty(), "{status}");
-        // No other process can inspect the worker, not even one of the same user; only root can.
+        // Only root can inspect the worker. Other processes cannot, even if they run as the same user as the worker.
         let open: Vec<_> = std::fs::read_dir(format!("{process}/fd")).unwrap().map(|entry| entry.unwrap()).collect();
         let open = open.iter().map(|entry| std::fs::read_link(entry.path()).unwrap().display().to_string());
         let kinds: Vec<String> = open.map(|name| name.split(':').next().unwrap_or_default().to_owned()).collect();

@@ -53,8 +53,8 @@ fn gpt(bytes: usize, sector: usize, backup_lba: u64) -> Vec<u8> {
     image
 }
 
-/// Asserts that the disk contains the image, and old content only after the image, but not in the first MiB or the last
-/// sector.
+/// Asserts that the disk begins with the image. After the image, the first MiB, the last sector of the image and the
+/// last sector of the disk must contain zeros, and all other sectors their old content.
 fn assert_written(found: &[u8], image: &[u8], sector: usize) {
     let (padded, last) = (image.len().next_multiple_of(sector).max(MIB), found.len() - sector);
     assert!(found[..image.len()] == *image, "the disk does not contain the image");

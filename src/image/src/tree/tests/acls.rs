@@ -99,7 +99,8 @@ fn root_acls_packed_as_text_are_restored() {
     fs::write(tree.path().join("team/file"), "x").unwrap();
     xattr::set(tree.path().join("team/file"), ACCESS, &acl_of(4711, 5)).unwrap();
     let (gnu, bsd) = (&["tar", "--acls", "--numeric-owner", "--format=posix"][..], &["bsdtar", "--format=pax"][..]);
-    // User 1 has a name in every Debian. bsdtar writes the name with the number, and GNU tar without it.
+    // User 1 has a name in every Debian. For this user, bsdtar writes name and number, but GNU tar writes only the
+    // name.
     for (producer, user) in [(gnu, 4712), (bsd, 4712), (bsd, 1)] {
         xattr::set(tree.path().join("team"), DEFAULT, &acl_of(user, 6)).unwrap();
         let tar = pack(tree.path(), producer);

@@ -6,14 +6,15 @@ use super::*;
 
 const HIDDEN: [u8; 512] = [b'h'; 512];
 
-/// Returns a member with one block of content. Its size is `in_header` in the header, and `in_record` in the PAX
-/// record.
+/// Returns a member with one block of content. The size of the member is `in_header` according to the header, and
+/// `in_record` according to the PAX record.
 fn sized(in_header: u64, in_record: &str) -> Tar {
     let record = format!("size={in_record}");
     Tar::new().pax(b'x', &[record.as_bytes()]).raw("a", b'0', &HIDDEN, |header| header.set_size(in_header))
 }
 
-/// Returns a member whose sizes differ like those of [`sized`]. Its block of content is the header of another member.
+/// Returns a member with two sizes, like [`sized`]. The content of the member is one block: the header of another
+/// member.
 fn smuggled(in_header: u64, in_record: &str) -> Tar {
     let record = format!("size={in_record}");
     let inner = Tar::new().file("inner", b"").0;

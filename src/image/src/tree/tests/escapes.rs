@@ -34,7 +34,8 @@ const LINKS: [(&str, Make); 4] = [
     ("hard link, through", |tar, target| tar.symlink("s", target).hard_link("mine", "s").file("mine", b"x")),
 ];
 
-/// Returns tars that first create symlinks leading out of the root, and then use all kinds of names through them.
+/// Returns tars that first create symlinks leading out of the root. Then each tar creates a member whose name or link
+/// target leads out of the root, or applies a whiteout there.
 fn attacks(outside: &str) -> Vec<(String, Tar)> {
     let led = || {
         let tar = Tar::new().symlink("out", outside).symlink("up", "../outside").symlink("chain", "out");

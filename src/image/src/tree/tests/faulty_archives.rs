@@ -94,8 +94,8 @@ fn root_archive_is_limited_by_the_free_space() {
     let small = (0..5000).fold(Tar::new(), |tar, number| tar.file(&format!("small{number}"), &mib[..1000]));
     let (error, _) = in_little_room(&small.end(), MsFlags::empty());
     assert!(error.contains("No space left on device"), "{error}");
-    // Copies of one file that replace each other fit. The limit of 72 MiB is twice the filesystem and the margin for
-    // headers.
+    // Copies of one file that replace each other fit. The limit of 72 MiB is twice the size of the filesystem, plus the
+    // margin for headers.
     assert_eq!(in_little_room(&several(60, true).end(), MsFlags::empty()).0, "");
     let bound =
         "the tar archive has more than 75497472 bytes, which exceeds the limit for target filesystems of this size";
@@ -132,8 +132,8 @@ fn failed_attribute_is_named() {
     assert!(error.starts_with("etc/bad: cannot set the file's nonsense: "), "{error}");
 }
 
-/// Unpacks to a tmpfs of 4 MiB, with another filesystem mounted at `srv`. Calls `look` with the root, and unmounts
-/// both.
+/// Unpacks to a tmpfs of 4 MiB, with another filesystem mounted at `srv`. Calls `look` with the root, and then unmounts
+/// both filesystems. Returns the error message and the result of `look`.
 fn beside_another<T>(mount_srv: impl Fn(&Path), tar: Tar, look: impl Fn(&Path) -> T) -> (String, T) {
     let directory = tempfile::tempdir().unwrap();
     let root = directory.path();
@@ -157,7 +157,7 @@ fn root_hard_links_copied_across_filesystems_count_as_data() {
         (0..count).fold(tar, |tar, _| tar.hard_link("srv/x", "big"))
     };
     let length = |root: &Path| fs::metadata(root.join("srv/x")).map_or(0, |metadata| metadata.len());
-    // The limit of 80 MiB is twice both filesystems and the margin for headers.
+    // The limit of 80 MiB is twice the size of both filesystems together, plus the margin for headers.
     assert_eq!(beside_another(memory("size=4m"), links(2 << 20, 30), length), (String::new(), 2 << 20));
     let (error, _) = beside_another(memory("size=4m"), links(2 << 20, 40), length);
     let text = "srv/x: hard link to big: the tar archive is longer than";
@@ -168,7 +168,7 @@ fn root_hard_links_copied_across_filesystems_count_as_data() {
              included)"
         )
     );
-    // Later members are included in the length.
+    // The members after the copies also count toward the length.
     let more = noise(1 << 20);
     let last = links(2 << 20, 38).file("more", &more).file("more", &more).file("last", b"");
     let (error, _) = beside_another(memory("size=4m"), last, length);

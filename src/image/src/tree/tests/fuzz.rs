@@ -55,8 +55,8 @@ fn fuzz_untar_bytes(bytes: &[u8], root: &Path, cut: usize, layered: bool) -> std
     )
 }
 
-/// Returns the state of all files outside of the root. It contains their ctime, which even setting an unchanged owner
-/// would update.
+/// Returns the state of all files outside of the root. The state includes the ctime, which changes even if the owner of
+/// a file is set to its current owner.
 pub(super) fn outside(directory: &Path) -> Vec<String> {
     let seen = ["", "outside", "outside/deep", "outside/secret"].map(|path| {
         let path = directory.join(path);

@@ -28,8 +28,8 @@ fn unpack(
     (unpacked, counter.finish())
 }
 
-/// Creates a root with a preserved filesystem at `/var/lib`, and a directory outside of the root that symlinks point
-/// to.
+/// Creates a root with a preserved filesystem at `/var/lib`, and a directory outside of the root. Symlinks on the
+/// preserved filesystem point to the directory outside.
 pub(crate) fn kept(directory: &Path) -> PathBuf {
     let root = directory.join("root");
     let lib = root.join("var/lib");

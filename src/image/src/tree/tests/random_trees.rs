@@ -62,7 +62,7 @@ fn entries() -> impl Strategy<Value = Vec<Entry>> {
     let owner = prop_oneof![2 => Just((0, 0)), 1 => (0..70_000_u32, 0..70_000_u32)];
     let mtime = (0..4_000_000_000_i64, 0..1_000_000_000_i64);
     let xattrs = prop_oneof![3 => Just(Vec::new()), 1 => vec(xattr, 1..4)];
-    // No user has one of these ids, because GNU tar would write the name of a user in place of the id.
+    // These ids do not belong to any user. For the id of an existing user, GNU tar would write the user's name instead.
     let acl = prop_oneof![3 => Just(None), 1 => (100_000..4_000_000_000_u32, 0..8_u16).prop_map(Some)];
     let acls = [acl.clone(), acl];
     let entry = (any::<usize>(), name, thing, mode, owner, mtime, xattrs, acls);
@@ -79,7 +79,7 @@ fn entries() -> impl Strategy<Value = Vec<Entry>> {
     vec(entry, 1..30)
 }
 
-/// Attributes that a tar program can pack in a format.
+/// Attributes that a tar program can store in an archive of a given format.
 #[derive(Clone, Copy)]
 struct Tells {
     nanoseconds: bool,

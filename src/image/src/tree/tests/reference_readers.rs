@@ -83,7 +83,7 @@ impl Judges {
             .spawn()
             .unwrap_or_else(|error| panic!("{}: {error}", program[0]));
         let mut output = Vec::new();
-        // bsdtar prints the declared size of members whose content is missing, which may be 16 GiB.
+        // For members whose content is missing, bsdtar prints as many bytes as the declared size, which may be 16 GiB.
         process.stdout.take().unwrap().take(MOST_OUTPUT).read_to_end(&mut output).unwrap();
         let status = process.wait().unwrap();
         let mut reason = String::new();
@@ -99,7 +99,7 @@ impl Judges {
 /// Parses one line of the output of `-tv`.
 fn listed(line: &str, fields: usize) -> Listed {
     let words: Vec<&str> = line.split_whitespace().collect();
-    // GNU tar has a letter for contiguous files.
+    // GNU tar lists contiguous files with the letter `C`; they count as regular files.
     let kind = line.chars().next().map_or('?', |kind| if kind == 'C' { '-' } else { kind });
     let size_at = if fields == 5 { 2 } else { 4 };
     let size = words.get(size_at).and_then(|size| size.parse().ok()).unwrap_or(0);
@@ -118,7 +118,7 @@ fn plain(name: &str) -> String {
     name.split('/').filter(|part| !part.is_empty() && *part != ".").collect::<Vec<_>>().join("/")
 }
 
-/// Returns what this crate reads.
+/// Returns the members and contents that this crate reads, or the reason why it rejects the archive.
 pub(crate) fn read_ours(tar: &[u8]) -> Verdict {
     let mut members = TarParser::new(reader(tar, 700));
     let mut reading = Reading { members: Vec::new(), content: Vec::new() };

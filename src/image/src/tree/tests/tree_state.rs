@@ -3,8 +3,8 @@
 use super::*;
 use std::os::unix::fs::FileTypeExt;
 
-/// Attributes and content of a file, from stat(2) and getxattr(2). Hard links are recorded as the first path of the
-/// same file.
+/// Attributes and content of a file, from stat(2) and getxattr(2). `same_as` is the first path with the same inode, by
+/// which hard links are compared.
 #[derive(Debug, PartialEq)]
 pub(crate) struct Seen {
     pub(crate) mode: u32,

@@ -1,4 +1,4 @@
-//! Layers of OCI images: files that whiteouts remove, and files that they must not remove.
+//! Layers of OCI images: files that whiteouts remove, and files that whiteouts must not remove.
 
 use super::*;
 use std::os::unix::fs::symlink;
@@ -151,7 +151,7 @@ fn whiteout_removes_only_files_of_the_burn() {
             let etc = "empty etc etc/mine=mine etc/ours=1 etc/swap etc/swap/mine=mine";
             format!("{etc} mine=mine opt opt/ours opt/ours/a=1 swap=1")
         }),
-        // A name that an earlier layer of the burn has replaced belongs to the burn.
+        // If an earlier layer of the burn has replaced another owner's file, the new file belongs to the burn.
         (Tar::new().file(".wh.swap", b"").file("etc/.wh.ours", b""), format!("{mine} opt opt/ours opt/ours/a=1")),
     ] {
         let root = tempfile::tempdir().unwrap();

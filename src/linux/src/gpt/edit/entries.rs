@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use std::io;
 use std::ops::Range;
 
-/// Returns the entries after the edit of a valid copy.
+/// Applies the edit to the entries of a valid copy, and returns the resulting entries.
 ///
 /// # Errors
 /// Returns an error that lists all reasons why the edit does not fit this table.
@@ -80,7 +80,7 @@ fn list_entry_differences(actual: &ExpectedEntry, expected: &ExpectedEntry) -> V
     differing.map(|(field, actual, expected)| format!("its {field} {actual} instead of {expected}")).collect()
 }
 
-/// Returns the used entry with this number.
+/// Returns the entry with this number; `None` if the entry is not in use.
 pub(super) fn find_expected_entry(base: &Gpt, number: u32) -> Option<ExpectedEntry> {
     let slot = base.entry_slots().nth((number as usize).checked_sub(1)?)?;
     let GptEntry { kind, guid, sectors, .. } = base.entries().find(|entry| entry.number == number)?;

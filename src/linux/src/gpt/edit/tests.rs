@@ -105,7 +105,7 @@ fn only_the_sectors_of_changed_entries_and_headers_are_written() {
                 assert_eq!(after[at..at + 128], before[at..at + 128], "entry {number}");
             }
         }
-        // Sectors outside the table, including the MBR and the neighbors of the table, are the same.
+        // Sectors outside the table have not changed, including the MBR and the sectors adjacent to the table.
         let length = |lba: u64| (lba * sector) as usize;
         assert_eq!(after[..length(1)], before[..length(1)]);
         assert_eq!(after[length(first)..length(last + 1)], before[length(first)..length(last + 1)]);

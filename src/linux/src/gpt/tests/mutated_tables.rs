@@ -1,5 +1,5 @@
-//! Invalid GPTs, created by random changes to valid ones. They are the same 300 in every run, and test the inventory
-//! and the adaptation of raw images.
+//! Invalid GPTs, created by random changes to valid ones. Every run uses the same 300 tables. With these tables, tests
+//! check the inventory and the adaptation of raw images.
 
 use super::*;
 use fastrand::Rng;

@@ -62,7 +62,7 @@ fn two_signatures_are_both_reported() {
     let dir = tempfile::tempdir().unwrap();
     let vfat = image(&dir, 64 * MIB, "mkfs.vfat -F 32 IMAGE");
     let ext4 = image(&dir, 64 * MIB, "mkfs.ext4 -q IMAGE");
-    // ext4 leaves the first 1024 bytes to boot loaders, vfat has its superblock there.
+    // ext4 reserves the first 1024 bytes for boot loaders, so the superblock of vfat can be copied there.
     let mut boot = [0; 1024];
     File::open(&vfat).unwrap().read_exact_at(&mut boot, 0).unwrap();
     OpenOptions::new().write(true).open(&ext4).unwrap().write_all_at(&boot, 0).unwrap();
@@ -73,7 +73,7 @@ fn two_signatures_are_both_reported() {
 fn signature_with_wrong_checksum_is_reported_as_damaged() {
     let dir = tempfile::tempdir().unwrap();
     let disk = image(&dir, 4 * MIB, "true");
-    // An LVM label in sector 1 (struct label_header of lvm2), its checksum left at zero.
+    // An LVM label in sector 1 (struct label_header of lvm2). The checksum in the label is zero, and therefore wrong.
     let mut label = b"LABELONE".to_vec();
     label.extend(1u64.to_le_bytes());
     label.extend(0u32.to_le_bytes());

@@ -23,9 +23,10 @@ pub(super) fn find_closed_reason(group: &LvmReportGroup) -> Option<String> {
 }
 
 /// Returns why the volume cannot be activated alone; `None` if it can be activated alone. An origin is activated
-/// together with its snapshots, except for thin snapshots, which are independent of their origin. Activating a volume with a pending merge starts the merge; until the merge is complete,
-/// the origin's extents do not contain the current content. Activating a volume that is being moved continues the move.
-/// Only the attributes that this function reads distinguish such volumes from linear volumes.
+/// together with its snapshots, except for thin snapshots, which are independent of their origin. Activating a volume
+/// with a pending merge starts the merge; until the merge is complete, the origin's extents do not contain the current
+/// content. Activating a volume that is being moved continues the move. Such volumes differ from linear volumes only in
+/// the attributes that this function reads.
 pub(super) fn find_entanglement(volume: &LvmReportVolume) -> Option<&'static str> {
     let has_role = |wanted: &str| volume.lv_role.split(',').any(|role| role == wanted);
     match () {

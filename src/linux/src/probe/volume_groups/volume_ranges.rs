@@ -3,9 +3,9 @@
 use super::{LvmReportRow, LvmReportSegment, lvm_raid1_copies, parse_number};
 use model::inventory::{LvmHiddenVolume, VolumeRange};
 
-/// Returns the ranges that a linear, striped or raid1 volume, or the changes of a snapshot, occupy. The ranges of a raid1 volume include its copies
-/// and their superblocks. Returns an empty list for other types, and if a physical volume is missing: the location of
-/// the volume is then unknown.
+/// Returns the ranges that a linear, striped or raid1 volume, or the changes of a snapshot, occupy. The ranges of a
+/// raid1 volume include its copies and their superblocks. Returns an empty list for other types, and if a physical
+/// volume is missing: the location of the volume is then unknown.
 pub(super) fn find_volume_ranges(row: &LvmReportRow, name: &str, kind: &str) -> Vec<VolumeRange> {
     let ranges = match kind {
         "linear" | "striped" | "snapshot" => find_own_ranges(row, name),
@@ -19,7 +19,7 @@ pub(super) fn find_volume_ranges(row: &LvmReportRow, name: &str, kind: &str) -> 
     ranges.unwrap_or_default()
 }
 
-/// Returns the hidden volumes of a group, except the parts of raid1 volumes that are visible.
+/// Returns the hidden volumes of a group, except those that are parts of visible raid1 volumes.
 pub(super) fn find_hidden_volumes(row: &LvmReportRow) -> Vec<LvmHiddenVolume> {
     let is_raid1 = |name: &str| lvm_raid1_copies::find_segments(row, name).any(|segment| segment.segtype == "raid1");
     let visible = row.lv.iter().map(|volume| volume.lv_name.as_str()).filter(|name| !name.starts_with('['));

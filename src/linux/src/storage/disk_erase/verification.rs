@@ -45,8 +45,9 @@ fn verify_samples(file: &File, size: u64) -> Result<String, String> {
 pub(crate) struct ContentSamples(Vec<(u64, Vec<u8>)>);
 
 impl ContentSamples {
-    /// Reads samples from the whole disk, and from the start of each of the `ranges`, because on a disk with few files,
-    /// most evenly distributed samples are blank. Blank and unreadable samples prove nothing and are omitted.
+    /// Reads evenly distributed samples of the disk, and in addition the start of each of the `ranges`, because most
+    /// evenly distributed samples are blank on a disk with few files. Blank and unreadable samples prove nothing and
+    /// are omitted.
     pub(crate) fn read_samples(file: &File, size: u64, ranges: &[ByteRange]) -> ContentSamples {
         let read = |start| {
             let mut content = vec![0; PIECE_BYTES.min(size) as usize];

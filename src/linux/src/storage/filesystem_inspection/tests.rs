@@ -252,8 +252,9 @@ fn loop_inspection_of_a_damaged_errors_panic_filesystem_changes_nothing() {
     assert_eq!((found.len(), notes.len()), (0, 1), "{found:?}");
 }
 
-/// Returns a disk as after an interrupted mkfs. It contains every second block that mkfs writes. The superblock, which
-/// mkfs of most formats writes last, may be missing.
+/// Returns a disk as after an interrupted mkfs. It contains every second block that mkfs writes, and, only if
+/// `is_written` is true, the block with the superblock, which mkfs of most formats writes last. `superblock` is the
+/// offset of the superblock.
 fn cut_inside(make: &str, superblock: u64, is_written: bool) -> TestLoopDevice {
     use std::os::unix::fs::FileExt;
     const BLOCK: u64 = 4096;

@@ -42,19 +42,19 @@ fn output(program: &str, args: &[&str]) -> String {
     ToolCommand::new(program).args(args.iter().copied()).run().unwrap().stdout
 }
 
-/// Checks like `is_prepared` of MetalK8s' salt module for a volume with a filesystem: blkid reads the UUID from the
-/// device.
+/// Checks a volume with a filesystem in the same way as `is_prepared` of MetalK8s' salt module: the UUID that blkid
+/// reads from the device must be that of the volume.
 fn is_prepared_filesystem(path: &str) -> bool {
     let found = output("blkid", &["-p", "-o", "export", path]);
     found.lines().any(|line| line == format!("UUID={UID}"))
 }
 
-/// Checks a block volume: partition 1 has the UUID as its GUID, so udev's link `by-partuuid` leads to it. The check
-/// differs from the module, which has a defect: it expects the link to lead to the name of the disk or file, followed
-/// by `1`. The module therefore accepts `sdb`, but rejects disks whose names end in a digit (`nvme0n1`, `loop0`),
-/// arrays, sparse files, and partitions with names other than `sdb1` or `nvme0n1p1`. For an NVMe partition, it passes
-/// `/dev/nvme0n1p` to sgdisk as the disk. docs/volumes-devices.md lists its results for each type of volume on an
-/// installed machine.
+/// Checks a block volume: partition 1 has the UUID as its GUID, so udev's link `by-partuuid` leads to it. The salt
+/// module checks block volumes in another way, which is defective: it expects the link to lead to the name of the disk
+/// or file, followed by `1`. The module therefore accepts `sdb`, but rejects disks whose names end in a digit
+/// (`nvme0n1`, `loop0`), arrays, sparse files, and partitions with names other than `sdb1` or `nvme0n1p1`. For an NVMe
+/// partition, the module passes `/dev/nvme0n1p` to sgdisk as the disk. docs/volumes-devices.md lists the module's
+/// results for each type of volume on an installed machine.
 fn is_prepared_block(disk: &str) -> bool {
     let found = output("sgdisk", &["-i", "1", disk]);
     let has = |field: &str, value: &str| found.lines().any(|line| line == format!("{field}: {value}"));

@@ -36,8 +36,9 @@ pub fn remove_volumes(remove: &RemoveVolumes) -> Result<()> {
     compare_hidden(remove).context(Phase::Storage, after)
 }
 
-/// Divides the volumes to remove into volumes that LVM is asked to remove, and the parts of raid1 volumes. LVM refuses
-/// to remove such a part while its raid1 volume exists, and removes it together with the raid1 volume.
+/// Divides the volumes to remove into volumes that are passed to LVM, and parts of raid1 volumes. The parts are not
+/// passed to LVM: LVM refuses to remove a part while its raid1 volume exists, and removes all parts together with the
+/// raid1 volume.
 fn split_parts(removed: &[ExpectedVolume]) -> (Vec<&str>, Vec<&str>) {
     let names = removed.iter().map(|volume| volume.name.as_str());
     names.partition(|name| !removed.iter().any(|whole| is_raid1_part(name, &whole.name)))

@@ -4,7 +4,7 @@ use crate::device_name::KernelName;
 use crate::inventory::{DeviceUse, DiskPartition, DiskTable, Inventory};
 use std::collections::BTreeMap;
 
-/// Graph of devices and the devices on top of them.
+/// Graph that contains, for each device, the devices on top of it.
 #[derive(Default)]
 struct StackingLevels {
     numbers: BTreeMap<KernelName, usize>,
@@ -29,7 +29,8 @@ impl StackingLevels {
         number
     }
 
-    /// Records that `upper` is on top of `lower`. Ignored if `upper` is a disk, which cannot be on top of a device.
+    /// Records that `upper` is on top of `lower`. Does nothing if `upper` is a disk, which cannot be on top of a
+    /// device.
     fn add_link(&mut self, lower: usize, upper: usize) {
         if !self.disks[upper] {
             self.above[lower].push(upper);

@@ -35,12 +35,13 @@ pub(crate) struct DeviceIndex<'a> {
     filesystems: BTreeMap<&'a DevicePath, &'a FilesystemContents>,
     failures: BTreeMap<&'a AttemptTarget, &'a str>,
     arrays: BTreeSet<Uuid>,
-    /// Running devices with a nonzero size.
+    /// Names of the stacked devices with a nonzero size.
     sized: BTreeSet<&'a KernelName>,
-    /// Types that each stacked device adds to `held_by` of the devices below it. An overlay of the agent adds the
-    /// types of the devices on top of it. A device of size zero adds none. Any other device adds its own type.
+    /// For each stacked device: the types that it contributes to `held_by` of the devices below it. An overlay of the
+    /// agent contributes the types of the devices on top of the overlay, a device of size zero contributes none, and
+    /// any other device contributes its own type.
     counts_as: BTreeMap<&'a KernelName, DeviceKindSet>,
-    /// For each device, the types of the stacked devices directly on top of it, as defined by `counts_as`.
+    /// For each device: the types that the stacked devices directly on top of it contribute (see `counts_as`).
     held_by: BTreeMap<&'a KernelName, DeviceKindSet>,
 }
 
@@ -105,7 +106,7 @@ impl<'a> DeviceIndex<'a> {
         using.fold(listed, |all, kinds| all | kinds) & kind_bit(kind) != 0
     }
 
-    /// Returns whether a running device has this name and a nonzero size.
+    /// Returns whether a stacked device has this name and a nonzero size.
     pub(crate) fn has_size(&self, name: &KernelName) -> bool {
         self.sized.contains(name)
     }

@@ -15,7 +15,7 @@ fn signature(kind: &str, usage: &str) -> DeviceSignature {
     DeviceSignature { kind: kind.to_owned(), usage: usage.to_owned(), ..DeviceSignature::default() }
 }
 
-/// Machine with one disk, `sda`, whose second partition has these signatures.
+/// Returns the inventory of a machine with one disk, `sda`, whose second partition has these signatures.
 fn with(signatures: &[DeviceSignature]) -> Inventory {
     let part = |number: u32| DiskPartition {
         number,
@@ -29,7 +29,7 @@ fn with(signatures: &[DeviceSignature]) -> Inventory {
     Inventory { disks: vec![disk], explored: true, ..Inventory::default() }
 }
 
-/// Machine with one disk, whose second partition has these signatures and is used by a device of this type and size.
+/// Returns the inventory that `with` returns, with a device of this type and size on top of the second partition.
 fn held(signatures: &[DeviceSignature], kind: StackedDeviceKind, size_bytes: u64) -> Inventory {
     let (name, device) = ("dm-0".into(), "/dev/mapper/held".into());
     let held = StackedDevice { name, device, kind, below: vec!["sda2".into()], size_bytes, ..StackedDevice::default() };
@@ -258,7 +258,7 @@ fn filesystems_are_opaque_unless_inspected() {
         let two = with(&[signature(kind, "filesystem"), signature("swap", "other")]);
         let words = format!("the device has several signatures: {kind}, swap; remove the stale signature");
         assert!(printed(&two)[0].contains(&words), "{:?}", printed(&two));
-        // The contents of a filesystem in use are listed under its holder.
+        // If a partition with a filesystem is in use, for example by an array, the filesystem is not opaque.
         let mut used = there.clone();
         used.disks[0].table.as_mut().unwrap().partitions[1].uses = vec![DeviceUse::Holder("md127".into())];
         assert_eq!(printed(&used), [""; 0], "{kind}");

@@ -58,9 +58,9 @@ fn is_other_wwn(disk: &InventoryDisk, wanted: &str) -> bool {
     }
 }
 
-/// Returns whether a name contains the serial number and the model of the disk. For an NVMe namespace whose
-/// identifiers it ignores, the kernel reports a name that consists of vendor, serial number, model and namespace
-/// number.
+/// Returns whether a name contains the serial number and the model of the disk. The kernel reports such a name for
+/// an NVMe namespace whose identifiers the kernel ignores. The name consists of vendor, serial number, model and
+/// namespace number.
 fn is_fallback_name(disk: &InventoryDisk, name: &str) -> bool {
     let parts: Vec<&str> = name.split('-').collect();
     let [_, serial, model, _] = parts[..] else { return false };

@@ -3,7 +3,7 @@
 use super::*;
 use serde::Deserialize;
 
-/// Results of ironic-python-agent for these hints and disks. Two features are omitted: ranges, which it refuses
+/// Results of ironic-python-agent for these hints and disks. Two features are omitted: ranges, which the agent refuses
 /// although they are documented, and a second serial number of a disk, which only udev provides.
 #[derive(Deserialize)]
 struct Recorded {

@@ -149,7 +149,8 @@ fn number_of_reported_collisions_is_limited() {
 }
 
 proptest! {
-    /// Without a collision, no two layouts accept the same image. With a collision, both accept its example.
+    /// If there is no collision, no two layouts accept the same image. The layouts of a collision both accept its
+    /// example.
     #[test]
     fn collisions_exist_exactly_if_selection_is_ambiguous(
         constraints in prop::collection::vec("(=|!=|>|<|>=|<=|~|\\^) [0-3](\\.[0-2]){0,2}|\\*", 2..5),

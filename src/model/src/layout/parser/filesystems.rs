@@ -50,7 +50,8 @@ fn read_reinstall_policy(reader: &mut LayoutReader, fields: &LayoutFields) -> On
     read_one_of(reader, fields, "reinstall", "reinstall", &known).unwrap_or_default()
 }
 
-/// Reads the mount point. `path: none` of a swap area is ignored, as layouts derived from fstab contain it.
+/// Reads the mount point. `path: none` is ignored if the format is swap or none, because layouts that are derived from
+/// fstab contain this value.
 fn read_mount_path(
     reader: &mut LayoutReader,
     fields: &LayoutFields,

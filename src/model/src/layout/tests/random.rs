@@ -42,7 +42,7 @@ fn valid_layout() -> impl Strategy<Value = Layout> {
     )
 }
 
-/// Prefix of a name, with hints if the name requires them.
+/// Generates the prefix of a disk's name, and the hints that a disk with this prefix requires.
 fn disk_name() -> impl Strategy<Value = (&'static str, BTreeMap<String, String>)> {
     let expressions = vec![
         ("size", "16"),
@@ -127,7 +127,7 @@ fn push_filesystem(layout: &mut Layout, mut filesystem: FilesystemSpec) {
     layout.filesystems.push(filesystem);
 }
 
-/// Generates an array on whole disks, and a volume group with volumes on this array.
+/// Array on whole disks, and a volume group on this array and a further disk, with volumes.
 #[derive(Debug, Clone)]
 struct Stack {
     raid: ArraySpec,
@@ -192,7 +192,7 @@ fn push_stack(layout: &mut Layout, stack: Stack) {
         layout.logicalvolumes.push(volume);
         push_filesystem(layout, filesystem);
     }
-    // The root filesystem is excluded, because it cannot be encrypted.
+    // A group that contains the root filesystem is not encrypted, because the root filesystem cannot be encrypted.
     group.encrypted = (!has_root && group.tags.len() != 1).then_some(EncryptionSpec { key: KeySource::File });
     layout.volumegroups.push(group);
 }

@@ -2,15 +2,15 @@
 
 use serde::{Serialize, Serializer};
 
-/// Volumes of a group that a reinstall preserves on disks that it otherwise renews. In a layout, the value is `false`,
-/// `unlisted` or `true`.
+/// Volumes of a group that a reinstall preserves, although it may wipe the disks of the group. In a layout, the value
+/// is `false`, `unlisted` or `true`.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum GroupPreservation {
-    /// None, unless the layout preserves individual volumes of the group.
+    /// No volumes, except those that the layout preserves individually.
     #[default]
     None,
-    /// The group, and the volumes that the layout does not list. Listed volumes are renewed unless they are preserved
-    /// themselves.
+    /// The group, and the volumes that the layout does not list. Listed volumes are renewed unless the layout preserves
+    /// them individually.
     Unlisted,
     /// The group with all of its volumes.
     All,

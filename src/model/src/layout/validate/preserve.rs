@@ -57,7 +57,7 @@ impl PreserveRules<'_, '_> {
         })
     }
 
-    /// Returns why some volumes of a group cannot be renewed while others are preserved.
+    /// Returns why a reinstall cannot renew some volumes of a group and preserve the other volumes.
     fn check_group(&self, node: usize, group: &VolumeGroupSpec) -> Option<String> {
         if !self.preserved.is_partly_renewed(node) {
             return None;
@@ -82,7 +82,8 @@ impl PreserveRules<'_, '_> {
         })
     }
 
-    /// Returns the problem of an object that is preserved, but is on a whole disk that a reinstall wipes.
+    /// Returns the problem of a preserved object that is directly on a disk, without a partition, if a reinstall wipes
+    /// the disk.
     fn find_whole_disk(&self, node: usize) -> Option<String> {
         let object = &self.graph.nodes[node];
         if !self.preserved.includes(node) || matches!(object.item, LayoutItem::Disk(_) | LayoutItem::Partition(_)) {
@@ -105,7 +106,7 @@ impl PreserveRules<'_, '_> {
         })
     }
 
-    /// Returns the problem of an array or group that is not preserved, although one of its devices is.
+    /// Returns the problem of an array or group that is not preserved, although one of its devices is preserved.
     fn find_mixture(&self, node: usize) -> Option<String> {
         let object = &self.graph.nodes[node];
         let is_mixable = matches!(object.item, LayoutItem::Array(_) | LayoutItem::Group(_));
@@ -135,7 +136,7 @@ impl PreserveRules<'_, '_> {
         ))
     }
 
-    /// Returns the path of an object in the layout.
+    /// Returns the location of an object in the layout document, such as `raid[0]`.
     fn locate(&self, item: LayoutItem) -> String {
         let layout = self.layout;
         match item {
@@ -235,7 +236,7 @@ filesystems:
             (vec![3], vec![3])
         );
         assert_eq!(preserved.names_on_renewed_disks(), ["unlisted volumes of group vg"]);
-        // Without listed volumes, all volumes are preserved.
+        // If the layout lists no volumes of the group, the whole group is preserved.
         let none = text.split("logicalvolumes:").next().unwrap().to_owned()
             + "filesystems:\n- {path: /, device: /dev/sda1, format: ext4}\n";
         let layout = read_yaml(&none).unwrap().layout;

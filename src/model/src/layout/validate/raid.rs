@@ -145,7 +145,8 @@ fn check_options(check: &mut LayoutCheck, place: &str, raid: &ArraySpec) {
     let name = &raid.arrayname;
     let options_place = format!("{place}.createoptions");
     check.check_words(&options_place, &raid.createoptions);
-    // Validity of an option depends on the level and the number of members.
+    // The options are checked only if the level and the number of spares could be read, because the validity of an
+    // option depends on them.
     if ["level", "spares"].iter().all(|field| check.is_readable(&format!("{place}.{field}"))) {
         for message in raid.check_options() {
             check.report_problem(&options_place, message);

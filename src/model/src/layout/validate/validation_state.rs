@@ -10,10 +10,10 @@ pub(super) struct LayoutCheck<'a> {
     pub(super) problems: Vec<Diagnostic>,
     /// Block devices that will exist after the installation.
     pub(super) provided: BTreeMap<LayoutPath, DeviceSource>,
-    /// Correct names of partitions, by likely incorrect names. A likely incorrect name is one that the partition would
-    /// have on another type of disk.
+    /// Map from likely incorrect names of partitions to the correct names. A likely incorrect name is one that the
+    /// partition would have on another type of disk.
     pub(super) misnamed: BTreeMap<LayoutPath, LayoutPath>,
-    /// Block devices that are in use, each with the path in the layout that uses it.
+    /// Block devices that the layout uses, each with the path of the field that refers to the device.
     pub(super) used: BTreeMap<LayoutPath, String>,
 }
 

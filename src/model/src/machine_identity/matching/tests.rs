@@ -66,7 +66,7 @@ fn mac_with_another_uuid_is_unproven_or_withheld() {
     let made_up = known(MADE_UP, &[MAC], Some(A));
     assert_eq!(matched(Some(A_SWAPPED), None, std::slice::from_ref(&made_up)), "unproven 1f11");
     assert!(matched(Some(B), None, std::slice::from_ref(&made_up)).starts_with("withheld 1f11"));
-    // `smbios_uuid` in the file takes precedence over the UUID with which the machine registered before.
+    // `smbios_uuid` in the file takes precedence over the UUID with which the machine has registered.
     let said = KnownMachine { smbios_uuid: uuid(B), ..made_up };
     assert_eq!(matched(Some(B), None, std::slice::from_ref(&said)), "proven 1f11");
     assert!(matched(Some(A), None, std::slice::from_ref(&said)).starts_with("withheld 1f11"));

@@ -138,7 +138,8 @@ proptest! {
         prop_assert_eq!(stack.count_distinct(&names), apart.len());
     }
 
-    /// Stacks that are stopped one after the other contain each device once, in the same order as complete stacks.
+    /// If several stacks are stopped one after the other, each device is stopped once, in the order of the complete
+    /// stacks.
     #[test]
     fn already_stopped_devices_are_omitted(inventory in any_inventory()) {
         let stack = DeviceStack::new(&inventory);

@@ -1,4 +1,4 @@
-//! Ends that each node of a graph can reach, computed once for all nodes.
+//! Ends that each node of a graph can reach, computed once for all nodes. An end is a node without successors.
 //!
 //! In contrast, [`super::traversal`] computes the ends for a single node, and visits all nodes below this node for each
 //! computation. All nodes of a cycle reach the same ends, so the ends are computed once for each strongly connected
@@ -6,17 +6,18 @@
 
 use std::rc::Rc;
 
-/// Terminals that each node reaches. A terminal is a component without successors: a single node or a cycle.
+/// Terminals that each node reaches. A terminal is a strongly connected component without successors: a single node or
+/// a cycle.
 #[derive(Debug)]
 pub(crate) struct Reachability {
     next: Vec<Vec<usize>>,
-    /// Number of the component of each node. A component has a larger number than each component to which it leads.
+    /// Number of the component of each node. If a component leads to another component, its number is the larger one.
     component: Vec<usize>,
     /// Nodes sorted by the numbers of their components.
     order: Vec<usize>,
     /// Set of the terminals that each component reaches.
     sets: Vec<Rc<BitSet>>,
-    /// For each terminal, its node without successors; `None` if the terminal is a cycle.
+    /// For each terminal: its only node; `None` if the terminal is a cycle.
     ends: Vec<Option<usize>>,
     /// For each component, the number of its terminal; `None` if the component is not a terminal.
     terminal: Vec<Option<usize>>,
@@ -119,7 +120,7 @@ impl ComponentSearch<'_> {
         }
     }
 
-    /// Closes a component. It consists of `node` and all nodes that were opened after it.
+    /// Closes the component that consists of `node` and all open nodes that were opened after `node`.
     fn close_component(&mut self, node: usize) {
         while let Some(member) = self.open.pop() {
             self.is_open[member] = false;
@@ -218,8 +219,8 @@ impl Reachability {
     }
 
     /// Computes a value for each node: the result of `value` if it returns `Some`; otherwise the bitwise OR of the
-    /// values of the node's successors, or 0 if it has none. All nodes of a cycle have the same value: the bitwise OR
-    /// of their values.
+    /// values of the node's successors, or 0 if the node has none. All nodes of a cycle get the same value: the bitwise
+    /// OR of the values that were computed for the individual nodes.
     pub fn combine_values(&self, value: impl Fn(usize) -> Option<u8>) -> Vec<u8> {
         let mut values = vec![0; self.sets.len()];
         for &node in &self.order {

@@ -38,7 +38,7 @@ pub(crate) fn order_farthest_first_except<N: Ord + Clone>(
         return Vec::new();
     }
     let (mut seen, mut order) = (BTreeSet::from([from.clone()]), Vec::new());
-    // Returns a node with its unvisited successors in reverse order, so that `pop` returns the first one.
+    // Returns a node with its successors in reverse order, so that `pop` returns the first successor first.
     let open = |node: N| {
         let rest: Vec<N> = next(&node).into_iter().rev().collect();
         (node, rest)

@@ -25,8 +25,8 @@ pub(crate) fn apply_changes(directory: &Path, changes: &BootEntryChanges, variab
         }
     }
     let order = changes.order.iter().flatten().copied().filter(|number| {
-        // An entry that could not be overwritten keeps its place in the boot order if it already had one, with its old
-        // value.
+        // An entry that could not be overwritten keeps its old value. It stays in the boot order only if it was already
+        // there.
         !missing.contains(number) || variables.position_in_order(*number).is_some()
     });
     let order: Vec<u16> = order.collect();

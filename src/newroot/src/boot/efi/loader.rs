@@ -1,5 +1,6 @@
-//! Search for the boot loader on the EFI system partition of an image. The search order is: the program listed in the
-//! file for shim's fallback program, the firmware's fallback path, and well-known names.
+//! Search for the boot loader on the EFI system partition of an image. Candidates, in this order: the program that the
+//! distribution lists for shim's fallback program, the program at the firmware's fallback path, and programs with
+//! well-known names.
 
 use crate::NewRoot;
 use common::bounded_read::read_prefix;

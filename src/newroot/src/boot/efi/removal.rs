@@ -9,11 +9,12 @@ use sha2::{Digest, Sha256};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Removes the variables, and then the numbers of removed load options from the boot orders. Skips a variable whose
-/// value has changed since the plan was made.
+/// Removes the variables. Afterwards, removes the numbers of the removed load options from the boot orders. A variable
+/// whose value has changed since the plan was made is not removed.
 ///
 /// # Errors
-/// Fails if a variable still exists although the plan requires the removal.
+/// Fails if a variable cannot be removed or a boot order cannot be updated, and the plan requires the removal. If the
+/// plan does not require the removal, only a warning is logged.
 pub fn remove_variables(directory: &Path, removal: &RemoveVariables, say: &dyn Fn(&str)) -> Result<()> {
     let mut failures = Vec::new();
     let mut removed = Vec::new();
@@ -57,7 +58,7 @@ fn remove_variable(directory: &Path, variable: &VariableRemoval) -> std::result:
         return Ok("does not exist");
     }
     if !is_planned(&path, variable) {
-        // A variable with another value is not removed: this installation has overwritten it with its own boot entry.
+        // If the value differs from the plan, this installation has already written a new boot entry to the variable.
         return Ok("not removed, because this installation has replaced the value of the variable");
     }
     variables::remove_file(&path).map_err(|error| error.to_string())?;

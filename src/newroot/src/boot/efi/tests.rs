@@ -173,7 +173,8 @@ fn vm_uefi_read_only_variables_cause_a_warning() {
     assert_eq!(BootVariables::read(path).unwrap(), before);
 }
 
-/// The name of this test sorts last, because the firmware frees space only when it boots.
+/// This test must run last, and has a name that sorts last for this reason: the firmware frees the space of removed
+/// variables only when it boots.
 #[test]
 #[ignore = "needs a machine of its own, with UEFI"]
 fn vm_uefi_without_space_causes_a_warning_and_no_change() {

@@ -91,7 +91,8 @@ fn loop_inspection_of_an_unclean_filesystem_changes_nothing() {
         let mut mounts = MountStack::new(dir.path());
         mounts.mount_filesystem(&plain(live.path(), format)).unwrap();
         fs::write(dir.path().join("file"), "content").unwrap();
-        // An install marker is written back in the same way. From here on, `file` is visible without a journal replay.
+        // An install marker is also written back by this function. Afterwards, `file` is visible without a journal
+        // replay.
         mounts.write_back().unwrap();
         fs::write(dir.path().join("another"), "content").unwrap();
         nix::unistd::syncfs(File::open(dir.path()).unwrap()).unwrap();
@@ -177,7 +178,7 @@ fn loop_kernel_is_loaded_from_the_installed_system() {
             &["vmlinuz", "initrd"][..],
             "mount point /boot in the installed system's fstab: no device",
         ),
-        // Without a separate /boot, the kernel of the root filesystem is used, which has no initrd.
+        // Without a separate /boot, the kernel is loaded from the root filesystem, which contains no initrd.
         ("", &["vmlinuz", "initrd"][..], "open /boot/initrd, which boot-info.yaml specifies"),
     ] {
         let (disk, inventory) = installed(fstab, in_boot);

@@ -114,8 +114,8 @@ fn format_menu(
 ) -> String {
     let (kernel, initrd) = (home.to_grub_path(&start.kernel.image), home.to_grub_path(&start.kernel.initrd));
     let line = format_grub_line(start.line);
-    // The command that reads the image's boot entries precedes this menu entry. Kernels that are installed later are
-    // therefore booted, even if the menu is not regenerated.
+    // The entries that `blscfg` adds precede this menu entry. GRUB therefore boots a kernel that is installed later,
+    // even if the menu is not regenerated.
     let blscfg = if reads_entries {
         format!(
             "if [ -s $prefix/grubenv ]; then\n  load_env {KERNEL_OPTIONS}\nfi\nif [ -z \"${KERNEL_OPTIONS}\" ]; then\n  \

@@ -163,8 +163,8 @@ fn find_prefix(bytes: &[u8]) -> Option<String> {
     names.into_iter().next().map(|name| format!("/EFI/{name}"))
 }
 
-/// Builds an image from the target's modules, next to the menu, and returns the path of the image. The caller copies
-/// the image to the ESPs.
+/// Builds a GRUB image from the target's modules, stores the image in the directory that contains the menu, and returns
+/// its path. The caller copies the image to the ESPs.
 fn build_image(start: &LoaderContext, home: &GrubDirectory) -> Result<String> {
     let root = start.root;
     let (Some(program), Some(modules)) =

@@ -173,7 +173,7 @@ fn later_kernels_of_el_8_find_the_root_filesystem() {
     assert!(menu.contains("load_env kernelopts\n") && menu.contains("[ -z \"$kernelopts\" ]"), "{menu}");
     assert!(!root.read_text("/boot/grub2/grubenv").unwrap().contains("UUID=old"));
     assert_eq!(root.read_text("/boot/grub2/grubenv").unwrap().len(), block.len());
-    // GRUB inserts the value of the variable into a script, which it evaluates.
+    // GRUB inserts the value of the variable into the text of the boot entry, and evaluates the result as a script.
     let variables = grub_variables::read_grub_variables(&root);
     assert_eq!(variables.get("kernelopts"), Some(&grub_variables::format_grub_line(&line)));
     let text = later.replace("$kernelopts", &variables["kernelopts"]);

@@ -41,8 +41,8 @@ pub(crate) fn read_initramfs(file: impl Read) -> io::Result<InitramfsContent> {
     Ok(content)
 }
 
-/// Parses archives up to the end of `from`. `unpacked_bytes` is the maximum size of the contents of compressed
-/// archives; `None` if the archives must not be compressed.
+/// Parses archives up to the end of `from`. `unpacked_bytes` is the maximum total size of the decompressed contents; if
+/// it is `None`, compressed archives are rejected.
 fn read_archives(
     from: &mut impl BufRead,
     mut unpacked_bytes: Option<&mut u64>,

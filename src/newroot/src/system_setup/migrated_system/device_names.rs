@@ -37,7 +37,7 @@ pub(crate) fn replace_in_fstab(root: &NewRoot, carried: &MigratedMachine, say: L
         };
         changed = true;
         say(&format!("{FSTAB}: replaced {source} by UUID={uuid}"));
-        // The first word of the line is used unparsed, because it may contain escapes.
+        // The end of the first word is searched in the unparsed line, because the parsed source contains no escapes.
         let start = line.len() - line.trim_start().len();
         let rest = line[start..].find([' ', '\t']).map_or("", |end| &line[start + end..]);
         format!("{}UUID={uuid}{rest}", &line[..start])

@@ -153,7 +153,7 @@ fn system_with_an_installer_boots_unchanged() {
         assert_eq!(lines.iter().any(|line| line.starts_with("WARNING: ")), warned, "{lines:?}");
         assert_eq!(content(&root), before);
     }
-    // GRUB is installed as by the image's installer, and its menu is preserved.
+    // GRUB is installed in the same way as by the image's installer, and GRUB's existing menu is preserved.
     let grub = [("install.sh", "exit 1"), ("usr/lib/grub/i386-pc/moddep.lst", ""), ("usr/sbin/grub-install", "")];
     let (_dir, root) = tree(&[&OWN[..], &grub].concat());
     with_initrd(&root);
@@ -191,7 +191,8 @@ fn unsuitable_initramfs_is_rebuilt() {
     assert_eq!(programs.ran(), ["/usr/sbin/update-initramfs -u -k 6.1"]);
 }
 
-/// The system's own tool runs in its tree, and the new initramfs is copied to the ESP.
+/// The initramfs tool of the migrated system runs in the tree of this system, and the new initramfs is copied to the
+/// ESP.
 #[test]
 #[ignore = "needs root and loop devices"]
 fn loop_migrated_system_builds_its_initramfs() {

@@ -1,6 +1,6 @@
 //! Removal of network settings from cloud-init's own files in a raw image. These settings take precedence over the
-//! settings of the seed (`network_config_sources` in cloudinit/sources/__init__.py). A file written by drophammer also
-//! could not override them, because cloud-init merges the settings of all files.
+//! settings of the seed (`network_config_sources` in cloudinit/sources/__init__.py). Another configuration file could
+//! not override them either, because cloud-init merges the settings of all files.
 
 use crate::NewRoot;
 use common::error::Result;

@@ -107,7 +107,7 @@ fn link_files_use_conditions_that_systemd_supports() {
         let text = root.read_text("/etc/systemd/network/10-drophammer-lan.link").unwrap();
         assert!(text.contains(key), "{library}: {text}");
     }
-    // The units of networkd have the same condition.
+    // The `.network` files of networkd select a NIC by the same condition.
     for (library, key) in [
         ("usr/lib/systemd/libsystemd-shared-245.so", "\nPermanentMACAddress="),
         ("usr/lib/systemd/libsystemd-shared-244.so", "\nMACAddress="),

@@ -8,7 +8,7 @@ use operations::{DeviceOp, Operation};
 use proptest::prelude::*;
 
 prop_compose! {
-    /// Returns volumes on disks and in groups, whether or not the layout lists them, and in files.
+    /// Returns volumes on disks, in groups, and in files. The layout need not list these disks and groups.
     fn any_volumes()(
         drawn in prop::collection::vec((0usize..4, any::<bool>(), 0..NAMES.len(), 1u64..80), 1..6),
     ) -> Vec<Value> {
@@ -88,7 +88,7 @@ fn no_volume_changes_another_volume() {
         prop_assert_eq!(first.summary.wiped.clone(), bare.summary.wiped.clone());
         let installed = after(&first, machine.clone());
         prop_assert_eq!(of_others(&machine, &first), of_others(&installed, &first));
-        // Sparse volumes are refused if the root filesystem contains them; groups on wiped disks are recreated.
+        // A reinstall refuses sparse volumes in the root filesystem, and volumes of groups on wiped disks.
         let volumes = accepted(&layout, &installed, InstallMode::Reinstall, volumes);
         let Ok(second) = planned(&layout, &installed, InstallMode::Reinstall, &volumes) else { return Ok(()) };
         judged.note("reinstalls", true);

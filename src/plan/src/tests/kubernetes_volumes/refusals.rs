@@ -145,7 +145,8 @@ fn refuses_volume_on_devices_that_a_reinstall_recreates() {
     let expected =
         "volumes[data]: volume data is on /dev/sdc, which a reinstall wipes; set wipeonreinstall: false for its disks";
     assert_eq!(said, [expected]);
-    // A volume is not prepared on another disk while its data would be wiped, whether by path or by hints.
+    // If a reinstall would wipe the data of a volume, the volume is not prepared on another disk, neither one that the
+    // list specifies by path nor one selected by hints.
     for elsewhere in [raw("data", 1, "Filesystem", "/dev/sdd"), discover("data", 1, json!({}))] {
         let said = refused(&layout, &inventory, InstallMode::Reinstall, &[elsewhere]);
         assert_eq!(said, [expected]);

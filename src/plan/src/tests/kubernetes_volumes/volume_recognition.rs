@@ -151,7 +151,7 @@ fn second_signature_does_not_hide_a_volume() {
         content_text::describe_signature(&member())
     );
     assert_eq!(said, [expected]);
-    // The result is the same if the signatures of a renamed logical volume are reversed.
+    // The result is the same for a renamed logical volume on which the additional signature is found first.
     let web = [in_group("web", 3, "Filesystem", "csi", "1Gi")];
     let mut machine = installed(&web);
     rename(&mut machine, "web", "old");

@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// Disks are matched by serial number, independent of their kernel names. The marker records their present names.
+/// Disks are matched by serial number, independent of their kernel names. The marker records their current names.
 #[test]
 fn the_disks_are_those_of_the_move() {
     let (layout, mut other, mut moving, _) = planned();

@@ -67,7 +67,7 @@ async fn boot_from_another_nic_respects_the_migration_state() {
     assert_eq!(by_both(&server).await, ["disk", "waits"], "cancelled");
 }
 
-/// Returns whether the script exits to the firmware, which then boots the disk, if the ramdisk cannot be loaded.
+/// Returns whether the script, if it cannot load the ramdisk, exits to the firmware, which then boots the disk.
 fn returns_to_firmware(script: &str) -> bool {
     assert_ne!(script.contains("\nexit 1\n"), script.ends_with("\nreboot || goto again\n"), "{script}");
     script.contains("\nexit 1\n")

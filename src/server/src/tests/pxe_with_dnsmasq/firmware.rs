@@ -45,8 +45,8 @@ impl Client {
         self.run(move || firmware.ask(67, 1, None))
     }
 
-    /// Asserts that the server does not respond to this firmware. A second request to which the server does respond
-    /// follows; a response to the first request would arrive earlier.
+    /// Asserts that the server does not respond to this firmware: sends a request of this firmware and then one of a
+    /// supported firmware, and checks that the first response belongs to the second request.
     pub(crate) fn is_ignored(&self, firmware: Firmware) {
         self.run(move || {
             let socket = bound();

@@ -61,8 +61,8 @@ async fn file_is_written_only_after_check_and_confirmation() {
     assert_conflict(&server, &browser, &checked, &new).await;
 }
 
-/// Checks that an edit based on an earlier version of the file is not written. The page must show the text next to the
-/// current file, and must offer to check it again.
+/// Checks that an edit based on an earlier version of the file is not written. The page must show the edited text next
+/// to the current file, and the edited text must be checked again before it can be written.
 async fn assert_conflict(server: &Running, browser: &Browser<'_>, earlier: &str, current: &str) {
     let typed = text("a1", "consoles: [ttyS7] # typed\n");
     let answer = browser.submit(earlier, &typed, "one").await;

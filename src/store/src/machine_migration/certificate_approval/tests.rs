@@ -88,8 +88,8 @@ fn each_boot_requires_its_own_approval() {
     assert!(again.is_ok_and(|again| !again.approval_is_missing() && again.awaits_approval()));
 }
 
-/// A machine that claims the secret verifies its peer. This releases the certificate of the peer, not that of the
-/// machine.
+/// A machine that claims to have the secret verifies its peer. The claim therefore replaces the approval of the peer's
+/// certificate, but not the approval of the machine's own certificate.
 #[test]
 fn secret_of_a_machine_replaces_approval_of_its_peer() {
     for (secrets, trust) in [

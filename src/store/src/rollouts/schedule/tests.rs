@@ -128,7 +128,7 @@ proptest! {
             let next = next_members(&rollout, now());
             prop_assert!(failures < stop_after || next.is_empty());
             match (event, rollout.members.get(at).map(|member| member.state)) {
-                // Each start computes the decision again, as the transaction that stores it does.
+                // The decision is computed again before each start, as in the transaction that stores the start.
                 (0, _) => if let Some(number) = next.first() {
                     starts[*number] += 1;
                     rollout.members[*number].state = MemberState::Ordered;

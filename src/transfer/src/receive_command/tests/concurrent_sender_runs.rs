@@ -32,8 +32,8 @@ fn run_of(disks: &[&str]) -> SenderRun {
     SenderRun { id: uuid::Uuid::new_v4(), disks: disks.iter().map(|&disk| disk.to_owned()).collect() }
 }
 
-/// Starts a receiver of the disks "a" and "b". Meanwhile calls `happens` with its address and a function that returns
-/// whether it is still running.
+/// Starts a receiver of the disks "a" and "b". While it runs, calls `happens` with the receiver's address and a
+/// function that returns whether the receiver is still running.
 fn while_two_are_awaited(room: &Room, happens: impl FnOnce(&str, &dyn Fn() -> bool)) {
     let [b_a, b_b] = ["ba", "bb"].map(|name| room.file(name, &vec![7; 25 * MIB]));
     let receive = room.receive(&[&format!("a={}", path(&b_a)), &format!("b={}", path(&b_b))]);
@@ -77,7 +77,8 @@ fn two_runs_of_a_sender_never_mix_two_states() {
     }
 }
 
-/// A sender is still running when another one is started. Otherwise both would restart each other's transfer forever.
+/// A second run starts while the first one is still running. The receiver must then refuse the first run; otherwise the
+/// two runs would endlessly restart each other's transfer.
 #[test]
 fn replaced_sender_is_informed() {
     let room = Room::new();

@@ -58,7 +58,7 @@ fn inconsistent_btrfs_extents_are_ignored() {
         let holds = |range: &Range<u64>| garbled.ranges.iter().any(|is| is.start <= range.start && range.end <= is.end);
         assert!(good.ranges.iter().all(holds), "{what}");
     }
-    // A node is replaced by an older one, whose transaction differs from that in its parent.
+    // One byte in a leaf of the extent tree is changed: in its address, generation, owner, level, or first key.
     let used = |at: u64| with(at, 1).what;
     let dump = run("btrfs", &["inspect-internal", "dump-tree", "-t", "extent", image.to_str().unwrap()]);
     let node = dump.lines().find_map(|line| line.strip_prefix("leaf ")).unwrap();

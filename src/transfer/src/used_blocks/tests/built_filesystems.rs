@@ -25,8 +25,8 @@ pub(crate) enum Meaning {
     Count,
     /// Length or sum, which may be zero.
     Length,
-    /// Number that contributes to the definition of the used blocks. A different number gives a different valid
-    /// filesystem.
+    /// Number that determines the used blocks. With another number, the filesystem may be valid and have other used
+    /// blocks.
     Defines,
     Generation,
     Owner,

@@ -72,8 +72,8 @@ fn value(image: &Image, old: u64, width: usize, meaning: Meaning, random: &mut R
     value & most
 }
 
-/// Mutates an image. Returns whether a reader must detect a contradiction, or find the same used blocks: only one field
-/// was changed, and it does not define the used blocks.
+/// Mutates an image. Returns true if only one field was changed, and this field does not define the used blocks. The
+/// reader must then treat at least the used blocks of the original image as used.
 fn mutate(image: &mut Image, random: &mut Rng) -> bool {
     let fields = if random.bool() { 1 } else { random.usize(2..5) };
     let mut contradicts = fields == 1;

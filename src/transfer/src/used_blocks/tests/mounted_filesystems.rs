@@ -19,7 +19,7 @@ impl Drop for Mounted {
     fn drop(&mut self) {
         let end = Instant::now() + Duration::from_secs(120);
         let pause = || std::thread::sleep(Duration::from_millis(50));
-        // A process started by another test holds the files open in this process until its exec(2).
+        // Until its exec(2), a process that another test has forked keeps copies of the open files of this process.
         loop {
             let output = Command::new("umount").arg(&self.0).output().unwrap();
             let said = String::from_utf8_lossy(&output.stderr);
@@ -29,8 +29,8 @@ impl Drop for Mounted {
             assert!(said.contains("busy") && Instant::now() < end, "umount: {said}");
             pause();
         }
-        // A process with another mount namespace may keep the filesystem mounted a moment longer; until then it is not
-        // clean.
+        // The filesystem may stay mounted in another mount namespace for a moment. It is clean only after the last
+        // unmount.
         while !run("losetup", &["-j", &self.1]).is_empty() {
             assert!(Instant::now() < end, "{} stays mounted somewhere", self.1);
             pause();

@@ -82,8 +82,8 @@ fn unsupported_signatures_mark_the_whole_disk_as_used() {
     }
 }
 
-/// A member of a RAID 1 array with its superblock at the end begins with the filesystem. Members of other levels begin
-/// with a part of the filesystem.
+/// If the superblock of an array is at the end of its members, a member of a RAID 1 array begins with the filesystem,
+/// and a member of any other level begins with a part of the filesystem.
 #[test]
 fn array_member_with_filesystem_is_used_completely() {
     let (size, md) = (320 * MIB, 0xa92b_4efc_u32.to_le_bytes());

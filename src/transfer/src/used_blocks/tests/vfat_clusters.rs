@@ -60,7 +60,7 @@ fn fat32_with_few_clusters_is_not_fat16() {
     let file_is = place(chain.start)..place(chain.end);
     assert!(used.ranges.iter().any(|is| is.start <= file_is.start && file_is.end <= is.end), "{:?}", used.ranges);
     assert!(bytes(&used) < 40 * MIB, "{}", bytes(&used));
-    // More clusters than 16 bits can number, in a FAT16 according to its table size.
+    // According to its table size, this filesystem is a FAT16, but it has more clusters than 16 bits can number.
     file.write_all_at(&(table_sectors as u16).to_le_bytes(), 22).unwrap();
     assert_eq!(used_of(&image).what, "vfat");
     file.write_all_at(&[0, 2], 11).unwrap();

@@ -1,4 +1,5 @@
-//! The worker's side: runs the filesystem readers, which read the disk over a socket to the parent.
+//! Worker process: runs the filesystem readers, which request the bytes of the disk from the parent process over a
+//! socket.
 
 use super::protocol::{MAXIMUM_MESSAGE_RANGES, MAXIMUM_REQUEST_BYTES, ReadRequest, WorkerMessage};
 use crate::used_blocks::limits::WorkLimits;

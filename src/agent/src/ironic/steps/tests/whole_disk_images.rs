@@ -31,7 +31,8 @@ fn whole_disk_image_needs_no_layout() {
     assert!(bench.run("write_image", whole_image()).unwrap_err().contains("no writable disk"));
 }
 
-/// The boot entry refers to the partitions of the written image, or to those of the layout.
+/// After a whole-disk image was written, the boot entry refers to the partitions of the image. After an installation
+/// with a layout, no further boot entry is created.
 #[test]
 fn boot_entry_refers_to_partitions_of_the_written_image() {
     let mut paper = Paper::new(machine("five-sata"));

@@ -117,7 +117,8 @@ fn randomly_failing_server_yields_correct_bytes_or_an_error() {
         let image = ImagePart { size_bytes: Some(300_000), ..part(&[&server]) };
         let outcome = fetch_part(&image, &eager([0.0, 1.0, f64::INFINITY][seed as usize % 3]));
         match &outcome.bytes {
-            // Either the old image or, if it changed before the first byte, the new one, but never a mixture of both.
+            // The result is the old image or, if the image changed before the first byte, the new image, but never a
+            // mixture of both.
             Ok(bytes) => assert!(*bytes == body || *bytes == other, "seed {seed}"),
             Err(error) => assert!(error.to_string().contains("fetch http://"), "seed {seed}: {error}"),
         }

@@ -179,7 +179,7 @@ fn decompression_bombs_are_decoded_in_limited_memory() {
     let xz = compress("xz", &vec![0; 64 << 20]);
     let lz4 = compress("lz4", &vec![0; 64 << 20]);
     for (name, bomb) in [
-        // Each of these frames declares 1 TiB.
+        // Each of these two zstd streams decompresses to 1 TiB.
         ("one frame", rle(8 << 20)),
         ("many frames", rle(64).repeat(128 << 10)),
         ("gzip", gzip.repeat(40)),

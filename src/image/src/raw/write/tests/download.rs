@@ -38,7 +38,7 @@ fn image_is_downloaded_onto_the_disk() {
 
 #[test]
 fn changed_image_is_written_again_from_its_start() {
-    // gzip, because nothing of a truncated zstd frame would be written.
+    // The old image is compressed with gzip, because nothing would be written of a truncated zstd frame.
     let (old, new) = (compress("gzip", &image(5 * MIB)), compress("zstd", &image(2 * MIB)));
     let changed = new.clone();
     let server = Server::start(old, move |request| match (request.method.as_str(), request.nth) {
@@ -51,7 +51,7 @@ fn changed_image_is_written_again_from_its_start() {
     assert_eq!(burned.resumed, 2);
     let written = fs::read(disk.path()).unwrap();
     assert!(written[..2 * MIB] == image(2 * MIB));
-    // After the new image, the disk contains its old content or zeros, but nothing of the first image.
+    // After the end of the new image, the disk contains zeros or its original content, but no data of the old image.
     let (is, first) = (written[2 * MIB..].chunks(4096), image(5 * MIB));
     let first: Vec<&[u8]> = first[2 * MIB..].chunks(4096).collect();
     let zeros = is.clone().filter(|block| block.iter().all(|byte| *byte == 0)).count();

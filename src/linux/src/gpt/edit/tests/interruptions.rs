@@ -3,7 +3,7 @@
 use super::*;
 use proptest::prelude::*;
 
-/// Table and edit.
+/// Table on a disk, and an edit of this table.
 #[derive(Debug, Clone)]
 struct Case {
     sector: u64,
@@ -84,7 +84,8 @@ fn assert_preserved(case: &Case, before: &[u8], disk: &[u8]) {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(48))]
 
-    /// After a cut at any write, the effective table contains all preserved entries, and the same edit converges.
+    /// After a power failure at any write, the table that tools use contains all preserved entries, and a repetition of
+    /// the edit leads to the same disk contents as an uninterrupted edit.
     #[test]
     fn power_failure_at_any_write_loses_no_preserved_entry(case in cases(), choices in any::<[u64; 12]>()) {
         let before = disk(case.sector, &case.before);

@@ -90,7 +90,7 @@ fn vm_rehearsed_extensions_of_a_read_only_group_are_refused() {
     unchanged(&disks, || run_rehearsal(&adding(&physical, &[4]))).unwrap();
 }
 
-/// The limit for layouts and volumes matches the limit of LVM and the kernel.
+/// The maximum length of a volume name according to [`explain_excessive_name`] matches the limit of LVM and the kernel.
 #[test]
 #[ignore = "needs LVM: scripts/test vm runs it in a machine"]
 fn vm_rehearsed_names_are_accepted_up_to_the_limit() {

@@ -55,7 +55,8 @@ fn vm_lvm_foreign_volumes_remain_inactive_and_unchanged() {
     assert_eq!(fingerprints(&all[1..]), before);
 }
 
-/// Physical volumes with and without a group are known; a duplicate physical volume is unknown.
+/// The inventory lists a duplicate physical volume as unknown, but not a physical volume without a group or with
+/// damaged metadata.
 #[test]
 #[ignore = "needs md and LVM: scripts/test vm runs it in a machine"]
 fn vm_lvm_physical_volumes_missing_from_lvm_reports_are_unknown() {

@@ -1,9 +1,9 @@
-//! Inspections after which the machine is as before.
+//! Tests that an inspection that was taken down leaves the machine in its previous state.
 
 use super::*;
 
-/// A machine that waits for an allocation inspects its disks. Its later installation must find them as if they had not
-/// been inspected.
+/// A machine that waits for an allocation inspects its disks. A later installation on this machine must find the disks
+/// as if they had not been inspected.
 #[test]
 #[ignore = "needs md and LVM: scripts/test vm runs it in a machine"]
 fn vm_inspection_is_taken_down_and_repeated() {

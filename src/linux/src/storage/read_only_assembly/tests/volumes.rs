@@ -161,7 +161,7 @@ fn vm_assembled_raid1_volumes_show_their_latest_copy() {
         ran(&format!("dd if=/dev/zero of={part} bs=1M count=1 status=none"));
         let (inventory, notes) = looked(&DISKS, &USED);
         assert_eq!((image_and_health(&inventory).1, notes), (VolumeHealth::Degraded, vec![]), "{part} is missing");
-        // The volume is used without this copy, which then returns outdated.
+        // The volume is used while this copy is missing. The copy is therefore outdated when it reappears.
         ran("lvm vgchange -ay --activationmode degraded vg00");
         mark(text);
         stop_all();

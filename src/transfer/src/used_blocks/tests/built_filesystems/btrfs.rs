@@ -44,7 +44,8 @@ pub(crate) fn build(random: &mut fastrand::Rng) -> Image {
     let fill = random.usize(3..12);
     let (chunk_root, tree_root) = (MIB, 16 * MIB);
     let first = tree_root + node;
-    // The nodes must have space for one item per node in addition to the data.
+    // The extent tree contains an item for each of its own nodes. `count` becomes the smallest sufficient number of
+    // nodes.
     let mut count = 1;
     while nodes_for(2 + count + data.len(), fill) > count {
         count += 1;

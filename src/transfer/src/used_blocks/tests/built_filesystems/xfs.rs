@@ -119,7 +119,8 @@ fn tree(image: &mut Image, shape: &Shape, start: u64, blocks: u64, free: &[Range
 fn head(image: &mut Image, shape: &Shape, at: u64, level: u64, count: u64, siblings: [u64; 2]) {
     image.write(at, shape.magic);
     image.put(at + 4, level, BE16, Meaning::Level);
-    // Only the first child of a node is followed, because leaves contain pointers to their siblings.
+    // The reader follows only the first child of an inner node, and then the sibling pointers of the leaves. Another
+    // number of children is therefore not a contradiction.
     let meaning = if level == 0 { Meaning::Count } else { Meaning::Defines };
     image.put(at + 6, count, BE16, meaning);
     for (offset, sibling) in [(8, siblings[0]), (12, siblings[1])] {
