@@ -25,7 +25,10 @@ const SCENARIOS: [(&str, Scenario); 19] = [
     ("an argument that was not declared", undeclared_argument),
     ("clients with wrong tokens, and a client that supports only TLS 1.2", wrong_token),
     ("a deploy on arrays of raid.apply_configuration", deploy_on_arrays),
-    ("a deploy onto arrays that the proposed step deploy.create_configuration creates", deploy_on_arrays_of_the_proposal),
+    (
+        "a deploy onto arrays that the proposed step deploy.create_configuration creates",
+        deploy_on_arrays_of_the_proposal,
+    ),
     ("arrays created by manual cleaning", arrays_by_cleaning),
     ("direct, with a raw image and a config drive", direct),
     ("direct, with a partition image", direct_partition),

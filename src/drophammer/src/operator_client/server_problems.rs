@@ -46,10 +46,7 @@ mod tests {
     fn problems_are_red_and_do_not_control_the_terminal() {
         let problems = ["/srv: no space is free (DH-714)".to_owned(), "a\u{1b}[2J".to_owned()];
         let text = render_styles(&format_lines(&problems, true));
-        assert!(
-            text.starts_with("\u{1b}[31mserver problem: /srv: no space is free (DH-714)\u{1b}["),
-            "{text:?}"
-        );
+        assert!(text.starts_with("\u{1b}[31mserver problem: /srv: no space is free (DH-714)\u{1b}["), "{text:?}");
         assert_eq!(text.lines().count(), 2);
         assert!(!text.contains("\u{1b}[2J"), "{text:?}");
         assert!(format_lines(&problems[..1], false).ends_with("is free (DH-714)\n"));

@@ -106,7 +106,10 @@ fn refuses_installation_over_uninspected_objects_by_name() {
         let [problem] = &refusal.problems[..] else { panic!("{name}: {refusal}") };
         let said = problem.to_string();
         assert!(said.contains(words), "{name}: {said}");
-        assert!(said.contains("The object may contain an installation, but allocation a-2 would wipe sda; "), "{name}: {said}");
+        assert!(
+            said.contains("The object may contain an installation, but allocation a-2 would wipe sda; "),
+            "{name}: {said}"
+        );
         assert!(
             said.ends_with("or discard the disk contents with give_up: [\"A0\"] in the allocation"),
             "{name}: {said}"
