@@ -63,7 +63,10 @@ async fn authenticate_path(parts: &mut Parts, app: &Arc<AppState>) -> Result<Mac
         Some(address) if *address != peer.to_string() => {
             app.log_rate_limited(format!(
                 "machine {machine}: request from {peer} refused: the token of the request belongs to the boot that registered from {address}", machine = app.directory().display_name(&id)));
-            return Err(unauthorized(&format!("the boot with this token registered from {address}, not from {peer}")));
+            let why = format!(
+                "this token belongs to a boot that registered from {address}, but the request comes from {peer}"
+            );
+            return Err(unauthorized(&why));
         }
         Some(_) => app.state.heard.record_call(&boot.hash),
         None => {}

@@ -43,7 +43,7 @@ pub(super) fn check_name(name: &str, servers: &[Ipv4Addr]) -> Result<(), String>
 enum DnsAnswer {
     Known,
     Unknown,
-    /// The DNS server has failed or refuses queries of this host, but may answer queries of machines.
+    /// The DNS server fails to answer queries from this host, or refuses them, but may answer queries from machines.
     Undecided,
 }
 

@@ -23,7 +23,7 @@ const TOKENS: i64 = 100;
 /// Resolution of the time of the last use. A higher resolution would cause a write for each request.
 const LAST_USED_RESOLUTION: Duration = Duration::minutes(10);
 
-/// Token of a user, without the token itself.
+/// Properties of a user's token, without its secret.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct UserToken {
     pub name: String,

@@ -142,7 +142,7 @@ impl<'a> RedfishClient<'a> {
                 may_open_session = false;
                 self.open_session().map_err(|why| {
                     let rejected = self.explain_rejection(&response);
-                    bmc_refusal(format!("{rejected}; no session could be opened either: {why}"))
+                    bmc_refusal(format!("{rejected}; opening a session has also failed: {why}"))
                 })?;
                 continue;
             }

@@ -155,7 +155,7 @@ fn a_change_without_effect_fails_with_both_values() {
             &[NoSession],
             "On",
             PowerAction::On,
-            "rejected the username and password: session required; no session could be opened either",
+            "rejected the username and password: session required; opening a session has also failed",
         ),
         (&[RedirectsForever], "On", PowerAction::On, "redirects /redfish/v1/Systems more than 4 times"),
     ] {
@@ -210,5 +210,5 @@ fn session_is_deleted_and_used_without_other_credentials() {
     assert!(!requests.iter().any(is_both));
     let wrong = Bmc { password: model::registry_auth::SecretText::new("hunter3"), ..double.bmc() };
     let why = switch_power(&wrong, PowerAction::Off, &target(None), &crate::Unguarded).unwrap_err().to_string();
-    assert!(why.contains("no session could be opened") && !why.contains("hunter"), "{why}");
+    assert!(why.contains("opening a session has also failed") && !why.contains("hunter"), "{why}");
 }

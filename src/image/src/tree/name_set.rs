@@ -1,5 +1,5 @@
-//! Set of file and directory names, with bounded memory: the names created by one layer, or the names created by one
-//! image in a root that also contains another owner's files.
+//! Set of file and directory names, with bounded memory. It contains the names created by one layer or, if the root also
+//! contains files that do not come from the image, all names created by the image.
 
 use super::remove_tree::DirectoryEntry;
 use std::collections::HashSet;

@@ -36,9 +36,9 @@ impl BlsEntry {
         self.kernel = path.to_owned();
     }
 
-    /// Sets the initrd from the arguments of an `initrd` command. The last argument without a value of a variable is
-    /// used; if there is none, the last argument. Files that are named by variables normally only supplement the
-    /// initramfs.
+    /// Sets the initrd from the arguments of an `initrd` command: to the last argument that does not come from a
+    /// variable or, if all arguments come from variables, to the last of them. Files that are named by variables
+    /// normally only supplement the initramfs.
     pub(crate) fn set_initrd(&mut self, arguments: &[ShellWord]) {
         let paths = arguments.iter().map(|word| (strip_grub_device(&word.text), word.is_expanded));
         let known: Vec<(&str, bool)> = paths.filter(|(path, _)| !path.contains(UNKNOWN)).collect();
