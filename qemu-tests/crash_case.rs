@@ -1,4 +1,4 @@
-//! The test case `witness`. From the write log of one reinstall with preserved data, it reconstructs the disks as a
+//! The test cases `witness` and `witness-shared`. From the write log of one reinstall with preserved data, it reconstructs the disks as a
 //! power cut at any moment could have left them. It checks these states without a machine, and also boots a few of
 //! them.
 //!
@@ -9,7 +9,7 @@
 
 use crate::crash_plan::at_rest;
 use crate::crash_record::{self, ReinstallPhase, ReinstallRecord};
-use crate::crash_state_checks::{CrashStateChecker, StateFinding};
+use crate::crash_state_checks::{CrashStateChecker, StateFinding, parse_extents};
 use crate::crash_state_selection::{
     CrashState, apply_state, compose_state, describe_state, find_step, list_phases, sample_states, select_states,
 };
@@ -25,6 +25,10 @@ use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::Instant;
+
+/// Names of the test cases, and their machines. In the second case, preserved and wiped partitions share a disk.
+pub const CASES: [(&str, &str); 2] =
+    [("witness", include_str!("crash.yaml")), ("witness-shared", include_str!("crash-shared.yaml"))];
 
 const RANDOM_STATES: usize = 2000;
 const BOOTS: usize = 12;
@@ -46,11 +50,11 @@ struct StateTally {
 ///
 /// # Errors
 /// Lists the states that violate a guarantee.
-pub fn run(artifacts: &Path, work: &Path) -> Result<()> {
+pub fn run((name, text): (&str, &str), artifacts: &Path, work: &Path) -> Result<()> {
     scenario_run::require_artifacts(artifacts)?;
-    let scenario = crate::scenario_parser::parse(include_str!("crash.yaml"), "witness".to_owned(), work.to_owned())?;
+    let scenario = crate::scenario_parser::parse(text, name.to_owned(), work.to_owned())?;
     let kept = std::env::var_os("DROPHAMMER_RECORD").map(PathBuf::from);
-    let folder = kept.clone().unwrap_or_else(|| work.join("witness"));
+    let folder = kept.clone().unwrap_or_else(|| work.join(name));
     if kept.is_none() {
         // The folder exists only after an earlier failure, so an error is ignored.
         let _ = fs::remove_dir_all(&folder);
@@ -133,9 +137,9 @@ fn check_all_states(
     let mut checker = CrashStateChecker::new(record, &base, &disks, scratch)?;
     checker.record_root(&disks, false)?;
     record_final_root(&mut checker, record, folder, scratch)?;
-    let mut counts = StateTally::default();
+    let (mut counts, preserved) = (StateTally::default(), parse_extents(&record.prepared)?);
     for (number, pick) in picks.iter().enumerate() {
-        let made = compose_state(record, &disks, pick, checker.wiped());
+        let made = compose_state(record, &disks, pick, checker.wiped(), &preserved);
         let phases = list_phases(record, &disks, &made, pick, checker.wiped());
         let undos = apply_state(record, &mut disks, pick, &made)?;
         let finding = checker.check_state(&disks, &phases, &find_step(record, pick))?;
@@ -251,11 +255,12 @@ fn record_final_root(
     fs::remove_file(scratch.join("end.raw")).context(scratch.display())
 }
 
-/// Tests that the scenario of this case can be parsed, and that parse errors contain a location.
+/// Tests that the scenarios of these cases can be parsed, and that parse errors contain a location.
 pub fn self_test() {
-    let scenario =
-        crate::scenario_parser::parse(include_str!("crash.yaml"), "x".into(), ".".into()).expect("a scenario");
-    assert!(scenario.runs[0].reinstall.is_none() && scenario.runs[1].reinstall.is_some());
+    for (name, text) in CASES {
+        let scenario = crate::scenario_parser::parse(text, name.into(), ".".into()).expect(name);
+        assert!(scenario.runs[0].reinstall.is_none() && scenario.runs[1].reinstall.is_some());
+    }
     let mut counts = StateTally::default();
     counts
         .add_finding(StateFinding { next: vec!["refuse".to_owned()], ..StateFinding::default() }, || "here".to_owned());

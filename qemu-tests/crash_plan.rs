@@ -5,12 +5,14 @@
 //! so their inventory from before the reinstall is used. Only the superblocks of their arrays are read, which contain
 //! event counts. The plan is a pure function of inventory and response, so equal states have the same plan.
 
+mod boot_loader;
 mod bounds;
 
 pub use bounds::PlanBounds;
 
 use crate::crash_states::ReplayedDisk;
 use crate::host::{Context, Result, limit_command, write};
+use boot_loader::boots_filesystem;
 use bounds::test_plan_checks;
 use linux::probe::{self, ProbeDepth, ProbeRoots};
 use model::device_name::DevicePath;
@@ -28,10 +30,6 @@ const EXT4_SUPERBLOCK: u64 = 1024;
 const MD_SUPERBLOCK: u64 = 4096;
 /// Offset of the event count in the superblock of metadata 1.2, in bytes.
 const MD_EVENTS: u64 = 200;
-/// Size in bytes of the boot code that a BIOS runs. It is at the start of the first sector, and the partition table
-/// follows it (UEFI specification 5.2.1).
-const BOOT_CODE_BYTES: u64 = 440;
-
 /// Texts for actions of the agent, apart from refusals.
 pub const REINSTALL: &str = "reinstall";
 pub const BOOT: &str = "boot the system on the disks";
@@ -40,14 +38,14 @@ pub const BOOT: &str = "boot the system on the disks";
 pub struct DevicePresentation<'a> {
     base: &'a Inventory,
     roots: ProbeRoots,
-    /// Names of the disks that the reinstall wipes.
+    /// Names of the disks that the reinstall wipes, completely or except for preserved partitions.
     wiped: Vec<String>,
 }
 
 /// Contents of reconstructed disks, as the agent would find them.
 pub struct ReconstructedContents {
     pub inventory: Inventory,
-    /// True if the firmware could boot the disks, because they contain boot code and a system with a kernel.
+    /// True if the firmware could boot the disks, because they contain a boot loader and a system with a kernel.
     pub bootable: bool,
 }
 
@@ -95,7 +93,7 @@ impl<'a> DevicePresentation<'a> {
     pub fn probe_disks(&self, disks: &[ReplayedDisk]) -> Result<ReconstructedContents> {
         let probed = probe::read_inventory_at(&self.roots, ProbeDepth::Deep).map_err(|error| error.to_string())?;
         let mut found = self.base.clone();
-        let mut bootable = false;
+        let (mut bootable, is_uefi) = (false, self.base.firmware_variables.is_some());
         let is_wiped = |device: &DevicePath| self.wiped.iter().any(|name| is_on(device.as_str(), name));
         found.filesystems.retain(|filesystem| !is_wiped(&filesystem.device));
         found.parts.retain(|part| !is_wiped(&part.device));
@@ -105,13 +103,14 @@ impl<'a> DevicePresentation<'a> {
         for new in probed.disks {
             let Some(disk) = disks.iter().find(|disk| disk.name == new.name) else { continue };
             let Some(place) = found.disks.iter().position(|old| old.name == new.name) else { continue };
-            for part in new.table.iter().flat_map(|table| &table.partitions) {
+            let parts: Vec<&DiskPartition> = new.table.iter().flat_map(|table| &table.partitions).collect();
+            for part in parts.iter().copied() {
                 if !matches!(&part.signatures[..], [one] if one.kind == "ext4") {
                     continue;
                 }
                 match read_filesystem(disk, part)? {
                     Ok(inside) => {
-                        bootable |= has_boot_code(disk)? && has_kernel(disk, part)?;
+                        bootable |= has_kernel(disk, part)? && boots_filesystem(disk, &parts, part, is_uefi)?;
                         found.filesystems.push(inside);
                     }
                     Err(why) => {
@@ -194,12 +193,6 @@ fn read_filesystem(
         sparse: Vec::new(),
         fstab: None,
     }))
-}
-
-fn has_boot_code(disk: &ReplayedDisk) -> Result<bool> {
-    let mut code = vec![0; BOOT_CODE_BYTES as usize];
-    disk.file.read_exact_at(&mut code, 0).context(disk.path.display())?;
-    Ok(code.iter().any(|byte| *byte != 0))
 }
 
 fn has_kernel(disk: &ReplayedDisk, part: &DiskPartition) -> Result<bool> {

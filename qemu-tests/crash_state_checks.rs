@@ -1,7 +1,7 @@
 //! Checks of a reconstructed state of all disks, without a machine. They check three guarantees:
 //!
-//! * Preserved data: on preserved and foreign disks, every byte is unchanged, except in the extents that the agent has
-//!   announced, and in the regions that the prepare script names. Each preserved filesystem is consistent after its
+//! * Preserved data: on preserved, partly kept and foreign disks, every byte is unchanged, except in the extents that
+//!   the agent has announced, and in the regions that the prepare script names. Each preserved filesystem is consistent after its
 //!   journal was replayed, also on each half of a mirror alone, and contains the original files.
 //! * No incomplete system: the condition depends on the phase of the reinstall. `Ordered`: the disks boot the complete
 //!   old system. `Begun`: the machine boots over the network first, and the server boots the ramdisk; until the
@@ -10,13 +10,13 @@
 //! * Next plan: the agent refuses, or recreates only wiped disks. On other disks, it may write no more than the first
 //!   attempt.
 //!
-//! Disks boot a system if they have BIOS boot code in the first sector, and an ext4 filesystem with a kernel. A system
-//! is complete if its filesystem is consistent after its journal was replayed, and contains every file that the system
+//! Disks boot a system if they have a boot loader and an ext4 filesystem with a kernel (`crash_plan::boot_loader`). A
+//! system is complete if its filesystem is consistent after its journal was replayed, and contains every file that the system
 //! had before the reinstall, or at the end of the record.
 
 mod preparation_output;
 
-pub use preparation_output::parse_extents;
+pub use preparation_output::{PreservedExtent, parse_extents};
 
 use crate::crash_files::{self, FileDigests};
 use crate::crash_plan::{BOOT, DevicePresentation, PlanBounds, REINSTALL, ReconstructedContents};
@@ -25,7 +25,7 @@ use crate::crash_states::{ByteRanges, ReplayedDisk, copy_part};
 use crate::host::{Context, Result};
 use model::inventory::Inventory;
 use model::layout::Layout;
-use preparation_output::{PreservedExtent, parse_regions};
+use preparation_output::parse_regions;
 use sha2::{Digest, Sha256};
 use std::collections::{BTreeMap, HashMap};
 use std::fs::File;
@@ -82,7 +82,7 @@ impl<'a> CrashStateChecker<'a> {
         let (mut forbidden, mut touched) = (BTreeMap::new(), BTreeMap::new());
         for disk in disks {
             let written = ByteRanges::new(disk.records.iter().map(|record| (record.start, record.length)));
-            if !bounds.wiped.contains(&disk.name) {
+            if !bounds.is_completely_wiped(&disk.name) {
                 let named = written.intersect_with(&parse_regions(&record.prepared, &disk.name)?);
                 let outside = written.exclude_ranges(&bounds.open[&disk.name]);
                 forbidden.insert(disk.name.clone(), ByteRanges::new(named.iter().chain(outside.iter())));

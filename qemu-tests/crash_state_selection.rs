@@ -1,13 +1,14 @@
 //! Selection of the states that are reconstructed from a record, and their composition.
 
 use crate::crash_record::{RecordedMoment, ReinstallPhase, ReinstallRecord};
+use crate::crash_state_checks::PreservedExtent;
 use crate::crash_states::{self, ArrivedPart, PreviousContents, RandomStateParameters, ReplayedDisk};
 use crate::host::Result;
 
-/// Sector size of the wiped disks, in bytes.
+/// Assumed sector size of the wiped disks, outside of preserved filesystems, in bytes.
 const SECTOR_BYTES: u64 = 512;
-/// Assumed sector size of the other disks, in bytes. Every filesystem expects that a block of this size is written
-/// atomically.
+/// Assumed sector size of preserved filesystems and of the other disks, in bytes. Every filesystem expects that a block
+/// of this size is written atomically.
 const BLOCK_BYTES: u64 = 4096;
 /// Probabilities with which a write in flight arrives.
 const ARRIVAL_PROBABILITIES: [f64; 3] = [0.1, 0.5, 0.9];
@@ -121,6 +122,7 @@ pub fn compose_state(
     disks: &[ReplayedDisk],
     pick: &CrashState,
     wiped: &[String],
+    preserved: &[PreservedExtent],
 ) -> StateComposition {
     let now = &record.moments[pick.moment].counts;
     let next = record.moments.get(pick.moment + 1).map_or(now, |next| &next.counts);
@@ -136,10 +138,8 @@ pub fn compose_state(
                 random.usize(disk.count_records_before(now[number])..=disk.count_records_before(next[number]))
             }
         };
-        let lot = RandomStateParameters {
-            chance,
-            tear_bytes: if wiped.contains(&disk.name) { SECTOR_BYTES } else { BLOCK_BYTES },
-        };
+        let tear_bytes = |start| find_tear_bytes(wiped, preserved, &disk.name, start);
+        let lot = RandomStateParameters { chance, tear_bytes: &tear_bytes };
         let flushed = disk.find_last_flush(target).max(from);
         let mut own = crash_states::take_all_parts(disk, from, flushed);
         own.extend(match pick.kind {
@@ -150,6 +150,13 @@ pub fn compose_state(
         targets.push(target);
     }
     StateComposition { parts, targets }
+}
+
+/// Returns the size at whose multiples a write at this offset of the disk may be torn, in bytes.
+fn find_tear_bytes(wiped: &[String], preserved: &[PreservedExtent], disk: &str, start: u64) -> u64 {
+    let contains = |extent: &PreservedExtent| (extent.start..extent.start + extent.length).contains(&start);
+    let is_preserved = preserved.iter().any(|extent| extent.disk == disk && contains(extent));
+    if !is_preserved && wiped.iter().any(|wiped| wiped == disk) { SECTOR_BYTES } else { BLOCK_BYTES }
 }
 
 /// Returns the phases in which the server may have been. The agent writes to wiped disks only after the point of no
@@ -228,6 +235,10 @@ pub fn self_test() {
     assert_eq!(steps, ["storage.wipe", "image.burn", "boot.kexec"]);
     test_state_composition(&record, &mut disks, &picks);
     phases_fit(&record, &disks);
+    let preserved = crate::crash_state_checks::parse_extents("extent: vda 8192 4096 ext4 /srv\n").expect("an extent");
+    for (disk, start, expected) in [("vda", 0, 512), ("vda", 8192, 4096), ("vda", 12288, 512), ("vdb", 0, 4096)] {
+        assert_eq!(find_tear_bytes(&["vda".to_owned()], &preserved, disk, start), expected, "{disk} {start}");
+    }
     std::fs::remove_dir_all(&folder).expect("removed");
 }
 
@@ -236,7 +247,7 @@ pub fn self_test() {
 fn test_state_composition(record: &ReinstallRecord, disks: &mut [ReplayedDisk], picks: &[CrashState]) {
     let mut different = std::collections::BTreeSet::new();
     for pick in picks {
-        let made = compose_state(record, disks, pick, &["vda".to_owned()]);
+        let made = compose_state(record, disks, pick, &["vda".to_owned()], &[]);
         let next = &record.moments[(pick.moment + 1).min(4)].counts;
         for ((disk, target), next) in disks.iter().zip(&made.targets).zip(next) {
             assert!(*target <= disk.count_records_before(*next), "{pick:?}");

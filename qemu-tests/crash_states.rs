@@ -180,12 +180,12 @@ pub fn take_all_parts(disk: &ReplayedDisk, from: usize, to: usize) -> Vec<Arrive
 }
 
 /// Parameters of a random state.
-#[derive(Debug, Clone, Copy)]
-pub struct RandomStateParameters {
+#[derive(Clone, Copy)]
+pub struct RandomStateParameters<'a> {
     /// Probability that a write arrives.
     pub chance: f64,
-    /// Size in bytes. Writes are torn at multiples of this size.
-    pub tear_bytes: u64,
+    /// Size in bytes for a write at this offset of the disk. The write is torn at multiples of this size.
+    pub tear_bytes: &'a dyn Fn(u64) -> u64,
 }
 
 /// Returns a random subset of the writes in flight. One in four of these writes is torn.
@@ -196,11 +196,11 @@ pub fn take_random_parts(
     lot: RandomStateParameters,
     random: &mut fastrand::Rng,
 ) -> Vec<ArrivedPart> {
-    let RandomStateParameters { chance, tear_bytes } = lot;
     let mut parts = take_all_parts(disk, from, to);
-    parts.retain(|part| disk.records[part.record].is_forced || random.f64() < chance);
+    parts.retain(|part| disk.records[part.record].is_forced || random.f64() < lot.chance);
     for part in &mut parts {
         if !disk.records[part.record].is_forced && random.u8(0..4) == 0 {
+            let tear_bytes = (lot.tear_bytes)(disk.records[part.record].start);
             let pieces = part.length / tear_bytes;
             let (one, other) = (random.u64(0..=pieces), random.u64(0..=pieces));
             // A write that is not longer than one block cannot be torn.
@@ -365,18 +365,18 @@ fn test_disk_moves(disk: &mut ReplayedDisk) {
 }
 
 fn test_random_parts(disk: &ReplayedDisk) {
-    let lot = |chance, tear_bytes| RandomStateParameters { chance, tear_bytes };
+    let lot = |chance, tear_bytes: &'static dyn Fn(u64) -> u64| RandomStateParameters { chance, tear_bytes };
     let chosen = |lot, seed| take_random_parts(disk, 3, 6, lot, &mut fastrand::Rng::with_seed(seed));
     let forced = ArrivedPart { record: 4, start: 0, length: 2048 };
     for seed in 0..200 {
-        assert_eq!(chosen(lot(0.0, 512), seed), [forced], "FUA is durable by itself");
-        let parts = chosen(lot(1.0, 512), seed);
-        assert_eq!(parts, chosen(lot(1.0, 512), seed), "the same for the same seed");
+        assert_eq!(chosen(lot(0.0, &|_| 512), seed), [forced], "FUA is durable by itself");
+        let parts = chosen(lot(1.0, &|_| 512), seed);
+        assert_eq!(parts, chosen(lot(1.0, &|_| 512), seed), "the same for the same seed");
         assert!(parts.contains(&forced));
         let fits =
             |part: &ArrivedPart| part.start.is_multiple_of(512) && part.length.is_multiple_of(512) && part.length > 0;
         assert!(parts.iter().all(fits), "{parts:?}");
-        assert_eq!(chosen(lot(1.0, 4096), seed), take_all_parts(disk, 3, 6), "no longer than what arrives whole");
+        assert_eq!(chosen(lot(1.0, &|_| 4096), seed), take_all_parts(disk, 3, 6), "no longer than what arrives whole");
     }
     let different = |lot| {
         let mut all: Vec<_> = (0..200).map(|seed| format!("{:?}", chosen(lot, seed))).collect();
@@ -384,8 +384,8 @@ fn test_random_parts(disk: &ReplayedDisk) {
         all.dedup();
         all.len()
     };
-    assert_eq!(different(lot(0.5, 4096)), 4, "two writes that may arrive");
-    assert!(different(lot(1.0, 512)) > 8, "torn in many ways");
+    assert_eq!(different(lot(0.5, &|_| 4096)), 4, "two writes that may arrive");
+    assert!(different(lot(1.0, &|_| 512)) > 8, "torn in many ways");
 }
 
 fn test_range_counts() {

@@ -1,5 +1,5 @@
 //! Integration tests that install complete machines in QEMU. Each file in `qemu-tests/scenarios` is a test case;
-//! `powercut` and `witness` are two further cases.
+//! `powercut`, `powercut-shared`, `witness` and `witness-shared` are further cases.
 //!
 //! `cargo test --test qemu -- [FILTER] [--scenarios DIR] [--list]`. The cases need packages that root installs, a
 //! ramdisk, and the tiny OS. They are therefore ignored, unless `scripts/test` (`DROPHAMMER_QEMU=1`; with
@@ -122,14 +122,7 @@ fn main() -> ExitCode {
     let budget = Arc::new(TimeBudget::from_env());
     // These cases are first, because they take longest.
     if own_only {
-        // If `powercut` runs alone, it may use both cores.
-        let machines = if arguments.filter.as_deref() == Some("powercut") { VMS_AT_ONCE } else { 1 };
-        let extent = powercut::TestRunSize { full: is_set("DROPHAMMER_FULL"), machines };
-        let cuts = move || powercut::run(&artifacts_folder(), &work_folder(), extent).map_err(Failed::from);
-        trials.push(time_trial("powercut", RUNS_OF_A_SAMPLE, budget.clone(), cuts).with_ignored_flag(!wanted));
-        let runs = wanted && (is_set("DROPHAMMER_FULL") || arguments.filter.as_deref() == Some("witness"));
-        let states = || crash_case::run(&artifacts_folder(), &work_folder()).map_err(Failed::from);
-        trials.push(time_trial("witness", RUNS_OF_A_SAMPLE, budget.clone(), states).with_ignored_flag(!runs));
+        trials.extend(crash_trials(wanted, arguments.filter.as_deref(), &budget));
     }
     match scenario_files(&folder) {
         Ok(files) => {
@@ -141,6 +134,26 @@ fn main() -> ExitCode {
     let conclusion = libtest_mimic::run(&arguments, trials);
     phase_times::print_phases();
     conclusion.exit_code()
+}
+
+/// Creates the test cases of power cuts and crash states. By default, only `powercut` runs.
+fn crash_trials(wanted: bool, filter: Option<&str>, budget: &Arc<TimeBudget>) -> Vec<Trial> {
+    let full = is_set("DROPHAMMER_FULL");
+    let mut trials = Vec::new();
+    for (number, case) in powercut::CASES.into_iter().enumerate() {
+        // A case that runs alone may use both cores.
+        let machines = if filter == Some(case.0) { VMS_AT_ONCE } else { 1 };
+        let extent = powercut::TestRunSize { full, machines };
+        let cuts = move || powercut::run(case, &artifacts_folder(), &work_folder(), extent).map_err(Failed::from);
+        let runs = wanted && (number == 0 || full || filter == Some(case.0));
+        trials.push(time_trial(case.0, RUNS_OF_A_SAMPLE, budget.clone(), cuts).with_ignored_flag(!runs));
+    }
+    for case in crash_case::CASES {
+        let states = move || crash_case::run(case, &artifacts_folder(), &work_folder()).map_err(Failed::from);
+        let runs = wanted && (full || filter == Some(case.0));
+        trials.push(time_trial(case.0, RUNS_OF_A_SAMPLE, budget.clone(), states).with_ignored_flag(!runs));
+    }
+    trials
 }
 
 fn harness_tests() -> Vec<Trial> {

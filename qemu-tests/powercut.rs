@@ -26,6 +26,10 @@ const MOMENTS: usize = 20;
 /// Maximum number of steps, which limits the search for the last cut.
 const MAXIMUM_CUT_STEPS: usize = 60;
 
+/// Names of the test cases, and their machines. In the second case, preserved and wiped objects share disks.
+pub const CASES: [(&str, &str); 2] =
+    [("powercut", include_str!("powercut.yaml")), ("powercut-shared", include_str!("powercut-shared.yaml"))];
+
 /// Extent of a test run.
 #[derive(Debug, Clone, Copy)]
 pub struct TestRunSize {
@@ -47,11 +51,10 @@ enum CutMoment {
 ///
 /// # Errors
 /// Lists the cuts after which a guarantee was violated.
-pub fn run(artifacts: &Path, work: &Path, extent: TestRunSize) -> Result<()> {
+pub fn run((name, text): (&str, &str), artifacts: &Path, work: &Path, extent: TestRunSize) -> Result<()> {
     scenario_run::require_artifacts(artifacts)?;
-    let text = include_str!("powercut.yaml");
-    let scenario = crate::scenario_parser::parse(text, "powercut".to_owned(), work.to_owned())?;
-    let folder = work.join("powercut");
+    let scenario = crate::scenario_parser::parse(text, name.to_owned(), work.to_owned())?;
+    let folder = work.join(name);
     // The folder exists only after an earlier failure, so an error is ignored.
     let _ = fs::remove_dir_all(&folder);
     fs::create_dir_all(&folder).context(folder.display())?;
@@ -68,10 +71,11 @@ fn all_cuts(scenario: &Scenario, artifacts: &Path, folder: &Path, extent: TestRu
     let start = SavedMachine::install_and_order(scenario, artifacts, &chassis, prepare)?;
     let seed = random_seed();
     let mut random = fastrand::Rng::with_seed(seed);
-    println!("powercut: seed {seed}");
+    println!("{name}: seed {seed}", name = scenario.name);
     let timings = read_timings(&start.state.join("serve.log"))?;
-    // Only the first installation creates the group; the reinstall preserves it.
-    let timings: Vec<_> = timings.into_iter().filter(|(step, _)| step != "storage.lvm").collect();
+    // In the first case, only the first installation creates volumes.
+    let is_repeated = |step: &str| step != "storage.lvm" || scenario.name != CASES[0].0;
+    let timings: Vec<_> = timings.into_iter().filter(|(step, _)| is_repeated(step)).collect();
     let mut cuts =
         if extent.full { sample_moments(&timings, MOMENTS, &mut random) } else { sample_cuts(&timings, &mut random) };
     if extent.full {
@@ -220,9 +224,10 @@ fn sample_cuts(timings: &[(String, f64)], random: &mut fastrand::Rng) -> Vec<Cut
 /// exactly when it is due.
 pub fn self_test() {
     survival_checks::self_test();
-    let scenario =
-        crate::scenario_parser::parse(include_str!("powercut.yaml"), "x".into(), ".".into()).expect("a scenario");
-    assert!(scenario.runs[0].reinstall.is_none() && scenario.runs[1].reinstall.is_some());
+    for (name, text) in CASES {
+        let scenario = crate::scenario_parser::parse(text, name.into(), ".".into()).expect(name);
+        assert!(scenario.runs[0].reinstall.is_none() && scenario.runs[1].reinstall.is_some());
+    }
 
     let timings = [("storage.wipe", 1.0), ("image.burn", 20.0), ("report.final", 9.0)];
     let timings: Vec<(String, f64)> = timings.iter().map(|(step, seconds)| ((*step).to_owned(), *seconds)).collect();

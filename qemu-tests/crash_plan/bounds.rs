@@ -1,4 +1,5 @@
-//! Limits of a plan: the agent may write anywhere on wiped disks, but on other disks only to the announced extents.
+//! Limits of a plan: the agent may write anywhere on completely wiped disks, but on other disks only to the announced
+//! extents.
 
 use super::{BOOT, REINSTALL, is_on};
 use crate::crash_record::ReinstallRecord;
@@ -27,10 +28,13 @@ fn build_request(
     request_from_allocation::build_request(machine, &machine.id, &allocation, &[])
 }
 
-/// Limits of a plan. The plan may write anywhere on wiped disks, and on other disks only to the extents that the
-/// recorded agent has announced.
+/// Limits of a plan. The plan may write anywhere on completely wiped disks, and on other disks only to the extents that
+/// the recorded agent has announced.
 pub struct PlanBounds {
+    /// Names of the disks that the reinstall wipes, completely or except for preserved partitions.
     pub wiped: Vec<String>,
+    /// Preserved partitions on wiped disks.
+    preserved: Vec<DevicePath>,
     /// Extents that the recorded agent has announced, by disk.
     pub open: BTreeMap<String, ByteRanges>,
 }
@@ -38,9 +42,13 @@ pub struct PlanBounds {
 impl PlanBounds {
     /// Derives the limits from the announcement at the point of no return.
     pub fn new(record: &ReinstallRecord, layout: &Layout) -> PlanBounds {
-        let wiped = layout.disks.iter().filter(|disk| disk.wipeonreinstall);
-        let wiped: Vec<String> =
-            wiped.map(|disk| disk.device.as_str().trim_start_matches("/dev/").to_owned()).collect();
+        let disks = || layout.disks.iter().filter(|disk| disk.wipeonreinstall);
+        let wiped = disks().map(|disk| disk.device.as_str().trim_start_matches("/dev/").to_owned()).collect();
+        let preserved = disks().flat_map(|disk| {
+            let partitions = disk.partitions.iter().filter(|partition| partition.preserve);
+            partitions.map(|partition| disk.device.partition_path(partition.number).as_device())
+        });
+        let preserved = preserved.collect();
         let groups = record.announced["extents"].as_array().into_iter().flatten();
         let disks: Vec<&Value> = groups.flat_map(|group| group["disks"].as_array().into_iter().flatten()).collect();
         let open = record.disks.iter().map(|name| {
@@ -49,7 +57,13 @@ impl PlanBounds {
             let ranges = ranges.filter_map(|range| Some((range["start"].as_u64()?, range["length"].as_u64()?)));
             (name.clone(), ByteRanges::new(ranges))
         });
-        PlanBounds { wiped, open: open.collect() }
+        PlanBounds { wiped, preserved, open: open.collect() }
+    }
+
+    /// Returns whether the reinstall may write anywhere on the disk.
+    pub fn is_completely_wiped(&self, name: &str) -> bool {
+        self.wiped.iter().any(|wiped| wiped == name)
+            && !self.preserved.iter().any(|device| is_on(device.as_str(), name))
     }
 
     /// Returns the next action of the agent, or a description of the violated limit.
@@ -74,8 +88,10 @@ impl PlanBounds {
     }
 
     fn find_violation(&self, plan: &Plan) -> Option<String> {
-        let is_wiped = |device: &DevicePath| self.wiped.iter().any(|name| is_on(device.as_str(), name));
-        let disks = plan.disks.iter().filter(|disk| !self.wiped.iter().any(|name| disk.name == *name));
+        let is_wiped = |device: &DevicePath| {
+            !self.preserved.contains(device) && self.wiped.iter().any(|name| is_on(device.as_str(), name))
+        };
+        let disks = plan.disks.iter().filter(|disk| !self.is_completely_wiped(disk.name.as_str()));
         let mut disks = disks.filter(|disk| matches!(disk.verdict, DiskVerdict::Wipe | DiskVerdict::Make));
         if let Some(disk) = disks.next() {
             return Some(format!("{} would be {:?}", disk.device, disk.verdict));
@@ -88,7 +104,7 @@ impl PlanBounds {
         }
         for extents in plan.extents.iter().flat_map(|extents| &extents.disks) {
             let name = extents.device.as_str().trim_start_matches("/dev/");
-            if self.wiped.iter().any(|wiped| wiped == name) {
+            if self.is_completely_wiped(name) {
                 continue;
             }
             let ranges = ByteRanges::new(extents.ranges.iter().map(|range| (range.start, range.length)));
@@ -186,6 +202,7 @@ pub(super) fn test_plan_checks() {
     let layout = model::layout::read_yaml(&layout).expect("a layout").layout;
     let bounds = |wiped: &[&str]| PlanBounds {
         wiped: wiped.iter().map(|name| (*name).to_owned()).collect(),
+        preserved: Vec::new(),
         open: BTreeMap::new(),
     };
     let order = OrderedReinstall {
@@ -207,4 +224,8 @@ pub(super) fn test_plan_checks() {
     let forgotten = bounds(&["sda"]).check_plan(&machine(false, None), &layout, &found);
     assert!(forgotten.as_ref().is_err_and(|words| words.contains("would install")), "{forgotten:?}");
     assert!(bounds(&["sda"]).check_plan(&AssignedMachine::default(), &layout, &found).is_err());
+    let partly_kept = PlanBounds { preserved: vec!["/dev/sda2".into()], ..bounds(&["sda"]) };
+    assert!(!partly_kept.is_completely_wiped("sda") && bounds(&["sda"]).is_completely_wiped("sda"));
+    let beyond = partly_kept.check_plan(&ordered, &layout, &found);
+    assert!(beyond.as_ref().is_err_and(|words| words.contains("/dev/sda would be")), "{beyond:?}");
 }

@@ -17,5 +17,5 @@ mod write;
 
 pub(crate) use detect::is_disk_image;
 pub use detect::{DETECTION_BYTES, ImageRequirements, check_disk_image, require_tree};
-pub use target::{AlignedBuffer, RawTarget, TargetDisk};
+pub use target::{RawTarget, TargetDisk};
 pub use write::{HEAD_BYTES, write_image};

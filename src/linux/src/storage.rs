@@ -2,6 +2,7 @@
 //! returns a typed result; all decisions are made by the planner.
 
 pub mod activation_rehearsal;
+pub mod aligned_buffer;
 pub mod block_device;
 pub mod boot_loader_area;
 mod btrfs_scan;

@@ -18,6 +18,7 @@ use super::order_records::{ReinstallOrder, ReinstallOverrides, delete_order, sto
 use super::{ServerState, epoch, migration_records, now, restore_confirmation};
 use crate::sql::{self, Transaction};
 use common::error::Result;
+use model::install_marker::FencingToken;
 
 /// Result of placing a reinstall order.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -154,33 +155,43 @@ pub(crate) fn insert_order(
     // therefore counts as started from the beginning.
     let replaced = standing.order;
     let earlier = replaced.clone().filter(|open| open.started);
-    let ReinstallOverrides { without_marker, change_promise, give_up, replace_newer, apply_allocation } = words;
+    let fencing = epoch::issue_token(transaction)?;
     let order = ReinstallOrder {
-        id: uuid::Uuid::new_v4().to_string(),
-        image: image.to_owned(),
-        created: now(),
         created_by,
-        attempts: 0,
         started: earlier.is_some(),
-        without_marker,
-        change_promise,
-        give_up,
-        replace_newer,
-        apply_allocation,
-        fencing: Some(epoch::issue_token(transaction)?),
-        confirmed: true,
         disks: earlier.map(|open| open.disks).unwrap_or_default(),
-        // The attempt of the earlier order is not copied: an install marker that it has written is not evidence for the
-        // new order.
-        attempt: None,
-        given_up: false,
-        handed: None,
-        unregistered: 0,
+        ..new_order(image, words, fencing)
     };
     store_order(transaction, machine, allocation, &order)?;
     clear_failure(transaction, machine, allocation)?;
     insert_entry(transaction, machine, &HistoryEntry::from_order(HistoryKind::Ordered, &order))?;
     Ok(OrderOutcome::Placed { order, replaced: replaced.map(Box::new) })
+}
+
+/// Returns an order that has not started. The attempt of an earlier order is not copied: an install marker that this
+/// attempt has written is not evidence for the new order.
+fn new_order(image: &str, words: ReinstallOverrides, fencing: FencingToken) -> ReinstallOrder {
+    let ReinstallOverrides { without_marker, change_promise, give_up, replace_newer, apply_allocation } = words;
+    ReinstallOrder {
+        id: uuid::Uuid::new_v4().to_string(),
+        image: image.to_owned(),
+        created: now(),
+        created_by: String::new(),
+        attempts: 0,
+        started: false,
+        without_marker,
+        change_promise,
+        give_up,
+        replace_newer,
+        apply_allocation,
+        fencing: Some(fencing),
+        confirmed: true,
+        disks: Vec::new(),
+        attempt: None,
+        given_up: false,
+        handed: None,
+        unregistered: 0,
+    }
 }
 
 /// Discards the failure of the last attempt, because it does not concern the new order.

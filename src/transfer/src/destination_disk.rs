@@ -5,8 +5,9 @@
 use common::error::{Context, Error, Phase, Result};
 use common::error_code::ErrorCode;
 use common::sync::lock_mutex;
-use image::raw::{AlignedBuffer, HEAD_BYTES, RawTarget, TargetDisk};
+use image::raw::{HEAD_BYTES, RawTarget, TargetDisk};
 use linux::gpt;
+use linux::storage::aligned_buffer::AlignedBuffer;
 use linux::storage::{block_device, busy_device_users, image_table_adaptation};
 use model::device_name::DevicePath;
 use std::ops::Range;

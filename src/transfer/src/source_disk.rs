@@ -5,7 +5,7 @@ use super::protocol::CHUNK_BYTES;
 use super::used_blocks;
 use common::error::{Context, Error, Phase, Result};
 use common::error_code::ErrorCode;
-use image::raw::AlignedBuffer;
+use linux::storage::aligned_buffer::AlignedBuffer;
 use linux::storage::{block_device, busy_device_users};
 use model::device_name::DevicePath;
 use std::fs::{self, File, OpenOptions};

@@ -2,18 +2,16 @@
 
 use super::write::{BUFFER_BYTES, ZEROS_BYTES};
 use common::error::{Context, Phase, Result};
+use linux::storage::aligned_buffer::AlignedBuffer;
 use linux::storage::block_device;
 use model::device_name::DevicePath;
 use nix::errno::Errno;
 use nix::fcntl::{FallocateFlags, fallocate};
 use std::fs::{File, OpenOptions};
 use std::io;
-use std::ops::{Deref, DerefMut, Range};
+use std::ops::Range;
 use std::os::unix::fs::{FileExt, FileTypeExt, OpenOptionsExt};
 use std::sync::atomic::{AtomicU64, Ordering};
-
-/// Alignment of memory buffers for direct I/O that every disk accepts, in bytes.
-const ALIGNMENT_BYTES: usize = 4096;
 
 /// Sector size assumed for a regular file, in bytes.
 const FILE_SECTOR_BYTES: u32 = 512;
@@ -152,35 +150,6 @@ fn punch_hole(file: &File, range: &Range<u64>) -> nix::Result<()> {
     let (start, length) = (i64::try_from(range.start), i64::try_from(range.end - range.start));
     let (Ok(start), Ok(length)) = (start, length) else { return Err(Errno::EOVERFLOW) };
     fallocate(file, FallocateFlags::FALLOC_FL_PUNCH_HOLE | FallocateFlags::FALLOC_FL_KEEP_SIZE, start, length)
-}
-
-/// Memory buffer aligned for direct I/O.
-pub struct AlignedBuffer {
-    bytes: Vec<u8>,
-    start: usize,
-    length: usize,
-}
-
-impl AlignedBuffer {
-    pub fn new(length: usize) -> AlignedBuffer {
-        let bytes = vec![0; length + ALIGNMENT_BYTES];
-        let start = bytes.as_ptr().align_offset(ALIGNMENT_BYTES);
-        AlignedBuffer { bytes, start, length }
-    }
-}
-
-impl Deref for AlignedBuffer {
-    type Target = [u8];
-
-    fn deref(&self) -> &[u8] {
-        &self.bytes[self.start..self.start + self.length]
-    }
-}
-
-impl DerefMut for AlignedBuffer {
-    fn deref_mut(&mut self) -> &mut [u8] {
-        &mut self.bytes[self.start..self.start + self.length]
-    }
 }
 
 #[cfg(test)]

@@ -2,9 +2,10 @@
 //! command of the disk.
 
 use super::detect::{self, ImageRequirements};
-use super::target::{AlignedBuffer, RawTarget};
+use super::target::RawTarget;
 use crate::pipeline::PipelineReader;
 use common::sync::lock_mutex;
+use linux::storage::aligned_buffer::AlignedBuffer;
 use std::ops::Range;
 use std::sync::mpsc::{self, SyncSender};
 use std::sync::{Mutex, PoisonError};

@@ -3,6 +3,7 @@
 
 #![allow(clippy::unwrap_used)]
 
+use super::aligned_buffer::AlignedBuffer;
 use super::{block_device, partition_table, signature_wipe};
 use crate::process::ToolCommand;
 use common::error::{Context, Phase, Result};
@@ -20,8 +21,6 @@ const BLOCK: usize = 1 << 20;
 /// Size of the blocks into which each read is split, in bytes. A block of zeros is not hashed.
 const PIECE: usize = 64 << 10;
 static ZEROS: [u8; PIECE] = [0; PIECE];
-/// Alignment of buffers for O_DIRECT, sufficient for sectors of any size.
-const ALIGNMENT: usize = 4096;
 
 pub struct TestDisks(Vec<DevicePath>);
 
@@ -84,12 +83,10 @@ pub fn fingerprints<P: AsRef<Path>>(devices: &[P]) -> Vec<String> {
 }
 
 fn fingerprint(mut content: impl Read) -> String {
-    let mut room = vec![0_u8; BLOCK + ALIGNMENT];
-    let first = room.as_ptr().align_offset(ALIGNMENT);
-    let block = &mut room[first..first + BLOCK];
+    let mut block = AlignedBuffer::new(BLOCK);
     let (mut digest, mut offset) = (Sha256::new(), 0_u64);
     loop {
-        let count = content.read(block).unwrap();
+        let count = content.read(&mut block).unwrap();
         for piece in block[..count].chunks(PIECE) {
             if *piece != ZEROS[..piece.len()] {
                 digest.update(offset.to_le_bytes());

@@ -1,5 +1,6 @@
 //! Verification that devices contain only zeros. All ranges are read, from all devices in parallel.
 
+use super::aligned_buffer::AlignedBuffer;
 use common::error::{Context, Error, Phase, Result};
 use common::error_code::ErrorCode;
 use common::format::format_bytes;
@@ -13,9 +14,6 @@ use std::{io, thread};
 
 /// Number of bytes that are read at once.
 const BLOCK: usize = 4 << 20;
-
-/// Alignment of buffers for direct I/O, sufficient for sectors of any size.
-const ALIGNMENT: usize = 4096;
 
 /// Minimum average throughput in bytes per second; slower devices are failing.
 const MINIMUM_BYTES_PER_SECOND: u64 = 16 << 20;
@@ -87,9 +85,7 @@ struct ZeroCheck<'a> {
 impl ZeroCheck<'_> {
     /// Returns the offset of the first nonzero byte in a range; `None` if the range contains only zeros.
     fn find_first_data(&mut self, file: &File, range: ByteRange) -> Result<Option<u64>> {
-        let mut room = vec![0_u8; BLOCK + ALIGNMENT];
-        let first = room.as_ptr().align_offset(ALIGNMENT);
-        let block = &mut room[first..first + BLOCK];
+        let mut block = AlignedBuffer::new(BLOCK);
         let zeros = vec![0_u8; BLOCK];
         let end = range.start.saturating_add(range.length);
         let mut offset = range.start;

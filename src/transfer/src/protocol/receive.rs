@@ -12,7 +12,7 @@ use crate::connection::TlsLink;
 use crate::destination_disk::TransferDest;
 use common::encoding::encode_hex;
 use common::sync::lock_mutex;
-use image::raw::AlignedBuffer;
+use linux::storage::aligned_buffer::AlignedBuffer;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{self, Receiver, SyncSender};

@@ -11,7 +11,7 @@ use crate::connection::TlsLink;
 use crate::source_disk::{DiskSegment, SegmentIter, TransferSource};
 use common::encoding::encode_hex;
 use common::sync::lock_mutex;
-use image::raw::AlignedBuffer;
+use linux::storage::aligned_buffer::AlignedBuffer;
 use model::install_report::{ImageTransferFigures, StageShare};
 use piece_writer::PieceWriter;
 use std::ops::Range;

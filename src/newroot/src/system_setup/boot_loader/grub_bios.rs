@@ -83,6 +83,12 @@ fn install_on_disks(start: &LoaderContext, with_menu: bool) -> Result<()> {
         );
         return Err(Error::new(Phase::Target, message));
     }
+    run_grub_install(start)
+}
+
+/// Installs GRUB with the image's own grub-install.
+fn run_grub_install(start: &LoaderContext) -> Result<()> {
+    let LoaderContext { root, wants, run, .. } = start;
     let Some(install) = find_program(root, &INSTALL) else {
         let looked = [&SETUP[..], &INSTALL].concat().join(", ");
         let what = format!("cannot install GRUB: the image does not contain any of the programs {looked}");

@@ -6,7 +6,7 @@ use crate::protocol::frames::{
     self, DiskPiece, PieceOffer, PiecesDigest, ProtocolFrame, ReceiptFigures, ReceiverVerdict,
 };
 use crate::protocol::{BusyTime, ConnectionEnd};
-use image::raw::AlignedBuffer;
+use linux::storage::aligned_buffer::AlignedBuffer;
 use std::collections::BTreeMap;
 use std::io;
 use std::sync::atomic::{AtomicUsize, Ordering};
