@@ -37,6 +37,7 @@ pub fn create_disk(folder: &Path, disk: &Disk) -> Result<()> {
             InitialContent::Pattern(pattern) => fill_pattern(&path, pattern)?,
             InitialContent::Mkfs(mkfs) => make_filesystem(&path, mkfs)?,
             InitialContent::Gpt(partitions) => make_table(&path, disk, partitions)?,
+            InitialContent::Copy(file) => copy_file(&path, file)?,
         }
     }
     Ok(())
@@ -75,6 +76,17 @@ fn fill_pattern(path: &Path, pattern: &PatternContent) -> Result<()> {
         return Err("a pattern requires a text".to_owned());
     }
     open_file(path)?.write_all_at(&bytes, pattern.at_mib * MIB).context(path.display())
+}
+
+/// Copies a file, which must not be larger than the disk, to the disk.
+fn copy_file(disk: &Path, from: &Path) -> Result<()> {
+    let mut source = File::open(from).context(from.display())?;
+    let mut target = open_file(disk)?;
+    let size = |file: &File| file.metadata().map(|metadata| metadata.len()).context(disk.display());
+    if size(&source)? > size(&target)? {
+        return Err(format!("{} is larger than {}", from.display(), disk.display()));
+    }
+    std::io::copy(&mut source, &mut target).map(drop).context(from.display())
 }
 
 /// Creates the filesystem in a separate file, and copies this file to the filesystem's offset on the disk, because not
@@ -207,5 +219,11 @@ pub fn self_test() {
     assert_ne!(part(1), part(2));
     assert!(part_digest(&path, 3, 2).is_err());
     assert!(contains_text(&path, "secret").expect("read") && !contains_text(&path, "secrets").expect("read"));
+    let copy = folder.join("copy.raw");
+    File::create(&copy).and_then(|file| file.set_len(4 * MIB)).expect("a file");
+    copy_file(&copy, &path).expect("copied");
+    assert_eq!(digest_disk(&copy).expect("a digest"), digest_disk(&path).expect("a digest"));
+    File::create(&copy).and_then(|file| file.set_len(MIB)).expect("a file");
+    assert!(copy_file(&copy, &path).is_err_and(|why| why.contains("is larger than")));
     fs::remove_dir_all(&folder).expect("removed");
 }

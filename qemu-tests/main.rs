@@ -254,8 +254,10 @@ fn artifacts_folder() -> PathBuf {
     folder.unwrap_or_else(|| Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../..")).join("target"))
 }
 
+/// Returns the folder in which each case creates its own folder, with disks and logs.
 fn work_folder() -> PathBuf {
-    Path::new(env!("CARGO_TARGET_TMPDIR")).join("qemu")
+    let folder = std::env::var_os("DROPHAMMER_WORK").map(PathBuf::from);
+    folder.unwrap_or_else(|| Path::new(env!("CARGO_TARGET_TMPDIR")).join("qemu"))
 }
 
 fn run_self_test(test: fn()) -> Result<(), Failed> {

@@ -138,6 +138,8 @@ pub enum InitialContent {
     Pattern(PatternContent),
     Mkfs(MkfsContent),
     Gpt(Vec<Partition>),
+    /// Contents of this file, such as the disk of another machine.
+    Copy(PathBuf),
 }
 
 /// Range filled with pseudorandom bytes.

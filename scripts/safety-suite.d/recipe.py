@@ -155,9 +155,13 @@ class Machine:
                 run("cryptsetup", "close", "safety-suite")
 
     def describe_intent(self):
-        """Returns the case as an installer sees it: with the devices of its disks, without the disks that it must not know."""
-        disks = [{**disk, "device": self.devices[disk["id"]]} for disk in self.case["disks"] if disk.get("fate") != "foreign"]
-        return {**self.case, "disks": disks}
+        """Returns the case as an installer sees it: with the devices of its disks, without the disks that it must not know.
+
+        `attached` lists all disks, for installers that run in a virtual machine.
+        """
+        disks = [{**disk, "device": self.devices[disk["id"]]} for disk in self.case["disks"]]
+        attached = [{key: disk[key] for key in ("device", "size_mib", "sector_bytes") if key in disk} for disk in disks]
+        return {**self.case, "disks": [disk for disk in disks if disk.get("fate") != "foreign"], "attached": attached}
 
 
 def register_partitions(device):

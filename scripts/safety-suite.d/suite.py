@@ -13,7 +13,7 @@ from recipe import Machine
 
 HERE = Path(__file__).resolve().parent
 # Time limit of an adapter, in seconds.
-LIMIT = 300
+LIMIT = 900
 OUTCOMES = {0: "done", 2: "refused", 77: "not run"}
 
 
