@@ -32,6 +32,10 @@ pub const NO_RETRIES: RetryPolicy = RetryPolicy { patience: Duration::ZERO, ..TE
 /// Maximum pause that a server can request with `Retry-After`.
 const LONGEST_REQUESTED: Duration = Duration::from_secs(120);
 
+/// Factor by which the pause grows after each attempt. With this factor, a pause is at most one second longer than half
+/// of the time since the first attempt. After a short outage, clients are therefore served again within seconds.
+const PAUSE_GROWTH: f64 = 1.5;
+
 /// Result of a single attempt.
 pub(crate) enum AttemptResult<T> {
     Done(T),
@@ -87,7 +91,7 @@ impl RetrySchedule {
             return Err(error);
         }
         tracing::warn!("{error}; again in {:.1} s", jittered.as_secs_f64());
-        self.pause = (self.pause * 2).min(self.longest);
+        self.pause = self.pause.mul_f64(PAUSE_GROWTH).min(self.longest);
         Ok(jittered)
     }
 }
@@ -141,6 +145,19 @@ mod tests {
         assert_eq!(result.unwrap_err().to_string(), "connection refused");
         assert!(began.elapsed() < Duration::from_secs(5));
         assert!((1..100).contains(&calls), "{calls}");
+    }
+
+    #[test]
+    fn pauses_grow_with_the_outage() {
+        let mut schedule = RetrySchedule::start(TEN_MINUTE_RETRIES);
+        let (mut longest, mut elapsed) = (Duration::ZERO, Duration::ZERO);
+        for _ in 0..12 {
+            let pause = schedule.next_pause(error(), Duration::ZERO).unwrap();
+            // Without the random part, the pause would be at most twice as long, and so would the elapsed time.
+            assert!(pause <= (Duration::from_secs(1) + elapsed).min(TEN_MINUTE_RETRIES.longest_pause), "{pause:?}");
+            (longest, elapsed) = (longest.max(pause), elapsed + pause);
+        }
+        assert!(longest >= TEN_MINUTE_RETRIES.longest_pause / 2, "{longest:?}");
     }
 
     #[test]
