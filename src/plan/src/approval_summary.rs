@@ -96,6 +96,10 @@ fn summarize_volumes(
     decided.persistent.planned.iter().filter_map(thing).collect()
 }
 
+/// Problem of a prediction for a machine with Kubernetes volumes.
+pub(crate) const UNKNOWN_VOLUMES: &str = "it is unknown which Kubernetes volumes would be created or preserved, because \
+    the disks must be read again; boot the machine into the ramdisk";
+
 /// Predicts the verdicts for a machine whose disks have changed since the inventory was read. The prediction assumes
 /// that the machine still has the same disks, and that they have the content that the layout specifies. The agent
 /// refuses to run a plan that differs from the prediction.
@@ -111,9 +115,7 @@ pub(crate) fn predict_summary(
     let layout = &*meant;
     let mut problems = Vec::new();
     if !request.assigned.allocation.volumes.is_null() {
-        let why = "it is unknown which Kubernetes volumes would be created or preserved, because the disks must be \
-            read again; boot the machine into the ramdisk";
-        problems.push(Diagnostic::new("volumes", why).with_code(ErrorCode::KubernetesVolume));
+        problems.push(Diagnostic::new("volumes", UNKNOWN_VOLUMES).with_code(ErrorCode::KubernetesVolume));
     }
     let disks = predict_disks(layout, inventory, request, &mut problems);
     if request.mode == InstallMode::Reinstall && !layout.disks.iter().any(|disk| disk.wipeonreinstall) {

@@ -25,6 +25,9 @@ use store::{InstallState, StoredRegistration};
 
 /// Beginning of the message about a plan that is refused.
 pub const PLAN_REFUSED: &str = "the plan is refused: ";
+
+/// Prefix of a message about a plan that cannot be determined from the registered inventory.
+const PLAN_UNKNOWN: &str = "the plan is unknown: ";
 /// Base URL in the planned allocation; never contacted.
 const URL: &str = "http://server";
 
@@ -128,7 +131,8 @@ pub(super) async fn approve_member(
 }
 
 /// Plans the reinstall with the registered hardware, and checks that the plan is not refused. The check passes if no
-/// plan can be made yet, because the hardware is not registered or the allocation is not complete.
+/// plan can be made yet, because the hardware is not registered, the allocation is not complete, or the disks must
+/// be read again.
 ///
 /// # Errors
 /// Returns the reasons why the plan is refused, or why the reinstall cannot be ordered.
@@ -185,8 +189,10 @@ fn plan_loss(
         return Ok(None);
     }
     let allocation = assigned.allocation.clone().unwrap_or_default();
-    let planned = preview_plan(assigned, allocation, registered.inventory, registered.outdated)
-        .map_err(|refused| format!("{PLAN_REFUSED}{reasons}", reasons = reword_metal_phrases(&refused.printed)))?;
+    let planned = preview_plan(assigned, allocation, registered.inventory, registered.outdated).map_err(|refused| {
+        let prefix = if refused.is_unknown() { PLAN_UNKNOWN } else { PLAN_REFUSED };
+        format!("{prefix}{reasons}", reasons = reword_metal_phrases(&refused.printed))
+    })?;
     let wiped = planned
         .disks
         .iter()

@@ -43,6 +43,15 @@ pub struct PreviewRefusal {
     pub printed: String,
 }
 
+impl PreviewRefusal {
+    /// Returns whether the only problem is that the disks must be read again. The agent, which reads the disks, may
+    /// accept the plan.
+    pub fn is_unknown(&self) -> bool {
+        let is_unknown = |problem: &Diagnostic| problem.message == crate::approval_summary::UNKNOWN_VOLUMES;
+        !self.problems.is_empty() && self.problems.iter().all(is_unknown)
+    }
+}
+
 impl From<Vec<Diagnostic>> for PreviewRefusal {
     fn from(problems: Vec<Diagnostic>) -> PreviewRefusal {
         PreviewRefusal { printed: join_problems(&problems), problems }

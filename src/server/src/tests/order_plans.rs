@@ -55,6 +55,23 @@ async fn clients_of_metal_api_order_without_a_plan() {
     assert_eq!(server.order_with_query("?plan=true").await.status, 400);
 }
 
+/// The registered inventory is from before the installation. It does not show which volumes are on the disks.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn unknown_kubernetes_volumes_do_not_refuse_an_order() {
+    let server = Running::start_in(with_images()).await;
+    let class = json!({"kind": "StorageClass", "metadata": {"name": "fast"}, "parameters": {"fsType": "ext4"}});
+    let volume = json!({"kind": "Volume", "metadata": {"name": "db-1", "uid": "9474cda7-0dbe-40fc-9842-3cb0404a7201"},
+        "spec": {"nodeName": "h", "storageClassName": "fast", "rawBlockDevice": {"devicePath": "/dev/sdc"}}});
+    let answer = server.v1("POST", &format!("/v1/machine/{ONE}/volumes"), &json!([volume, class])).await;
+    assert_eq!(answer.status, 200, "{}", answer.text());
+    let token = server.registered(ONE).await;
+    server.allocated(ONE, &token).await;
+    assert_eq!(server.begins_first(ONE, &token, "a1").await, 200);
+    server.report(ONE, &token, "a1", true).await;
+    let answer = server.order_with_query("?check_plan=true").await;
+    assert_eq!(answer.status, 200, "{}", answer.text());
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_accepted_plan_is_ordered() {
     let server = Running::start_in(with_images()).await;
