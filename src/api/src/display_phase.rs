@@ -71,8 +71,7 @@ impl DisplayPhase {
     /// Returns the current phase of a machine. Events that precede the machine's last report are ignored.
     pub fn current(app: &AppState, listed: &MachineSummary) -> DisplayPhase {
         let live = app.watch.live.last_event(&listed.id).map(|(event, _)| event);
-        let stored = listed.last_event.clone().filter(|_| !listed.ended);
-        DisplayPhase::of_machine(listed, live.or(stored).as_ref())
+        DisplayPhase::of_machine(listed, live.as_ref().or(listed.current_event()))
     }
 
     /// Returns the phase of a machine, based on the records in the database and the machine's last event.
@@ -99,7 +98,8 @@ impl DisplayPhase {
         if listed.waits.is_some() {
             return new_phase("waits for adoption", ObjectFate::Bad);
         }
-        if listed.not_clean && listed.order.is_none() {
+        let has_failed = has_work && listed.failure.is_some();
+        if listed.not_clean && listed.order.is_none() && !has_failed {
             return new_phase("not clean", ObjectFate::Bad);
         }
         let says = event.map(|event| event.event).filter(|event| {
@@ -118,7 +118,7 @@ impl DisplayPhase {
             (None, Some(_)) => new_phase("reinstall ordered", ObjectFate::Idle),
             (None, None) if listed.installed => new_phase("installed", ObjectFate::Good),
             (None, None) if listed.adopted => new_phase("adopted", ObjectFate::Good),
-            (None, None) if has_work && listed.failure.is_some() => new_phase("failed", ObjectFate::Bad),
+            (None, None) if has_failed => new_phase("failed", ObjectFate::Bad),
             (None, None) if listed.allocation.is_some() => new_phase("not installed", ObjectFate::Idle),
             (None, None) => new_phase("free", ObjectFate::Idle),
         }
@@ -164,6 +164,7 @@ mod tests {
         };
         let adopted = MachineSummary { adopted: true, ..new.clone() };
         let failed = |listed: &MachineSummary| MachineSummary { failure: Some(Default::default()), ..listed.clone() };
+        let not_clean = |listed: &MachineSummary| MachineSummary { not_clean: true, ..listed.clone() };
         let event =
             |event| Some(ProgressEvent { event, message: String::new(), stage: None, seconds: None, progress: None });
         use EventName::{Crashed, Installing, Waiting};
@@ -177,6 +178,9 @@ mod tests {
             (&failed(&new), None, "failed"),
             (&failed(&new), event(Installing), "installing"),
             (&failed(&installed), None, "installed"),
+            (&not_clean(&new), None, "not clean"),
+            (&not_clean(&failed(&new)), None, "failed"),
+            (&not_clean(&failed(&free)), None, "not clean"),
             (&failed(&ordered(false, false)), None, "reinstall ordered"),
             (&MachineSummary { new: true, ..free.clone() }, event(Installing), "new"),
             (&installed, event(Installing), "installed"),
@@ -196,5 +200,8 @@ mod tests {
         ] {
             assert_eq!(DisplayPhase::of_machine(listed, event.as_ref()).word, word);
         }
+        // The event that follows the report of the failure was lost.
+        let lost = MachineSummary { last_event: event(Installing), ended: true, ..failed(&new) };
+        assert_eq!(DisplayPhase::of_machine(&lost, lost.current_event()).word, "failed");
     }
 }

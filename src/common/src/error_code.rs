@@ -29,11 +29,11 @@ impl ErrorCode {
         append(message.into(), &self.to_string())
     }
 
-    /// Appends the code to a message, unless the message already ends with any code.
+    /// Appends the code to a message, unless the message already contains any code in parentheses after its beginning.
     pub fn annotate_uncoded(self, message: impl Into<String>) -> String {
         let message = message.into();
-        let last = message.strip_suffix(')').and_then(|text| text.rsplit_once(" (")).map(|(_, last)| last);
-        if last.is_some_and(is_code) { message } else { self.annotate(message) }
+        let mut parts = message.split(" (").skip(1).filter_map(|part| part.split_once(')'));
+        if parts.any(|(inside, _)| is_code(inside)) { message } else { self.annotate(message) }
     }
 }
 
@@ -127,6 +127,8 @@ mod tests {
         assert_eq!(once, "mdadm: no (DH-300)");
         assert_eq!(ErrorCode::Storage.annotate(once.clone()), once);
         assert_eq!(ErrorCode::Image.annotate_uncoded(once.clone()), once);
+        let followed = format!("{once} (its last good version stays in force)");
+        assert_eq!(ErrorCode::Image.annotate_uncoded(followed.clone()), followed);
         for uncoded in ["mdadm: no", "mdadm (4.2)", "mdadm (DH-1)", "(DH-300) mdadm", ""] {
             assert_eq!(ErrorCode::Image.annotate_uncoded(uncoded), format!("{uncoded} (DH-400)"));
         }

@@ -288,7 +288,7 @@ impl StageTime {
     pub fn format_table(timings: &[StageTime]) -> String {
         let row = |stage: &str, seconds: f64| [stage.to_owned(), format!("{seconds:>7.1} s")];
         let mut rows: Vec<_> = timings.iter().map(|time| row(&time.stage, time.seconds)).collect();
-        rows.push(row("total", timings.iter().map(|time| time.seconds).sum()));
+        rows.push(row("total", timings.iter().fold(0.0, |sum, time| sum + time.seconds)));
         format::format_columns(&rows)
     }
 }

@@ -94,7 +94,10 @@ impl InstallState {
     /// reinstalled only if the order permits this, because the machine might not have a marker: other installers do not
     /// write markers.
     pub fn can_be_reinstalled(&self, without_marker: bool) -> bool {
-        self.succeeded || (self.adopted && without_marker)
+        // A started reinstall has replaced the installed system, so the marker of that system is irrelevant.
+        let has_started = self.order.as_ref().is_some_and(|order| order.started);
+        let is_proven = self.succeeded && (!self.is_claimed || self.marker.is_some() || has_started);
+        is_proven || (self.is_installed() && without_marker)
     }
 
     /// If the operator has adopted the allocation, marks it as installed and claimed ([`InstallState::is_claimed`]).

@@ -97,6 +97,12 @@ pub struct MachineSummary {
 }
 
 impl MachineSummary {
+    /// Returns the last event, unless the machine has reported the end of the installation since then. The event that
+    /// follows the report may have been lost.
+    pub fn current_event(&self) -> Option<&ProgressEvent> {
+        self.last_event.as_ref().filter(|_| !self.ended)
+    }
+
     /// Returns a summary that contains only the last contact of the machine.
     pub(crate) fn from_contact(id: &str, contact: MachineContact) -> MachineSummary {
         let MachineContact { last_seen, last_event, has_reported, boot } = contact;

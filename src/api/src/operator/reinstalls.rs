@@ -174,7 +174,7 @@ pub async fn check_orderable(app: &AppState, asked: &ReinstallRequest) -> Result
         return Err(ApiError::new(StatusCode::CONFLICT, restore_confirmation::explain_confirmation(&id)));
     }
     if !standing.can_be_reinstalled(asked.without_marker) {
-        return Err(invalid_reinstall(explain_not_installed(&id, &allocation, standing.adopted)));
+        return Err(invalid_reinstall(explain_not_installed(&id, &allocation, standing.is_installed())));
     }
     let standing = standing.with_claimed_installation();
     let words = read_overrides(asked)?;

@@ -98,7 +98,7 @@ pub(super) fn fetch_machine_preview(
         }
     };
     let present = || fetch::<PlanInput>(server, &format!("/v1/machine/{id}/preview"));
-    let overrides = ReinstallOverrideOptions { without_marker: options.without_marker, ..options.overrides.clone() };
+    let overrides = ReinstallOverrideOptions { without_marker: waives_marker(options), ..options.overrides.clone() };
     let image = match &options.image {
         Some(image) => image.clone(),
         None if options.out.is_none() && options.overrides == ReinstallOverrideOptions::default() => {
@@ -267,6 +267,12 @@ fn is_unchanged(options: &PlanArgs, allocation: &Allocation) -> bool {
     options.layout.is_none() && !options.reinstall && allocation.succeeded && !allocation.reinstall
 }
 
+/// Returns whether the reinstall is planned without an install marker. `drophammer plan` and `drophammer machine plan`
+/// have separate options for this.
+fn waives_marker(options: &PlanArgs) -> bool {
+    options.without_marker || options.overrides.without_marker
+}
+
 /// Changes the allocation to that of a reinstall if `--reinstall` is given and no reinstall is ordered at the server.
 pub(super) fn simulate_reinstall(options: &PlanArgs, name: &str, allocation: &mut Allocation) -> Result<()> {
     if !allocation.succeeded && options.reinstall {
@@ -280,7 +286,7 @@ pub(super) fn simulate_reinstall(options: &PlanArgs, name: &str, allocation: &mu
             Some(OrderedReinstall { id: "preview".to_owned(), attempt: 1, attempts: 1, ..OrderedReinstall::default() });
     }
     if let Some(order) = &mut allocation.order {
-        order.without_marker |= options.without_marker;
+        order.without_marker |= waives_marker(options);
     }
     Ok(())
 }

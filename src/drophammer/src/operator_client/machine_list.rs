@@ -121,7 +121,7 @@ pub(super) fn name_or_id(machine: &MachineSummary) -> &str {
 }
 
 fn describe_phase(machine: &MachineSummary) -> ListCell {
-    let phase = DisplayPhase::of_machine(machine, machine.last_event.as_ref());
+    let phase = DisplayPhase::of_machine(machine, machine.current_event());
     let style = match phase.kind {
         ObjectFate::Bad => Some(TextStyle::Red),
         ObjectFate::Busy => Some(TextStyle::Yellow),
@@ -153,7 +153,7 @@ fn describe_machine(machine: &MachineSummary, all: &[MachineSummary]) -> String 
         let reason = code + &failure.attempt.to_string();
         return [reason, order].into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join("; ");
     }
-    let phase = DisplayPhase::of_machine(machine, machine.last_event.as_ref());
+    let phase = DisplayPhase::of_machine(machine, machine.current_event());
     let is_running = matches!(phase.word, "installing" | "failed");
     let event = machine.last_event.as_ref().filter(|_| is_running).map(|event| match &event.stage {
         Some(stage) if event.event != EventName::Crashed && !event.message.is_empty() => {
@@ -199,7 +199,9 @@ pub(super) fn describe_order(machine: &MachineSummary, all: &[MachineSummary]) -
             )
         }
         (None, Some(why)) => format!("locked: {why}"),
-        (None, None) if machine.not_clean => "disks not erased yet: boot the machine over PXE".to_owned(),
+        (None, None) if machine.not_clean => {
+            "the system of the previous tenant may still run: boot the machine over PXE".to_owned()
+        }
         (None, None) if machine.waits.is_some() => "waits with a marker".to_owned(),
         (None, None) => String::new(),
     }

@@ -24,6 +24,20 @@ impl Running {
     }
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn plan_of_an_adopted_machine_is_saved_without_a_marker() {
+    let server = Running::start_in(with_images()).await;
+    let token = server.registered(ONE).await;
+    server.allocated(ONE, &token).await;
+    assert_eq!(server.machine(&["adopt", "one"]).await.unwrap(), CommandOutcome::Good);
+    let file = server.dir.path().join("one.plan").display().to_string();
+    let plan = ["plan", "one", "--image", "debian-13", "--out", &file];
+    assert_eq!(server.machine(&plan).await.unwrap(), CommandOutcome::Refused);
+    assert_eq!(server.machine(&[&plan[..], &["--without-marker"]].concat()).await.unwrap(), CommandOutcome::Good);
+    assert_eq!(server.reinstall(&file).await, CommandOutcome::Good);
+    assert_eq!(server.listed().await["order"]["without_marker"], true);
+}
+
 /// Change of a saved plan.
 type Change = fn(&mut Value);
 

@@ -117,6 +117,31 @@ fn an_adopted_installation_has_no_record() {
     assert_eq!(installed_hostname(&state), None);
 }
 
+/// An adopted machine has not proven that it is installed, even after an order without a marker. If that order ends
+/// before it starts, the next order must permit the missing marker as well.
+#[test]
+fn a_canceled_order_leaves_an_adoption_unproven() {
+    let dir = tempfile::tempdir().unwrap();
+    let state = open(&dir);
+    serve(&state, "", &fields("h", "u"));
+    assert_eq!(wait(state.adopt_allocation("m", "a")), AdoptOutcome::Adopted);
+    let place = |without_marker| {
+        let words = ReinstallOverrides { without_marker, ..ReinstallOverrides::default() };
+        wait(state.place_order("m", "a", "i1", words))
+    };
+    assert!(matches!(place(true), OrderOutcome::Placed { .. }));
+    assert!(standing(&state, "m").is_claimed);
+    assert!(matches!(wait(state.cancel_order("m", "a")), CancelOutcome::Done(_)));
+    assert!(standing(&state, "m").is_claimed, "without the order, the machine boots its disks");
+    assert!(matches!(place(false), OrderOutcome::NotInstalled));
+    // The agent refuses the plan, and nothing was written.
+    let OrderOutcome::Placed { order, .. } = place(true) else { panic!() };
+    let refused = InstallReport { untouched: true, ..report(false, &order.id) };
+    wait(state.handle_report("m", "a", BOOT, &refused));
+    assert!(standing(&state, "m").order.is_none());
+    assert!(matches!(place(false), OrderOutcome::NotInstalled));
+}
+
 #[test]
 fn rename_preserves_the_installed_fields() {
     let dir = tempfile::tempdir().unwrap();
