@@ -121,14 +121,19 @@ async fn a_server_without_connections_is_unready_until_one_is_free() {
     let order = loop {
         match server.try_order("debian-13").await {
             Ok(order) => break order,
-            Err(refusal) => check_refusal(&refusal, "too many clients already (53300)"),
+            Err(refusal) => assert_eq!(refusal.status, 503, "{}", refusal.text()),
         }
         tokio::time::sleep(Duration::from_millis(100)).await;
     };
     server.until_ready(true).await;
     let others = tokio::task::block_in_place(|| postgres.take_all_connections("desk", 12));
     server.until_reported("too many clients already (53300)").await;
-    check_refusal(&server.boot(&format!("uuid={ONE}")).await, "too many clients already (53300)");
+    // The first requests may use connections that the server does not know to be closed yet (57P01).
+    let mut refusal = server.boot(&format!("uuid={ONE}")).await;
+    while refusal.text().contains("(57P01)") {
+        refusal = server.boot(&format!("uuid={ONE}")).await;
+    }
+    check_refusal(&refusal, "too many clients already (53300)");
     drop(others);
     server.until_ready(true).await;
     server.heard("no longer a problem: ").await;

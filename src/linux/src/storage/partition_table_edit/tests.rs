@@ -30,8 +30,20 @@ fn assert_valid(device: &DevicePath) {
 }
 
 fn mount(device: &DevicePath, point: &Path) -> sys_mount::UnmountDrop<sys_mount::Mount> {
-    let flags = sys_mount::UnmountFlags::empty();
-    sys_mount::Mount::builder().fstype("ext4").mount_autodrop(device, point, flags).unwrap()
+    let mount = || {
+        let flags = sys_mount::UnmountFlags::empty();
+        sys_mount::Mount::builder().fstype("ext4").mount_autodrop(device, point, flags)
+    };
+    // Concurrent tests briefly open block devices exclusively.
+    for _ in 0..100 {
+        match mount() {
+            Err(error) if error.raw_os_error() == Some(nix::libc::EBUSY) => {
+                std::thread::sleep(std::time::Duration::from_millis(50));
+            }
+            mounted => return mounted.unwrap(),
+        }
+    }
+    mount().unwrap()
 }
 
 #[test]
