@@ -18,7 +18,8 @@ use linux::probe::{self, ProbeDepth, ProbeRoots};
 use model::device_name::DevicePath;
 use model::install_marker::InstallMarker;
 use model::inventory::{
-    self, AttemptTarget, DeviceUse, DiskPartition, FailedAttempt, FilesystemContents, Inventory, MemberRole,
+    self, AttemptTarget, DeviceUse, DiskPartition, FailedAttempt, FilesystemContents, FirmwareType, Inventory,
+    MemberRole,
 };
 use std::fs;
 use std::os::unix::fs::{FileExt, symlink};
@@ -79,10 +80,21 @@ impl<'a> DevicePresentation<'a> {
             put(format!("sys/devices/{name}/queue/logical_block_size"), format!("{}\n", known.sector_bytes))?;
             put(format!("sys/devices/{name}/ro"), "0\n".to_owned())?;
             symlink(format!("../devices/{name}"), at("sys/block").join(name)).context(name)?;
-            symlink(&disk.path, at("dev").join(name)).context(name)?;
         }
         let roots = ProbeRoots { sys: at("sys"), proc: at("proc"), dev: at("dev") };
         Ok(DevicePresentation { base, roots, wiped: wiped.to_vec() })
+    }
+
+    /// Links the device names to these disks, which can be others than in the previous call.
+    fn link_disks(&self, disks: &[ReplayedDisk]) -> Result<()> {
+        for disk in disks.iter().filter(|disk| self.wiped.contains(&disk.name)) {
+            let link = self.roots.dev.join(&disk.name);
+            if fs::read_link(&link).is_ok() {
+                fs::remove_file(&link).context(link.display())?;
+            }
+            symlink(&disk.path, &link).context(link.display())?;
+        }
+        Ok(())
     }
 
     /// Returns the inventory that the agent would collect from these disks after it has assembled and inspected
@@ -91,9 +103,10 @@ impl<'a> DevicePresentation<'a> {
     /// # Errors
     /// Fails if the disks cannot be probed.
     pub fn probe_disks(&self, disks: &[ReplayedDisk]) -> Result<ReconstructedContents> {
+        self.link_disks(disks)?;
         let probed = probe::read_inventory_at(&self.roots, ProbeDepth::Deep).map_err(|error| error.to_string())?;
         let mut found = self.base.clone();
-        let (mut bootable, is_uefi) = (false, self.base.firmware_variables.is_some());
+        let (mut bootable, is_uefi) = (false, self.base.system.firmware == FirmwareType::Uefi);
         let is_wiped = |device: &DevicePath| self.wiped.iter().any(|name| is_on(device.as_str(), name));
         found.filesystems.retain(|filesystem| !is_wiped(&filesystem.device));
         found.parts.retain(|part| !is_wiped(&part.device));
@@ -235,6 +248,7 @@ pub fn self_test() {
     assert!(["/dev/vdaa", "/dev/vdb", "/dev/md/data", "vda"].iter().all(|device| !is_on(device, "vda")));
     assert!(is_on("/dev/nvme0n1p2", "nvme0n1") && !is_on("/dev/nvme0n12", "nvme0n1"));
     test_disk_probing();
+    boot_loader::test_uefi_loaders();
     test_plan_checks();
 }
 

@@ -9,11 +9,12 @@ use crate::machine::{Chassis, Vm};
 use crate::network_boot::AGENT_EXITED;
 use crate::power_cycles::{self, SavedMachine};
 use crate::proxy::Proxy;
+use crate::scenario::Firmware;
 use crate::server::{self, Server};
 use crate::write_attribution::AgentState;
 use crate::{inspection_ramdisk, write_log};
 use model::allocation::AssignedMachine;
-use model::inventory::Inventory;
+use model::inventory::{FirmwareType, FirmwareVariables, Inventory};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -145,6 +146,14 @@ pub fn read_inventory(folder: &Path) -> Result<Inventory> {
         .context(path.display())
 }
 
+/// Returns the inventory with the firmware of the machine. The ramdisk that has read the inventory was booted by a BIOS.
+fn with_firmware(mut inventory: Inventory, firmware: Firmware) -> Inventory {
+    let is_uefi = firmware == Firmware::Uefi;
+    inventory.system.firmware = if is_uefi { FirmwareType::Uefi } else { FirmwareType::Bios };
+    inventory.firmware_variables = is_uefi.then(FirmwareVariables::default);
+    inventory
+}
+
 /// Carries out the reinstall order, and records the writes and the moments of the reinstall.
 ///
 /// # Errors
@@ -177,7 +186,7 @@ pub fn record_reinstall(start: &SavedMachine, prepared: String) -> Result<Reinst
         uuid: chassis.uuid.clone(),
         mac: chassis.mac.clone(),
         disks,
-        inventory: read_inventory(folder)?,
+        inventory: with_firmware(read_inventory(folder)?, chassis.machine.firmware),
         prepared,
         images: start.guarantees.allowed_images(),
         announced,

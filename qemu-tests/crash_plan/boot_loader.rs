@@ -47,7 +47,39 @@ fn has_boot_code(disk: &ReplayedDisk) -> Result<bool> {
 /// Returns the contents of a file; empty if the filesystem is damaged or does not contain the file.
 fn read_vfat_file(disk: &ReplayedDisk, part: &DiskPartition, path: &str) -> Result<Vec<u8>> {
     let place = format!("{}@@{}", disk.path.display(), part.start_bytes);
-    let output = limit_command(&["mtype", "-i", &place, &format!("::{path}")]);
-    let output = { output }.output().context("mtype (package mtools)")?;
+    let argv = ["mtype", "-i", &place, &format!("::{path}")];
+    let output = limit_command(&argv).output().context("mtype (package mtools)")?;
     Ok(if output.status.success() { output.stdout } else { Vec::new() })
+}
+
+/// Tests that a UEFI boot loader is recognized only if it is complete and belongs to the root filesystem.
+pub(super) fn test_uefi_loaders() {
+    use model::inventory::DeviceSignature;
+
+    let folder = crate::write_log::test_folder("crash-loader");
+    let mut disk = crate::crash_states::test_disk(&folder, "vda", &[]);
+    disk.path = folder.join("esp.raw");
+    let file = std::fs::File::create(&disk.path).expect("a file");
+    file.set_len(4 << 20).expect("a size");
+    let signed = |kind: &str, uuid: &str| DiskPartition {
+        start_bytes: 1 << 20,
+        signatures: vec![DeviceSignature { kind: kind.into(), uuid: uuid.into(), ..DeviceSignature::default() }],
+        ..DiskPartition::default()
+    };
+    let (esp, root, other) = (signed("vfat", ""), signed("ext4", "aaaa-1"), signed("ext4", "bbbb-2"));
+    let image = format!("{}@@1M", disk.path.display());
+    let (menu, loader) = (folder.join("grub.cfg"), folder.join("loader"));
+    std::fs::write(&menu, "search --fs-uuid --set=root aaaa-1\n").expect("written");
+    std::fs::write(&loader, "MZ").expect("written");
+    let run = |argv: &[&str]| {
+        crate::host::run_tool(argv, std::process::Stdio::null()).expect("mtools");
+    };
+    run(&["mformat", "-i", &image, "-T", "6144", "::"]);
+    run(&["mmd", "-i", &image, "::/EFI", "::/EFI/BOOT"]);
+    run(&["mcopy", "-i", &image, &menu.to_string_lossy(), &format!("::{UEFI_MENU}")]);
+    let boots = |root: &DiskPartition| boots_filesystem(&disk, &[&esp, root], root, true).expect("read");
+    assert!(!boots(&root), "the loader is missing");
+    run(&["mcopy", "-i", &image, &loader.to_string_lossy(), &format!("::{UEFI_LOADER}")]);
+    assert!(boots(&root) && !boots(&other), "the menu is that of one filesystem");
+    std::fs::remove_dir_all(&folder).expect("removed");
 }

@@ -175,10 +175,9 @@ impl PrivatePostgres {
             if taken.len() == count {
                 return taken;
             }
-            // The other sessions are recognized by the statements that they have sent. Of the sessions opened here,
-            // only the first one sends statements: it ends the other sessions.
+            // The first session that was opened here ends all other sessions.
             let end = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity
-                WHERE datname = current_database() AND query <> '' AND pid <> pg_backend_pid()\0";
+                WHERE datname = current_database() AND application_name <> 'idle'\0";
             let length = u32::try_from(end.len() + 4).unwrap();
             taken[0].write_all(&[b"Q", &length.to_be_bytes()[..], end.as_bytes()].concat()).unwrap();
             std::thread::sleep(Duration::from_millis(50));
@@ -189,7 +188,7 @@ impl PrivatePostgres {
     /// Opens a connection that stays idle. Returns `None` if the server refuses it.
     fn open_idle_connection(&self, database: &str) -> Option<UnixStream> {
         let mut connection = UnixStream::connect(self.socket()).unwrap();
-        let parameters = format!("user\0{USER}\0database\0{database}\0\0");
+        let parameters = format!("user\0{USER}\0database\0{database}\0application_name\0idle\0\0");
         let length = u32::try_from(parameters.len() + 8).unwrap();
         // A startup message consists of its length, the version of the protocol (3.0), and the parameters.
         let message = [&length.to_be_bytes()[..], &0x0003_0000_u32.to_be_bytes(), parameters.as_bytes()].concat();
