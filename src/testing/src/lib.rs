@@ -1,5 +1,6 @@
 //! Test doubles, fuzzing, and access to documentation and sources, for the tests of the other crates.
 
+pub mod byte_patterns;
 pub mod docs;
 pub mod executables;
 pub mod fuzzing;

@@ -11,6 +11,7 @@ use proptest::prelude::*;
 use std::fs;
 use std::sync::Arc;
 use tempfile::NamedTempFile;
+use testing::byte_patterns::is_filled_with;
 use testing::http::{Act, Server};
 
 const MIB: usize = 1 << 20;
@@ -58,9 +59,9 @@ fn gpt(bytes: usize, sector: usize, backup_lba: u64) -> Vec<u8> {
 fn assert_written(found: &[u8], image: &[u8], sector: usize) {
     let (padded, last) = (image.len().next_multiple_of(sector).max(MIB), found.len() - sector);
     assert!(found[..image.len()] == *image, "the disk does not contain the image");
-    assert!(found[image.len()..padded].iter().all(|byte| *byte == 0));
-    assert!(found[padded.min(last)..last].iter().all(|byte| *byte == 0xaa));
-    assert!(found[padded.max(last)..].iter().all(|byte| *byte == 0));
+    assert!(is_filled_with(&found[image.len()..padded], 0));
+    assert!(is_filled_with(&found[padded.min(last)..last], 0xaa));
+    assert!(is_filled_with(&found[padded.max(last)..], 0));
 }
 
 #[test]
@@ -71,7 +72,7 @@ fn image_of_any_length_and_chunk_size_is_written() {
             let target = open(&disk);
             let held_back = write_image(reader(&image, chunk), &target, &partitioned()).unwrap();
             assert_eq!(held_back.bytes, bytes as u64);
-            assert!(fs::read(disk.path()).unwrap()[..MIB].iter().all(|byte| *byte == 0), "released too early");
+            assert!(is_filled_with(&fs::read(disk.path()).unwrap()[..MIB], 0), "released too early");
             held_back.release().unwrap();
             assert_written(&fs::read(disk.path()).unwrap(), &image, 512);
         }
@@ -92,7 +93,7 @@ fn last_sector_is_written_together_with_the_first_mib() {
                 assert_eq!(held_back.bytes, image.len() as u64);
                 let found = fs::read(disk.path()).unwrap();
                 assert!(
-                    found[disk_bytes - 512..].iter().all(|byte| *byte == 0),
+                    is_filled_with(&found[disk_bytes - 512..], 0),
                     "{disk_bytes} {short} {zeros}: too early"
                 );
                 let end = (disk_bytes - 512).min(image.len());
@@ -117,7 +118,7 @@ fn zero_blocks_form_separate_ranges() {
             zeros: vec![0..block, 3 * block..5 * block],
         };
         assert_eq!(filled, expected);
-        assert!(buffer[5 * block + 5..6 * block].iter().all(|byte| *byte == 0), "the last sector is incomplete");
+        assert!(is_filled_with(&buffer[5 * block + 5..6 * block], 0), "the last sector is incomplete");
     }
     for (at, length) in [(0, 1), (63, 64), (64, 65), (127, 128), (130, 131)] {
         let mut bytes = vec![0; length];
@@ -177,7 +178,7 @@ fn refuses_unsuitable_image_before_writing() {
         let error = write_image(reader(&image, MIB), &target, &partitioned()).err().unwrap().to_string();
         assert!(error.contains(says), "{says}: {error}");
         assert!(
-            fs::read(disk.path()).unwrap().iter().all(|byte| *byte == 0xaa),
+            is_filled_with(&fs::read(disk.path()).unwrap(), 0xaa),
             "{says}: the disk was written nevertheless"
         );
     }
@@ -215,7 +216,7 @@ fn oversized_or_truncated_stream_leaves_nothing_bootable() {
         let error = write_image(reader(&long, chunk), &target, &partitioned()).err().unwrap().to_string();
         let name = disk.path().display();
         assert_eq!(error, format!("the image is larger than the disk: {name} is {} bytes", 8 * MIB));
-        assert!(fs::read(disk.path()).unwrap()[..MIB].iter().all(|byte| *byte == 0));
+        assert!(is_filled_with(&fs::read(disk.path()).unwrap()[..MIB], 0));
     }
     let (sender, receiver) = create_pipe(9);
     let pool = BufferPool::new(9, MIB);
@@ -229,7 +230,7 @@ fn oversized_or_truncated_stream_leaves_nothing_bootable() {
     let target = open(&disk);
     let error = write_image(PipelineReader::new(receiver, Arc::default()), &target, &partitioned()).err().unwrap();
     assert_eq!(error.to_string(), "the network is gone");
-    assert!(fs::read(disk.path()).unwrap()[..MIB].iter().all(|byte| *byte == 0));
+    assert!(is_filled_with(&fs::read(disk.path()).unwrap()[..MIB], 0));
 }
 
 #[test]
@@ -262,7 +263,7 @@ fn runs() -> impl Strategy<Value = Vec<u8>> {
     prop::collection::vec(run, 0..12).prop_map(|runs| {
         let data = noise(MIB);
         let run = |(zeros, length): (bool, usize)| if zeros { vec![0; length] } else { data[..length].to_vec() };
-        [image(4096), runs.into_iter().flat_map(run).collect()].concat()
+        [vec![image(4096)], runs.into_iter().map(run).collect()].concat().concat()
     })
 }
 
@@ -290,7 +291,7 @@ fn loop_images_with_zeros_and_odd_lengths_are_written_directly() {
             assert_eq!((target.disk.size_bytes, target.disk.sector_bytes), (13 * MIB as u64, sector));
             let held_back = write_image(reader(&image, chunk), &target, &partitioned()).unwrap();
             // The file of the loop device contains what was written to the disk.
-            assert!(fs::read(disk.image()).unwrap()[..MIB].iter().all(|byte| *byte == 0));
+            assert!(is_filled_with(&fs::read(disk.image()).unwrap()[..MIB], 0));
             held_back.release().unwrap();
             assert_written(&fs::read(disk.image()).unwrap(), &image, sector as usize);
             Ok(())
