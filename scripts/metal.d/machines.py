@@ -180,7 +180,7 @@ def first_pool(rack, machine, loki):
     broken = layout()
     broken["filesystems"][1]["format"], broken["disks"][1]["partitions"][0]["gpttype"] = "ext9", "boat"
     rack.allocate(allocation(rack, 1, filesystemlayout=broken))
-    for problem in ["invalid layout; nothing was written", "boat", "ext9"]:
+    for problem in ["invalid layout: ", "boat", "ext9", "nothing was written"]:
         machine.says(problem)
     until(lambda: rack.log()["phase"] == "Crashed", "the event")
     message = next(call["message"]["events"][0]["value"]["message"] for call in reversed(rack.log()["calls"]) if call["call"] == "Send")

@@ -47,7 +47,7 @@ pub(crate) struct InstallFailure {
     pub token_has_ended: bool,
     /// Allocation of the machine. The value is empty if the failure occurred before the allocation was received.
     pub allocation: Allocation,
-    /// Plan as printed; empty if the failure occurred before the plan was made.
+    /// Plan or refused plan as printed; empty if the failure occurred before the plan was made.
     pub plan: String,
     /// Install marker of this allocation that was found on a disk, but is not trusted. The marker is reported to the
     /// operator.

@@ -14,6 +14,7 @@ pub(crate) mod ironic;
 mod metal_conformance_tests;
 mod migration_approval;
 mod migration_sender;
+mod plan_refusal;
 mod pool_machine_preparation;
 pub(crate) mod preflight;
 pub(crate) mod ramdisk_network;
@@ -45,6 +46,7 @@ use model::recorded_disks::ConnectedDisk;
 use operations::StageName;
 use plan::Plan;
 use plan::request_from_allocation::{build_request, clear_begun_if_intact, find_untrusted_marker};
+use plan_refusal::print_refused_plan;
 pub(crate) use pool_machine_preparation::add_lldp_neighbours;
 use std::path::Path;
 use std::sync::Arc;
@@ -243,8 +245,9 @@ impl InstallAgent {
         let untrusted_marker = find_untrusted_marker(&request, &inventory).cloned();
         let make = |request| {
             plan::make_plan(&parsed.layout, &inventory, request, &mut Uuid::new_v4).map_err(|refusal| {
-                let failure = failure(Error::new(Phase::Plan, refusal.to_string()).with_code(refusal.code()));
-                Box::new(InstallFailure { marker: untrusted_marker.clone(), ..*failure })
+                let failure = InstallFailure::from_plan_refusal(&refusal);
+                print_refused_plan(&refusal);
+                Box::new(InstallFailure { marker: untrusted_marker.clone(), ..failure })
             })
         };
         let plan = make(request)?;
@@ -317,11 +320,8 @@ impl InstallAgent {
 /// Parses the layout of the allocation, and logs the notes about it.
 fn parse_layout(allocation: &Allocation) -> Result<ParsedLayout> {
     let parsed = allocation.parse_layout().map_err(|problems| {
-        let message = format!(
-            "invalid layout; nothing was written:\n{problems}",
-            problems = diagnostic::join_problems(&problems)
-        );
-        Error::new(Phase::Layout, message)
+        let reasons = diagnostic::summarize_problems(&problems);
+        Error::new(Phase::Layout, format!("invalid layout: {reasons}; nothing was written"))
     })?;
     parsed.notes.iter().for_each(|note| tracing::info!("layout: {note}"));
     Ok(parsed)

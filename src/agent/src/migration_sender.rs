@@ -56,7 +56,7 @@ impl InstallAgent {
         let at = |step: &'static str| move |error| Box::new(InstallFailure::new_before_plan(step, error));
         preflight::require_tools().map_err(at("tools"))?;
         let refuse = |problems: &[_]| {
-            Error::refusal(Phase::Plan, diagnostic::join_problems(problems)).with_code(ErrorCode::MigrationSource)
+            Error::refusal(Phase::Plan, diagnostic::summarize_problems(problems)).with_code(ErrorCode::MigrationSource)
         };
         let layout = allocation.parse_layout().map_err(|problems| at("move.carry")(refuse(&problems)))?.layout;
         preflight::wait_for_layout_disks(&layout).map_err(at("move.carry"))?;

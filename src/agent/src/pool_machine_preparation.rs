@@ -1,10 +1,11 @@
 //! Preparation of a pool machine before it waits for an allocation: LLDP neighbors are detected, and the disks are erased.
 
 use super::failure_handling::InstallFailure;
+use super::plan_refusal::{plan_refusal_error, print_refused_plan};
 use super::{InstallAgent, keep_list_reinstall, local_state};
 use crate::executor::{ImageTrust, PlanExecutor};
 use crate::preflight;
-use common::error::{Error, Phase, Result};
+use common::error::Result;
 use common::format::{CONSOLE_COLUMNS, fold_lines};
 use control::MachinePool;
 use linux::console_log::print_line;
@@ -138,7 +139,10 @@ impl InstallAgent {
         let (machine, image) = (self.machine.clone(), "nothing".to_owned());
         let subject = PlanSubject { machine, image, ..PlanSubject::default() };
         let planned = plan::plan_emptying(inventory, owner, missing, subject);
-        planned.map_err(|refusal| Error::new(Phase::Plan, refusal.to_string()).with_code(refusal.code()))
+        planned.map_err(|refusal| {
+            print_refused_plan(&refusal);
+            plan_refusal_error(&refusal)
+        })
     }
 
     fn run_erasure(&self, plan: &Plan, allocation: Allocation) -> Result<(), Box<InstallFailure>> {

@@ -1,6 +1,6 @@
 //! Digest of kernel, ramdisk and kernel command line. The operator passes it to `drophammer reinstall` on the machine.
 
-use super::operator::OperatorAuth;
+use super::operator::{OperatorAuth, unknown_machine};
 use super::{AppState, netboot};
 use axum::Json;
 use axum::extract::{Path, Query, State};
@@ -38,9 +38,7 @@ pub(crate) async fn get_boot_digest(
 ) -> Result<Json<BootDigestResponse>, ApiError> {
     let id = id.to_lowercase();
     let directory = app.directory();
-    let machine = directory
-        .find_machine(&id)
-        .ok_or_else(|| ApiError::not_found(format!("machines/ contains no machine {id}")))?;
+    let machine = directory.find_machine(&id).ok_or_else(|| unknown_machine(&directory, &id))?;
     let server = query.server.or_else(|| app.url.clone()).ok_or_else(|| {
         let why = "the server's URL is missing, and the digest depends on it: specify the URL at which the machine reaches this server, or start the server with --url";
         ApiError::new(StatusCode::CONFLICT, why)

@@ -34,6 +34,34 @@ impl ObjectFate {
     }
 }
 
+/// Phase of a machine whose file has an error and no version in force.
+pub const FILE_ERROR: &str = "file error";
+
+/// All phases of machines, in the order of their lifecycle. The metrics contain a number for each of them.
+pub const MACHINE_PHASES: [&str; 21] = [
+    "new",
+    "free",
+    "not installed",
+    "waits for BIOS settings",
+    "PXE booting",
+    "preparing",
+    "registering",
+    "installing",
+    "installed",
+    "adopted",
+    "reinstall ordered",
+    "reinstalling",
+    "failed",
+    "BIOS settings failed",
+    "reinstall suspended",
+    "abandoned",
+    "waits for adoption",
+    "needs confirmation",
+    "not clean",
+    "allocated elsewhere",
+    FILE_ERROR,
+];
+
 /// Words that earlier versions used for phases, each with the current word. Bookmarks may still contain the former
 /// words.
 const FORMER_PHASE_NAMES: [(&str, &str); 4] = [
@@ -78,6 +106,12 @@ impl DisplayPhase {
     pub fn of_machine(listed: &MachineSummary, event: Option<&ProgressEvent>) -> DisplayPhase {
         if listed.new {
             return new_phase("new", ObjectFate::Idle);
+        }
+        if listed.unusable {
+            return new_phase(FILE_ERROR, ObjectFate::Bad);
+        }
+        if listed.elsewhere {
+            return new_phase("allocated elsewhere", ObjectFate::Bad);
         }
         let has_work = listed.allocation.is_some() && (!listed.installed || listed.order.is_some());
         if listed.order.as_ref().is_some_and(|order| order.is_suspended()) {
@@ -189,6 +223,8 @@ mod tests {
             (&ordered(true, false), event(Installing), "installing"),
             (&ordered(true, true), event(Installing), "abandoned"),
             (&ordered(false, true), event(Installing), "reinstall suspended"),
+            (&MachineSummary { unusable: true, ..free.clone() }, event(Installing), "file error"),
+            (&MachineSummary { elsewhere: true, ..new.clone() }, event(Installing), "allocated elsewhere"),
             (&waits, event(Installing), "waits for adoption"),
             (&adopted, None, "adopted"),
             (&remote(false), event(Waiting), "waits for BIOS settings"),
@@ -199,6 +235,7 @@ mod tests {
             (&unconfirmed(&ordered(true, true)), None, "abandoned"),
         ] {
             assert_eq!(DisplayPhase::of_machine(listed, event.as_ref()).word, word);
+            assert!(MACHINE_PHASES.contains(&word), "{word}");
         }
         // The event that follows the report of the failure was lost.
         let lost = MachineSummary { last_event: event(Installing), ended: true, ..failed(&new) };

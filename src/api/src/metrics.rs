@@ -12,7 +12,6 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
-use store::InstallState;
 use time::OffsetDateTime;
 
 /// Maximum number of different step names. The number of names must be limited, because machines send the names. Actual
@@ -164,23 +163,6 @@ fn step_label(known: &BTreeMap<String, DurationHistogram>, name: &str) -> String
     }
 }
 
-/// Phases of machines that have a machine file.
-const PHASES: [&str; 8] =
-    ["unallocated", "waiting", "installing", "installed", "ordered", "reinstalling", "given_up", "elsewhere"];
-
-fn machine_phase(standing: Option<&InstallState>) -> &'static str {
-    let Some(standing) = standing else { return "unallocated" };
-    match &standing.order {
-        _ if standing.elsewhere.is_some() => "elsewhere",
-        Some(order) if order.given_up => "given_up",
-        Some(order) if order.started => "reinstalling",
-        Some(_) => "ordered",
-        None if standing.is_installed() => "installed",
-        None if standing.first.is_some() => "installing",
-        None => "waiting",
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -205,7 +187,11 @@ mod tests {
         let waits = metrics.count_waiting();
         let (running, failed) = ((RolloutState::Running, 1), (MemberState::Failed, 3));
         let rollouts = RolloutStatistics { rollouts: vec![running], members: vec![failed] };
-        let text = prometheus::format_metrics(&metrics, Some(&BTreeMap::from([("waiting", 2)])), Some(&rollouts));
+        let text = prometheus::format_metrics(
+            &metrics,
+            Some(&BTreeMap::from([("not installed".to_owned(), 2)])),
+            Some(&rollouts),
+        );
         for line in [
             "drophammer_installs_total{kind=\"first\",result=\"success\"} 1",
             "drophammer_installs_total{kind=\"reinstall\",result=\"failure\"} 300",
@@ -213,7 +199,7 @@ mod tests {
             "drophammer_orders_total{event=\"begun\"} 0",
             "drophammer_waits 1",
             "drophammer_certificate_expiry_timestamp_seconds{position=\"1\"} 1795806607",
-            "drophammer_machines{phase=\"waiting\"} 2",
+            "drophammer_machines{phase=\"not installed\"} 2",
             "drophammer_rollouts{state=\"running\"} 1",
             "drophammer_rollouts{state=\"halted\"} 0",
             "drophammer_rollout_members{state=\"failed\"} 3",

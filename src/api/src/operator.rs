@@ -21,12 +21,14 @@ use axum::http::{Extensions, StatusCode};
 use common::error_code::ErrorCode;
 use http_server::api_error::ApiError;
 use http_server::quotas::ClientAddress;
+pub(crate) use machine_list::count_phases;
 pub use machine_list::{list_machines, list_with_new_machines, summarize_machine, summarize_new_machine};
 pub use machine_summary::{MachineFailure, MachineSummary, WaitingMarker};
 use serde::{Deserialize, Serialize};
 use site::boot_value_validation;
 use site::operator_files::DEFAULT_ID;
 use site::operator_files::MachineSpec;
+use site::snapshot::SiteSnapshot;
 use std::sync::Arc;
 use store::{ATTEMPTS, AdoptOutcome, RenameOutcome};
 pub use store::{ReinstallOrder, ReinstallOutcome};
@@ -97,10 +99,25 @@ pub fn find_allocated(app: &AppState, id: &str) -> Result<(MachineSpec, String),
 /// Returns the machine with this id.
 ///
 /// # Errors
-/// Returns an error if `machines/` does not contain a file for the machine.
+/// Returns an error if `machines/` does not contain a file for the machine, or the file has an error and no version of
+/// it is in force.
 pub fn find_machine(app: &AppState, id: &str) -> Result<MachineSpec, ApiError> {
-    let unknown = || ApiError::not_found(format!("machines/ contains no machine {id}"));
-    app.directory().find_machine(id).cloned().ok_or_else(unknown)
+    let directory = app.directory();
+    directory.find_machine(id).cloned().ok_or_else(|| unknown_machine(&directory, id))
+}
+
+/// Returns the error for a machine that is not known. If the machine file has an error, the message contains this
+/// error.
+pub(crate) fn unknown_machine(directory: &SiteSnapshot, id: &str) -> ApiError {
+    let missing = || ApiError::not_found(format!("machines/ contains no machine {id}"));
+    explain_file_error(directory, id).unwrap_or_else(missing)
+}
+
+/// Returns the error for a machine whose file has an error and no version in force; `None` for all other machines.
+pub fn explain_file_error(directory: &SiteSnapshot, id: &str) -> Option<ApiError> {
+    let problem = &directory.machine_errors.find_unusable(id)?.problem;
+    let why = format!("{problem}; correct the file, then repeat the command");
+    Some(ApiError::new(StatusCode::UNPROCESSABLE_ENTITY, why).with_error_code(ErrorCode::SiteFile))
 }
 
 /// `POST /v1/machine/{id}/rename`: moves the records of a machine to its new id.

@@ -6,9 +6,9 @@ use super::agent_api::wire_allocation::to_wire_allocation;
 use super::base_url::BaseUrls;
 use super::migration_requests::machine_requests;
 use super::migration_requests::migration_assignment::MigrationForecast;
-use super::operator::OperatorAuth;
 use super::operator::reinstall_plan::{ReinstallQuery, simulate_order};
 use super::operator::reinstalls::ReinstallRequest;
+use super::operator::{self, OperatorAuth};
 use super::{AppState, machine_identification};
 use crate::allocation_state;
 use axum::Json;
@@ -117,9 +117,12 @@ pub(crate) async fn get_preview(
     }
     preview.registered = registered_inventory(&app, &id, is_installed).await?;
     if described.is_none() && preview.registered.is_none() {
-        return Err(ApiError::not_found(format!(
-            "machines/ contains no machine {id}, and no machine with this id has registered"
-        )));
+        let unknown = || {
+            ApiError::not_found(format!(
+                "machines/ contains no machine {id}, and no machine with this id has registered"
+            ))
+        };
+        return Err(operator::explain_file_error(&directory, &id).unwrap_or_else(unknown));
     }
     Ok(Json(preview))
 }

@@ -4,7 +4,7 @@ use super::AppState;
 use super::access;
 use super::agent_api::request_body::{EVENT_BYTES, read_operator_document};
 use super::controller_lease::{HeldLease, claim_controller};
-use super::operator::OperatorAuth;
+use super::operator::{OperatorAuth, unknown_machine};
 use axum::Json;
 use axum::body::Body;
 use axum::extract::{Path, State};
@@ -127,9 +127,7 @@ impl MachineController {
     /// Returns an error if no machine has this id, or its file does not name a controller.
     pub(crate) async fn find(app: &AppState, id: &str) -> Result<MachineController, ApiError> {
         let directory = app.directory();
-        let machine = directory
-            .find_machine(id)
-            .ok_or_else(|| ApiError::not_found(format!("machines/ contains no machine {id}")))?;
+        let machine = directory.find_machine(id).ok_or_else(|| unknown_machine(&directory, id))?;
         let none = || {
             let how = "add `bmc:` with url, username and password to the file, or use --bmc";
             ApiError::new(

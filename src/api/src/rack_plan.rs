@@ -12,6 +12,8 @@ use super::migration_requests::migration_assignment::{self, MigrationForecast};
 use super::operator::reinstalls::is_reinstallable;
 use super::plan_input::{INPUT_NOT_READY, RegisteredInventory, parse_registration};
 use common::error::{Context, Error, Phase, Result};
+use common::error_code::ErrorCode;
+use common::format::compare_natural;
 use install_durations::InstallDurations;
 use marked_yaml::{Span, Spanned};
 use model::allocation;
@@ -140,11 +142,11 @@ impl RackSnapshot {
         Ok(RackSnapshot { dir: app.dir.clone(), directory, state, problems, notes, durations })
     }
 
-    /// Returns the ids and names of all machines that have a machine file, sorted by name.
+    /// Returns the ids and names of all machines that have a machine file, sorted by name in natural order.
     pub fn list_machines(&self) -> Vec<(String, String)> {
         let all = self.directory.machines().map(|machine| (machine.id.clone(), machine.name.clone()));
         let mut all: Vec<_> = all.collect();
-        all.sort_by(|one, other| (&one.1, &one.0).cmp(&(&other.1, &other.0)));
+        all.sort_by(|one, other| compare_natural(&one.1, &other.1).then_with(|| one.0.cmp(&other.0)));
         all
     }
 
@@ -258,7 +260,7 @@ impl RackSnapshot {
         // The approval in force applies to the present orders, but not to a reinstall that is only planned.
         let resolve = if change.reinstalls() { resolve_before_approval } else { resolve_allocation };
         match resolve(&machine, &standing, known) {
-            Err(why) => MachineForecast::Refused(why),
+            Err(why) => MachineForecast::Refused(ErrorCode::SiteFile.annotate_uncoded(why)),
             Ok(None) => MachineForecast::Unknown(INPUT_NOT_READY.to_owned()),
             Ok(Some(assigned)) => {
                 let allocation = to_wire_allocation(&assigned, standing, URL, false);
@@ -301,12 +303,14 @@ impl RackSnapshot {
             }
             _ => {
                 if let Some(why) = machine.explain_lock() {
-                    return Some(MachineForecast::Refused(format!("the machine is {why}")));
+                    let why = ErrorCode::MachineLocked.annotate(format!("the machine is {why}"));
+                    return Some(MachineForecast::Refused(why));
                 }
                 let words =
                     ReinstallOverrides { change_promise: change.layout.is_some(), ..ReinstallOverrides::default() };
                 if let Err(why) = is_reinstallable(machine, standing.clone(), &self.directory.known, &words) {
-                    return Some(MachineForecast::Refused(why.parts().1));
+                    let code = why.error_code().unwrap_or(ErrorCode::ReinstallRefused);
+                    return Some(MachineForecast::Refused(code.annotate(why.parts().1)));
                 }
                 let earlier = standing.order.take().filter(|order| order.started);
                 let image = change.image.clone().unwrap_or(file_image);

@@ -65,6 +65,13 @@ pub fn child_path(place: &str, name: &str) -> String {
     if place.is_empty() { name.to_owned() } else { format!("{place}.{name}") }
 }
 
+/// Formats problems in one line, each with its code: for messages of which lists display only the first line.
+pub fn summarize_problems(problems: &[Diagnostic]) -> String {
+    let coded = problems.iter().map(Diagnostic::to_coded_text);
+    let lines: Vec<String> = coded.map(|text| text.lines().map(str::trim).collect::<Vec<_>>().join(" ")).collect();
+    lines.join("; ")
+}
+
 /// Formats problems for an error message, one problem per line.
 pub fn join_problems(problems: &[Diagnostic]) -> String {
     problems.iter().map(|problem| problem.to_string()).collect::<Vec<_>>().join("\n")

@@ -8,6 +8,7 @@ pub mod table;
 pub mod terminal_escaping;
 pub mod untrusted_text_limits;
 
+use std::cmp::Ordering;
 use table::{TableCell, TableColumn, TableFormat, format_table};
 use terminal_escaping::is_hidden;
 
@@ -197,6 +198,12 @@ pub fn natural_sort_key(name: &str) -> Vec<(usize, &[u8])> {
         (1 + number.len(), number)
     });
     runs.collect()
+}
+
+/// Compares names in natural order: node2 precedes node10. Names that differ only in leading zeros are compared as
+/// text, so that the order is total.
+pub fn compare_natural(one: &str, other: &str) -> Ordering {
+    natural_sort_key(one).cmp(&natural_sort_key(other)).then_with(|| one.cmp(other))
 }
 
 #[cfg(test)]

@@ -32,7 +32,8 @@ pub use store::run_store;
 pub use tree::run_tree;
 
 use common::diagnostic::Diagnostic;
-use common::error::{Context, Phase, Result};
+use common::error::{Context, Error, Phase, Result};
+use common::error_code::ErrorCode;
 use common::format::metal_api_wording::reword_metal_phrases;
 use common::format::terminal_escaping::escape_line;
 use common::type_errors::describe_json_error;
@@ -66,23 +67,24 @@ fn print_problems(file: &Path, problems: &[Diagnostic]) -> Result<()> {
 pub(crate) const STDIN: &str = "-";
 
 fn read_layout(path: &Path) -> Result<std::result::Result<ParsedLayout, Vec<Diagnostic>>> {
-    Ok(decode_layouts(path, &read_bytes(path)?).and_then(|text| layout::read_yaml(&text)))
+    let text = decode_layouts(path, &read_bytes(path)?);
+    Ok(text
+        .and_then(|text| layout::read_yaml(&text).map_err(|problems| check::explain_layout_problems(&text, problems))))
 }
 
 /// Decodes the content of a layout file. A file whose name ends in `.json` must be strict JSON: the YAML parser would
 /// also accept files that other programs, which read the file as JSON, would reject.
 fn decode_layouts(path: &Path, bytes: &[u8]) -> std::result::Result<String, Vec<Diagnostic>> {
     let text = std::str::from_utf8(bytes).map_err(|error| {
-        vec![Diagnostic::new(
-            "",
-            format!("not UTF-8 text: invalid from byte {position} on", position = error.valid_up_to() + 1),
-        )]
+        let why = format!("not UTF-8 text: invalid from byte {position} on", position = error.valid_up_to() + 1);
+        vec![Diagnostic::new("", why).with_code(ErrorCode::Layout)]
     })?;
     if is_json(path)
         && let Err(error) = serde_json::from_str::<serde::de::IgnoredAny>(text.trim_start_matches('\u{feff}'))
     {
         let why = describe_json_error(&error);
-        let mut problem = Diagnostic::new("", format!("not valid JSON, although the file name ends in .json: {why}"));
+        let why = format!("not valid JSON, although the file name ends in .json: {why}");
+        let mut problem = Diagnostic::new("", why).with_code(ErrorCode::Layout);
         (problem.line, problem.column) = (Some(error.line().max(1)), Some(error.column().max(1)));
         return Err(vec![problem]);
     }
@@ -109,5 +111,6 @@ fn read_bytes(path: &Path) -> Result<Vec<u8>> {
 /// # Errors
 /// Returns an error if the file cannot be read, or is not UTF-8 text.
 pub(crate) fn read_text(path: &Path) -> Result<String> {
-    String::from_utf8(read_bytes(path)?).context(Phase::Settings, || format!("cannot read {}", path.display()))
+    String::from_utf8(read_bytes(path)?)
+        .map_err(|error| Error::refusal(Phase::Settings, format!("cannot read {}: {error}", path.display())))
 }

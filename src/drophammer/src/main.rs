@@ -2,7 +2,7 @@
 
 use clap::CommandFactory;
 use common::error::Result;
-use common::exit_status::CommandOutcome;
+use common::exit_status::{CommandOutcome, report_refusal};
 use drophammer::cli::{Cli, CliCommand, ImageArgs, ImageCommand};
 use drophammer::environment_variables::{add_variables, is_variable_set};
 use drophammer::{commands, completions, live_completion, machine_adoption, man_pages, operator_client};
@@ -10,7 +10,15 @@ use std::process::ExitCode;
 
 fn main() -> ExitCode {
     let command = add_variables(Cli::command(), is_variable_set);
-    agent::cli::run_program(command, |cli: Cli| run_command(cli.command))
+    agent::cli::run_program(command, |cli: Cli| report_outcome(cli.command))
+}
+
+/// Runs a command. A refusal, for example of an invalid file or URL, is printed, and has its own exit status in all
+/// commands of workstations and servers.
+fn report_outcome(command: CliCommand) -> Result<CommandOutcome> {
+    let is_of_agent = matches!(command, CliCommand::Agent(_));
+    let result = run_command(command);
+    if is_of_agent { result } else { report_refusal(result) }
 }
 
 fn run_command(command: CliCommand) -> Result<CommandOutcome> {

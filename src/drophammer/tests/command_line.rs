@@ -288,3 +288,56 @@ fn machines_of_other_installers_have_the_documented_exit_statuses() {
     let missing = drophammer(dir.path()).args(["adopt", "--dry-run", "--inventory", "nowhere.json"]).output().unwrap();
     assert_eq!(missing.status.code(), Some(1), "{}", message(&missing));
 }
+
+/// The manual documents status 2 for refusals and invalid input, 1 for failures, and 64 for wrong usage.
+#[test]
+fn refusals_failures_and_wrong_usage_have_their_own_exit_status() {
+    let dir = directory();
+    let server = Server::start(MACHINES.into(), |_| Act::default());
+    let url = server.url("").trim_end_matches('/').to_owned();
+    let write = |name: &str, text: &str| std::fs::write(dir.path().join(name), text).unwrap();
+    write("broken.plan", "{\"version\": 1}");
+    write("broken.yaml", "id: [\n");
+    std::fs::write(dir.path().join("latin1.yaml"), b"id: \xe4\n").unwrap();
+    for (arguments, status, words) in [
+        (&["export", "."][..], 2, "the directory is not empty"),
+        (&["machine", "reinstall", "--plan", "broken.plan"], 2, "was not written by `drophammer plan --out`"),
+        (&["plan", "broken.plan"], 2, "(DH-201)"),
+        (&["machine", "list", "--server", "http://h:99999"], 2, "(DH-102)"),
+        (&["rollout", "list", "--server", "ftp://h"], 2, "(DH-102)"),
+        (&["audit", "--server", "http://me:hunter2@h"], 2, "credentials in the URL are not supported"),
+        (&["whoami", "--context", "rock"], 2, "(DH-102)"),
+        (&["login", "ftp://h"], 2, "the scheme must be http or https"),
+        (&["plan", "--layout", "default.yaml", "--inventory", "default.yaml"], 2, "(DH-202)"),
+        (
+            &["plan", "--layout", "default.yaml", "--allocation", "latin1.yaml", "--inventory", "inventory.json"],
+            2,
+            "utf-8",
+        ),
+        (&["check", "--fix", "default.yaml", "default.yaml"], 2, "--fix prints exactly one layout"),
+        (&["machine", "list", "--server", "http://127.0.0.1:1"], 1, "(DH-"),
+        (&["plan", "--layout", "missing.yaml", "--inventory", "inventory.json"], 1, "No such file or directory"),
+        (&["machine", "lists"], 64, "unrecognized subcommand"),
+    ] {
+        let output = drophammer(dir.path()).env("DROPHAMMER_SERVER", &url).args(arguments).output().unwrap();
+        let text = message(&output);
+        assert_eq!(output.status.code(), Some(status), "{arguments:?}: {text}");
+        assert!(text.contains(words) && !text.contains("hunter2"), "{arguments:?}: {text}");
+    }
+}
+
+/// The commands of workstations print the same code for an invalid layout as the agent.
+#[test]
+fn invalid_layouts_have_the_same_code_in_all_commands() {
+    let dir = directory();
+    std::fs::write(dir.path().join("bad.yaml"), LAYOUT.replace("ext4", "ext9")).unwrap();
+    let plan = ["plan", "--layout", "bad.yaml", "--inventory", "inventory.json"];
+    let outputs = [&["check", "bad.yaml"][..], &["tree", "bad.yaml"], &plan].map(|arguments| {
+        let output = drophammer(dir.path()).args(arguments).output().unwrap();
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}: {}", message(&output));
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        text.lines().next().unwrap_or_default().to_owned()
+    });
+    assert!(outputs[0].contains("ext9") && outputs[0].ends_with("(DH-200)"), "{outputs:?}");
+    assert!(outputs.iter().all(|text| *text == outputs[0]), "{outputs:?}");
+}

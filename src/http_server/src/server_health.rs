@@ -47,6 +47,17 @@ pub struct ServerFailure {
     pub message: String,
 }
 
+/// Changes between two periodic checks, as messages for the log.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct ProblemChanges {
+    /// Problems that are new, or have a new message.
+    pub new: Vec<String>,
+    /// Problems that no longer exist.
+    pub ended: Vec<String>,
+    /// Unchanged problems that make the server unready.
+    pub remaining: Vec<String>,
+}
+
 /// Current problems of the server. Cheap to clone.
 #[derive(Clone, Default)]
 pub struct ServerHealth(Arc<HealthState>);
@@ -130,12 +141,23 @@ impl ServerHealth {
         failures.into_iter().chain(lock_mutex(&self.0.problems).missing.clone()).collect()
     }
 
-    /// Replaces the results of the periodic check. Returns the previous results.
-    pub fn replace_checked(&self, failures: Vec<ServerFailure>, missing: Vec<String>) -> Vec<String> {
+    /// Replaces the results of the periodic check. Returns the changes since the previous check.
+    pub fn replace_checked(&self, failures: Vec<ServerFailure>, missing: Vec<String>) -> ProblemChanges {
         let mut problems = lock_mutex(&self.0.problems);
-        let before = std::mem::replace(&mut problems.failures, failures);
-        let before = before.into_iter().map(|failure| failure.message);
-        before.chain(std::mem::replace(&mut problems.missing, missing)).collect()
+        let mut changes = ProblemChanges::default();
+        for now in &failures {
+            match problems.failures.iter().any(|before| before == now) {
+                true => changes.remaining.push(now.message.clone()),
+                false => changes.new.push(now.message.clone()),
+            }
+        }
+        // A problem with a new message, such as another amount of free space, has not ended.
+        let ended = problems.failures.iter().filter(|before| failures.iter().all(|now| now.kind != before.kind));
+        changes.ended.extend(ended.map(|failure| failure.message.clone()));
+        changes.new.extend(missing.iter().filter(|now| !problems.missing.contains(now)).cloned());
+        changes.ended.extend(problems.missing.iter().filter(|before| !missing.contains(before)).cloned());
+        (problems.failures, problems.missing) = (failures, missing);
+        changes
     }
 }
 
@@ -188,11 +210,33 @@ mod tests {
     fn failure_is_resolved_and_missing_files_keep_readiness() {
         let health = ServerHealth::default();
         let full = ServerFailure { kind: FailureKind::LittleFreeSpace, message: "full".to_owned() };
-        assert_eq!(health.replace_checked(vec![full], vec!["no kernel".to_owned()]), Vec::<String>::new());
+        let changes = health.replace_checked(vec![full], vec!["no kernel".to_owned()]);
+        assert_eq!((changes.new, changes.ended.len()), (vec!["full".to_owned(), "no kernel".to_owned()], 0));
         assert_eq!((health.failures(), health.problems().len()), (vec!["full".to_owned()], 2));
         assert_eq!(health.readiness_failures(), [FailureKind::LittleFreeSpace]);
-        assert_eq!(health.replace_checked(vec![], vec!["no kernel".to_owned()]), ["full", "no kernel"]);
+        let changes = health.replace_checked(vec![], vec!["no kernel".to_owned()]);
+        assert_eq!(changes, ProblemChanges { ended: vec!["full".to_owned()], ..ProblemChanges::default() });
         assert_eq!((health.failures(), health.problems()), (vec![], vec!["no kernel".to_owned()]));
+        assert_eq!(health.readiness_failures(), []);
+    }
+
+    #[test]
+    fn each_problem_ends_by_itself() {
+        let health = ServerHealth::default();
+        let failure = |kind, message: &str| ServerFailure { kind, message: message.to_owned() };
+        let unwritable = failure(FailureKind::DatabaseUnwritable, "cannot write");
+        let space = |message| failure(FailureKind::LittleFreeSpace, message);
+        health.replace_checked(vec![unwritable, space("no space")], vec![]);
+        // A part of the space was freed: the database can be written, but there is still little space.
+        let changes = health.replace_checked(vec![space("little space")], vec![]);
+        assert_eq!(
+            (&changes.new[..], &changes.ended[..]),
+            (&["little space".to_owned()][..], &["cannot write".to_owned()][..])
+        );
+        assert_eq!(health.readiness_failures(), [FailureKind::LittleFreeSpace]);
+        let changes = health.replace_checked(vec![space("little space")], vec![]);
+        assert_eq!(changes, ProblemChanges { remaining: vec!["little space".to_owned()], ..ProblemChanges::default() });
+        assert_eq!(health.replace_checked(vec![], vec![]).ended, ["little space"]);
         assert_eq!(health.readiness_failures(), []);
     }
 }

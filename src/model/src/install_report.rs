@@ -19,7 +19,8 @@ pub struct InstallResult {
     pub allocation: String,
     /// Id of the order that a reinstall executes; `None` for a first installation.
     pub order: Option<String>,
-    /// Text of the plan as it was printed; empty if the failure occurred before there was a plan.
+    /// Text of the plan, or of the refused plan, as it was printed; empty if the failure occurred before there was a
+    /// plan.
     pub plan: String,
     pub timings: Vec<StageTime>,
     /// Peak resident memory of the agent, in bytes.

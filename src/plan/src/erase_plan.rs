@@ -81,7 +81,8 @@ pub(super) fn arrange_erasure(
 ) -> Result<Plan, Box<PlanRefusal>> {
     if !decided.problems.is_empty() {
         let PlanRequest { mode, subject, .. } = request;
-        let (disks, problems) = (decided.disks, decided.problems);
+        let coded = decided.problems.into_iter().map(|problem| problem.with_default_code(ErrorCode::Plan));
+        let (disks, problems) = (decided.disks, coded.collect());
         let opaque = opaque_objects::listed_objects(inventory);
         return Err(Box::new(PlanRefusal { mode, subject, layout: layout.id.clone(), disks, opaque, problems }));
     }

@@ -2,15 +2,15 @@
 
 use super::start_checks::missing_boot_files;
 use api::AppState;
-use common::error::Error;
+use common::error::{Error, Phase};
 use common::error_code::ErrorCode;
 use common::format::format_bytes;
-use http_server::server_health::{FailureKind, ServerFailure};
+use http_server::server_health::{FailureKind, ProblemChanges, ServerFailure};
 use nix::sys::statvfs::statvfs;
-use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
+use store::sql::may_lack_space;
 
 /// Interval at which the database, the free space and the boot files are checked.
 pub(crate) const CHECK_INTERVAL: Duration = Duration::from_secs(5);
@@ -22,6 +22,8 @@ const GOOD_CHECKS: u32 = 2;
 /// Free space in bytes below which the server reports a problem. The reports of all machines of a rack fit into this
 /// space.
 const MINIMUM_FREE_BYTES: u64 = 64 << 20;
+/// Free space in bytes below which a failure to write the database at the start is attributed to the full filesystem.
+const FULL_DISK_BYTES: u64 = 4 << 20;
 /// Function that returns the free space of the filesystem that contains a path, in bytes.
 pub(crate) type FreeSpace = Arc<dyn Fn(&Path) -> Option<u64> + Send + Sync>;
 
@@ -36,20 +38,16 @@ pub(crate) async fn watch_health(app: Arc<AppState>, interval: Duration, free_sp
     let mut failures_tracker = ProblemTracker::new(|failure: &ServerFailure| failure.kind);
     let mut missing_tracker = ProblemTracker::new(String::clone);
     let missing = missing_tracker.update(missing_boot_files(&app.boot));
-    app.counters.health.replace_checked(Vec::new(), missing);
+    drop(app.counters.health.replace_checked(Vec::new(), missing));
     loop {
-        let failures = failures_tracker.update(find_failures(&app, &free_space).await);
+        let found = find_failures(&app, &free_space, &failures_tracker).await;
+        let failures = failures_tracker.update(found);
         let missing = missing_tracker.update(missing_boot_files(&app.boot));
         let (audit_problem, lost_entries) = app.audit.file_health();
         app.counters
             .health
             .set_audit_file(audit_problem.map(|why| ErrorCode::ServerProblem.annotate(why)), lost_entries);
-        let now: BTreeSet<String> = failures.iter().map(|failure| &failure.message).chain(&missing).cloned().collect();
-        let before: BTreeSet<String> = app.counters.health.replace_checked(failures, missing).into_iter().collect();
-        now.difference(&before).for_each(|problem| app.log_rate_limited(problem.clone()));
-        before
-            .difference(&now)
-            .for_each(|problem| app.rate_limited_log.log_note(format!("no longer a problem: {problem}")));
+        log_changes(&app, app.counters.health.replace_checked(failures, missing));
         // A database that has become unavailable is reported at once, and checked at the usual interval afterwards.
         let is_failing = !app.counters.health.readiness_failures().is_empty();
         tokio::select! {
@@ -57,6 +55,39 @@ pub(crate) async fn watch_health(app: Arc<AppState>, interval: Duration, free_sp
             () = app.state.wait_for_failure(), if !is_failing => {}
         }
     }
+}
+
+/// Logs new problems, and the end of each problem. If other problems remain, they are also logged, because the log may
+/// otherwise end with a message that seems to report that the server is ready.
+fn log_changes(app: &AppState, changes: ProblemChanges) {
+    let ProblemChanges { new, ended, remaining } = changes;
+    let is_any_ended = !ended.is_empty();
+    ended.iter().for_each(|problem| app.watch.log_note(format!("no longer a problem: {problem}")));
+    for problem in new {
+        match is_any_ended {
+            // The rate limit drops a message that was logged shortly before.
+            true => app.watch.log_problem(problem),
+            false => app.log_rate_limited(problem),
+        }
+    }
+    remaining
+        .iter()
+        .filter(|_| is_any_ended)
+        .for_each(|problem| app.watch.log_note(format!("still a problem: {problem}")));
+}
+
+/// Returns an error that names the directory, the cause and the remedy, if the server could not start because no space
+/// is left. All other errors are returned unchanged. `free` is the free space in bytes; `None` if it is unknown.
+pub(crate) fn explain_full_disk(error: Error, dir: &Path, free: Option<u64>) -> Error {
+    if !may_lack_space(&error) || free.is_some_and(|free| free >= FULL_DISK_BYTES) {
+        return error;
+    }
+    let why = format!(
+        "{folder}: cannot start the server: no space is left on the filesystem; free at least {least}, and start the server again",
+        folder = dir.display(),
+        least = format_bytes(MINIMUM_FREE_BYTES)
+    );
+    Error::with_source(Phase::Serve, why, error).with_default_code(ErrorCode::ServerProblem)
 }
 
 /// Tracks the problems that recent checks have found. A problem is added immediately, and removed after
@@ -73,6 +104,12 @@ impl<T: Clone, K: PartialEq> ProblemTracker<T, K> {
         ProblemTracker { identify, problems: Vec::new() }
     }
 
+    /// Returns the current problem with this identity.
+    fn find(&self, identity: K) -> Option<T> {
+        let mut problems = self.problems.iter().map(|(problem, _)| problem);
+        problems.find(|problem| (self.identify)(problem) == identity).cloned()
+    }
+
     /// Adds the result of a check. Returns the current problems.
     fn update(&mut self, found: Vec<T>) -> Vec<T> {
         let is_found = |known: &T| found.iter().any(|new| (self.identify)(new) == (self.identify)(known));
@@ -84,8 +121,13 @@ impl<T: Clone, K: PartialEq> ProblemTracker<T, K> {
     }
 }
 
-/// Returns the problems that prevent the server from storing reports and orders.
-async fn find_failures(app: &AppState, free_space: &FreeSpace) -> Vec<ServerFailure> {
+/// Returns the problems that prevent the server from storing reports and orders. If the free space cannot be
+/// determined, little free space remains a problem, because only a successful check ends a problem.
+async fn find_failures(
+    app: &AppState,
+    free_space: &FreeSpace,
+    tracker: &ProblemTracker<ServerFailure, FailureKind>,
+) -> Vec<ServerFailure> {
     let database = app.state.check_pulse().await.err();
     let remedy = |error: &Error| match (app.state.is_shared(), error.code()) {
         (true, _) => "; machines wait until PostgreSQL is available again".to_owned(),
@@ -111,7 +153,8 @@ async fn find_failures(app: &AppState, free_space: &FreeSpace) -> Vec<ServerFail
         );
         ServerFailure { kind: FailureKind::LittleFreeSpace, message }
     });
-    let failures = database.into_iter().chain(space);
+    let unchecked = tracker.find(FailureKind::LittleFreeSpace).filter(|_| free.is_none());
+    let failures = database.into_iter().chain(space).chain(unchecked);
     let coded = |failure: ServerFailure| ServerFailure {
         message: ErrorCode::ServerProblem.annotate_uncoded(failure.message),
         ..failure
@@ -141,6 +184,27 @@ mod tests {
             (vec![], vec![]),
         ] {
             assert_eq!(tracker.update(found.clone()), expected, "{found:?}");
+        }
+    }
+
+    #[test]
+    fn a_failed_start_on_a_full_disk_names_the_directory_and_the_remedy() {
+        let full = || {
+            let error = std::io::Error::from(std::io::ErrorKind::StorageFull);
+            Error::with_source(Phase::Serve, "write /srv/d/operator.token", error)
+        };
+        let dir = Path::new("/srv/d");
+        for free in [Some(0), Some(4096), None] {
+            let text = explain_full_disk(full(), dir, free).to_coded_text();
+            let words =
+                "/srv/d: cannot start the server: no space is left on the filesystem; free at least 67.1 MB, and";
+            assert!(text.starts_with(words) && text.ends_with("(DH-714)"), "{text}");
+        }
+        for error in [
+            explain_full_disk(full(), dir, Some(1 << 30)),
+            explain_full_disk(Error::new(Phase::Serve, "port"), dir, Some(0)),
+        ] {
+            assert!(!error.to_string().contains("no space"), "{error}");
         }
     }
 }

@@ -1,7 +1,7 @@
 //! Start of the server's threads and routers after its sockets are bound, and shutdown of the server.
 
 use super::app_state_setup::{StartedServices, build_app_state};
-use super::health_check::{CHECK_INTERVAL, SHARED_CHECK_INTERVAL, watch_health};
+use super::health_check::{CHECK_INTERVAL, SHARED_CHECK_INTERVAL, explain_full_disk, watch_health};
 use super::host_environment::HostEnvironment;
 use super::listeners::{BoundListeners, ServerFronts};
 use super::network_boot::NetworkBoot;
@@ -43,7 +43,20 @@ pub(super) struct ControlServer {
 
 impl ControlServer {
     /// Binds the sockets, and starts the server's threads.
+    ///
+    /// # Errors
+    /// Returns an error if a setting, a file or the database cannot be used, or no space is left for the database.
     pub(crate) async fn bind_server(
+        options: &ServerConfig,
+        watch: StatusLog,
+        environment: &HostEnvironment,
+        connection_limit: usize,
+    ) -> Result<ControlServer> {
+        let started = ControlServer::start_services(options, watch, environment, connection_limit).await;
+        started.map_err(|error| explain_full_disk(error, &options.dir, (environment.free_space)(&options.dir)))
+    }
+
+    async fn start_services(
         options: &ServerConfig,
         watch: StatusLog,
         environment: &HostEnvironment,

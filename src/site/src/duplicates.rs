@@ -3,15 +3,18 @@
 
 use crate::operator_files::MachineSpec;
 use crate::snapshot::SharedMap;
+use crate::unusable_files::MachineFileErrors;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 /// Returns the machines by id. Omits machines whose id occurs in more than one file: one of these files may be an
 /// unedited copy of another. The server cannot determine which file is the original, and must not serve its
-/// allocation to another machine.
+/// allocation to another machine. The omitted machines are added to `errors`, with problems that `describe` formats.
 pub(crate) fn remove_shared_ids(
     all: Vec<(PathBuf, MachineSpec)>,
     problems: &mut Vec<String>,
+    errors: &mut MachineFileErrors,
+    describe: &dyn Fn(&str) -> String,
 ) -> BTreeMap<String, (PathBuf, MachineSpec)> {
     let mut by_id: BTreeMap<String, Vec<(PathBuf, MachineSpec)>> = BTreeMap::new();
     for (path, machine) in all {
@@ -20,10 +23,14 @@ pub(crate) fn remove_shared_ids(
     let mut unshared = BTreeMap::new();
     for (id, mut files) in by_id {
         let first = files.first().map(|(path, _)| path.display().to_string()).unwrap_or_default();
-        problems.extend(files.iter().skip(1).map(|(path, _)| {
+        for (path, machine) in files.iter().skip(1) {
             let path = path.display();
-            format!("{path}: {first} also describes machine {id}: both files are ignored; give each machine its own id")
-        }));
+            let problem = format!(
+                "{path}: {first} also describes machine {id}: both files are ignored; give each machine its own id"
+            );
+            errors.add_shared_id(machine, describe(&problem));
+            problems.push(problem);
+        }
         if let (1, Some(file)) = (files.len(), files.pop()) {
             unshared.insert(id, file);
         }

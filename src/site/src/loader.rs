@@ -3,15 +3,15 @@
 mod complete_scan;
 mod document_source;
 mod image_manifest;
+mod machine_files;
 
 pub use complete_scan::scan_completely;
 
 use crate::allocation_resolution::{explain_layout_contradiction, find_differences, resolve_allocation};
 use crate::deploy_templates::{self, DeployTemplates};
 use crate::documents::SiteDocuments;
-use crate::duplicates::{self, index_by_id};
+use crate::duplicates::index_by_id;
 use crate::image_states::{self, ImageStates};
-use crate::migrated_allocations::AllocationOwners;
 use crate::operator_files::{self, ImageLocation, ImageSpec, MachineSpec};
 use crate::os_definitions::{self, DefinitionChoice, OsDefinitions};
 use crate::plan_approvals::{self, Approval, Approvals};
@@ -22,7 +22,7 @@ use crate::sizes::{self, MachineSize};
 use crate::snapshot::SiteSnapshot;
 use crate::unusable_files::UnusableFiles;
 use crate::watched_file::WatchedFile;
-use crate::yaml_folder::{YamlFolder, format_problem};
+use crate::yaml_folder::YamlFolder;
 use common::diagnostic;
 use common::error_code::ErrorCode;
 use common::format::system_errors::without_os_error_numbers;
@@ -284,49 +284,6 @@ impl SiteLoader {
             )),
         }
         image.digest.is_some()
-    }
-
-    fn add_machines(&mut self, directory: &mut SiteSnapshot, problems: &mut Vec<String>, said: &mut Vec<String>) {
-        let (known, state, definitions) = (directory.known.clone(), &self.state, &mut self.definitions);
-        let moves = state.list_live_migrations_blocking().unwrap_or_else(|error| {
-            problems.push(error.to_string());
-            Vec::new()
-        });
-        let files = self.machines.entries.values();
-        let files = files.filter_map(|entry| entry.newest.as_ref().ok().or(entry.last_valid.as_ref()).cloned());
-        let overlay = AllocationOwners::new(&moves, files);
-        let mut settle = |machine: &MachineSpec| -> Result<SettledMachine, String> {
-            check_machine_allocation(definitions, state, &known, &overlay.effective_machine(machine).0)
-        };
-        self.machines.report_unread(problems);
-        let mut all = Vec::new();
-        for (path, entry) in &mut self.machines.entries {
-            let hidden = entry.newest.as_ref().ok().and_then(|machine| overlay.effective_machine(machine).1);
-            problems.extend(hidden.map(|why| format_problem(path, &why, false)));
-            let newest = entry.newest.as_ref().map_err(ToString::to_string).and_then(&mut settle);
-            let machine = match newest {
-                Ok(SettledMachine { notes, contradiction, .. }) => {
-                    problems.extend(contradiction.map(|why| format_problem(path, &why, false)));
-                    said.extend(notes.iter().map(|note| format_problem(path, note, false)));
-                    entry.last_valid = entry.newest.clone().ok();
-                    entry.last_valid.clone()
-                }
-                Err(why) => {
-                    let last = entry.last_valid.clone().filter(|last| settle(last).is_ok());
-                    problems.push(format_problem(path, &why, last.is_some()));
-                    last.or_else(|| entry.newest.clone().ok()).or_else(|| entry.last_valid.clone())
-                }
-            };
-            all.extend(machine.map(|machine| (path.clone(), machine)));
-        }
-        let counts = |machine: &MachineSpec| overlay.effective_machine(machine).0;
-        let all = all.into_iter().map(|(path, machine)| (path, apply_definition(definitions, &counts(&machine)).0));
-        let all = all.collect();
-        for (id, (path, machine)) in duplicates::remove_shared_ids(all, problems) {
-            duplicates::register_macs(&mut directory.macs, &path, &machine, problems);
-            directory.machine_files.insert_mut(id.clone(), path);
-            directory.machines.insert_mut(id, Arc::new(machine));
-        }
     }
 }
 

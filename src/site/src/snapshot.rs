@@ -3,6 +3,7 @@
 use crate::operator_files::{ImageSpec, MachineSpec};
 use crate::os_definitions::DefinitionCatalog;
 use crate::site_objects::SiteObjects;
+use crate::unusable_files::MachineFileErrors;
 use model::machine_identity::swap_id_byte_order;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::PathBuf;
@@ -32,6 +33,8 @@ pub struct SiteSnapshot {
     pub scanned_images: Arc<BTreeSet<PathBuf>>,
     /// Path of each machine file, by the machine's id.
     pub machine_files: SharedMap<PathBuf>,
+    /// Errors of the machine files.
+    pub machine_errors: Arc<MachineFileErrors>,
     /// For each layout in force, the path of its file. The key is the id of the layout.
     pub layout_files: BTreeMap<String, PathBuf>,
     /// For each size in force, the path of its file. The key is the id of the size.
@@ -69,12 +72,14 @@ impl SiteSnapshot {
             .collect();
         let keep_own = |ids: &[String]| ids.iter().filter(|id| machines.contains_key(*id)).cloned().collect();
         let macs = self.macs.iter().map(|(mac, ids)| (mac.clone(), keep_own(ids))).collect();
+        let machine_errors = Arc::new(self.machine_errors.restrict_to(|id| machines.contains_key(id)));
         let files = self.machine_files.iter().filter(|(id, _)| machines.contains_key(*id));
         let machine_files = files.map(|(id, file)| (id.clone(), file.clone())).collect();
         SiteSnapshot {
             machines,
             macs,
             machine_files,
+            machine_errors,
             files: self.files.clone(),
             images: self.images.clone(),
             scanned_images: self.scanned_images.clone(),

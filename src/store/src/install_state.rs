@@ -217,18 +217,6 @@ impl ServerState {
         self.run_job(move |connection| read_install_state(connection, &machine, &allocation)).await
     }
 
-    /// Returns the states of several allocations. Each allocation is specified by two ids: the id of the machine, and
-    /// the id of the allocation.
-    ///
-    /// # Errors
-    /// Returns an error if the database cannot be read or written.
-    pub async fn read_install_states(&self, all: Vec<(String, String)>) -> Result<Vec<InstallState>> {
-        self.run_job(move |connection| {
-            all.iter().map(|(machine, id)| read_install_state(connection, machine, id)).collect()
-        })
-        .await
-    }
-
     /// Blocking variant of [`ServerState::read_install_state`].
     ///
     /// # Errors

@@ -16,7 +16,7 @@ mod statement;
 mod value;
 
 pub(crate) use error::convert_error;
-pub use error::{Error, OptionalExtension, Result};
+pub use error::{Error, OptionalExtension, Result, may_lack_space};
 pub use statement::{Row, Statement};
 pub use value::{ColumnIndex, FromValue, Params, ToValue, Value, ValueKind};
 

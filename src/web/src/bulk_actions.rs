@@ -134,7 +134,8 @@ impl BulkAction {
         let ReinstallPreview { plan, changes } = preview_reinstall(app, base, &self.request(&machine.id)).await?;
         match plan {
             PlanPreview::Refused(why) => {
-                Err(ApiError::new(StatusCode::CONFLICT, format!("the plan is refused: {why}")))
+                let reasons = why.lines().next().unwrap_or_default();
+                Err(ApiError::new(StatusCode::CONFLICT, format!("the plan is refused: {reasons}")))
             }
             PlanPreview::Unknown(why) => {
                 Err(ApiError::new(StatusCode::CONFLICT, format!("the plan is unknown: {why}")))

@@ -55,6 +55,9 @@ async fn build_page(
         Some(row) => app.planner.run_job(id, move || read_registration(&row)).await?,
         None => None,
     };
+    if let Some(error) = operator::explain_file_error(&directory, id) {
+        return Err(error);
+    }
     if machine.is_none() && !is_registered {
         return Err(ApiError::not_found(format!(
             "machines/ contains no machine {id}, and no machine with this id has registered"

@@ -6,7 +6,7 @@ use super::machine_list_query::{MachineListQuery, SortColumn};
 use super::page_frame;
 use super::session::LoggedIn;
 use api::AppState;
-use api::display_phase::{DisplayPhase, ObjectFate};
+use api::display_phase::{DisplayPhase, FILE_ERROR, ObjectFate};
 use api::operator::{self, MachineFailure, MachineSummary};
 use axum::Extension;
 use axum::extract::{Path, RawQuery, State};
@@ -95,7 +95,7 @@ impl MachineRow {
         let failed = outcome.as_ref().filter(|outcome| !outcome.success && order.is_none());
         html! {
             tr data-id=(id) data-find=(self.filter_text()) class=(self.phase.kind.css_class()) {
-                td.select { @if !self.listed.new {
+                td.select { @if !self.listed.new && !self.listed.unusable {
                     input type="checkbox" name="machine" value=(id) form="bulk" aria-label={ "Select " (self.name()) };
                 } }
                 td.name { a href={ "/machines/" (id) } { (self.name()) } }
@@ -104,6 +104,10 @@ impl MachineRow {
                     @if let Some(moving) = &self.moving { " " span.tag { (moving) } }
                     @if locked.is_some() { " " span.tag { "locked" } }
                     @if let Some(failed) = failed { " " span.tag.bad title=(page_frame::reword_message(&failed.message)) { "last reinstall failed" } }
+                    @if let Some(error) = &self.listed.file_error {
+                        @if !self.listed.unusable { " " span.tag.bad { (FILE_ERROR) } }
+                        div.reason.words { (page_frame::reword_message(error)) }
+                    }
                     @if self.listed.new { " " a href={ "/machines/" (id) "/add" } { "Add…" } }
                     @if let Some(failure) = self.failure() { div.reason.words { (page_frame::reword_message(&failure.attempt.to_string())) } }
                 }

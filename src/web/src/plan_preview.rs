@@ -5,6 +5,7 @@ use api::agent_api::wire_allocation::to_wire_allocation;
 use api::base_url::BaseUrls;
 use api::plan_input::{INPUT_NOT_READY, RegisteredInventory, parse_registration};
 use axum::http::StatusCode;
+use common::error_code::ErrorCode;
 use common::format::format_bytes;
 use common::format::metal_api_wording::reword_metal_phrases;
 use http_server::api_error::ApiError;
@@ -20,7 +21,8 @@ use store::{InstallState, ReinstallOrder, StoredRegistration as Row};
 pub(crate) enum PlanPreview {
     /// The plan cannot be determined, for this reason.
     Unknown(String),
-    /// The plan is refused. Contains the text that `drophammer plan` prints.
+    /// The plan is refused. The first line contains the reasons; the other lines contain the text that `drophammer plan`
+    /// prints.
     Refused(String),
     Planned(Box<PreviewPlan>, Box<RegisteredInventory>),
 }
@@ -40,7 +42,9 @@ pub(crate) async fn load_preview(
     let assigned = match resolve_allocation(machine, &standing, &directory.known) {
         Ok(Some(assigned)) => assigned,
         Ok(None) => return Ok(PlanPreview::Unknown(INPUT_NOT_READY.to_owned())),
-        Err(why) => return Ok(PlanPreview::Refused(reword_metal_phrases(&why))),
+        Err(why) => {
+            return Ok(PlanPreview::Refused(reword_metal_phrases(&ErrorCode::SiteFile.annotate_uncoded(why))));
+        }
     };
     let Some(row) = app.state.find_registration(&machine.id).await? else { return Ok(PlanPreview::unregistered()) };
     let told = to_wire_allocation(&assigned, if now { before_attempt(standing) } else { standing }, &base.calls, false);
@@ -79,7 +83,7 @@ fn plan_from_registration(
     let is_outdated = registered.outdated && !now;
     Ok(match preview_plan(told, allocation, inventory, is_outdated) {
         Ok(planned) => PlanPreview::Planned(Box::new(planned), Box::new(registered)),
-        Err(refused) => PlanPreview::Refused(reword_metal_phrases(&refused.printed)),
+        Err(refused) => PlanPreview::Refused(reword_metal_phrases(&refused.reasons_and_plan())),
     })
 }
 

@@ -55,7 +55,7 @@ impl PlanExecutor {
         if let (Some(needs), Some(contents)) = (needs, reached.contents()) {
             let judgement = needs.find_image_deficiencies(contents);
             if !judgement.refused.is_empty() {
-                return Err(Error::refusal(Phase::Image, diagnostic::join_problems(&judgement.refused))
+                return Err(Error::refusal(Phase::Image, diagnostic::summarize_problems(&judgement.refused))
                     .with_code(ErrorCode::ImageNotBootable));
             }
             // If the control plane has sent the list of the image's contents, these warnings about the image were

@@ -75,8 +75,8 @@ pub(crate) fn parse_layout(args: &Map<String, Value>) -> Result<Layout> {
             .with_code(ErrorCode::DeployArguments));
     };
     layout::read_json(document).map(|parsed| parsed.layout).map_err(|problems| {
-        let lines = diagnostic::join_problems(&problems);
-        Error::refusal(Phase::Layout, format!("invalid layout; nothing was written:\n{lines}"))
+        let reasons = diagnostic::summarize_problems(&problems);
+        Error::refusal(Phase::Layout, format!("invalid layout: {reasons}; nothing was written"))
             .with_code(ErrorCode::DeployArguments)
     })
 }
@@ -87,8 +87,8 @@ pub(crate) fn parse_layout(args: &Map<String, Value>) -> Result<Layout> {
 /// Returns all problems in one error.
 pub(crate) fn parse_arrays(step: &str, args: &Map<String, Value>) -> Result<RaidConfig> {
     ironic_raid::read_step_arrays(step, args).map_err(|problems| {
-        let lines = diagnostic::join_problems(&problems);
-        Error::refusal(Phase::Plan, format!("invalid arrays; nothing was written:\n{lines}"))
+        let reasons = diagnostic::summarize_problems(&problems);
+        Error::refusal(Phase::Plan, format!("invalid arrays: {reasons}; nothing was written"))
             .with_code(ErrorCode::DeployArguments)
     })
 }
@@ -152,8 +152,8 @@ pub(crate) fn build_allocation(node: &IronicNode, args: &Map<String, Value>) -> 
         ));
     }
     if !problems.is_empty() {
-        let lines = diagnostic::join_problems(&problems);
-        return Err(Error::refusal(Phase::Plan, format!("the step cannot be planned; nothing was written:\n{lines}"))
+        let reasons = diagnostic::summarize_problems(&problems);
+        return Err(Error::refusal(Phase::Plan, format!("the step cannot be planned: {reasons}; nothing was written"))
             .with_code(ErrorCode::DeployArguments));
     }
     Ok(Allocation {

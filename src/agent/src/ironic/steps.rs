@@ -190,9 +190,9 @@ impl StepRunner {
         let mut free = inventory.clone();
         free.disks.retain(|disk| !skipped.contains(&disk.name));
         let layout = config.build_layout("the arrays of the node", &free).map_err(|problems| {
-            let lines = diagnostic::join_problems(&problems);
+            let reasons = diagnostic::summarize_problems(&problems);
             let message =
-                format!("the arrays cannot be created on the disks of this machine; nothing was written:\n{lines}");
+                format!("the arrays cannot be created on the disks of this machine: {reasons}; nothing was written");
             self.log_text(&message);
             Error::refusal(Phase::Plan, message).with_code(ErrorCode::DeployArguments)
         })?;
@@ -320,11 +320,11 @@ impl StepRunner {
         Ok(plan)
     }
 
-    /// Logs a refusal and returns it as an error.
+    /// Logs a refusal with its plan, and returns the reasons as an error.
     fn log_refusal(&self, refusal: &PlanRefusal) -> Error {
         let text = refusal.to_string();
         self.log_text(&text);
-        Error::refusal(Phase::Plan, text).with_code(refusal.code())
+        Error::refusal(Phase::Plan, format!("{}; nothing was written", refusal.reasons())).with_code(refusal.code())
     }
 
     fn log_text(&self, text: &str) {

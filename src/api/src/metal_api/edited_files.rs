@@ -11,10 +11,12 @@ use atomic_file::EditResult;
 use axum::http::{HeaderMap, HeaderValue, header};
 use axum::response::Response;
 use common::encoding::encode_hex;
+use common::error_code::ErrorCode;
 use common::yaml::edit;
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 use site::snapshot::SiteSnapshot;
+use site::yaml_folder::format_problem;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -81,6 +83,14 @@ pub(crate) fn add_version(mut response: Response, tag: &str) -> Response {
         response.headers_mut().insert(header::ETAG, value);
     }
     response
+}
+
+/// Returns the error for a file that cannot be changed automatically, because the operator's newest version of it is
+/// invalid. The object is then in force as in the last valid version.
+pub(crate) fn invalid_file(path: &Path, problems: &str) -> ApiRefusal {
+    let problems = format_problem(path, problems, false).replace('\n', "; ");
+    ApiRefusal::unprocessable(format!("{problems}; nothing was changed: correct the file, then repeat the command"))
+        .with_error_code(ErrorCode::SiteFile)
 }
 
 /// Reads a document. Returns `None` if the document does not exist.

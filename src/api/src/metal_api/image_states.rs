@@ -69,13 +69,16 @@ async fn write_states(
     new: &ImageStates,
 ) -> Result<String, ApiRefusal> {
     let what = EditedObject { kind: "image states", id };
-    match edited_files::read_file(app, path).await? {
+    let present = edited_files::read_file(app, path).await?;
+    let now = present.as_deref().map(ImageStates::parse).transpose();
+    let now = now.map_err(|problems| edited_files::invalid_file(path, &problems))?;
+    match present {
         None if *before == ImageStates::default() => {
             let text = edit::format_document(&json!(new), &STATES);
             edited_files::create_file(app, path, &text).await?;
             Ok(text)
         }
-        Some(text) if ImageStates::parse(&text).as_ref() == Ok(before) => {
+        Some(text) if now.as_ref() == Some(before) => {
             let says = |text: &str| ImageStates::parse(text).as_ref() == Ok(new);
             let old = parse_file(&text)?;
             let edited = change_text(

@@ -310,9 +310,10 @@ async fn read_unchanged(
     yours: &Value,
 ) -> ApiResult<String> {
     let text = edited_files::read_file(app, path).await?;
-    let is_same = |text: &String| operator_files::parse_image(text).is_ok_and(|now| now == *before);
+    let now = text.as_deref().map(operator_files::parse_image).transpose();
+    let now = now.map_err(|problems| edited_files::invalid_file(path, &problems))?;
     match text {
-        Some(text) if is_same(&text) && matches_version(headers, &version_tag(before)) => Ok(text),
+        Some(text) if now.as_ref() == Some(before) && matches_version(headers, &version_tag(before)) => Ok(text),
         text => {
             // Registry credentials may contain a password, so the response omits the text of a file with credentials.
             let shown = text.as_deref().filter(|text| !text.contains("pull_secret"));

@@ -16,7 +16,7 @@ use axum::body::Body;
 use axum::extract::{Path, State};
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
-use common::diagnostic::Diagnostic;
+use common::diagnostic::{Diagnostic, join_problems};
 use common::yaml::edit::{self, EditedYaml};
 use http_server::quotas::ClientAddress;
 use model::layout::layout_set::LayoutSet;
@@ -283,7 +283,8 @@ async fn read_unchanged<'a>(
 ) -> ApiResult<(&'a File, String, ParsedLayout)> {
     let path = directory.layout_files.get(what.id).ok_or_else(|| what.not_found())?;
     let text = edited_files::read_file(app, path).await?;
-    let parsed = text.as_deref().and_then(|text| layout::read_yaml(text).ok());
+    let parsed = text.as_deref().map(layout::read_yaml).transpose();
+    let parsed = parsed.map_err(|problems| edited_files::invalid_file(path, &join_problems(&problems)))?;
     match (text, parsed) {
         (Some(text), Some(parsed)) if parsed.layout == *before && matches_version(headers, &version_tag(before)) => {
             Ok((path, text, parsed))

@@ -2,7 +2,7 @@
 //! size and whose disks fit the layout.
 
 use super::machine_file::check_templates;
-use super::machines::{KIND, check_no_migration};
+use super::machines::{check_no_migration, unknown_machine};
 use super::refusal::{ApiRefusal, ApiResult};
 use crate::AppState;
 use common::error_code::ErrorCode;
@@ -17,7 +17,7 @@ pub(super) async fn choose_machine(app: &AppState, asked: &Map<String, Value>) -
     let text = |name: &str| asked.get(name).and_then(Value::as_str);
     if let Some(uuid) = text("uuid") {
         let id = uuid.to_lowercase();
-        let machine = directory.find_machine(&id).ok_or_else(|| ApiRefusal::not_found(KIND, &id))?;
+        let machine = directory.find_machine(&id).ok_or_else(|| unknown_machine(&directory, &id))?;
         return match (machine.explain_lock(), &machine.allocation, text("sizeid")) {
             (Some(why), ..) => {
                 Err(ApiRefusal::unprocessable(format!("machine is {why}")).with_error_code(ErrorCode::MachineLocked))

@@ -32,8 +32,9 @@ pub(super) async fn rewrite_machine_file(
     // A machine file contains secrets, so the response to a conflict omits its text.
     let changed = || what.conflict(path, None, &Value::Null);
     let text = edited_files::read_file(app, path).await?.ok_or_else(changed)?;
-    let before = operator_files::parse_machine(&text).ok().filter(|machine| machine.id == id && was(machine));
-    before.ok_or_else(changed)?;
+    let before =
+        operator_files::parse_machine(&text).map_err(|problems| edited_files::invalid_file(path, &problems))?;
+    Some(before).filter(|machine| machine.id == id && was(machine)).ok_or_else(changed)?;
     let old = operator_files::parse_unvalidated(&text).map_err(ApiRefusal::internal_error)?;
     let mut new = old.clone();
     new.as_object_mut().into_iter().for_each(change);

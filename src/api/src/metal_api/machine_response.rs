@@ -142,9 +142,9 @@ struct LoggedEvent {
 pub(super) async fn machine_response(app: &Arc<AppState>, id: &str, base: &BaseUrls) -> ApiResult<MachineResponse> {
     let base = BaseUrls { calls: base.calls.clone(), files: base.files.clone() };
     let shown = get_preview(State(app.clone()), Path(id.to_owned()), Query::default(), base, OperatorAuth).await;
-    let Json(PlanInput { machine, withheld, .. }) = shown.map_err(|error| match error.parts() {
-        (StatusCode::NOT_FOUND, _) => ApiRefusal::not_found(super::machines::KIND, id),
-        (status, message) => ApiRefusal::new(status, message),
+    let Json(PlanInput { machine, withheld, .. }) = shown.map_err(|error| match error.status() {
+        StatusCode::NOT_FOUND => ApiRefusal::not_found(super::machines::KIND, id),
+        _ => ApiRefusal::from(error),
     })?;
     let directory = app.directory();
     let described = directory.find_machine(id);

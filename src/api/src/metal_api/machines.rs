@@ -13,8 +13,8 @@ use crate::agent_api::request_body::{EVENT_BYTES, read_operator_document};
 use crate::base_url::BaseUrls;
 use crate::freed_machine_shutdown::end_previous_system;
 use crate::json_schemas::SchemaGenerators;
-use crate::operator::OperatorAuth;
 use crate::operator::reinstalls::{parse_request, place_order};
+use crate::operator::{OperatorAuth, explain_file_error};
 use crate::out_of_band;
 use crate::rollouts::require_plan;
 use axum::Json;
@@ -29,6 +29,7 @@ use http_server::quotas::ClientAddress;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 use site::operator_files::{self, MachineSpec};
+use site::snapshot::SiteSnapshot;
 use std::sync::Arc;
 use store::explain_migration_block;
 use uuid::Uuid;
@@ -295,7 +296,7 @@ pub async fn free_machine(
     permit: EditPermit,
 ) -> ApiResult<Json<MachineResponse>> {
     let (id, EditPermit { app, peer, directory, .. }) = (id.to_lowercase(), &permit);
-    let machine = directory.find_machine(&id).ok_or_else(|| ApiRefusal::not_found(KIND, &id))?;
+    let machine = directory.find_machine(&id).ok_or_else(|| unknown_machine(directory, &id))?;
     if let Some(why) = machine.explain_lock() {
         return Err(ApiRefusal::unprocessable(format!("machine is {why}")).with_error_code(ErrorCode::MachineLocked));
     }
@@ -320,6 +321,12 @@ pub async fn free_machine(
     ));
     end_previous_system(app, &id).await?;
     Ok(Json(machine_response(app, &id, &base).await?))
+}
+
+/// Returns the error for a machine that is not known. If the machine file has an error, the message contains this
+/// error.
+pub(super) fn unknown_machine(directory: &SiteSnapshot, id: &str) -> ApiRefusal {
+    explain_file_error(directory, id).map_or_else(|| ApiRefusal::not_found(KIND, id), ApiRefusal::from)
 }
 
 pub(super) async fn check_no_migration(app: &AppState, id: &str) -> ApiResult<()> {

@@ -153,11 +153,11 @@ async fn read_unchanged<'a>(
     yours: &Value,
 ) -> ApiResult<(&'a File, String)> {
     let path = directory.size_files.get(what.id).ok_or_else(|| what.not_found())?;
-    match edited_files::read_file(app, path).await? {
-        Some(text)
-            if MachineSize::parse_size(&text).as_ref() == Ok(before)
-                && matches_version(headers, &version_tag(before)) =>
-        {
+    let text = edited_files::read_file(app, path).await?;
+    let now = text.as_deref().map(MachineSize::parse_size).transpose();
+    let now = now.map_err(|problems| edited_files::invalid_file(path, &problems))?;
+    match text {
+        Some(text) if now.as_ref() == Some(before) && matches_version(headers, &version_tag(before)) => {
             Ok((path, text))
         }
         text => Err(what.conflict(path, text.as_deref(), yours)),

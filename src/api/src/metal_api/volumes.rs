@@ -13,6 +13,7 @@ use crate::operator::OperatorAuth;
 use axum::Json;
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{Path, Query, State};
+use common::format::compare_natural;
 use common::sync::lock_mutex;
 use http_server::api_error::ApiError;
 use model::install_report::PreparedVolume;
@@ -76,7 +77,7 @@ pub(crate) async fn list_volumes(
     for machine in directory.machines() {
         all.extend(volumes_of(&app, machine).await?);
     }
-    all.sort_by(|one, other| (&one.machine, &one.name).cmp(&(&other.machine, &other.name)));
+    all.sort_by(|one, other| one.machine.cmp(&other.machine).then_with(|| compare_natural(&one.name, &other.name)));
     Ok(Json(all))
 }
 

@@ -1,8 +1,9 @@
 //! Handlers of `/metrics`, `/livez` and `/readyz`.
 
-use super::{Metrics, machine_phase, prometheus};
+use super::{Metrics, prometheus};
 use crate::AppState;
 use crate::access::{Identity, has_metrics_token};
+use crate::operator;
 use axum::Extension;
 use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode, header};
@@ -17,12 +18,10 @@ use store::token::METRICS_FILE;
 
 /// Minimum interval between two counts of machines by phase.
 const COUNT_INTERVAL: Duration = Duration::from_secs(1);
-/// Maximum number of machines that one database query counts, so that other queries can run in between.
-const MACHINES_PER_QUERY: usize = 200;
 
 /// Number of machines by phase, and the time at which the machines were counted.
 #[derive(Default)]
-pub(crate) struct CachedPhases(tokio::sync::Mutex<Option<(Instant, BTreeMap<&'static str, u64>)>>);
+pub(crate) struct CachedPhases(tokio::sync::Mutex<Option<(Instant, BTreeMap<String, u64>)>>);
 
 /// `GET /metrics`: returns the metrics. Authorized by the token of a user, or by the token in `metrics.token`, which
 /// is valid only for this endpoint.
@@ -69,24 +68,12 @@ pub(crate) async fn get_readyz(State(app): State<Arc<AppState>>) -> Result<&'sta
     Ok("ok\n")
 }
 
-async fn count_phases(app: &AppState, cached: &CachedPhases) -> Result<BTreeMap<&'static str, u64>, ApiError> {
+async fn count_phases(app: &AppState, cached: &CachedPhases) -> Result<BTreeMap<String, u64>, ApiError> {
     let mut cached = cached.0.lock().await;
     if let Some((_, phases)) = cached.as_ref().filter(|(counted, _)| counted.elapsed() < COUNT_INTERVAL) {
         return Ok(phases.clone());
     }
-    let directory = app.directory();
-    let (mut phases, mut allocated) = (BTreeMap::new(), Vec::new());
-    for machine in directory.machines() {
-        match &machine.allocation {
-            Some(allocation) => allocated.push((machine.id.clone(), allocation.id.to_string())),
-            None => *phases.entry(machine_phase(None)).or_default() += 1,
-        }
-    }
-    for some in allocated.chunks(MACHINES_PER_QUERY) {
-        for standing in app.state.read_install_states(some.to_vec()).await? {
-            *phases.entry(machine_phase(Some(&standing))).or_default() += 1;
-        }
-    }
+    let phases = operator::count_phases(app).await?;
     *cached = Some((Instant::now(), phases.clone()));
     Ok(phases)
 }

@@ -1,6 +1,7 @@
 //! The text format of Prometheus, version 0.0.4.
 
-use super::{DurationHistogram, MetricCounts, Metrics, PHASES};
+use super::{DurationHistogram, MetricCounts, Metrics};
+use crate::display_phase::MACHINE_PHASES;
 use common::sync::lock_mutex;
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -11,7 +12,7 @@ use store::rollouts::{MemberState, RolloutState, RolloutStatistics};
 /// constants of this program, or step names that were validated on receipt.
 pub(crate) fn format_metrics(
     metrics: &Metrics,
-    phases: Option<&BTreeMap<&'static str, u64>>,
+    phases: Option<&BTreeMap<String, u64>>,
     rollouts: Option<&RolloutStatistics>,
 ) -> String {
     let mut text = String::new();
@@ -71,9 +72,9 @@ fn write_counts(text: &mut String, counts: &MetricCounts) {
     write_histogram(text, "store_seconds", &[], &counts.store);
 }
 
-fn write_phases(text: &mut String, phases: &BTreeMap<&'static str, u64>) {
-    write_header(text, "machines", "gauge", "Machines that have a machine file, by phase.");
-    for phase in PHASES {
+fn write_phases(text: &mut String, phases: &BTreeMap<String, u64>) {
+    write_header(text, "machines", "gauge", "Machines, by phase as in `drophammer machine list`.");
+    for phase in MACHINE_PHASES {
         write_sample(text, "machines", &[("phase", phase)], phases.get(phase).copied().unwrap_or_default());
     }
 }

@@ -12,11 +12,14 @@ use axum::extract::rejection::QueryRejection;
 use axum::extract::{Query, State};
 use axum::http::header;
 use axum::response::{IntoResponse, Response};
+use common::format::compare_natural;
 use http_server::api_error::ApiError;
 use serde::Deserialize;
 use site::effective_allocation::{find_allocation_differences, is_unrecorded};
 use site::operator_files::MachineSpec;
 use site::snapshot::SiteSnapshot;
+use site::unusable_files::UnusableMachine;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use store::MachineRecords;
 
@@ -53,6 +56,7 @@ impl MachineListQuery {
             ListedMachine::Described(machine) => {
                 contains(&machine.name) || contains(&machine.id) || machine.macs.iter().any(|mac| contains(mac))
             }
+            ListedMachine::Unusable(id, machine) => contains(&machine.name) || contains(id),
             ListedMachine::New(id) => contains(id),
         }
     }
@@ -73,6 +77,8 @@ impl MachineListQuery {
 #[derive(Clone, Copy)]
 enum ListedMachine<'a> {
     Described(&'a Arc<MachineSpec>),
+    /// Id of a machine whose file has an error, and has no version in force.
+    Unusable(&'a str, &'a UnusableMachine),
     /// Id of a machine that has registered, but has no machine file.
     New(&'a str),
 }
@@ -81,12 +87,13 @@ impl ListedMachine<'_> {
     fn id(&self) -> &str {
         match self {
             ListedMachine::Described(machine) => &machine.id,
-            ListedMachine::New(id) => id,
+            ListedMachine::Unusable(id, _) | ListedMachine::New(id) => id,
         }
     }
 }
 
-/// `GET /v1/machines`: lists the machines, sorted by name. Machines without a machine file follow.
+/// `GET /v1/machines`: lists the machines, sorted by name in natural order. Machines whose files have no valid version
+/// follow, and then machines without a machine file.
 pub(crate) async fn get_machines(
     State(app): State<Arc<AppState>>,
     _: OperatorAuth,
@@ -113,8 +120,8 @@ fn join_as_array(machines: &[Arc<ListedSummary>]) -> Bytes {
     text.into()
 }
 
-/// Returns the machines that have a machine file, sorted by name, followed by the other machines that have registered,
-/// sorted by id.
+/// Returns the machines that have a machine file, sorted by name, followed by the machines whose files have no valid
+/// version, and by the other machines that have registered, each sorted by id.
 pub async fn list_with_new_machines(app: &AppState) -> Result<Vec<MachineSummary>, ApiError> {
     list_selected_machines(app, &MachineListQuery::default()).await
 }
@@ -128,6 +135,18 @@ pub async fn list_selected_machines(app: &AppState, query: &MachineListQuery) ->
     Ok(found.iter().map(|machine| machine.summary.clone()).collect())
 }
 
+/// Returns the number of machines in each phase. Counts the machines of [`list_with_new_machines`].
+///
+/// # Errors
+/// Returns an error if the database cannot be read.
+pub(crate) async fn count_phases(app: &AppState) -> Result<BTreeMap<String, u64>, ApiError> {
+    let mut phases = BTreeMap::new();
+    for machine in find_selected_machines(app, &MachineListQuery::default()).await? {
+        *phases.entry(machine.summary.phase.clone()).or_default() += 1;
+    }
+    Ok(phases)
+}
+
 async fn find_selected_machines(app: &AppState, query: &MachineListQuery) -> Result<Vec<Arc<ListedSummary>>, ApiError> {
     if query.limit == Some(0) {
         return Err(ApiError::bad_request("limit: must be at least 1"));
@@ -139,9 +158,12 @@ async fn find_selected_machines(app: &AppState, query: &MachineListQuery) -> Res
         // project.
         Some(_) => Vec::new(),
     };
-    let new = unknown.iter().filter(|id| directory.find_machine(id).is_none());
-    let new = new.map(|id| ListedMachine::New(id));
-    let all: Vec<_> = sort_by_name(&directory).into_iter().map(ListedMachine::Described).chain(new).collect();
+    let errors = &directory.machine_errors;
+    let unusable = errors.unusable_machines().map(|(id, machine)| ListedMachine::Unusable(id, machine));
+    let is_new = |id: &&String| directory.find_machine(id).is_none() && errors.find_unusable(id).is_none();
+    let new = unknown.iter().filter(is_new).map(|id| ListedMachine::New(id));
+    let described = sort_by_name(&directory).into_iter().map(ListedMachine::Described);
+    let all: Vec<_> = described.chain(unusable).chain(new).collect();
     let first = match &query.after {
         None => 0,
         Some(after) => {
@@ -181,7 +203,7 @@ async fn summarize_cached<'a>(
 ) -> Result<(Vec<Arc<ListedSummary>>, &'a [ListedMachine<'a>]), ApiError> {
     let described = |machine: &ListedMachine| match machine {
         ListedMachine::Described(machine) => Some(Arc::clone(machine)),
-        ListedMachine::New(_) => None,
+        ListedMachine::Unusable(..) | ListedMachine::New(_) => None,
     };
     if all.len() <= UNCACHED {
         return Ok((Vec::new(), all));
@@ -196,11 +218,16 @@ async fn summarize_cached<'a>(
 async fn summarize_part(app: &AppState, part: &[ListedMachine<'_>]) -> Result<Vec<MachineSummary>, ApiError> {
     let keys = part.iter().map(|machine| match machine {
         ListedMachine::Described(machine) => record_key(machine),
-        ListedMachine::New(id) => ((*id).to_owned(), None),
+        ListedMachine::Unusable(id, _) | ListedMachine::New(id) => ((*id).to_owned(), None),
     });
     let records = app.state.read_machine_records(keys.collect()).await?;
     let summaries = part.iter().zip(records).map(|(machine, records)| match machine {
         ListedMachine::Described(machine) => summarize_records(app, machine, records),
+        ListedMachine::Unusable(id, unusable) => {
+            let UnusableMachine { name, problem } = (*unusable).clone();
+            let contact = MachineSummary::from_contact(id, records.contact);
+            add_phase(app, MachineSummary { name, file_error: Some(problem), unusable: true, ..contact })
+        }
         ListedMachine::New(id) => {
             add_phase(app, MachineSummary { new: true, ..MachineSummary::from_contact(id, records.contact) })
         }
@@ -210,13 +237,17 @@ async fn summarize_part(app: &AppState, part: &[ListedMachine<'_>]) -> Result<Ve
 
 fn sort_by_name(directory: &SiteSnapshot) -> Vec<&Arc<MachineSpec>> {
     let mut machines: Vec<_> = directory.shared_machines().collect();
-    machines.sort_by(|one, other| (&one.name, &one.id).cmp(&(&other.name, &other.id)));
+    machines.sort_by(|one, other| compare_natural(&one.name, &other.name).then_with(|| one.id.cmp(&other.id)));
     machines
 }
 
-/// Returns the summary of a machine that has registered, but has no machine file. Returns `None` if the machine has not
-/// registered.
+/// Returns the summary of a machine that is not known from a valid machine file: its file has an error, or it has
+/// registered and has no file. Returns `None` if neither applies.
 pub async fn summarize_new_machine(app: &AppState, id: &str) -> Result<Option<MachineSummary>, ApiError> {
+    let directory = app.directory();
+    if let Some(unusable) = directory.machine_errors.find_unusable(id) {
+        return Ok(summarize_part(app, &[ListedMachine::Unusable(id, unusable)]).await?.pop());
+    }
     if !app.state.is_recorded(id).await? {
         return Ok(None);
     }
@@ -289,6 +320,8 @@ pub(super) fn summarize_records(app: &AppState, machine: &MachineSpec, records: 
         not_clean: may_run_previous_system,
         on_disk: reported.filter(|_| standing.unconfirmed && standing.succeeded),
         locked: machine.locked.clone(),
+        file_error: app.directory().machine_errors.problem(&machine.id).map(str::to_owned),
+        elsewhere: standing.elsewhere.is_some(),
         out_of_band,
         order: standing.order,
         moving,

@@ -88,6 +88,15 @@ pub struct MachineSummary {
     /// True if the machine has registered, but `machines/` contains no file for the machine.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub new: bool,
+    /// Error of the machine file, with path, line and code.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub file_error: Option<String>,
+    /// True if the machine file has an error, and no version of the file is in force. The phase is then `file error`.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub unusable: bool,
+    /// True if the allocation in the machine file belongs to another machine, on which it is installed.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub elsewhere: bool,
     /// Address from which the machine registered last.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub address: Option<String>,

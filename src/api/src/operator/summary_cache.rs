@@ -120,6 +120,9 @@ impl CachedSummaries {
             }
             cached.machine = machine.clone();
         }
+        if cached.listed.summary.file_error.as_deref() != app.directory().machine_errors.problem(&machine.id) {
+            return Ok(None);
+        }
         cached.update_contact(app, contact, last_live_event(app, &machine.id))?;
         Ok(Some(cached.listed.clone()))
     }

@@ -182,7 +182,7 @@ pub fn plan_machine_row(seen: PredictedMachine, fresh: Option<Inventory>) -> (Ra
     if let Some(why) = inventory.find_impossible_property() {
         let why = Error::refusal(Phase::Inventory, format!("the registered inventory is invalid: {why}"));
         row.outcome = RackOutcome::Unknown;
-        row.reasons = vec![why.to_string()];
+        row.reasons = vec![why.to_coded_text()];
         return (row, None);
     }
     plan_row(row, preview_plan(&machine, allocation, inventory, is_outdated), minutes)
@@ -215,7 +215,8 @@ fn plan_row(
         }
         Err(refused) => {
             row.outcome = RackOutcome::Refused;
-            row.reasons = refused.problems.iter().map(|problem| reword_metal_phrases(&problem.to_string())).collect();
+            row.reasons =
+                refused.problems.iter().map(|problem| reword_metal_phrases(&problem.to_coded_text())).collect();
             (row, None)
         }
     }

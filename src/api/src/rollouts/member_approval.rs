@@ -191,7 +191,7 @@ fn plan_loss(
     let allocation = assigned.allocation.clone().unwrap_or_default();
     let planned = preview_plan(assigned, allocation, registered.inventory, registered.outdated).map_err(|refused| {
         let prefix = if refused.is_unknown() { PLAN_UNKNOWN } else { PLAN_REFUSED };
-        format!("{prefix}{reasons}", reasons = reword_metal_phrases(&refused.printed))
+        format!("{prefix}{reasons}", reasons = reword_metal_phrases(&refused.reasons()))
     })?;
     let wiped = planned
         .disks

@@ -170,7 +170,7 @@ fn check_site_directory(dir: &Path, options: &CheckOptions) -> Result<CommandOut
             "{0} is a server's directory: --fix, --strict, --verbose, --select and --inventory require {0}/layouts",
             dir.display()
         );
-        return Err(Error::new(Phase::Settings, what));
+        return Err(Error::refusal(Phase::Settings, what));
     }
     super::site::check_directory(dir, options.json)
 }
@@ -307,7 +307,7 @@ fn printable_path(path: &Path) -> PathBuf {
 }
 
 /// Adds the code to problems without a code.
-fn with_default_codes(problems: Vec<Diagnostic>, code: ErrorCode) -> Vec<Diagnostic> {
+pub(super) fn with_default_codes(problems: Vec<Diagnostic>, code: ErrorCode) -> Vec<Diagnostic> {
     problems.into_iter().map(|problem| problem.with_default_code(code)).collect()
 }
 
@@ -321,10 +321,10 @@ fn read_layouts(text: &str) -> Vec<std::result::Result<ParsedLayout, Vec<Diagnos
     found
 }
 
-/// Adds suggestions and codes to the problems of a layout.
+/// Adds suggestions to the problems of a layout.
 pub(super) fn explain_layout_problems(text: &str, mut problems: Vec<Diagnostic>) -> Vec<Diagnostic> {
     suggestions::add_suggestions(text, &mut problems);
-    with_default_codes(problems, ErrorCode::Layout)
+    problems
 }
 
 /// Text of a file, or the problems that prevent reading it.
@@ -367,7 +367,7 @@ fn list_layout_files(path: &Path) -> Result<Vec<PathBuf>> {
     files.sort();
     if files.is_empty() {
         let what = format!("{folder} contains no layout file (*.yaml, *.yml or *.json)", folder = path.display());
-        return Err(Error::new(Phase::Settings, what));
+        return Err(Error::refusal(Phase::Settings, what));
     }
     Ok(files)
 }

@@ -10,7 +10,8 @@ use common::yaml::block_writer::to_block_yaml;
 use image::download::{self, SIDECAR_SUFFIXES};
 use image::{ImageSource, ResolvedImage, SignatureKey, SignatureKeys, StatedFormat};
 use serde_json::{Map, Value, json};
-use site::operator_files::parse_image;
+use site::operator_files::{ImageLocation, parse_image};
+use site::yaml_folder::list_yaml_files;
 use std::fs::{self, File, OpenOptions};
 use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
@@ -146,11 +147,38 @@ fn name_files(folder: &Path, url: &str, id: &str) -> Result<ImageFiles> {
     let mut all = [files.image.clone(), files.description.clone()].into_iter().chain(sidecars);
     match all.find(|path| path.exists()) {
         Some(path) => Err(add_refusal(format!(
-            "{file} already exists: rename the source, use another --id, or remove the file",
-            file = path.display()
+            "{file} already exists: {remedy}",
+            file = path.display(),
+            remedy = describe_remedy(&files, &path, url)
         ))),
         None => Ok(files),
     }
+}
+
+/// Returns the remedy for a file that already exists. The name of the image file consists of the id, and the names of
+/// all other files are those of the source.
+fn describe_remedy(files: &ImageFiles, existing: &Path, url: &str) -> String {
+    if existing == files.description {
+        return "specify another --id, or remove the existing image with `drophammer image delete`".to_owned();
+    }
+    let rename = match url.starts_with("file:") {
+        true => "rename the source file",
+        false => "download the image, and add it as a file with another name",
+    };
+    let folder = files.image.parent().unwrap_or(Path::new(""));
+    let name = files.image.file_name().unwrap_or_default().to_string_lossy();
+    match find_image_with_file(folder, &name) {
+        Some(id) => format!("{rename}, or remove image {id}, which uses the file"),
+        None => format!("{rename}, or remove the existing file, which no image uses"),
+    }
+}
+
+/// Returns the id of the image whose image file names this file.
+fn find_image_with_file(folder: &Path, name: &str) -> Option<String> {
+    let paths = list_yaml_files(folder).ok()?;
+    let images = paths.iter().filter_map(|path| parse_image(&fs::read_to_string(path).ok()?).ok());
+    let mut users = images.filter(|image| matches!(&image.at, ImageLocation::File(file) if file == name));
+    users.next().map(|image| image.id)
 }
 
 /// Returns the text of the image file that describes the image.
@@ -216,7 +244,6 @@ fn add_refusal(why: impl Into<String>) -> Error {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use site::operator_files::ImageLocation;
     use tempfile::TempDir;
 
     /// Content that begins like an XFS filesystem.
@@ -257,7 +284,15 @@ mod tests {
         assert_eq!((spec.id.as_str(), spec.name.as_str(), spec.digest), ("debian-12.1", "Debian: 12", Some(digest)));
         assert!(matches!(spec.at, ImageLocation::File(file) if file == "debian.raw"));
         let again = copy_into_site(&options(&image, dir.path())).unwrap_err();
-        assert!(again.is_refusal() && again.to_string().contains("already exists"), "{again}");
+        let words = "already exists: rename the source file, or remove image debian-12.1, which uses the file";
+        assert!(again.is_refusal() && again.to_string().ends_with(words), "{again}");
+        // Another id does not change the name of the file.
+        let other = AddImageOptions { id: Some("debian-12.2".to_owned()), ..options(&image, dir.path()) };
+        assert!(copy_into_site(&other).unwrap_err().to_string().ends_with(words));
+        let renamed = from.path().join("renamed.raw");
+        fs::copy(&image, &renamed).unwrap();
+        let same_id = copy_into_site(&options(&renamed, dir.path())).unwrap_err().to_string();
+        assert!(same_id.contains("debian-12.1.yaml already exists: specify another --id"), "{same_id}");
 
         for left_over in ["debian.raw", "debian-12.1.yaml"] {
             fs::remove_file(dir.path().join("images").join(left_over)).unwrap();

@@ -10,9 +10,11 @@ use crate::operator_client::{ReinstallOverrideOptions, ServerOptions};
 use crate::terminal_output::{print_for_terminal, wants_colour};
 use clap::Args;
 use common::error::{Context, Error, Phase, Result};
+use common::error_code::ErrorCode;
 use common::exit_status::{CommandOutcome, report_refusal};
 use common::format::metal_api_wording::reword_metal_phrases;
 use common::output::{print_error, to_json};
+use common::type_errors::locate_json_error;
 use model::deploy_steps::{EraseMode, StepList};
 use model::device_name::DevicePath;
 use model::install_marker::InstallMarker;
@@ -144,7 +146,7 @@ pub fn plan_output(options: &PlanArgs) -> Result<(String, CommandOutcome)> {
             let text = if options.json { to_json(&json!({ "unchanged": why }))? } else { why };
             Ok((text + "\n", CommandOutcome::Good))
         }
-        Err(MissingPlan::Unchanged(why)) => Err(Error::refusal(Phase::Inventory, why)),
+        Err(MissingPlan::Unchanged(why)) => Err(Error::refusal(Phase::Plan, why)),
     }
 }
 
@@ -222,7 +224,10 @@ fn read_assignment(options: &PlanArgs, inventory: &Inventory) -> Result<std::res
     let Some(path) = &options.allocation else { return Ok(Ok(PlanAssignment::default())) };
     let allocation = match super::allocation_reader::read_allocation(&read_text(path)?, Some(&inventory.nics)) {
         Ok(allocation) => allocation.unwrap_or_default(),
-        Err(problems) => return Ok(Err(problem_lines(path, &problems))),
+        Err(problems) => {
+            let problems = super::check::with_default_codes(problems, ErrorCode::AllocationValue);
+            return Ok(Err(problem_lines(path, &problems)));
+        }
     };
     Ok(Ok(PlanAssignment { allocation, ..PlanAssignment::default() }))
 }
@@ -310,7 +315,9 @@ fn describe_installations(mode: InstallMode, inventory: &Inventory) -> Vec<Strin
 pub(crate) fn read_inventory(path: &Path) -> Result<Inventory> {
     let text = read_text(path)?;
     let what = || format!("{file} is not an inventory as printed by `drophammer inventory`", file = path.display());
-    let inventory: Inventory = serde_json::from_str(&text).context(Phase::Inventory, what)?;
+    let inventory: Inventory = serde_json::from_str(&text).map_err(|error| {
+        Error::refusal(Phase::Inventory, format!("{}: {why}", what(), why = locate_json_error(&error)))
+    })?;
     refuse_impossible(inventory, what)
 }
 

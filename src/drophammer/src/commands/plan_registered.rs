@@ -94,7 +94,7 @@ pub(super) fn fetch_machine_preview(
         Ok(id) => id.to_string(),
         Err(_) => {
             let all: Vec<MachineSummary> = fetch(server, "/v1/machines")?;
-            find_machine(&all, machine).map_err(inventory_refusal)?.id.clone()
+            find_machine(&all, machine).map_err(|why| Error::refusal(Phase::Settings, why))?.id.clone()
         }
     };
     let present = || fetch::<PlanInput>(server, &format!("/v1/machine/{id}/preview"));
@@ -109,7 +109,7 @@ pub(super) fn fetch_machine_preview(
     let request = overrides.to_request(&id, &image);
     match fetch_reinstall_preview(server, &request)? {
         OperatorResponse::Good(preview) => Ok((preview, Some(request))),
-        OperatorResponse::Refused(why) => Err(inventory_refusal(why)),
+        OperatorResponse::Refused(why) => Err(Error::refusal(Phase::Settings, why)),
     }
 }
 
@@ -123,12 +123,17 @@ fn outdated_inventory<'a>(options: &PlanArgs, preview: &'a PlanInput) -> Option<
 fn fetch<T: DeserializeOwned>(server: &OperatorClient, path: &str) -> Result<T> {
     match server.send_json(server.request(Method::GET, path))? {
         OperatorResponse::Good(answer) => Ok(answer),
-        OperatorResponse::Refused(why) => Err(inventory_refusal(why)),
+        OperatorResponse::Refused(why) => Err(Error::refusal(Phase::Settings, why)),
     }
 }
 
-pub(super) fn inventory_refusal(why: impl Into<String>) -> Error {
+fn inventory_refusal(why: impl Into<String>) -> Error {
     Error::refusal(Phase::Inventory, why)
+}
+
+/// Returns the error for a machine that cannot be planned, although its inventory is usable.
+pub(super) fn plan_refusal(why: impl Into<String>) -> Error {
+    Error::refusal(Phase::Plan, why)
 }
 
 /// Returns the inventory at the server, and a note about its age.
@@ -203,10 +208,8 @@ fn inputs_from_allocation(
         Err(problems) => return Ok(Err(problems.into())),
     };
     let parsed = allocation.parse_layout().map_err(|problems| {
-        inventory_refusal(format!(
-            "the server's layout for machine {name} is invalid:\n{problems}",
-            problems = diagnostic::join_problems(&problems)
-        ))
+        let reasons = diagnostic::summarize_problems(&problems);
+        Error::refusal(Phase::Layout, format!("the server's layout for machine {name} is invalid: {reasons}"))
     })?;
     let parsed = match templates.generate_layout(&merged, &inventory) {
         Some(Ok(made)) => made,
@@ -237,7 +240,7 @@ fn inputs_from_allocation(
 pub(super) fn require_allocation(preview: &PlanInput, name: &str) -> Result<Allocation> {
     let why = || {
         let why = preview.withheld.as_deref().unwrap_or("the server does not offer an allocation");
-        inventory_refusal(format!(
+        plan_refusal(format!(
             "machine {name} cannot be planned, because nothing would be installed: {why}. Use --layout FILE to plan with another layout"
         ))
     };
@@ -276,7 +279,7 @@ fn waives_marker(options: &PlanArgs) -> bool {
 /// Changes the allocation to that of a reinstall if `--reinstall` is given and no reinstall is ordered at the server.
 pub(super) fn simulate_reinstall(options: &PlanArgs, name: &str, allocation: &mut Allocation) -> Result<()> {
     if !allocation.succeeded && options.reinstall {
-        return Err(inventory_refusal(format!(
+        return Err(plan_refusal(format!(
             "machine {name} is not installed and cannot be reinstalled: omit --reinstall to show the installation"
         )));
     }

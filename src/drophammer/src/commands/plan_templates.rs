@@ -1,8 +1,10 @@
 //! `drophammer plan --template`: applies deploy templates to the plan of an installation.
 
+use super::check::with_default_codes;
 use super::{format_located, read_text};
 use common::diagnostic::{self, Diagnostic};
 use common::error::Result;
+use common::error_code::ErrorCode;
 use model::deploy_steps::template::DeployTemplate;
 use model::deploy_steps::{
     CATALOGUE, LAYOUT_DEFINITION_STEPS, OutOfBandStep, PlannedStep, TemplateStep, find_misplaced_step, merge_templates,
@@ -37,7 +39,9 @@ impl NamedTemplates {
         for path in paths {
             match DeployTemplate::parse_file(&read_text(path)?) {
                 Ok(template) => templates.push((path.clone(), template)),
-                Err(problems) => wrong += &super::problem_lines(path, &problems),
+                Err(problems) => {
+                    wrong += &super::problem_lines(path, &with_default_codes(problems, ErrorCode::SiteFile));
+                }
             }
         }
         Ok(if wrong.is_empty() { Ok(NamedTemplates(templates)) } else { Err(wrong) })
@@ -109,11 +113,10 @@ impl NamedTemplates {
     }
 
     fn format_problem(&self, template: usize, place: String, message: String) -> String {
+        let problem = Diagnostic::new(place, message).with_code(ErrorCode::DeployArguments);
         match self.0.get(template) {
-            Some((path, template)) => {
-                format_located(path, &template.add_location(Diagnostic::new(place, message))) + "\n"
-            }
-            None => message + "\n",
+            Some((path, template)) => format_located(path, &template.add_location(problem)) + "\n",
+            None => ErrorCode::DeployArguments.annotate(problem.message) + "\n",
         }
     }
 
@@ -134,7 +137,7 @@ impl NamedTemplates {
         });
         Some(made.and_then(|made| {
             let json = serde_json::to_value(&made).map_err(|error| error.to_string())?;
-            layout::read_json(&json).map_err(|problems| diagnostic::join_problems(&problems))
+            layout::read_json(&json).map_err(|problems| diagnostic::summarize_problems(&problems))
         }))
     }
 

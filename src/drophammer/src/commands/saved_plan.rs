@@ -5,7 +5,7 @@ mod input_changes;
 
 use super::plan::{PlanArgs, choose_outcome, colourize, read_inventory, refuse_impossible};
 use super::plan_forecast::{ForecastSubject, format_forecast};
-use super::plan_registered::{fetch_machine_preview, inventory_refusal, require_registered};
+use super::plan_registered::{fetch_machine_preview, plan_refusal, require_registered};
 use super::read_text;
 use crate::operator_client::OperatorClient;
 use api::operator::reinstalls::ReinstallRequest;
@@ -14,6 +14,7 @@ use common::error::{Context, Error, Phase, Result};
 use common::exit_status::CommandOutcome;
 use common::format::metal_api_wording::reword_metal_phrases;
 use common::output::to_json;
+use common::type_errors::locate_json_error;
 use linux::atomic_file;
 use model::allocation::{ApprovedPlan, AssignedMachine};
 use model::inventory::Inventory;
@@ -66,11 +67,12 @@ impl SavedPlan {
                 version = document["version"]
             )));
         }
-        let saved: SavedPlan = serde_json::from_value(document).context(Phase::Plan, || {
-            format!("{file} was not written by `drophammer plan --out`", file = path.display())
+        let saved: SavedPlan = serde_json::from_value(document).map_err(|error| {
+            let why = locate_json_error(&error);
+            invalid(&format!("the file was not written by `drophammer plan --out`: {why}"))
         })?;
         parse_approval(&saved.approval.verdicts, &saved.approval.sha256).map_err(|why| invalid(&why))?;
-        let planned = saved.make_plan().map_err(|refusal| invalid(&refusal.printed))?;
+        let planned = saved.make_plan().map_err(|refusal| invalid(&refusal.reasons()).with_code(refusal.code()))?;
         match planned.verdicts.is_some_and(|verdicts| verdicts.digest() == saved.approval.sha256) {
             true => Ok(saved),
             false => Err(invalid(
@@ -140,10 +142,10 @@ pub(super) fn save_plan(options: &PlanArgs, machine: &str, file: &Path) -> Resul
         refuse_overwriting(file, &preview.machine.id)?;
     }
     let Some(request) = request else {
-        return Err(inventory_refusal("--out saves the plan of a reinstall: specify --image or --reinstall"));
+        return Err(plan_refusal("--out saves the plan of a reinstall: specify --image or --reinstall"));
     };
     if let Some(why) = &preview.withheld {
-        return Err(inventory_refusal(format!("machine {machine} cannot be reinstalled: {why}")));
+        return Err(plan_refusal(format!("machine {machine} cannot be reinstalled: {why}")));
     }
     let registered = match &options.inventory {
         Some(path) => RegisteredInventory { inventory: read_inventory(path)?, ..RegisteredInventory::default() },
@@ -164,7 +166,7 @@ pub(super) fn save_plan(options: &PlanArgs, machine: &str, file: &Path) -> Resul
         Err(refusal) => return Ok((reword_metal_phrases(&refusal.printed) + "\n", CommandOutcome::Refused)),
     };
     let Some(verdicts) = &planned.verdicts else {
-        return Err(inventory_refusal(format!(
+        return Err(plan_refusal(format!(
             "the ordered installation is already on machine {machine}: nothing would be written"
         )));
     };
@@ -193,7 +195,7 @@ fn refuse_overwriting(path: &Path, machine: &str) -> Result<()> {
             Err(_) => "the file exists and was not written by `drophammer plan --out`".to_owned(),
         },
     };
-    Err(inventory_refusal(format!(
+    Err(plan_refusal(format!(
         "{file}: cannot save the plan of machine {machine}: {found}; specify another file, or overwrite it with --force",
         file = path.display()
     )))
@@ -205,8 +207,10 @@ fn refuse_overwriting(path: &Path, machine: &str) -> Result<()> {
 /// Returns an error if the file cannot be read.
 pub(super) fn show_plan(options: &PlanArgs, file: &Path) -> Result<(String, CommandOutcome)> {
     let saved = SavedPlan::read_file(file)?;
-    let planned = saved.make_plan().map_err(|refusal| Error::refusal(Phase::Plan, refusal.printed))?;
-    print_planned(options, &saved, &planned)
+    match saved.make_plan() {
+        Ok(planned) => print_planned(options, &saved, &planned),
+        Err(refusal) => Ok((reword_metal_phrases(&refusal.printed) + "\n", CommandOutcome::Refused)),
+    }
 }
 
 fn print_planned(options: &PlanArgs, saved: &SavedPlan, planned: &PreviewPlan) -> Result<(String, CommandOutcome)> {

@@ -10,6 +10,7 @@ use api::rack_plan::{RackChange, RackSnapshot};
 use clap::{Args, Subcommand};
 use common::error::{Context, Error, Phase, Result};
 use common::exit_status::{CommandOutcome, report_refusal};
+use common::format::compare_natural;
 use common::format::metal_api_wording::reword_metal_phrases;
 use common::output::{print_error, print_text, to_json};
 use model::inventory::Inventory;
@@ -145,7 +146,7 @@ fn select_machines(all: Vec<(String, String)>, wanted: &[String]) -> Result<Vec<
             }
         }
     }
-    chosen.sort_by(|one, other| (&one.1, &one.0).cmp(&(&other.1, &other.0)));
+    chosen.sort_by(|one, other| compare_natural(&one.1, &other.1).then_with(|| one.0.cmp(&other.0)));
     chosen.dedup();
     Ok(chosen)
 }

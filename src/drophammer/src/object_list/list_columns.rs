@@ -1,12 +1,10 @@
 //! Columns of a list. Filters and the sort order refer to columns by their keys.
 
-use common::format::natural_sort_key;
-use common::format::replace_hidden;
 use common::format::table::{TableCell, TableColumn};
 use common::format::terminal_escaping::TextStyle;
+use common::format::{compare_natural, natural_sort_key, replace_hidden};
 use common::timestamp::shorten_time;
 use serde_json::Value;
-use std::cmp::Ordering;
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 
@@ -112,7 +110,8 @@ impl<'a, T> ObjectList<'a, T> {
         Ok((self.find_column("--filter", key)?, value))
     }
 
-    /// Sorts objects by a column, in natural order: rack2 precedes rack10. Objects without a value are last.
+    /// Sorts objects by a column, in natural order: rack2 precedes rack10. Objects without a value are last. Objects
+    /// with equal values are sorted by name.
     pub(crate) fn sort(&self, objects: &mut [&T], key: Option<&str>) -> Result<(), String> {
         let is_descending = key.is_some_and(|key| key.starts_with('-'));
         let column = match key {
@@ -123,20 +122,16 @@ impl<'a, T> ObjectList<'a, T> {
             },
         };
         objects.sort_by(|one, other| {
+            let by_name = || compare_natural(&(self.name)(one), &(self.name)(other));
             let (one, other) = ((column.cell)(one), (column.cell)(other));
-            match (one.order().is_empty(), other.order().is_empty()) {
+            let by_value = match (one.order().is_empty(), other.order().is_empty()) {
                 (false, false) => {
                     let order = natural_sort_key(one.order()).cmp(&natural_sort_key(other.order()));
                     if is_descending { order.reverse() } else { order }
                 }
-                (one, other) => {
-                    if one == other {
-                        Ordering::Equal
-                    } else {
-                        one.cmp(&other)
-                    }
-                }
-            }
+                (one, other) => one.cmp(&other),
+            };
+            by_value.then_with(by_name)
         });
         Ok(())
     }

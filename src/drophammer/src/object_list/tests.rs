@@ -43,6 +43,17 @@ fn names_are_in_natural_order() {
 }
 
 #[test]
+fn equal_values_are_in_natural_order_of_the_names() {
+    let objects = ["node10", "node2", "node1"].map(|name| json!({"name": name, "phase": "failed"}));
+    let table = TableFormat::default();
+    for sort in ["phase", "-phase", "bytes"] {
+        let options = ListOptions { sort: Some(sort.to_owned()), ..ListOptions::default() };
+        let text = format_list(&racks(), &objects, &options, OutputFormat::Name, table).unwrap();
+        assert_eq!(text, "node1\nnode2\nnode10\n", "{sort}");
+    }
+}
+
+#[test]
 fn filters_select_objects() {
     for (filter, expected) in [
         (&["phase=failed"][..], &["rack1", "rack10"][..]),

@@ -135,7 +135,11 @@ fn describe_added(added: &CreatedMachineFile) -> String {
         omitted.iter().map(|omitted| format!("MAC {} {}: omitted.\n", omitted.mac, omitted.reason)).collect();
     let macs = if macs.is_empty() { "none".to_owned() } else { macs.join(" ") };
     let next = match image {
-        None => format!("To install the machine:\n  drophammer machine allocate {name} --image IMAGE --ssh-key FILE\n"),
+        // Without a size, no layout applies to the machine.
+        None => format!(
+            "To install the machine:\n  drophammer machine allocate {name} --image IMAGE{layout} --ssh-key FILE\n",
+            layout = if size.is_empty() { " --layout LAYOUT" } else { "" }
+        ),
         Some(image) => format!(
             "{name} will be installed with {image}: at once if it waits in the ramdisk, and otherwise at its next boot over PXE.\n\
              Watch the installation:\n  drophammer machine show {name}\n  drophammer machine logs -f {name}\n"
@@ -208,7 +212,12 @@ mod tests {
         let (name, file) = ("web-1".to_owned(), "machines/web-1.yaml".to_owned());
         let added = CreatedMachineFile { name, file, ..CreatedMachineFile::default() };
         assert!(
-            describe_added(&added).ends_with("\n  drophammer machine allocate web-1 --image IMAGE --ssh-key FILE\n")
+            describe_added(&added)
+                .ends_with("\n  drophammer machine allocate web-1 --image IMAGE --layout LAYOUT --ssh-key FILE\n")
+        );
+        let sized = CreatedMachineFile { size: Some("c1-large".to_owned()), ..added.clone() };
+        assert!(
+            describe_added(&sized).ends_with("\n  drophammer machine allocate web-1 --image IMAGE --ssh-key FILE\n")
         );
         let text = describe_added(&CreatedMachineFile { image: Some("debian-13".to_owned()), ..added });
         assert!(

@@ -133,7 +133,7 @@ impl ConnectionSources<'_> {
                 _ => return read_token_file(file),
             }
         }
-        Err(token_error(format!(
+        Err(token_refusal(format!(
             "the operator's token for {url} is missing: run `drophammer login {url}`, or use --token-file FILE with a copy of operator.token \
              from the server's directory"
         )))
@@ -147,10 +147,11 @@ fn read_token_file(file: &Path) -> Result<(String, String)> {
             ErrorKind::PermissionDenied => "run the command with sudo, or run `drophammer login URL`",
             _ => "run `drophammer login URL`, or use --token-file FILE with a copy of operator.token from the server's directory",
         };
-        token_error(format!("cannot read the operator's token from {file}: {error}; {remedy}", file = file.display()))
+        let why = format!("cannot read the operator's token from {file}: {error}; {remedy}", file = file.display());
+        Error::new(Phase::Control, why).with_code(ErrorCode::OperatorToken)
     })?;
     match text.trim() {
-        "" => Err(token_error(format!(
+        "" => Err(token_refusal(format!(
             "the file of the operator's token, {file}, is empty: copy operator.token from the server's directory",
             file = file.display()
         ))),
@@ -165,9 +166,11 @@ fn read_token_file(file: &Path) -> Result<(String, String)> {
 /// # Errors
 /// Returns a message if the address is not that of a server.
 pub(crate) fn parse_server_url(text: &str) -> std::result::Result<String, String> {
-    let refuse =
-        |why: &str| Err(format!("cannot use the server's URL {text:?}: {why}; example: http://install.rack:8080"));
     let text = text.trim();
+    let refuse = |why: &str| {
+        let shown = hide_credentials(text);
+        Err(format!("cannot use the server's URL {shown:?}: {why}; example: http://install.rack:8080"))
+    };
     let url = match text.split_once("://") {
         Some(("http" | "https", _)) => text.to_owned(),
         Some((scheme, _)) => return refuse(&format!("the scheme must be http or https, not {scheme:?}")),
@@ -177,6 +180,12 @@ pub(crate) fn parse_server_url(text: &str) -> std::result::Result<String, String
         Ok(parsed) => parsed,
         Err(error) => return refuse(describe_url_error(text, &error.to_string())),
     };
+    if !parsed.username().is_empty() || parsed.password().is_some() {
+        return refuse(
+            "credentials in the URL are not supported; use --token-file FILE or DROPHAMMER_TOKEN_FILE, or run \
+             `drophammer login` with the URL without credentials",
+        );
+    }
     if parsed.query().is_some() || parsed.fragment().is_some() {
         return refuse("the URL must not contain `?` or `#`");
     }
@@ -193,6 +202,13 @@ pub(crate) fn parse_server_url(text: &str) -> std::result::Result<String, String
         }
         _ => url.to_owned(),
     })
+}
+
+/// Replaces user and password in an address of a server.
+fn hide_credentials(text: &str) -> String {
+    let (scheme, rest) = text.split_at(text.find("://").map_or(0, |at| at + 3));
+    let (host, path) = rest.split_at(rest.find(['/', '?', '#']).unwrap_or(rest.len()));
+    host.rsplit_once('@').map_or_else(|| text.to_owned(), |(_, host)| format!("{scheme}…@{host}{path}"))
 }
 
 /// Describes an error of the URL parser.
@@ -215,9 +231,9 @@ pub(crate) fn is_loopback_url(url: &str) -> bool {
 }
 
 fn connection_error(why: String) -> Error {
-    Error::new(Phase::Control, why).with_code(ErrorCode::ServerUrl)
+    Error::refusal(Phase::Control, why).with_code(ErrorCode::ServerUrl)
 }
 
-fn token_error(why: String) -> Error {
-    Error::new(Phase::Control, why).with_code(ErrorCode::OperatorToken)
+fn token_refusal(why: String) -> Error {
+    Error::refusal(Phase::Control, why).with_code(ErrorCode::OperatorToken)
 }

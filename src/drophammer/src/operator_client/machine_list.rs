@@ -4,7 +4,7 @@
 use super::watched_output::{WatchOptions, watch_responses};
 use super::{OperatorClient, OperatorResponse, server_problems};
 use crate::object_list::{ListCell, ListColumn, ListOptions, ObjectList, format_for_terminal, print_list};
-use ::api::display_phase::{DisplayPhase, ObjectFate};
+use ::api::display_phase::{DisplayPhase, FILE_ERROR, ObjectFate};
 use ::api::operator::{MachineSummary, ReinstallOrder, WaitingMarker};
 use ::api::out_of_band::progress::OutOfBandProgress;
 use clap::Args;
@@ -140,12 +140,22 @@ fn describe_last_seen(machine: &MachineSummary, now: OffsetDateTime) -> ListCell
     ListCell { order: Some(seconds.to_string()), ..ListCell::from(format::format_age(seconds)) }
 }
 
-/// Returns the most important information about the machine: the reason for a failure, the stage of a running
-/// installation, and the reinstall order or migration.
+/// Returns the most important information about the machine: the error of its file, the reason for a failure, the stage
+/// of a running installation, and the reinstall order or migration.
 fn describe_machine(machine: &MachineSummary, all: &[MachineSummary]) -> String {
     if machine.new {
         return machine.address.as_deref().map(|address| format!("registered from {address}")).unwrap_or_default();
     }
+    let file_error = machine.file_error.as_ref().map(|error| match machine.unusable {
+        true => error.clone(),
+        false => format!("{FILE_ERROR}: {error}"),
+    });
+    let state = describe_state(machine, all);
+    file_error.into_iter().chain([state]).filter(|part| !part.is_empty()).collect::<Vec<_>>().join("; ")
+}
+
+/// Describes the failure, the running installation, and the reinstall order or migration.
+fn describe_state(machine: &MachineSummary, all: &[MachineSummary]) -> String {
     let order = describe_order(machine, all);
     if let Some(failure) = &machine.failure {
         // The code precedes the reason, because the table may truncate a long reason.

@@ -110,8 +110,10 @@ fn find_order<'a>(
 
 pub(super) fn explain_missing_allocation(machine: &MachineSummary) -> String {
     let name = display_name(machine);
+    // Without a size, no layout applies to the machine.
+    let layout = if machine.size.is_none() { " --layout LAYOUT" } else { "" };
     ErrorCode::ReinstallRefused.annotate(format!(
-        "machine {name} cannot be reinstalled: it is free; `drophammer machine allocate {name} --image IMAGE` installs it"
+        "machine {name} cannot be reinstalled: it is free; `drophammer machine allocate {name} --image IMAGE{layout}` installs it"
     ))
 }
 

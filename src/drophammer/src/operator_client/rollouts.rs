@@ -20,7 +20,7 @@ use common::error::Result;
 use common::exit_status::CommandOutcome;
 use common::format::table::{TableCell, TableColumn, TableFormat, format_table};
 use common::format::terminal_escaping::escape_line;
-use common::format::{format_bytes, format_count, natural_sort_key};
+use common::format::{compare_natural, format_bytes, format_count};
 use reqwest::Method;
 use reqwest::blocking::RequestBuilder;
 use std::io::{IsTerminal, stdin};
@@ -211,7 +211,7 @@ fn collect_members(
 
 /// Sorts the machines in the order of `machine list`.
 fn sort_naturally(mut machines: Vec<&MachineSummary>) -> Vec<&MachineSummary> {
-    machines.sort_by(|one, other| natural_sort_key(&one.name).cmp(&natural_sort_key(&other.name)));
+    machines.sort_by(|one, other| compare_natural(&one.name, &other.name));
     machines
 }
 

@@ -14,6 +14,7 @@ use super::value_syntax::{normalize_name, quote_words};
 use super::yaml_document::{self, DocumentNode, NodeValue, located_problem};
 use super::{Layout, LayoutConstraints, image_version_constraints};
 use common::diagnostic::{Diagnostic, child_path};
+use common::error_code::ErrorCode;
 
 const fn plain_field(name: &'static str) -> FieldNames {
     FieldNames { name, also: &[] }
@@ -72,13 +73,14 @@ impl ParsedLayout {
 /// # Errors
 /// Returns all problems of the document: spelling, types, unknown fields, and violated rules of [`super::validate`].
 pub fn read_yaml(text: &str) -> Result<ParsedLayout, Vec<Diagnostic>> {
-    let layouts = split_layouts(text).map_err(|problem| vec![sanitize_problem(problem)])?;
+    let layouts = split_layouts(text).map_err(|problem| sort_errors(vec![problem]))?;
     match &layouts[..] {
         [(root, problems)] => read_node(root, problems.clone()),
-        [] => Err(vec![Diagnostic::new("", "the list contains no layout")]),
-        [_, (second, _), ..] => Err(vec![sanitize_problem(
-            second.make_problem("a second layout starts here, but only one is supported: use a separate file for each"),
-        )]),
+        [] => Err(sort_errors(vec![Diagnostic::new("", "the list contains no layout")])),
+        [_, (second, _), ..] => {
+            let why = "a second layout starts here, but only one is supported: use a separate file for each";
+            Err(sort_errors(vec![second.make_problem(why)]))
+        }
     }
 }
 
@@ -86,9 +88,11 @@ pub fn read_yaml(text: &str) -> Result<ParsedLayout, Vec<Diagnostic>> {
 /// metal-stack's Ansible roles.
 pub fn read_all_layouts(text: &str) -> Vec<Result<ParsedLayout, Vec<Diagnostic>>> {
     match split_layouts(text) {
-        Ok(layouts) if layouts.is_empty() => vec![Err(vec![Diagnostic::new("", "the list contains no layout")])],
+        Ok(layouts) if layouts.is_empty() => {
+            vec![Err(sort_errors(vec![Diagnostic::new("", "the list contains no layout")]))]
+        }
         Ok(layouts) => layouts.into_iter().map(|(root, problems)| read_node(&root, problems)).collect(),
-        Err(problem) => vec![Err(vec![sanitize_problem(problem)])],
+        Err(problem) => vec![Err(sort_errors(vec![problem]))],
     }
 }
 
@@ -142,7 +146,7 @@ fn split_layouts(text: &str) -> Result<Vec<(DocumentNode, Vec<Diagnostic>)>, Dia
 /// # Errors
 /// Fails as [`read_yaml`] does. Problems have a path but no line.
 pub fn read_json(value: &serde_json::Value) -> Result<ParsedLayout, Vec<Diagnostic>> {
-    let root = yaml_document::convert_json(value).map_err(|problem| vec![sanitize_problem(problem)])?;
+    let root = yaml_document::convert_json(value).map_err(|problem| sort_errors(vec![problem]))?;
     read_node(&root, Vec::new())
 }
 
@@ -158,7 +162,13 @@ fn read_node(root: &DocumentNode, problems: Vec<Diagnostic>) -> Result<ParsedLay
             return Ok(ParsedLayout { layout, notes: sort_problems(notes), edits, source_map });
         }
     }
-    Err(sort_problems(reader.problems))
+    Err(sort_errors(reader.problems))
+}
+
+/// Sorts the problems for which a layout is refused. A problem without a code of its own receives the general code of
+/// layouts, so that every program prints the same code.
+fn sort_errors(problems: Vec<Diagnostic>) -> Vec<Diagnostic> {
+    sort_problems(problems).into_iter().map(|problem| problem.with_default_code(ErrorCode::Layout)).collect()
 }
 
 fn sort_problems(problems: Vec<Diagnostic>) -> Vec<Diagnostic> {

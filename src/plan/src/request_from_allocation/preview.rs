@@ -3,7 +3,8 @@
 
 use super::{build_request, clear_begun_if_intact};
 use crate::{ApprovalSummary, DiskVerdict, InstallMode, MarkerWaiver, Plan, PlanRequest};
-use common::diagnostic::{Diagnostic, join_problems};
+use common::diagnostic::{Diagnostic, summarize_problems};
+use common::error_code::ErrorCode;
 use model::allocation::{Allocation, AssignedMachine};
 use model::inventory::{DeviceUse, Inventory, LvmVolumeGroup, UniqueIdentifiers};
 use model::layout::Layout;
@@ -44,6 +45,22 @@ pub struct PreviewRefusal {
 }
 
 impl PreviewRefusal {
+    /// Returns the code of the first problem.
+    pub fn code(&self) -> ErrorCode {
+        self.problems.first().and_then(|problem| problem.code).unwrap_or(ErrorCode::Plan)
+    }
+
+    /// Returns all reasons in one line, each with its code.
+    pub fn reasons(&self) -> String {
+        summarize_problems(&self.problems)
+    }
+
+    /// Returns all reasons in the first line. The other lines contain the refusal as `drophammer plan` prints it.
+    pub fn reasons_and_plan(&self) -> String {
+        let reasons = self.reasons();
+        if self.printed == reasons { reasons } else { format!("{reasons}\n\n{}", self.printed) }
+    }
+
     /// Returns whether the only problem is that the disks must be read again. The agent, which reads the disks, may
     /// accept the plan.
     pub fn is_unknown(&self) -> bool {
@@ -54,7 +71,8 @@ impl PreviewRefusal {
 
 impl From<Vec<Diagnostic>> for PreviewRefusal {
     fn from(problems: Vec<Diagnostic>) -> PreviewRefusal {
-        PreviewRefusal { printed: join_problems(&problems), problems }
+        let printed = problems.iter().map(Diagnostic::to_coded_text).collect::<Vec<_>>().join("\n");
+        PreviewRefusal { problems, printed }
     }
 }
 

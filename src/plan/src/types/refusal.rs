@@ -1,7 +1,7 @@
 //! Plans that were refused.
 
 use super::{DiskPlan, InstallMode, PlanSubject};
-use common::diagnostic::Diagnostic;
+use common::diagnostic::{Diagnostic, summarize_problems};
 use common::error_code::ErrorCode;
 use model::inventory::OpaqueObject;
 
@@ -24,6 +24,11 @@ impl PlanRefusal {
     /// Returns the code of the first problem.
     pub fn code(&self) -> ErrorCode {
         self.problems.first().and_then(|problem| problem.code).unwrap_or(ErrorCode::Plan)
+    }
+
+    /// Returns all reasons in one line, each with its code.
+    pub fn reasons(&self) -> String {
+        summarize_problems(&self.problems)
     }
 
     /// Returns the refusal after `locate` has added line and column in the layout's file to each problem.

@@ -103,3 +103,70 @@ async fn invalid_page_parameters_are_refused() {
     let unauthorized = server.call("wrong", "GET", "/v1/machines?limit=1", &Value::Null).await;
     assert_eq!(unauthorized.status, 401);
 }
+
+/// A file without a valid version is listed with its error, and commands about the machine print the error.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn machines_with_invalid_files_are_listed_with_the_error() {
+    let dir = directory();
+    let broken = format!("id: {STRANGER}\nname: node3\nmacs: [oops]\n");
+    std::fs::write(dir.path().join("machines/node3.yaml"), &broken).unwrap();
+    let server = Running::start_in(dir).await;
+    let browser = server.browser().await;
+    let find = async |id: &str| {
+        let all = server.v1("GET", "/v1/machines", &Value::Null).await.json();
+        all.as_array().unwrap().iter().find(|machine| machine["id"] == id).unwrap().clone()
+    };
+    let listed = find(STRANGER).await;
+    assert_eq!(
+        (&listed["name"], &listed["phase"], &listed["unusable"]),
+        (&json!("node3"), &json!("file error"), &json!(true))
+    );
+    let error = listed["file_error"].as_str().unwrap().to_owned();
+    assert!(error.starts_with("machines/node3.yaml:3:") && error.ends_with("(DH-705)"), "{error}");
+    let output = server.machine(&["list", "--filter", "phase=file error"]).await.unwrap();
+    assert_eq!(output, CommandOutcome::Good);
+    let page = browser.text("/").await;
+    assert!(page.contains("file error") && page.contains("machines/node3.yaml:3:"), "{page}");
+    let metrics = server.v1("GET", "/metrics", &Value::Null).await.text();
+    assert!(metrics.contains("drophammer_machines{phase=\"file error\"} 1\n"), "{metrics}");
+    for (method, path, body) in [
+        ("POST", format!("/v1/machine/{STRANGER}/lock"), json!({"reason": "no"})),
+        ("POST", "/v1/machine/allocate".to_owned(), json!({"uuid": STRANGER, "imageid": "debian-12"})),
+        ("GET", format!("/v1/machine/{STRANGER}/preview"), Value::Null),
+    ] {
+        let refused = server.v1(method, &path, &body).await;
+        let text = refused.text();
+        assert!(refused.status == 422 && text.contains("machines/node3.yaml:3:"), "{method} {path}: {text}");
+        assert!(text.contains("correct the file, then repeat the command"), "{method} {path}: {text}");
+    }
+
+    // The last valid version of a file remains in force, and the machine is listed with the error of the new version.
+    let valid = server.file("machines/two.yaml");
+    server.write("machines/two.yaml", &format!("{valid}unknown: 1\n"));
+    server.heard("machines/two.yaml:").await;
+    let listed = find(TWO).await;
+    assert!(listed["file_error"].as_str().unwrap().starts_with("machines/two.yaml:"), "{listed}");
+    assert_eq!((&listed["phase"], listed.get("unusable")), (&json!("free"), None));
+    let refused = server.v1("POST", &format!("/v1/machine/{TWO}/lock"), &json!({"reason": "no"})).await;
+    let text = refused.text();
+    assert!(refused.status == 422 && text.contains("machines/two.yaml:") && text.contains("unknown"), "{text}");
+    assert!(text.contains("correct the file, then repeat the command") && !text.contains("please retry"), "{text}");
+    server.write("machines/two.yaml", &valid);
+    server.write("machines/node3.yaml", &broken.replace("[oops]", "[]"));
+    server.heard("all files are valid again").await;
+    assert_eq!((find(TWO).await.get("file_error"), &find(STRANGER).await["phase"]), (None, &json!("free")));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn machines_are_listed_in_natural_order() {
+    let dir = directory();
+    for number in [10, 2, 1] {
+        let text = format!("id: 4c4c4544-0051-3010-8052-b4c04f4e{number:04}\nname: node{number}\n");
+        std::fs::write(dir.path().join(format!("machines/node{number}.yaml")), text).unwrap();
+    }
+    let server = Running::start_in(dir).await;
+    let all = server.v1("GET", "/v1/machines", &Value::Null).await.json();
+    let names = all.as_array().unwrap().iter().map(|machine| machine["name"].as_str().unwrap());
+    let names: Vec<&str> = names.filter(|name| name.starts_with("node")).collect();
+    assert_eq!(names, ["node1", "node2", "node10"]);
+}

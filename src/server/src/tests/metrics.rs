@@ -20,8 +20,8 @@ async fn metrics_count_installations_and_orders() {
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
     };
-    let text = until("drophammer_machines{phase=\"waiting\"} 1").await;
-    assert!(text.contains("drophammer_machines{phase=\"unallocated\"} 1\n"), "{text}");
+    let text = until("drophammer_machines{phase=\"not installed\"} 1").await;
+    assert!(text.contains("drophammer_machines{phase=\"free\"} 1\n"), "{text}");
     let machine = server.token(ONE).await;
     server.allocated(ONE, &machine).await;
     let body = json!({ "success": true, "message": "m", "allocationuuid": "a1",
@@ -45,7 +45,7 @@ async fn metrics_count_installations_and_orders() {
     assert!(!text.contains("drophammer_certificate_expiry_timestamp_seconds{"), "it does not use TLS");
     let order = json!({"id": ONE, "imageid": "debian-12"});
     assert_eq!(server.v1("POST", &format!("/v1/machine/{ONE}/reinstall"), &order).await.status, 200);
-    until("drophammer_machines{phase=\"ordered\"} 1").await;
+    until("drophammer_machines{phase=\"reinstall ordered\"} 1").await;
     assert_eq!(server.v1("DELETE", &format!("/v1/machine/{ONE}/reinstall"), &Value::Null).await.status, 200);
     let text = until("drophammer_machines{phase=\"installed\"} 1").await;
     assert!(text.contains("drophammer_orders_total{event=\"placed\"} 1\n"), "{text}");

@@ -166,6 +166,9 @@ async fn a_failure_stops_a_rollout_until_it_is_resumed() {
     assert_eq!(server.rollout_command(&["cancel", "1"]).await, CommandOutcome::Good);
     let canceled = server.until_states(&path, &["failed", "done", "skipped", "skipped"]).await;
     assert_eq!(canceled["state"], "canceled");
+    let again = server.v1("DELETE", &path, &Value::Null).await;
+    assert!(again.status == 200 && again.json()["state"] == "canceled", "{}", again.text());
+    assert_eq!(server.rollout_command(&["cancel", "1"]).await, CommandOutcome::Good);
     let refused = server.v1("POST", &format!("{path}/resume"), &Value::Null).await;
     assert!(refused.status == 409 && refused.json()["error_code"] == "DH-646", "{}", refused.text());
     assert_eq!(server.rollout_command(&["resume", "1"]).await, CommandOutcome::Refused);
@@ -313,6 +316,17 @@ async fn saved_plan_is_approved_when_its_member_starts() {
         (&ended["members"][0]["reason"], &ended["state"]),
         (&json!("the reinstall order was canceled"), &json!("finished"))
     );
+    for (method, path) in
+        [("DELETE", "/v1/rollouts/1"), ("POST", "/v1/rollouts/1/halt"), ("POST", "/v1/rollouts/1/resume")]
+    {
+        let refused = server.v1(method, path, &Value::Null).await;
+        assert!(
+            refused.status == 409 && refused.json()["error_code"] == "DH-646",
+            "{method} {path}: {}",
+            refused.text()
+        );
+    }
+    assert_eq!(server.rollout_command(&["cancel", "1"]).await, CommandOutcome::Refused);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

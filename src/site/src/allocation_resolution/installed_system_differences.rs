@@ -6,7 +6,7 @@ use crate::operator_files::{AllocationSpec, MachineSpec, format_at};
 use crate::os_definition_state::DefinitionState;
 use crate::site_objects::SiteObjects;
 use common::format::replace_hidden;
-use model::layout::{Layout, read_json};
+use model::layout::{ImageId, Layout, read_json};
 use model::os_definition::OsSelector;
 use serde_json::Value;
 use store::{InstallState, marker_layout_comparison};
@@ -39,11 +39,7 @@ pub fn find_differences(machine: &MachineSpec, standing: &InstallState, known: &
     let mut notes = Vec::new();
     let says_other = |runs: &&String| **runs != **allocation.image && !allocation.image.is_empty();
     if let Some(runs) = standing.image.as_ref().filter(says_other).filter(|_| standing.order.is_none()) {
-        let says = &**allocation.image;
-        let message = format!(
-            "the file specifies image {says}, but image {runs} is installed; `drophammer machine reinstall` installs the specified image"
-        );
-        notes.push(format_at(&allocation.image, &message));
+        notes.push(format_at(&allocation.image, &describe_other_image(&allocation.image, runs)));
     }
     notes.extend(describe_ignored_fields(allocation, standing));
     notes.extend(find_version_change(allocation, standing));
@@ -64,6 +60,19 @@ pub fn find_differences(machine: &MachineSpec, standing: &InstallState, known: &
         }
     }
     notes
+}
+
+/// Describes an installed image that is not the image in the file. After a reinstall with a newer image, which does not
+/// change the file, the remedy must not replace the newer image by the older one.
+fn describe_other_image(specified: &str, installed: &str) -> String {
+    let keep = format!("to keep {installed}, specify `image: {installed}` in the file");
+    let replace = format!("`drophammer machine reinstall` installs {specified}");
+    let remedy = match (ImageId::parse(specified), ImageId::parse(installed)) {
+        (Ok(file), Ok(disk)) if file.os == disk.os && file.version < disk.version => keep,
+        (Ok(file), Ok(disk)) if file.os == disk.os && file.version > disk.version => replace,
+        _ => format!("{keep}; {replace}"),
+    };
+    format!("the file specifies image {specified}, but image {installed} is installed; {remedy}")
 }
 
 /// Returns a note about the fields of the machine file that a reinstall without `--apply-allocation` ignores.
@@ -98,4 +107,28 @@ fn find_version_change(allocation: &AllocationSpec, standing: &InstallState) -> 
 /// program may have stored the same layout with other fields.
 fn is_same_layout(layout: &Layout, stored: &Value) -> bool {
     read_json(stored).is_ok_and(|stored| stored.layout == *layout)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn remedies_never_replace_an_installed_image_by_an_older_one() {
+        let (old, new) = ("debian-12.0.20261101", "debian-12.0.20261112");
+        let after_reinstall = describe_other_image(old, new);
+        assert_eq!(
+            after_reinstall,
+            format!(
+                "the file specifies image {old}, but image {new} is installed; to keep {new}, specify `image: {new}` in \
+                 the file"
+            )
+        );
+        let edited = describe_other_image(new, old);
+        assert!(edited.ends_with(&format!("is installed; `drophammer machine reinstall` installs {new}")), "{edited}");
+        for other in ["ubuntu-24.04.20261101", "custom"] {
+            let both = describe_other_image(other, new);
+            assert!(both.contains("to keep ") && both.ends_with(&format!("installs {other}")), "{both}");
+        }
+    }
 }

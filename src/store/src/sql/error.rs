@@ -92,7 +92,7 @@ fn sqlite_remedy(error: &rusqlite::Error) -> &'static str {
     use rusqlite::ErrorCode::{DatabaseBusy, DiskFull, SystemIoFailure};
     match error.sqlite_error_code() {
         Some(DiskFull) => "; free space on the filesystem of the server's directory",
-        Some(SystemIoFailure) => "; check the disk of the server's directory (`dmesg`)",
+        Some(SystemIoFailure) => "; check the free space (`df`) and the disk (`dmesg`) of the server's directory",
         Some(DatabaseBusy) => "; stop the other program that uses the database file",
         _ => "",
     }
@@ -117,6 +117,27 @@ pub(crate) fn convert_error(error: Error, what: &str) -> common::error::Error {
         Some(code) => error.with_code(code),
         None => error,
     }
+}
+
+/// Returns whether a full filesystem can be the cause of the error: the filesystem reports that it is full, or SQLite
+/// cannot write its files. On a full filesystem, SQLite often reports only `disk I/O error`.
+pub fn may_lack_space(error: &common::error::Error) -> bool {
+    use rusqlite::ErrorCode::{DiskFull, SystemIoFailure};
+    let mut next: Option<&(dyn StdError + 'static)> = Some(error);
+    while let Some(error) = next {
+        let is_full = error.downcast_ref::<std::io::Error>().is_some_and(|error| {
+            matches!(error.kind(), std::io::ErrorKind::StorageFull | std::io::ErrorKind::QuotaExceeded)
+        });
+        let sqlite = error.downcast_ref::<rusqlite::Error>().or_else(|| match error.downcast_ref::<Error>() {
+            Some(Error::Sqlite(error)) => Some(error),
+            _ => None,
+        });
+        if is_full || matches!(sqlite.and_then(rusqlite::Error::sqlite_error_code), Some(DiskFull | SystemIoFailure)) {
+            return true;
+        }
+        next = error.source();
+    }
+    false
 }
 
 /// Conversion of [`Error::NoRows`] into `None`.

@@ -47,7 +47,7 @@ pub(super) fn fix_files(files: &[TextFile], write: bool) -> Result<(String, Comm
             "--fix prints exactly one layout, but {count} are specified: specify one file, or add --write",
             count = layouts.len()
         );
-        return Err(Error::new(Phase::Settings, what));
+        return Err(Error::refusal(Phase::Settings, what));
     };
     Ok(match canonicalize(file)? {
         CanonicalizedFile::Canonical(text) | CanonicalizedFile::Edited(text) | CanonicalizedFile::Regenerated(text) => {
@@ -73,7 +73,7 @@ fn describe_other_type(file: &TextFile) -> Option<String> {
 fn fix_file(file: &TextFile) -> Result<(String, bool)> {
     let name = file.path.display();
     if file.path.as_os_str() == STDIN {
-        return Err(Error::new(Phase::Settings, "--write cannot change standard input: omit --write"));
+        return Err(Error::refusal(Phase::Settings, "--write cannot change standard input: omit --write"));
     }
     Ok(match canonicalize(file)? {
         CanonicalizedFile::Canonical(_) => (format!("{name}: already canonical\n"), true),

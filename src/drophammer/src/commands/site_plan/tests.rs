@@ -114,6 +114,14 @@ fn outcome_follows_from_forecast_and_inventory() {
     assert_eq!((fresh.outcome, fresh.inventory), (RackOutcome::Erases, None));
 }
 
+#[test]
+fn reasons_of_refused_plans_contain_the_codes_of_the_agent() {
+    for registered in [registered(inventory(&["sda"]), false), registered(inventory(&["sda"]), true)] {
+        let row = row("one", forecast(false), registered);
+        assert!(row.outcome == RackOutcome::Refused && row.reasons[0].ends_with("(DH-210)"), "{row:?}");
+    }
+}
+
 /// The agent assembles arrays before it reads the inventory of a plan, but not before it registers.
 #[test]
 fn inactive_arrays_cause_a_forecast_instead_of_refusal() {

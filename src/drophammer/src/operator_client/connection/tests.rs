@@ -148,6 +148,19 @@ fn addresses_of_servers_are_completed() {
 }
 
 #[test]
+fn credentials_in_a_url_are_refused_without_printing_them() {
+    let desk = Desk::new();
+    for url in ["http://admin:hunter2@install.rack:8080", "admin:hunter2@install.rack", "https://hunter2@install.rack/"]
+    {
+        let error = desk.select(&options(Some(url), None, None), &[]).unwrap_err();
+        let text = error.to_coded_text();
+        assert!(text.contains("credentials in the URL are not supported; use --token-file FILE"), "{text}");
+        assert!(text.ends_with("(DH-102)") && !text.contains("hunter2") && error.is_refusal(), "{text}");
+        assert!(!parse_server_url(url).unwrap_err().contains("hunter2"), "{url}");
+    }
+}
+
+#[test]
 fn a_login_stores_a_token_that_the_server_accepts() {
     let server = Server::start(Vec::new(), |request| match request.authorization.as_deref() {
         Some("Bearer right") => Act::respond(200, "[]"),

@@ -3,6 +3,7 @@
 use super::format_time;
 use crate::operator_client::machine_list::{describe_order, machine_name};
 use crate::operator_client::record_text::{format_fact, format_section};
+use ::api::display_phase::FILE_ERROR;
 use ::api::install_timeline::{TimelineEntry, TimelineState};
 use ::api::machine_details::{HardwareDetails, MachineDetails, RolloutMembership};
 use ::api::operator::MachineSummary;
@@ -39,11 +40,13 @@ fn format_machine(details: &MachineDetails, all: &[MachineSummary]) -> String {
     let moving = summary.moving.as_ref().map(|moving| moving.describe(machine_name(all, &moving.other)));
     let report = details.report.as_ref().filter(|report| report.success);
     let took = report.map(|report| format_seconds(report.timings.iter().map(|time| time.seconds).sum()));
-    let file = details.file.clone().unwrap_or_else(|| "none; add one with `drophammer machine add`".to_owned());
+    let none = || "none; add one with `drophammer machine add`".to_owned();
+    let file = details.file.clone().or_else(|| (!summary.unusable).then(none));
     let macs = Some(details.macs.join(" ")).filter(|macs| !macs.is_empty());
     let facts = [
         ("id", Some(summary.id.clone())),
-        ("file", Some(file)),
+        ("file", file),
+        (FILE_ERROR, summary.file_error.clone()),
         ("size", summary.size.clone()),
         ("MACs", macs),
         ("address", summary.address.clone()),

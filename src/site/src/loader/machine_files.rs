@@ -1,0 +1,104 @@
+//! Machines of a scan: the version of each machine file that is in force, and the errors of the files.
+
+use super::{SettledMachine, SiteLoader, apply_definition, check_machine_allocation};
+use crate::duplicates;
+use crate::migrated_allocations::AllocationOwners;
+use crate::operator_files::MachineSpec;
+use crate::snapshot::SiteSnapshot;
+use crate::unusable_files::MachineFileErrors;
+use crate::yaml_folder::{annotate_problem, format_problem};
+use common::format::system_errors::without_os_error_numbers;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+impl SiteLoader {
+    /// Adds the machines and the errors of their files to the snapshot.
+    pub(super) fn add_machines(
+        &mut self,
+        directory: &mut SiteSnapshot,
+        problems: &mut Vec<String>,
+        notes: &mut Vec<String>,
+    ) {
+        self.machines.report_unread(problems);
+        let moves = self.state.list_live_migrations_blocking().unwrap_or_else(|error| {
+            problems.push(error.to_string());
+            Vec::new()
+        });
+        let files = self.machines.entries.values();
+        let files = files.filter_map(|entry| entry.newest.as_ref().ok().or(entry.last_valid.as_ref()).cloned());
+        let overlay = AllocationOwners::new(&moves, files);
+        let mut errors = MachineFileErrors::default();
+        let all = self.select_versions(directory, &overlay, &mut errors, problems, notes);
+        let effective = |machine: &MachineSpec| overlay.effective_machine(machine).0;
+        let all = all.into_iter().map(|(path, machine)| {
+            let machine = apply_definition(&mut self.definitions, &effective(&machine)).0;
+            (path, machine)
+        });
+        let all = all.collect();
+        let dir = self.dir.clone();
+        let describe = |problem: &str| describe_error(&dir, problem);
+        for (id, (path, machine)) in duplicates::remove_shared_ids(all, problems, &mut errors, &describe) {
+            duplicates::register_macs(&mut directory.macs, &path, &machine, problems);
+            directory.machine_files.insert_mut(id.clone(), path);
+            directory.machines.insert_mut(id, Arc::new(machine));
+        }
+        errors.remove_known_ids(|id| directory.machines.contains_key(id));
+        directory.machine_errors = Arc::new(errors);
+    }
+
+    /// Returns the version of each machine file that is in force. Files without such a version are only added to the
+    /// errors.
+    fn select_versions(
+        &mut self,
+        directory: &SiteSnapshot,
+        overlay: &AllocationOwners<'_>,
+        errors: &mut MachineFileErrors,
+        problems: &mut Vec<String>,
+        notes: &mut Vec<String>,
+    ) -> Vec<(PathBuf, MachineSpec)> {
+        let (known, state, definitions) = (directory.known.clone(), &self.state, &mut self.definitions);
+        let mut settle = |machine: &MachineSpec| -> Result<SettledMachine, String> {
+            check_machine_allocation(definitions, state, &known, &overlay.effective_machine(machine).0)
+        };
+        let (mut all, mut unusable) = (Vec::new(), Vec::new());
+        for (path, entry) in &mut self.machines.entries {
+            let hidden = entry.newest.as_ref().ok().and_then(|machine| overlay.effective_machine(machine).1);
+            problems.extend(hidden.map(|why| format_problem(path, &why, false)));
+            let newest = entry.newest.as_ref().map_err(ToString::to_string).and_then(&mut settle);
+            let machine = match newest {
+                Ok(SettledMachine { notes: remarks, contradiction, .. }) => {
+                    problems.extend(contradiction.map(|why| format_problem(path, &why, false)));
+                    notes.extend(remarks.iter().map(|note| format_problem(path, note, false)));
+                    entry.last_valid = entry.newest.clone().ok();
+                    entry.last_valid.clone()
+                }
+                Err(why) => {
+                    let last = entry.last_valid.clone().filter(|last| settle(last).is_ok());
+                    let problem = format_problem(path, &why, last.is_some());
+                    let error = describe_error(&self.dir, &problem);
+                    problems.push(problem);
+                    let machine = last.or_else(|| entry.newest.clone().ok()).or_else(|| entry.last_valid.clone());
+                    match &machine {
+                        Some(machine) => errors.add_known(&machine.id, error),
+                        None => unusable.push((path.clone(), error)),
+                    }
+                    machine
+                }
+            };
+            all.extend(machine.map(|machine| (path.clone(), machine)));
+        }
+        for (path, error) in unusable {
+            errors.add_unusable(&path, self.machines.read_file(&path).as_deref(), error);
+        }
+        all
+    }
+}
+
+/// Returns the problem of a machine file in one line, with its code, and with the path relative to the operator's
+/// directory.
+fn describe_error(dir: &Path, problem: &str) -> String {
+    let folder = format!("{}/", dir.display());
+    let lines = annotate_problem(problem, dir);
+    let lines = lines.lines().map(|line| line.strip_prefix(&folder).unwrap_or(line));
+    without_os_error_numbers(&lines.collect::<Vec<_>>().join("; ")).into_owned()
+}
