@@ -152,7 +152,7 @@ fn refuses_step_out_of_order() {
 fn unsuitable_layout_is_refused_with_every_reason() {
     let bench = Bench::new();
     let error = bench.run("install", json!({"layout": elsewhere(), "image": IMAGE})).unwrap_err();
-    assert!(error.contains("/dev/sdy") && error.contains("Nothing was written"), "{error}");
+    assert!(error.contains("/dev/sdy") && error.contains("nothing was written"), "{error}");
     let error = bench.run("install", json!({"layout": one_disk()})).unwrap_err();
     assert!(error.contains("specifies an image"), "{error}");
     assert_eq!(bench.ran(), []);
