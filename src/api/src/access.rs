@@ -54,11 +54,18 @@ impl RequestActor {
 /// Returns the part of a machine's message that the current user may read. A message can quote the output of programs,
 /// and a viewer must not read this output.
 pub fn visible_message(message: &str) -> &str {
+    if is_viewer() { linux::process::without_program_output(message) } else { message }
+}
+
+/// Returns whether a viewer has sent the current request.
+fn is_viewer() -> bool {
     let is_viewer = |actor: &RequestActor| actor.identity.as_ref().is_some_and(|user| user.role == UserRole::Viewer);
-    match CURRENT_ACTOR.try_with(is_viewer) {
-        Ok(true) => linux::process::without_program_output(message),
-        _ => message,
-    }
+    CURRENT_ACTOR.try_with(is_viewer).unwrap_or(false)
+}
+
+/// Returns the error of a file in the server's directory, without its reasons if the current user must not read them.
+pub fn visible_file_error(error: &str) -> String {
+    if is_viewer() { hidden_values::hide_problem_reasons(error) } else { error.to_owned() }
 }
 
 /// Returns the parts of a text that the current user may read. The text consists of messages, one per line.

@@ -115,7 +115,7 @@ pub(crate) fn unknown_machine(directory: &SiteSnapshot, id: &str) -> ApiError {
 
 /// Returns the error for a machine whose file has an error and no version in force; `None` for all other machines.
 pub fn explain_file_error(directory: &SiteSnapshot, id: &str) -> Option<ApiError> {
-    let problem = &directory.machine_errors.find_unusable(id)?.problem;
+    let problem = access::visible_file_error(&directory.machine_errors.find_unusable(id)?.problem);
     let why = format!("{problem}; correct the file, then repeat the command");
     Some(ApiError::new(StatusCode::UNPROCESSABLE_ENTITY, why).with_error_code(ErrorCode::SiteFile))
 }

@@ -6,6 +6,7 @@ use super::machine_list_query::{MachineListQuery, SortColumn};
 use super::page_frame;
 use super::session::LoggedIn;
 use api::AppState;
+use api::access;
 use api::display_phase::{DisplayPhase, FILE_ERROR, ObjectFate};
 use api::operator::{self, MachineFailure, MachineSummary};
 use axum::Extension;
@@ -106,7 +107,7 @@ impl MachineRow {
                     @if let Some(failed) = failed { " " span.tag.bad title=(page_frame::reword_message(&failed.message)) { "last reinstall failed" } }
                     @if let Some(error) = &self.listed.file_error {
                         @if !self.listed.unusable { " " span.tag.bad { (FILE_ERROR) } }
-                        div.reason.words { (page_frame::reword_message(error)) }
+                        div.reason.words { (page_frame::reword_message(&access::visible_file_error(error))) }
                     }
                     @if self.listed.new { " " a href={ "/machines/" (id) "/add" } { "Add…" } }
                     @if let Some(failure) = self.failure() { div.reason.words { (page_frame::reword_message(&failure.attempt.to_string())) } }

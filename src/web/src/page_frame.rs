@@ -4,6 +4,7 @@
 use super::form::TOKEN;
 use super::session::LoggedIn;
 use api::AppState;
+use api::access::hidden_values::hide_problem_reasons;
 use api::access::{self, UserRole};
 use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
@@ -71,23 +72,12 @@ pub(crate) fn list_visible_problems(app: &AppState, person: &LoggedIn) -> Vec<St
         false => {
             let mut of_directory = app.directory_for(&person.identity).problems.clone();
             if !person.is_operator() {
-                of_directory.iter_mut().for_each(|problem| *problem = without_reasons(problem));
+                of_directory.iter_mut().for_each(|problem| *problem = hide_problem_reasons(problem));
             }
             let problems = list_problems(&app.counters.health, &of_directory);
             problems.iter().map(|problem| name_machines(app, person, problem)).collect()
         }
     }
-}
-
-/// Replaces the reason in each line of a problem by a fixed text and the error code, because a reason can quote a
-/// secret from a file, or the output of a `verify` program.
-fn without_reasons(problem: &str) -> String {
-    let shorten = |line: &str| {
-        let position = line.split_once(": ").map_or("the server's directory", |(position, _)| position);
-        let code = line.rsplit_once(" (DH-").map(|(_, code)| format!(" (DH-{code}")).unwrap_or_default();
-        format!("{position}: only operators can read this problem{code}")
-    };
-    problem.lines().map(shorten).collect::<Vec<_>>().join("\n")
 }
 
 /// Returns the current problems: those of the server itself, followed by those of the directory.
@@ -261,21 +251,6 @@ fn to_second(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn problems_without_reasons_have_positions_and_codes() {
-        for (problem, expected) in [
-            (
-                "./m.yaml:3:95: must be a list, but is the text \"hunter2\" (DH-705)\n./m.yaml:4:1: hunter2",
-                "./m.yaml:3:95: only operators can read this problem (DH-705)\n./m.yaml:4:1: only operators can read \
-                this problem",
-            ),
-            ("hunter2", "the server's directory: only operators can read this problem"),
-            ("", ""),
-        ] {
-            assert_eq!(without_reasons(problem), expected);
-        }
-    }
 
     #[test]
     fn ages_have_the_exact_time_as_a_tooltip() {

@@ -37,18 +37,31 @@ pub fn hide_secrets(document: &mut Value) {
     }
 }
 
-/// Removes the quoted output of programs from all messages of machines in a document.
+/// Removes the quoted output of programs from all messages of machines in a document, and the reasons from the errors of
+/// machine files.
 pub fn hide_program_output(document: &mut Value) {
     match document {
         Value::Object(fields) => fields.iter_mut().for_each(|(name, value)| match value {
             Value::String(text) if MESSAGE_FIELDS.contains(&name.as_str()) => {
                 *text = without_program_output(text).to_owned();
             }
+            Value::String(text) if name == "file_error" => *text = hide_problem_reasons(text),
             value => hide_program_output(value),
         }),
         Value::Array(items) => items.iter_mut().for_each(hide_program_output),
         _ => {}
     }
+}
+
+/// Replaces the reason in each line of a problem by a fixed text and the error code, because a reason can quote a
+/// secret from a file, or the output of a `verify` program.
+pub fn hide_problem_reasons(problem: &str) -> String {
+    let shorten = |line: &str| {
+        let position = line.split_once(": ").map_or("the server's directory", |(position, _)| position);
+        let code = line.rsplit_once(" (DH-").map(|(_, code)| format!(" (DH-{code}")).unwrap_or_default();
+        format!("{position}: only operators can read this problem{code}")
+    };
+    problem.lines().map(shorten).collect::<Vec<_>>().join("\n")
 }
 
 /// Replaces the secrets in a value. `path` is the path of the value in its document, such as `/allocation/user_data`.
@@ -116,5 +129,20 @@ mod tests {
             "message_count": "a\nb", "from_says": "a", "message2": null,
             "members": [{"state": "failed", "reason": "x: `sh` exited with 1"}]}]);
         assert_eq!(document, expected);
+    }
+
+    #[test]
+    fn problems_without_reasons_have_positions_and_codes() {
+        for (problem, expected) in [
+            (
+                "./m.yaml:3:95: must be a list, but is the text \"hunter2\" (DH-705)\n./m.yaml:4:1: hunter2",
+                "./m.yaml:3:95: only operators can read this problem (DH-705)\n./m.yaml:4:1: only operators can read \
+                this problem",
+            ),
+            ("hunter2", "the server's directory: only operators can read this problem"),
+            ("", ""),
+        ] {
+            assert_eq!(hide_problem_reasons(problem), expected);
+        }
     }
 }

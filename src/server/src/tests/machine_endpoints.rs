@@ -208,7 +208,8 @@ async fn pending_edit_of_a_machine_file_is_not_overwritten() {
     server.write("machines/two.yaml", &broken);
     let wish = json!({"uuid": TWO, "imageid": "debian-12", "filesystemlayoutid": "default"});
     let answer = server.v1("POST", &format!("{AT}/allocate"), &wish).await;
-    assert_eq!((answer.status, server.file("machines/two.yaml")), (409, broken), "{}", answer.text());
+    assert_eq!((answer.status, server.file("machines/two.yaml")), (422, broken), "{}", answer.text());
+    assert!(answer.text().contains("machines/two.yaml:4:1"), "{}", answer.text());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

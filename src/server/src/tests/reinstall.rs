@@ -125,7 +125,7 @@ async fn reinstall_completes_across_server_restarts() {
     let over = server.call(&token, "GET", &format!("/v1/machine/{ONE}"), &Value::Null).await;
     assert_eq!(over.status, 401, "{}", over.text());
     server
-        .heard("one.yaml:8:10: the file specifies image debian-12, but image debian-13 is installed; `drophammer machine reinstall`")
+        .heard("one.yaml:8:10: the file specifies image debian-12, but image debian-13 is installed; to keep debian-13")
         .await;
 }
 

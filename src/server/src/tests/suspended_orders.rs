@@ -24,7 +24,7 @@ async fn order_is_suspended_after_three_unstarted_attempts() {
     let browser = server.browser().await;
     assert!(browser.text("/orders").await.contains("suspended: the machine boots its disk"));
     assert!(browser.text(&format!("/machines/{ONE}")).await.contains("The order is suspended"));
-    assert!(server.has_metric("drophammer_machines{phase=\"given_up\"} 1").await);
+    assert!(server.has_metric("drophammer_machines{phase=\"reinstall suspended\"} 1").await);
     assert_eq!(server.allocated(ONE, &token).await.allocation.unwrap().order, None);
     server.order("debian-13").await;
     assert!(!server.boots_disk().await);

@@ -93,10 +93,17 @@ async fn viewers_see_names_of_invalid_files_without_contents() {
     server.heard("hunter2").await;
     let operator = server.browser_with(&server.user("olga", "operator", &[]).await).await;
     assert!(operator.text("/").await.contains("hunter2"));
-    let viewer = server.browser_with(&server.user("vic", "viewer", &[]).await).await;
+    let token = server.user("vic", "viewer", &[]).await;
+    let viewer = server.browser_with(&token).await;
     let page = viewer.text("/").await;
     assert!(page.contains("two.yaml:") && page.contains("only operators can read this problem"), "{page}");
     assert!(!page.contains("hunter2"), "{page}");
+    assert!(!viewer.get(&format!("/machines/{TWO}")).await.text().contains("hunter2"));
+    let authorization = format!("Bearer {token}");
+    for path in ["/v1/machines".to_owned(), format!("/v1/machine/{TWO}/preview")] {
+        let answer = server.ask("GET", &path, &[("Authorization", &authorization)], "").await.text();
+        assert!(answer.contains("only operators can read") && !answer.contains("hunter2"), "{path}: {answer}");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

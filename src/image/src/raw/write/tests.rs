@@ -92,10 +92,7 @@ fn last_sector_is_written_together_with_the_first_mib() {
                 let held_back = write_image(reader(&image, 300_000), &target, &partitioned()).unwrap();
                 assert_eq!(held_back.bytes, image.len() as u64);
                 let found = fs::read(disk.path()).unwrap();
-                assert!(
-                    is_filled_with(&found[disk_bytes - 512..], 0),
-                    "{disk_bytes} {short} {zeros}: too early"
-                );
+                assert!(is_filled_with(&found[disk_bytes - 512..], 0), "{disk_bytes} {short} {zeros}: too early");
                 let end = (disk_bytes - 512).min(image.len());
                 assert!(end <= MIB || found[MIB..end] == image[MIB..end], "{disk_bytes} {short} {zeros}");
                 held_back.release().unwrap();
@@ -177,10 +174,7 @@ fn refuses_unsuitable_image_before_writing() {
         let target = open(&disk);
         let error = write_image(reader(&image, MIB), &target, &partitioned()).err().unwrap().to_string();
         assert!(error.contains(says), "{says}: {error}");
-        assert!(
-            is_filled_with(&fs::read(disk.path()).unwrap(), 0xaa),
-            "{says}: the disk was written nevertheless"
-        );
+        assert!(is_filled_with(&fs::read(disk.path()).unwrap(), 0xaa), "{says}: the disk was written nevertheless");
     }
     let disk = file(8 * MIB);
     let target = open(&disk);
