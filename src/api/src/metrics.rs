@@ -168,15 +168,15 @@ fn step_label(known: &BTreeMap<String, DurationHistogram>, name: &str) -> String
 const PHASES: [&str; 8] =
     ["unallocated", "waiting", "installing", "installed", "ordered", "reinstalling", "given_up", "elsewhere"];
 
-fn machine_phase(standing: Option<&InstallState>) -> &'static str {
-    let Some(standing) = standing else { return "unallocated" };
-    match &standing.order {
-        _ if standing.elsewhere.is_some() => "elsewhere",
+fn machine_phase(install_state: Option<&InstallState>) -> &'static str {
+    let Some(install_state) = install_state else { return "unallocated" };
+    match &install_state.order {
+        _ if install_state.elsewhere.is_some() => "elsewhere",
         Some(order) if order.given_up => "given_up",
         Some(order) if order.started => "reinstalling",
         Some(_) => "ordered",
-        None if standing.is_installed() => "installed",
-        None if standing.first.is_some() => "installing",
+        None if install_state.is_installed() => "installed",
+        None if install_state.first.is_some() => "installing",
         None => "waiting",
     }
 }

@@ -1,7 +1,7 @@
 //! Images that are hidden or blacklisted: `/v1/image-states`, and the requests that change these states.
 
+use super::document_edits::{self, EditedObject, change_text, wait_until_published};
 use super::edit_permit::EditPermit;
-use super::edited_files::{self, EditedObject, change_text, wait_until_published};
 use super::refusal::{ApiRefusal, ApiResult};
 use crate::AppState;
 use crate::operator::OperatorAuth;
@@ -69,10 +69,10 @@ async fn write_states(
     new: &ImageStates,
 ) -> Result<String, ApiRefusal> {
     let what = EditedObject { kind: "image states", id };
-    match edited_files::read_file(app, path).await? {
+    match document_edits::read_file(app, path).await? {
         None if *before == ImageStates::default() => {
             let text = edit::format_document(&json!(new), &STATES);
-            edited_files::create_file(app, path, &text).await?;
+            document_edits::create_file(app, path, &text).await?;
             Ok(text)
         }
         Some(text) if ImageStates::parse(&text).as_ref() == Ok(before) => {
@@ -85,8 +85,8 @@ async fn write_states(
                 edit::format_document(&json!(new), &STATES),
                 says,
             )?;
-            if !edited_files::replace_file(app, path, &text, &edited.text).await? {
-                return Err(what.conflict(path, edited_files::read_file(app, path).await?.as_deref(), &json!(new)));
+            if !document_edits::replace_file(app, path, &text, &edited.text).await? {
+                return Err(what.conflict(path, document_edits::read_file(app, path).await?.as_deref(), &json!(new)));
             }
             Ok(edited.text)
         }

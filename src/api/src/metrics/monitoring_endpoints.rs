@@ -83,8 +83,8 @@ async fn count_phases(app: &AppState, cached: &CachedPhases) -> Result<BTreeMap<
         }
     }
     for some in allocated.chunks(MACHINES_PER_QUERY) {
-        for standing in app.state.read_install_states(some.to_vec()).await? {
-            *phases.entry(machine_phase(Some(&standing))).or_default() += 1;
+        for install_state in app.state.read_install_states(some.to_vec()).await? {
+            *phases.entry(machine_phase(Some(&install_state))).or_default() += 1;
         }
     }
     *cached = Some((Instant::now(), phases.clone()));

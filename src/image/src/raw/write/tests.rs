@@ -11,7 +11,7 @@ use proptest::prelude::*;
 use std::fs;
 use std::sync::Arc;
 use tempfile::NamedTempFile;
-use testing::http::{Act, Server};
+use testing::http::{ResponseBehavior, Server};
 
 const MIB: usize = 1 << 20;
 
