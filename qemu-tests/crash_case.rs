@@ -7,7 +7,7 @@
 //! their number, and `DROPHAMMER_BOOTS` the number of booted states. `DROPHAMMER_RECORD` is the folder of an earlier
 //! run, whose record is checked again.
 
-use crate::crash_plan::at_rest;
+use crate::agent_plan_after_crash::remove_inspection_uses;
 use crate::crash_record::{self, ReinstallPhase, ReinstallRecord};
 use crate::crash_state_checks::{CrashStateChecker, StateFinding, parse_extents};
 use crate::crash_state_selection::{
@@ -53,15 +53,15 @@ struct StateTally {
 pub fn run((name, text): (&str, &str), artifacts: &Path, work: &Path) -> Result<()> {
     scenario_run::require_artifacts(artifacts)?;
     let scenario = crate::scenario_parser::parse(text, name.to_owned(), work.to_owned())?;
-    let kept = std::env::var_os("DROPHAMMER_RECORD").map(PathBuf::from);
-    let folder = kept.clone().unwrap_or_else(|| work.join(name));
-    if kept.is_none() {
+    let preserved = std::env::var_os("DROPHAMMER_RECORD").map(PathBuf::from);
+    let folder = preserved.clone().unwrap_or_else(|| work.join(name));
+    if preserved.is_none() {
         // The folder exists only after an earlier failure, so an error is ignored.
         let _ = fs::remove_dir_all(&folder);
         fs::create_dir_all(&folder).context(folder.display())?;
     }
-    let result = all_states(&scenario, artifacts, &folder, kept.is_some());
-    if result.is_ok() && kept.is_none() && std::env::var_os("DROPHAMMER_KEEP").is_none() {
+    let result = all_states(&scenario, artifacts, &folder, preserved.is_some());
+    if result.is_ok() && preserved.is_none() && std::env::var_os("DROPHAMMER_KEEP").is_none() {
         return fs::remove_dir_all(&folder).context(folder.display());
     }
     result.map_err(|failures| format!("{failures}\ndisks and logs are kept in {}", folder.display()))
@@ -132,7 +132,7 @@ fn check_all_states(
     boots: &[CrashState],
     scratch: &Path,
 ) -> Result<StateTally> {
-    let base = at_rest(record.inventory.clone());
+    let base = remove_inspection_uses(record.inventory.clone());
     let mut disks = open_disks(record, folder)?;
     let mut checker = CrashStateChecker::new(record, &base, &disks, scratch)?;
     checker.record_root(&disks, false)?;

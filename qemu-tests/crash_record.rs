@@ -263,7 +263,7 @@ impl ReinstallRecorder<'_> {
             processed = whole;
             let counts = logs.iter().map(|log| write_log::count_entries(log)).collect::<Result<Vec<u64>>>()?;
             let moment = RecordedMoment {
-                step: state.step.clone().unwrap_or_default(),
+                step: state.stage.clone().unwrap_or_default(),
                 phases: [before, self.request_phase()],
                 counts,
             };

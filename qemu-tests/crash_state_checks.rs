@@ -10,7 +10,7 @@
 //! * Next plan: the agent refuses, or recreates only wiped disks. On other disks, it may write no more than the first
 //!   attempt.
 //!
-//! Disks boot a system if they have a boot loader and an ext4 filesystem with a kernel (`crash_plan::boot_loader`). A
+//! Disks boot a system if they have a boot loader and an ext4 filesystem with a kernel (`agent_plan_after_crash::boot_loader`). A
 //! system is complete if its filesystem is consistent after its journal was replayed, and contains every file that the system
 //! had before the reinstall, or at the end of the record.
 
@@ -18,11 +18,11 @@ mod preparation_output;
 
 pub use preparation_output::{PreservedExtent, parse_extents};
 
-use crate::crash_files::{self, FileDigests};
-use crate::crash_plan::{BOOT, DevicePresentation, PlanBounds, REINSTALL, ReconstructedContents};
+use crate::agent_plan_after_crash::{BOOT, DevicePresentation, PlanBounds, REINSTALL, ReconstructedContents};
 use crate::crash_record::{ReinstallPhase, ReinstallRecord};
 use crate::crash_states::{ByteRanges, ReplayedDisk, copy_part};
 use crate::host::{Context, Result};
+use crate::reconstructed_filesystem::{self, FileDigests};
 use model::inventory::Inventory;
 use model::layout::Layout;
 use preparation_output::parse_regions;
@@ -202,7 +202,7 @@ impl<'a> CrashStateChecker<'a> {
         let file = File::create(&path).context(path.display())?;
         file.set_len(length).context(path.display())?;
         copy_part(&disk.file, &file, start, length).context(path.display())?;
-        crash_files::read_files(format, &path, &self.scratch.join("files"))
+        reconstructed_filesystem::read_files(format, &path, &self.scratch.join("files"))
     }
 
     /// Returns a message if an incomplete system can be booted.

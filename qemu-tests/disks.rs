@@ -179,25 +179,25 @@ pub fn contains_text(path: &Path, text: &str) -> Result<bool> {
 
 /// Calls the function with the offset and the content of every allocated block of the sparse file.
 fn each_block(path: &Path, mut call: impl FnMut(u64, &[u8])) -> Result<()> {
-    const BLOCK: u64 = 64 * 1024;
+    const BLOCK_BYTES: u64 = 64 * 1024;
     let mut file = File::open(path).context(path.display())?;
     let end = file.metadata().context(path.display())?.len() as i64;
-    let mut block = vec![0; BLOCK as usize];
+    let mut block = vec![0; BLOCK_BYTES as usize];
     let mut place = 0;
     while place < end {
         let data = match lseek(&file, place, Whence::SeekData) {
-            Ok(offset) => offset as u64 / BLOCK * BLOCK,
+            Ok(offset) => offset as u64 / BLOCK_BYTES * BLOCK_BYTES,
             Err(Errno::ENXIO) => break,
             Err(error) => return Err(format!("{}: {error}", path.display())),
         };
         let hole = lseek(&file, data as i64, Whence::SeekHole).context(path.display())?.max(data as i64 + 1) as u64;
         file.seek(SeekFrom::Start(data)).context(path.display())?;
-        for offset in (data..hole).step_by(BLOCK as usize) {
-            let length = (end as u64 - offset).min(BLOCK) as usize;
+        for offset in (data..hole).step_by(BLOCK_BYTES as usize) {
+            let length = (end as u64 - offset).min(BLOCK_BYTES) as usize;
             file.read_exact(&mut block[..length]).context(path.display())?;
             call(offset, &block[..length]);
         }
-        place = hole.next_multiple_of(BLOCK) as i64;
+        place = hole.next_multiple_of(BLOCK_BYTES) as i64;
     }
     Ok(())
 }

@@ -213,7 +213,7 @@ pub struct DiskExpectations {
 }
 
 impl DiskExpectations {
-    pub fn asks_nothing(&self) -> bool {
+    pub fn has_no_expectations(&self) -> bool {
         let stack = [&self.arrays, &self.groups, &self.volumes];
         stack.iter().all(|lines| lines.is_none())
             && self.signatures.is_empty()

@@ -149,8 +149,8 @@ pub fn self_test() {
         assert_eq!(read_altered(fault, error, 0), error, "{fault:?}");
     }
 
-    let asked = ["GET /images/a HTTP/1.1", "Range: bytes=3-", "if-range: \"true\""].map(str::to_owned).to_vec();
-    assert_eq!(adapt_request(Some(ResponseFault::NoRange), &asked), asked[..1]);
-    assert_eq!(adapt_request(Some(ResponseFault::Chunked), &asked), asked);
-    assert_eq!(adapt_request(None, &asked), asked);
+    let request_lines = ["GET /images/a HTTP/1.1", "Range: bytes=3-", "if-range: \"true\""].map(str::to_owned).to_vec();
+    assert_eq!(adapt_request(Some(ResponseFault::NoRange), &request_lines), request_lines[..1]);
+    assert_eq!(adapt_request(Some(ResponseFault::Chunked), &request_lines), request_lines);
+    assert_eq!(adapt_request(None, &request_lines), request_lines);
 }

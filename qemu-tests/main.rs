@@ -6,11 +6,9 @@
 //! `DROPHAMMER_FULL=1` also the long ones), `--ignored` or `--scenarios` enables them. The tests of the harness itself
 //! run in each `cargo test`.
 
-mod baseline_state;
+mod agent_plan_after_crash;
 mod console_input;
 mod crash_case;
-mod crash_files;
-mod crash_plan;
 mod crash_record;
 mod crash_state_checks;
 mod crash_state_selection;
@@ -34,10 +32,12 @@ mod proxy;
 mod qemu_disks;
 mod qemu_monitor;
 mod ramdisk_archives;
+mod reconstructed_filesystem;
 mod registry;
 mod reinstall;
 mod reinstall_order;
 mod run_boots;
+mod run_end_state;
 mod run_setup;
 mod scenario;
 mod scenario_parser;
@@ -96,16 +96,16 @@ const SELF_TESTS: [(&str, fn()); 37] = [
     ("network_boot", network_boot::self_test),
     ("faulty_responses", faulty_responses::self_test),
     ("tar_members", tar_members::self_test),
-    ("baseline_state", baseline_state::self_test),
+    ("run_end_state", run_end_state::self_test),
     ("time_budget", time_budget::self_test),
     ("unused_disks", unused_disks::self_test),
     ("write_witness", write_witness::self_test),
     ("write_attribution", write_attribution::self_test),
     ("write_log", write_log::self_test),
     ("crash_states", crash_states::self_test),
-    ("crash_files", crash_files::self_test),
+    ("reconstructed_filesystem", reconstructed_filesystem::self_test),
     ("crash_state_selection", crash_state_selection::self_test),
-    ("crash_plan", crash_plan::self_test),
+    ("agent_plan_after_crash", agent_plan_after_crash::self_test),
     ("crash_state_checks", crash_state_checks::self_test),
     ("crash_case", crash_case::self_test),
 ];

@@ -1,11 +1,11 @@
 //! Sequence of a scenario: disks, server, PXE boot, power cycle, inspection of the disks by the inspection ramdisk, and
 //! result. `run_setup.rs` contains what a run offers to the machine, and `run_boots.rs` switches the machine on.
 
-use crate::baseline_state::{self, BaselineState};
 use crate::expectation_check::{self, RunObservations};
 use crate::expectations::{Outcome, RunExpectations};
 use crate::host::{Context, Result};
 use crate::machine::{BootMethod, Chassis, in_order};
+use crate::run_end_state::{self, BaselineState};
 use crate::scenario::{EventAction, Scenario, ScenarioRun};
 use crate::served_image::TestSystem;
 use crate::{disks, image, inspection_ramdisk, phase_times, tpm};
@@ -206,8 +206,8 @@ impl RunContext<'_> {
         if expect.nothing_bootable {
             self.check_nothing_boots()?;
         }
-        if !expect.inspect.asks_nothing()
-            || baseline_state::needs_inspection(&self.scenario.runs, self.earlier.len() + 1)
+        if !expect.inspect.has_no_expectations()
+            || run_end_state::needs_inspection(&self.scenario.runs, self.earlier.len() + 1)
         {
             let label = format!("{}-inspect", self.label);
             observed.inspect =
@@ -219,7 +219,7 @@ impl RunContext<'_> {
     fn check_run(&self, expect: &RunExpectations, observed: &RunObservations) -> Result<RunResult> {
         let state = BaselineState::record_run(self.chassis, &self.scenario.runs, observed.inspect.as_ref())?;
         let mut failures = expectation_check::find_failures(&self.scenario.machine, expect, observed);
-        failures.extend(baseline_state::compare_with_baseline(expect, &state, self.earlier));
+        failures.extend(run_end_state::compare_with_baseline(expect, &state, self.earlier));
         Ok(RunResult { outcome: expect.outcome, failures, state })
     }
 

@@ -4,7 +4,7 @@ use crate::host::{Context, Result};
 use crate::served_image::TarMember;
 use tar::{EntryType, Header};
 
-const BLOCK: usize = 512;
+const TAR_BLOCK_BYTES: usize = 512;
 
 /// Appends members to the tar.
 ///
@@ -15,9 +15,9 @@ pub fn append_members(mut tar: Vec<u8>, members: &[TarMember]) -> Result<Vec<u8>
     for member in members {
         tar.extend(build_header(member)?.as_bytes());
         tar.extend(member.text.iter().flat_map(|text| text.bytes()));
-        tar.resize(tar.len().next_multiple_of(BLOCK), 0);
+        tar.resize(tar.len().next_multiple_of(TAR_BLOCK_BYTES), 0);
     }
-    tar.extend([0; 2 * BLOCK]);
+    tar.extend([0; 2 * TAR_BLOCK_BYTES]);
     Ok(tar)
 }
 
@@ -28,7 +28,7 @@ fn find_end(tar: &[u8]) -> Result<usize> {
     for entry in archive.entries().context("the tar")?.raw(true) {
         let entry = entry.context("the tar")?;
         let body = entry.raw_file_position() as usize;
-        end = (body + entry.size() as usize).next_multiple_of(BLOCK);
+        end = (body + entry.size() as usize).next_multiple_of(TAR_BLOCK_BYTES);
     }
     Ok(end)
 }

@@ -8,7 +8,7 @@ use std::process::Command;
 use std::thread;
 
 /// Offset of the VLAN tag in a frame, after two MAC addresses.
-const ADDRESSES: usize = 12;
+const MAC_ADDRESSES_BYTES: usize = 12;
 const TAG: [u8; 2] = [0x81, 0x00];
 /// Mask of the VLAN id in the tag, without the priority.
 const NUMBER: u16 = 0x0FFF;
@@ -66,26 +66,26 @@ fn forward_frames(
 }
 
 fn without_tag(frame: &[u8], vlan: u16) -> Option<Vec<u8>> {
-    let (addresses, rest) = frame.split_at_checked(ADDRESSES)?;
+    let (addresses, rest) = frame.split_at_checked(MAC_ADDRESSES_BYTES)?;
     let rest = rest.strip_prefix(&TAG)?;
     let (number, rest) = rest.split_first_chunk::<2>()?;
     (u16::from_be_bytes(*number) & NUMBER == vlan).then(|| [addresses, rest].concat())
 }
 
 fn with_tag(frame: &[u8], vlan: u16) -> Option<Vec<u8>> {
-    let (addresses, rest) = frame.split_at_checked(ADDRESSES)?;
+    let (addresses, rest) = frame.split_at_checked(MAC_ADDRESSES_BYTES)?;
     Some([addresses, &TAG, &vlan.to_be_bytes(), rest].concat())
 }
 
 /// Tests which frames are forwarded and which are dropped.
 pub fn self_test() {
-    let plain = [&[7; ADDRESSES][..], &[8, 0, 1, 2, 3]].concat();
+    let plain = [&[7; MAC_ADDRESSES_BYTES][..], &[8, 0, 1, 2, 3]].concat();
     let tagged = with_tag(&plain, 42).expect("a frame");
-    assert_eq!(tagged[ADDRESSES..], [0x81, 0, 0, 42, 8, 0, 1, 2, 3]);
+    assert_eq!(tagged[MAC_ADDRESSES_BYTES..], [0x81, 0, 0, 42, 8, 0, 1, 2, 3]);
     assert_eq!(without_tag(&tagged, 42), Some(plain.clone()));
     assert_eq!((without_tag(&tagged, 43), without_tag(&plain, 42)), (None, None));
     // A tag with a priority is also accepted.
-    let urgent: Vec<u8> = [&tagged[..ADDRESSES], &[0x81, 0, 0xE0, 42], &tagged[16..]].concat();
+    let urgent: Vec<u8> = [&tagged[..MAC_ADDRESSES_BYTES], &[0x81, 0, 0xE0, 42], &tagged[16..]].concat();
     assert_eq!(without_tag(&urgent, 42), Some(plain));
     assert_eq!((with_tag(&[1, 2], 42), without_tag(&[0; 13], 42)), (None, None));
 }

@@ -1,5 +1,5 @@
-//! Assignment of each write to the steps that may have made it, by the console output before and after the write, and
-//! check that these steps may write to the range.
+//! Assignment of each write to the stages that may have made it, by the console output before and after the write, and
+//! check that these stages may write to the range.
 
 use crate::write_log::LoggedWrite;
 use serde_json::Value;
@@ -11,9 +11,9 @@ pub struct AgentState {
     pub started: bool,
     /// True if a script that may write has run before the agent.
     pub prepared: bool,
-    /// Step that has started last.
-    pub step: Option<String>,
-    /// True if this step has failed. No further step starts then.
+    /// Stage that has started last.
+    pub stage: Option<String>,
+    /// True if this stage has failed. No further stage starts then.
     pub failed: bool,
     /// True if the agent starts another kernel.
     pub starts_other_kernel: bool,
@@ -36,11 +36,11 @@ impl AgentState {
         self.other_kernel_runs |= line.contains("Linux version ");
         self.starts_other_kernel |= event_text("Booting New Kernel").or(event_text("Planned Reboot")).is_some();
         match event_text("Installing").as_deref().map(|rest| rest.split(' ').collect::<Vec<_>>()).as_deref() {
-            Some([step]) if step.contains('.') => {
-                self.step = Some((*step).to_owned());
-                self.starts_other_kernel |= *step == "boot.kexec";
+            Some([stage]) if stage.contains('.') => {
+                self.stage = Some((*stage).to_owned());
+                self.starts_other_kernel |= *stage == "boot.kexec";
             }
-            Some([step, "failed", "after", ..]) => self.failed |= self.step.as_deref() == Some(*step),
+            Some([stage, "failed", "after", ..]) => self.failed |= self.stage.as_deref() == Some(*stage),
             _ => {}
         }
     }
@@ -70,33 +70,33 @@ impl DiskIdentity {
     }
 }
 
-/// Permitted writes: the extents of the plan by step, which are `extents` in `drophammer plan --json`.
+/// Permitted writes: the extents of the plan by stage, which are `extents` in `drophammer plan --json`.
 pub struct WritePolicy<'a> {
-    /// Names of the steps in their order, each with the disks to which it may write.
-    steps: Vec<(&'a str, &'a [Value])>,
+    /// Names of the stages in their order, each with the disks to which it may write.
+    stages: Vec<(&'a str, &'a [Value])>,
     disks: &'a [DiskIdentity],
     /// True if the kernel names of the disks are those in the scenario.
     named_as_listed: bool,
 }
 
 impl<'a> WritePolicy<'a> {
-    /// Parses the extents of a plan. Without extents, no step may write.
+    /// Parses the extents of a plan. Without extents, no stage may write.
     pub fn new(extents: Option<&'a Value>, disks: &'a [DiskIdentity], named_as_listed: bool) -> WritePolicy<'a> {
         let groups = extents.and_then(Value::as_array).into_iter().flatten();
-        let steps = groups.flat_map(|group| {
+        let stages = groups.flat_map(|group| {
             let disks = group["disks"].as_array().map(Vec::as_slice).unwrap_or_default();
             let names = group["steps"].as_array().into_iter().flatten();
             names.filter_map(move |name| Some((name.as_str()?, disks)))
         });
-        WritePolicy { steps: steps.collect(), disks, named_as_listed }
+        WritePolicy { stages: stages.collect(), disks, named_as_listed }
     }
 
-    /// Returns the steps that have run between two samples. The next step is included, because the console output is
+    /// Returns the stages that have run between two samples. The next stage is included, because the console output is
     /// delayed.
-    fn steps_between(&self, earlier: &AgentState, later: &AgentState) -> &[(&'a str, &'a [Value])] {
+    fn stages_between(&self, earlier: &AgentState, later: &AgentState) -> &[(&'a str, &'a [Value])] {
         let place = |state: &AgentState| {
-            let step = state.step.as_deref()?;
-            self.steps.iter().position(|(name, _)| *name == step)
+            let stage = state.stage.as_deref()?;
+            self.stages.iter().position(|(name, _)| *name == stage)
         };
         let last = match place(later) {
             Some(place) if !later.failed => place + 2,
@@ -104,7 +104,7 @@ impl<'a> WritePolicy<'a> {
             None => return &[],
         };
         let first = place(earlier).unwrap_or_default();
-        self.steps.get(first..last.min(self.steps.len())).unwrap_or_default()
+        self.stages.get(first..last.min(self.stages.len())).unwrap_or_default()
     }
 
     /// Returns whether the plan refers to this disk, by its serial number, or by its name if no serial number is
@@ -120,9 +120,9 @@ impl<'a> WritePolicy<'a> {
         }
     }
 
-    /// Returns the ranges of the disk to which these steps may write.
-    fn allowed_ranges(&self, steps: &[(&str, &[Value])], disk: &DiskIdentity) -> Vec<(u64, u64)> {
-        let planned = steps.iter().flat_map(|(_, disks)| disks.iter()).filter(|planned| self.refers_to(planned, disk));
+    /// Returns the ranges of the disk to which these stages may write.
+    fn allowed_ranges(&self, stages: &[(&str, &[Value])], disk: &DiskIdentity) -> Vec<(u64, u64)> {
+        let planned = stages.iter().flat_map(|(_, disks)| disks.iter()).filter(|planned| self.refers_to(planned, disk));
         let ranges = planned.flat_map(|planned| planned["ranges"].as_array().into_iter().flatten());
         let ranges = ranges.filter_map(|range| {
             let start = range["start"].as_u64()?;
@@ -135,7 +135,7 @@ impl<'a> WritePolicy<'a> {
     }
 
     /// Returns the reason why the observations are not sufficient: the agent has `acted`, but the console shows none of
-    /// its steps, or all logs are empty after a complete installation.
+    /// its stages, or all logs are empty after a complete installation.
     pub fn find_missing_observations(&self, acted: bool, samples: &[ConsoleSample]) -> Option<String> {
         if acted && !samples.iter().any(|sample| sample.after.started) {
             return Some(
@@ -143,7 +143,7 @@ impl<'a> WritePolicy<'a> {
                     .to_owned(),
             );
         }
-        let may_write = self.steps.iter().any(|(_, disks)| !disks.is_empty());
+        let may_write = self.stages.iter().any(|(_, disks)| !disks.is_empty());
         let wrote = may_write && samples.iter().any(|sample| sample.after.starts_other_kernel);
         let counted = samples.iter().flat_map(|sample| &sample.counts).any(|count| *count > 0);
         (wrote && !counted).then(|| {
@@ -151,7 +151,7 @@ impl<'a> WritePolicy<'a> {
         })
     }
 
-    /// Returns messages about the writes to a disk that no step may have made. `number` is the index of the disk in the
+    /// Returns messages about the writes to a disk that no stage may have made. `number` is the index of the disk in the
     /// counts of the samples. Writes before the start of the agent are included only if `from_the_start` is true.
     pub fn find_violations(
         &self,
@@ -176,7 +176,7 @@ impl<'a> WritePolicy<'a> {
             {
                 continue;
             }
-            let ranges = self.allowed_ranges(self.steps_between(&earlier.before, &later.after), disk);
+            let ranges = self.allowed_ranges(self.stages_between(&earlier.before, &later.after), disk);
             let is_within =
                 |write: &&LoggedWrite| (earlier.counts[number]..later.counts[number]).contains(&write.number);
             let may = |write: &&LoggedWrite| {
@@ -199,9 +199,9 @@ fn describe_writes(
     let first = outside.first()?;
     let (sector, length) = (first.start / 512, first.length);
     let what = if first.discard { "discarded" } else { "written" };
-    let when = match (&earlier.step, &later.step) {
+    let when = match (&earlier.stage, &later.stage) {
         (_, None) => "before the plan's first step".to_owned(),
-        (None, Some(step)) => format!("before or in step {step}"),
+        (None, Some(stage)) => format!("before or in step {stage}"),
         (Some(one), Some(other)) if one == other => format!("in step {one}"),
         (Some(one), Some(other)) => format!("between the start of {one} and the start of {other}"),
     };
@@ -221,9 +221,9 @@ fn state_after(lines: &[&str]) -> AgentState {
     state
 }
 
-const START: &str = "Preparing           drophammer 0.1.0";
+const FIRST_CONSOLE_LINE: &str = "Preparing           drophammer 0.1.0";
 
-/// Tests that console output is parsed, that writes are assigned to steps, and that disks are distinguished.
+/// Tests that console output is parsed, that writes are assigned to stages, and that disks are distinguished.
 pub fn self_test() {
     test_console_marks();
     test_write_checks();
@@ -233,27 +233,29 @@ pub fn self_test() {
 
 fn test_console_marks() {
     assert_eq!(state_after(&["Installing          storage.wipe"]), AgentState::default());
-    assert!(state_after(&["drophammer: before-agent: status 0", START]).prepared);
-    let step = |lines: &[&str]| state_after(&[&[START][..], lines].concat()).step;
-    assert_eq!(step(&["[    1.2] md: x Installing          storage.wipe"]), Some("storage.wipe".to_owned()));
+    assert!(state_after(&["drophammer: before-agent: status 0", FIRST_CONSOLE_LINE]).prepared);
+    let stage = |lines: &[&str]| state_after(&[&[FIRST_CONSOLE_LINE][..], lines].concat()).stage;
+    assert_eq!(stage(&["[    1.2] md: x Installing          storage.wipe"]), Some("storage.wipe".to_owned()));
     for other in
         ["Installing          tiny-1.0.run1 as machine", "    4  storage.wipe       sda", "storage.wipe   1.2 s"]
     {
-        assert_eq!(step(&["Installing          image.reach", other]), Some("image.reach".to_owned()), "{other}");
+        assert_eq!(stage(&["Installing          image.reach", other]), Some("image.reach".to_owned()), "{other}");
     }
     let took = "Installing          storage.wipe took 1.2 s";
     let failed = "Installing          storage.wipe failed after 1.2 s";
-    let started = [START, "Installing          storage.wipe"];
+    let started = [FIRST_CONSOLE_LINE, "Installing          storage.wipe"];
     assert!(
         !state_after(&[&started[..], &[took][..]].concat()).failed
             && state_after(&[&started[..], &[failed][..]].concat()).failed
     );
-    assert!(state_after(&[START, "Booting New Kernel  leaving the ramdisk"]).starts_other_kernel);
-    assert!(state_after(&[START, "Installing          boot.kexec"]).starts_other_kernel);
-    assert!(!state_after(&[START, "Installing          report.final"]).starts_other_kernel);
-    assert!(state_after(&[START, "Planned Reboot      back into the installed system"]).starts_other_kernel);
-    assert!(state_after(&[START, "[    0.0] Linux version 6.1"]).other_kernel_runs);
-    assert!(!state_after(&["[    0.0] Linux version 6.1", START]).other_kernel_runs);
+    assert!(state_after(&[FIRST_CONSOLE_LINE, "Booting New Kernel  leaving the ramdisk"]).starts_other_kernel);
+    assert!(state_after(&[FIRST_CONSOLE_LINE, "Installing          boot.kexec"]).starts_other_kernel);
+    assert!(!state_after(&[FIRST_CONSOLE_LINE, "Installing          report.final"]).starts_other_kernel);
+    assert!(
+        state_after(&[FIRST_CONSOLE_LINE, "Planned Reboot      back into the installed system"]).starts_other_kernel
+    );
+    assert!(state_after(&[FIRST_CONSOLE_LINE, "[    0.0] Linux version 6.1"]).other_kernel_runs);
+    assert!(!state_after(&["[    0.0] Linux version 6.1", FIRST_CONSOLE_LINE]).other_kernel_runs);
 }
 
 /// Returns the extents of a plan in which wiping and burning may write the first MiB of sda.
@@ -270,9 +272,10 @@ fn identify_disk(name: &str, serial: &str) -> DiskIdentity {
     DiskIdentity { name: name.to_owned(), serial: serial.to_owned(), paths: vec![] }
 }
 
-fn sample_at(step: &str, count: u64) -> ConsoleSample {
-    let mark = format!("Installing          {step}");
-    let state = if step.is_empty() { state_after(&[START]) } else { state_after(&[START, &mark]) };
+fn sample_at(stage: &str, count: u64) -> ConsoleSample {
+    let mark = format!("Installing          {stage}");
+    let state =
+        if stage.is_empty() { state_after(&[FIRST_CONSOLE_LINE]) } else { state_after(&[FIRST_CONSOLE_LINE, &mark]) };
     ConsoleSample { before: state.clone(), counts: vec![count], after: state }
 }
 
@@ -291,7 +294,7 @@ fn test_write_checks() {
     let samples: Vec<ConsoleSample> = samples.into_iter().chain(more).collect();
     let violations =
         |entry: &[LoggedWrite], disk: usize| policy.find_violations(0, &disks[disk], entry, &samples, true);
-    // The permitted writes belong to the step that the console shows, the previous step, or the next step.
+    // The permitted writes belong to the stage that the console shows, the previous stage, or the next stage.
     for (number, may) in [(0, false), (1, false), (2, true), (3, true), (4, true), (5, true), (6, false), (7, true)] {
         assert_eq!(violations(&write(number, 0), 0).is_empty(), may, "{number}");
         // Writes after the last sample are not checked.
@@ -315,7 +318,7 @@ fn test_write_checks() {
     assert_eq!(count_violations(&[leaving, sample_at("boot.kexec", 1)], true), 0);
     let silent = ConsoleSample { before: AgentState::default(), counts: vec![1], after: AgentState::default() };
     assert_eq!(count_violations(&[silent], true), 0);
-    // After a failure, the agent starts no further step.
+    // After a failure, the agent starts no further stage.
     let mut failed = sample_at("report.begin", 3);
     failed.after.failed = true;
     assert_eq!(

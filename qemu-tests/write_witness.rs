@@ -1,8 +1,8 @@
 //! Witness of the writes to a machine's disks. All writes that occur while the agent is running are compared with the
-//! extents that the plan permits for each step.
+//! extents that the plan permits for each stage.
 //!
-//! QEMU logs the writes (`write_log`). A thread reads the lengths of the logs whenever the console shows another step.
-//! At the end, each write is compared with the extents of the steps that may have made it (`write_attribution`).
+//! QEMU logs the writes (`write_log`). A thread reads the lengths of the logs whenever the console shows another stage.
+//! At the end, each write is compared with the extents of the stages that may have made it (`write_attribution`).
 
 use crate::host::{Context, Result, write};
 use crate::machine::{BootMethod, Chassis};
@@ -189,10 +189,10 @@ pub fn self_test() {
     write_log::write_log(&log, 1, &[(0, 8, 0)]);
     let file = File::open(&console).expect("a file");
     let mut seen = ConsoleReader { file, rest: Vec::new(), state: AgentState::default() };
-    assert_eq!(seen.read_state().map(|state| (state.started, state.step)), Ok((true, None)));
+    assert_eq!(seen.read_state().map(|state| (state.started, state.stage)), Ok((true, None)));
     let mut more = File::options().append(true).open(&console).expect("a file");
     std::io::Write::write_all(&mut more, b"age.lock\r\n").expect("written");
-    assert_eq!(seen.read_state().map(|state| state.step), Ok(Some("storage.lock".to_owned())));
+    assert_eq!(seen.read_state().map(|state| state.stage), Ok(Some("storage.lock".to_owned())));
     let samples = collect_samples(seen, vec![log.clone()], &AtomicBool::new(true)).expect("samples");
     assert_eq!(samples.iter().map(|sample| sample.counts.clone()).collect::<Vec<_>>(), [[1]]);
     let disk = DiskIdentity { name: "sda".to_owned(), serial: "A".to_owned(), paths: vec![] };

@@ -1,8 +1,8 @@
 //! Commands and `main` function of the agent, which the programs `drophammer-agent` and `drophammer` share.
 
 use clap::{FromArgMatches, Subcommand};
+use common::command_outcome::CommandOutcome;
 use common::error::{Context, Phase, Result};
-use common::exit_status::CommandOutcome;
 use common::format::terminal_escaping::escape_hidden;
 use std::process::ExitCode;
 

@@ -21,8 +21,8 @@ use nix::sys::resource::{UsageWho, getrusage};
 use operations::{
     AdaptImage, AdaptMoved, AnnouncePointOfNoReturn, BurnImage, CheckContainers, CheckMigrationCanceled, ExtendFstab,
     FailureState, FindPrograms, FlushDisks, GrowFilesystem, InjectFiles, LockDisk, MountReadOnly, Operation, PlanStage,
-    PlannedOperation, ProveKept, ReachImage, SeedFilesystem, SessionOp, StageName, UndoOperation, UnlockDisk,
-    VerifyDefinition, WriteCrypttab, WriteFstab, WriteMachineFiles, WriteMarker, WritePersistent,
+    PlannedOperation, ProvePreserved, ResolveImage, SeedFilesystem, SessionOp, StageName, UndoOperation, UnlockDisk,
+    VerifyDefinition, WriteCrypttab, WriteFstab, WriteK8sVolumeFiles, WriteMachineFiles, WriteMarker,
 };
 use plan::Plan;
 use std::sync::Arc;
@@ -30,14 +30,15 @@ use std::thread;
 use std::time::Duration;
 use transfer::machine_migration::IncomingMigration;
 
-mod completion;
 mod device_ops;
-mod image_tree;
+mod final_stages;
+mod image_stages;
 mod migration_adaptation;
 mod migration_receiver;
 mod os_create_program;
 mod raw_image;
 mod session_cleanup;
+mod system_completion;
 
 /// Maximum duration for which kexec is delayed to deliver pending events.
 pub(crate) const FINAL_EVENTS_TIMEOUT: Duration = Duration::from_secs(3);
@@ -247,7 +248,7 @@ impl PlanExecutor {
             SessionOp::FindPrograms(FindPrograms { os, programs }) => self.find_programs(os, programs),
             SessionOp::IdentifyDisk(identity) => self.held.hold_disk(identity),
             SessionOp::CheckContainers(CheckContainers(containers)) => luks::check_requirements(containers),
-            SessionOp::ReachImage(ReachImage { name, image, onto, needs, .. }) => {
+            SessionOp::ResolveImage(ResolveImage { name, image, onto, needs, .. }) => {
                 self.open_image(name, image, onto.as_ref(), needs.as_ref())
             }
             SessionOp::LockDisk(lock) => self.lock_disk(lock),
@@ -271,18 +272,18 @@ impl PlanExecutor {
             }
             SessionOp::Finish(finishing) => self.finish_tree(finishing),
             SessionOp::AdaptImage(AdaptImage(finishing)) => self.adapt_image(finishing),
-            SessionOp::WritePersistent(volumes) => self.write_volumes(volumes),
+            SessionOp::WriteK8sVolumeFiles(volumes) => self.write_volumes(volumes),
             SessionOp::ExtendFstab(ExtendFstab(entries)) => fstab::extend_fstab(&self.open_root()?, entries),
             SessionOp::WriteFstab(WriteFstab(entries)) => fstab::write_fstab(&self.open_root()?, entries),
             SessionOp::WriteCrypttab(entries) => self.write_crypttab(entries),
-            SessionOp::FindLoader => self.find_loader(),
+            SessionOp::FindBootLoader => self.find_loader(),
             SessionOp::RemoveVariables(removal) => self.remove_variables(removal),
             SessionOp::WriteBootEntries(entries) => {
                 self.write_boot_entries(entries);
                 Ok(())
             }
             SessionOp::LoadKernel => self.load_kernel(),
-            SessionOp::ProveKept(ProveKept(kept)) => self.verify_preserved(kept),
+            SessionOp::ProvePreserved(ProvePreserved(preserved)) => self.verify_preserved(preserved),
             SessionOp::WriteMarker(WriteMarker(marker)) => self.write_marker(marker),
             SessionOp::Unmount => self.unmount_target(),
             SessionOp::FlushDisks(FlushDisks { disks }) => self.flush_disks(disks),
@@ -315,7 +316,7 @@ impl PlanExecutor {
         Ok(())
     }
 
-    fn write_volumes(&mut self, volumes: &WritePersistent) -> Result<()> {
+    fn write_volumes(&mut self, volumes: &WriteK8sVolumeFiles) -> Result<()> {
         let root = self.open_root()?;
         self.facts.done.volumes = newroot::k8s_volumes::write_volumes(&root, volumes, &|line| self.print_line(line))?;
         Ok(())

@@ -148,8 +148,8 @@ impl InstallFailure {
         }
         match self.allocation.moving.as_ref().map(|moving| (moving.part, moving.started)) {
             // The receiver has not started: the disks are intact, and the control plane decides what the sender boots.
-            Some((MigrationSide::Send, false)) => return NextAction::Retry,
-            Some((MigrationSide::Receive, _)) if answer.retry => return NextAction::Retry,
+            Some((MigrationSide::Source, false)) => return NextAction::Retry,
+            Some((MigrationSide::Target, _)) if answer.retry => return NextAction::Retry,
             Some(_) => return NextAction::Hold,
             None => {}
         }
@@ -261,8 +261,8 @@ mod tests {
     use super::*;
     use common::error::Phase;
     use control::fake_control_plane::FakeControl;
+    use model::agent_kernel_arguments::{AgentSettings, ControlPlaneSource};
     use model::allocation::OrderedReinstall;
-    use model::cmdline::{AgentSettings, ControlPlaneSource};
     use model::install_report::{PreservationProof, ProgressEvent};
     use std::sync::Arc;
 

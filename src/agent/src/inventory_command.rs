@@ -1,7 +1,7 @@
 //! `drophammer inventory`: the inventory of this machine as JSON.
 
+use common::command_outcome::CommandOutcome;
 use common::error::Result;
-use common::exit_status::CommandOutcome;
 use common::output::{print_note, print_text, to_json};
 use linux::ipmi;
 use linux::probe::{self, ProbeDepth};

@@ -1,7 +1,7 @@
 //! Agent for an Ironic conductor: looks up the node of this machine, sends heartbeats, and executes commands received
 //! over HTTPS, one at a time. The protocol is that of ironic-python-agent.
 //!
-//! The steps are implemented in `steps`. The steps access the machine only through `step_executor`.
+//! The steps are implemented in `step_runner`. The steps access the machine only through `machine_actions`.
 
 mod api_client;
 mod certificate;
@@ -13,12 +13,12 @@ mod inject_files;
 mod inventory;
 mod logs;
 mod lookup;
+mod machine_actions;
 mod rescue;
 mod routes;
 mod server;
 mod skipped_disks;
-mod step_executor;
-mod steps;
+mod step_runner;
 mod stored_credentials;
 mod worker;
 
@@ -27,7 +27,8 @@ use commands::CommandList;
 use common::error::{Context, Error, Phase, Result};
 use common::output;
 use lookup::LookupRetries;
-use model::cmdline::{AgentSettings, ConductorSettings};
+use machine_actions::{MachineActions, MachineExecutor};
+use model::agent_kernel_arguments::{AgentSettings, ConductorSettings};
 use model::inventory::Inventory;
 use nix::sys::reboot::{RebootMode, reboot};
 use routes::RequestHandler;
@@ -37,7 +38,6 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::thread;
 use std::time::{Duration, Instant};
-use step_executor::{MachineExecutor, StepExecutor};
 use worker::CommandWorker;
 
 /// Minimum interval between heartbeats.
@@ -87,14 +87,14 @@ pub(crate) fn run_ironic_agent(
     settings: &AgentSettings,
     inventory: &Inventory,
 ) -> Result<IronicNextAction> {
-    let hands = Arc::new(MachineExecutor::new(settings));
+    let actions = Arc::new(MachineExecutor::new(settings));
     let agent = IronicAgent {
         conductor,
         inventory,
         directory: Path::new(stored_credentials::DIRECTORY),
         gap: HEARTBEAT_INTERVAL,
     };
-    let ending = agent.serve_conductor(hands, &settings.consoles)?;
+    let ending = agent.serve_conductor(actions, &settings.consoles)?;
     thread::sleep(LAST_ANSWER);
     match ending {
         IronicEnding::Reboot => Ok(IronicNextAction::BootAgain),
@@ -125,11 +125,11 @@ struct IronicAgent<'a> {
 }
 
 impl IronicAgent<'_> {
-    fn serve_conductor(&self, hands: Arc<dyn StepExecutor>, consoles: &[String]) -> Result<IronicEnding> {
+    fn serve_conductor(&self, actions: Arc<dyn MachineActions>, consoles: &[String]) -> Result<IronicEnding> {
         let conductor = self.conductor;
         let api = IronicClient::new(&conductor.api)?;
         let (signals, heard) = channel();
-        let worker = Arc::new(CommandWorker::new(hands, consoles, signals));
+        let worker = Arc::new(CommandWorker::new(actions, consoles, signals));
         let commands = CommandList::new(worker.clone());
         let routes = Arc::new(RequestHandler::new(commands.clone()));
         let inspected = self.report_inventory(&api)?;

@@ -7,7 +7,7 @@
 pub mod cli;
 mod executor;
 mod failure_handling;
-pub mod image_burn;
+pub mod image_burn_command;
 pub(crate) mod inventory_command;
 pub(crate) mod ironic;
 #[cfg(test)]
@@ -35,11 +35,11 @@ use image::{MinimumVersions, SignatureKeys};
 use linux::console_log::{self, print_line};
 use linux::probe::{self, ProbeDepth};
 use linux::storage::read_only_assembly::ReadOnlyAssembly;
+use model::agent_kernel_arguments::{AgentSettings, ControlPlaneSource};
 use model::allocation::{Allocation, AssignedMachine, OrderedReinstall, RecordSource, SecretPurpose};
-use model::cmdline::{AgentSettings, ControlPlaneSource};
 use model::install_report::EventName;
 use model::inventory::Inventory;
-use model::inventory::lldp::NicNeighbours;
+use model::inventory::lldp::NicNeighbors;
 use model::layout::ParsedLayout;
 use model::machine_migration::MigrationSide;
 use model::recorded_disks::ConnectedDisk;
@@ -47,7 +47,7 @@ use operations::StageName;
 use plan::Plan;
 use plan::request_from_allocation::{build_request, clear_begun_if_intact, find_untrusted_marker};
 use plan_refusal::print_refused_plan;
-pub(crate) use pool_machine_preparation::add_lldp_neighbours;
+pub(crate) use pool_machine_preparation::add_lldp_neighbors;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -132,7 +132,7 @@ struct InstallAgent {
     control: Arc<dyn ControlPlane>,
     reporter: Arc<ProgressReporter>,
     /// LLDP neighbors of the network interfaces; empty unless the control plane requires them.
-    leaves: Vec<NicNeighbours>,
+    leaves: Vec<NicNeighbors>,
     /// Disks that were erased during this boot for the next owner of a pool machine; `None` if no disk was erased.
     erased: Option<Vec<ConnectedDisk>>,
     /// Devices that the inspection of the disks has started and could not stop; `None` if no such devices are running.
@@ -163,11 +163,11 @@ impl InstallAgent {
         let (control, began) = (self.control.clone(), Instant::now());
         let (mut inventory, mut missing) = (inventory, Vec::new());
         if let Some(pool) = control.machine_pool() {
-            self.leaves = self.detect_lldp_neighbours(&inventory).map_err(at("control.register"))?;
+            self.leaves = self.detect_lldp_neighbors(&inventory).map_err(at("control.register"))?;
             (inventory, missing) = self.await_known_disks(pool, began).map_err(at("plan"))?;
         }
         self.reporter.start_phase(EventName::Registering, &self.machine);
-        self.control.register_machine(&add_lldp_neighbours(inventory, &self.leaves)).map_err(at("control.register"))?;
+        self.control.register_machine(&add_lldp_neighbors(inventory, &self.leaves)).map_err(at("control.register"))?;
         if let Some(pool) = control.machine_pool() {
             self.erase_for_next_owner(pool, &missing)?;
         }
@@ -180,7 +180,7 @@ impl InstallAgent {
         if let Err(error) = self.end_inspection() {
             return Err(Box::new(InstallFailure { allocation, ..*at("plan")(error) }));
         }
-        if let Some(moving) = allocation.moving.clone().filter(|moving| moving.part == MigrationSide::Send) {
+        if let Some(moving) = allocation.moving.clone().filter(|moving| moving.part == MigrationSide::Source) {
             let given = self.send_migration(&machine, &allocation, &moving);
             return given.map(|()| None).map_err(|failure| Box::new(InstallFailure { allocation, ..*failure }));
         }
@@ -225,7 +225,7 @@ impl InstallAgent {
             |inventory: &Inventory| unlock_preserved::unlock_preserved(&parsed.layout, inventory, allocation, &mut ask);
         let open: Option<&mut preflight::UnlockContainers> =
             if unlock_preserved::has_encryption(&parsed.layout) { Some(&mut open) } else { None };
-        let mut inventory = add_lldp_neighbours(preflight::read_assembled_with(open).map_err(failure)?, &self.leaves);
+        let mut inventory = add_lldp_neighbors(preflight::read_assembled_with(open).map_err(failure)?, &self.leaves);
         let adopted =
             keep_list_reinstall::adopt_as_reinstall(&self.machine, allocation, &mut inventory).map_err(failure)?;
         adopted.iter().for_each(|said| print_line(said));

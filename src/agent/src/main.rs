@@ -1,7 +1,7 @@
 //! The program in the ramdisk: the install agent, without the server and without the commands for workstations.
 
 use agent::cli::{AgentCommand, EXIT_CODES};
-use agent::image_burn::BurnOptions;
+use agent::image_burn_command::BurnOptions;
 use clap::{CommandFactory, Parser, Subcommand};
 use std::process::ExitCode;
 
@@ -31,6 +31,6 @@ enum ImageCommand {
 fn main() -> ExitCode {
     agent::cli::run_program(AgentCli::command(), |cli: AgentCli| match cli.command {
         ProgramCommand::Agent(command) => agent::cli::run_agent_command(&command),
-        ProgramCommand::Image(ImageCommand::Burn(options)) => agent::image_burn::run(&options),
+        ProgramCommand::Image(ImageCommand::Burn(options)) => agent::image_burn_command::run(&options),
     })
 }

@@ -7,7 +7,7 @@
 mod api_v1;
 
 use super::*;
-use crate::add_lldp_neighbours;
+use crate::add_lldp_neighbors;
 use crate::report::ProgressReporter;
 use control::AttemptNotice;
 use control::fake_control_plane::ended;
@@ -16,7 +16,7 @@ use model::allocation::Allocation;
 use model::install_marker::RecordedDisk;
 use model::install_report::EventName;
 use model::inventory::InventoryDisk;
-use model::inventory::lldp::{LldpNeighbour, NicNeighbours};
+use model::inventory::lldp::{LldpNeighbor, NicNeighbors};
 use plan::{Plan, PlanSubject, PoolAllocation, request_from_allocation};
 use reqwest::blocking::Client;
 use serde_json::{Value, json};
@@ -134,10 +134,10 @@ fn machine() -> Inventory {
     let (system, cpus, memory_bytes) = (inventory.system, inventory.cpus, inventory.memory_bytes);
     let there =
         Inventory { system, cpus, memory_bytes, nics: vec![nic(0), nic(1)], disks: vec![disk], ..Inventory::default() };
-    let heard = |number: u8| NicNeighbours {
+    let heard = |number: u8| NicNeighbors {
         nic: format!("eth{number}"),
         speed: 25_000,
-        neighbours: vec![LldpNeighbour {
+        neighbors: vec![LldpNeighbor {
             hostname: format!("leaf0{}", number + 1),
             chassis: format!("aa:00:00:00:00:0{number}"),
             port: "Ethernet4".into(),
@@ -145,7 +145,7 @@ fn machine() -> Inventory {
             leaf: true,
         }],
     };
-    add_lldp_neighbours(there, &[heard(0), heard(1)])
+    add_lldp_neighbors(there, &[heard(0), heard(1)])
 }
 
 /// Returns an allocation as metal-apiserver sends it, with this layout of mini-lab.
@@ -334,7 +334,7 @@ fn judge_failures() {
     );
     control.register_machine(&machine()).unwrap();
     let mut alone = machine();
-    alone.nics[1].neighbours.clear();
+    alone.nics[1].neighbors.clear();
     let error = control.register_machine(&alone).unwrap_err().to_string();
     println!("{error}");
     assert!(error.contains("is not connected to exactly two switches, found connections to 1 switches"), "{error}");

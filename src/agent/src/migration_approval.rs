@@ -48,7 +48,7 @@ impl InstallAgent {
                 Ok(machine) => machine,
                 Err(error) if error.is_refusal() => return Err(Box::new(InstallFailure::new_expired_token(error))),
                 Err(error) => {
-                    silence.is_broken();
+                    silence.reset();
                     self.reporter.print_line(&format!("{error}"));
                     thread::sleep(POLL_INTERVAL);
                     continue;
@@ -81,7 +81,7 @@ fn evaluate_approval(
     silence: &mut ControlSilence,
 ) -> Result<ApprovalStatus> {
     if said != MigrationAnswer::Unmentioned {
-        silence.is_broken();
+        silence.reset();
     }
     Ok(match said {
         MigrationAnswer::Role(MigrationOffer { peer, awaits_approval, .. }) => {
@@ -119,7 +119,7 @@ mod tests {
 
     fn part(approved: bool, awaits_approval: bool) -> MigrationOffer {
         let peer = MigrationPeer { certificate: own().certificate().to_owned(), address: String::new(), approved };
-        let (order, part) = ("o1".to_owned(), MigrationSide::Receive);
+        let (order, part) = ("o1".to_owned(), MigrationSide::Target);
         MigrationOffer {
             order,
             part,

@@ -64,25 +64,26 @@ impl InstallAgent {
         let (inventory, _locks) = preflight::read_locked_inventory().map_err(at("move.carry"))?;
 
         let claim = build_request(machine, &self.machine, allocation, &[]).claim.unwrap_or_default();
-        let carried = plan::check_migration(&layout, &inventory, &claim);
-        let (carried, from) = carried.map_err(|problems| at("move.carry")(refuse(&problems)))?;
+        let migrated_machine = plan::check_migration(&layout, &inventory, &claim);
+        let (migrated_machine, from) = migrated_machine.map_err(|problems| at("move.carry")(refuse(&problems)))?;
         let own = OwnIdentity::generate_identity(Path::new(SECRET_FILE)).map_err(at("move.carry"))?;
         print_line(&format!(
             "\nThe disks of this machine will be sent to another machine. They are read, but not written.\n{trust}\n{devices}\n",
             trust = own.describe_trust(),
-            devices = describe_devices(&from, &carried)
+            devices = describe_devices(&from, &migrated_machine)
         ));
-        let standing = MigrationReport {
+        let migration_report = MigrationReport {
             order: moving.order.clone(),
             certificate: own.certificate().to_owned(),
             port: None,
-            carried: Some(carried),
+            carried: Some(migrated_machine),
             words: None,
             has_secret: own.has_secret(),
         };
-        self.control.report_migration_state(&standing).map_err(at("control.move"))?;
+        self.control.report_migration_state(&migration_report).map_err(at("control.move"))?;
         self.reporter.start_phase(EventName::Waiting, "for the receiving machine of the migration");
-        self.send_until_over(&own, &standing, &group_by_shared_disks(&inventory, &from)).map_err(at("move.peer"))
+        self.send_until_over(&own, &migration_report, &group_by_shared_disks(&inventory, &from))
+            .map_err(at("move.peer"))
     }
 
     /// Sends the devices until the migration ends.
@@ -92,11 +93,11 @@ impl InstallAgent {
     fn send_until_over(
         &self,
         own: &OwnIdentity,
-        standing: &MigrationReport,
+        migration_report: &MigrationReport,
         groups: &[Vec<SourceDevice>],
     ) -> Result<()> {
-        let order = standing.order.as_str();
-        let messages = TransferMessages { agent: self, standing, last: Mutex::default() };
+        let order = migration_report.order.as_str();
+        let messages = TransferMessages { agent: self, migration_report, last: Mutex::default() };
         let (mut sent_to, mut waits_for, mut silence) = (String::new(), String::new(), ControlSilence::default());
         let mut wait = |what: &str| {
             if waits_for != what {
@@ -148,7 +149,7 @@ impl InstallAgent {
     fn poll_machine(&self, silence: &mut ControlSilence) -> Result<Option<AssignedMachine>> {
         match self.control.fetch_machine() {
             Err(error) if !error.is_refusal() => {
-                silence.is_broken();
+                silence.reset();
                 self.reporter.print_line(&format!("{error}"));
                 Ok(None)
             }
@@ -182,7 +183,7 @@ impl InstallAgent {
     /// Opens the port on which this machine receives the migration, and reports the port to the control plane. Returns
     /// `None` if no migration to this machine is ordered.
     pub(super) fn announce_receiver(&self, allocation: &Allocation) -> Result<Option<IncomingMigration>> {
-        let Some(moving) = allocation.moving.as_ref().filter(|moving| moving.part == MigrationSide::Receive) else {
+        let Some(moving) = allocation.moving.as_ref().filter(|moving| moving.part == MigrationSide::Target) else {
             return Ok(None);
         };
         let incoming = IncomingMigration::open_port(
@@ -198,9 +199,9 @@ impl InstallAgent {
         }
         let certificate = incoming.own().certificate().to_owned();
         let (order, has_secret) = (moving.order.clone(), incoming.own().has_secret());
-        let standing =
+        let migration_report =
             MigrationReport { order, certificate, port: incoming.port(), carried: None, words: None, has_secret };
-        self.control.report_migration_state(&standing)?;
+        self.control.report_migration_state(&migration_report)?;
         Ok(Some(incoming))
     }
 }
@@ -208,7 +209,7 @@ impl InstallAgent {
 /// Reporter of the transfer's progress. The control plane displays the progress to operators.
 struct TransferMessages<'a> {
     agent: &'a InstallAgent,
-    standing: &'a MigrationReport,
+    migration_report: &'a MigrationReport,
     /// Message about the transfer that was reported last.
     last: Mutex<String>,
 }
@@ -219,8 +220,8 @@ impl TransferMessages<'_> {
         let mut last = lock_mutex(&self.last);
         if *last != words {
             words.clone_into(&mut last);
-            let standing = MigrationReport { words: Some(words.to_owned()), ..self.standing.clone() };
-            if let Err(error) = self.agent.control.report_migration_state(&standing) {
+            let migration_report = MigrationReport { words: Some(words.to_owned()), ..self.migration_report.clone() };
+            if let Err(error) = self.agent.control.report_migration_state(&migration_report) {
                 self.agent.reporter.print_line(&format!("{error}"));
             }
         }
@@ -255,7 +256,7 @@ enum SenderAction {
 fn choose_sender_action(machine: &AssignedMachine, order: &str, silence: &mut ControlSilence) -> SenderAction {
     let said = machine.migration_status(order);
     if said != MigrationAnswer::Unmentioned {
-        silence.is_broken();
+        silence.reset();
     }
     let waits = |what: &str| SenderAction::Wait(what.to_owned());
     match said {
@@ -303,9 +304,9 @@ fn group_by_shared_disks(inventory: &Inventory, from: &[SourceDevice]) -> Vec<Ve
     groups.into_iter().map(|(_, devices)| devices).collect()
 }
 
-fn describe_devices(from: &[SourceDevice], carried: &MigratedMachine) -> String {
+fn describe_devices(from: &[SourceDevice], migrated_machine: &MigratedMachine) -> String {
     let size = |from: &SourceDevice| {
-        let found = carried.filesystems.iter().find(|filesystem| filesystem.device == from.name);
+        let found = migrated_machine.filesystems.iter().find(|filesystem| filesystem.device == from.name);
         found.map_or_else(String::new, |filesystem| format::format_bytes(filesystem.size_bytes))
     };
     let line =

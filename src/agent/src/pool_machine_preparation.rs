@@ -12,7 +12,7 @@ use linux::console_log::print_line;
 use linux::probe::{self, ProbeDepth, lldp_receiver as ears};
 use model::allocation::Allocation;
 use model::inventory::Inventory;
-use model::inventory::lldp::{self, LeafSearch, NicNeighbours};
+use model::inventory::lldp::{self, LeafSearch, NicNeighbors};
 use model::recorded_disks::{self, ConnectedDisk, KnownDisk};
 use operations::FailureState as Left;
 use plan::{Plan, PlanSubject, PoolAllocation};
@@ -24,12 +24,12 @@ const LISTEN: Duration = Duration::from_secs(180);
 impl InstallAgent {
     /// Returns the LLDP neighbors of the network interfaces. A machine that does not detect both leaf switches
     /// registers anyway, and the control plane decides whether to accept the machine.
-    pub(super) fn detect_lldp_neighbours(&self, inventory: &Inventory) -> Result<Vec<NicNeighbours>> {
-        let heard = ears::receive_neighbours(&inventory.nics, LISTEN, &print_line)?;
+    pub(super) fn detect_lldp_neighbors(&self, inventory: &Inventory) -> Result<Vec<NicNeighbors>> {
+        let heard = ears::receive_neighbors(&inventory.nics, LISTEN, &print_line)?;
         let leaves = lldp::select_leaves(&heard);
         print_line(&ears::describe_search(&leaves));
         Ok(match leaves {
-            LeafSearch::Both(cards) => cards,
+            LeafSearch::Both(nics) => nics,
             LeafSearch::TooFew { .. } | LeafSearch::TooMany(_) => heard,
         })
     }
@@ -181,10 +181,10 @@ pub(super) fn describe_wait(missing: &[KnownDisk]) -> String {
 }
 
 /// Adds LLDP neighbors to an inventory.
-pub(crate) fn add_lldp_neighbours(mut inventory: Inventory, heard: &[NicNeighbours]) -> Inventory {
+pub(crate) fn add_lldp_neighbors(mut inventory: Inventory, heard: &[NicNeighbors]) -> Inventory {
     for nic in &mut inventory.nics {
         let own = heard.iter().find(|heard| heard.nic == nic.name);
-        nic.neighbours = own.map(|heard| heard.neighbours.clone()).unwrap_or_default();
+        nic.neighbors = own.map(|heard| heard.neighbors.clone()).unwrap_or_default();
     }
     inventory
 }

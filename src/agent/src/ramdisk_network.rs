@@ -2,9 +2,9 @@
 
 use base64::engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig};
 use base64::{Engine, alphabet};
+use common::command_outcome::CommandOutcome;
 use common::diagnostic::join_problems;
 use common::error::{Context, Error, Phase, Result};
-use common::exit_status::CommandOutcome;
 use common::output::print_text;
 use linux::probe::{ProbeRoots, read_machine_identity};
 use netconfig::NetworkConfig;

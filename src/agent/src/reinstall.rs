@@ -10,8 +10,8 @@ mod shutdown;
 
 use boot_download::{BootClient, BootFiles, BootResponse};
 use clap::Args;
+use common::command_outcome::{CommandOutcome, report_refusal};
 use common::error::{Context, Error, Phase, Result};
-use common::exit_status::{CommandOutcome, report_refusal};
 use common::output;
 use control::boot_digest::BootDigest;
 use control::clock::BOOT_TIME;

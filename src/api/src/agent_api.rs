@@ -1,11 +1,10 @@
 //! Server side of the agent's API, whose types are in [`control::api_types`]. `netboot` issues the tokens of machines,
 //! and `machine_auth` authorizes the machines' requests. `wire_allocation` converts the allocation of a machine, and
 //! `secrets` sends the secrets of the allocation. `point_of_no_return` permits an installation to erase data,
-//! `install_reports` receives results, and `request_body` reads request bodies.
+//! and `install_reports` receives results.
 
 pub(crate) mod install_reports;
 pub(crate) mod point_of_no_return;
-pub mod request_body;
 pub(crate) mod secrets;
 pub mod wire_allocation;
 
@@ -13,6 +12,7 @@ use super::base_url::BaseUrls;
 use super::machine_auth::{self, EventCaller, MachineCaller};
 use super::migration_requests::machine_requests;
 use super::migration_requests::migration_assignment::Assignment;
+use super::request_body::{EVENT_BYTES, read_machine_document};
 use super::source_port_check::{self, SourcePort};
 use super::{AppState, machine_identification};
 use axum::Json;
@@ -31,7 +31,6 @@ use http_server::{anonymous_event_limit, request_context};
 use model::allocation::{self, Allocation};
 use model::install_report::{EventName, ProgressEvent};
 use model::machine_migration::MigrationSide;
-use request_body::{EVENT_BYTES, read_machine_document};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use site::allocation_resolution::ResolvedAllocation;
@@ -185,24 +184,26 @@ pub async fn get_machine(
     let directory = app.directory();
     let described = directory.find_machine(&id);
     let given = machine_requests::find_assignment(&app, &directory, &boot).await?;
-    if let Some(moving) =
-        given.as_ref().and_then(|given| given.moving.as_ref()).filter(|is| is.part == MigrationSide::Send)
+    if let Some(moving) = given
+        .as_ref()
+        .and_then(|given| given.moving.as_ref())
+        .filter(|migration| migration.part == MigrationSide::Source)
     {
         app.certificate_checks.record_call(&id, moving.peer.as_ref().map(|peer| peer.certificate.as_str()));
     }
     // The migration is read after the allocation: if it ends between the two reads, the response reports that it has
     // ended.
-    let newest_move = app.state.find_last_migration(&id).await?.map(|is| is.to_status());
+    let newest_move = app.state.find_last_migration(&id).await?.map(|migration| migration.to_status());
     let allocation = match given {
         Some(given @ Assignment { moving: Some(_), .. }) => Some(given.into_wire(&base.calls, !boot.started)),
-        Some(Assignment { assigned, mut standing, moving: None }) => {
+        Some(Assignment { assigned, mut install_state, moving: None }) => {
             let ResolvedAllocation { layout_id, layout, image, .. } = &assigned;
             if assigned.installs {
-                let order = standing.order.as_ref().map(|order| order.id.as_str()).unwrap_or_default();
+                let order = install_state.order.as_ref().map(|order| order.id.as_str()).unwrap_or_default();
                 let fields = &InstalledAllocation::from_fields(assigned.allocation.to_fields());
                 let what = ServedInstall { layout_id, layout, image: &image.id, order, fields };
                 let record = app.state.record_served(&id, &assigned.allocation.id, what).await?;
-                standing = InstallState { created: record.created, fencing: record.fencing, ..standing };
+                install_state = InstallState { created: record.created, fencing: record.fencing, ..install_state };
             } else {
                 let text = "is installed and no reinstall is ordered: the machine boots from its disks";
                 app.watch.log_note(format!("{} {text} ({peer})", directory.display_name(&id)));
@@ -210,7 +211,7 @@ pub async fn get_machine(
             // The parameters of the OS definition are sent only until the installation has started. After that, the
             // agent already has them.
             let with_parameters = assigned.installs && !boot.started;
-            Some(to_wire_allocation(&assigned, standing, &base.calls, with_parameters))
+            Some(to_wire_allocation(&assigned, install_state, &base.calls, with_parameters))
         }
         None => None,
     };

@@ -1,6 +1,6 @@
 //! Check that the agent has compared its plan with the plan that the operator approved.
 
-use super::{AppState, allocation_state};
+use super::{AppState, full_install_state};
 use http_server::api_error::ApiError;
 use site::snapshot::SiteSnapshot;
 
@@ -16,9 +16,9 @@ pub(crate) async fn check_compared(
     allocation: &str,
     said: Option<&str>,
 ) -> Result<Result<(), String>, ApiError> {
-    let standing = app.state.read_install_state(id, allocation).await?;
-    let standing = allocation_state::add_approval(app, id, allocation, standing, &directory.known).await?;
-    Ok(match (directory.known.approvals.approval_for_agent(id, &standing), said) {
+    let install_state = app.state.read_install_state(id, allocation).await?;
+    let install_state = full_install_state::add_approval(app, id, allocation, install_state, &directory.known).await?;
+    Ok(match (directory.known.approvals.approval_for_agent(id, &install_state), said) {
         (Err(why), _) => Err(why),
         (Ok(None), _) => Ok(()),
         (Ok(Some(approved)), Some(said)) if approved.sha256 == said => Ok(()),

@@ -1,8 +1,8 @@
 //! Console logs of machines, which agents send.
 
 use super::AppState;
-use super::agent_api::request_body::read_body;
 use super::machine_auth::{EventCaller, MachineCaller};
+use super::request_body::read_body;
 use axum::Json;
 use axum::body::Body;
 use axum::extract::State;

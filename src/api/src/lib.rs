@@ -4,7 +4,7 @@
 //! Start with [`routes`], the table of all endpoints. All handlers share [`AppState`].
 //!
 //! * Operator's directory: the crate `site` reads the directory. [`site_reload`] watches the directory and publishes
-//!   snapshots, `allocation_state` and `approval_check` combine snapshots with the database, and [`deploy_templates`]
+//!   snapshots, `full_install_state` and `approval_check` combine snapshots with the database, and [`deploy_templates`]
 //!   changes templates. [`site_documents`] stores and returns all documents at once.
 //! * State: the crate `store` contains the database.
 //! * Machines: [`netboot`] boots machines with the scripts of the crate `pxe`, `machine_auth` and [`source_port_check`]
@@ -20,7 +20,8 @@
 //! * Rollouts: [`rollouts`] reinstalls many machines in waves.
 //! * Users: [`access`] authorizes users, [`audit_log`] records their requests, [`user_management`] manages users and
 //!   tokens, and [`oidc_login`] logs in the users of an identity provider.
-//! * Requests: [`accepted_host_names`] checks the host of a request, [`base_url`] determines URLs, [`metrics`] counts
+//! * Requests: [`accepted_host_names`] checks the host of a request, [`base_url`] determines URLs, [`request_body`] reads
+//!   bodies, [`metrics`] counts
 //!   events, and [`planner_pool`] runs plans.
 
 pub mod abandoned_bmc_actions;
@@ -29,18 +30,18 @@ pub mod accepted_host_names;
 pub mod access;
 mod added_images;
 pub mod agent_api;
-pub mod allocation_state;
 mod approval_check;
 pub mod audit_log;
 pub mod base_url;
 mod bearer_token;
+mod bmc_lease;
 pub mod boot_digest;
 pub mod console_log;
-mod controller_lease;
 pub mod deploy_templates;
 pub mod display_phase;
 pub mod downloads;
 mod freed_machine_shutdown;
+pub mod full_install_state;
 pub mod install_timeline;
 mod json_schemas;
 pub mod machine_adoption;
@@ -60,6 +61,7 @@ pub mod plan_input;
 pub mod planner_pool;
 pub mod power;
 pub mod rack_plan;
+pub mod request_body;
 pub mod rollouts;
 pub mod routes;
 pub mod server_problems;
@@ -122,7 +124,7 @@ pub struct AppState {
     pub boot_tokens: BootTokenKey,
     pub source_ports: SourcePorts,
     pub client_quotas: ClientQuotas,
-    pub neighbours: MacLookup,
+    pub neighbors: MacLookup,
     pub rate_limited_log: RateLimitedLog,
     pub anonymous_events: AnonymousEvents,
     pub https: Option<HttpsPort>,
@@ -166,9 +168,10 @@ impl AppState {
     }
 
     /// Returns whether the current user may see both machines of a migration.
-    pub fn may_see_migration(&self, is: &store::machine_migration::Migration) -> bool {
+    pub fn may_see_migration(&self, migration: &store::machine_migration::Migration) -> bool {
         let directory = self.directory();
-        access::current_projects().is_none() || [&is.a, &is.b].iter().all(|id| directory.find_machine(id).is_some())
+        access::current_projects().is_none()
+            || [&migration.source, &migration.target].iter().all(|id| directory.find_machine(id).is_some())
     }
 
     /// Returns the snapshot that this user may see. Used by code that does not run within a request of the user.

@@ -2,16 +2,16 @@
 //! written the install marker on the machine.
 
 use super::AppState;
-use super::agent_api::request_body::read_operator_document;
 use super::deploy_templates::template_files::CreationPermit;
 use super::machine_file_creation::{
     CreatedMachineFile, CreationFailure, MachineFileRequest, create_prepared_file, prepare_registered_file,
     render_machine_file,
 };
 use super::metal_api::ApiRefusal;
-use super::metal_api::edited_files::{create_file, remove_file, stored_documents, wait_until_published};
+use super::metal_api::document_edits::{create_file, remove_file, stored_documents, wait_until_published};
 use super::metal_api::machine_file_replacement::{MachineFileText, read_machine_text};
 use super::operator::{MachineSummary, OperatorAuth, summarize_machine};
+use super::request_body::read_operator_document;
 use axum::Json;
 use axum::body::Body;
 use axum::extract::{Path, Query, State};
@@ -72,11 +72,11 @@ pub(crate) async fn register_adopted_machine(
     peer: ClientAddress,
     body: Body,
 ) -> Result<Json<MachineSummary>, ApiError> {
-    let asked: AdoptionRequest = read_operator_document(&app, peer, body, REQUEST_BYTES).await?;
+    let adoption_request: AdoptionRequest = read_operator_document(&app, peer, body, REQUEST_BYTES).await?;
     let id = parse_machine_id(&id)?;
-    let machine = match adopt_new_machine(&app, &id, &asked, peer).await {
+    let machine = match adopt_new_machine(&app, &id, &adoption_request, peer).await {
         Ok(machine) => machine,
-        Err(error) => find_registered_machine(&app, &id, &asked, error).await?,
+        Err(error) => find_registered_machine(&app, &id, &adoption_request, error).await?,
     };
     Ok(Json(summarize_machine(&app, &machine).await?))
 }
@@ -86,27 +86,27 @@ pub(crate) async fn register_adopted_machine(
 async fn adopt_new_machine(
     app: &Arc<AppState>,
     id: &str,
-    asked: &AdoptionRequest,
+    adoption_request: &AdoptionRequest,
     peer: ClientAddress,
 ) -> Result<MachineSpec, ApiError> {
-    let layout = find_marked_layout(app, id, asked)?;
+    let layout = find_marked_layout(app, id, adoption_request)?;
     let file = MachineFileRequest {
-        name: asked.name.clone(),
-        size: asked.size.clone(),
-        image: Some(asked.image.clone()),
-        allocation: Some(asked.marker.allocation.clone()),
-        layout: Some(asked.layout.clone()),
+        name: adoption_request.name.clone(),
+        size: adoption_request.size.clone(),
+        image: Some(adoption_request.image.clone()),
+        allocation: Some(adoption_request.marker.allocation.clone()),
+        layout: Some(adoption_request.layout.clone()),
         ssh_pub_keys: Vec::new(),
     };
-    let prepared = prepare_registered_file(app, id, &file, &asked.registration).await?;
+    let prepared = prepare_registered_file(app, id, &file, &adoption_request.registration).await?;
     let machine = prepared.machine.clone();
     let permit = lock_adoption(app, id).await?;
     // The record of the installation is stored before the machine file is created: with the file alone, the machine
     // would be installed at its next boot over PXE.
-    if let AdoptOutcome::Rejected(why) = app.state.adopt_with_marker(&asked.marker, &json!(layout)).await? {
+    if let AdoptOutcome::Rejected(why) = app.state.adopt_with_marker(&adoption_request.marker, &json!(layout)).await? {
         return Err(conflict_error(why));
     }
-    let created = match app.state.store_registration(id, &asked.name, &asked.registration).await {
+    let created = match app.state.store_registration(id, &adoption_request.name, &adoption_request.registration).await {
         Ok(()) => create_prepared_file(app, peer, prepared, permit).await,
         Err(error) => Err(CreationFailure::NotCreated(error.into())),
     };
@@ -114,14 +114,14 @@ async fn adopt_new_machine(
         Ok(_) => {}
         Err(CreationFailure::Uncertain(error)) => return Err(error),
         Err(CreationFailure::NotCreated(error)) => {
-            app.state.remove_adoption(id, &asked.marker.allocation).await?;
+            app.state.remove_adoption(id, &adoption_request.marker.allocation).await?;
             return Err(error);
         }
     }
     app.watch.log_note(format!(
         "{name}: {peer} registered the machine, which another installer has installed, with allocation {allocation}",
-        name = asked.name,
-        allocation = asked.marker.allocation
+        name = adoption_request.name,
+        allocation = adoption_request.marker.allocation
     ));
     app.request_reload();
     Ok(machine)
@@ -137,18 +137,18 @@ async fn adopt_new_machine(
 async fn find_registered_machine(
     app: &AppState,
     id: &str,
-    asked: &AdoptionRequest,
+    adoption_request: &AdoptionRequest,
     error: ApiError,
 ) -> Result<MachineSpec, ApiError> {
-    let allocation = &asked.marker.allocation;
-    let standing = app.state.read_install_state(id, allocation).await?;
-    if !standing.succeeded || standing.marker.as_ref() != Some(&asked.marker) {
+    let allocation = &adoption_request.marker.allocation;
+    let install_state = app.state.read_install_state(id, allocation).await?;
+    if !install_state.succeeded || install_state.marker.as_ref() != Some(&adoption_request.marker) {
         return Err(error);
     }
     let directory = app.directory();
-    if let Some(machine) = directory.find_machine(id).filter(|machine| machine.name == asked.name.trim()) {
+    if let Some(machine) = directory.find_machine(id).filter(|machine| machine.name == adoption_request.name.trim()) {
         let file = read_machine_text(app, id).await.map_err(ApiRefusal::into_error)?;
-        let has_image = machine.allocation.as_ref().is_some_and(|own| *own.image == *asked.image);
+        let has_image = machine.allocation.as_ref().is_some_and(|own| *own.image == *adoption_request.image);
         if has_image && is_as_created(machine, allocation, &file) {
             return Ok(machine.clone());
         }
@@ -182,8 +182,8 @@ pub(crate) async fn remove_adopted_machine(
 ) -> Result<Json<RemovedAdoption>, ApiError> {
     let id = parse_machine_id(&id)?;
     let _lock = lock_adoption(&app, &id).await?;
-    let standing = app.state.read_install_state(&id, &allocation).await?;
-    if let Some(why) = store::explain_lasting_adoption(&standing) {
+    let install_state = app.state.read_install_state(&id, &allocation).await?;
+    if let Some(why) = store::explain_lasting_adoption(&install_state) {
         return Err(conflict_error(format!("machine {id}: the registration cannot be removed: {why}")));
     }
     let found = find_machine_file(&app, &id, &allocation).await?;
@@ -269,8 +269,8 @@ fn parse_machine_id(id: &str) -> Result<String, ApiError> {
 }
 
 /// Returns the layout that the install marker names.
-fn find_marked_layout(app: &AppState, id: &str, asked: &AdoptionRequest) -> Result<Layout, ApiError> {
-    let AdoptionRequest { layout, marker, .. } = asked;
+fn find_marked_layout(app: &AppState, id: &str, adoption_request: &AdoptionRequest) -> Result<Layout, ApiError> {
+    let AdoptionRequest { layout, marker, .. } = adoption_request;
     if marker.machine != *id || marker.allocation.is_empty() || marker.layout != *layout {
         return Err(ApiError::bad_request(format!(
             "the install marker names machine {:?}, allocation {:?} and layout {:?}, but the request is for machine {id} and layout {layout:?}",
@@ -298,14 +298,14 @@ fn is_as_created(machine: &MachineSpec, allocation: &str, file: &MachineFileText
         macs: machine.macs.clone(),
         ..CreatedMachineFile::default()
     };
-    let asked = MachineFileRequest {
+    let adoption_request = MachineFileRequest {
         name: machine.name.clone(),
         image: Some(own.image.to_string()),
         allocation: Some(allocation.to_owned()),
         layout: own.filesystemlayout.as_ref().map(|layout| layout.to_string()),
         ..MachineFileRequest::default()
     };
-    render_machine_file(&added, &asked).is_ok_and(|text| text == file.text)
+    render_machine_file(&added, &adoption_request).is_ok_and(|text| text == file.text)
 }
 
 fn conflict_error(why: String) -> ApiError {

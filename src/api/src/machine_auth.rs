@@ -14,7 +14,7 @@ use http_server::quotas::ClientAddress;
 use model::machine_identity::{BootIdentity, describe_other_macs_of};
 use site::operator_files::MachineSpec;
 use std::sync::Arc;
-use store::{EnrollOutcome, Enrollment, MachineBoot, token};
+use store::{EnrollOutcome, MachineBoot, RegisteringClient, token};
 
 /// Authenticated machine whose id is in the path. A handler with this extractor accepts only boots that have registered
 /// and have not reported success yet.
@@ -120,7 +120,7 @@ pub(crate) async fn enroll_boot(
     let allocation = directory.find_machine(id).and_then(|machine| machine.allocation.as_ref());
     let allocation = allocation.map(|allocation| allocation.id.to_string());
     let has_file = directory.find_machine(id).is_some();
-    let enrollment = Enrollment { address: peer.to_string(), allocation, has_file };
+    let enrollment = RegisteringClient { address: peer.to_string(), allocation, has_file };
     match app.state.enroll_boot(boot.clone(), enrollment).await? {
         EnrollOutcome::Registered(next) => {
             let stopped =
@@ -161,7 +161,7 @@ pub(crate) fn foreign_nic_message(
     if machine.macs.is_empty() {
         return None;
     }
-    let mac = (app.neighbours)(address).into_iter().find(|mac| !machine.macs.contains(mac))?;
+    let mac = (app.neighbors)(address).into_iter().find(|mac| !machine.macs.contains(mac))?;
     let MachineSpec { id, name, macs, .. } = machine;
     Some(format!("{problem}; the request came from {address}", problem = describe_other_macs_of(id, name, macs, &mac)))
 }

@@ -1,13 +1,13 @@
 //! Creation of a file in `machines/` for a registered machine.
 
 use super::AppState;
-use super::agent_api::request_body::{EVENT_BYTES, read_operator_document};
 use super::deploy_templates::template_files::CreationPermit;
 use super::metal_api::ApiRefusal;
-use super::metal_api::edited_files::stored_documents::{self, StoredChange};
-use super::metal_api::edited_files::wait_until_in_effect;
+use super::metal_api::document_edits::stored_documents::{self, StoredChange};
+use super::metal_api::document_edits::wait_until_in_effect;
 use super::metal_api::machine_file::check_templates;
 use super::operator::OperatorAuth;
+use super::request_body::{EVENT_BYTES, read_operator_document};
 use axum::Json;
 use axum::body::Body;
 use axum::extract::{Path, State};
@@ -85,8 +85,8 @@ pub(crate) async fn create_machine_file(
     peer: ClientAddress,
     body: Body,
 ) -> Result<Json<CreatedMachineFile>, ApiError> {
-    let asked: MachineFileRequest = read_operator_document(&app, peer, body, EVENT_BYTES).await?;
-    let prepared = prepare_machine_file(&app, &id, &asked).await?;
+    let machine_file_request: MachineFileRequest = read_operator_document(&app, peer, body, EVENT_BYTES).await?;
+    let prepared = prepare_machine_file(&app, &id, &machine_file_request).await?;
     write_machine_file(&app, peer, prepared).await.map(Json)
 }
 
@@ -106,7 +106,7 @@ pub struct PreparedMachineFile {
 pub async fn prepare_machine_file(
     app: &AppState,
     id: &str,
-    asked: &MachineFileRequest,
+    machine_file_request: &MachineFileRequest,
 ) -> Result<PreparedMachineFile, ApiError> {
     let default = || ApiError::bad_request(format!("{id} {DEFAULT_ID}"));
     let id = boot_value_validation::parse_uuid(id).map_err(ApiError::bad_request)?.ok_or_else(default)?;
@@ -117,14 +117,14 @@ pub async fn prepare_machine_file(
         ))
     };
     let row = row.ok_or_else(unknown)?;
-    if let Some(image) = &asked.image {
+    if let Some(image) = &machine_file_request.image {
         app.await_image(image).await;
     }
     let register: RegisterRequest = serde_json::from_str(&row.document).map_err(|error| {
         let why = locate_json_error(&error);
         conflict_error(format!("the registration of machine {id} cannot be parsed: {why}"))
     })?;
-    prepare_registered_file(app, &id, asked, &register).await
+    prepare_registered_file(app, &id, machine_file_request, &register).await
 }
 
 /// Composes and validates the file of a machine from its registration.
@@ -135,14 +135,14 @@ pub async fn prepare_machine_file(
 pub(crate) async fn prepare_registered_file(
     app: &AppState,
     id: &str,
-    asked: &MachineFileRequest,
+    machine_file_request: &MachineFileRequest,
     register: &RegisterRequest,
 ) -> Result<PreparedMachineFile, ApiError> {
     let directory = app.directory();
     let macs = find_identifying_macs(app, &directory, id, register).await?;
-    let added =
-        validate_new_machine(&directory, id.to_owned(), asked, &register.hardware, macs).map_err(conflict_error)?;
-    let text = render_machine_file(&added, asked).map_err(conflict_error)?;
+    let added = validate_new_machine(&directory, id.to_owned(), machine_file_request, &register.hardware, macs)
+        .map_err(conflict_error)?;
+    let text = render_machine_file(&added, machine_file_request).map_err(conflict_error)?;
     // The new file is validated by the same code as files that the operator writes.
     let named = |why: String| replace_positions(&text, &why, str::to_owned);
     let invalid =
@@ -263,11 +263,11 @@ fn conflict_error(why: String) -> ApiError {
 fn validate_new_machine(
     directory: &SiteSnapshot,
     id: String,
-    asked: &MachineFileRequest,
+    machine_file_request: &MachineFileRequest,
     hardware: &RegisteredHardware,
     (macs, omitted): (Vec<String>, Vec<OmittedMac>),
 ) -> Result<CreatedMachineFile, String> {
-    let name = asked.name.trim();
+    let name = machine_file_request.name.trim();
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
     if name.is_empty() || name.len() > 200 || name.starts_with('.') || !name.bytes().all(plain) {
         return Err(format!(
@@ -280,7 +280,7 @@ fn validate_new_machine(
     if let Some(other) = directory.machines().find(|machine| machine.name == name) {
         return Err(format!("machine {other} already has the name {name:?}", other = other.id));
     }
-    let size = sizes::choose_size(&directory.known.sizes, hardware, asked.size.as_deref())?;
+    let size = sizes::choose_size(&directory.known.sizes, hardware, machine_file_request.size.as_deref())?;
     if let ([], Some(first)) = (&macs[..], omitted.iter().find(|omitted| omitted.reason.contains(OMITTED_MAC_PREFIX))) {
         return Err(format!(
             "machine {id}: its MAC {mac} cannot identify the machine, because the MAC {reason}, and the machine does not have another usable MAC: write the machine file by hand, and list the machine's MACs in it",
@@ -288,7 +288,7 @@ fn validate_new_machine(
             reason = first.reason
         ));
     }
-    let (image, file) = (asked.image.clone(), format!("machines/{name}.yaml"));
+    let (image, file) = (machine_file_request.image.clone(), format!("machines/{name}.yaml"));
     Ok(CreatedMachineFile { id, name: name.to_owned(), size, macs, omitted, file, image })
 }
 
@@ -337,7 +337,10 @@ async fn find_identifying_macs(
 ///
 /// # Errors
 /// Returns an error if the request contains a layout or SSH keys, but no image.
-pub(crate) fn render_machine_file(added: &CreatedMachineFile, asked: &MachineFileRequest) -> Result<String, String> {
+pub(crate) fn render_machine_file(
+    added: &CreatedMachineFile,
+    machine_file_request: &MachineFileRequest,
+) -> Result<String, String> {
     let CreatedMachineFile { id, name, size, macs, .. } = added;
     let mut text = format!("id: {id}\nname: {}\n", json!(name));
     if !macs.is_empty() {
@@ -346,24 +349,24 @@ pub(crate) fn render_machine_file(added: &CreatedMachineFile, asked: &MachineFil
     if let Some(size) = size {
         text += &format!("size: {}\n", json!(size));
     }
-    let Some(image) = &asked.image else {
-        let has_more = asked.layout.is_some() || !asked.ssh_pub_keys.is_empty();
+    let Some(image) = &machine_file_request.image else {
+        let has_more = machine_file_request.layout.is_some() || !machine_file_request.ssh_pub_keys.is_empty();
         let message = "an allocation with a layout or SSH keys requires an image; add an image";
         return if has_more { Err(message.to_owned()) } else { Ok(text) };
     };
-    let allocation = asked.allocation.clone().unwrap_or_else(|| Uuid::new_v4().to_string());
+    let allocation = machine_file_request.allocation.clone().unwrap_or_else(|| Uuid::new_v4().to_string());
     text += &format!(
         "allocation:\n  id: {}\n  hostname: {}\n  image: {}\n",
         json!(allocation),
         json!(name.to_lowercase()),
         json!(image)
     );
-    if let Some(layout) = &asked.layout {
+    if let Some(layout) = &machine_file_request.layout {
         text += &format!("  filesystemlayout: {}\n", json!(layout));
     }
-    if !asked.ssh_pub_keys.is_empty() {
+    if !machine_file_request.ssh_pub_keys.is_empty() {
         text += "  ssh_pub_keys:\n";
-        asked.ssh_pub_keys.iter().for_each(|key| text += &format!("    - {}\n", json!(key.trim())));
+        machine_file_request.ssh_pub_keys.iter().for_each(|key| text += &format!("    - {}\n", json!(key.trim())));
     }
     Ok(text)
 }

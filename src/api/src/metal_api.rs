@@ -5,8 +5,8 @@
 //! Requests change files in the server's directory. Responses show the versions of the files that are in effect.
 
 mod allocation_response;
+pub mod document_edits;
 mod edit_permit;
-pub mod edited_files;
 pub(crate) mod image_states;
 pub(crate) mod images;
 pub(crate) mod layouts;

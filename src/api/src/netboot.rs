@@ -311,11 +311,11 @@ const RELEASED: &str = "boots the ramdisk and waits: the system on its disks was
 
 fn describe_migration_role(part: MigrationSide, state: MigrationState) -> String {
     let what = match (part, state) {
-        (MigrationSide::Send, MigrationState::Booting) => {
+        (MigrationSide::Source, MigrationState::Booting) => {
             "waits: another machine has received this machine's system and may be running that system"
         }
-        (MigrationSide::Send, _) => "this machine's system will be migrated to another machine",
-        (MigrationSide::Receive, _) => "this machine will receive another machine's system",
+        (MigrationSide::Source, _) => "this machine's system will be migrated to another machine",
+        (MigrationSide::Target, _) => "this machine will receive another machine's system",
     };
     format!("boots the ramdisk: {what} ({state})")
 }

@@ -3,7 +3,7 @@
 
 use crate::AppState;
 use crate::access::Identity;
-use crate::agent_api::request_body::{EVENT_BYTES, read_operator_document};
+use crate::request_body::{EVENT_BYTES, read_operator_document};
 use axum::body::Body;
 use axum::extract::State;
 use axum::http::StatusCode;

@@ -12,7 +12,7 @@ pub mod summary_cache;
 
 use super::AppState;
 use super::access::{self, Identity};
-use super::agent_api::request_body::{EVENT_BYTES, read_operator_document};
+use super::request_body::{EVENT_BYTES, read_operator_document};
 use axum::Json;
 use axum::body::Body;
 use axum::extract::{FromRequestParts, Path, State};

@@ -14,7 +14,7 @@ pub use run_loop::{RUN_INTERVAL, continue_runs};
 
 use super::AppState;
 use super::agent_api::wire_allocation;
-use super::controller_lease::HeldLease;
+use super::bmc_lease::HeldLease;
 use super::migration_requests::machine_requests::{MigrationResponse, find_migration_response};
 use super::power::{controller_failure, to_target};
 use axum::http::StatusCode;
@@ -45,16 +45,16 @@ pub(crate) async fn admit(
     app: &AppState,
     boot: &MachineBoot,
     assigned: &ResolvedAllocation,
-    standing: &InstallState,
+    install_state: &InstallState,
 ) -> Result<bool, ApiError> {
     // If the installation has started, its steps are already completed. A new order that replaces a started order
     // counts as not started here.
-    let is_started =
-        boot.started || standing.order.as_ref().map_or(standing.first.is_some(), |order| order.attempt.is_some());
+    let is_started = boot.started
+        || install_state.order.as_ref().map_or(install_state.first.is_some(), |order| order.attempt.is_some());
     if assigned.out_of_band.is_empty() || !assigned.installs || is_started {
         return Ok(true);
     }
-    let admission = app.state.admit_boot(boot, to_request(assigned, standing)).await?;
+    let admission = app.state.admit_boot(boot, to_request(assigned, install_state)).await?;
     if admission == BootAdmission::Waits(true) {
         app.watch.log_note(format!(
             "{}: the installation waits for BIOS settings: {} must first run over Redfish",
@@ -66,10 +66,10 @@ pub(crate) async fn admit(
     Ok(admission == BootAdmission::Admitted)
 }
 
-fn to_request(assigned: &ResolvedAllocation, standing: &InstallState) -> OutOfBandRequest {
+fn to_request(assigned: &ResolvedAllocation, install_state: &InstallState) -> OutOfBandRequest {
     OutOfBandRequest {
         allocation: assigned.allocation.id.to_string(),
-        order: standing.order.as_ref().map(|order| order.id.clone()).unwrap_or_default(),
+        order: install_state.order.as_ref().map(|order| order.id.clone()).unwrap_or_default(),
         steps: assigned.out_of_band.clone(),
     }
 }
@@ -80,7 +80,7 @@ fn to_request(assigned: &ResolvedAllocation, standing: &InstallState) -> OutOfBa
 /// Returns an error if the database cannot be read or written.
 pub(crate) async fn is_admitted(app: &AppState, boot: &MachineBoot) -> Result<bool, ApiError> {
     match wire_allocation::find_assignment(app, &app.directory(), &boot.machine).await? {
-        Some((assigned, standing)) => admit(app, boot, &assigned, &standing).await,
+        Some((assigned, install_state)) => admit(app, boot, &assigned, &install_state).await,
         None => Ok(true),
     }
 }
@@ -215,10 +215,10 @@ async fn find_authority(app: &AppState, run: &OutOfBandRun) -> Result<RunAuthori
     if machine.is_some_and(|machine| machine.allocation.is_none()) {
         return Ok(RunAuthority::Withdrawn);
     }
-    let Some((assigned, standing)) = wire_allocation::find_assignment(app, &directory, &run.machine).await? else {
+    let Some((assigned, install_state)) = wire_allocation::find_assignment(app, &directory, &run.machine).await? else {
         return Ok(RunAuthority::Suspended);
     };
-    let wanted = to_request(&assigned, &standing);
+    let wanted = to_request(&assigned, &install_state);
     Ok(match assigned.installs && run.is_for(&wanted.allocation, &wanted.order) && !wanted.steps.is_empty() {
         false => RunAuthority::Withdrawn,
         // The steps have changed, so this run does not continue. When the machine next requests its allocation, a run

@@ -10,7 +10,7 @@ use super::operator::reinstall_plan::{ReinstallQuery, simulate_order};
 use super::operator::reinstalls::ReinstallRequest;
 use super::operator::{self, OperatorAuth};
 use super::{AppState, machine_identification};
-use crate::allocation_state;
+use crate::full_install_state;
 use axum::Json;
 use axum::extract::{Path, Query, State};
 use axum::http::StatusCode;
@@ -58,18 +58,18 @@ pub struct PlanInput {
 
 impl PlanInput {
     /// Sets the allocation. If it will be installed, also sets the digests of its inputs.
-    fn set_allocation(&mut self, assigned: &ResolvedAllocation, standing: InstallState, base: &str) {
+    fn set_allocation(&mut self, assigned: &ResolvedAllocation, install_state: InstallState, base: &str) {
         if assigned.installs {
             self.inputs = digest_inputs(assigned);
         }
-        self.machine.allocation = Some(to_wire_allocation(assigned, standing, base, false));
+        self.machine.allocation = Some(to_wire_allocation(assigned, install_state, base, false));
     }
 
     /// Sets the differences from the installed allocation. Returns whether the allocation is installed.
-    fn compare_with_installed(&mut self, in_file: &AllocationSpec, standing: &InstallState) -> bool {
-        self.differences = find_allocation_differences(in_file, standing);
-        self.allocation_unrecorded = is_unrecorded(standing);
-        standing.is_installed()
+    fn compare_with_installed(&mut self, in_file: &AllocationSpec, install_state: &InstallState) -> bool {
+        self.differences = find_allocation_differences(in_file, install_state);
+        self.allocation_unrecorded = is_unrecorded(install_state);
+        install_state.is_installed()
     }
 }
 
@@ -96,7 +96,7 @@ pub(crate) async fn get_preview(
     _: OperatorAuth,
 ) -> Result<Json<PlanInput>, ApiError> {
     let id = id.to_lowercase();
-    let asked = query.into_request(&id);
+    let reinstall_request = query.into_request(&id);
     let directory = app.directory();
     let described = directory.find_machine(&id);
     let mut preview = PlanInput::default();
@@ -105,7 +105,7 @@ pub(crate) async fn get_preview(
         Some(machine) => {
             preview.machine.name.clone_from(&machine.name);
             preview.machine.size = machine.size.clone().map(|id| allocation::IdReference { id });
-            add_allocation(&mut preview, &app, &directory, machine, asked.as_ref(), &base.calls).await?
+            add_allocation(&mut preview, &app, &directory, machine, reinstall_request.as_ref(), &base.calls).await?
         }
         None => {
             preview.withheld = Some("the machine does not have a file in machines/".to_owned());
@@ -134,12 +134,13 @@ async fn add_allocation(
     app: &AppState,
     directory: &SiteSnapshot,
     machine: &MachineSpec,
-    asked: Option<&ReinstallRequest>,
+    reinstall_request: Option<&ReinstallRequest>,
     base: &str,
 ) -> Result<bool, ApiError> {
     let id = &machine.id;
     let foreseen = machine_requests::forecast_migration(app, directory, id).await?;
-    let is_hidden = app.state.find_live_migration(id).await?.is_some_and(|is| !app.may_see_migration(&is));
+    let is_hidden =
+        app.state.find_live_migration(id).await?.is_some_and(|migration| !app.may_see_migration(&migration));
     match (foreseen, &machine.allocation) {
         (MigrationForecast::Assigned(_) | MigrationForecast::NotWritten(_) | MigrationForecast::Unknown(_), _)
             if is_hidden =>
@@ -151,10 +152,10 @@ async fn add_allocation(
         }
         (MigrationForecast::NotWritten(why) | MigrationForecast::Unknown(why), _) => preview.withheld = Some(why),
         (MigrationForecast::Unaffected, Some(allocation)) => {
-            let (standing, resolved) = resolve_for_plan(app, directory, machine, asked).await?;
-            let is_installed = preview.compare_with_installed(allocation, &standing);
+            let (install_state, resolved) = resolve_for_plan(app, directory, machine, reinstall_request).await?;
+            let is_installed = preview.compare_with_installed(allocation, &install_state);
             match resolved {
-                Ok(Some(assigned)) => preview.set_allocation(&assigned, standing, base),
+                Ok(Some(assigned)) => preview.set_allocation(&assigned, install_state, base),
                 Ok(None) => preview.withheld = Some(INPUT_NOT_READY.to_owned()),
                 Err(why) => preview.withheld = Some(why),
             }
@@ -167,20 +168,22 @@ async fn add_allocation(
     Ok(false)
 }
 
-/// Resolves the allocation that the machine would receive after the order in `asked`; if `asked` is `None`, the
+/// Resolves the allocation that the machine would receive after the order in `reinstall_request`; if `reinstall_request` is `None`, the
 /// allocation that it would receive now. The inner error is the reason why the machine would not receive an allocation.
 async fn resolve_for_plan(
     app: &AppState,
     directory: &SiteSnapshot,
     machine: &MachineSpec,
-    asked: Option<&ReinstallRequest>,
+    reinstall_request: Option<&ReinstallRequest>,
 ) -> Result<(InstallState, Result<Option<ResolvedAllocation>, String>), ApiError> {
-    let (standing, resolve): (_, fn(&_, &_, &_) -> _) = match asked {
-        Some(asked) => (simulate_order(app, asked).await?.standing, resolve_before_approval),
-        None => (allocation_state::read_full_state(app, machine, &directory.known).await?, resolve_allocation),
+    let (install_state, resolve): (_, fn(&_, &_, &_) -> _) = match reinstall_request {
+        Some(reinstall_request) => {
+            (simulate_order(app, reinstall_request).await?.install_state, resolve_before_approval)
+        }
+        None => (full_install_state::read_full_state(app, machine, &directory.known).await?, resolve_allocation),
     };
-    let resolved = resolve(machine, &standing, &directory.known);
-    Ok((standing, resolved))
+    let resolved = resolve(machine, &install_state, &directory.known);
+    Ok((install_state, resolved))
 }
 
 async fn registered_inventory(

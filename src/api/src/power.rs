@@ -2,9 +2,9 @@
 
 use super::AppState;
 use super::access;
-use super::agent_api::request_body::{EVENT_BYTES, read_operator_document};
-use super::controller_lease::{HeldLease, claim_controller};
+use super::bmc_lease::{HeldLease, claim_controller};
 use super::operator::{OperatorAuth, unknown_machine};
+use super::request_body::{EVENT_BYTES, read_operator_document};
 use axum::Json;
 use axum::body::Body;
 use axum::extract::{Path, State};

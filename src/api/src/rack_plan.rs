@@ -179,10 +179,10 @@ impl RackSnapshot {
             return Ok(seen);
         }
         let Some(allocation) = &machine.allocation else { return Ok(seen) };
-        let standing = self.read_standing(machine, allocation)?;
-        seen.installed = standing.last_installation();
-        let is_installed = standing.is_installed();
-        seen.outlook = self.predict_allocation(machine.clone(), standing, change);
+        let install_state = self.read_allocation_state(machine, allocation)?;
+        seen.installed = install_state.last_installation();
+        let is_installed = install_state.is_installed();
+        seen.outlook = self.predict_allocation(machine.clone(), install_state, change);
         self.add_registration(&mut seen, is_installed)?;
         Ok(seen)
     }
@@ -190,26 +190,31 @@ impl RackSnapshot {
     /// Sets the prediction and returns true if a migration determines the response to the machine. The [`RackChange`]
     /// then does not affect the machine.
     fn predict_migration(&self, machine: &MachineSpec, seen: &mut PredictedMachine) -> Result<bool> {
-        let Some(is) = self.state.find_live_migration_blocking(&machine.id)? else { return Ok(false) };
-        let of = migration_assignment::find_source(&self.directory, &is);
-        let standing = match of.and_then(|of| Some((of, of.allocation.as_ref()?))) {
-            Some((of, allocation)) => self.read_standing(of, allocation)?,
+        let Some(migration) = self.state.find_live_migration_blocking(&machine.id)? else { return Ok(false) };
+        let of = migration_assignment::find_source(&self.directory, &migration);
+        let install_state = match of.and_then(|of| Some((of, of.allocation.as_ref()?))) {
+            Some((of, allocation)) => self.read_allocation_state(of, allocation)?,
             None => InstallState::default(),
         };
-        seen.outlook =
-            match migration_assignment::forecast_for_machine(is, &machine.id, standing, None, &self.directory) {
-                MigrationForecast::Unaffected => return Ok(false),
-                MigrationForecast::NotWritten(why) => MachineForecast::NoAction(why),
-                MigrationForecast::Unknown(why) => MachineForecast::Unknown(why),
-                MigrationForecast::Assigned(given) => self.to_forecast(machine, given.into_wire(URL, false)),
-            };
+        seen.outlook = match migration_assignment::forecast_for_machine(
+            migration,
+            &machine.id,
+            install_state,
+            None,
+            &self.directory,
+        ) {
+            MigrationForecast::Unaffected => return Ok(false),
+            MigrationForecast::NotWritten(why) => MachineForecast::NoAction(why),
+            MigrationForecast::Unknown(why) => MachineForecast::Unknown(why),
+            MigrationForecast::Assigned(given) => self.to_forecast(machine, given.into_wire(URL, false)),
+        };
         self.add_registration(seen, false)?;
         Ok(true)
     }
 
-    fn read_standing(&self, machine: &MachineSpec, allocation: &AllocationSpec) -> Result<InstallState> {
-        let standing = self.state.read_install_state_blocking(&machine.id, &allocation.id)?;
-        requested_steps::add_results_blocking(&self.state, machine, standing, &self.directory.known)
+    fn read_allocation_state(&self, machine: &MachineSpec, allocation: &AllocationSpec) -> Result<InstallState> {
+        let install_state = self.state.read_install_state_blocking(&machine.id, &allocation.id)?;
+        requested_steps::add_results_blocking(&self.state, machine, install_state, &self.directory.known)
     }
 
     fn to_forecast(&self, machine: &MachineSpec, allocation: allocation::Allocation) -> MachineForecast {
@@ -237,7 +242,7 @@ impl RackSnapshot {
     fn predict_allocation(
         &self,
         mut machine: MachineSpec,
-        mut standing: InstallState,
+        mut install_state: InstallState,
         change: &RackChange,
     ) -> MachineForecast {
         let known = &self.directory.known;
@@ -245,25 +250,25 @@ impl RackSnapshot {
         let mut file_says = String::new();
         if let Some(allocation) = &mut machine.allocation {
             file_says.clone_from(&allocation.image);
-            if let Some(image) = change.image.as_ref().filter(|_| !standing.is_installed()) {
+            if let Some(image) = change.image.as_ref().filter(|_| !install_state.is_installed()) {
                 allocation.image = blank(image);
             }
             if let Some(layout) = &change.layout {
                 allocation.filesystemlayout = Some(blank(layout));
             }
         }
-        if standing.is_installed()
-            && let Some(forecast) = self.order_reinstall(&machine, &mut standing, change, file_says)
+        if install_state.is_installed()
+            && let Some(forecast) = self.order_reinstall(&machine, &mut install_state, change, file_says)
         {
             return forecast;
         }
         // The approval in force applies to the present orders, but not to a reinstall that is only planned.
         let resolve = if change.reinstalls() { resolve_before_approval } else { resolve_allocation };
-        match resolve(&machine, &standing, known) {
+        match resolve(&machine, &install_state, known) {
             Err(why) => MachineForecast::Refused(ErrorCode::SiteFile.annotate_uncoded(why)),
             Ok(None) => MachineForecast::Unknown(INPUT_NOT_READY.to_owned()),
             Ok(Some(assigned)) => {
-                let allocation = to_wire_allocation(&assigned, standing, URL, false);
+                let allocation = to_wire_allocation(&assigned, install_state, URL, false);
                 self.to_forecast(&machine, allocation)
             }
         }
@@ -274,18 +279,18 @@ impl RackSnapshot {
     fn order_reinstall(
         &self,
         machine: &MachineSpec,
-        standing: &mut InstallState,
+        install_state: &mut InstallState,
         change: &RackChange,
         file_image: String,
     ) -> Option<MachineForecast> {
-        if standing.adopted {
+        if install_state.adopted {
             return Some(MachineForecast::Unknown(
                 "the operator has recorded the machine as installed, but the machine has not yet reported its \
                 installation"
                     .to_owned(),
             ));
         }
-        match &standing.order {
+        match &install_state.order {
             Some(order) if order.started && !order.given_up => {}
             Some(order) if order.given_up && !change.reinstalls() => {
                 let state = if order.started { "was abandoned" } else { "is suspended" };
@@ -296,9 +301,9 @@ impl RackSnapshot {
             }
             Some(_) if !change.reinstalls() => {}
             None if !change.reinstalls() => {
-                let runs = standing.image.as_deref().unwrap_or("an unknown image");
+                let runs = install_state.image.as_deref().unwrap_or("an unknown image");
                 let why = format!("installed with {runs}; no reinstall is ordered");
-                let notes = find_differences(machine, standing, &self.directory.known);
+                let notes = find_differences(machine, install_state, &self.directory.known);
                 return Some(MachineForecast::NoAction([vec![why], notes].concat().join("\n")));
             }
             _ => {
@@ -308,13 +313,13 @@ impl RackSnapshot {
                 }
                 let words =
                     ReinstallOverrides { change_promise: change.layout.is_some(), ..ReinstallOverrides::default() };
-                if let Err(why) = is_reinstallable(machine, standing.clone(), &self.directory.known, &words) {
+                if let Err(why) = is_reinstallable(machine, install_state.clone(), &self.directory.known, &words) {
                     let code = why.error_code().unwrap_or(ErrorCode::ReinstallRefused);
                     return Some(MachineForecast::Refused(code.annotate(why.parts().1)));
                 }
-                let earlier = standing.order.take().filter(|order| order.started);
+                let earlier = install_state.order.take().filter(|order| order.started);
                 let image = change.image.clone().unwrap_or(file_image);
-                standing.order = Some(build_order(image, words, earlier));
+                install_state.order = Some(build_order(image, words, earlier));
             }
         }
         None

@@ -15,15 +15,15 @@ pub use view::{MemberView, RolloutCounts, RolloutView};
 
 use crate::AppState;
 use crate::access::{self, Identity};
-use crate::agent_api::request_body::read_operator_document;
 use crate::operator::OperatorAuth;
 use crate::operator::reinstalls::{ReinstallRequest, parse_request};
+use crate::request_body::read_operator_document;
 use axum::body::Body;
 use axum::extract::{Path, State};
 use axum::http::StatusCode;
 use axum::{Extension, Json};
 use common::error_code::ErrorCode;
-use common::format::metal_api_wording::reword_metal_phrases;
+use common::format::metal_api_rewording::reword_metal_phrases;
 use common::type_errors::locate_json_error;
 use http_server::api_error::ApiError;
 use http_server::quotas::ClientAddress;
@@ -73,12 +73,12 @@ impl RolloutRequest {
         for member in document["members"].as_array().into_iter().flatten() {
             parse_request(member.as_object().cloned().unwrap_or_default())?;
         }
-        let asked = RolloutRequest::deserialize(document);
-        let mut asked =
-            asked.map_err(|error| ApiError::bad_request(format!("request body: {}", locate_json_error(&error))))?;
-        asked.members.iter_mut().for_each(|member| member.id = member.id.to_lowercase());
-        asked.check_members()?;
-        Ok(asked)
+        let rollout_request = RolloutRequest::deserialize(document);
+        let mut rollout_request = rollout_request
+            .map_err(|error| ApiError::bad_request(format!("request body: {}", locate_json_error(&error))))?;
+        rollout_request.members.iter_mut().for_each(|member| member.id = member.id.to_lowercase());
+        rollout_request.check_members()?;
+        Ok(rollout_request)
     }
 
     fn check_members(&self) -> Result<(), ApiError> {
@@ -123,8 +123,8 @@ pub(crate) async fn post_rollout(
     peer: ClientAddress,
     body: Body,
 ) -> Result<(StatusCode, Json<RolloutView>), ApiError> {
-    let asked = RolloutRequest::parse(read_operator_document(&app, peer, body, REQUEST_BYTES).await?)?;
-    let rollout = create_rollout(&app, &identity, peer, &asked).await?;
+    let rollout_request = RolloutRequest::parse(read_operator_document(&app, peer, body, REQUEST_BYTES).await?)?;
+    let rollout = create_rollout(&app, &identity, peer, &rollout_request).await?;
     access::set_audited_object(&rollout.id.to_string());
     Ok((StatusCode::CREATED, Json(RolloutView::new(&app, &rollout))))
 }
@@ -137,12 +137,12 @@ async fn create_rollout(
     app: &AppState,
     identity: &Identity,
     peer: ClientAddress,
-    asked: &RolloutRequest,
+    rollout_request: &RolloutRequest,
 ) -> Result<Rollout, ApiError> {
-    let limits = asked.limits()?;
+    let limits = rollout_request.limits()?;
     let (mut members, mut refused) = (Vec::new(), Vec::new());
-    for request in &asked.members {
-        match member_approval::approve_member(app, request, asked.power_cycle).await {
+    for request in &rollout_request.members {
+        match member_approval::approve_member(app, request, rollout_request.power_cycle).await {
             Ok(approved) => {
                 let image = request.imageid.clone();
                 let record = MemberRecord { image, request: serde_json::json!(approved), ..MemberRecord::default() };

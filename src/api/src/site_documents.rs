@@ -10,7 +10,7 @@ mod removed_machines;
 use crate::AppState;
 use crate::access;
 use crate::metal_api::EditPermit;
-use crate::metal_api::edited_files::{hex_digest, stored_documents};
+use crate::metal_api::document_edits::{hex_digest, stored_documents};
 use crate::operator::OperatorAuth;
 use axum::Json;
 use axum::body::{Body, to_bytes};
@@ -180,10 +180,10 @@ pub(crate) async fn apply_documents(
         return Err(ApiError::new(StatusCode::CONFLICT, why));
     }
     let _lock = REQUEST_SEMAPHORE.acquire().await;
-    let asked = read_application(body).await?;
-    candidate_set::check_documents(&asked.documents).map_err(|problems| refuse_documents(&problems))?;
+    let document_application = read_application(body).await?;
+    candidate_set::check_documents(&document_application.documents).map_err(|problems| refuse_documents(&problems))?;
     let _edit = EditPermit::wait_for_permit(&app, peer, HeaderMap::new()).await;
-    let candidate = read_candidate(&app, asked).await?;
+    let candidate = read_candidate(&app, document_application).await?;
     let report = candidate.report();
     if !candidate.has_changes() {
         return Ok(Json(report));
@@ -211,10 +211,10 @@ pub(crate) async fn apply_documents(
 }
 
 /// Returns the set of documents that would result from the request.
-async fn read_candidate(app: &AppState, asked: DocumentApplication) -> Result<CandidateSet, ApiError> {
+async fn read_candidate(app: &AppState, document_application: DocumentApplication) -> Result<CandidateSet, ApiError> {
     stored_documents::refresh(app).await?;
     let Some(stored) = app.documents.stored() else {
-        return Ok(CandidateSet::from_directory(import_directory(app).await?, asked));
+        return Ok(CandidateSet::from_directory(import_directory(app).await?, document_application));
     };
     // Another server may have added machines, which this server must know before it determines the removed machines.
     if !is_in_force(app, stored.revision).await {
@@ -222,7 +222,7 @@ async fn read_candidate(app: &AppState, asked: DocumentApplication) -> Result<Ca
             server yet: see the server's output, and repeat the request";
         return Err(ApiError::new(StatusCode::SERVICE_UNAVAILABLE, why));
     }
-    Ok(CandidateSet::from_stored(&stored, asked))
+    Ok(CandidateSet::from_stored(&stored, document_application))
 }
 
 /// Refuses documents with new problems, and documents that would remove machines in use. Returns the machines that

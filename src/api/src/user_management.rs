@@ -2,8 +2,8 @@
 
 use crate::AppState;
 use crate::access::{Identity, UserRole, set_audited_object};
-use crate::agent_api::request_body::{EVENT_BYTES, read_operator_document};
 use crate::operator::OperatorAuth;
+use crate::request_body::{EVENT_BYTES, read_operator_document};
 use axum::body::Body;
 use axum::extract::{Path, State};
 use axum::http::StatusCode;
@@ -87,10 +87,10 @@ pub(crate) async fn add_user(
     peer: ClientAddress,
     body: Body,
 ) -> Result<(StatusCode, Json<UserRecord>), ApiError> {
-    let asked: NewUser = read_operator_document(&app, peer, body, EVENT_BYTES).await?;
-    set_audited_object(&asked.name);
-    let outcome = app.state.add_user(&asked.name, asked.role, asked.projects).await?;
-    Ok((StatusCode::CREATED, Json(require_done(outcome, || unknown_user(&asked.name))?)))
+    let new_user: NewUser = read_operator_document(&app, peer, body, EVENT_BYTES).await?;
+    set_audited_object(&new_user.name);
+    let outcome = app.state.add_user(&new_user.name, new_user.role, new_user.projects).await?;
+    Ok((StatusCode::CREATED, Json(require_done(outcome, || unknown_user(&new_user.name))?)))
 }
 
 /// `GET /v1/users/{name}`: returns a user with the tokens of the user.
@@ -111,8 +111,8 @@ pub(crate) async fn change_user(
     peer: ClientAddress,
     body: Body,
 ) -> JsonResult<UserRecord> {
-    let asked: UserChange = read_operator_document(&app, peer, body, EVENT_BYTES).await?;
-    let user = require_done(app.state.change_user(&name, asked).await?, || unknown_user(&name))?;
+    let user_change: UserChange = read_operator_document(&app, peer, body, EVENT_BYTES).await?;
+    let user = require_done(app.state.change_user(&name, user_change).await?, || unknown_user(&name))?;
     app.sessions.end_sessions_of(&name);
     Ok(Json(user))
 }
@@ -147,9 +147,9 @@ pub(crate) async fn create_token(
     peer: ClientAddress,
     body: Body,
 ) -> Result<(StatusCode, Json<CreatedToken>), ApiError> {
-    let asked: NewToken = read_operator_document(&app, peer, body, EVENT_BYTES).await?;
-    let days = Some(asked.days.unwrap_or(DEFAULT_DAYS)).filter(|days| *days > 0);
-    let outcome = app.state.create_user_token(&name, &asked.name, days).await?;
+    let new_token: NewToken = read_operator_document(&app, peer, body, EVENT_BYTES).await?;
+    let days = Some(new_token.days.unwrap_or(DEFAULT_DAYS)).filter(|days| *days > 0);
+    let outcome = app.state.create_user_token(&name, &new_token.name, days).await?;
     let (token, record) = require_done(outcome, || unknown_user(&name))?;
     Ok((StatusCode::CREATED, Json(CreatedToken { token, record })))
 }

@@ -1,8 +1,8 @@
 //! Formatting of text and numbers for terminals: aligned columns, sizes, durations, and the removal of secrets and
 //! hidden characters.
 
-pub mod machine_ids;
-pub mod metal_api_wording;
+pub mod machine_id_substitution;
+pub mod metal_api_rewording;
 pub mod system_errors;
 pub mod table;
 pub mod terminal_escaping;
@@ -113,12 +113,13 @@ pub fn without_secrets(text: &str) -> String {
 
 /// Masks the secrets in a URL without its scheme.
 fn mask_url(url: &str) -> String {
-    const SECRET: [&str; 8] = ["sig", "token", "credential", "password", "passwd", "secret", "key", "auth"];
+    const SECRET_PARAMETER_NAMES: [&str; 8] =
+        ["sig", "token", "credential", "password", "passwd", "secret", "key", "auth"];
     let (host, path) = url.split_at(url.find(['/', '?', '#']).unwrap_or(url.len()));
     let host = host.rsplit_once('@').map_or(host.to_owned(), |(_, host)| format!("…@{host}"));
     let (path, query) = path.split_once('?').map_or((path, None), |(path, query)| (path, Some(query)));
     let value = |pair: &str| match pair.split_once('=') {
-        Some((name, _)) if SECRET.iter().any(|secret| name.to_ascii_lowercase().contains(secret)) => {
+        Some((name, _)) if SECRET_PARAMETER_NAMES.iter().any(|secret| name.to_ascii_lowercase().contains(secret)) => {
             format!("{name}=…")
         }
         _ => pair.to_owned(),

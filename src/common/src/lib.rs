@@ -6,11 +6,11 @@
 //! [`diagnostic`].
 
 pub mod bounded_read;
+pub mod command_outcome;
 pub mod diagnostic;
 pub mod encoding;
 pub mod error;
 pub mod error_code;
-pub mod exit_status;
 pub mod format;
 pub mod json_schema_cleanup;
 pub mod output;

@@ -17,7 +17,7 @@ use std::time::Duration;
 
 /// Recorded announcement of a point of no return: id of the allocation, id of the reinstall order, disks, and writable
 /// extents.
-pub(crate) type Begun = (String, Option<String>, Vec<RecordedDisk>, Vec<StageExtents>);
+pub(crate) type AnnouncedAttempt = (String, Option<String>, Vec<RecordedDisk>, Vec<StageExtents>);
 
 /// Control plane that records all requests.
 #[derive(Default)]
@@ -35,7 +35,7 @@ pub struct FakeControl {
     /// True if the control plane stores the console log that the agent sends.
     pub keeps_log: bool,
     pub log: Mutex<Vec<(u64, String)>>,
-    pub started: Mutex<Vec<Begun>>,
+    pub started: Mutex<Vec<AnnouncedAttempt>>,
     pub ended: Mutex<Vec<InstallResult>>,
     /// True if the control plane stores the inventory of a waiting machine.
     pub stores_inventory: bool,

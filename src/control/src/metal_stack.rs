@@ -33,7 +33,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 /// Characters of generated passwords. Characters that look alike on a console are excluded.
-const LETTERS: &[u8] = b"abcdefghijkmnpqrstuvwxyzABCDEFGHJKLMNPQRSTUVWXYZ23456789";
+const PASSWORD_CHARACTERS: &[u8] = b"abcdefghijkmnpqrstuvwxyzABCDEFGHJKLMNPQRSTUVWXYZ23456789";
 /// Number of characters in a generated password.
 const PASSWORD: usize = 16;
 
@@ -194,7 +194,7 @@ impl MetalControlPlane {
 }
 
 fn generate_password() -> String {
-    (0..PASSWORD).map(|_| char::from(LETTERS[fastrand::usize(..LETTERS.len())])).collect()
+    (0..PASSWORD).map(|_| char::from(PASSWORD_CHARACTERS[fastrand::usize(..PASSWORD_CHARACTERS.len())])).collect()
 }
 
 impl ControlPlane for MetalControlPlane {

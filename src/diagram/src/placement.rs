@@ -51,7 +51,7 @@ struct ColumnCell {
     node: Option<usize>,
     column: usize,
     height: f64,
-    centre: f64,
+    center: f64,
     left: Vec<usize>,
     right: Vec<usize>,
 }
@@ -63,12 +63,12 @@ pub fn place_nodes(graph: &LayoutGraph, sizes: &[(f64, f64)]) -> DiagramPlacemen
         .map(|node| {
             let lines = graph.nodes[node].below.len().max(graph.nodes[node].above.len());
             let height = sizes[node].1.max(lines as f64 * 5.0 + 12.0);
-            ColumnCell { node: Some(node), column: columns_of[node], height, centre: 0.0, left: vec![], right: vec![] }
+            ColumnCell { node: Some(node), column: columns_of[node], height, center: 0.0, left: vec![], right: vec![] }
         })
         .collect();
     let paths = connect_cells(graph, &mut cells);
     let order = order_columns(&cells, initial_order(&cells, count));
-    centre_cells(&mut cells, &order);
+    center_cells(&mut cells, &order);
 
     let mut columns = Vec::new();
     let mut x = 0.0;
@@ -81,8 +81,8 @@ pub fn place_nodes(graph: &LayoutGraph, sizes: &[(f64, f64)]) -> DiagramPlacemen
     let boxes: Vec<Rect> = (0..graph.nodes.len())
         .map(|node| {
             let (x, width, _) = columns[cells[node].column];
-            let ColumnCell { height, centre, .. } = cells[node];
-            Rect { x, y: (centre - height / 2.0).round(), width, height }
+            let ColumnCell { height, center, .. } = cells[node];
+            Rect { x, y: (center - height / 2.0).round(), width, height }
         })
         .collect();
     let height = boxes.iter().map(|rect| rect.y + rect.height).fold(0.0, f64::max);
@@ -130,7 +130,7 @@ fn connect_cells(graph: &LayoutGraph, cells: &mut Vec<ColumnCell>) -> Vec<Vec<us
         for to in &graph.nodes[from].above {
             let mut path = vec![from];
             for column in cells[from].column + 1..cells[*to].column {
-                cells.push(ColumnCell { node: None, column, height: BEND, centre: 0.0, left: vec![], right: vec![] });
+                cells.push(ColumnCell { node: None, column, height: BEND, center: 0.0, left: vec![], right: vec![] });
                 path.push(cells.len() - 1);
             }
             path.push(*to);
@@ -172,8 +172,8 @@ fn order_columns(cells: &[ColumnCell], first: Vec<Vec<usize>>) -> Vec<Vec<usize>
                 places[*cell] = place as f64;
             }
             let column = if forward { step } else { order.len() - 1 - step };
-            let neighbours = |cell: usize| if forward { &cells[cell].left } else { &cells[cell].right };
-            let wanted = |cell: &usize| mean_position(neighbours(*cell), &places).unwrap_or(places[*cell]);
+            let neighbors = |cell: usize| if forward { &cells[cell].left } else { &cells[cell].right };
+            let wanted = |cell: &usize| mean_position(neighbors(*cell), &places).unwrap_or(places[*cell]);
             order[column].sort_by(|a, b| wanted(a).total_cmp(&wanted(b)));
         }
         let crossings = count_crossings(cells, &order);
@@ -210,7 +210,7 @@ fn count_crossings(cells: &[ColumnCell], order: &[Vec<usize>]) -> usize {
 
 /// Sets the vertical positions of all cells. Each cell is as near to the mean position of its neighbors as the other cells of its column
 /// permit.
-fn centre_cells(cells: &mut [ColumnCell], order: &[Vec<usize>]) {
+fn center_cells(cells: &mut [ColumnCell], order: &[Vec<usize>]) {
     for column in order {
         spread_cells(cells, column, &vec![0.0; column.len()]);
     }
@@ -218,9 +218,9 @@ fn centre_cells(cells: &mut [ColumnCell], order: &[Vec<usize>]) {
         let forward = sweep % 2 == 0;
         for step in 0..order.len() {
             let column = &order[if forward { step } else { order.len() - 1 - step }];
-            let places: Vec<f64> = cells.iter().map(|cell| cell.centre).collect();
-            let neighbours = |cell: usize| if forward { &cells[cell].left } else { &cells[cell].right };
-            let wanted = |cell: &usize| mean_position(neighbours(*cell), &places).unwrap_or(places[*cell]);
+            let places: Vec<f64> = cells.iter().map(|cell| cell.center).collect();
+            let neighbors = |cell: usize| if forward { &cells[cell].left } else { &cells[cell].right };
+            let wanted = |cell: &usize| mean_position(neighbors(*cell), &places).unwrap_or(places[*cell]);
             let wanted: Vec<f64> = column.iter().map(wanted).collect();
             spread_cells(cells, column, &wanted);
         }
@@ -228,14 +228,14 @@ fn centre_cells(cells: &mut [ColumnCell], order: &[Vec<usize>]) {
     // The cells of lines that pass a column are moved, so that the lines become straighter. The boxes keep their
     // positions.
     for column in order {
-        let places: Vec<f64> = cells.iter().map(|cell| cell.centre).collect();
+        let places: Vec<f64> = cells.iter().map(|cell| cell.center).collect();
         let straight =
             |cell: &usize| mean_position(&cells[*cell].left, &places).filter(|_| cells[*cell].node.is_none());
         let wanted: Vec<f64> = column.iter().map(|cell| straight(cell).unwrap_or(places[*cell])).collect();
         spread_cells(cells, column, &wanted);
     }
-    let top = cells.iter().map(|cell| cell.centre - cell.height / 2.0).fold(f64::INFINITY, f64::min);
-    cells.iter_mut().for_each(|cell| cell.centre -= top);
+    let top = cells.iter().map(|cell| cell.center - cell.height / 2.0).fold(f64::INFINITY, f64::min);
+    cells.iter_mut().for_each(|cell| cell.center -= top);
 }
 
 /// Sets the centers of a column's cells so that order and gaps are preserved and the sum of the squared distances to `wanted` is minimal.
@@ -263,7 +263,7 @@ fn spread_cells(cells: &mut [ColumnCell], column: &[usize], wanted: &[f64]) {
     }
     let places = runs.iter().flat_map(|(place, count)| std::iter::repeat_n(*place, *count));
     for ((cell, offset), place) in column.iter().zip(&offsets).zip(places) {
-        cells[*cell].centre = place + offset;
+        cells[*cell].center = place + offset;
     }
 }
 
@@ -279,7 +279,7 @@ fn route_lines(
         let mut points = vec![(boxes[*from].x + boxes[*from].width, port_position(cells, *from, path[1], true))];
         for bend in &path[1..path.len() - 1] {
             let (x, width, _) = columns[cells[*bend].column];
-            points.extend([(x, cells[*bend].centre.round()), (x + width, cells[*bend].centre.round())]);
+            points.extend([(x, cells[*bend].center.round()), (x + width, cells[*bend].center.round())]);
         }
         points.push((boxes[*to].x, port_position(cells, *to, path[path.len() - 2], false)));
         if cells[*from].right.len() == 1 {
@@ -306,8 +306,8 @@ fn level_end(points: &mut [(f64, f64)], end: usize, next: usize) {
 /// their other ends.
 fn port_position(cells: &[ColumnCell], cell: usize, other: usize, right: bool) -> f64 {
     let mut ends = if right { cells[cell].right.clone() } else { cells[cell].left.clone() };
-    ends.sort_by(|a, b| cells[*a].centre.total_cmp(&cells[*b].centre));
+    ends.sort_by(|a, b| cells[*a].center.total_cmp(&cells[*b].center));
     let place = ends.iter().position(|end| *end == other).unwrap_or_default() as f64;
     let between = (cells[cell].height / (ends.len() + 1) as f64).min(14.0);
-    (cells[cell].centre + (place - (ends.len() as f64 - 1.0) / 2.0) * between).round()
+    (cells[cell].center + (place - (ends.len() as f64 - 1.0) / 2.0) * between).round()
 }

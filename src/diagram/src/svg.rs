@@ -4,7 +4,7 @@
 //! The colors are the palette of Okabe and Ito, which color-blind people can distinguish, and no information is conveyed by color alone.
 //! Text of the layout is written only to text nodes, because the crate `svg` does not escape quotes in attributes.
 
-use super::box_lines::{BoxText, build_box_text, strip_control_characters};
+use super::box_text::{BoxText, build_box_text, strip_control_characters};
 use super::node_text;
 use super::placement::{Connector, Rect, place_nodes};
 use common::format::format_count;
@@ -106,8 +106,8 @@ fn draw_head(graph: &LayoutGraph) -> (Group, f64) {
     let mut group = Group::new().set("transform", format!("translate({MARGIN} {MARGIN})"));
     let mut y = 16.0;
     for (index, line) in head_lines(graph).iter().enumerate() {
-        let (size, weight, colour) = if index == 0 { (22.0, 700, INK) } else { (13.5, 400, FAINT) };
-        group = group.add(text_element(0.0, y, size, line).set("font-weight", weight).set("fill", colour));
+        let (size, weight, color) = if index == 0 { (22.0, 700, INK) } else { (13.5, 400, FAINT) };
+        group = group.add(text_element(0.0, y, size, line).set("font-weight", weight).set("fill", color));
         y += 22.0;
     }
     (group, y + 42.0)
@@ -189,7 +189,7 @@ fn draw_badge(x: f64, y: f64, wipe: bool) -> Group {
     Group::new().add(pill).add(word.set("fill", ink).set("font-weight", 600).set("text-anchor", "middle"))
 }
 
-fn draw_connection(line: &Connector, colour: &str, spare: bool, word: &str) -> Group {
+fn draw_connection(line: &Connector, color: &str, spare: bool, word: &str) -> Group {
     let mut data = String::new();
     for (index, (x, y)) in line.points.iter().enumerate() {
         // The segment that ends at a point with an odd index is a curve; a segment that ends at a point with an even
@@ -204,13 +204,13 @@ fn draw_connection(line: &Connector, colour: &str, spare: bool, word: &str) -> G
             }
         };
     }
-    let mut path = Path::new().set("d", data).set("fill", "none").set("stroke", colour).set("stroke-width", 1.6);
+    let mut path = Path::new().set("d", data).set("fill", "none").set("stroke", color).set("stroke-width", 1.6);
     if spare {
         path = path.set("stroke-dasharray", "4 4");
     }
     let mut group = Group::new().add(path);
     if let Some((x, y)) = line.points.last() {
-        group = group.add(Circle::new().set("cx", *x).set("cy", *y).set("r", 3).set("fill", colour));
+        group = group.add(Circle::new().set("cx", *x).set("cy", *y).set("r", 3).set("fill", color));
     }
     if let ([(x, y), (_, next), ..], true) = (line.points.as_slice(), spare) {
         let beside = if next < y { y + 13.0 } else { y - 5.0 };

@@ -55,7 +55,7 @@ pub enum CliCommand {
         After a new mainboard: move the machine to its new id\n  \
         drophammer machine rename OLD-UUID NEW-UUID\n\n{EXIT_CODES}"
     ))]
-    Machine(crate::operator_client::MachineOptions),
+    Machine(crate::server_commands::MachineOptions),
     /// Adopt this machine, which another installer has installed: write the install marker, and register the machine at a server, so that a
     /// later reinstall renews the system and preserves the data. The system and its data are not changed.
     ///
@@ -78,7 +78,7 @@ pub enum CliCommand {
         drophammer rollout halt 7\n  \
         drophammer rollout resume 7\n\n{EXIT_CODES}"
     ))]
-    Rollout(crate::operator_client::rollouts::RolloutOptions),
+    Rollout(crate::server_commands::rollouts::RolloutOptions),
     /// List, show and change the layouts of a server, or write the layout of an existing machine.
     #[command(after_help = format!(
         "Examples: list the layouts; print one as YAML; create or update one from a file\n  \
@@ -88,7 +88,7 @@ pub enum CliCommand {
         Write the layout of this machine, which another installer has installed\n  \
         drophammer layout from-machine --id web-1 > web-1.yaml\n\n{EXIT_CODES}"
     ))]
-    Layout(crate::operator_client::LayoutOptions),
+    Layout(crate::server_commands::LayoutOptions),
     /// List and show the OS definitions of a server, and change their parameters for all machines.
     #[command(after_help = format!(
         "Examples: list the definitions; show the parameters of one, and the machines that use it\n  \
@@ -98,7 +98,7 @@ pub enum CliCommand {
         drophammer os modify web -O ns1=192.0.2.53,-proxy\n  \
         drophammer machine modify web-1 -O track=testing\n\n{EXIT_CODES}"
     ))]
-    Os(crate::operator_client::os_definitions::OsOptions),
+    Os(crate::server_commands::os_definitions::OsOptions),
     /// List the Kubernetes volumes of a server's machines, and add or remove volumes in machine files.
     #[command(after_help = format!(
         "Examples: list the volumes; print the manifests of prepared volumes; add volumes; remove one\n  \
@@ -107,7 +107,7 @@ pub enum CliCommand {
         drophammer volume add web-1 volumes.yaml\n  \
         drophammer volume delete web-1 db-1 --persistent-volume released\n\n{EXIT_CODES}"
     ))]
-    Volume(crate::operator_client::VolumeOptions),
+    Volume(crate::server_commands::VolumeOptions),
     /// Store a server and the operator's token for it, so that later commands need neither --server nor --token-file.
     #[command(after_help = format!(
         "Examples: enter the token; read the token from the server's host\n  \
@@ -115,7 +115,7 @@ pub enum CliCommand {
         ssh install.rack sudo cat /var/lib/drophammer/operator.token | drophammer login install.rack:8443\n\n\
         Files: $XDG_CONFIG_HOME/drophammer/config.yaml [default: ~/.config/drophammer/config.yaml]\n\n{EXIT_CODES}"
     ))]
-    Login(crate::operator_client::login::LoginOptions),
+    Login(crate::server_commands::login::LoginOptions),
     /// List, select and change the servers that `drophammer login` has stored.
     #[command(after_help = format!(
         "Examples: list the contexts; select one; add one whose token is in a file\n  \
@@ -124,21 +124,21 @@ pub enum CliCommand {
         drophammer config set bench --server 10.0.0.1:8080 --token-file ~/bench.token\n\n\
         Files: $XDG_CONFIG_HOME/drophammer/config.yaml [default: ~/.config/drophammer/config.yaml]\n\n{EXIT_CODES}"
     ))]
-    Config(crate::operator_client::contexts::ConfigArgs),
+    Config(crate::server_commands::contexts::ConfigArgs),
     /// List, show and change the deploy templates of a server.
     #[command(after_help = format!(
         "Examples: print one as YAML; create or update one from a file\n  \
         drophammer template show CUSTOM_MIRROR\n  \
         drophammer template apply mirror.yaml\n\n{EXIT_CODES}"
     ))]
-    Template(crate::operator_client::templates::TemplateOptions),
+    Template(crate::server_commands::templates::TemplateOptions),
     /// List, show and change the sizes of a server.
     #[command(after_help = format!(
         "Examples: list the sizes; create or update one from a file\n  \
         drophammer size list\n  \
         drophammer size apply c1-small.yaml\n\n{EXIT_CODES}"
     ))]
-    Size(crate::operator_client::sizes::SizeOptions),
+    Size(crate::server_commands::sizes::SizeOptions),
     /// Add, list, change and delete users of a server, and their tokens.
     #[command(after_help = format!(
         "Examples: add an operator for the machines of one project; create a token and log in with it; revoke the token\n  \
@@ -146,17 +146,17 @@ pub enum CliCommand {
         drophammer user token create ann laptop --expires 30d | drophammer login http://10.0.0.1:8080\n  \
         drophammer user token revoke ann laptop\n\n{EXIT_CODES}"
     ))]
-    User(crate::operator_client::users::UserOptions),
+    User(crate::server_commands::users::UserOptions),
     /// Print the user, the role and the projects of the token that commands use.
     #[command(after_help = format!("Example:\n  drophammer whoami\n\n{EXIT_CODES}"))]
-    Whoami(crate::operator_client::users::WhoamiOptions),
+    Whoami(crate::server_commands::users::WhoamiOptions),
     /// Print the audit log of a server: who has requested which change, from where, and with which result.
     #[command(after_help = format!(
         "Examples: the changes of one machine; all entries from now on as JSON lines\n  \
         drophammer audit --machine storage-7\n  \
         drophammer audit --follow --output json\n\n{EXIT_CODES}"
     ))]
-    Audit(crate::operator_client::audit::AuditOptions),
+    Audit(crate::server_commands::audit::AuditOptions),
     /// Store all documents of a directory, or none if one of them is invalid, in the database that several servers
     /// share.
     #[command(after_help = format!(
@@ -165,15 +165,15 @@ pub enum CliCommand {
         drophammer apply -f /srv/rack --prune\n\n{EXIT_CODES}\n\
         With --detailed-exitcode: 0 nothing changes, 3 documents are deleted, 4 documents change."
     ))]
-    Apply(crate::operator_client::documents::ApplyOptions),
+    Apply(crate::server_commands::documents::ApplyOptions),
     /// Write all documents of a server to a directory, exactly as they are stored.
     #[command(after_help = format!("Example:\n  drophammer export /srv/rack\n\n{EXIT_CODES}"))]
-    Export(crate::operator_client::documents::ExportOptions),
+    Export(crate::server_commands::documents::ExportOptions),
     /// Move the records of a server to another database.
-    Store(crate::commands::store::StoreArgs),
+    Store(crate::local_commands::store::StoreArgs),
     /// List and check the files of a server's directory, plan all its machines, or store its documents in the database
     /// that the servers share.
-    Site(crate::commands::site::SiteArgs),
+    Site(crate::local_commands::site::SiteArgs),
     /// Print what an installation would do, disk by disk, and show which stages run before the first write to a disk.
     /// Nothing is changed.
     #[command(after_help = format!(
@@ -182,11 +182,11 @@ pub enum CliCommand {
         drophammer plan --machine storage-7 --server http://10.0.0.1:8080\n\n{EXIT_CODES}\n\
         With --detailed-exitcode: 0 nothing changes, 3 data would be lost, 4 the machine changes without loss."
     ))]
-    Plan(crate::commands::plan::PlanArgs),
+    Plan(crate::local_commands::plan::PlanArgs),
     /// Show how a change of image, layout or files would affect each machine in a server's directory, and approve the
     /// plans.
-    #[command(hide = true, after_help = crate::commands::site_plan::EXIT_CODES)]
-    Rack(crate::commands::site_plan::SitePlanArgs),
+    #[command(hide = true, after_help = crate::local_commands::site_plan::EXIT_CODES)]
+    Rack(crate::local_commands::site_plan::SitePlanArgs),
     /// Check layouts, machine files, images, sizes, deploy templates, volumes, the other files of a server's directory, or
     /// the whole directory: list all problems of each file, and report layouts that match the same size and image.
     #[command(after_help = format!(
@@ -195,21 +195,21 @@ pub enum CliCommand {
         drophammer check layouts/ --select c1-large-x86 debian-12.0.20261101\n  \
         drophammer check default.yaml --fix\n\n{EXIT_CODES}"
     ))]
-    Check(crate::commands::check::CheckOptions),
+    Check(crate::local_commands::check::CheckOptions),
     /// Draw a layout: disks, partitions, arrays, volume groups, logical volumes, filesystems, mount points.
     #[command(after_help = format!("Example: a diagram for the runbook\n  drophammer tree storage.yaml --svg=storage.svg\n\n{EXIT_CODES}"))]
-    Tree(crate::commands::tree::TreeOptions),
+    Tree(crate::local_commands::tree::TreeOptions),
     /// Print the meaning, the causes and the remedies of an error code, or list all codes.
     #[command(after_help = format!(
         "Examples: explain the code at the end of a message; search the list\n  \
         drophammer explain DH-310\n  \
         drophammer explain | grep -i marker\n\n{EXIT_CODES}"
     ))]
-    Explain(crate::commands::explain::ExplainOptions),
+    Explain(crate::local_commands::explain::ExplainOptions),
     /// Print the JSON Schema of layouts, allocations, machine files, image files, manifests or templates, for completion and checks in
     /// editors.
     #[command(after_help = "Example:\n  drophammer schema layout > layout.schema.json")]
-    Schema(crate::commands::schema::SchemaOptions),
+    Schema(crate::local_commands::schema::SchemaOptions),
     /// Print the completion script for a shell. The script also completes the names of machines, images and layouts of the server.
     #[command(after_help = "Examples:\n  \
         drophammer completion bash > /etc/bash_completion.d/drophammer\n  \
@@ -249,10 +249,10 @@ pub enum ImageCommand {
     #[command(visible_alias = "ls", after_help = format!(
         "Example:\n  drophammer image list --all --server http://10.0.0.1:8080\n\n{EXIT_CODES}"
     ))]
-    List(crate::operator_client::ListImagesOptions),
+    List(crate::server_commands::ListImagesOptions),
     /// Print an image of a server as YAML.
     #[command(after_help = format!("Example:\n  drophammer image show debian-12.0.20261101\n\n{EXIT_CODES}"))]
-    Show(crate::operator_client::ShowImageOptions),
+    Show(crate::server_commands::ShowImageOptions),
     /// Download or copy an image into a server's directory, verify its digest and format, and write its image file.
     ///
     /// The manifest, the digest and the signatures next to the image are also copied. A running server lists the image
@@ -262,24 +262,24 @@ pub enum ImageCommand {
         drophammer image add https://mirror.example.org/debian-12.tar.zst /srv/drophammer --id debian-12.0.20261101\n  \
         drophammer image add debian-12.tar.zst /srv/drophammer --id debian-12.0.20261101\n\n{EXIT_CODES}"
     ))]
-    Add(crate::commands::image_add::AddImageOptions),
+    Add(crate::local_commands::image_add::AddImageOptions),
     /// Create or update the image file of an image of a server. The image itself is not uploaded.
     #[command(after_help = format!(
         "Example:\n  drophammer image apply debian-12.yaml\n\n{EXIT_CODES}"
     ))]
-    Apply(crate::operator_client::ApplyImageOptions),
+    Apply(crate::server_commands::ApplyImageOptions),
     /// Set or clear the hidden and blacklisted flags of an image of a server.
     #[command(after_help = format!(
         "Example: prevent new installations with this image; machines that run this image can still be reinstalled \
         with it\n  \
         drophammer image modify debian-11.0.20240101 --blacklisted true\n\n{EXIT_CODES}"
     ))]
-    Modify(crate::operator_client::ModifyImageOptions),
+    Modify(crate::server_commands::ModifyImageOptions),
     /// Delete the image file of an image that no machine uses. The image itself stays in `images/`.
     #[command(visible_alias = "rm", after_help = format!(
         "Example:\n  drophammer image delete debian-11.0.20240101\n\n{EXIT_CODES}"
     ))]
-    Delete(crate::operator_client::DeleteImageOptions),
+    Delete(crate::server_commands::DeleteImageOptions),
     /// Stream an image into a directory or to a disk exactly as an installation does, and report the throughput and the bottleneck.
     ///
     /// Existing files in the directory are preserved, but a file that the image also contains is replaced, as with tar.
@@ -290,7 +290,7 @@ pub enum ImageCommand {
         drophammer image burn http://10.0.0.1/debian-12.tar.zst /mnt --digest sha256:HEX\n  \
         drophammer image burn http://10.0.0.1/debian-12.raw.zst /dev/sdb --overwrite\n\n{EXIT_CODES}"
     ))]
-    Burn(agent::image_burn::BurnOptions),
+    Burn(agent::image_burn_command::BurnOptions),
     /// Pack a directory or a disk image as an image, with its manifest and, if a key is specified, its signatures. The
     /// output is reproducible.
     ///
@@ -323,12 +323,12 @@ mod tests {
         assert!(dir.command.is_none() && dir.options.unwrap().dir == Path::new("/srv/d"));
         use ServeCommand::{Backup, Restore};
         for (arguments, dir) in [(&["backup", "/srv/d", "/b"][..], "/srv/d"), (&["backup", "/b"], ".")] {
-            let Some(Backup(asked)) = serve(arguments).unwrap().command else { panic!("{arguments:?}") };
-            assert_eq!((asked.dir.as_path(), asked.file.as_path()), (Path::new(dir), Path::new("/b")));
+            let Some(Backup(command)) = serve(arguments).unwrap().command else { panic!("{arguments:?}") };
+            assert_eq!((command.dir.as_path(), command.file.as_path()), (Path::new(dir), Path::new("/b")));
         }
         for (arguments, older) in [(&["restore", "/b", "--older"][..], true), (&["restore", "/srv/d", "/b"], false)] {
-            let Some(Restore(asked)) = serve(arguments).unwrap().command else { panic!("{arguments:?}") };
-            assert_eq!((asked.older, asked.file.as_path()), (older, Path::new("/b")));
+            let Some(Restore(command)) = serve(arguments).unwrap().command else { panic!("{arguments:?}") };
+            assert_eq!((command.older, command.file.as_path()), (older, Path::new("/b")));
         }
         for bad in [&[][..], &["--json"], &["backup"], &["restore"], &["/srv/d", "backup", "/b"]] {
             assert!(serve(bad).is_none_or(|serve| serve.command.is_none() && serve.options.is_none()), "{bad:?}");

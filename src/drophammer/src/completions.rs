@@ -3,8 +3,8 @@
 use crate::cli::{Cli, CompletionShell};
 use clap::CommandFactory;
 use clap_complete::aot;
+use common::command_outcome::CommandOutcome;
 use common::error::Result;
-use common::exit_status::CommandOutcome;
 use common::output::print_text;
 
 const NAME: &str = "drophammer";

@@ -3,30 +3,32 @@
 use crate::cli::{Cli, CliCommand, ImageArgs, ImageCommand};
 use bmc::{PowerAction, TargetMachine, Unguarded, switch_power};
 use clap::Parser;
+use common::command_outcome::CommandOutcome;
 use common::error::Result;
-use common::exit_status::CommandOutcome;
 use common::recorded_output::{HOSTILE, first_hidden, recorded};
 use model::bmc::{Bmc, BmcAddress};
 use model::registry_auth::SecretText;
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 use std::path::Path;
-use testing::http::{Act, Server};
+use testing::http::{ResponseBehavior, Server};
 use testing::images::Tar;
 
 fn run(arguments: &[&str]) -> String {
     let command = Cli::try_parse_from([&["drophammer"], arguments].concat()).unwrap().command;
     recorded(|| match &command {
-        CliCommand::Plan(options) => crate::commands::run_plan(options),
-        CliCommand::Check(options) => crate::commands::run_check(options),
-        CliCommand::Tree(options) => crate::commands::run_tree(options),
-        CliCommand::Machine(options) => crate::operator_client::run_machine_command(options),
-        CliCommand::Layout(options) => crate::operator_client::layouts::run_layout_command(options),
-        CliCommand::Volume(options) => crate::operator_client::volumes::run_volume_command(options),
+        CliCommand::Plan(options) => crate::local_commands::run_plan(options),
+        CliCommand::Check(options) => crate::local_commands::run_check(options),
+        CliCommand::Tree(options) => crate::local_commands::run_tree(options),
+        CliCommand::Machine(options) => crate::server_commands::run_machine_command(options),
+        CliCommand::Layout(options) => crate::server_commands::layouts::run_layout_command(options),
+        CliCommand::Volume(options) => crate::server_commands::volumes::run_volume_command(options),
         CliCommand::Image(ImageArgs { command: ImageCommand::List(options) }) => {
-            crate::operator_client::images::list_images(options)
+            crate::server_commands::images::list_images(options)
         }
-        CliCommand::Image(ImageArgs { command: ImageCommand::Burn(options) }) => agent::image_burn::run(options),
+        CliCommand::Image(ImageArgs { command: ImageCommand::Burn(options) }) => {
+            agent::image_burn_command::run(options)
+        }
         CliCommand::Image(ImageArgs { command: ImageCommand::Pack(options) }) => image::pack::run_pack(options),
         _ => panic!("{arguments:?}"),
     })
@@ -127,7 +129,7 @@ fn hostile_server_responses_do_not_control_the_terminal() {
                 path if path.contains("image") => images,
                 _ => machine,
             };
-            Act::respond(status, &if body.is_empty() { document.to_string() } else { body.clone() })
+            ResponseBehavior::respond(status, &if body.is_empty() { document.to_string() } else { body.clone() })
         });
         let (url, token) = (server.url(""), token.to_str().unwrap());
         for command in [
@@ -157,7 +159,7 @@ fn hostile_bmc_responses_do_not_control_the_terminal() {
     let systems = json!({ "Members": [{ "@odata.id": text() }, { "@odata.id": format!("/{HOSTILE}") }] }).to_string();
     let error = json!({ "error": { "message": text() } }).to_string();
     for (status, body) in [(200, systems), (400, error), (500, text()), (200, text())] {
-        let server = Server::start(Vec::new(), move |_| Act::respond(status, &body));
+        let server = Server::start(Vec::new(), move |_| ResponseBehavior::respond(status, &body));
         let url = server.url("").trim_end_matches('/').to_owned();
         let at = BmcAddress::Redfish { url, system: None };
         let bmc = Bmc { at, username: "u".to_owned(), password: SecretText::new("p"), insecure: false };

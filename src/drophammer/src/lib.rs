@@ -6,7 +6,6 @@
 
 pub mod cli;
 mod client_config;
-pub mod commands;
 pub mod completions;
 mod confirmation;
 #[cfg(test)]
@@ -15,10 +14,11 @@ pub mod environment_variables;
 #[cfg(test)]
 mod hostile_text_tests;
 pub mod live_completion;
+pub mod local_commands;
 pub mod machine_adoption;
 pub mod man_pages;
 mod object_list;
-pub mod operator_client;
+pub mod server_commands;
 mod terminal_output;
 #[cfg(test)]
 mod terminal_writers_tests;

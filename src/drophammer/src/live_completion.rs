@@ -9,11 +9,11 @@ mod tests;
 
 use crate::cli::Cli;
 use crate::client_config::ClientConfig;
-use crate::operator_client::connection::find_config_path;
-use crate::operator_client::{OperatorClient, OperatorResponse, ServerOptions};
+use crate::server_commands::connection::find_config_path;
+use crate::server_commands::{OperatorClient, OperatorResponse, ServerOptions};
 use clap::{Arg, Command, CommandFactory};
+use common::command_outcome::CommandOutcome;
 use common::error::Result;
-use common::exit_status::CommandOutcome;
 use common::output::print_text;
 use reqwest::Method;
 use serde_json::Value;

@@ -15,13 +15,13 @@ mod registration;
 #[cfg(test)]
 mod tests;
 
-use crate::operator_client::ServerOptions;
+use crate::server_commands::ServerOptions;
 use adoption_record::AdoptionRecord;
 use adoption_summary::{AdoptionState, AdoptionSummary};
 use clap::Args;
+use common::command_outcome::{CommandOutcome, report_refusal};
 use common::error::{Error, Phase, Result};
 use common::error_code::ErrorCode;
-use common::exit_status::{CommandOutcome, report_refusal};
 use foreign_system::ForeignSystem;
 use layout_discovery::{AdoptedInstallation, AdoptionPlan, DiscoveredLayout, assess_reinstall, plan_adoption};
 use marker_storage::MarkerStorage;

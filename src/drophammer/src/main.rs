@@ -1,11 +1,11 @@
 //! Program for workstations and servers, which also contains the agent.
 
 use clap::CommandFactory;
+use common::command_outcome::{CommandOutcome, report_refusal};
 use common::error::Result;
-use common::exit_status::{CommandOutcome, report_refusal};
 use drophammer::cli::{Cli, CliCommand, ImageArgs, ImageCommand};
 use drophammer::environment_variables::{add_variables, is_variable_set};
-use drophammer::{commands, completions, live_completion, machine_adoption, man_pages, operator_client};
+use drophammer::{completions, live_completion, local_commands, machine_adoption, man_pages, server_commands};
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
@@ -26,29 +26,29 @@ fn run_command(command: CliCommand) -> Result<CommandOutcome> {
         CliCommand::Agent(command) => agent::cli::run_agent_command(&command),
         CliCommand::Image(ImageArgs { command }) => run_image_command(&command),
         CliCommand::Serve(serve) => server::run_serve(*serve),
-        CliCommand::Machine(options) => operator_client::run_machine_command(&options),
+        CliCommand::Machine(options) => server_commands::run_machine_command(&options),
         CliCommand::Adopt(options) => machine_adoption::run_adopt(&options),
-        CliCommand::Rollout(options) => operator_client::rollouts::run_rollout_command(&options),
-        CliCommand::Layout(options) => operator_client::layouts::run_layout_command(&options),
-        CliCommand::Os(options) => operator_client::os_definitions::run_os_command(&options),
-        CliCommand::Volume(options) => operator_client::volumes::run_volume_command(&options),
-        CliCommand::Plan(options) => commands::run_plan(&options),
-        CliCommand::Login(options) => operator_client::login::run_login(&options),
-        CliCommand::Config(options) => operator_client::contexts::run_config(&options),
-        CliCommand::Template(options) => operator_client::templates::run_template_command(&options),
-        CliCommand::Size(options) => operator_client::sizes::run_size_command(&options),
-        CliCommand::User(options) => operator_client::users::run_user_command(&options),
-        CliCommand::Whoami(options) => operator_client::users::run_whoami(&options),
-        CliCommand::Audit(options) => operator_client::audit::run_audit(&options),
-        CliCommand::Apply(options) => operator_client::documents::run_apply(&options),
-        CliCommand::Export(options) => operator_client::documents::run_export(&options),
-        CliCommand::Site(options) => commands::run_site(options),
-        CliCommand::Store(options) => commands::run_store(&options),
-        CliCommand::Rack(options) => commands::run_rack(&options),
-        CliCommand::Check(options) => commands::run_check(&options),
-        CliCommand::Tree(options) => commands::run_tree(&options),
-        CliCommand::Explain(options) => commands::run_explain(&options),
-        CliCommand::Schema(options) => commands::run_schema(&options),
+        CliCommand::Rollout(options) => server_commands::rollouts::run_rollout_command(&options),
+        CliCommand::Layout(options) => server_commands::layouts::run_layout_command(&options),
+        CliCommand::Os(options) => server_commands::os_definitions::run_os_command(&options),
+        CliCommand::Volume(options) => server_commands::volumes::run_volume_command(&options),
+        CliCommand::Plan(options) => local_commands::run_plan(&options),
+        CliCommand::Login(options) => server_commands::login::run_login(&options),
+        CliCommand::Config(options) => server_commands::contexts::run_config(&options),
+        CliCommand::Template(options) => server_commands::templates::run_template_command(&options),
+        CliCommand::Size(options) => server_commands::sizes::run_size_command(&options),
+        CliCommand::User(options) => server_commands::users::run_user_command(&options),
+        CliCommand::Whoami(options) => server_commands::users::run_whoami(&options),
+        CliCommand::Audit(options) => server_commands::audit::run_audit(&options),
+        CliCommand::Apply(options) => server_commands::documents::run_apply(&options),
+        CliCommand::Export(options) => server_commands::documents::run_export(&options),
+        CliCommand::Site(options) => local_commands::run_site(options),
+        CliCommand::Store(options) => local_commands::run_store(&options),
+        CliCommand::Rack(options) => local_commands::run_rack(&options),
+        CliCommand::Check(options) => local_commands::run_check(&options),
+        CliCommand::Tree(options) => local_commands::run_tree(&options),
+        CliCommand::Explain(options) => local_commands::run_explain(&options),
+        CliCommand::Schema(options) => local_commands::run_schema(&options),
         CliCommand::Completion { shell } => completions::print_completion(shell),
         CliCommand::Complete { line } => live_completion::print_names(&line),
         CliCommand::Man { folder } => man_pages::write_man_pages(&folder),
@@ -57,13 +57,13 @@ fn run_command(command: CliCommand) -> Result<CommandOutcome> {
 
 fn run_image_command(command: &ImageCommand) -> Result<CommandOutcome> {
     match command {
-        ImageCommand::List(options) => operator_client::images::list_images(options),
-        ImageCommand::Show(options) => operator_client::images::show_image(options),
-        ImageCommand::Apply(options) => operator_client::images::apply_image(options),
-        ImageCommand::Modify(options) => operator_client::images::modify_image(options),
-        ImageCommand::Delete(options) => operator_client::images::delete_image(options),
-        ImageCommand::Add(options) => commands::image_add::add_image(options),
-        ImageCommand::Burn(options) => agent::image_burn::run(options),
+        ImageCommand::List(options) => server_commands::images::list_images(options),
+        ImageCommand::Show(options) => server_commands::images::show_image(options),
+        ImageCommand::Apply(options) => server_commands::images::apply_image(options),
+        ImageCommand::Modify(options) => server_commands::images::modify_image(options),
+        ImageCommand::Delete(options) => server_commands::images::delete_image(options),
+        ImageCommand::Add(options) => local_commands::image_add::add_image(options),
+        ImageCommand::Burn(options) => agent::image_burn_command::run(options),
         ImageCommand::Pack(options) => image::pack::run_pack(options),
     }
 }

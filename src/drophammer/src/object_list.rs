@@ -9,11 +9,11 @@ pub(crate) use list_columns::{ListCell, ListColumn, ObjectList, text_of_field};
 pub use show_format::{DocumentOptions, RecordOptions, SingleObjectOptions};
 pub(crate) use show_format::{ShowFormat, format_value, print_single_object, print_value};
 
-use crate::terminal_output::{print_for_terminal, replaces_screen, table_width, wants_colour};
+use crate::terminal_output::{print_for_terminal, replaces_screen, table_width, wants_color};
 use clap::builder::FalseyValueParser;
 use clap::{Args, ValueEnum};
+use common::command_outcome::{CommandOutcome, report_refusal};
 use common::error::{Context, Error, Phase, Result};
-use common::exit_status::{CommandOutcome, report_refusal};
 use common::format::replace_hidden;
 use common::format::table::{TableCell, TableColumn, TableFormat, format_table};
 use common::output::{is_output_closed, print_note, redraw_screen, to_json};
@@ -153,7 +153,7 @@ pub(crate) fn format_for_terminal<T: Serialize>(
     as_json: bool,
 ) -> Result<String> {
     let has_titles = !options.no_headers;
-    let table = TableFormat { width: table_width(), has_titles, is_styled: wants_colour() };
+    let table = TableFormat { width: table_width(), has_titles, is_styled: wants_color() };
     format_list(list, objects, options, options.output_format(as_json)?, table)
 }
 

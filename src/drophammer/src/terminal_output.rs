@@ -11,16 +11,16 @@ const DEFAULT_WIDTH: usize = 80;
 
 /// Returns whether output is colored. Standard output must be a terminal, `TERM` must not be `dumb`, and NO_COLOR must
 /// not be set (no-color.org).
-pub(crate) fn wants_colour() -> bool {
-    stdout().is_terminal() && !is_colour_unwanted()
+pub(crate) fn wants_color() -> bool {
+    stdout().is_terminal() && !is_color_unwanted()
 }
 
-/// Returns whether messages on standard error are colored; the conditions are those of [`wants_colour`].
-pub(crate) fn wants_coloured_messages() -> bool {
-    stderr().is_terminal() && !is_colour_unwanted()
+/// Returns whether messages on standard error are colored; the conditions are those of [`wants_color`].
+pub(crate) fn wants_colored_messages() -> bool {
+    stderr().is_terminal() && !is_color_unwanted()
 }
 
-fn is_colour_unwanted() -> bool {
+fn is_color_unwanted() -> bool {
     env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty()) || is_dumb()
 }
 
@@ -52,7 +52,7 @@ fn choose_width(columns: Option<&str>, is_terminal: bool, read_width: impl Fn() 
 /// # Errors
 /// Returns an error if standard output cannot be written.
 pub(crate) fn print_for_terminal(text: &str) -> Result<()> {
-    if wants_colour() { print_styled(text) } else { print_text(text) }
+    if wants_color() { print_styled(text) } else { print_text(text) }
 }
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! Test that compares the fields of all documents and of the API, without descriptions, with `testdata/wire.txt`. A
 //! change of that file is a change of the wire format.
 
-use crate::commands::schema::{SchemaDocument, generate_schema};
+use crate::local_commands::schema::{SchemaDocument, generate_schema};
 use clap::ValueEnum;
 use serde_json::{Map, Value};
 use std::collections::BTreeSet;

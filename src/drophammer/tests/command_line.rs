@@ -9,7 +9,7 @@ use std::net::TcpListener;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
-use testing::http::{Act, Server};
+use testing::http::{ResponseBehavior, Server};
 
 const LAYOUT: &str = "id: default
 disks: [{device: /dev/sda, wipe: true, partitions: [{number: 1, label: root, size: 0, type: GPTLinux}]}]
@@ -57,7 +57,7 @@ fn run_with_closed_pipe(mut command: Command) -> Output {
 #[test]
 fn a_closed_pipe_is_not_an_error() {
     let dir = directory();
-    let server = Server::start(MACHINES.into(), |_| Act::default());
+    let server = Server::start(MACHINES.into(), |_| ResponseBehavior::default());
     let url = server.url("").trim_end_matches('/').to_owned();
     let lists = ["table", "wide", "json", "yaml", "name"].map(|format| vec!["machine", "list", "-o", format]);
     let others = [
@@ -201,7 +201,7 @@ fn the_code_of_a_response_is_printed_once() {
     ] {
         let body =
             format!(r#"{{"statuscode": {status}, "message": "the plan was not approved", "error_code": "{code}"}}"#);
-        let server = Server::start(Vec::new(), move |_| Act::respond(status, &body));
+        let server = Server::start(Vec::new(), move |_| ResponseBehavior::respond(status, &body));
         let output =
             drophammer(dir.path()).args(["machine", "list", "--server", server.url("").trim_end_matches('/')]).output();
         let said = message(&output.unwrap());
@@ -213,7 +213,7 @@ fn the_code_of_a_response_is_printed_once() {
 fn wrong_tokens_and_paths_are_explained() {
     let dir = directory();
     let body = r#"{"statuscode": 404, "message": "no such endpoint"}"#;
-    let server = Server::start(Vec::new(), move |_| Act::respond(404, body));
+    let server = Server::start(Vec::new(), move |_| ResponseBehavior::respond(404, body));
     let run = |token: &str| {
         let url = server.url("/path");
         message(
@@ -235,7 +235,7 @@ fn wrong_tokens_and_paths_are_explained() {
 fn a_busy_server_is_named() {
     let dir = directory();
     let body = r#"{"statuscode": 503, "message": "the planner is busy: try again in a few seconds"}"#;
-    let server = Server::start(Vec::new(), move |_| Act::respond(503, body));
+    let server = Server::start(Vec::new(), move |_| ResponseBehavior::respond(503, body));
     let output =
         drophammer(dir.path()).args(["machine", "list", "--server", server.url("").trim_end_matches('/')]).output();
     let output = output.unwrap();
@@ -293,7 +293,7 @@ fn machines_of_other_installers_have_the_documented_exit_statuses() {
 #[test]
 fn refusals_failures_and_wrong_usage_have_their_own_exit_status() {
     let dir = directory();
-    let server = Server::start(MACHINES.into(), |_| Act::default());
+    let server = Server::start(MACHINES.into(), |_| ResponseBehavior::default());
     let url = server.url("").trim_end_matches('/').to_owned();
     let write = |name: &str, text: &str| std::fs::write(dir.path().join(name), text).unwrap();
     write("broken.plan", "{\"version\": 1}");

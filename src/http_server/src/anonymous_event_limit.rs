@@ -12,7 +12,7 @@ const LIMIT_INTERVAL: Duration = Duration::from_secs(60);
 /// this number when they boot, but lost events are harmless.
 pub const EVENTS: u32 = 120;
 /// Maximum number of addresses counted per minute. Events of further addresses are dropped.
-const ADDRESSES: usize = 40_000;
+const MAXIMUM_COUNTED_ADDRESSES: usize = 40_000;
 
 /// Number of events that each address has sent in the current minute.
 pub struct AnonymousEvents(Mutex<(Instant, HashMap<IpAddr, u32>)>);
@@ -31,7 +31,7 @@ impl AnonymousEvents {
         if began.elapsed() >= LIMIT_INTERVAL {
             (*began, *counts) = (Instant::now(), HashMap::new());
         }
-        if counts.len() >= ADDRESSES && !counts.contains_key(&address) {
+        if counts.len() >= MAXIMUM_COUNTED_ADDRESSES && !counts.contains_key(&address) {
             return false;
         }
         let count = counts.entry(address).or_default();
@@ -51,6 +51,6 @@ mod tests {
         assert_eq!((0..1000).filter(|_| events.count_event(one)).count(), EVENTS as usize);
         assert!(events.count_event(other));
         let many = (0..50_000u32).map(|number| IpAddr::from(std::net::Ipv4Addr::from(0x0b00_0000 + number)));
-        assert_eq!(many.filter(|address| events.count_event(*address)).count(), ADDRESSES - 2);
+        assert_eq!(many.filter(|address| events.count_event(*address)).count(), MAXIMUM_COUNTED_ADDRESSES - 2);
     }
 }

@@ -10,7 +10,7 @@
 //! * Requests: [`quotas`], [`request_permits`] and [`anonymous_event_limit`] limit clients, [`request_context`] assigns
 //!   request ids, and [`api_error`] formats error responses.
 //! * Log: [`server_log`] writes the log, [`rate_limited_log`] limits the log lines that clients can trigger,
-//!   [`live_updates`] stores the states that pages watch, and [`server_health`] stores the problems of the server
+//!   [`live_machine_states`] stores the states that pages watch, and [`server_health`] stores the problems of the server
 //!   itself.
 
 pub mod anonymous_event_limit;
@@ -19,7 +19,7 @@ mod body_drain;
 pub mod connections;
 pub mod fd_limit;
 pub mod listen_address;
-pub mod live_updates;
+pub mod live_machine_states;
 pub mod quotas;
 pub mod rate_limited_log;
 pub mod request_context;

@@ -24,7 +24,7 @@ const MAXIMUM_TOTAL_LINES: u32 = 1024;
 /// Number of lines per minute that are printed about each address even if the limit [`MAXIMUM_TOTAL_LINES`] is reached.
 const GUARANTEED_ADDRESS_LINES: u32 = 2;
 /// Maximum number of addresses counted per minute. Lines of further addresses are dropped.
-const ADDRESSES: usize = 4096;
+const MAXIMUM_COUNTED_ADDRESSES: usize = 4096;
 /// Maximum number of addresses listed in the line that reports dropped lines.
 const MAXIMUM_LISTED_ADDRESSES: usize = 4;
 
@@ -44,7 +44,7 @@ struct MinuteQuota {
     sources: HashMap<Option<IpAddr>, LineCounts>,
     /// Number of lines printed so far, summed over all addresses.
     total: u32,
-    /// Number of dropped lines of addresses beyond [`ADDRESSES`].
+    /// Number of dropped lines of addresses beyond [`MAXIMUM_COUNTED_ADDRESSES`].
     dropped: u64,
 }
 
@@ -135,10 +135,10 @@ impl MinuteQuota {
         if self.printed.contains(&hash) {
             return LineVerdict::Drop;
         }
-        if source.is_some() && self.sources.len() >= ADDRESSES && !self.sources.contains_key(&source) {
+        if source.is_some() && self.sources.len() >= MAXIMUM_COUNTED_ADDRESSES && !self.sources.contains_key(&source) {
             self.dropped += 1;
             let announcement = format!(
-                "more than {ADDRESSES} client addresses cause log lines: the log lines of further addresses are dropped for up to a minute"
+                "more than {MAXIMUM_COUNTED_ADDRESSES} client addresses cause log lines: the log lines of further addresses are dropped for up to a minute"
             );
             return if self.dropped == 1 { LineVerdict::Announce(announcement) } else { LineVerdict::Drop };
         }
@@ -223,8 +223,12 @@ mod tests {
         );
         assert_eq!(printed(&mut minute, address(3000), 5), GUARANTEED_ADDRESS_LINES);
         let further: u32 = (4000..20_000).map(|number| printed(&mut minute, address(number), 1)).sum();
-        assert!(further < ADDRESSES as u32, "{further}");
-        assert_eq!(minute.sources.len(), ADDRESSES);
-        assert!(minute.printed.len() <= 2 * ADDRESSES + 2 * MAXIMUM_TOTAL_LINES as usize, "{}", minute.printed.len());
+        assert!(further < MAXIMUM_COUNTED_ADDRESSES as u32, "{further}");
+        assert_eq!(minute.sources.len(), MAXIMUM_COUNTED_ADDRESSES);
+        assert!(
+            minute.printed.len() <= 2 * MAXIMUM_COUNTED_ADDRESSES + 2 * MAXIMUM_TOTAL_LINES as usize,
+            "{}",
+            minute.printed.len()
+        );
     }
 }

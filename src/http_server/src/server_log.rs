@@ -3,21 +3,21 @@
 //!
 //! A separate thread writes the log, so that a paused terminal or a full pipe never delays a machine.
 
-mod outputs;
+mod output_formats;
 mod progress_lines;
 
-use crate::live_updates::LiveUpdates;
+use crate::live_machine_states::LiveUpdates;
 use crate::quotas::ClientAddress;
 use crate::request_context;
 use axum::http::{Method, StatusCode};
 use common::error_code::ErrorCode;
-use common::format::machine_ids::replace_machine_ids;
+use common::format::machine_id_substitution::replace_machine_ids;
 use common::format::replace_hidden;
 use common::format::system_errors::without_os_error_numbers;
 use control::api_types::InstallReport;
 use indicatif::{MultiProgress, ProgressDrawTarget};
 use model::install_report::ProgressEvent;
-use outputs::{JsonOutput, LogOutput, PlainOutput, TerminalOutput};
+use output_formats::{JsonOutput, LogOutput, PlainOutput, TerminalOutput};
 use progress_lines::MachineBars;
 use std::collections::HashMap;
 use std::io::IsTerminal;
@@ -297,7 +297,9 @@ mod tests {
         let mut plain = plain_output(&names);
         let note = || line(LogMessage::Note(format!("the layout of machine {id} is invalid")));
         plain.show(note()).unwrap();
-        assert!(names.0.set(Box::new(move |asked| (asked == id).then(|| "storage-7".to_owned()))).is_ok());
+        assert!(
+            names.0.set(Box::new(move |requested_id| (requested_id == id).then(|| "storage-7".to_owned()))).is_ok()
+        );
         plain.show(note()).unwrap();
         plain.show(line(LogMessage::Problem(format!("machine {id}: no\nmore")))).unwrap();
         let text = String::from_utf8(plain.out).unwrap();

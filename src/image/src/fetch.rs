@@ -8,29 +8,29 @@
 //! [`MinimumVersions`] and [`FetchRetryPolicy`]. This module also provides [`ImageManifest`], which `pack` uses to
 //! create manifests.
 
+mod chunk_manifest;
 mod chunk_verifier;
 mod cosign;
 mod head_request;
 mod image_resolution;
 mod key;
 mod local_file;
-mod manifest;
 mod minisign;
 mod oci;
 mod parallel_ranges;
 mod range_reader;
-mod resumable;
+mod resumable_download;
 mod retry;
 mod sidecar;
 mod sidecar_verification;
 mod signed_name;
 mod source;
 
+pub use chunk_manifest::ImageManifest;
 pub(crate) use chunk_verifier::open_source;
 pub(crate) use image_resolution::resolve_image;
 pub use key::SignatureKey;
 pub(crate) use local_file::path_of_url;
-pub use manifest::ImageManifest;
 #[cfg(test)]
 pub(crate) use parallel_ranges::LaneRules;
 pub(crate) use range_reader::RangeReader;

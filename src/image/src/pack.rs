@@ -13,8 +13,8 @@ mod tree;
 
 use crate::ImageManifest;
 use clap::Args;
+use common::command_outcome::{CommandOutcome, report_refusal};
 use common::error::{Context, Error, Phase, Result};
-use common::exit_status::{CommandOutcome, report_refusal};
 use common::{format, output};
 use linux::atomic_file::remove_if_present;
 use model::layout::ImageId;

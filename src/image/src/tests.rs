@@ -17,7 +17,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use tempfile::TempDir;
-use testing::http::{Act, Server};
+use testing::http::{ResponseBehavior, Server};
 
 mod decompression_bombs;
 mod file_types;
@@ -59,7 +59,7 @@ fn image_in_each_format_is_unpacked_and_counted() {
     for format in ["zstd", "lz4", "gzip", "xz", "plain"] {
         let image = compress(format, &small_tar());
         let (size, total) = (image.len() as u64, small_tar().len() as u64);
-        let server = Server::start(image.clone(), |_| Act::default());
+        let server = Server::start(image.clone(), |_| ResponseBehavior::default());
         let root = tempfile::tempdir().unwrap();
         let told = Mutex::new(Vec::new());
         for kind in [DigestKind::Sha256, DigestKind::Sha512, DigestKind::Md5] {
@@ -124,7 +124,7 @@ fn every_invalid_image_is_refused_by_the_failed_check() {
         (bare.clone(), bare, "the image is a raw disk image; use a layout with image: true"),
     ];
     for (served, promised, says) in cases {
-        let server = Server::start(served, |_| Act::default());
+        let server = Server::start(served, |_| ResponseBehavior::default());
         let root = tempfile::tempdir().unwrap();
         let error = burn_from(&server, &promised, root.path()).unwrap_err();
         assert!(error.to_string().contains(says), "{says}: {error}");
@@ -136,7 +136,7 @@ fn every_invalid_image_is_refused_by_the_failed_check() {
 #[test]
 fn digest_mismatch_reports_both_digests() {
     let image = compress("zstd", &small_tar());
-    let server = Server::start(image.clone(), |_| Act::default());
+    let server = Server::start(image.clone(), |_| ResponseBehavior::default());
     let root = tempfile::tempdir().unwrap();
     let error = burn_from(&server, b"x", root.path()).unwrap_err().to_string();
     assert!(error.contains(&digest(DigestKind::Sha256, b"x").to_string()), "{error}");
@@ -148,10 +148,11 @@ fn digest_mismatch_leaves_no_files_of_the_image() {
     let image = compress("zstd", &small_tar());
     let root = tempfile::tempdir().unwrap();
     fs::create_dir(root.path().join("lost+found")).unwrap();
-    burn_from(&Server::start(image.clone(), |_| Act::default()), b"x", root.path()).unwrap_err();
+    burn_from(&Server::start(image.clone(), |_| ResponseBehavior::default()), b"x", root.path()).unwrap_err();
     assert_eq!(names(root.path()), [Path::new("lost+found")]);
     // A truncated image also leaves no files.
-    burn_from(&Server::start(image[..image.len() / 2].to_vec(), |_| Act::default()), b"x", root.path()).unwrap_err();
+    burn_from(&Server::start(image[..image.len() / 2].to_vec(), |_| ResponseBehavior::default()), b"x", root.path())
+        .unwrap_err();
     assert_eq!(names(root.path()), [Path::new("lost+found")]);
 }
 
@@ -168,7 +169,7 @@ fn burn_among_others(part: ImagePart, root: &Path) -> Result<BurnResult> {
 #[test]
 fn foreign_directory_is_changed_only_after_digest_verification() {
     let image = compress("zstd", &Tar::new().file("mine", b"the image's").file("data", &noise(3 << 20)).end());
-    let server = Server::start(image.clone(), |_| Act::default());
+    let server = Server::start(image.clone(), |_| ResponseBehavior::default());
     let directory = tempfile::tempdir().unwrap();
     fs::write(directory.path().join("mine"), "mine").unwrap();
     let part = |promised: &[u8]| ImagePart {
@@ -205,8 +206,8 @@ fn foreign_directory_is_changed_only_after_digest_verification() {
 fn missing_image_or_server_error_is_reported() {
     for (status, says) in [(404, "404 Not Found"), (500, "500 Internal Server Error (4 attempts")] {
         let server = Server::start(compress("zstd", &small_tar()), move |request| match request.method.as_str() {
-            "HEAD" => Act::default(),
-            _ => Act::status(status),
+            "HEAD" => ResponseBehavior::default(),
+            _ => ResponseBehavior::status(status),
         });
         let root = tempfile::tempdir().unwrap();
         let error = burn_from(&server, b"", root.path()).unwrap_err().to_string();
@@ -218,9 +219,9 @@ fn missing_image_or_server_error_is_reported() {
 fn interrupted_download_is_resumed_and_counted() {
     let image = compress("zstd", &small_tar());
     let server = Server::start(image.clone(), |request| match (request.method.as_str(), request.nth) {
-        ("GET", 0) => Act::cut_after(70_000),
-        ("GET", 1) => Act::status(502),
-        _ => Act::default(),
+        ("GET", 0) => ResponseBehavior::cut_after(70_000),
+        ("GET", 1) => ResponseBehavior::status(502),
+        _ => ResponseBehavior::default(),
     });
     let root = tempfile::tempdir().unwrap();
     let burned = burn_from(&server, &image, root.path()).unwrap();
@@ -233,9 +234,13 @@ fn changed_image_restarts_in_an_empty_root() {
     let new = compress("zstd", &Tar::new().file("new", b"new").file("data", &noise(150_000)).end());
     let (promised, changed) = (new.clone(), new);
     let server = Server::start(old, move |request| match (request.method.as_str(), request.nth) {
-        ("HEAD", _) => Act::default(),
-        ("GET", 0) => Act::cut_after(100_000),
-        _ => Act { etag: Some("\"two\"".into()), body: Some(changed.clone()), ..Act::default() },
+        ("HEAD", _) => ResponseBehavior::default(),
+        ("GET", 0) => ResponseBehavior::cut_after(100_000),
+        _ => ResponseBehavior {
+            etag: Some("\"two\"".into()),
+            body: Some(changed.clone()),
+            ..ResponseBehavior::default()
+        },
     });
     let root = tempfile::tempdir().unwrap();
     fs::create_dir(root.path().join("lost+found")).unwrap();
@@ -250,8 +255,8 @@ fn changed_image_restarts_in_an_empty_root() {
 fn number_of_restarts_is_limited() {
     let image = compress("zstd", &small_tar());
     let server = Server::start(image.clone(), |request| match request.method.as_str() {
-        "HEAD" => Act::default(),
-        _ => Act { ranges: false, ..Act::cut_after(100_000) },
+        "HEAD" => ResponseBehavior::default(),
+        _ => ResponseBehavior { ranges: false, ..ResponseBehavior::cut_after(100_000) },
     });
     let root = tempfile::tempdir().unwrap();
     let error = burn_from(&server, &image, root.path()).unwrap_err().to_string();
@@ -268,8 +273,8 @@ fn number_of_restarts_is_limited() {
 fn existing_files_are_not_removed_for_a_restart() {
     let image = compress("zstd", &small_tar());
     let server = Server::start(image.clone(), |request| match request.method.as_str() {
-        "HEAD" => Act::default(),
-        _ => Act { ranges: false, ..Act::cut_after(100_000) },
+        "HEAD" => ResponseBehavior::default(),
+        _ => ResponseBehavior { ranges: false, ..ResponseBehavior::cut_after(100_000) },
     });
     let root = tempfile::tempdir().unwrap();
     fs::write(root.path().join("mine"), "content").unwrap();
@@ -301,7 +306,7 @@ fn missing_root_is_named() {
 }
 fn burn_tar(tar: &[u8], format: &str) -> TempDir {
     let image = compress(format, tar);
-    let server = Server::start(image.clone(), |_| Act::default());
+    let server = Server::start(image.clone(), |_| ResponseBehavior::default());
     let root = tempfile::tempdir().unwrap();
     burn_from(&server, &image, root.path()).unwrap();
     root

@@ -22,7 +22,7 @@ mod capacity_limit;
 mod dirfd;
 mod files_hidden_by_mounts;
 mod hard_link;
-mod header_budget;
+mod header_block_limit;
 mod member;
 mod member_frames;
 mod name_set;

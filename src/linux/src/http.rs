@@ -288,10 +288,10 @@ pub fn add_jitter(pause: Duration) -> Duration {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use testing::http::{Act, Server};
+    use testing::http::{ResponseBehavior, Server};
 
     fn ok() -> Server {
-        Server::start(b"ok".to_vec(), |_| Act::default())
+        Server::start(b"ok".to_vec(), |_| ResponseBehavior::default())
     }
 
     #[test]

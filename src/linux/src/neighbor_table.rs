@@ -100,8 +100,8 @@ fn parse_entry(body: &[u8], address: IpAddr) -> Option<String> {
     };
     let attributes = body.get(NEIGHBOR..)?;
     let is_it = state & ANSWERED != 0 && find_attribute(attributes, libc::NDA_DST)? == own;
-    let card: [u8; 6] = find_attribute(attributes, libc::NDA_LLADDR)?.try_into().ok()?;
-    parse_mac(&join_hex(card, ":")).ok().filter(|_| is_it && card != [0; 6])
+    let mac: [u8; 6] = find_attribute(attributes, libc::NDA_LLADDR)?.try_into().ok()?;
+    parse_mac(&join_hex(mac, ":")).ok().filter(|_| is_it && mac != [0; 6])
 }
 
 /// Finds an attribute in a sequence of `struct nlattr`. Each attribute consists of its length (including the header),
@@ -147,13 +147,13 @@ mod tests {
         bytes
     }
 
-    fn entry(address: &str, card: &[u8], state: u16) -> Vec<u8> {
+    fn entry(address: &str, mac: &[u8], state: u16) -> Vec<u8> {
         let (family, octets) = match address.parse().unwrap() {
             IpAddr::V4(address) => (libc::AF_INET, address.octets().to_vec()),
             IpAddr::V6(address) => (libc::AF_INET6, address.octets().to_vec()),
         };
         let head = [&[family as u8, 0, 0, 0, 2, 0, 0, 0][..], &state.to_ne_bytes(), &[0, 1]].concat();
-        let attributes = [with(libc::NDA_DST, &octets), with(libc::NDA_LLADDR, card), with(3, &[0; 16])];
+        let attributes = [with(libc::NDA_DST, &octets), with(libc::NDA_LLADDR, mac), with(3, &[0; 16])];
         message(libc::RTM_NEWNEIGH, &[head, attributes.concat()].concat())
     }
 
@@ -182,7 +182,7 @@ mod tests {
             entry("fe80::9", &CARD, libc::NUD_STALE),
         ]
         .concat();
-        for (address, cards) in [
+        for (address, expected_macs) in [
             ("10.0.0.7", &[MAC][..]),
             ("10.0.0.8", &[]),
             ("10.0.0.9", &[]),
@@ -196,7 +196,7 @@ mod tests {
             ("::ffff:10.0.0.7", &[]),
             ("fe80::1", &[]),
         ] {
-            assert_eq!(macs(&table, address), cards, "{address}");
+            assert_eq!(macs(&table, address), expected_macs, "{address}");
         }
     }
 

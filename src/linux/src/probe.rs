@@ -19,22 +19,22 @@ mod lvm_raid1_copies;
 mod md_arrays;
 pub(crate) mod nvme;
 pub mod proc_mounts;
+mod read_only_volume_mappings;
 #[cfg(test)]
 mod simulated_machine;
 mod spanning_components;
 mod stacked_devices;
 mod sysfs;
 mod volume_groups;
-mod volume_mappings;
 
 use crate::probe::sysfs::read_proc_file;
 pub(crate) use blank_detection::is_whole_device_blank as is_blank;
 pub(crate) use disks::read_serial_and_wwn;
 pub(crate) use filesystem_contents::read_filesystem;
 pub(crate) use lvm_raid1_copies::DeviceRange;
+pub(crate) use read_only_volume_mappings::{VolumeMapping, find_volume_mappings, needs_mapping};
 pub use sysfs::{ProbeRoots, format_device_number};
 pub(crate) use volume_groups::{COPY as LVM_COPY, READ_CONFIG as LVM_LOOKS};
-pub(crate) use volume_mappings::{VolumeMapping, find_volume_mappings, needs_mapping};
 
 use common::error::{Context, Phase, Result};
 use model::device_name::DevicePath;

@@ -35,7 +35,7 @@ const DEFAULT_DEADLINE: Duration = Duration::from_secs(120);
 const OUTPUT_BYTES: usize = 1 << 20;
 
 /// Serializes the start of processes: see [`ToolCommand::check_before_start`].
-static STARTING: Mutex<()> = Mutex::new(());
+static PROCESS_START_LOCK: Mutex<()> = Mutex::new(());
 
 type StartCheck = Box<dyn Fn() -> std::io::Result<()>>;
 
@@ -264,7 +264,7 @@ impl ToolCommand {
             // SAFETY: as above.
             unsafe { command.pre_exec(|| capabilities::keep_only_capabilities(capabilities)) };
         }
-        let _alone = STARTING.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let _alone = PROCESS_START_LOCK.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         if let Some(check) = &self.before {
             check()?;
         }

@@ -3,14 +3,14 @@
 //!
 //! A step consists of stages; `plan` assigns stages to steps.
 
-mod catalogue;
+mod catalog;
 mod merge;
 mod offered_steps;
 mod out_of_band;
 pub mod template;
 pub mod traits;
 
-pub use catalogue::{CATALOGUE, CatalogueStep, LAYOUT_DEFINITION_STEPS, StepArgument, StepKind, core_steps};
+pub use catalog::{CATALOG, CatalogStep, LAYOUT_DEFINITION_STEPS, StepArgument, StepKind, core_steps};
 pub use merge::{PlannedStep, StepProblem, TemplateStep, merge_templates};
 pub use offered_steps::{OFFERED, OfferedStep, steps_for_kind};
 pub use out_of_band::{BiosSetting, BootDevice, OutOfBandStep, find_misplaced_step, is_same_value};
@@ -43,7 +43,7 @@ pub struct StepList {
 impl Default for StepList {
     /// Returns the steps of an installation without templates.
     fn default() -> StepList {
-        StepList::from(merge::default_steps(&CATALOGUE))
+        StepList::from(merge::default_steps(&CATALOG))
     }
 }
 
@@ -61,7 +61,7 @@ impl StepList {
     pub fn from_received(list: &[TemplateStep]) -> StepList {
         let mut steps = StepList { list: Vec::new(), wrong: Vec::new() };
         for wanted in list {
-            match merge::parse_step(&CATALOGUE, wanted) {
+            match merge::parse_step(&CATALOG, wanted) {
                 Ok(step) if step.entry.out_of_band => steps.wrong.push(format!(
                     "step {step} runs through the management controller, before the agent starts, but the server has sent this step to the agent", step = step.entry.name)),
                 Ok(step) => steps.list.push(step),

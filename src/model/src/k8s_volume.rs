@@ -1,16 +1,16 @@
 //! Kubernetes volumes that are prepared on a machine. The volumes are specified by MetalK8s' `Volume` resources and
 //! storage classes. This module does no I/O.
 
-mod parser;
 mod persistent_volume;
 mod quantity;
 mod resource_problems;
 #[cfg(test)]
 mod tests;
+mod volume_list_parser;
 
-pub use parser::parse_volumes;
 pub use persistent_volume::{BackedVolume, format_manifests};
 pub use resource_problems::{find_addition_problems, format_resource_problem, split_place};
+pub use volume_list_parser::parse_volumes;
 
 use crate::device_name::LayoutPath;
 use crate::layout::FilesystemFormat;

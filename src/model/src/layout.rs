@@ -14,7 +14,7 @@ pub mod graph;
 pub mod hints;
 mod image_version_constraints;
 pub mod layout_set;
-mod mapper_name;
+mod logical_volume_name_limits;
 mod mkfs;
 mod parser;
 pub mod preserved_objects;
@@ -33,7 +33,7 @@ pub use dependencies::UnderlyingObjects;
 pub use encryption::{EncryptionSpec, KeySource};
 pub use filesystem_limits::max_filesystem_bytes;
 pub use image_version_constraints::{ImageId, ImageVersion};
-pub use mapper_name::explain_excessive_name;
+pub use logical_volume_name_limits::explain_excessive_name;
 pub use parser::{
     FILESYSTEM_OF_V2, LAYOUT_OF_V2, ParsedLayout, read_all_layouts, read_json, read_yaml, respell_canonically,
 };

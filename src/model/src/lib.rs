@@ -8,9 +8,9 @@
 //! All data from documents, disks or the network is checked once, in this crate, and is then represented by types.
 //! Start with [`layout`] and [`inventory`].
 
+pub mod agent_kernel_arguments;
 pub mod allocation;
 pub mod bmc;
-pub mod cmdline;
 pub mod deploy_steps;
 pub mod device_name;
 pub mod image_boot_contents;

@@ -40,11 +40,12 @@ pub struct MigrationOffer {
 /// Role of a machine in a migration.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-#[serde(rename_all = "lowercase")]
 pub enum MigrationSide {
     /// The source machine, whose disks are only read.
-    Send,
-    Receive,
+    #[serde(rename = "send")]
+    Source,
+    #[serde(rename = "receive")]
+    Target,
 }
 
 /// Latest migration of a machine, and the state of this migration. A machine without a role in a migration detects the
@@ -219,7 +220,7 @@ mod tests {
         let order = order.to_owned();
         MigrationOffer {
             order,
-            part: MigrationSide::Send,
+            part: MigrationSide::Source,
             started: true,
             awaits_approval: false,
             peer: None,

@@ -103,7 +103,7 @@ fn assert_own_commands(script: &str) {
     }
 }
 
-const ADDRESSES: [&str; 10] = [
+const SAMPLE_ADDRESSES: [&str; 10] = [
     "192.0.2.7/24",
     "198.51.100.9/31",
     "203.0.113.1/32",
@@ -179,7 +179,7 @@ fn settings(random: &mut Rng) -> Value {
         known[random.usize(..end)]
     };
     if random.bool() {
-        settings["addresses"] = json!([pick(random, &ADDRESSES, 4)]);
+        settings["addresses"] = json!([pick(random, &SAMPLE_ADDRESSES, 4)]);
         if random.bool() {
             settings["routes"] = json!([{"to": "default", "via": pick(random, &GATEWAYS, 3)}]);
         }

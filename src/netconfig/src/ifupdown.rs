@@ -15,7 +15,7 @@ impl NetworkConfig {
         let mut files = Vec::new();
         for (id, ethernet) in &self.ethernets {
             let name = self.assigned_name(id, nics);
-            if ethernet.set_name.is_some() || matches!(ethernet.card, NicSelector::Mac(_)) {
+            if ethernet.set_name.is_some() || matches!(ethernet.nic, NicSelector::Mac(_)) {
                 files.extend(self.render_link_file(id, &name));
             }
             if self.find_bond(id).is_some() {

@@ -47,7 +47,7 @@ impl NetworkConfig {
         let ethernet = self.ethernets.get(id)?;
         let mut ini = IniFile::default();
         ini.section("Match");
-        match &ethernet.card {
+        match &ethernet.nic {
             NicSelector::Mac(mac) => ini.set("PermanentMACAddress", mac),
             NicSelector::Name(name) => ini.set("OriginalName", name),
         };

@@ -44,7 +44,7 @@ pub struct NetworkConfig {
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct EthernetConfig {
-    pub card: NicSelector,
+    pub nic: NicSelector,
     /// Interface name of the NIC in the installed system (netplan's `set-name`); `None` if the NIC is not renamed.
     pub set_name: Option<String>,
     pub settings: InterfaceSettings,

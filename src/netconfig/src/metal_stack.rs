@@ -41,14 +41,14 @@ impl NetworkConfig {
         if !reader.problems.is_empty() {
             return Err(reader.problems);
         }
-        let mut cards: Vec<&Nic> = nics.iter().filter(|nic| nic.link).collect();
-        if cards.is_empty() {
-            cards = nics.iter().collect();
+        let mut connected: Vec<&Nic> = nics.iter().filter(|nic| nic.link).collect();
+        if connected.is_empty() {
+            connected = nics.iter().collect();
         }
-        let cards: Vec<Nic> = cards.into_iter().cloned().collect();
-        let mut network = NetworkConfig::dhcp_on_all(&cards);
+        let connected: Vec<Nic> = connected.into_iter().cloned().collect();
+        let mut network = NetworkConfig::dhcp_on_all(&connected);
         // The first NIC is the first one in the inventory, not the first key of the map.
-        let first = cards.iter().find(|nic| !nic.mac.is_empty()).map(|nic| nic.mac.to_lowercase().replace(':', ""));
+        let first = connected.iter().find(|nic| !nic.mac.is_empty()).map(|nic| nic.mac.to_lowercase().replace(':', ""));
         if let Some(first) = first.and_then(|mac| network.ethernets.get_mut(&format!("enx{mac}"))) {
             first.settings.addresses = addresses;
             first.settings.nameservers = servers;

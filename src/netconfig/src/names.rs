@@ -48,9 +48,9 @@ impl NetworkConfig {
     pub fn with_kernel_names(&self, nics: &[Nic]) -> NetworkConfig {
         let mut network = self.clone();
         for ethernet in network.ethernets.values_mut() {
-            let NicSelector::Mac(mac) = &ethernet.card else { continue };
+            let NicSelector::Mac(mac) = &ethernet.nic else { continue };
             if let Some(nic) = nics.iter().find(|nic| nic.mac.eq_ignore_ascii_case(mac)) {
-                (ethernet.card, ethernet.set_name) = (NicSelector::Name(nic.name.clone()), None);
+                (ethernet.nic, ethernet.set_name) = (NicSelector::Name(nic.name.clone()), None);
             }
         }
         network
@@ -60,7 +60,7 @@ impl NetworkConfig {
     /// the kernel or udev chooses the name.
     pub(super) fn interface_name<'a>(&'a self, id: &'a str) -> Option<&'a str> {
         let Some(ethernet) = self.ethernets.get(id) else { return Some(id) };
-        match (&ethernet.set_name, &ethernet.card) {
+        match (&ethernet.set_name, &ethernet.nic) {
             (Some(name), _) | (None, NicSelector::Name(name)) => Some(name),
             (None, NicSelector::Mac(_)) => None,
         }
@@ -72,7 +72,7 @@ impl NetworkConfig {
         if let Some(name) = self.interface_name(id) {
             return name.to_owned();
         }
-        let Some(NicSelector::Mac(mac)) = self.ethernets.get(id).map(|ethernet| &ethernet.card) else {
+        let Some(NicSelector::Mac(mac)) = self.ethernets.get(id).map(|ethernet| &ethernet.nic) else {
             return id.to_owned();
         };
         let is_the_kernels =

@@ -109,7 +109,7 @@ fn replace_arp_monitoring(bond: &mut BondConfig) {
 /// Writes the criterion that selects a NIC, and the name of the NIC: the configured name, or else `given`.
 fn write_nic(yaml: &mut YamlWriter, id: &str, ethernet: &EthernetConfig, given: Option<String>) {
     let mut name = ethernet.set_name.clone();
-    match &ethernet.card {
+    match &ethernet.nic {
         NicSelector::Mac(mac) => {
             yaml.write_block("match", |yaml| yaml.write_line(format!("macaddress: {}", quote(mac))));
             name = name.or(given);

@@ -16,7 +16,7 @@ impl NetworkConfig {
             let name =
                 ethernet.set_name.clone().or_else(|| self.is_bond_primary(id).then(|| self.assigned_name(id, nics)));
             let mut ini = start_connection(id, "ethernet");
-            match (&ethernet.card, &name) {
+            match (&ethernet.nic, &name) {
                 (_, Some(name)) | (NicSelector::Name(name), None) => ini.set("interface-name", name),
                 (NicSelector::Mac(_), None) => &mut ini,
             };
@@ -24,7 +24,7 @@ impl NetworkConfig {
                 ini.set("master", bond).set("slave-type", "bond");
             }
             ini.section("ethernet");
-            if let NicSelector::Mac(mac) = &ethernet.card {
+            if let NicSelector::Mac(mac) = &ethernet.nic {
                 ini.set("mac-address", mac.to_uppercase());
             }
             ini.set_each("mtu", ethernet.settings.mtu);
@@ -33,7 +33,7 @@ impl NetworkConfig {
             }
             // NetworkManager does not rename NICs. If the document or a bond requires a name for a NIC, a `.link` file
             // for udev is written.
-            if ethernet.set_name.is_some() || matches!(ethernet.card, NicSelector::Mac(_)) {
+            if ethernet.set_name.is_some() || matches!(ethernet.nic, NicSelector::Mac(_)) {
                 files.extend(name.and_then(|name| self.render_link_file(id, &name)));
             }
             files.push(ini.to_file(keyfile_path(id), MODE));

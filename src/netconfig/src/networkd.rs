@@ -15,7 +15,7 @@ impl NetworkConfig {
             files.extend(ethernet.set_name.as_ref().and_then(|name| self.render_link_file(id, name)));
             let mut ini = IniFile::default();
             ini.section("Match");
-            match (&ethernet.card, &ethernet.set_name) {
+            match (&ethernet.nic, &ethernet.set_name) {
                 (NicSelector::Mac(mac), _) => ini.set("PermanentMACAddress", mac),
                 (NicSelector::Name(name), set_name) => ini.set("Name", set_name.as_ref().unwrap_or(name)),
             };

@@ -24,7 +24,7 @@ impl NetworkConfig {
             let settings = InterfaceSettings { dhcp4: true, optional: !nic.link, ..InterfaceSettings::default() };
             (
                 format!("enx{}", mac.replace(':', "")),
-                EthernetConfig { card: NicSelector::Mac(mac), set_name: None, settings },
+                EthernetConfig { nic: NicSelector::Mac(mac), set_name: None, settings },
             )
         });
         NetworkConfig { ethernets: ethernets.collect(), ..NetworkConfig::default() }
@@ -35,14 +35,14 @@ impl NetworkConfig {
 fn find_misfit(ethernet: &EthernetConfig, nics: &[Nic]) -> Option<(&'static str, String)> {
     // NICs that are selected by name are not checked. Their names in the installed system are unknown here, because the
     // ramdisk has no udev.
-    let NicSelector::Mac(mac) = &ethernet.card else { return None };
+    let NicSelector::Mac(mac) = &ethernet.nic else { return None };
     let is_it = |nic: &&Nic| nic.mac.eq_ignore_ascii_case(mac);
     let name = |nic: &Nic| nic.name.clone();
     match nics.iter().filter(is_it).map(name).collect::<Vec<_>>().as_slice() {
         [] => {
-            let cards: Vec<String> = nics.iter().map(|nic| format!("{} {}", nic.name, nic.mac)).collect();
-            let cards = if cards.is_empty() { "no NICs".to_owned() } else { cards.join(", ") };
-            return Some((MAC, format!("no NIC has the MAC address {mac}; this machine has {cards}")));
+            let present_nics: Vec<String> = nics.iter().map(|nic| format!("{} {}", nic.name, nic.mac)).collect();
+            let present_nics = if present_nics.is_empty() { "no NICs".to_owned() } else { present_nics.join(", ") };
+            return Some((MAC, format!("no NIC has the MAC address {mac}; this machine has {present_nics}")));
         }
         [_] => {}
         several => {

@@ -112,13 +112,13 @@ impl NetworkParser {
 
     fn read_ethernet(&mut self, id: &str, device: &JsonField) {
         let Some(fields) = self.read_device_fields(device, &["match", "set-name"]) else { return };
-        let card = fields.get("match").map(|matched| self.read_nic_selector(&matched));
+        let nic = fields.get("match").map(|matched| self.read_nic_selector(&matched));
         let set_name = fields.get("set-name").and_then(|field| {
             let name = self.reader.parse_scalar(&field, parse_interface_name)?;
             self.record_name(id, &name, &field.place);
             Some((name, field.place))
         });
-        match (&card, &set_name) {
+        match (&nic, &set_name) {
             (None, Some((_, place))) => {
                 self.reader.report(place, "`set-name` requires a `match` that selects the NIC");
             }
@@ -133,10 +133,10 @@ impl NetworkParser {
             }
         }
         let settings = self.read_settings(&fields);
-        let card = card.unwrap_or_else(|| Some(NicSelector::Name(id.to_owned())));
+        let nic = nic.unwrap_or_else(|| Some(NicSelector::Name(id.to_owned())));
         let set_name = set_name.map(|(name, _)| name);
-        if let Some(card) = card {
-            self.network.ethernets.insert(id.to_owned(), EthernetConfig { card, set_name, settings });
+        if let Some(nic) = nic {
+            self.network.ethernets.insert(id.to_owned(), EthernetConfig { nic, set_name, settings });
         }
     }
 

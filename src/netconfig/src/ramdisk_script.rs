@@ -21,11 +21,11 @@ impl NetworkConfig {
     pub fn ramdisk_script(&self, nics: &[Nic]) -> Result<String, String> {
         let mut names = BTreeMap::new();
         for (id, ethernet) in &self.ethernets {
-            let is_it = |nic: &&Nic| match &ethernet.card {
+            let is_it = |nic: &&Nic| match &ethernet.nic {
                 NicSelector::Mac(mac) => nic.mac.eq_ignore_ascii_case(mac),
                 NicSelector::Name(name) => nic.name == *name,
             };
-            let Some(nic) = nics.iter().find(is_it) else { return Err(describe_missing_nic(id, &ethernet.card, nics)) };
+            let Some(nic) = nics.iter().find(is_it) else { return Err(describe_missing_nic(id, &ethernet.nic, nics)) };
             names.insert(id.as_str(), nic.name.as_str());
         }
         names.extend(self.bonds.keys().chain(self.vlans.keys()).map(|id| (id.as_str(), id.as_str())));
@@ -38,10 +38,10 @@ impl NetworkConfig {
     }
 }
 
-fn describe_missing_nic(id: &str, card: &NicSelector, nics: &[Nic]) -> String {
-    let cards: Vec<String> = nics.iter().map(|nic| format!("{} {}", nic.name, nic.mac)).collect();
-    let there = if cards.is_empty() { "no NICs".to_owned() } else { cards.join(", ") };
-    match card {
+fn describe_missing_nic(id: &str, nic: &NicSelector, nics: &[Nic]) -> String {
+    let present_nics: Vec<String> = nics.iter().map(|nic| format!("{} {}", nic.name, nic.mac)).collect();
+    let there = if present_nics.is_empty() { "no NICs".to_owned() } else { present_nics.join(", ") };
+    match nic {
         NicSelector::Mac(mac) => format!("ethernets.{id}: no NIC has the MAC address {mac}; this machine has {there}"),
         NicSelector::Name(name) => {
             format!(
@@ -190,7 +190,7 @@ mod tests {
 
     #[test]
     fn script_configures_a_nic_with_static_addresses() {
-        let card = json!({"match": {"macaddress": "52:54:00:12:34:57"}, "set-name": "lan0", "mtu": 9000,
+        let nic = json!({"match": {"macaddress": "52:54:00:12:34:57"}, "set-name": "lan0", "mtu": 9000,
             "addresses": ["192.0.2.7/24", "2001:db8::7/64"], "routes": [{"to": "default", "via": "192.0.2.1"}],
             "nameservers": {"addresses": ["192.0.2.53"], "search": ["example.org"]}});
         let expected = "ip link set eth1 mtu 9000
@@ -206,7 +206,7 @@ nameserver 192.0.2.53
 ' > /run/leases/described
 cat /run/leases/* > /etc/resolv.conf
 ";
-        assert_eq!(script(&json!({"version": 2, "ethernets": {"a": card}})).unwrap(), expected);
+        assert_eq!(script(&json!({"version": 2, "ethernets": {"a": nic}})).unwrap(), expected);
     }
 
     #[test]
@@ -240,14 +240,14 @@ cat /run/leases/* > /etc/resolv.conf
 
     #[test]
     fn missing_nic_is_named() {
-        for (card, words) in [
+        for (nic, words) in [
             (
                 json!({"match": {"macaddress": "52:54:00:00:00:01"}}),
                 "no NIC has the MAC address 52:54:00:00:00:01; this machine has eth0 52:54:00:12:34:56, ",
             ),
             (json!({"match": {"name": "eno1"}}), "no NIC is called eno1 in the ramdisk; this machine has eth0"),
         ] {
-            let said = script(&json!({"ethernets": {"a": card}})).unwrap_err();
+            let said = script(&json!({"ethernets": {"a": nic}})).unwrap_err();
             assert!(said.contains(words), "{said}");
         }
     }

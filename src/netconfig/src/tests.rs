@@ -1,4 +1,4 @@
-mod image_leftovers;
+mod competing_services;
 mod netplan_comparison;
 mod refusals;
 mod rendering;

@@ -9,7 +9,7 @@ use std::io::ErrorKind;
 const PATH: &str = "/etc/crypttab";
 
 /// Directory in which systemd searches for the key of a mapping (crypttab(5)).
-const KEYS: &str = "/etc/cryptsetup-keys.d";
+const KEY_DIRECTORY: &str = "/etc/cryptsetup-keys.d";
 
 /// Paths of cryptsetup, with which Debian's scripts open LUKS containers.
 const OPENERS: [&str; 3] = ["/usr/sbin/cryptsetup", "/sbin/cryptsetup", "/usr/bin/cryptsetup"];
@@ -70,13 +70,13 @@ pub fn extend_crypttab(root: &NewRoot, entries: &[CrypttabEntry], say: &dyn Fn(&
         text.push('\n');
     }
     if entries.iter().any(|entry| !entry.key.is_empty()) {
-        root.make_directory(KEYS)?;
-        root.change_owner(KEYS, (0, 0), 0o700)?;
+        root.make_directory(KEY_DIRECTORY)?;
+        root.change_owner(KEY_DIRECTORY, (0, 0), 0o700)?;
     }
     for CrypttabEntry { uuid, options, key, .. } in entries {
         let mut file = "none".to_owned();
         if !key.is_empty() {
-            file = format!("{KEYS}/luks-{uuid}.key");
+            file = format!("{KEY_DIRECTORY}/luks-{uuid}.key");
             root.write_file(&file, 0o400, key.reveal().as_bytes())?;
         }
         let _ = writeln!(text, "luks-{uuid} UUID={uuid} {file} {}", options.join(","));
@@ -136,7 +136,7 @@ mod tests {
         .unwrap();
         let uuid = Uuid::from_u128(7);
         assert_eq!(root.read_text(PATH).unwrap(), format!("luks-{uuid} UUID={uuid} none luks,nofail\n"));
-        assert!(!root.path_exists(KEYS));
+        assert!(!root.path_exists(KEY_DIRECTORY));
     }
 
     #[test]
@@ -175,7 +175,7 @@ mod tests {
         let uuid = Uuid::from_u128(7);
         let expected = format!("luks-{uuid} UUID={uuid} none luks,tpm2-device=auto\n");
         assert_eq!(fs::read_to_string(dir.path().join("etc/crypttab")).unwrap(), expected);
-        assert!(!root.path_exists(KEYS));
+        assert!(!root.path_exists(KEY_DIRECTORY));
     }
 
     #[test]

@@ -210,8 +210,8 @@ tmpfs                                      /tmp         tmpfs  mode=1777,size=51
             entry("UUID=4", "none", FilesystemFormat::Swap, &[], 0),
         ];
         let text = merge_entries(own, &srv);
-        let kept = "# own\nUUID=1 / ext4 defaults 0 1\n# replaced: /dev/sdb1  /srv ext4 noauto 0 2\nUUID=2 none swap sw 0 0\n# written by";
-        assert!(text.starts_with(kept), "{text}");
+        let preserved = "# own\nUUID=1 / ext4 defaults 0 1\n# replaced: /dev/sdb1  /srv ext4 noauto 0 2\nUUID=2 none swap sw 0 0\n# written by";
+        assert!(text.starts_with(preserved), "{text}");
         let paths: Vec<_> = parse_fstab(&text).into_iter().map(|line| (line.source, line.path)).collect();
         let expected = [("UUID=1", "/"), ("UUID=2", "none"), ("UUID=3", "/srv"), ("UUID=4", "none")];
         assert_eq!(paths, expected.map(|(source, path)| (source.to_owned(), path.to_owned())));

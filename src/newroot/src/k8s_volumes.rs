@@ -6,7 +6,7 @@ use common::error::{Context, Error, Phase, Result};
 use linux::storage::k8s_volumes;
 use model::install_report::PreparedVolume;
 use model::k8s_volume::{BackedVolume, SPARSE, format_manifests};
-use operations::{ManifestVolume, SparseVolume, WritePersistent};
+use operations::{ManifestVolume, SparseVolume, WriteK8sVolumeFiles};
 
 const MANIFESTS: &str = "/etc/metal/volumes.yaml";
 const UNIT: &str = "metalk8s-sparse-volume@";
@@ -38,11 +38,11 @@ WantedBy=multi-user.target
 /// # Errors
 /// Returns an error if the backing file of a new volume already exists, the file of a preserved volume is missing, or a
 /// file cannot be written.
-pub fn write_volumes(root: &NewRoot, write: &WritePersistent, say: &dyn Fn(&str)) -> Result<Vec<PreparedVolume>> {
+pub fn write_volumes(root: &NewRoot, write: &WriteK8sVolumeFiles, say: &dyn Fn(&str)) -> Result<Vec<PreparedVolume>> {
     for sparse in &write.sparse {
         write_sparse_file(root, sparse)?;
-        let kept = if sparse.make.is_some() { "created" } else { "preserved" };
-        say(&format!("volume {}: {} {kept}", sparse.name, sparse.path));
+        let preserved = if sparse.make.is_some() { "created" } else { "preserved" };
+        say(&format!("volume {}: {} {preserved}", sparse.name, sparse.path));
     }
     if !write.sparse.is_empty() {
         root.write_file(&format!("{UNITS}/{UNIT}.service"), 0o644, TEMPLATE.as_bytes())?;

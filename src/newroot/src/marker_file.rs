@@ -8,7 +8,7 @@ use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 
 /// Mode of the marker. Only root may read it, because it contains IDs and serial numbers.
-const SECRET: u32 = 0o600;
+const SECRET_FILE_MODE: u32 = 0o600;
 
 /// Writes the marker with the time `now`, waits until the marker is on the disk, and returns the marker as written. The
 /// caller must have flushed all other data of the target to the disks, because a system with a marker is treated as
@@ -21,7 +21,7 @@ pub fn write_marker(root: &NewRoot, marker: &InstallMarker, now: OffsetDateTime)
     let time = now.replace_nanosecond(0).unwrap_or(now).format(&Rfc3339).context(Phase::Target, what)?;
     let marker = InstallMarker { time, ..marker.clone() };
     let text = serde_json::to_string_pretty(&marker).context(Phase::Target, what)?;
-    root.write_file(PATH, SECRET, format!("{text}\n").as_bytes())?;
+    root.write_file(PATH, SECRET_FILE_MODE, format!("{text}\n").as_bytes())?;
     root.sync_dir(PATH.rsplit_once('/').map_or("/", |(dir, _)| dir))?;
     Ok(marker)
 }

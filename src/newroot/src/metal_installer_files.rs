@@ -12,7 +12,7 @@ use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 
 /// Mode of files with passwords and keys.
-const SECRET: u32 = 0o600;
+const SECRET_FILE_MODE: u32 = 0o600;
 
 /// Labels of filesystems that old images look up in `disk.json`.
 const DISK_JSON_LABELS: [&str; 3] = ["root", "efi", "varlib"];
@@ -32,18 +32,18 @@ pub fn write_metal_files(
     let timestamp = now.format(&Rfc3339).context(Phase::Target, || "format the timestamp for install.yaml")?;
     root.write_file(
         "/etc/metal/install.yaml",
-        SECRET,
+        SECRET_FILE_MODE,
         format_install_yaml(files, root_uuid, password, &timestamp).as_bytes(),
     )?;
     if let Some(chosen) = &files.assigned.allocation.definition {
         root.write_file(
             "/etc/metal/os-parameters",
-            SECRET,
+            SECRET_FILE_MODE,
             format_shell_parameters(&chosen.verify_environment()).as_bytes(),
         )?;
     }
-    root.write_file("/etc/metal/userdata", SECRET, &decode_user_data(&files.assigned.allocation.user_data))?;
-    root.write_file("/etc/metal/disk.json", SECRET, format_disk_json(&files.made).to_string().as_bytes())
+    root.write_file("/etc/metal/userdata", SECRET_FILE_MODE, &decode_user_data(&files.assigned.allocation.user_data))?;
+    root.write_file("/etc/metal/disk.json", SECRET_FILE_MODE, format_disk_json(&files.made).to_string().as_bytes())
 }
 
 /// Formats one key per line. Values are written as JSON, which is also valid YAML.
@@ -74,13 +74,13 @@ fn format_install_yaml(files: &MachineFiles, root_uuid: &str, password: &str, ti
     entries.map(|(key, value)| format!("{key}: {value}\n")).concat()
 }
 
-/// Describes a NIC and its neighbours. Images use the neighbours to find the NICs that are connected to leaf switches.
-/// The port ID of a neighbour is used both as its MAC and as its identifier, as metal-stack's own agent does.
+/// Describes a NIC and its neighbors. Images use the neighbors to find the NICs that are connected to leaf switches.
+/// The port ID of a neighbor is used both as its MAC and as its identifier, as metal-stack's own agent does.
 pub(crate) fn describe_nic(nic: &Nic) -> Value {
-    let neighbours = nic.neighbours.iter().map(|leaf| {
+    let neighbors = nic.neighbors.iter().map(|leaf| {
         json!({"mac": leaf.port, "name": leaf.display_name(), "hostname": leaf.hostname, "identifier": leaf.port, "neighbors": []})
     });
-    json!({"mac": nic.mac, "name": nic.name, "neighbors": neighbours.collect::<Vec<_>>()})
+    json!({"mac": nic.mac, "name": nic.name, "neighbors": neighbors.collect::<Vec<_>>()})
 }
 
 /// Formats the parameters of an OS definition as shell assignments for programs of the installed system.
@@ -95,11 +95,10 @@ pub(crate) fn decode_user_data(text: &str) -> Vec<u8> {
 }
 
 fn format_disk_json(made: &[MakeFilesystem]) -> Value {
-    let labelled =
-        |made: &&MakeFilesystem| made.label.as_deref().is_some_and(|label| DISK_JSON_LABELS.contains(&label));
+    let labeled = |made: &&MakeFilesystem| made.label.as_deref().is_some_and(|label| DISK_JSON_LABELS.contains(&label));
     let partitions = made
         .iter()
-        .filter(labelled)
+        .filter(labeled)
         .map(|made| json!({"Label": made.label, "Filesystem": made.format.name(), "Properties": {"UUID": made.uuid}}));
     json!({"Device": "legacy", "Partitions": partitions.collect::<Vec<_>>()})
 }
@@ -108,7 +107,7 @@ fn format_disk_json(made: &[MakeFilesystem]) -> Value {
 mod tests {
     use super::*;
     use model::allocation::Allocation;
-    use model::inventory::lldp::LldpNeighbour;
+    use model::inventory::lldp::LldpNeighbor;
     use model::layout::FilesystemFormat;
     use model::os_definition::SelectedDefinition;
     use operations::PlanAssignment;
@@ -145,9 +144,9 @@ mod tests {
     }
 
     fn written() -> (tempfile::TempDir, NewRoot) {
-        let leaf = LldpNeighbour { hostname: "leaf01".into(), port: "swp1s0".into(), ..LldpNeighbour::default() };
+        let leaf = LldpNeighbor { hostname: "leaf01".into(), port: "swp1s0".into(), ..LldpNeighbor::default() };
         let (name, mac) = ("eth0".into(), "52:54:00:00:00:01".into());
-        let nic = Nic { name, mac, neighbours: vec![leaf], ..Nic::default() };
+        let nic = Nic { name, mac, neighbors: vec![leaf], ..Nic::default() };
         let consoles = vec!["tty0".to_owned(), "ttyS0,115200n8".to_owned()];
         let files = MachineFiles {
             machine: "m-1".into(),

@@ -56,7 +56,7 @@ use time::OffsetDateTime;
 
 /// Component that finishes the image: the image's installer, drophammer, or no component.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Finisher {
+pub enum FinishingComponent {
     /// Installer of metal-stack's images until 2026.
     Installer(&'static str),
     /// `os-installer`, the installer of later metal-stack images.
@@ -67,20 +67,20 @@ pub enum Finisher {
     Disabled,
 }
 
-impl Finisher {
+impl FinishingComponent {
     /// Selects the component that finishes the image: the requested component, or, if none is requested, a component
     /// according to the contents of the image.
     ///
     /// # Errors
     /// Returns an error if the image must be finished by its own installer, but does not contain an installer.
-    pub fn choose(root: &NewRoot, way: FinisherChoice) -> Result<Finisher> {
+    pub fn choose(root: &NewRoot, way: FinisherChoice) -> Result<FinishingComponent> {
         let installer = || {
             image_installer::find_installer(root)
-                .map(Finisher::Installer)
-                .or(os_installer::find_os_installer(root).map(Finisher::OsInstaller))
+                .map(FinishingComponent::Installer)
+                .or(os_installer::find_os_installer(root).map(FinishingComponent::OsInstaller))
         };
         match way {
-            FinisherChoice::Auto => Ok(installer().unwrap_or(Finisher::Builtin)),
+            FinisherChoice::Auto => Ok(installer().unwrap_or(FinishingComponent::Builtin)),
             FinisherChoice::Image => installer().ok_or_else(|| {
                 let looked = image_installer::INSTALLERS.join(" nor ");
                 Error::new(
@@ -88,16 +88,16 @@ impl Finisher {
                     format!("the image does not contain an installer: neither {looked} nor os-installer"),
                 )
             }),
-            FinisherChoice::Builtin => Ok(Finisher::Builtin),
-            FinisherChoice::None => Ok(Finisher::Disabled),
+            FinisherChoice::Builtin => Ok(FinishingComponent::Builtin),
+            FinisherChoice::None => Ok(FinishingComponent::Disabled),
         }
     }
 
     /// Returns whether the component reads the console password, in clear text, from `install.yaml`.
     pub fn reads_password(self) -> bool {
         match self {
-            Finisher::Installer(_) | Finisher::Disabled => true,
-            Finisher::OsInstaller(_) | Finisher::Builtin => false,
+            FinishingComponent::Installer(_) | FinishingComponent::Disabled => true,
+            FinishingComponent::OsInstaller(_) | FinishingComponent::Builtin => false,
         }
     }
 }
@@ -124,8 +124,8 @@ pub fn finish_tree(
     say: LogSink,
 ) -> Result<BootRecord> {
     filesystem_support::require_filesystem_support(root, &finishing.fstab, say)?;
-    match Finisher::choose(root, finishing.way)? {
-        Finisher::Builtin => {
+    match FinishingComponent::choose(root, finishing.way)? {
+        FinishingComponent::Builtin => {
             let overrides = OsInstallerSettings::read_settings(root)?;
             let distribution = Distribution::detect_or_named(root, overrides.system.as_deref());
             say(&match &distribution.doubt {
@@ -149,7 +149,7 @@ pub fn finish_tree(
             let made = apply_settings(root, finishing, &tree, Some((&wants, bootable)), now, say)?;
             Ok(made.map_or(BootRecord::Unknown, BootRecord::Created))
         }
-        Finisher::Disabled => {
+        FinishingComponent::Disabled => {
             say("the image's files are not changed");
             Ok(BootRecord::Unknown)
         }
@@ -171,8 +171,8 @@ pub fn finish_raw_image(
     say: LogSink,
 ) -> Result<BootRecord> {
     filesystem_support::require_filesystem_support(root, &finishing.fstab, say)?;
-    match Finisher::choose(root, finishing.way)? {
-        Finisher::Builtin if finishing.way == FinisherChoice::Auto => {
+    match FinishingComponent::choose(root, finishing.way)? {
+        FinishingComponent::Builtin if finishing.way == FinisherChoice::Auto => {
             say("the image does not contain an installer, and its boot configuration is not changed");
             array_config::expose_groups(root, &finishing.groups, say)?;
             let files = &finishing.files;
@@ -193,7 +193,7 @@ pub fn finish_raw_image(
             }
             Ok(BootRecord::Unknown)
         }
-        Finisher::Builtin => {
+        FinishingComponent::Builtin => {
             let overrides = OsInstallerSettings::read_settings(root)?;
             let distribution = Distribution::detect_or_named(root, overrides.system.as_deref());
             let tree = TargetProperties { distribution: &distribution, overrides: &overrides, root_uuid };
@@ -201,7 +201,7 @@ pub fn finish_raw_image(
             apply_settings(root, finishing, &tree, None, now, say)?;
             Ok(BootRecord::Unknown)
         }
-        Finisher::Disabled => {
+        FinishingComponent::Disabled => {
             say("the image's files are not changed");
             Ok(BootRecord::Unknown)
         }
@@ -217,7 +217,7 @@ pub fn finish_raw_image(
 fn run_image_installer(
     root: &NewRoot,
     finishing: &FinishInputs,
-    who: Finisher,
+    who: FinishingComponent,
     root_uuid: &str,
     say: LogSink,
     label: impl FnOnce(&Chroot) -> Result<()>,
@@ -225,9 +225,9 @@ fn run_image_installer(
     array_config::expose_groups(root, &finishing.groups, say)?;
     let chroot = Chroot::open(root, &finishing.devices, say)?.with_environment(&finishing.environment);
     let ran = match who {
-        Finisher::Installer(program) => os_installer::write_lvm_settings(root)
+        FinishingComponent::Installer(program) => os_installer::write_lvm_settings(root)
             .and_then(|()| image_installer::run_installer(root, program, image_installer::INSTALLER_TIMEOUT, &chroot)),
-        Finisher::OsInstaller(program) => os_installer::run_os_installer(
+        FinishingComponent::OsInstaller(program) => os_installer::run_os_installer(
             root,
             program,
             &finishing.files,
@@ -235,7 +235,7 @@ fn run_image_installer(
             image_installer::INSTALLER_TIMEOUT,
             &chroot,
         ),
-        Finisher::Builtin | Finisher::Disabled => Ok(()),
+        FinishingComponent::Builtin | FinishingComponent::Disabled => Ok(()),
     };
     // If both the installer and the cleanup fail, the error of the installer is returned, because the error of the
     // cleanup (a busy mount) is only a consequence.
@@ -331,7 +331,7 @@ fn apply_file_settings(
         os_installer_files::perform_os_installer_tasks(root, finishing, tree, now, say)?;
     }
     let owners = LoginUsers::find_users(root, user_data::read_cloud_user(root).as_deref());
-    if !allocation.ssh_pub_keys.is_empty() && overrides.is_task_enabled(task::KEYS) {
+    if !allocation.ssh_pub_keys.is_empty() && overrides.is_task_enabled(task::SSH_KEYS) {
         owner_login::authorize_keys(root, &owners.keys, &allocation.ssh_pub_keys)?;
         say(&format!("SSH keys of {}: {}", owners.keys.name, allocation.ssh_pub_keys.len()));
     }

@@ -19,7 +19,7 @@ const MAXIMUM_AGE_SECONDS: u64 = 600;
 /// Maximum length of a subject or another identifier in a token, in bytes.
 const IDENTIFIER_BYTES: usize = 255;
 /// Maximum number of groups of a user.
-const GROUPS: usize = 2000;
+const MAXIMUM_GROUPS: usize = 2000;
 /// Algorithms of signatures. Neither `none` nor algorithms with a shared secret are accepted.
 const ALGORITHMS: [Algorithm; 4] = [Algorithm::RS256, Algorithm::PS256, Algorithm::ES256, Algorithm::EdDSA];
 
@@ -196,14 +196,14 @@ fn read_groups(claim: Option<&Value>) -> Result<Vec<String>, TokenFault> {
     match claim {
         None | Some(Value::Null) => Ok(Vec::new()),
         Some(Value::String(group)) => Ok(vec![group.clone()]),
-        Some(Value::Array(groups)) if groups.len() <= GROUPS => {
+        Some(Value::Array(groups)) if groups.len() <= MAXIMUM_GROUPS => {
             let names = groups.iter().map(|group| group.as_str().map(str::to_owned));
             names
                 .collect::<Option<_>>()
                 .ok_or_else(|| TokenFault::Invalid("the token's groups are not text".to_owned()))
         }
         Some(Value::Array(groups)) => {
-            invalid(format!("the token contains {} groups; at most {GROUPS} are supported", groups.len()))
+            invalid(format!("the token contains {} groups; at most {MAXIMUM_GROUPS} are supported", groups.len()))
         }
         Some(_) => invalid("the token's groups are not a list"),
     }

@@ -6,7 +6,7 @@ use serde::Deserialize;
 use serde_json::Value;
 
 /// Maximum number of keys in a set.
-const KEYS: usize = 100;
+const MAXIMUM_KEYS: usize = 100;
 
 /// Public keys that can verify ID tokens.
 #[derive(Debug, Clone, Default)]
@@ -31,8 +31,8 @@ impl ProviderKeys {
     /// Returns a message if the document is not a key set, or contains too many keys.
     pub fn parse_document(json: &[u8]) -> Result<ProviderKeys, String> {
         let document: KeyDocument = serde_json::from_slice(json).map_err(|error| error.to_string())?;
-        if document.keys.len() > KEYS {
-            return Err(format!("{} keys found; at most {KEYS} are supported", document.keys.len()));
+        if document.keys.len() > MAXIMUM_KEYS {
+            return Err(format!("{} keys found; at most {MAXIMUM_KEYS} are supported", document.keys.len()));
         }
         let keys = document.keys.into_iter().filter_map(|key| serde_json::from_value::<Jwk>(key).ok());
         Ok(ProviderKeys(keys.filter_map(|key| read_key(&key)).collect()))

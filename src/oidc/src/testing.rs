@@ -5,7 +5,7 @@
 
 mod keys;
 
-use ::testing::http::{Act, Request, Server};
+use ::testing::http::{Request, ResponseBehavior, Server};
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 pub use keys::SigningKey;
@@ -163,14 +163,14 @@ pub fn sign_token(header: &Value, claims: &Value, key: &SigningKey) -> String {
     format!("{signed}.{signature}")
 }
 
-fn respond(behavior: &Mutex<ProviderBehavior>, base: &str, request: &Request) -> Act {
+fn respond(behavior: &Mutex<ProviderBehavior>, base: &str, request: &Request) -> ResponseBehavior {
     let mut behavior = behavior.lock().unwrap();
     if let Some(status) = behavior.status {
-        return Act::respond(status, "down");
+        return ResponseBehavior::respond(status, "down");
     }
     let form: HashMap<String, String> = serde_urlencoded::from_str(&request.body).unwrap_or_default();
-    let good = |value: Value| Act::respond(200, &value.to_string());
-    let refuse = |error: &str| Act::respond(400, &json!({ "error": error }).to_string());
+    let good = |value: Value| ResponseBehavior::respond(200, &value.to_string());
+    let refuse = |error: &str| ResponseBehavior::respond(400, &json!({ "error": error }).to_string());
     match request.path.as_str() {
         "/.well-known/openid-configuration" => {
             let mut metadata = json!({
@@ -199,11 +199,11 @@ fn respond(behavior: &Mutex<ProviderBehavior>, base: &str, request: &Request) ->
         "/token" if form.get("device_code").is_some_and(|code| code == "device") => {
             if !behavior.polls.is_empty() {
                 let poll = behavior.polls.remove(0);
-                return Act::respond(400, &poll.to_string());
+                return ResponseBehavior::respond(400, &poll.to_string());
             }
             good(json!({"token_type": "Bearer", "id_token": issue_token(&mut behavior, base, None)}))
         }
         "/token" => refuse("invalid_request"),
-        _ => Act::respond(404, "no such page"),
+        _ => ResponseBehavior::respond(404, "no such page"),
     }
 }

@@ -12,7 +12,7 @@ use serde::Serialize;
 /// Operation that activates all preserved objects once, and then deactivates them, before anything is wiped. All writes
 /// go to in-memory snapshots.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Rehearsal {
+pub struct ActivationRehearsal {
     /// Disks and partitions with preserved objects, and devices to which mount options refer. During the rehearsal, an
     /// in-memory snapshot replaces each of these devices.
     pub over: Vec<DevicePath>,
@@ -21,7 +21,7 @@ pub struct Rehearsal {
     pub operations: Vec<RestoreOp>,
 }
 
-impl PlannedOperation for Rehearsal {
+impl PlannedOperation for ActivationRehearsal {
     fn describe(&self, sizes: &DeviceSizes) -> OperationLine<'_> {
         describe_rehearsal(self, sizes).into()
     }
@@ -33,7 +33,7 @@ impl PlannedOperation for Rehearsal {
     }
 }
 
-fn describe_rehearsal(rehearsal: &Rehearsal, sizes: &DeviceSizes) -> OperationText {
+fn describe_rehearsal(rehearsal: &ActivationRehearsal, sizes: &DeviceSizes) -> OperationText {
     let first = OperationText::after(format!(
         "activated on in-memory snapshots of {disks}, and deactivated again:",
         disks = join_devices(&rehearsal.over)

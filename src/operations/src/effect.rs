@@ -81,13 +81,13 @@ pub enum UndoOperation {
 /// Defines an enum of operations. A variant with data delegates to its data. A variant without data delegates to the
 /// unit type with the name of the variant.
 macro_rules! operations {
-    ($(#[$attribute:meta])* $name:ident { $($(#[$rename:meta])* $variant:ident($data:ty),)* } $({ $($unit:ident,)* })?) => {
+    ($(#[$attribute:meta])* $name:ident { $($(#[$rename:meta])* $variant:ident($data:ty),)* } $({ $($(#[$unit_rename:meta])* $unit:ident,)* })?) => {
         $(#[$attribute])*
         #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
         #[serde(rename_all = "snake_case")]
         pub enum $name {
             $($(#[$rename])* $variant($data),)*
-            $($($unit,)*)?
+            $($($(#[$unit_rename])* $unit,)*)?
         }
 
         impl PlannedOperation for $name {

@@ -83,9 +83,9 @@ pub struct VariableRemoval {
 
 /// Operation that looks for a boot loader on the mounted EFI system partition.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct FindLoader;
+pub struct FindBootLoader;
 
-impl PlannedOperation for FindLoader {
+impl PlannedOperation for FindBootLoader {
     fn describe(&self, _: &DeviceSizes) -> OperationLine<'_> {
         "find the boot loader of the image".into()
     }

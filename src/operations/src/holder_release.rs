@@ -9,7 +9,7 @@ use serde::Serialize;
 /// Holder that must be released, because its disks will be wiped, or because it was assembled only for inspection.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Holder {
+pub enum DiskHolder {
     /// Swap area, which is released with swapoff(2).
     Swap { device: DevicePath },
     /// Array, which is released with `mdadm --stop`.
@@ -22,7 +22,7 @@ pub enum Holder {
     Bcache { device: DevicePath },
 }
 
-impl PlannedOperation for Holder {
+impl PlannedOperation for DiskHolder {
     fn describe(&self, _: &DeviceSizes) -> OperationLine<'_> {
         describe_release(self).into()
     }
@@ -32,15 +32,15 @@ impl PlannedOperation for Holder {
     }
 }
 
-fn describe_release(holder: &Holder) -> String {
+fn describe_release(holder: &DiskHolder) -> String {
     // The printed plan contains such a line for each holder, in the order of release.
     let verb = |verb: &str, device: &DevicePath| format!("{verb} {}", strip_dev(device));
     match holder {
-        Holder::Swap { device } => verb("swap off", device),
-        Holder::Array { device } => verb("stop", device),
-        Holder::Mapping { device } => verb("remove", device),
-        Holder::Volume { name, .. } => format!("deactivate {}", strip_dev(name)),
-        Holder::Bcache { device } => verb("stop", device),
+        DiskHolder::Swap { device } => verb("swap off", device),
+        DiskHolder::Array { device } => verb("stop", device),
+        DiskHolder::Mapping { device } => verb("remove", device),
+        DiskHolder::Volume { name, .. } => format!("deactivate {}", strip_dev(name)),
+        DiskHolder::Bcache { device } => verb("stop", device),
     }
 }
 

@@ -7,7 +7,7 @@ use serde::Serialize;
 
 /// Operation that requests the size and the digest of the image from the image's server.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct ReachImage {
+pub struct ResolveImage {
     pub name: String,
     /// URL without secrets, for display.
     pub url: String,
@@ -22,7 +22,7 @@ pub struct ReachImage {
     pub needs: Option<ImageNeeds>,
 }
 
-impl PlannedOperation for ReachImage {
+impl PlannedOperation for ResolveImage {
     fn describe(&self, _: &DeviceSizes) -> OperationLine<'_> {
         format!("query {url} for size and digest", url = self.url).into()
     }

@@ -1,8 +1,8 @@
 //! Files of the installed system for Kubernetes volumes.
 
-use crate::k8s_volumes::describe_filling;
+use crate::k8s_volumes::describe_initial_content;
 use crate::operation_text::{DeviceSizes, OperationLine, OperationText};
-use crate::{CreateVolume, Effect, PlannedOperation, VolumeFilling, spanning_partition_bytes};
+use crate::{CreateVolume, Effect, InitialVolumeContent, PlannedOperation, spanning_partition_bytes};
 use common::format;
 use model::device_name::DevicePath;
 use model::k8s_volume::K8sVolume;
@@ -12,14 +12,14 @@ use uuid::Uuid;
 /// Operation that writes files of the target for Kubernetes volumes: sparse files, systemd units that attach them to
 /// loop devices, and `/etc/metal/volumes.yaml`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
-pub struct WritePersistent {
+pub struct WriteK8sVolumeFiles {
     pub sparse: Vec<SparseVolume>,
     /// All Kubernetes volumes of the allocation.
     #[serde(skip)]
     pub volumes: Vec<ManifestVolume>,
 }
 
-impl PlannedOperation for WritePersistent {
+impl PlannedOperation for WriteK8sVolumeFiles {
     fn describe(&self, _: &DeviceSizes) -> OperationLine<'_> {
         describe_volume_files(self).into()
     }
@@ -29,7 +29,7 @@ impl PlannedOperation for WritePersistent {
     }
 }
 
-fn describe_volume_files(write: &WritePersistent) -> OperationText {
+fn describe_volume_files(write: &WriteK8sVolumeFiles) -> OperationText {
     let file = |sparse: &SparseVolume| match &sparse.make {
         Some(filling) => {
             format!(
@@ -37,7 +37,7 @@ fn describe_volume_files(write: &WritePersistent) -> OperationText {
                 sparse.name,
                 sparse.path,
                 format::format_bytes(sparse.size_bytes),
-                describe_filling(filling)
+                describe_initial_content(filling)
             )
         }
         None => format!("volume {}: {} unchanged", sparse.name, sparse.path),
@@ -55,7 +55,7 @@ pub struct SparseVolume {
     pub path: String,
     pub size_bytes: u64,
     /// Initial content of a new file; `None` if the file exists and is preserved.
-    pub make: Option<VolumeFilling>,
+    pub make: Option<InitialVolumeContent>,
 }
 
 /// Kubernetes volume, as listed in `/etc/metal/volumes.yaml`.

@@ -10,7 +10,7 @@ use uuid::Uuid;
 /// Operation that creates a Kubernetes volume on a blank disk, in the free space of a preserved group, or on a device
 /// that this plan creates.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct PreparePersistent {
+pub struct CreateK8sVolume {
     pub name: String,
     pub uid: Uuid,
     /// Device of the volume: a disk, array, partition or logical volume.
@@ -21,10 +21,10 @@ pub struct PreparePersistent {
     /// True if the device must be blank, because the layout does not list it. Immediately before the write, samples
     /// from the whole device are read again and must be zero.
     pub must_be_blank: bool,
-    pub filling: VolumeFilling,
+    pub filling: InitialVolumeContent,
 }
 
-impl PreparePersistent {
+impl CreateK8sVolume {
     /// Returns the devices that a tool writes by path.
     pub fn written_devices(&self) -> Vec<&DevicePath> {
         match &self.create {
@@ -34,7 +34,7 @@ impl PreparePersistent {
     }
 }
 
-impl PlannedOperation for PreparePersistent {
+impl PlannedOperation for CreateK8sVolume {
     fn describe(&self, _: &DeviceSizes) -> OperationLine<'_> {
         describe_volume(self).into()
     }
@@ -48,21 +48,21 @@ impl PlannedOperation for PreparePersistent {
 }
 
 /// Describes a new Kubernetes volume: `volume db-1: sdc if it is still blank, ext4`, `volume web: vg00/web in free space of sdb1, xfs`.
-fn describe_volume(volume: &PreparePersistent) -> String {
-    let PreparePersistent { name, device, create, must_be_blank, filling, .. } = volume;
+fn describe_volume(volume: &CreateK8sVolume) -> String {
+    let CreateK8sVolume { name, device, create, must_be_blank, filling, .. } = volume;
     let place = match create {
         Some(create) => format!(" in free space of {devices}", devices = join_devices(&create.physical)),
         None if *must_be_blank => " if it is still blank".to_owned(),
         None => String::new(),
     };
-    format!("volume {name}: {}{place}, {}", strip_dev(device), describe_filling(filling))
+    format!("volume {name}: {}{place}, {}", strip_dev(device), describe_initial_content(filling))
 }
 
 /// Initial content of the device of a new volume. The content contains the UUID that identifies the volume, except for
 /// `Nothing`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum VolumeFilling {
+pub enum InitialVolumeContent {
     Filesystem(MakeFilesystem),
     /// A single partition that spans the device, with the UUID and name of the volume, in a GPT with this GUID.
     Partition {
@@ -72,11 +72,11 @@ pub enum VolumeFilling {
     Nothing,
 }
 
-pub(crate) fn describe_filling(filling: &VolumeFilling) -> String {
+pub(crate) fn describe_initial_content(filling: &InitialVolumeContent) -> String {
     match filling {
-        VolumeFilling::Filesystem(make) => make.format.to_string(),
-        VolumeFilling::Partition { .. } => "GPT with one partition".to_owned(),
-        VolumeFilling::Nothing => "uninitialized".to_owned(),
+        InitialVolumeContent::Filesystem(make) => make.format.to_string(),
+        InitialVolumeContent::Partition { .. } => "GPT with one partition".to_owned(),
+        InitialVolumeContent::Nothing => "uninitialized".to_owned(),
     }
 }
 

@@ -14,7 +14,7 @@ mod arrays;
 mod boot_setup_inputs;
 mod control_plane_report;
 mod crypttab;
-mod disks;
+mod disk_protection;
 mod effect;
 mod extents;
 mod filesystems;
@@ -38,15 +38,15 @@ mod operation_lines;
 pub mod operation_text;
 mod os_definition_programs;
 mod partition_table;
+mod partition_table_edit;
 mod preservation_proof;
 mod range_clearing;
 mod raw_image;
 mod stage;
 mod stage_error_code;
-mod table_edit;
 mod wipe;
 
-pub use activation_rehearsal::{Rehearsal, RestoreOp};
+pub use activation_rehearsal::{ActivationRehearsal, RestoreOp};
 pub use array_slot::ArraySlot;
 pub use arrays::{AssembleArray, CreateArray, StopArray, TryArray};
 pub use boot_setup_inputs::{
@@ -55,20 +55,20 @@ pub use boot_setup_inputs::{
 };
 pub use control_plane_report::{AnnouncePointOfNoReturn, FinalReport};
 pub use crypttab::{CrypttabEntry, WriteCrypttab};
-pub use disks::{DiskIdentity, FlushDisks, LockDisk, UnlockDisk};
+pub use disk_protection::{DiskIdentity, FlushDisks, LockDisk, UnlockDisk};
 pub use effect::{Effect, PlannedOperation, UndoOperation};
 pub use extents::{ByteRange, DiskExtents, StageExtents};
 pub use filesystems::{MakeFilesystem, MountingKernel, TryFilesystem};
-pub use firmware::{BootEntries, FindLoader, OWN_PREFIX, RemoveVariables, VariableRemoval};
+pub use firmware::{BootEntries, FindBootLoader, OWN_PREFIX, RemoveVariables, VariableRemoval};
 pub use fstab::{ExtendFstab, FstabEntry, WriteFstab};
-pub use holder_release::{AssertFree, Holder, StopInspectedDevices};
-pub use image::{BurnImage, ReachImage};
+pub use holder_release::{AssertFree, DiskHolder, StopInspectedDevices};
+pub use image::{BurnImage, ResolveImage};
 pub use image_boot_setup::AdaptImage;
 pub use image_bootability::{ImageFindings, ImageNeeds};
 pub use injected_files::{InjectFiles, InjectedFile};
-pub use k8s_volume_files::{ManifestVolume, SparseVolume, VolumePath, WritePersistent};
+pub use k8s_volume_files::{ManifestVolume, SparseVolume, VolumePath, WriteK8sVolumeFiles};
 pub use k8s_volumes::{
-    PreparePersistent, VolumeFilling, array_partition_link, logical_volume_link, spanning_partition_bytes,
+    CreateK8sVolume, InitialVolumeContent, array_partition_link, logical_volume_link, spanning_partition_bytes,
 };
 pub(crate) use kexec::{Kexec, LoadKernel};
 pub use luks::{CheckContainers, CloseContainer, DATA_OFFSET_BYTES, LuksContainer, OpenContainer};
@@ -82,9 +82,9 @@ pub use operation::{DeviceOp, Operation, PlanStage, SessionOp};
 pub use operation_lines::operation_lines;
 pub use os_definition_programs::{CreateSystem, FindPrograms, VerifyDefinition};
 pub use partition_table::{NewPartition, PartitionTable};
-pub use preservation_proof::{ObjectLocator, PreservedObject, ProveKept, StableDevice};
+pub use partition_table_edit::{ExpectedEntry, TableEdit};
+pub use preservation_proof::{ObjectLocator, PreservedObject, ProvePreserved, StableDevice};
 pub use range_clearing::ClearRanges;
 pub use raw_image::{AddedPartition, BurnDisk, ExpectedFilesystem};
 pub use stage::{FailureState, StageName};
-pub use table_edit::{ExpectedEntry, TableEdit};
 pub use wipe::{ProveZeros, WipeDisk, ZeroProof, label_copy_ranges};

@@ -132,8 +132,8 @@ impl PlannedOperation for CheckContainers {
 /// Describes the check: `cryptsetup and the keys of sda3 (server) are available`, `cryptsetup, a TPM 2 and the keys of
 /// sda3 (tpm2) are available`.
 fn describe_check(containers: &[LuksContainer]) -> String {
-    let keys = containers.iter().map(|is| format!("{} ({})", strip_dev(&is.device), is.source));
-    let by_tpm = containers.iter().any(|is| is.source == KeySource::Tpm2);
+    let keys = containers.iter().map(|container| format!("{} ({})", strip_dev(&container.device), container.source));
+    let by_tpm = containers.iter().any(|container| container.source == KeySource::Tpm2);
     let there = if by_tpm { "cryptsetup, a TPM 2 and" } else { "cryptsetup and" };
     format!("{there} the keys of {devices} are available", devices = keys.collect::<Vec<_>>().join(", "))
 }

@@ -32,10 +32,15 @@ impl PlannedOperation for ReceiveMigration {
 
 /// Describes a migration: `received from machine m-1`, and a line for each device.
 fn describe_migration(receive: &ReceiveMigration) -> OperationText {
-    let below = receive.devices.iter().map(|is| {
-        let kept = if is.uuid.is_empty() { "as is".to_owned() } else { format!("UUID {} kept", is.uuid) };
-        let what = if is.uuid.is_empty() { "all" } else { is.format.name() };
-        format!("{}: {what} of {}, {}, {kept}", strip_dev(&is.device), is.name, format::format_bytes(is.size_bytes))
+    let below = receive.devices.iter().map(|device| {
+        let preserved = if device.uuid.is_empty() { "as is".to_owned() } else { format!("UUID {} kept", device.uuid) };
+        let what = if device.uuid.is_empty() { "all" } else { device.format.name() };
+        format!(
+            "{}: {what} of {}, {}, {preserved}",
+            strip_dev(&device.device),
+            device.name,
+            format::format_bytes(device.size_bytes)
+        )
     });
     OperationText::after(format!("received from machine {}", receive.machine)).with(below.collect())
 }

@@ -5,14 +5,15 @@
 use crate::effect::operations;
 use crate::operation_text::{DeviceSizes, OperationLine};
 use crate::{
-    ActivateGroup, AdaptImage, AdaptMoved, AnnouncePointOfNoReturn, AssembleArray, AssertFree, BootEntries, BurnDisk,
-    BurnImage, CheckContainers, CheckMigrationCanceled, ClearRanges, CloseContainer, CreateArray, CreateGroup,
-    CreateSystem, CreateVolume, DeactivateGroup, DiskIdentity, Effect, ExtendFstab, FinalReport, FindLoader,
-    FindPrograms, FinishInputs, FlushDisks, GrowFilesystem, Holder, InjectFiles, Kexec, LoadKernel, LockDisk,
-    LuksContainer, MakeFilesystem, MountFilesystem, MountReadOnly, OpenContainer, PartitionTable, PlannedOperation,
-    PreparePersistent, ProveKept, ProveZeros, ReachImage, ReceiveMigration, Rehearsal, RemoveVariables, RemoveVolumes,
-    RestoreOp, StageName, StopArray, StopInspectedDevices, TableEdit, TryArray, TryFilesystem, UnlockDisk, Unmount,
-    VerifyDefinition, WipeDisk, WriteCrypttab, WriteFstab, WriteMachineFiles, WriteMarker, WritePersistent,
+    ActivateGroup, ActivationRehearsal, AdaptImage, AdaptMoved, AnnouncePointOfNoReturn, AssembleArray, AssertFree,
+    BootEntries, BurnDisk, BurnImage, CheckContainers, CheckMigrationCanceled, ClearRanges, CloseContainer,
+    CreateArray, CreateGroup, CreateK8sVolume, CreateSystem, CreateVolume, DeactivateGroup, DiskHolder, DiskIdentity,
+    Effect, ExtendFstab, FinalReport, FindBootLoader, FindPrograms, FinishInputs, FlushDisks, GrowFilesystem,
+    InjectFiles, Kexec, LoadKernel, LockDisk, LuksContainer, MakeFilesystem, MountFilesystem, MountReadOnly,
+    OpenContainer, PartitionTable, PlannedOperation, ProvePreserved, ProveZeros, ReceiveMigration, RemoveVariables,
+    RemoveVolumes, ResolveImage, RestoreOp, StageName, StopArray, StopInspectedDevices, TableEdit, TryArray,
+    TryFilesystem, UnlockDisk, Unmount, VerifyDefinition, WipeDisk, WriteCrypttab, WriteFstab, WriteK8sVolumeFiles,
+    WriteMachineFiles, WriteMarker,
 };
 use serde::Serialize;
 
@@ -47,7 +48,7 @@ impl PlannedOperation for Operation {
 operations! {
     /// Operation that requires only devices, and no other results of earlier operations, such as a mounted target.
     DeviceOp {
-        Release(Holder),
+        Release(DiskHolder),
         AssertFree(AssertFree),
         ProveZeros(ProveZeros),
         WipeDisk(WipeDisk),
@@ -68,7 +69,8 @@ operations! {
         TryArray(TryArray),
         TryFilesystem(TryFilesystem),
         MakeFilesystem(MakeFilesystem),
-        PreparePersistent(Box<PreparePersistent>),
+        #[serde(rename = "prepare_persistent")]
+        CreateK8sVolume(Box<CreateK8sVolume>),
         DeactivateGroup(DeactivateGroup),
         StopArray(StopArray),
     }
@@ -78,14 +80,15 @@ operations! {
     /// Operation that requires state that belongs to the execution of the plan: the image, the mounted target, locks,
     /// or the control plane.
     SessionOp {
-        ReachImage(ReachImage),
+        #[serde(rename = "reach_image")]
+        ResolveImage(ResolveImage),
         VerifyDefinition(VerifyDefinition),
         FindPrograms(FindPrograms),
         IdentifyDisk(DiskIdentity),
         CheckContainers(CheckContainers),
         LockDisk(LockDisk),
         UnlockDisk(UnlockDisk),
-        Rehearse(Rehearsal),
+        Rehearse(ActivationRehearsal),
         #[serde(rename = "tell_point_of_no_return")]
         AnnouncePointOfNoReturn(AnnouncePointOfNoReturn),
         #[serde(rename = "move_stands")]
@@ -102,18 +105,21 @@ operations! {
         Finish(Box<FinishInputs>),
         AdaptImage(AdaptImage),
         AdaptMoved(AdaptMoved),
-        WritePersistent(WritePersistent),
+        #[serde(rename = "write_persistent")]
+        WriteK8sVolumeFiles(WriteK8sVolumeFiles),
         WriteFstab(WriteFstab),
         ExtendFstab(ExtendFstab),
         WriteCrypttab(WriteCrypttab),
         RemoveVariables(RemoveVariables),
         WriteBootEntries(BootEntries),
-        ProveKept(ProveKept),
+        #[serde(rename = "prove_kept")]
+        ProvePreserved(ProvePreserved),
         WriteMarker(WriteMarker),
         FlushDisks(FlushDisks),
         Report(FinalReport),
     } {
-        FindLoader,
+        #[serde(rename = "find_loader")]
+        FindBootLoader,
         LoadKernel,
         Unmount,
         Kexec,

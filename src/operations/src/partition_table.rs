@@ -52,9 +52,9 @@ impl PlannedOperation for TableEdit {
                 false => numbers.iter().map(u32::to_string).collect::<Vec<_>>().join(", "),
             }
         };
-        let kept = numbers(&mut self.preserved.iter().map(|entry| entry.number));
+        let preserved = numbers(&mut self.preserved.iter().map(|entry| entry.number));
         let removed = numbers(&mut self.removed.iter().copied());
-        let text = format!(": change the GPT: preserve partitions {kept}; remove {removed}; then create");
+        let text = format!(": change the GPT: preserve partitions {preserved}; remove {removed}; then create");
         let line = OperationLine::on_device("", self.device.as_str(), text);
         OperationLine { text: line.text.with(partition_rows(&self.added, self.sector_bytes)), ..line }
     }

@@ -11,9 +11,9 @@ use uuid::Uuid;
 /// Operation that reads the identities of preserved objects and the content of the protected ranges a second time. It
 /// fails if any of them has changed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct ProveKept(pub Vec<PreservedObject>);
+pub struct ProvePreserved(pub Vec<PreservedObject>);
 
-impl PlannedOperation for ProveKept {
+impl PlannedOperation for ProvePreserved {
     fn describe(&self, _: &DeviceSizes) -> OperationLine<'_> {
         describe_proof(&self.0).into()
     }
@@ -23,9 +23,9 @@ impl PlannedOperation for ProveKept {
     }
 }
 
-fn describe_proof(kept: &[PreservedObject]) -> OperationText {
+fn describe_proof(preserved: &[PreservedObject]) -> OperationText {
     let first = OperationText::after("identity unchanged:");
-    first.with(kept.iter().map(|kept| kept.object.to_string()).collect())
+    first.with(preserved.iter().map(|preserved| preserved.object.to_string()).collect())
 }
 
 /// Object that a reinstall preserves, with its identity.

@@ -31,8 +31,8 @@ impl ClearRanges {
         let end = |range: &ByteRange| range.start.saturating_add(range.length);
         let zeroed = self.first.iter().chain(&self.zero);
         zeroed
-            .flat_map(|range| self.preserved.iter().map(move |kept| (*range, *kept)))
-            .find(|(range, kept)| range.start < end(kept) && kept.start < end(range))
+            .flat_map(|range| self.preserved.iter().map(move |preserved| (*range, *preserved)))
+            .find(|(range, preserved)| range.start < end(preserved) && preserved.start < end(range))
     }
 }
 

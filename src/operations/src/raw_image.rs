@@ -67,9 +67,9 @@ pub(crate) fn describe_growth(burn: &BurnDisk) -> String {
 }
 
 pub(crate) fn describe_expected(burn: &BurnDisk) -> impl Iterator<Item = String> {
-    burn.filesystems.iter().map(|is| {
-        let label = is.label.as_deref().map(|label| format!(" \"{label}\"")).unwrap_or_default();
-        format!("{} must be {}{label}", strip_dev(&is.device), is.format)
+    burn.filesystems.iter().map(|filesystem| {
+        let label = filesystem.label.as_deref().map(|label| format!(" \"{label}\"")).unwrap_or_default();
+        format!("{} must be {}{label}", strip_dev(&filesystem.device), filesystem.format)
     })
 }
 

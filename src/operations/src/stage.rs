@@ -62,14 +62,14 @@ stages! {
     MoveCopy = "move.copy", false, false, Incomplete;
     StorageMount = "storage.mount", false, false, Incomplete;
     ImageBurn = "image.burn", false, false, Incomplete;
-    StorageMountKept = "storage.mount_kept", false, false, Incomplete;
+    StorageMountPreserved = "storage.mount_kept", false, false, Incomplete;
     StorageVolumes = "storage.volumes", false, false, Incomplete;
     TargetFiles = "target.files", false, false, Incomplete;
     TargetInstaller = "target.installer", false, false, Incomplete;
     TargetFstab = "target.fstab", false, false, Incomplete;
     BootEntries = "boot.entries", false, false, Incomplete;
     BootLoad = "boot.load", false, false, Incomplete;
-    StorageProveKept = "storage.prove_kept", false, false, Changed;
+    StorageProvePreserved = "storage.prove_kept", false, false, Changed;
     TargetMarker = "target.marker", false, false, Incomplete;
     StorageUnmount = "storage.unmount", false, false, Incomplete;
     ReportFinal = "report.final", false, false, Unreported;

@@ -46,7 +46,7 @@ pub(crate) fn summarize_plan(
         Some(ApprovedDisk::new(&layout.disks[listed], disk, &identifiers, verdict))
     };
     let head = SummaryInputs { layout, request, disks: (0..layout.disks.len()).map(disk).collect() };
-    let kind = |is_kept: bool| Some(if is_kept { ObjectFate::Kept } else { ObjectFate::Made });
+    let kind = |is_preserved: bool| Some(if is_preserved { ObjectFate::Kept } else { ObjectFate::Made });
     let is_made = |volume: &layout::LogicalVolumeSpec| {
         decided.volumes.iter().any(|made| made.name == volume.name && made.group == volume.volumegroup)
     };
@@ -57,13 +57,13 @@ pub(crate) fn summarize_plan(
         volume: &|index, _| kind(!is_made(&layout.logicalvolumes[index])),
         filesystem: &|index, _| match decided.filesystems.get(index)? {
             FilesystemFate::Tmpfs => None,
-            FilesystemFate::Preserved { .. } | FilesystemFate::Unformatted { is_kept: true, .. } => {
+            FilesystemFate::Preserved { .. } | FilesystemFate::Unformatted { is_preserved: true, .. } => {
                 Some(ObjectFate::Kept)
             }
             FilesystemFate::Created(_)
             | FilesystemFate::Filled(_)
             | FilesystemFate::InImage { .. }
-            | FilesystemFate::Unformatted { is_kept: false, .. } => Some(ObjectFate::Made),
+            | FilesystemFate::Unformatted { is_preserved: false, .. } => Some(ObjectFate::Made),
         },
     });
     let mut things = [verdicts.things, volumes].concat();
@@ -132,8 +132,8 @@ pub(crate) fn predict_summary(
     let kind = |device: Option<&LayoutPath>, on: &[&ApprovedDisk]| {
         let is_marked =
             request.mode == InstallMode::Reinstall && device.is_some_and(|device| preserved.includes_device(device));
-        let is_kept = !on.is_empty() && (is_marked || on.iter().all(|disk| disk.verdict == DiskVerdict::Keep));
-        Some(if is_kept { ObjectFate::Kept } else { ObjectFate::Made })
+        let is_preserved = !on.is_empty() && (is_marked || on.iter().all(|disk| disk.verdict == DiskVerdict::Keep));
+        Some(if is_preserved { ObjectFate::Kept } else { ObjectFate::Made })
     };
     let array = |index: usize, on: &[&ApprovedDisk]| kind(Some(&layout.raid[index].arrayname), on);
     // A group is preserved only together with all of its devices, so the fate of the first device is that of the

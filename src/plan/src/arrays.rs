@@ -2,10 +2,10 @@
 //! the array is preserved, provided that the array found on the disks matches the layout.
 
 use super::creation_trials;
-use super::device_capacity::{array_bytes, changes_size, max_array_bytes, stripe_bytes};
 use super::missing_disks::has_all_data;
 use super::partition_placement::MIB;
 use super::plan_decisions::ArrayFate;
+use super::planned_device_capacity::{array_bytes, changes_size, max_array_bytes, stripe_bytes};
 use super::planned_devices::{DeviceFate, DeviceSize, PlannedDevice, UnderlyingDevices};
 use super::planner_state::PlanDecider;
 use common::error_code::ErrorCode;
@@ -112,8 +112,9 @@ impl<'a> PlanDecider<'a> {
             content,
         };
         self.devices.insert(raid.arrayname.clone(), device);
-        let is_faulty =
-            |now: &DevicePath| array.members.iter().any(|is| is.device == *now && is.role == MemberRole::Faulty);
+        let is_faulty = |now: &DevicePath| {
+            array.members.iter().any(|member| member.device == *now && member.role == MemberRole::Faulty)
+        };
         let members =
             below.present().filter(|device| !is_faulty(&device.now)).map(|device| device.path.clone()).collect();
         let (device, uuid) = (raid.arrayname.as_device(), array.uuid);

@@ -28,8 +28,8 @@ pub(crate) fn record_disks(
             return disk.clone();
         };
         let found = meant.matched_disk(index);
-        let verdict = found.and_then(|found| decided.disks.iter().find(|is| is.name == found.name));
-        let whole = verdict.filter(|is| is.verdict == DiskVerdict::Make).map(|_| {
+        let verdict = found.and_then(|found| decided.disks.iter().find(|disk| disk.name == found.name));
+        let whole = verdict.filter(|verdict| verdict.verdict == DiskVerdict::Make).map(|_| {
             // If this attempt is interrupted before it writes the disk, the objects of the previous attempt remain on
             // the disk. Their ids are therefore recorded again.
             let left = found.and_then(|found| earlier.remade_disk(&disk.device.as_str().into(), found));
@@ -79,7 +79,8 @@ fn list_new_ids(decided: &PlanDecisions) -> Vec<String> {
     let created = decided.volumes.iter().chain(prepares.clone().filter_map(|prepare| prepare.create.as_ref()));
     let volumes = created.map(|volume| format!("{}/{}", volume.group, volume.name));
     let containers = decided.luks.iter().map(|luks| luks.container.uuid.to_string());
-    let filesystems = decided.filesystems.iter().filter_map(|is| is.created_filesystem()).map(|new| new.uuid.clone());
+    let filesystems =
+        decided.filesystems.iter().filter_map(|filesystem| filesystem.created_filesystem()).map(|new| new.uuid.clone());
     let persistent = prepares.map(|prepare| prepare.uid.to_string());
     let tables = tables.chain(parts);
     tables.chain(arrays).chain(groups).chain(volumes).chain(containers).chain(filesystems).chain(persistent).collect()

@@ -117,7 +117,8 @@ fn holds_only_recorded(inventory: &Inventory, disk: &InventoryDisk, making: &Pen
     let mut partitions = tables.flat_map(|table| &table.partitions);
     let mut signatures =
         all_units(inventory).filter(|(device, _)| is_on_it(device)).flat_map(|(_, unit)| unit.signatures());
-    let mut arrays = inventory.arrays.iter().filter(|array| array.members.iter().any(|is| is_on_it(&is.device)));
+    let mut arrays =
+        inventory.arrays.iter().filter(|array| array.members.iter().any(|member| is_on_it(&member.device)));
     let mut groups = inventory.groups.iter().filter(|group| group.present_devices().any(is_on_it));
     disk.unreadable.is_none()
         && has_recorded_table

@@ -7,7 +7,8 @@ use super::preserved_activation::mount_path;
 use model::image_boot_contents::{LinuxVersion, parse_linux_version};
 use model::layout::FilesystemFormat;
 use operations::{
-    ArraySlot, CreateArray, DeviceOp, MakeFilesystem, MountingKernel, Operation, TryArray, TryFilesystem, VolumeFilling,
+    ArraySlot, CreateArray, DeviceOp, InitialVolumeContent, MakeFilesystem, MountingKernel, Operation, TryArray,
+    TryFilesystem,
 };
 use uuid::Uuid;
 
@@ -84,12 +85,12 @@ pub(crate) fn filesystem_trials(filesystems: &[PlacedFilesystem], kernel: Option
 /// Returns the trial of a Kubernetes volume's filesystem. Such a trial is made if the volume is added to a preserved
 /// object, or if its storage class specifies options.
 pub(crate) fn volume_trial(
-    filling: &VolumeFilling,
+    filling: &InitialVolumeContent,
     size: DeviceSize,
     sector_bytes: u32,
     extends: bool,
 ) -> Option<TryFilesystem> {
-    let VolumeFilling::Filesystem(make) = filling else { return None };
+    let InitialVolumeContent::Filesystem(make) = filling else { return None };
     if make.createoptions.is_empty() && !extends {
         return None;
     }

@@ -105,8 +105,10 @@ impl<'a> PlanDecider<'a> {
             let mut filesystems = self.layout.filesystems.iter();
             filesystems.any(|filesystem| filesystem.device == *device && filesystem.format != FilesystemFormat::None)
         };
-        let is_new = |is: &inventory::DiskPartition| {
-            is.blank && is.uses.is_empty() && disk.partitions.iter().any(|wanted| wanted.number == is.number)
+        let is_new = |partition: &inventory::DiskPartition| {
+            partition.blank
+                && partition.uses.is_empty()
+                && disk.partitions.iter().any(|wanted| wanted.number == partition.number)
         };
         if found.unreadable.is_some() || !found.signatures.is_empty() || !found.uses.is_empty() {
             return false;
@@ -187,14 +189,14 @@ impl<'a> PlanDecider<'a> {
         disk: &inventory::InventoryDisk,
         extent: SectorExtent,
     ) -> NewPartition {
-        let carried = self.migrated_partition_guid(&listed.partition_path(new.number));
+        let migrated_guid = self.migrated_partition_guid(&listed.partition_path(new.number));
         NewPartition {
             number: new.number,
             device: disk.device.partition_path(new.number),
             first_lba: extent.first_lba,
             last_lba: extent.last_lba,
             kind: new.kind.unwrap_or(PartitionType::Linux).guid(),
-            guid: carried.unwrap_or_else(|| (self.ids)()),
+            guid: migrated_guid.unwrap_or_else(|| (self.ids)()),
             name: new.label.clone().unwrap_or_default(),
         }
     }
@@ -285,7 +287,7 @@ pub(crate) fn keep_disk(
     place: &str,
     disk: &layout::DiskSpec,
     found: &inventory::InventoryDisk,
-    is_kept: &dyn Fn(&layout::PartitionSpec) -> bool,
+    is_preserved: &dyn Fn(&layout::PartitionSpec) -> bool,
 ) -> Vec<Diagnostic> {
     if let Some(why) = &found.unreadable {
         let message =
@@ -297,7 +299,7 @@ pub(crate) fn keep_disk(
         let message = format!(
             "{device} must be preserved, but lacks a GPT with the partitions to preserve ({count}): found {actual}",
             device = found.device,
-            count = disk.partitions.iter().filter(|part| is_kept(part)).count(),
+            count = disk.partitions.iter().filter(|part| is_preserved(part)).count(),
             actual = content_text::describe_contents(found)
         );
         return vec![Diagnostic::new(format!("{place}.partitions"), message).with_code(ErrorCode::PreservedMismatch)];
@@ -315,13 +317,14 @@ pub(crate) fn keep_disk(
         let message = preserve_partition(found, wanted, is)?;
         Some(Diagnostic::new(format!("{place}.partitions[{index}]"), message).with_code(ErrorCode::PreservedMismatch))
     };
-    disk.partitions.iter().enumerate().filter(|(_, part)| is_kept(part)).filter_map(differs).collect()
+    disk.partitions.iter().enumerate().filter(|(_, part)| is_preserved(part)).filter_map(differs).collect()
 }
 
 /// Returns whether the partition table belongs to an array instead of the disk. If the metadata of an array is at the
 /// end of its members, the array's partition table is also visible on the members.
 fn is_member_with_table(disk: &layout::DiskSpec, found: &inventory::InventoryDisk) -> bool {
-    disk.partitions.is_empty() && found.signatures.iter().all(|is| is.usage == "raid" && is.kind != "LVM2_member")
+    disk.partitions.is_empty()
+        && found.signatures.iter().all(|signature| signature.usage == "raid" && signature.kind != "LVM2_member")
 }
 
 fn preserve_partition(

@@ -32,8 +32,8 @@ impl<'a> PlanDecider<'a> {
         if self.request.mode == InstallMode::Install {
             return;
         }
-        for (kept, copy) in self.find_copied_contents() {
-            self.decide_copy(kept, copy);
+        for (preserved, copy) in self.find_copied_contents() {
+            self.decide_copy(preserved, copy);
         }
         let members: Vec<String> =
             self.inventory.arrays.iter().flat_map(|array| self.find_copied_members(array)).collect();
@@ -66,27 +66,27 @@ impl<'a> PlanDecider<'a> {
         &self,
         found: &[SignatureOnDevice<'a>],
     ) -> Option<Vec<(SignatureOnDevice<'a>, SignatureOnDevice<'a>)>> {
-        let kept: Vec<bool> = found.iter().map(|(device, _)| self.is_kept(device)).collect();
-        if kept.iter().filter(|kept| **kept).count() * found.len() > MAXIMUM_COMPARED {
+        let preserved: Vec<bool> = found.iter().map(|(device, _)| self.is_preserved(device)).collect();
+        if preserved.iter().filter(|preserved| **preserved).count() * found.len() > MAXIMUM_COMPARED {
             return None;
         }
         let mut copies = Vec::new();
         for (index, one) in found.iter().enumerate() {
-            let others = (index + 1..found.len()).filter(|other| kept[index] || kept[*other]);
+            let others = (index + 1..found.len()).filter(|other| preserved[index] || preserved[*other]);
             for other in others.filter(|other| !self.is_one_object(one.0, found[*other].0)) {
-                copies.push(if kept[index] { (*one, found[other]) } else { (found[other], *one) });
+                copies.push(if preserved[index] { (*one, found[other]) } else { (found[other], *one) });
             }
         }
         Some(copies)
     }
 
     fn refuse_many_copies(&mut self, uuid: &str, found: &[SignatureOnDevice]) {
-        let Some((kept, _)) = found.iter().find(|(device, _)| self.is_kept(device)) else { return };
+        let Some((preserved, _)) = found.iter().find(|(device, _)| self.is_preserved(device)) else { return };
         self.refuse(
             ErrorCode::DuplicateObject,
             "disks",
             format!(
-                "{kept} will be preserved, and {} devices have its UUID {uuid}: too many to determine which are \
+                "{preserved} will be preserved, and {} devices have its UUID {uuid}: too many to determine which are \
                     copies; disconnect the copies, or assign new UUIDs to them",
                 found.len()
             ),
@@ -101,10 +101,10 @@ impl<'a> PlanDecider<'a> {
         signed.chain(listed).collect()
     }
 
-    fn decide_copy(&mut self, (kept, signature): SignatureOnDevice, (copy, other): SignatureOnDevice) {
+    fn decide_copy(&mut self, (preserved, signature): SignatureOnDevice, (copy, other): SignatureOnDevice) {
         let said = format!(
-            "{first} ({first_content}) and {second} ({second_content}) have the same UUID, {uuid}, and {kept} must be preserved",
-            first = self.describe_with_disks(kept),
+            "{first} ({first_content}) and {second} ({second_content}) have the same UUID, {uuid}, and {preserved} must be preserved",
+            first = self.describe_with_disks(preserved),
             first_content = content_text::describe_signature(signature),
             second = self.describe_with_disks(copy),
             second_content = content_text::describe_signature(other),
@@ -151,8 +151,9 @@ impl<'a> PlanDecider<'a> {
             let MemberRole::Active(place) = member.role else { continue };
             let next = by_place.get(&place).and_then(|all| all.get(all.binary_search(&index).ok()? + 1));
             let copy = next.map(|next| &members[*next]);
-            let is_kept = |copy: &&&ArrayMember| self.is_kept(&member.device) || self.is_kept(&copy.device);
-            if let Some(copy) = copy.filter(is_kept) {
+            let is_preserved =
+                |copy: &&&ArrayMember| self.is_preserved(&member.device) || self.is_preserved(&copy.device);
+            if let Some(copy) = copy.filter(is_preserved) {
                 messages.push(format!(
                     "{first} and {second} both claim to be member {place} of the array {uuid} \"{name}\", which must be preserved: one of them is a copy, and it is undefined which one will be used; disconnect or erase the copy", first = self.describe_with_disks(&member.device), second = self.describe_with_disks(&copy.device), uuid = array.uuid, name = array.name));
             }
@@ -170,7 +171,7 @@ impl<'a> PlanDecider<'a> {
         !verdicts.is_empty() && verdicts.iter().all(|verdict| matches!(verdict, DiskVerdict::Wipe | DiskVerdict::Make))
     }
 
-    fn is_kept(&self, device: &DevicePath) -> bool {
+    fn is_preserved(&self, device: &DevicePath) -> bool {
         self.verdicts_on(device).contains(&DiskVerdict::Keep)
     }
 

@@ -229,7 +229,9 @@ impl<'a> PlanDecider<'a> {
             UnopenedReason::Unopened if filesystem.format != FilesystemFormat::None => {
                 FilesystemFate::Preserved { device, uuid: None }
             }
-            UnopenedReason::Unopened | UnopenedReason::Locked => FilesystemFate::Unformatted { device, is_kept: true },
+            UnopenedReason::Unopened | UnopenedReason::Locked => {
+                FilesystemFate::Unformatted { device, is_preserved: true }
+            }
         });
     }
 

@@ -9,9 +9,9 @@
 //! A disk may reorder writes between two flushes. A system with missing files must never boot after a power failure,
 //! so the disk is made unbootable before anything else is erased.
 
-use super::device_capacity::LVM_METADATA_BYTES;
 use super::partition_placement::{self, MIB, SectorExtent};
 use super::partly_kept_disks::{subtract_areas, table_areas};
+use super::planned_device_capacity::LVM_METADATA_BYTES;
 use model::deploy_steps::EraseMode;
 use model::inventory::{DiskPartition, EraseMethod, InventoryDisk};
 use operations::{ByteRange, DiskIdentity, WipeDisk};
@@ -52,7 +52,7 @@ pub(crate) fn cleared_ranges(
     new: &[SectorExtent],
     preserved: &[ByteRange],
 ) -> (Vec<ByteRange>, Vec<ByteRange>) {
-    let kept: Vec<ByteRange> =
+    let preserved_ranges: Vec<ByteRange> =
         preserved.iter().copied().chain(table_areas(disk.size_bytes, disk.sector_bytes)).collect();
     let is_booted = |part: &&&DiskPartition| BOOT_TYPES.iter().any(|kind| part.kind.eq_ignore_ascii_case(kind));
     let head = |part: &&DiskPartition| ByteRange { start: part.start_bytes, length: part.size_bytes.min(MIB) };
@@ -65,7 +65,7 @@ pub(crate) fn cleared_ranges(
     });
     let areas = old.chain(new).flat_map(|area| [area, first_volume_range(area)]);
     let zero = partition_placement::signature_ranges(areas, disk.size_bytes);
-    (subtract_areas(first, &kept), subtract_areas(zero, &kept))
+    (subtract_areas(first, &preserved_ranges), subtract_areas(zero, &preserved_ranges))
 }
 
 /// Returns the ranges that are zeroed first. The first range is the first sector: a disk writes it atomically, a BIOS

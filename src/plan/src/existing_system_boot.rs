@@ -63,7 +63,7 @@ pub(crate) fn find_best_marker<'a>(
     });
     let comparable = ComparableDiskIndex::new(&inventory.disks);
     let is_root = |marked: &ExistingInstallation| {
-        let root = layout.filesystems.iter().find(|is| is.path.as_deref() == Some("/"));
+        let root = layout.filesystems.iter().find(|filesystem| filesystem.path.as_deref() == Some("/"));
         let now = root
             .and_then(|root| match_by_marker(layout, inventory, &comparable, marked.marker).present_path(&root.device));
         now.as_ref() == Some(marked.device)

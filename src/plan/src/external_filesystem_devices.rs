@@ -201,14 +201,15 @@ impl<'a> PlanDecider<'a> {
             XFS_REALTIME => "rtdev=",
             _ => return None,
         };
-        let is_kept = self.verdicts_on(&part.device).contains(&DiskVerdict::Keep);
+        let is_preserved = self.verdicts_on(&part.device).contains(&DiskVerdict::Keep);
         let is_on_it = |filesystem: &&FilesystemSpec| {
             self.devices.find_paths(&filesystem.device).is_some_and(|(now, _)| *now == part.device)
         };
         let mut filesystems = self.layout.filesystems.iter().filter(is_on_it);
         // A device that a mount option specifies is not checked here, because `refuse_companions` checks it.
-        let is_named = filesystems.any(|filesystem| filesystem.mount_options().any(|is| is.starts_with(option)));
-        let is_missed = part.role == ComponentRole::NeedsAnother && is_kept && !is_named;
+        let is_named = filesystems
+            .any(|filesystem| filesystem.mount_options().any(|mount_option| mount_option.starts_with(option)));
+        let is_missed = part.role == ComponentRole::NeedsAnother && is_preserved && !is_named;
         (is_missed && !served.contains(&whole_key(part))).then_some((part, option))
     }
 

@@ -23,8 +23,8 @@ pub(crate) enum FilesystemFate {
     InImage { device: DevicePath, number: u32 },
     /// A filesystem in memory.
     Tmpfs,
-    /// A device with `format: none`: no filesystem is created or mounted. `is_kept` is true if the device is preserved.
-    Unformatted { device: DevicePath, is_kept: bool },
+    /// A device with `format: none`: no filesystem is created or mounted. `is_preserved` is true if the device is preserved.
+    Unformatted { device: DevicePath, is_preserved: bool },
 }
 
 /// A filesystem that is created.
@@ -81,7 +81,7 @@ impl FilesystemFate {
     }
 
     /// Returns whether the filesystem exists and is preserved.
-    pub(crate) fn is_kept(&self) -> bool {
+    pub(crate) fn is_preserved(&self) -> bool {
         match self {
             FilesystemFate::Preserved { .. } => true,
             FilesystemFate::Created(_)

@@ -2,9 +2,9 @@
 //! is compared with the layout.
 
 use super::MarkerWaiver;
-use super::device_capacity::min_filesystem_mib;
 use super::filesystem_fate::{FilesystemFate, NewFilesystem};
 use super::partition_placement::MIB;
+use super::planned_device_capacity::min_filesystem_mib;
 use super::planned_devices::{DeviceFate, PlannedDevice};
 use super::planner_state::PlanDecider;
 use super::preserved_activation::mount_path;
@@ -95,7 +95,7 @@ impl<'a> PlanDecider<'a> {
         let uuid = uuid.or_else(|| filesystem_uuid(filesystem.format, (self.ids)()));
         let (device, size, sector_bytes) = (device.path.clone(), device.size(), device.sector_bytes);
         match uuid {
-            None => FilesystemFate::Unformatted { device, is_kept: false },
+            None => FilesystemFate::Unformatted { device, is_preserved: false },
             Some(uuid) if fill => FilesystemFate::Filled(NewFilesystem { device, uuid, size, sector_bytes }),
             Some(uuid) => FilesystemFate::Created(NewFilesystem { device, uuid, size, sector_bytes }),
         }
@@ -206,7 +206,7 @@ fn preserve_filesystem(wanted: &FilesystemSpec, device: &PlannedDevice) -> Resul
         return Err(format!("{} {message}", device.path));
     }
     if wanted.format == FilesystemFormat::None {
-        return Ok(FilesystemFate::Unformatted { device: device.path.clone(), is_kept: true });
+        return Ok(FilesystemFate::Unformatted { device: device.path.clone(), is_preserved: true });
     }
     let wish = describe_wish(wanted, device);
     match device.content.as_ref().map_err(|why| format!("{wish}, but {why}"))? {

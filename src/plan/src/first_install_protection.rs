@@ -53,8 +53,9 @@ pub fn find_endangered_data(layout: &Layout, inventory: &Inventory, request: &Pl
         let mut found = inventory.disks.iter().filter(|disk| disk.name == planned.name);
         found.any(|disk| has_contents(disk) && !is_discarded(disk))
     };
-    let kept = disks.into_iter().filter(|disk| matches!(disk.verdict, DiskVerdict::Keep | DiskVerdict::PartlyKept));
-    let disks: Vec<DevicePath> = kept.filter(holds_data).map(|disk| disk.device).collect();
+    let preserved =
+        disks.into_iter().filter(|disk| matches!(disk.verdict, DiskVerdict::Keep | DiskVerdict::PartlyKept));
+    let disks: Vec<DevicePath> = preserved.filter(holds_data).map(|disk| disk.device).collect();
     (!disks.is_empty()).then_some(EndangeredData { disks, refusal, matches_layout })
 }
 

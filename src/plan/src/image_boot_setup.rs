@@ -171,7 +171,7 @@ pub(crate) fn finish_inputs(
 /// for all other filesystems.
 fn new_mount_point((wanted, is): &PlacedFilesystem) -> Option<String> {
     let path = mount_path(wanted).filter(|path| *path != "/")?;
-    let is_new = is.device().is_some() && !is.is_kept() && wanted.format != FilesystemFormat::Vfat;
+    let is_new = is.device().is_some() && !is.is_preserved() && wanted.format != FilesystemFormat::Vfat;
     is_new.then(|| path.to_owned())
 }
 
@@ -264,7 +264,7 @@ fn boot_disks(meant: &LayoutMatch, decided: &PlanDecisions, device: &LayoutPath)
         gap_before(table.partitions.iter().map(|part| part.first_lba).min()?, table.sector_bytes)
     };
     let is_partly_kept =
-        |disk: &inventory::InventoryDisk| decided.partly_kept.iter().any(|kept| kept.name == disk.name);
+        |disk: &inventory::InventoryDisk| decided.partly_kept.iter().any(|preserved| preserved.name == disk.name);
     disks
         .map(|disk| BootDisk { device: disk.device.clone(), gap: gap(disk), partly_kept: is_partly_kept(disk) })
         .collect()
@@ -315,8 +315,12 @@ fn efi_filesystem_on<'a>(
     part: &model::layout::PartitionSpec,
 ) -> Option<(&'a FilesystemSpec, Option<DevicePath>)> {
     let device = disk.device.partition_path(part.number);
-    let vfat =
-        |on: &LayoutPath| layout.filesystems.iter().find(|is| is.format == FilesystemFormat::Vfat && is.device == *on);
+    let vfat = |on: &LayoutPath| {
+        layout
+            .filesystems
+            .iter()
+            .find(|filesystem| filesystem.format == FilesystemFormat::Vfat && filesystem.device == *on)
+    };
     if part.kind == Some(PartitionType::Boot)
         && let Some(filesystem) = vfat(&device)
     {

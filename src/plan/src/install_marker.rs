@@ -77,8 +77,8 @@ fn installed_definition(request: &PlanRequest) -> Option<RecordedDefinition> {
 fn superseded_digests(inventory: &Inventory, request: &PlanRequest, claim: &InstallClaim) -> Vec<String> {
     let found = inventory.filesystems.iter().filter_map(|filesystem| filesystem.marker.as_ref());
     let found = found.filter(|marker| claim.is_of_this_machine(marker));
-    let carried = request.receiving().and_then(|moving| moving.carried.as_ref()).map(|carried| &carried.marker);
-    lineage::collect_superseded(carried.into_iter().chain(found).chain(&claim.installed))
+    let source_marker = request.receiving().and_then(|moving| moving.carried.as_ref()).map(|source| &source.marker);
+    lineage::collect_superseded(source_marker.into_iter().chain(found).chain(&claim.installed))
 }
 
 /// Returns the disk records that the control plane stores when an attempt starts. Each record contains the partition

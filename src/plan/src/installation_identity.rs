@@ -40,10 +40,13 @@ impl<'a> PlanDecider<'a> {
         for found in marked.iter().filter(|found| claim.is_ours(found.marker)) {
             match request.receiving() {
                 None => self.refuse_untrusted(claim, found),
-                Some(moving) => match moving.carried.as_ref().filter(|carried| is_finished(claim, found, carried)) {
-                    Some(carried) => self.refuse_finished(found, carried),
-                    None => self.warn_copied(found),
-                },
+                Some(moving) => {
+                    match moving.carried.as_ref().filter(|migrated_machine| is_finished(claim, found, migrated_machine))
+                    {
+                        Some(migrated_machine) => self.refuse_finished(found, migrated_machine),
+                        None => self.warn_copied(found),
+                    }
+                }
             }
         }
         self.refuse_others(&marked);
@@ -126,7 +129,7 @@ impl<'a> PlanDecider<'a> {
 
     /// Refuses the plan, because no marker proves that the installation on this machine is older than the installation
     /// that would overwrite it.
-    fn refuse_finished(&mut self, found: &MarkedFilesystem, carried: &MigratedMachine) {
+    fn refuse_finished(&mut self, found: &MarkedFilesystem, migrated_machine: &MigratedMachine) {
         let message = format!(
             "{device} on {disks} has the marker ({marker_file}) of {owner}, dated {time}. The marker of the source machine, dated {source_time}, does not list this installation as replaced: an earlier migration may have moved the system to this machine, and the system may have run here since. Nothing is overwritten. Make sure that only one of the two machines runs the system. If the system on this machine is not needed, erase the disk (wipefs -a in the rescue shell, on each of its partitions and on the disk itself) and order the migration again",
             device = found.device,
@@ -134,7 +137,7 @@ impl<'a> PlanDecider<'a> {
             marker_file = install_marker::PATH,
             owner = describe_owner(&found.marker.machine, &found.marker.allocation),
             time = found.marker.time,
-            source_time = carried.marker.time
+            source_time = migrated_machine.marker.time
         );
         self.refuse(ErrorCode::MigrationTarget, "disks", message);
     }
@@ -200,7 +203,7 @@ impl<'a> PlanDecider<'a> {
                 let disks = found.disks.iter().filter(|disk| verdicts.contains(&self.verdict(disk)));
                 disks.cloned().collect()
             };
-            let (wiped, kept) =
+            let (wiped, preserved) =
                 (on(&[DiskVerdict::Wipe, DiskVerdict::Make, DiskVerdict::PartlyKept]), on(&[DiskVerdict::Keep]));
             let theirs = describe_owner(&found.marker.machine, &found.marker.allocation);
             let (mode, ours) = match request.mode {
@@ -223,8 +226,8 @@ impl<'a> PlanDecider<'a> {
                     let remedy = suggest_remedy(request.mode, claim, found.marker);
                     self.refuse(ErrorCode::ForeignDisks, "disks", format!("{said}: {remedy}"));
                 }
-            } else if !kept.is_empty() && is_foreign {
-                let said = holds(&kept, "kept");
+            } else if !preserved.is_empty() && is_foreign {
+                let said = holds(&preserved, "kept");
                 self.refuse(
                     ErrorCode::ForeignDisks,
                     "disks",
@@ -283,8 +286,8 @@ impl<'a> PlanDecider<'a> {
 /// Returns whether this machine may have a newer installation than the received one. That is the case if the received
 /// marker does not list the marker on this machine as replaced, and no attempt was started. A started attempt is
 /// either recognized by its partition tables (`existing_system_boot`), or repeated from the beginning.
-fn is_finished(claim: &InstallClaim, found: &MarkedFilesystem, carried: &MigratedMachine) -> bool {
-    let is_replaced = carried.marker.has_superseded(found.marker);
+fn is_finished(claim: &InstallClaim, found: &MarkedFilesystem, migrated_machine: &MigratedMachine) -> bool {
+    let is_replaced = migrated_machine.marker.has_superseded(found.marker);
     claim.begun_on.is_empty() && found.marker.machine == claim.machine && !is_replaced
 }
 

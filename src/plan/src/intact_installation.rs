@@ -45,7 +45,8 @@ fn find_own_marker<'a>(
 ) -> Option<&'a InstallMarker> {
     let root = meant.root_disks();
     let stack = DeviceStack::new(inventory);
-    let mut marked = inventory.filesystems.iter().filter_map(|is| Some((&is.device, is.marker.as_ref()?)));
+    let mut marked =
+        inventory.filesystems.iter().filter_map(|filesystem| Some((&filesystem.device, filesystem.marker.as_ref()?)));
     let ours = marked.find(|(device, marker)| {
         let disks = stack.disks_below(&stack.kernel_name(device));
         claim.is_ours(marker) && marker.order != claim.order && !disks.is_empty() && disks.is_subset(&root)
@@ -65,7 +66,7 @@ fn has_its_table(listed: &layout::DiskSpec, found: &inventory::InventoryDisk, ma
 /// nothing, because it may be at the end of the disk.
 fn starts_as_listed(listed: &layout::DiskSpec, found: &inventory::InventoryDisk) -> bool {
     if listed.partitions.is_empty() {
-        return found.table.is_some() || found.signatures.iter().any(|is| is.kind != "linux_raid_member");
+        return found.table.is_some() || found.signatures.iter().any(|signature| signature.kind != "linux_raid_member");
     }
     let there: Vec<u32> = found.table.iter().flat_map(|table| &table.partitions).map(|is| is.number).collect();
     listed.partitions.iter().all(|partition| there.contains(&partition.number))

@@ -32,7 +32,7 @@ use model::inventory::{DeviceSignature, Inventory, InventoryDisk};
 use model::k8s_volume::{K8sVolume, VolumeContent, VolumeSource};
 use model::layout::{FilesystemFormat, MIN_XFS_MIB};
 use operations::{
-    MakeFilesystem, ManifestVolume, PreparePersistent, SparseVolume, VolumeFilling, VolumePath,
+    CreateK8sVolume, InitialVolumeContent, MakeFilesystem, ManifestVolume, SparseVolume, VolumePath,
     spanning_partition_bytes,
 };
 use std::collections::BTreeSet;
@@ -47,7 +47,7 @@ struct VolumeDecision {
     verdict: PersistentVerdict,
     size: DeviceSize,
     sector_bytes: u32,
-    prepare: Option<PreparePersistent>,
+    prepare: Option<CreateK8sVolume>,
     persistent: VolumePath,
 }
 
@@ -129,12 +129,12 @@ impl<'a> PlanDecider<'a> {
             return self.decided.persistent.planned.push(left);
         }
         let filling = prepare.as_ref().map(|prepare| &prepare.filling);
-        let is_kept = verdict == PersistentVerdict::Keep;
-        let new = if is_kept { None } else { filling.cloned().or_else(|| self.sparse_filling(volume)) };
+        let is_preserved = verdict == PersistentVerdict::Keep;
+        let new = if is_preserved { None } else { filling.cloned().or_else(|| self.sparse_filling(volume)) };
         let trial = new.as_ref().and_then(|filling| {
             super::creation_trials::volume_trial(filling, size, sector_bytes, verdict == PersistentVerdict::Extend)
         });
-        let is_part = matches!(new, Some(VolumeFilling::Partition { .. }));
+        let is_part = matches!(new, Some(InitialVolumeContent::Partition { .. }));
         let size_bytes = match size {
             DeviceSize::Known(bytes) if is_part => Some(spanning_partition_bytes(bytes)),
             DeviceSize::Known(bytes) => Some(bytes),
@@ -170,22 +170,22 @@ impl<'a> PlanDecider<'a> {
 
     /// Returns the filesystem or partition that is created for a volume on this device. Returns `Nothing` for a `Block`
     /// volume on LVM.
-    fn volume_filling(&mut self, volume: &K8sVolume, device: &DevicePath, is_logical: bool) -> VolumeFilling {
+    fn volume_filling(&mut self, volume: &K8sVolume, device: &DevicePath, is_logical: bool) -> InitialVolumeContent {
         match &volume.content {
-            VolumeContent::Filesystem { format, options } => VolumeFilling::Filesystem(MakeFilesystem {
+            VolumeContent::Filesystem { format, options } => InitialVolumeContent::Filesystem(MakeFilesystem {
                 device: device.clone(),
                 format: *format,
                 label: None,
                 uuid: volume.uid.to_string(),
                 createoptions: options.clone(),
             }),
-            VolumeContent::Block if is_logical => VolumeFilling::Nothing,
-            VolumeContent::Block => VolumeFilling::Partition { guid: (self.ids)() },
+            VolumeContent::Block if is_logical => InitialVolumeContent::Nothing,
+            VolumeContent::Block => InitialVolumeContent::Partition { guid: (self.ids)() },
         }
     }
 
-    fn prepare_volume(&mut self, volume: &K8sVolume, device: &DevicePath, must_be_blank: bool) -> PreparePersistent {
-        PreparePersistent {
+    fn prepare_volume(&mut self, volume: &K8sVolume, device: &DevicePath, must_be_blank: bool) -> CreateK8sVolume {
+        CreateK8sVolume {
             name: volume.name.clone(),
             uid: volume.uid,
             device: device.clone(),

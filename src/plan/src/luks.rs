@@ -54,19 +54,19 @@ pub fn containers_to_open(layout: &Layout, inventory: &Inventory, allocation: &A
     }
     let (meant, stack) = (LayoutMatch::new(layout, inventory), DeviceStack::new(inventory));
     let preserved = PreservedObjects::from_graph(&meant.graph);
-    let kept = |listed: &LayoutPath, source: KeySource| {
+    let existing = |listed: &LayoutPath, source: KeySource| {
         let disks = meant.graph.objects_below([listed]).disks;
         let device = meant.present_path(listed)?;
         let uuid = container_uuid(stack.find_unit(&stack.kernel_name(&device)).signatures()).ok()?;
-        let is_kept =
+        let is_preserved =
             preserved.includes_device(listed) || disks.iter().all(|disk| !layout.disks[*disk].wipeonreinstall);
-        is_kept.then(|| LuksContainer::new(device, uuid, 512, source, find_key(allocation, source)))
+        is_preserved.then(|| LuksContainer::new(device, uuid, 512, source, find_key(allocation, source)))
     };
     let filesystems = layout.filesystems.iter();
-    let alone = filesystems.filter_map(|is| Some(vec![kept(&is.device, is.encrypted?.key)?]));
+    let alone = filesystems.filter_map(|spec| Some(vec![existing(&spec.device, spec.encrypted?.key)?]));
     let groups = layout.volumegroups.iter().filter_map(|group| {
         let source = group.encrypted?.key;
-        Some(group.devices.iter().filter_map(|device| kept(device, source)).collect())
+        Some(group.devices.iter().filter_map(|device| existing(device, source)).collect())
     });
     alone.chain(groups).collect()
 }
@@ -189,7 +189,7 @@ impl<'a> PlanDecider<'a> {
                     "{device} stays LOCKED and unchanged; no lines for this device are written to /etc/crypttab and /etc/fstab, because the device cannot be opened: {why}", device = device.path));
                 self.add_filesystem_container(filesystem, encrypted, device, uuid, LuksFate::Locked);
                 let device = device.path.clone();
-                self.decided.filesystems.push(FilesystemFate::Unformatted { device, is_kept: true });
+                self.decided.filesystems.push(FilesystemFate::Unformatted { device, is_preserved: true });
             }
             // No key was tried, because an offline plan has access neither to the key nor to the disks.
             (None, _) => {
@@ -315,7 +315,7 @@ impl LuksDecision {
         }
     }
 
-    pub(crate) fn is_kept(&self) -> bool {
+    pub(crate) fn is_preserved(&self) -> bool {
         self.fate != LuksFate::Created
     }
 
@@ -346,8 +346,8 @@ fn opened_containers(decided: &PlanDecisions) -> impl Iterator<Item = &LuksDecis
 /// Returns the operation that checks, before the first write, that cryptsetup and every required key or TPM are
 /// available.
 pub(crate) fn check_containers(decided: &PlanDecisions) -> Option<Operation> {
-    let asked = opened_containers(decided).filter(|luks| !luks.sealed_to_other_tpm);
-    let containers: Vec<LuksContainer> = asked.map(|luks| luks.container.clone()).collect();
+    let opened = opened_containers(decided).filter(|luks| !luks.sealed_to_other_tpm);
+    let containers: Vec<LuksContainer> = opened.map(|luks| luks.container.clone()).collect();
     (!containers.is_empty()).then_some(Operation::Run(SessionOp::CheckContainers(CheckContainers(containers))))
 }
 

@@ -2,9 +2,9 @@
 //! compared with the layout.
 
 use super::DiskVerdict;
-use super::device_capacity::{self, CapacityShortage, EXTENT_BYTES};
 use super::partition_placement::MIB;
 use super::plan_decisions::GroupFate;
+use super::planned_device_capacity::{self as capacity, CapacityShortage, EXTENT_BYTES};
 use super::planned_devices::{DeviceFate, PlannedDevice, UnderlyingDevices};
 use super::planner_state::PlanDecider;
 use crate::content_text;
@@ -51,7 +51,7 @@ impl<'a> PlanDecider<'a> {
                 verdicts.is_empty() || !verdicts.iter().all(is_lost)
             };
             let devices: Vec<DevicePath> = twin.present_devices().filter(stays).cloned().collect();
-            if !devices.is_empty() && !devices.iter().any(|device| ours.iter().any(|is| is == device)) {
+            if !devices.is_empty() && !devices.iter().any(|device| ours.iter().any(|our| our == device)) {
                 let message = format!(
                     "vg:{group} is also the name of another volume group on {devices}, which is not wiped; choose another name",
                     group = group.name,
@@ -80,8 +80,7 @@ impl<'a> PlanDecider<'a> {
         }
         let mut free = Vec::new();
         for (index, device) in below.devices.iter().enumerate() {
-            let extents =
-                device.size_bytes.map(|bytes| device_capacity::physical_volume_extents(bytes, device.stripe_bytes));
+            let extents = device.size_bytes.map(|bytes| capacity::physical_volume_extents(bytes, device.stripe_bytes));
             if extents == Some(0) {
                 let message = format!(
                     "device:{device} is not big enough required:{required_mib}MiB, existing:{existing_mib}MiB (for one extent and the metadata of vg:{group})",
@@ -99,15 +98,15 @@ impl<'a> PlanDecider<'a> {
         self.decided.groups.push(GroupFate::Created(CreateGroup { name, devices, tags }));
         let most_bytes = below.devices.iter().fold(0, |sum: u64, device| sum.saturating_add(device.size().max_bytes()));
         let (sector_bytes, fate) = (below.sector_bytes(), below.fate);
-        let (kept, extent_bytes, renewed) = (None, EXTENT_BYTES, Vec::new());
-        let planned = PlannedGroup { physical, free, most_bytes, sector_bytes, fate, kept, extent_bytes, renewed };
+        let (preserved, extent_bytes, renewed) = (None, EXTENT_BYTES, Vec::new());
+        let planned = PlannedGroup { physical, free, most_bytes, sector_bytes, fate, preserved, extent_bytes, renewed };
         self.groups.insert(&group.name, planned);
     }
 
     fn preserve_group(&mut self, place: &str, group: &'a VolumeGroupSpec, below: &UnderlyingDevices) {
         let wanted = below.present_paths();
         let found = find_groups_on(self.inventory, &wanted);
-        let kept = match found.as_slice() {
+        let preserved = match found.as_slice() {
             [one] if one.name == group.name && is_same_group(one, &wanted, below.absent().count()) => *one,
             [] if wanted.is_empty() => return self.refuse_without_physical(group, below),
             several => {
@@ -125,20 +124,21 @@ impl<'a> PlanDecider<'a> {
                 return self.refuse(ErrorCode::PreservedMismatch, place, message);
             }
         };
-        if !self.is_usable(place, group, below, kept) || !self.is_complete(place, group, below, kept) {
+        if !self.is_usable(place, group, below, preserved) || !self.is_complete(place, group, below, preserved) {
             return;
         }
         let physical = below.install_paths();
         let volumes = self.layout.logicalvolumes.iter().filter(|volume| volume.volumegroup == group.name);
-        let Some(renewal) = self.renew_volumes(place, group, below, kept) else { return };
+        let Some(renewal) = self.renew_volumes(place, group, below, preserved) else { return };
         let volumes = volumes.filter(|volume| !renewal.renewed.contains(&volume.name.as_str()));
         let volumes = volumes.map(|volume| volume.name.clone()).collect();
         self.decided.groups.push(GroupFate::Preserved { name: group.name.clone(), devices: physical.clone(), volumes });
-        let (sector_bytes, fate, extent_bytes) = (below.sector_bytes(), below.fate, kept.extent_bytes);
-        let most_bytes = kept.physical.iter().fold(0, |sum: u64, physical| sum.saturating_add(physical.size_bytes));
+        let (sector_bytes, fate, extent_bytes) = (below.sector_bytes(), below.fate, preserved.extent_bytes);
+        let most_bytes =
+            preserved.physical.iter().fold(0, |sum: u64, physical| sum.saturating_add(physical.size_bytes));
         let (free, renewed) = (renewal.free, renewal.renewed);
-        let kept = Some(kept);
-        let planned = PlannedGroup { physical, free, most_bytes, sector_bytes, fate, kept, extent_bytes, renewed };
+        let preserved = Some(preserved);
+        let planned = PlannedGroup { physical, free, most_bytes, sector_bytes, fate, preserved, extent_bytes, renewed };
         self.groups.insert(&group.name, planned);
     }
 
@@ -148,7 +148,7 @@ impl<'a> PlanDecider<'a> {
         place: &str,
         group: &VolumeGroupSpec,
         below: &UnderlyingDevices,
-        kept: &inventory::LvmVolumeGroup,
+        preserved: &inventory::LvmVolumeGroup,
     ) -> bool {
         if let Some(device) = below.present().find(|device| device.content.as_ref().is_ok_and(|found| found.len() > 1))
         {
@@ -163,7 +163,7 @@ impl<'a> PlanDecider<'a> {
             self.refuse(ErrorCode::PreservedMismatch, place, message);
             return false;
         }
-        if let Some(why) = &kept.closed {
+        if let Some(why) = &preserved.closed {
             let message = format!("vg:{group} must be preserved, but {why}", group = group.name);
             self.refuse(ErrorCode::PreservedUnusable, place, message);
             return false;
@@ -178,17 +178,17 @@ impl<'a> PlanDecider<'a> {
         place: &str,
         group: &VolumeGroupSpec,
         below: &UnderlyingDevices,
-        kept: &inventory::LvmVolumeGroup,
+        preserved: &inventory::LvmVolumeGroup,
     ) -> bool {
         let renewed = PreservedObjects::from_graph(self.graph).renewed_volumes(group);
         let of = |health: VolumeHealth| -> String {
-            let preserved = kept.volumes.iter().filter(|volume| !renewed_volumes::is_removed(volume, &renewed));
-            let volumes = preserved.filter(|volume| volume.health == health);
+            let remaining = preserved.volumes.iter().filter(|volume| !renewed_volumes::is_removed(volume, &renewed));
+            let volumes = remaining.filter(|volume| volume.health == health);
             volumes.map(|volume| volume.name.as_str()).collect::<Vec<_>>().join(", ")
         };
         let (lost, degraded) = (of(VolumeHealth::Lost), of(VolumeHealth::Degraded));
         if !lost.is_empty() {
-            let there = describe_group(kept);
+            let there = describe_group(preserved);
             let message = format!(
                 "vg:{group} must be preserved, but data of the volumes {lost} is missing: {there}",
                 group = group.name
@@ -196,7 +196,7 @@ impl<'a> PlanDecider<'a> {
             self.refuse(ErrorCode::IncompleteObject, place, message);
             self.refuse_without_physical(group, below);
         } else if !degraded.is_empty() {
-            let there = describe_group(kept);
+            let there = describe_group(preserved);
             self.warn(format!(
                 "vg:{group} is kept DEGRADED: without redundancy for {degraded} ({there})",
                 group = group.name
@@ -205,7 +205,7 @@ impl<'a> PlanDecider<'a> {
             self.warn(format!(
                 "vg:{group} is kept, although a physical volume is missing: {found}",
                 group = group.name,
-                found = describe_group(kept)
+                found = describe_group(preserved)
             ));
         }
         lost.is_empty()
@@ -226,8 +226,8 @@ impl<'a> PlanDecider<'a> {
             let place = format!("logicalvolumes[{index}]");
             // If the group is not in the plan, it was refused, and the refusal is already reported.
             let Some(mut group) = self.groups.remove(volume.volumegroup.as_str()) else { continue };
-            match group.kept.filter(|_| !group.renewed.contains(&volume.name.as_str())) {
-                Some(kept) => self.preserve_volume(&place, volume, &group, kept),
+            match group.preserved.filter(|_| !group.renewed.contains(&volume.name.as_str())) {
+                Some(preserved) => self.preserve_volume(&place, volume, &group, preserved),
                 None => self.make_volume(&place, volume, &mut group),
             }
             self.groups.insert(&volume.volumegroup, group);
@@ -237,22 +237,22 @@ impl<'a> PlanDecider<'a> {
     fn make_volume(&mut self, place: &str, volume: &LogicalVolumeSpec, group: &mut PlannedGroup<'a>) {
         let LogicalVolumeSpec { name, volumegroup, size, lvmtype, .. } = volume;
         let extent_bytes = group.extent_bytes;
-        let allocate = |free: &mut Vec<u64>| device_capacity::allocate_extents(*lvmtype, *size, extent_bytes, free);
+        let allocate = |free: &mut Vec<u64>| capacity::allocate_extents(*lvmtype, *size, extent_bytes, free);
         let size_bytes = match group.free.as_mut().map(allocate).transpose() {
             Ok(Some(size_bytes)) => Some(size_bytes),
-            Ok(None) => device_capacity::requested_bytes(*lvmtype, *size, group.physical.len()),
+            Ok(None) => capacity::requested_bytes(*lvmtype, *size, group.physical.len()),
             Err(CapacityShortage { required_mib, existing_mib }) => {
                 let extents = match lvmtype {
                     LvmType::Linear => "in extents of",
                     LvmType::Striped => "an equal share on each physical volume, in extents of",
                     LvmType::Raid1 => "two physical volumes, each with a copy and one metadata extent of",
                 };
-                let preserved = match group.kept {
+                let remark = match group.preserved {
                     Some(_) => "; preserved volumes are neither shrunk nor moved",
                     None => "",
                 };
                 let message = format!(
-                    "vg:{volumegroup} is not big enough for lv:{name} required:{required_mib}MiB, existing:{existing_mib}MiB ({lvmtype}: {extents} {extent}{preserved})",
+                    "vg:{volumegroup} is not big enough for lv:{name} required:{required_mib}MiB, existing:{existing_mib}MiB ({lvmtype}: {extents} {extent}{remark})",
                     extent = describe_extent(extent_bytes)
                 );
                 return self.refuse(ErrorCode::TooSmall, format!("{place}.size"), message);
@@ -288,17 +288,17 @@ impl<'a> PlanDecider<'a> {
         place: &str,
         volume: &LogicalVolumeSpec,
         group: &PlannedGroup<'a>,
-        kept: &'a inventory::LvmVolumeGroup,
+        preserved: &'a inventory::LvmVolumeGroup,
     ) {
         let path = volume.device_path();
-        let found = kept.volumes.iter().find(|found| found.name == volume.name);
+        let found = preserved.volumes.iter().find(|found| found.name == volume.name);
         let size = found.filter(|found| found.kind == volume.lvmtype.name());
-        let size = size.map(|found| (found, compare_volume_size(volume, found, group, kept)));
+        let size = size.map(|found| (found, compare_volume_size(volume, found, group, preserved)));
         let Some((found, size)) = size.filter(|(_, size)| *size != Ordering::Less) else {
             let size = volume.size.as_mib().map(|mib| format!(" {mib} MiB")).unwrap_or_default();
             let there = match found {
                 Some(found) => format!("is {} {} MiB", found.kind, found.size_bytes / MIB),
-                None => format!("is missing: {}", describe_group(kept)),
+                None => format!("is missing: {}", describe_group(preserved)),
             };
             return self.refuse(
                 ErrorCode::PreservedMismatch,
@@ -358,9 +358,9 @@ fn compare_volume_size(
     volume: &LogicalVolumeSpec,
     found: &inventory::LvmLogicalVolume,
     group: &PlannedGroup,
-    kept: &inventory::LvmVolumeGroup,
+    preserved: &inventory::LvmVolumeGroup,
 ) -> Ordering {
-    let extent = kept.extent_bytes.max(1);
+    let extent = preserved.extent_bytes.max(1);
     let unit = match volume.lvmtype {
         LvmType::Striped => extent.saturating_mul(group.physical.len() as u64),
         _ => extent,

@@ -89,7 +89,10 @@ impl MigrationCheck<'_> {
     fn compare_marker(&mut self, claim: &InstallClaim, found: Option<&ExistingInstallation>) {
         let (layout, inventory) = (self.meant.graph.layout, self.meant.inventory);
         let Some(found) = found else {
-            let there = inventory.filesystems.iter().filter_map(|is| Some((&is.device, is.marker.as_ref()?)));
+            let there = inventory
+                .filesystems
+                .iter()
+                .filter_map(|filesystem| Some((&filesystem.device, filesystem.marker.as_ref()?)));
             let there = there
                 .map(|(device, marker)| format!("{device} has the marker of {owner}", owner = describe_marker(marker)));
             let there: Vec<String> = there.collect();
@@ -101,7 +104,7 @@ impl MigrationCheck<'_> {
             );
             return self.refuse("disks", message);
         };
-        let root = layout.filesystems.iter().find(|is| is.path.as_deref() == Some("/"));
+        let root = layout.filesystems.iter().find(|filesystem| filesystem.path.as_deref() == Some("/"));
         let now = root.and_then(|root| self.meant.present_path(&root.device));
         if let Some(now) = now.filter(|now| now != found.device) {
             let message = format!(
@@ -284,7 +287,7 @@ impl MigrationCheck<'_> {
         let is_ours =
             |device: &DevicePath| !self.stack.disks_below(&self.stack.kernel_name(device)).is_disjoint(&self.disks);
         let of_arrays = inventory.arrays.iter().filter(|array| {
-            let is_carried = self.all.arrays.iter().any(|carried| carried.uuid == array.uuid);
+            let is_carried = self.all.arrays.iter().any(|migrated| migrated.uuid == array.uuid);
             !is_carried && array.members.iter().any(|member| is_ours(&member.device))
         });
         let of_groups = inventory.groups.iter().filter(|group| {
@@ -324,7 +327,7 @@ impl MigrationCheck<'_> {
 /// cannot be migrated.
 fn check_content(wanted: &FilesystemSpec, unit: StackUnit) -> Result<String, String> {
     let found = unit.signatures();
-    if found.iter().any(|is| is.kind == LUKS) {
+    if found.iter().any(|signature| signature.kind == LUKS) {
         return Err(ENCRYPTED.to_owned());
     }
     let format = wanted.format;

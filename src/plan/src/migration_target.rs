@@ -38,7 +38,7 @@ use uuid::Uuid;
 impl PlanRequest {
     /// Returns the migration in which this machine receives the system of another machine.
     pub(crate) fn receiving(&self) -> Option<&MigrationOffer> {
-        self.assigned.allocation.moving.as_ref().filter(|moving| moving.part == MigrationSide::Receive)
+        self.assigned.allocation.moving.as_ref().filter(|moving| moving.part == MigrationSide::Target)
     }
 
     fn migrated_machine(&self) -> Option<&MigratedMachine> {
@@ -72,8 +72,11 @@ impl SystemSource for MigrationSource<'_> {
     }
 
     fn build_stages(&self, inputs: &SourceInputs, finishing: Box<FinishInputs>) -> SystemStages {
-        let MigrationOffer { order, carried, .. } = self.offer;
-        let machine = carried.as_ref().map(|carried| carried.marker.machine.clone()).unwrap_or_default();
+        let MigrationOffer { order, carried: migrated_machine, .. } = self.offer;
+        let machine = migrated_machine
+            .as_ref()
+            .map(|migrated_machine| migrated_machine.marker.machine.clone())
+            .unwrap_or_default();
         let devices = inputs.decided.received.clone();
         let receive = ReceiveMigration { order: order.clone(), machine, devices };
         SystemStages {
@@ -141,23 +144,26 @@ pub(crate) fn stored_layout_digest(layout: &Layout, request: &PlanRequest) -> St
 
 impl PlanDecider<'_> {
     pub(crate) fn migrated_filesystem_uuid(&self, device: &LayoutPath) -> Option<String> {
-        let mut carried = self.request.migrated_machine()?.filesystems.iter();
-        carried.find(|is| is.device == *device).map(|is| is.uuid.clone()).filter(|uuid| !uuid.is_empty())
+        let mut filesystems = self.request.migrated_machine()?.filesystems.iter();
+        filesystems
+            .find(|filesystem| filesystem.device == *device)
+            .map(|filesystem| filesystem.uuid.clone())
+            .filter(|uuid| !uuid.is_empty())
     }
 
     pub(crate) fn migrated_array_uuid(&self, device: &LayoutPath) -> Option<Uuid> {
-        let mut carried = self.request.migrated_machine()?.arrays.iter();
-        carried.find(|is| is.device == *device).map(|is| is.uuid)
+        let mut arrays = self.request.migrated_machine()?.arrays.iter();
+        arrays.find(|array| array.device == *device).map(|array| array.uuid)
     }
 
     pub(crate) fn migrated_partition_guid(&self, device: &LayoutPath) -> Option<Uuid> {
-        let mut carried = self.request.migrated_machine()?.partitions.iter();
-        carried.find(|is| is.device == *device).map(|is| is.guid)
+        let mut partitions = self.request.migrated_machine()?.partitions.iter();
+        partitions.find(|partition| partition.device == *device).map(|partition| partition.guid)
     }
 
     pub fn check_migration(&mut self) {
         let Some(moving) = self.request.receiving() else { return };
-        let Some(carried) = &moving.carried else {
+        let Some(migrated_machine) = &moving.carried else {
             let message = "the source machine has not reported its data; boot it into the ramdisk";
             return self.refuse(ErrorCode::MigrationTarget, "moving", message);
         };
@@ -167,8 +173,8 @@ impl PlanDecider<'_> {
                 allocation first (drophammer volume delete)";
             self.refuse(ErrorCode::MigrationTarget, "moving", message);
         }
-        self.compare_migration_disks(moving, &carried.marker);
-        let before = source_sizes(self.layout, &carried.marker);
+        self.compare_migration_disks(moving, &migrated_machine.marker);
+        let before = source_sizes(self.layout, &migrated_machine.marker);
         let layout = self.layout;
         for (index, wanted) in layout.filesystems.iter().enumerate() {
             if wanted.format == FilesystemFormat::Tmpfs {
@@ -177,8 +183,10 @@ impl PlanDecider<'_> {
             let place = format!("filesystems[{index}]");
             let device = self.devices.get_or_report(&place, &wanted.device).filter(|device| device.absent.is_none());
             let Some(device) = device else { continue };
-            let is_it = |is: &&MigratedFilesystem| is.device == wanted.device && is.format == wanted.format;
-            let Some(was) = carried.filesystems.iter().find(is_it) else {
+            let is_it = |filesystem: &&MigratedFilesystem| {
+                filesystem.device == wanted.device && filesystem.format == wanted.format
+            };
+            let Some(was) = migrated_machine.filesystems.iter().find(is_it) else {
                 let message = format!(
                     "{} must have {} according to the layout, but the source machine does not have this filesystem; \
                         correct the layout, or create the filesystem on the source machine",
@@ -326,17 +334,19 @@ fn source_sizes(layout: &Layout, marker: &InstallMarker) -> Vec<Option<u64>> {
     if !decided.problems.is_empty() {
         return Vec::new();
     }
-    let size = |is: &super::FilesystemFate| decided.sizes.get(is.device()?).copied();
+    let size = |fate: &super::FilesystemFate| decided.sizes.get(fate.device()?).copied();
     decided.filesystems.iter().map(size).collect()
 }
 
 /// Returns a problem for each migrated id that also exists on a disk that is not wiped.
 fn refuse_taken_ids(request: &PlanRequest, inventory: &Inventory, decided: &PlanDecisions) -> Vec<Diagnostic> {
-    let Some(carried) = request.migrated_machine() else { return Vec::new() };
+    let Some(migrated_machine) = request.migrated_machine() else { return Vec::new() };
     let taken = uuids_in_use::collect_uuids(inventory, &decided.disks);
-    let filesystems = carried.filesystems.iter().map(|is| (&is.device, is.uuid.to_lowercase()));
-    let arrays = carried.arrays.iter().map(|is| (&is.device, is.uuid.to_string()));
-    let partitions = carried.partitions.iter().map(|is| (&is.device, is.guid.to_string()));
+    let filesystems =
+        migrated_machine.filesystems.iter().map(|filesystem| (&filesystem.device, filesystem.uuid.to_lowercase()));
+    let arrays = migrated_machine.arrays.iter().map(|array| (&array.device, array.uuid.to_string()));
+    let partitions =
+        migrated_machine.partitions.iter().map(|partition| (&partition.device, partition.guid.to_string()));
     let ids = filesystems.chain(arrays).chain(partitions);
     let problem = |(device, id): (&LayoutPath, String)| {
         let on: &DevicePath = taken.get(&id)?;

@@ -15,11 +15,11 @@ impl PlanDecider<'_> {
     pub fn register_absent_disk(&mut self, index: usize, disk: &layout::DiskSpec) {
         let preserved = PreservedObjects::from_graph(self.graph);
         for path in disk_devices(disk) {
-            let is_kept = !disk.wipeonreinstall || preserved.includes_device(&path);
+            let is_preserved = !disk.wipeonreinstall || preserved.includes_device(&path);
             let device = PlannedDevice {
                 now: path.as_device(),
                 path: path.as_device(),
-                fate: if is_kept { DeviceFate::Preserved } else { DeviceFate::Wiped },
+                fate: if is_preserved { DeviceFate::Preserved } else { DeviceFate::Wiped },
                 absent: Some(index),
                 blank: false,
                 size_bytes: None,

@@ -7,7 +7,7 @@ use model::install_marker::{InstallMarker, RecordedDisk};
 use model::inventory::Inventory;
 use operations::{
     AnnouncePointOfNoReturn, BurnDisk, DeviceOp, FinalReport, ImageNeeds, MachineFiles, MakeFilesystem, Operation,
-    PlanStage, ReachImage, SessionOp, StageExtents,
+    PlanStage, ResolveImage, SessionOp, StageExtents,
 };
 
 /// Returns the operation that queries the image at its download locations. For a raw image, the operation contains the
@@ -16,7 +16,7 @@ pub(crate) fn query_image(request: &PlanRequest, burned: &[Operation], needs: Op
     let onto = burned.iter().find_map(raw_image);
     let (name, url) = (request.subject.image.clone(), request.subject.url.clone());
     let image = Box::new(request.assigned.allocation.image.clone());
-    SessionOp::ReachImage(ReachImage { name, url, image, onto: onto.cloned(), needs })
+    SessionOp::ResolveImage(ResolveImage { name, url, image, onto: onto.cloned(), needs })
 }
 
 fn raw_image(operation: &Operation) -> Option<&BurnDisk> {

@@ -20,7 +20,7 @@ impl PlanDecider<'_> {
             let is_ours = |device: &&DevicePath| {
                 let verdicts = self.verdicts_on(device);
                 verdicts.contains(&DiskVerdict::Keep)
-                    || (!started && verdicts.iter().any(|is| *is != DiskVerdict::NotOurs))
+                    || (!started && verdicts.iter().any(|verdict| *verdict != DiskVerdict::NotOurs))
             };
             let ours: Vec<&str> = unknown.devices.iter().filter(is_ours).map(DevicePath::as_str).collect();
             if ours.is_empty() {

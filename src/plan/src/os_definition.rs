@@ -116,7 +116,7 @@ fn create_environment(
         primary_node: files.machine.clone(),
         hypervisor: HYPERVISOR.to_owned(),
         disks: instance_disks(meant, decided),
-        cards: files.nics.iter().map(instance_nic).collect(),
+        nics: files.nics.iter().map(instance_nic).collect(),
         settings: [("serial_console".to_owned(), serial.to_owned())].into(),
         reinstall: allocation.reinstall,
     })

@@ -9,7 +9,7 @@
 
 use super::DiskVerdict;
 use super::disks::{explain_read_only, gpt_partitions, keep_disk, kept_partition, new_device};
-use super::free_space;
+use super::partition_gap_placement;
 use super::partition_placement::{self, SectorExtent};
 use super::planned_devices::DeviceFate;
 use super::planner_state::PlanDecider;
@@ -29,31 +29,33 @@ impl<'a> PlanDecider<'a> {
     /// Decides on the partitions of a partly kept disk.
     pub(crate) fn renew_disk(&mut self, place: &str, disk: &DiskSpec, found: &'a InventoryDisk) {
         let preserved = PreservedObjects::from_graph(self.graph);
-        let is_kept = |part: &PartitionSpec| preserved.includes_device(&disk.device.partition_path(part.number));
-        let (kept, renewed): (Vec<&PartitionSpec>, Vec<&PartitionSpec>) =
-            disk.partitions.iter().partition(|part| is_kept(part));
+        let is_preserved = |part: &PartitionSpec| preserved.includes_device(&disk.device.partition_path(part.number));
+        let (preserved_partitions, renewed): (Vec<&PartitionSpec>, Vec<&PartitionSpec>) =
+            disk.partitions.iter().partition(|part| is_preserved(part));
         let table = gpt_partitions(found);
         for part in table {
-            let stays = kept.iter().any(|wanted| wanted.number == part.number);
+            let stays = preserved_partitions.iter().any(|wanted| wanted.number == part.number);
             let verdict = if stays { DiskVerdict::Keep } else { DiskVerdict::Wipe };
             self.parts.insert(part.device.kernel_name(), verdict);
         }
         self.devices
             .insert(disk.device.clone(), new_device(found, DeviceFate::Wiped, found.device.clone(), found.size_bytes));
-        for wanted in &kept {
+        for wanted in &preserved_partitions {
             if let Some(part) = table.iter().find(|part| part.number == wanted.number) {
                 self.devices.insert(disk.device.partition_path(wanted.number), kept_partition(found, part));
             }
         }
-        let mut problems = keep_disk(place, disk, found, &is_kept);
+        let mut problems = keep_disk(place, disk, found, &is_preserved);
         problems.extend(explain_read_only(place, found));
         problems.extend(self.explain_unsupported_renewal(place, found));
         if !problems.is_empty() {
             return self.decided.problems.extend(problems);
         }
-        let entries: Vec<&DiskPartition> =
-            table.iter().filter(|part| kept.iter().any(|wanted| wanted.number == part.number)).collect();
-        match free_space::place_between(&renewed, &entries, table, found.size_bytes, found.sector_bytes) {
+        let entries: Vec<&DiskPartition> = table
+            .iter()
+            .filter(|part| preserved_partitions.iter().any(|wanted| wanted.number == part.number))
+            .collect();
+        match partition_gap_placement::place_between(&renewed, &entries, table, found.size_bytes, found.sector_bytes) {
             Ok(extents) => {
                 let new: Vec<(&PartitionSpec, SectorExtent)> = renewed.into_iter().zip(extents).collect();
                 self.edit_disk(place, disk, found, &entries, &new);
@@ -84,11 +86,11 @@ impl<'a> PlanDecider<'a> {
         place: &str,
         disk: &DiskSpec,
         found: &'a InventoryDisk,
-        kept: &[&DiskPartition],
+        preserved_partitions: &[&DiskPartition],
         new: &[(&PartitionSpec, SectorExtent)],
     ) {
         let entries: Option<Vec<ExpectedEntry>> =
-            kept.iter().map(|part| expected_entry(part, found.sector_bytes)).collect();
+            preserved_partitions.iter().map(|part| expected_entry(part, found.sector_bytes)).collect();
         let guid = found.table.as_ref().and_then(|table| table.guid);
         let (Some(preserved), Some(guid)) = (entries, guid) else {
             let message = format!(
@@ -98,10 +100,14 @@ impl<'a> PlanDecider<'a> {
             return self.refuse(ErrorCode::PreservedMismatch, format!("{place}.partitions"), message);
         };
         let table = gpt_partitions(found);
-        let removed: Vec<&DiskPartition> =
-            table.iter().filter(|part| kept.iter().all(|kept| kept.number != part.number)).collect();
+        let removed: Vec<&DiskPartition> = table
+            .iter()
+            .filter(|part| {
+                preserved_partitions.iter().all(|preserved_partitions| preserved_partitions.number != part.number)
+            })
+            .collect();
         let added = self.add_partitions(disk, found, &removed, new);
-        let ranges: Vec<ByteRange> = kept.iter().map(|part| extent_of(part)).collect();
+        let ranges: Vec<ByteRange> = preserved_partitions.iter().map(|part| extent_of(part)).collect();
         let extents: Vec<SectorExtent> = new.iter().map(|(_, extent)| *extent).collect();
         let (first, zero) = erased_ranges::cleared_ranges(found, &removed, &extents, &ranges);
         let (device, identity) = (found.device.clone(), DiskIdentity::from_disk(found));
@@ -116,7 +122,7 @@ impl<'a> PlanDecider<'a> {
         });
         self.decided.partly_kept.push(PartlyKeptDisk {
             name: found.name.clone(),
-            preserved: kept.iter().map(|part| (*part).clone()).collect(),
+            preserved: preserved_partitions.iter().map(|part| (*part).clone()).collect(),
         });
         self.decided.edits.push(TableEdit {
             device,

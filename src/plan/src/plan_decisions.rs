@@ -7,8 +7,8 @@ use model::device_name::{DevicePath, KernelName, LayoutPath};
 use model::install_marker::{AttemptSecret, PendingCreation, RecordedVolume};
 use model::inventory::{self};
 use operations::{
-    ClearRanges, CreateArray, CreateGroup, CreateVolume, DiskIdentity, Holder, LuksContainer, ManifestVolume,
-    PartitionTable, PreparePersistent, ReceivedDevice, RemoveVolumes, SparseVolume, TableEdit, TryArray, TryFilesystem,
+    ClearRanges, CreateArray, CreateGroup, CreateK8sVolume, CreateVolume, DiskHolder, DiskIdentity, LuksContainer,
+    ManifestVolume, PartitionTable, ReceivedDevice, RemoveVolumes, SparseVolume, TableEdit, TryArray, TryFilesystem,
     WipeDisk, ZeroProof,
 };
 use std::collections::{BTreeMap, BTreeSet};
@@ -21,7 +21,7 @@ pub(crate) struct PlanDecisions {
     pub secret: Option<AttemptSecret>,
     pub disks: Vec<DiskPlan>,
     pub identities: Vec<DiskIdentity>,
-    pub releases: Vec<Holder>,
+    pub releases: Vec<DiskHolder>,
     pub wipes: Vec<WipeDisk>,
     pub tables: Vec<PartitionTable>,
     /// Partly kept disks: some of their partitions are preserved.
@@ -118,7 +118,7 @@ pub(crate) struct VolumeDecisions {
     /// Volumes in the order in which the control plane lists them.
     pub planned: Vec<PersistentVolume>,
     pub prepared: Vec<ManifestVolume>,
-    pub prepares: Vec<PreparePersistent>,
+    pub prepares: Vec<CreateK8sVolume>,
     pub sparse: Vec<SparseVolume>,
     pub trials: Vec<TryFilesystem>,
     /// Unlisted disks that are written because a volume is created on them.

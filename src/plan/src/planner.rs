@@ -12,7 +12,7 @@ use model::inventory::{self, Inventory, UniqueIdentifiers};
 use model::layout::Layout;
 use model::layout::graph::LayoutGraph;
 use model::storage_graph::DeviceStack;
-use operations::Holder;
+use operations::DiskHolder;
 use std::cell::{OnceCell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 use uuid::Uuid;
@@ -79,14 +79,14 @@ impl PlanDecider<'_> {
     /// for inspection, except devices that are entirely on preserved disks. Refuses the plan if a device on a preserved
     /// disk is mounted or otherwise in use, because the device could not be stopped at the end of the installation.
     fn decide_releases(&mut self) {
-        let (mut release, mut kept) = (HolderTeardown::new(self.stack), HolderTeardown::new(self.stack));
+        let (mut release, mut preserved) = (HolderTeardown::new(self.stack), HolderTeardown::new(self.stack));
         let mut problems = Vec::new();
         for (index, disk) in &self.found {
             let refused = match self.verdict(&disk.name) {
                 // A preserved array on a partly kept disk is also released: it stays stopped until the partition table
                 // was changed.
                 DiskVerdict::Wipe | DiskVerdict::Make | DiskVerdict::PartlyKept => release.release_disk(disk),
-                DiskVerdict::Keep => kept.release_disk(disk),
+                DiskVerdict::Keep => preserved.release_disk(disk),
                 DiskVerdict::NotOurs | DiskVerdict::Volumes => Vec::new(),
             };
             problems.extend(
@@ -95,8 +95,8 @@ impl PlanDecider<'_> {
                 }),
             );
         }
-        for holder in &kept.holders {
-            if let Holder::Swap { device } = holder {
+        for holder in &preserved.holders {
+            if let DiskHolder::Swap { device } = holder {
                 let message = format!("{device} must be preserved but is in use (active swap); run swapoff first");
                 problems.push(Diagnostic::new("disks", message).with_code(ErrorCode::InUse));
             }

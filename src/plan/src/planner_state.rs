@@ -66,7 +66,7 @@ pub(crate) struct PlannedGroup<'a> {
     pub sector_bytes: u32,
     pub fate: DeviceFate,
     /// The existing volume group; `None` if the group is not preserved.
-    pub kept: Option<&'a inventory::LvmVolumeGroup>,
+    pub preserved: Option<&'a inventory::LvmVolumeGroup>,
     pub extent_bytes: u64,
     /// Names of the volumes that are renewed in a preserved group.
     pub renewed: Vec<&'a str>,

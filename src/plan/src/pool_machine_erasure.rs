@@ -262,7 +262,7 @@ mod tests {
 
     #[test]
     fn queries_allocation_immediately_before_the_first_write() {
-        for (owner, asked) in [(PoolAllocation::Unallocated, ""), (INSTALL, "a-1")] {
+        for (owner, requested) in [(PoolAllocation::Unallocated, ""), (INSTALL, "a-1")] {
             let plan = plan_emptying(&machine("five-sata"), owner, &[], subject()).unwrap().unwrap();
             let before = &plan.stages[plan.point_of_no_return - 1];
             let [Operation::Run(SessionOp::AnnouncePointOfNoReturn(AnnouncePointOfNoReturn { allocation, .. }))] =
@@ -270,7 +270,7 @@ mod tests {
             else {
                 panic!("{plan}");
             };
-            assert_eq!(allocation, asked);
+            assert_eq!(allocation, requested);
         }
     }
 

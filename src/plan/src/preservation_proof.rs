@@ -41,14 +41,14 @@ pub(crate) fn list_preserved(layout: &Layout, inventory: &Inventory, decided: &P
 }
 
 /// Compares the recorded identity of each preserved object with its current identity.
-pub fn compare_preserved(kept: &[PreservedObject], now: &Inventory) -> Vec<PreservationProof> {
+pub fn compare_preserved(preserved: &[PreservedObject], now: &Inventory) -> Vec<PreservationProof> {
     let stack = DeviceStack::new(now);
-    let proof = |kept: &PreservedObject| PreservationProof {
-        object: kept.object.to_string(),
-        before: kept.identity.clone(),
-        after: read_identity(&kept.object, now, &stack),
+    let proof = |preserved: &PreservedObject| PreservationProof {
+        object: preserved.object.to_string(),
+        before: preserved.identity.clone(),
+        after: read_identity(&preserved.object, now, &stack),
     };
-    kept.iter().map(proof).collect()
+    preserved.iter().map(proof).collect()
 }
 
 /// Returns one line for each property that differs between two identities, with both values of the property.
@@ -149,12 +149,14 @@ fn group_identity(group: &inventory::LvmVolumeGroup, added: &[String]) -> Object
     physical.sort();
     let own = [("uuid", group.uuid.clone()), ("name", group.name.clone()), ("physical volumes", physical.join(" "))];
     let own = own.map(|(name, value)| (name.to_owned(), value));
-    let volumes = group.volumes.iter().filter(|is| !added.contains(&is.name));
-    let volumes =
-        volumes.map(|is| (format!("volume {}", is.name), format!("{}, {} bytes, {}", is.uuid, is.size_bytes, is.kind)));
+    let volumes = group.volumes.iter().filter(|volume| !added.contains(&volume.name));
+    let volumes = volumes.map(|volume| {
+        (format!("volume {}", volume.name), format!("{}, {} bytes, {}", volume.uuid, volume.size_bytes, volume.kind))
+    });
     let hidden = group.hidden.iter();
-    let hidden =
-        hidden.map(|is| (format!("hidden volume {}", is.name), format!("{}, {} bytes", is.uuid, is.size_bytes)));
+    let hidden = hidden.map(|hidden| {
+        (format!("hidden volume {}", hidden.name), format!("{}, {} bytes", hidden.uuid, hidden.size_bytes))
+    });
     own.into_iter().chain(volumes).chain(hidden).collect()
 }
 
@@ -169,7 +171,8 @@ fn filesystem_identity(found: &[DeviceSignature]) -> ObjectIdentity {
 }
 
 fn describe_signatures(signatures: &[DeviceSignature]) -> String {
-    let mut said: Vec<String> = signatures.iter().map(|is| format!("{} {}", is.kind, is.uuid)).collect();
+    let mut said: Vec<String> =
+        signatures.iter().map(|signature| format!("{} {}", signature.kind, signature.uuid)).collect();
     said.sort();
     said.join(", ")
 }
@@ -219,7 +222,7 @@ pub(crate) struct PreservedObjects<'a> {
     /// Flags of each device: [`PRESERVED_DISK_FLAG`] if the device is on a preserved disk or partition,
     /// [`OTHER_DISK_FLAG`] if it is on any other disk or partition. A device may have both flags.
     below: CombinedValues,
-    kept: BTreeSet<&'a KernelName>,
+    preserved: BTreeSet<&'a KernelName>,
 }
 
 /// Flag that [`PreservedObjects::below`] contains for a preserved disk or partition. All other disks and partitions
@@ -230,16 +233,16 @@ const OTHER_DISK_FLAG: u8 = 2;
 impl<'a> PreservedObjects<'a> {
     pub(crate) fn new(inventory: &'a Inventory, decided: &'a PlanDecisions) -> PreservedObjects<'a> {
         let stack = DeviceStack::new(inventory);
-        let kept: BTreeSet<&KernelName> =
+        let preserved: BTreeSet<&KernelName> =
             decided.disks.iter().filter(|disk| is_preserved(decided, disk)).map(|disk| &disk.name).collect();
         let parts: BTreeSet<KernelName> = preserved_parts(decided).map(|part| part.device.kernel_name()).collect();
-        let disk = |name: &KernelName| if kept.contains(name) { PRESERVED_DISK_FLAG } else { OTHER_DISK_FLAG };
+        let disk = |name: &KernelName| if preserved.contains(name) { PRESERVED_DISK_FLAG } else { OTHER_DISK_FLAG };
         let below = stack.combine_values_from(disk, |part| parts.contains(part).then_some(PRESERVED_DISK_FLAG));
-        PreservedObjects { inventory, decided, stack, below, kept }
+        PreservedObjects { inventory, decided, stack, below, preserved }
     }
 
-    fn is_kept(&self, disk: &KernelName) -> bool {
-        self.kept.contains(disk)
+    fn is_preserved(&self, disk: &KernelName) -> bool {
+        self.preserved.contains(disk)
     }
 
     /// Returns the names of the volumes that this plan creates in a preserved group, including volumes that it removes
@@ -250,20 +253,20 @@ impl<'a> PreservedObjects<'a> {
         let made = self.decided.persistent.prepares.iter().filter_map(|prepare| prepare.create.as_ref());
         let made = made.filter(|create| create.group == group.name);
         let made = made.map(|create| create.name.clone());
-        renewed.chain(made.filter(|name| group.volumes.iter().all(|is| is.name != *name))).collect()
+        renewed.chain(made.filter(|name| group.volumes.iter().all(|volume| volume.name != *name))).collect()
     }
 
     fn are_on_preserved_disks<'b>(&self, devices: impl Iterator<Item = &'b DevicePath>) -> bool {
         let values = devices.map(|device| {
             let name = self.stack.kernel_name(device);
-            let unknown = if self.is_kept(&name) { PRESERVED_DISK_FLAG } else { OTHER_DISK_FLAG };
+            let unknown = if self.is_preserved(&name) { PRESERVED_DISK_FLAG } else { OTHER_DISK_FLAG };
             self.stack.combined_value(&self.below, &name).unwrap_or(unknown)
         });
         values.fold(0, |all, value| all | value) == PRESERVED_DISK_FLAG
     }
 
     fn disks(&self) -> impl Iterator<Item = &'a inventory::InventoryDisk> {
-        self.inventory.disks.iter().filter(|disk| self.is_kept(&disk.name))
+        self.inventory.disks.iter().filter(|disk| self.is_preserved(&disk.name))
     }
 
     fn arrays(&self) -> impl Iterator<Item = &'a inventory::MdArray> {
@@ -283,7 +286,7 @@ impl<'a> PreservedObjects<'a> {
             _ => None,
         });
         let volume = || {
-            let kept = self.decided.groups.iter().find_map(|fate| match fate {
+            let preserved = self.decided.groups.iter().find_map(|fate| match fate {
                 GroupFate::Preserved { name, .. } => {
                     let volume =
                         device.as_str().strip_prefix("/dev/")?.strip_prefix(name.as_str())?.strip_prefix('/')?;
@@ -291,7 +294,7 @@ impl<'a> PreservedObjects<'a> {
                 }
                 GroupFate::Created(_) => None,
             });
-            let (name, volume) = kept?;
+            let (name, volume) = preserved?;
             let group = self.groups().find(|group| group.name == *name)?;
             Some(StableDevice::Volume { group: group.uuid.clone(), name: volume.to_owned() })
         };
@@ -301,21 +304,21 @@ impl<'a> PreservedObjects<'a> {
 
     /// Returns preserved filesystems of the layout, filesystems in unlisted partitions, and preserved LUKS containers.
     fn filesystems(&self, layout: &Layout) -> Vec<ObjectLocator> {
-        let ours = layout.filesystems.iter().zip(&self.decided.filesystems).filter(|(_, is)| is.is_kept());
+        let ours = layout.filesystems.iter().zip(&self.decided.filesystems).filter(|(_, is)| is.is_preserved());
         let ours = ours.filter_map(|(wanted, is)| {
             let device = is.device()?;
             let path = wanted.path.clone().filter(|path| path.starts_with('/'));
             Some(ObjectLocator::Filesystem { device: device.clone(), path, on: self.locate_device(device) })
         });
         let parts = self.disks().flat_map(|disk| disk.table.iter().flat_map(|table| &table.partitions));
-        let used = parts.filter(|part| part.signatures.iter().any(|is| is.usage == "filesystem"));
+        let used = parts.filter(|part| part.signatures.iter().any(|signature| signature.usage == "filesystem"));
         let taken: BTreeSet<&DevicePath> = self.decided.filesystems.iter().filter_map(FilesystemFate::device).collect();
         let theirs = used.filter(|part| !taken.contains(&part.device)).map(|part| ObjectLocator::Filesystem {
             device: part.device.clone(),
             path: None,
             on: StableDevice::Device(part.device.clone()),
         });
-        let containers = self.decided.luks.iter().filter(|luks| luks.is_kept()).map(|luks| {
+        let containers = self.decided.luks.iter().filter(|luks| luks.is_preserved()).map(|luks| {
             let device = luks.container.device.clone();
             ObjectLocator::Filesystem { on: self.locate_device(&device), device, path: None }
         });

@@ -12,8 +12,8 @@ use model::inventory::{DeviceSignature, Inventory};
 use model::layout::{FilesystemFormat, FilesystemSpec, OnReinstall, UnderlyingObjects, VolumeGroupSpec};
 use model::storage_graph::LayoutMatch;
 use operations::{
-    ActivateGroup, AssembleArray, CreateVolume, DeviceOp, MountFilesystem, OpenContainer, Operation, Rehearsal,
-    RestoreOp, SessionOp, StopInspectedDevices, UnlockDisk,
+    ActivateGroup, ActivationRehearsal, AssembleArray, CreateVolume, DeviceOp, MountFilesystem, OpenContainer,
+    Operation, RestoreOp, SessionOp, StopInspectedDevices, UnlockDisk,
 };
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -87,8 +87,8 @@ impl<'a> RestorePlan<'a> {
     /// Returns the rehearsal. On the disks that are present, it activates all preserved objects, and creates all
     /// volumes that are added to preserved groups. It mounts filesystems with the options of the layout, because the
     /// installed system must be able to use these options. Filesystems that the plan creates are not mounted.
-    pub(crate) fn build_rehearsal(&self) -> Option<Rehearsal> {
-        let mounted = self.filesystems.iter().filter(|(_, is)| is.is_kept());
+    pub(crate) fn build_rehearsal(&self) -> Option<ActivationRehearsal> {
+        let mounted = self.filesystems.iter().filter(|(_, is)| is.is_preserved());
         let mounts = mounted.filter_map(|placed| {
             let options = placed.0.mountoptions.clone();
             self.build_mount(placed).map(|mount| MountFilesystem { options, ..mount })
@@ -98,7 +98,7 @@ impl<'a> RestorePlan<'a> {
         let stacked = self.restore_stacked(|_| true).chain(renewals).chain(created);
         let operations: Vec<RestoreOp> = stacked.chain(mounts.map(RestoreOp::Mount)).collect();
         let over = bottom_devices(&operations).into_iter().collect();
-        (!operations.is_empty()).then_some(Rehearsal { over, operations })
+        (!operations.is_empty()).then_some(ActivationRehearsal { over, operations })
     }
 
     /// Returns the mount of a filesystem during the installation. A tmpfs has only a line in fstab; it is not mounted,
@@ -203,8 +203,8 @@ impl<'a> RestorePlan<'a> {
     }
 
     fn preserved_paths(&self, is: impl Fn(&PlacedFilesystem) -> bool) -> Vec<String> {
-        let kept = self.filesystems.iter().filter(|placed| placed.1.is_on_preserved_device() && is(placed));
-        kept.filter_map(|(wanted, _)| mount_path(wanted)).map(str::to_owned).collect()
+        let preserved = self.filesystems.iter().filter(|placed| placed.1.is_on_preserved_device() && is(placed));
+        preserved.filter_map(|(wanted, _)| mount_path(wanted)).map(str::to_owned).collect()
     }
 
     fn restore_operations(&self, when: RestoreTime) -> Vec<Operation> {
@@ -249,8 +249,9 @@ impl<'a> RestorePlan<'a> {
             Operation::Run(SessionOp::UnlockDisk(UnlockDisk { device: disk.device.clone(), others }))
         };
         let partly_kept = self.decided.disks.iter().filter(|disk| is_now(disk.device.as_str()));
-        let parts = partly_kept.filter_map(|disk| self.decided.partly_kept.iter().find(|kept| kept.name == disk.name));
-        let parts = parts.flat_map(|kept| &kept.preserved);
+        let parts = partly_kept
+            .filter_map(|disk| self.decided.partly_kept.iter().find(|preserved| preserved.name == disk.name));
+        let parts = parts.flat_map(|preserved| &preserved.preserved);
         let parts = parts.filter(|part| !self.renewed.contains(part.device.as_str())).map(|part| {
             let unlock = UnlockDisk { device: part.device.clone(), others: Vec::new() };
             Operation::Run(SessionOp::UnlockDisk(unlock))
@@ -279,7 +280,7 @@ impl<'a> RestorePlan<'a> {
     /// also mounted after the image was written, because mounting the filesystem would hide an earlier mount.
     fn when_mounted(&self, path: &str) -> RestoreTime {
         let late = self.hiding_paths();
-        let is_late = late.iter().any(|kept| path == kept || path.starts_with(&format!("{kept}/")));
+        let is_late = late.iter().any(|preserved| path == preserved || path.starts_with(&format!("{preserved}/")));
         if is_late { RestoreTime::AfterTheImage } else { RestoreTime::BeforeTheImage }
     }
 }

@@ -68,7 +68,7 @@ fn entry_stages(inventory: &Inventory, disk: &InventoryDisk, esp: Esp, subject: 
         (StageName::StorageIdentify, vec![SessionOp::IdentifyDisk(DiskIdentity::from_disk(disk))]),
         (StageName::StorageLock, locked.map(lock).collect()),
         (StageName::StorageMount, vec![SessionOp::MountReadOnly(MountReadOnly(mount))]),
-        (StageName::BootEntries, vec![SessionOp::FindLoader, SessionOp::WriteBootEntries(entries)]),
+        (StageName::BootEntries, vec![SessionOp::FindBootLoader, SessionOp::WriteBootEntries(entries)]),
         (
             StageName::StorageUnmount,
             vec![SessionOp::Unmount, SessionOp::FlushDisks(FlushDisks { disks: vec![disk.device.clone()] })],

@@ -5,7 +5,7 @@ use super::{Plan, PlanRefusal, PlanRequest, erase_plan};
 use model::device_name::KernelName;
 use model::inventory::{Inventory, InventoryDisk};
 use model::layout::{self, Layout};
-use operations::{AddedPartition, Operation, ReachImage, SessionOp, StageName};
+use operations::{AddedPartition, Operation, ResolveImage, SessionOp, StageName};
 
 /// Makes a plan that writes the image of the request to this disk, and then adds the partition `added` to the disk.
 /// Disks in `skipped` are ignored.
@@ -27,8 +27,9 @@ pub fn plan_raw_image(
     let mut plan = whole.select_steps(&["deploy.apply_layout", "deploy.burn_image"]);
     plan.stages.extend(whole.stages.into_iter().filter(|stage| stage.name == StageName::StorageUnmount));
     for operation in plan.stages.iter_mut().flat_map(|stage| &mut stage.operations) {
-        if let Operation::Run(SessionOp::ReachImage(ReachImage { onto: Some(burn), .. }) | SessionOp::BurnDisk(burn)) =
-            operation
+        if let Operation::Run(
+            SessionOp::ResolveImage(ResolveImage { onto: Some(burn), .. }) | SessionOp::BurnDisk(burn),
+        ) = operation
         {
             burn.added.clone_from(&added);
         }
@@ -77,9 +78,9 @@ mod tests {
         });
         assert_eq!(wiped.collect::<Vec<_>>(), [inventory.disks[1].device.as_str()]);
         let burned = operations().filter_map(|operation| match operation {
-            Operation::Run(SessionOp::ReachImage(ReachImage { onto: Some(burn), .. }) | SessionOp::BurnDisk(burn)) => {
-                burn.added.clone()
-            }
+            Operation::Run(
+                SessionOp::ResolveImage(ResolveImage { onto: Some(burn), .. }) | SessionOp::BurnDisk(burn),
+            ) => burn.added.clone(),
             _ => None,
         });
         assert_eq!(burned.collect::<Vec<_>>(), [added.clone(), added]);

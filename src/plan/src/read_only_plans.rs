@@ -1,6 +1,6 @@
 //! Code that is common to all plans that do not destroy anything.
 
-use super::firmware::{self, RemovalPolicy};
+use super::stale_boot_variables::{self, RemovalPolicy};
 use super::{
     DiskContent, DiskPlan, DiskVerdict, InstallMode, Plan, PlanSubject, PlanSummary, opaque_objects, writable_extents,
 };
@@ -40,7 +40,7 @@ impl ReadOnlyPlan {
             sizes: BTreeMap::new(),
             extents: Vec::new(),
             volumes: Vec::new(),
-            firmware: firmware::plan_variables(inventory, None, RemovalPolicy::KeepAll),
+            firmware: stale_boot_variables::plan_variables(inventory, None, RemovalPolicy::KeepAll),
             verdicts: None,
         };
         Plan { extents: writable_extents::compute_extents(&plan, inventory), ..plan }
@@ -53,7 +53,7 @@ impl DiskPlan {
         if !self.verdict.loses_data() || self.found.blank {
             return 0;
         }
-        self.preserved.iter().fold(self.size_bytes, |left, kept| left.saturating_sub(kept.length))
+        self.preserved.iter().fold(self.size_bytes, |left, preserved| left.saturating_sub(preserved.length))
     }
 
     /// Returns the entry for a disk in a plan, without a tree of the disk's content. The entry does not contain the

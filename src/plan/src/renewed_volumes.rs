@@ -65,19 +65,20 @@ impl<'a> PlanDecider<'a> {
         place: &str,
         group: &VolumeGroupSpec,
         below: &UnderlyingDevices,
-        kept: &'a LvmVolumeGroup,
+        preserved_group: &'a LvmVolumeGroup,
     ) -> Option<VolumeRenewal<'a>> {
         let listed = PreservedObjects::from_graph(self.graph).renewed_volumes(group);
         if listed.is_empty() {
             return Some(VolumeRenewal::default());
         }
         let is_renewed = |volume: &&LvmLogicalVolume| is_removed(volume, &listed);
-        let (removed, preserved): (Vec<&LvmLogicalVolume>, Vec<_>) = kept.volumes.iter().partition(is_renewed);
-        let missing = find_missing_physical(kept, below).map(|why| (ErrorCode::IncompleteObject, why));
-        let others = find_read_only_metadata(kept).into_iter();
-        let others = others.chain(preserved.iter().filter_map(|volume| find_unstable_volume(kept, volume)));
-        let others = others.chain(removed.iter().filter_map(|volume| find_volume_obstacle(kept, volume)));
-        let others = others.chain(find_uncertain_space(kept, &removed, &listed));
+        let (removed, preserved): (Vec<&LvmLogicalVolume>, Vec<_>) =
+            preserved_group.volumes.iter().partition(is_renewed);
+        let missing = find_missing_physical(preserved_group, below).map(|why| (ErrorCode::IncompleteObject, why));
+        let others = find_read_only_metadata(preserved_group).into_iter();
+        let others = others.chain(preserved.iter().filter_map(|volume| find_unstable_volume(preserved_group, volume)));
+        let others = others.chain(removed.iter().filter_map(|volume| find_volume_obstacle(preserved_group, volume)));
+        let others = others.chain(find_uncertain_space(preserved_group, &removed, &listed));
         let problems: Vec<(ErrorCode, String)> =
             missing.into_iter().chain(others.map(|why| (ErrorCode::NotReinstallable, why))).collect();
         if !problems.is_empty() {
@@ -89,22 +90,22 @@ impl<'a> PlanDecider<'a> {
                 name: volume.name.clone(),
                 uuid: volume.uuid.clone(),
                 size_bytes: volume.size_bytes,
-                ranges: locate_ranges(kept, below, &volume.ranges),
+                ranges: locate_ranges(preserved_group, below, &volume.ranges),
             });
             expected.collect()
         };
-        let hidden = kept.hidden.iter().map(|volume| ExpectedVolume {
+        let hidden = preserved_group.hidden.iter().map(|volume| ExpectedVolume {
             name: volume.name.clone(),
             uuid: volume.uuid.clone(),
             size_bytes: volume.size_bytes,
-            ranges: locate_ranges(kept, below, &volume.ranges),
+            ranges: locate_ranges(preserved_group, below, &volume.ranges),
         });
-        let free = free_extents(kept, &removed);
-        let before = free_extents(kept, &[]);
-        self.count_added_bytes(kept, &listed, free.iter().sum::<u64>().saturating_sub(before.iter().sum()));
+        let free = free_extents(preserved_group, &removed);
+        let before = free_extents(preserved_group, &[]);
+        self.count_added_bytes(preserved_group, &listed, free.iter().sum::<u64>().saturating_sub(before.iter().sum()));
         self.decided.renewals.push(RemoveVolumes {
-            group: kept.name.clone(),
-            uuid: kept.uuid.clone(),
+            group: preserved_group.name.clone(),
+            uuid: preserved_group.uuid.clone(),
             physical: below.install_paths(),
             removed: visible(&removed),
             preserved: visible(&preserved),
@@ -115,8 +116,13 @@ impl<'a> PlanDecider<'a> {
 
     /// Registers the free space that the new volumes use in addition to the space of the removed volumes. Kubernetes
     /// volumes that are added to the group later cannot use this space.
-    fn count_added_bytes(&mut self, kept: &LvmVolumeGroup, listed: &[&LogicalVolumeSpec], freed_extents: u64) {
-        let extent = kept.extent_bytes.max(1);
+    fn count_added_bytes(
+        &mut self,
+        preserved_group: &LvmVolumeGroup,
+        listed: &[&LogicalVolumeSpec],
+        freed_extents: u64,
+    ) {
+        let extent = preserved_group.extent_bytes.max(1);
         let needed = listed.iter().try_fold(0u64, |sum, volume| {
             let bytes = volume.size.as_mib()?.saturating_mul(MIB).next_multiple_of(extent);
             let copies = if volume.lvmtype == LvmType::Raid1 { 2 } else { 1 };
@@ -125,7 +131,7 @@ impl<'a> PlanDecider<'a> {
         // A volume that takes the remaining space leaves none for other volumes.
         let added = needed.map_or(u64::MAX, |needed| needed.saturating_sub(freed_extents.saturating_mul(extent)));
         if added > 0 {
-            self.added.entry(kept.name.clone()).or_default().push(added);
+            self.added.entry(preserved_group.name.clone()).or_default().push(added);
         }
     }
 }
@@ -137,24 +143,24 @@ pub(crate) fn is_removed(volume: &LvmLogicalVolume, renewed: &[&LogicalVolumeSpe
 }
 
 /// Returns why the group cannot be changed if it lacks a physical volume.
-fn find_missing_physical(kept: &LvmVolumeGroup, below: &UnderlyingDevices) -> Option<String> {
-    let name = &kept.name;
-    let missing = kept.physical.iter().filter(|physical| physical.device.is_none());
+fn find_missing_physical(preserved_group: &LvmVolumeGroup, below: &UnderlyingDevices) -> Option<String> {
+    let name = &preserved_group.name;
+    let missing = preserved_group.physical.iter().filter(|physical| physical.device.is_none());
     let missing: Vec<&str> = missing.map(|physical| physical.uuid.as_str()).collect();
     if !missing.is_empty() || below.absent().next().is_some() {
         return Some(format!(
             "volumes of vg:{name} cannot be renewed: {count} of its {all} physical volumes are missing ({missing}); attach their disks, or set `preserve: true` on vg:{name}",
             count = missing.len().max(below.absent().count()),
-            all = kept.physical.len(),
+            all = preserved_group.physical.len(),
             missing = missing.join(", ")
         ));
     }
     None
 }
 
-fn find_read_only_metadata(kept: &LvmVolumeGroup) -> Option<String> {
-    let name = &kept.name;
-    let is_read_only = kept.allocation.as_ref().is_some_and(|allocation| allocation.read_only);
+fn find_read_only_metadata(preserved_group: &LvmVolumeGroup) -> Option<String> {
+    let name = &preserved_group.name;
+    let is_read_only = preserved_group.allocation.as_ref().is_some_and(|allocation| allocation.read_only);
     is_read_only.then(|| {
         format!(
             "volumes of vg:{name} cannot be renewed: the metadata of the group is read-only; restore the metadata with the status WRITE in the installed system (vgcfgbackup, vgcfgrestore)"
@@ -165,8 +171,8 @@ fn find_read_only_metadata(kept: &LvmVolumeGroup) -> Option<String> {
 /// Returns why volumes cannot be renewed next to this preserved volume. A move or merge changes the location of data.
 /// The repair or extension of a thin pool needs the free space that new volumes would use; the state of a pool is known
 /// only while the pool is active.
-fn find_unstable_volume(kept: &LvmVolumeGroup, volume: &LvmLogicalVolume) -> Option<String> {
-    let (group, name) = (&kept.name, &volume.name);
+fn find_unstable_volume(preserved_group: &LvmVolumeGroup, volume: &LvmLogicalVolume) -> Option<String> {
+    let (group, name) = (&preserved_group.name, &volume.name);
     let why = match volume.entangled.as_deref().filter(|how| *how != HAS_SNAPSHOT) {
         Some(how) => format!("the volume {group}/{name} {how}; complete the operation in the installed system"),
         None if volume.kind == "thin-pool" && volume.health == VolumeHealth::Degraded => format!(
@@ -178,10 +184,11 @@ fn find_unstable_volume(kept: &LvmVolumeGroup, volume: &LvmLogicalVolume) -> Opt
 }
 
 /// Returns why this volume cannot be removed.
-fn find_volume_obstacle(kept: &LvmVolumeGroup, volume: &LvmLogicalVolume) -> Option<String> {
-    let (group, name) = (&kept.name, &volume.name);
+fn find_volume_obstacle(preserved_group: &LvmVolumeGroup, volume: &LvmLogicalVolume) -> Option<String> {
+    let (group, name) = (&preserved_group.name, &volume.name);
     let of_kind = |kinds: &[&str]| {
-        let others = kept.volumes.iter().filter(|other| other.name != *name && kinds.contains(&other.kind.as_str()));
+        let others =
+            preserved_group.volumes.iter().filter(|other| other.name != *name && kinds.contains(&other.kind.as_str()));
         let names: Vec<String> = others.map(|other| format!("{group}/{}", other.name)).collect();
         if names.is_empty() { "no such volume is visible".to_owned() } else { names.join(", ") }
     };
@@ -212,19 +219,19 @@ fn find_volume_obstacle(kept: &LvmVolumeGroup, volume: &LvmLogicalVolume) -> Opt
 
 /// Returns why it is unknown whether the new volumes fit into the group.
 fn find_uncertain_space(
-    kept: &LvmVolumeGroup,
+    preserved_group: &LvmVolumeGroup,
     removed: &[&LvmLogicalVolume],
     listed: &[&LogicalVolumeSpec],
 ) -> Option<String> {
-    let name = &kept.name;
-    if kept.allocation.is_none() && kept.free_bytes.is_none() {
+    let name = &preserved_group.name;
+    if preserved_group.allocation.is_none() && preserved_group.free_bytes.is_none() {
         return Some(format!(
             "volumes of vg:{name} cannot be renewed: its free space is unknown; read the inventory again"
         ));
     }
     let spread = listed.iter().find(|volume| volume.lvmtype != LvmType::Linear);
-    let is_unknown =
-        kept.physical.len() > 1 && (kept.allocation.is_none() || removed.iter().any(|volume| volume.ranges.is_empty()));
+    let is_unknown = preserved_group.physical.len() > 1
+        && (preserved_group.allocation.is_none() || removed.iter().any(|volume| volume.ranges.is_empty()));
     if let Some(volume) = spread.filter(|_| is_unknown) {
         return Some(format!(
             "{name}/{volume} cannot be renewed as {kind}: the inventory does not contain the location of the removed volumes on the physical volumes; read the inventory again",
@@ -232,7 +239,7 @@ fn find_uncertain_space(
             kind = volume.lvmtype
         ));
     }
-    let allocation = kept.allocation.as_ref().filter(|allocation| allocation.policy == "contiguous")?;
+    let allocation = preserved_group.allocation.as_ref().filter(|allocation| allocation.policy == "contiguous")?;
     let allocatable = allocation.free.iter().filter(|free| free.is_allocatable);
     let areas = allocatable.map(|free| free.largest_bytes).chain(removed.iter().map(|volume| volume.size_bytes));
     let largest = areas.max().unwrap_or_default();
@@ -249,8 +256,8 @@ fn find_uncertain_space(
 
 /// Returns the free extents of each physical volume after these volumes were removed. An additional entry contains
 /// the extents whose location is unknown; they are used only for linear volumes.
-fn free_extents(kept: &LvmVolumeGroup, removed: &[&LvmLogicalVolume]) -> Vec<u64> {
-    let extent = kept.extent_bytes.max(1);
+fn free_extents(preserved_group: &LvmVolumeGroup, removed: &[&LvmLogicalVolume]) -> Vec<u64> {
+    let extent = preserved_group.extent_bytes.max(1);
     // Parts are omitted, because the space of a volume already includes that of its parts.
     let is_part = |volume: &LvmLogicalVolume| removed.iter().any(|whole| is_raid1_part(&volume.name, &whole.name));
     let removed: Vec<&LvmLogicalVolume> = removed.iter().copied().filter(|volume| !is_part(volume)).collect();
@@ -261,7 +268,7 @@ fn free_extents(kept: &LvmVolumeGroup, removed: &[&LvmLogicalVolume]) -> Vec<u64
     let is_allocatable = |allocation: &GroupAllocation, uuid: &str| {
         allocation.free.iter().any(|free| free.physical == uuid && free.is_allocatable)
     };
-    let free_on = |uuid: &str| match &kept.allocation {
+    let free_on = |uuid: &str| match &preserved_group.allocation {
         None => bytes_on(uuid),
         Some(allocation) if !is_allocatable(allocation, uuid) => 0,
         Some(allocation) => {
@@ -269,9 +276,10 @@ fn free_extents(kept: &LvmVolumeGroup, removed: &[&LvmLogicalVolume]) -> Vec<u64
             free.fold(bytes_on(uuid), |sum, free| sum.saturating_add(free.bytes))
         }
     };
-    let mut free: Vec<u64> = kept.physical.iter().map(|physical| free_on(&physical.uuid) / extent).collect();
-    let unplaced = removed.iter().filter(|volume| volume.ranges.is_empty()).map(|volume| occupied_bytes(kept, volume));
-    let total = if kept.allocation.is_none() { kept.free_bytes.unwrap_or_default() } else { 0 };
+    let mut free: Vec<u64> = preserved_group.physical.iter().map(|physical| free_on(&physical.uuid) / extent).collect();
+    let unplaced =
+        removed.iter().filter(|volume| volume.ranges.is_empty()).map(|volume| occupied_bytes(preserved_group, volume));
+    let total = if preserved_group.allocation.is_none() { preserved_group.free_bytes.unwrap_or_default() } else { 0 };
     let unplaced = unplaced.fold(total, u64::saturating_add) / extent;
     match free.as_mut_slice() {
         [one] => *one = one.saturating_add(unplaced),
@@ -282,18 +290,25 @@ fn free_extents(kept: &LvmVolumeGroup, removed: &[&LvmLogicalVolume]) -> Vec<u64
 }
 
 /// Returns the space that a volume occupies in its group. Each copy of a raid1 volume has one extent of metadata.
-fn occupied_bytes(kept: &LvmVolumeGroup, volume: &LvmLogicalVolume) -> u64 {
+fn occupied_bytes(preserved_group: &LvmVolumeGroup, volume: &LvmLogicalVolume) -> u64 {
     match volume.kind.as_str() {
-        "raid1" => volume.size_bytes.saturating_add(kept.extent_bytes).saturating_mul(u64::from(volume.stripes.max(2))),
+        "raid1" => volume
+            .size_bytes
+            .saturating_add(preserved_group.extent_bytes)
+            .saturating_mul(u64::from(volume.stripes.max(2))),
         _ => volume.size_bytes,
     }
 }
 
 /// Returns the ranges with the paths that the physical volumes have during the installation, which may differ from the
 /// current paths. Returns an empty list if a physical volume is missing.
-fn locate_ranges(kept: &LvmVolumeGroup, below: &UnderlyingDevices, ranges: &[VolumeRange]) -> Vec<PhysicalRange> {
+fn locate_ranges(
+    preserved_group: &LvmVolumeGroup,
+    below: &UnderlyingDevices,
+    ranges: &[VolumeRange],
+) -> Vec<PhysicalRange> {
     let path = |uuid: &str| -> Option<DevicePath> {
-        let physical = kept.physical.iter().find(|physical| physical.uuid == uuid)?;
+        let physical = preserved_group.physical.iter().find(|physical| physical.uuid == uuid)?;
         below.present().find(|device| physical.device.as_ref() == Some(&device.now)).map(|device| device.path.clone())
     };
     let locate = |found: &VolumeRange| {

@@ -11,10 +11,10 @@ use model::inventory::{
 };
 use model::layout::FilesystemFormat;
 use operations::{
-    ActivateGroup, AssembleArray, AssertFree, BurnDisk, CreateArray, CreateGroup, CreateVolume, DeviceOp,
-    GrowFilesystem, Holder, LuksContainer, MakeFilesystem, MountReadOnly, OpenContainer, Operation, PartitionTable,
-    PreparePersistent, ReceivedDevice, Rehearsal, RemoveVariables, RemoveVolumes, RestoreOp, SessionOp, VolumeFilling,
-    WritePersistent,
+    ActivateGroup, ActivationRehearsal, AssembleArray, AssertFree, BurnDisk, CreateArray, CreateGroup, CreateK8sVolume,
+    CreateVolume, DeviceOp, DiskHolder, GrowFilesystem, InitialVolumeContent, LuksContainer, MakeFilesystem,
+    MountReadOnly, OpenContainer, Operation, PartitionTable, ReceivedDevice, RemoveVariables, RemoveVolumes, RestoreOp,
+    SessionOp, WriteK8sVolumeFiles,
 };
 
 mod created_objects;
@@ -57,7 +57,7 @@ pub(crate) fn root_uuid(plan: &Plan) -> String {
             Operation::Run(SessionOp::CreateSystem(create)) => &create.onto,
             _ => return None,
         };
-        burn.filesystems.iter().find(|is| is.path == "/")
+        burn.filesystems.iter().find(|filesystem| filesystem.path == "/")
     });
     root.map_or_else(|| plan.root_uuid.clone(), |is| brought_uuid(is.number))
 }
@@ -96,14 +96,14 @@ impl Machine {
                 assert!(self.0.stacked.iter().any(|is| is.device == container.mapping), "{operation:?}");
             }
             DeviceOp::MakeFilesystem(make) => self.make_filesystem(make),
-            DeviceOp::PreparePersistent(volume) => self.prepare(volume),
+            DeviceOp::CreateK8sVolume(volume) => self.prepare(volume),
             DeviceOp::AssembleArray(AssembleArray { uuid, .. }) => {
                 self.assemble_again();
                 assert!(self.0.arrays.iter().any(|array| array.uuid == *uuid), "{operation:?}");
             }
             DeviceOp::ActivateGroup(ActivateGroup { name, volumes, .. }) => {
                 self.assemble_again();
-                let found = self.0.groups.iter().find(|is| is.name == *name);
+                let found = self.0.groups.iter().find(|group| group.name == *name);
                 let found = found.unwrap_or_else(|| panic!("{operation:?}"));
                 let there = |name: &String| found.volumes.iter().any(|volume| volume.name == *name);
                 assert!(!volumes.is_empty() && volumes.iter().all(there), "{operation:?}");
@@ -122,7 +122,7 @@ impl Machine {
             SessionOp::BurnDisk(burn) => self.burn_disk(burn),
             SessionOp::CreateSystem(create) => self.burn_disk(&create.onto),
             SessionOp::Rehearse(rehearsal) => self.rehearse(rehearsal),
-            SessionOp::WritePersistent(write) => self.write_files(write),
+            SessionOp::WriteK8sVolumeFiles(write) => self.write_files(write),
             SessionOp::RemoveVariables(removal) => self.remove_variables(removal),
             SessionOp::Receive(receive) => receive.devices.iter().for_each(|received| self.receive(received)),
             SessionOp::Mount(mount)
@@ -132,7 +132,7 @@ impl Machine {
                 assert_eq!(kinds, [mount.format.name()], "{operation:?}");
             }
             // These operations change nothing that an inventory contains.
-            SessionOp::ReachImage(_)
+            SessionOp::ResolveImage(_)
             | SessionOp::VerifyDefinition(_)
             | SessionOp::FindPrograms(_)
             | SessionOp::IdentifyDisk(_)
@@ -150,10 +150,10 @@ impl Machine {
             | SessionOp::WriteFstab(_)
             | SessionOp::ExtendFstab(_)
             | SessionOp::WriteCrypttab(_)
-            | SessionOp::FindLoader
+            | SessionOp::FindBootLoader
             | SessionOp::WriteBootEntries(_)
             | SessionOp::LoadKernel
-            | SessionOp::ProveKept(_)
+            | SessionOp::ProvePreserved(_)
             | SessionOp::WriteMarker(_)
             | SessionOp::Unmount
             | SessionOp::FlushDisks(_)
@@ -163,7 +163,7 @@ impl Machine {
     }
 
     /// Carries out the operations of the rehearsal on a copy of the machine, and checks that they preserve its state.
-    fn rehearse(&self, rehearsal: &Rehearsal) {
+    fn rehearse(&self, rehearsal: &ActivationRehearsal) {
         // The rehearsal also assembles preserved arrays that the plan has stopped on partly kept disks.
         let mut trial = Machine(self.0.clone(), self.1.clone());
         trial.assemble_again();
@@ -172,7 +172,7 @@ impl Machine {
             .operations
             .iter()
             .cloned()
-            .partition(|is| matches!(is, RestoreOp::RemoveVolumes(_) | RestoreOp::CreateVolume(_)));
+            .partition(|operation| matches!(operation, RestoreOp::RemoveVolumes(_) | RestoreOp::CreateVolume(_)));
         back.into_iter().map(Operation::from).for_each(|operation| trial.run(&operation));
         assert_eq!(trial.0, before, "{rehearsal:?}");
         let mut snapshots = Machine(before, self.1.clone());
@@ -194,13 +194,13 @@ impl Machine {
         }
     }
 
-    fn release(&mut self, holder: &Holder) {
+    fn release(&mut self, holder: &DiskHolder) {
         let device = match holder {
-            Holder::Swap { device } => return self.uses(device).retain(|usage| *usage != DeviceUse::Swap),
-            Holder::Array { device }
-            | Holder::Mapping { device }
-            | Holder::Volume { device, .. }
-            | Holder::Bcache { device } => device,
+            DiskHolder::Swap { device } => return self.uses(device).retain(|usage| *usage != DeviceUse::Swap),
+            DiskHolder::Array { device }
+            | DiskHolder::Mapping { device }
+            | DiskHolder::Volume { device, .. }
+            | DiskHolder::Bcache { device } => device,
         };
         let gone = self.0.stacked.iter().position(|stacked| stacked.device == *device);
         let gone =
@@ -289,15 +289,15 @@ impl Machine {
         assert!(disk.table.is_none() && disk.signatures.is_empty(), "{} was not wiped", burn.device);
         // The simulated image always fits on the disk, because an image that is too large would be refused.
         let size_bytes = (100 * MIB).min((disk.size_bytes - 2 * MIB) / burn.filesystems.len() as u64);
-        let partitions = burn.filesystems.iter().map(|is| DiskPartition {
-            number: is.number,
-            device: is.device.clone(),
+        let partitions = burn.filesystems.iter().map(|filesystem| DiskPartition {
+            number: filesystem.number,
+            device: filesystem.device.clone(),
             size_bytes,
             signatures: vec![DeviceSignature {
-                kind: is.format.name().to_owned(),
+                kind: filesystem.format.name().to_owned(),
                 usage: "filesystem".to_owned(),
-                label: is.label.clone().unwrap_or_default(),
-                uuid: brought_uuid(is.number),
+                label: filesystem.label.clone().unwrap_or_default(),
+                uuid: brought_uuid(filesystem.number),
             }],
             ..DiskPartition::default()
         });
@@ -325,7 +325,7 @@ impl Machine {
         self.show_on_members(&make.device);
     }
 
-    fn prepare(&mut self, volume: &PreparePersistent) {
+    fn prepare(&mut self, volume: &CreateK8sVolume) {
         if let Some(create) = &volume.create {
             self.create_volume(create);
         }
@@ -334,8 +334,8 @@ impl Machine {
             assert!(disk.blank && disk.table.is_none() && disk.signatures.is_empty(), "{disk:?}");
         }
         match &volume.filling {
-            VolumeFilling::Filesystem(make) => self.make_filesystem(make),
-            VolumeFilling::Partition { guid } => {
+            InitialVolumeContent::Filesystem(make) => self.make_filesystem(make),
+            InitialVolumeContent::Partition { guid } => {
                 let device = self.current_path(&volume.device);
                 let size_bytes = self.size(&device);
                 let partition = DiskPartition {
@@ -355,14 +355,14 @@ impl Machine {
                 }
                 self.mark_written(&device);
             }
-            VolumeFilling::Nothing => {}
+            InitialVolumeContent::Nothing => {}
         }
     }
 
     /// Writes the files of sparse volumes to the filesystem that the tests use for such files.
-    fn write_files(&mut self, write: &WritePersistent) {
+    fn write_files(&mut self, write: &WriteK8sVolumeFiles) {
         for sparse in &write.sparse {
-            let mut files = self.0.filesystems.iter().flat_map(|is| &is.sparse);
+            let mut files = self.0.filesystems.iter().flat_map(|filesystem| &filesystem.sparse);
             assert_eq!(files.any(|file| file.uid == sparse.uid), sparse.make.is_none(), "{sparse:?}");
         }
     }

@@ -1,9 +1,9 @@
 //! Arranges the decisions of the planner as stages, in the order of execution.
 
 use super::filesystem_fate::{FilesystemFate, PlacedFilesystem, new_filesystem};
-use super::firmware::{self, RemovalPolicy};
 use super::plan_decisions::PlanDecisions;
 use super::preserved_activation::{RestorePlan, mount_path};
+use super::stale_boot_variables::{self, RemovalPolicy};
 use super::system_source::{SourceInputs, StageOperations, SystemStages};
 use super::{
     DiskVerdict, FirmwarePlan, Plan, PlanRequest, PlanSummary, attempt_record, creation_trials, display,
@@ -16,8 +16,8 @@ use model::inventory::Inventory;
 use model::layout::{FilesystemFormat, KeySource, Layout};
 use model::storage_graph::{DeviceStack, LayoutMatch};
 use operations::{
-    DeviceOp, DiskIdentity, FstabEntry, MachineFiles, MakeFilesystem, Operation, PlanStage, PreservedObject, ProveKept,
-    Rehearsal, SessionOp, StageName, WriteMachineFiles, WriteMarker,
+    ActivationRehearsal, DeviceOp, DiskIdentity, FstabEntry, MachineFiles, MakeFilesystem, Operation, PlanStage,
+    PreservedObject, ProvePreserved, SessionOp, StageName, WriteMachineFiles, WriteMarker,
 };
 use std::collections::BTreeSet;
 use storage_operations::{
@@ -143,7 +143,7 @@ fn clean_firmware(
     writes_entries: bool,
 ) -> (Option<FirmwarePlan>, FirmwareCleaning) {
     let policy = RemovalPolicy::from_layout(layout);
-    let firmware = firmware::plan_variables(inventory, Some(decided), policy);
+    let firmware = stale_boot_variables::plan_variables(inventory, Some(decided), policy);
     let before = firmware.as_ref().and_then(|plan| plan.remove_variables(policy, writes_entries));
     let after = writes_entries.then(|| firmware.as_ref()?.remove_own_entries()).flatten();
     (firmware, FirmwareCleaning { before, after })
@@ -155,7 +155,7 @@ fn checking_stages(
     decided: &PlanDecisions,
     system: &mut SystemStages,
     trials: Vec<Operation>,
-    rehearsal: Option<Rehearsal>,
+    rehearsal: Option<ActivationRehearsal>,
 ) -> Vec<StageOperations> {
     let identities = disks_to_identify(meant.inventory, decided, rehearsal.as_ref());
     let identities = identities.into_iter().map(SessionOp::IdentifyDisk).map(Operation::Run);
@@ -211,7 +211,7 @@ fn system_stages(
     vec![
         system.first,
         system.second,
-        (StageName::StorageMountKept, returning.after_the_image()),
+        (StageName::StorageMountPreserved, returning.after_the_image()),
         (StageName::StorageVolumes, volume_operations(decided)),
         (StageName::TargetFiles, vec![Operation::Run(SessionOp::WriteMachineFiles(WriteMachineFiles { files }))]),
         (StageName::TargetInstaller, vec![system.installer]),
@@ -233,7 +233,7 @@ fn closing_stages(
     let marker = before_marker.into_iter().chain(marker.map(WriteMarker).map(SessionOp::WriteMarker));
     let report = operation_args::final_report(request, None, devices_with_verdict(decided, DiskVerdict::is_recreated));
     vec![
-        (StageName::StorageProveKept, prove_preserved(expected)),
+        (StageName::StorageProvePreserved, prove_preserved(expected)),
         (StageName::TargetMarker, marker.map(Operation::Run).collect()),
         (StageName::StorageUnmount, unmount_operations(decided)),
         (StageName::ReportFinal, vec![Operation::Run(report)]),
@@ -246,7 +246,7 @@ fn closing_stages(
 fn disks_to_identify(
     inventory: &Inventory,
     decided: &PlanDecisions,
-    rehearsal: Option<&Rehearsal>,
+    rehearsal: Option<&ActivationRehearsal>,
 ) -> Vec<DiskIdentity> {
     let stack = DeviceStack::new(inventory);
     let over = rehearsal.iter().flat_map(|rehearsal| &rehearsal.over);
@@ -282,7 +282,11 @@ fn insert_announcement(mut stages: Vec<PlanStage>, announce: SessionOp) -> Vec<P
 }
 
 fn prove_preserved(expected: Vec<PreservedObject>) -> Vec<Operation> {
-    if expected.is_empty() { Vec::new() } else { vec![Operation::Run(SessionOp::ProveKept(ProveKept(expected)))] }
+    if expected.is_empty() {
+        Vec::new()
+    } else {
+        vec![Operation::Run(SessionOp::ProvePreserved(ProvePreserved(expected)))]
+    }
 }
 
 /// Sorts the filesystems so that parents precede children, regardless of their order in the layout. Filesystems without

@@ -31,12 +31,12 @@ fn step_of(stage: StageName) -> Option<&'static str> {
         | StageName::MoveCopy
         | StageName::StorageMount
         | StageName::ImageBurn
-        | StageName::StorageMountKept
+        | StageName::StorageMountPreserved
         | StageName::StorageVolumes => Some("deploy.burn_image"),
         StageName::TargetFiles => Some("deploy.write_files"),
         StageName::TargetInstaller | StageName::TargetFstab => Some("deploy.run_installer"),
         StageName::BootEntries | StageName::BootLoad => Some("deploy.prepare_boot"),
-        StageName::StorageProveKept | StageName::TargetMarker | StageName::StorageUnmount => Some("deploy.finish"),
+        StageName::StorageProvePreserved | StageName::TargetMarker | StageName::StorageUnmount => Some("deploy.finish"),
         StageName::ReportFinal | StageName::BootKexec => None,
     }
 }
@@ -88,7 +88,7 @@ impl Plan {
 mod tests {
     use super::*;
     use crate::{InstallMode, PlanRequest, PlanSubject};
-    use model::deploy_steps::{CATALOGUE, LAYOUT_DEFINITION_STEPS};
+    use model::deploy_steps::{CATALOG, LAYOUT_DEFINITION_STEPS};
     use model::inventory::Inventory;
     use model::layout;
 
@@ -124,11 +124,11 @@ mod tests {
     fn steps_and_stages_refer_to_each_other() {
         let named: Vec<&str> = StageName::ALL.iter().copied().filter_map(step_of).collect();
         let is_staged = |name: &str, out_of_band: bool| !out_of_band && !LAYOUT_DEFINITION_STEPS.contains(&name);
-        for entry in CATALOGUE.iter().filter(|entry| is_staged(entry.name, entry.out_of_band)) {
+        for entry in CATALOG.iter().filter(|entry| is_staged(entry.name, entry.out_of_band)) {
             assert!(named.contains(&entry.name), "{}", entry.name);
         }
         for step in named.iter().chain(&NEEDED) {
-            assert!(CATALOGUE.iter().any(|entry| entry.name == *step), "{step}");
+            assert!(CATALOG.iter().any(|entry| entry.name == *step), "{step}");
         }
     }
 }

@@ -3,7 +3,7 @@
 use model::device_name::{DevicePath, KernelName};
 use model::inventory::{DeviceUse, InventoryDisk, StackedDevice, StackedDeviceKind};
 use model::storage_graph::DeviceStack;
-use operations::Holder;
+use operations::DiskHolder;
 use std::collections::BTreeSet;
 
 /// Maximum number of unknown holders of one device that are listed.
@@ -14,7 +14,7 @@ pub(crate) struct HolderTeardown<'a> {
     stack: &'a DeviceStack<'a>,
     /// Devices that were already examined: released devices, and all devices on top of them.
     pub seen: BTreeSet<KernelName>,
-    pub holders: Vec<Holder>,
+    pub holders: Vec<DiskHolder>,
 }
 
 impl<'a> HolderTeardown<'a> {
@@ -52,7 +52,7 @@ impl<'a> HolderTeardown<'a> {
         for usage in unit.uses() {
             match usage {
                 DeviceUse::Mounted(_) => refused.push(describe_use(device, bottom, usage)),
-                DeviceUse::Swap => self.holders.push(Holder::Swap { device: device.clone() }),
+                DeviceUse::Swap => self.holders.push(DiskHolder::Swap { device: device.clone() }),
                 DeviceUse::Holder(_) => {}
             }
         }
@@ -69,16 +69,16 @@ impl<'a> HolderTeardown<'a> {
         refused
     }
 
-    fn holder_of(&self, stacked: &StackedDevice) -> Holder {
+    fn holder_of(&self, stacked: &StackedDevice) -> DiskHolder {
         let device = stacked.device.clone();
         match stacked.kind {
-            StackedDeviceKind::Array => Holder::Array { device },
-            StackedDeviceKind::Bcache => Holder::Bcache { device },
+            StackedDeviceKind::Array => DiskHolder::Array { device },
+            StackedDeviceKind::Bcache => DiskHolder::Bcache { device },
             StackedDeviceKind::Volume => match self.stack.volume_name(stacked) {
-                Some(name) => Holder::Volume { device, name },
-                None => Holder::Mapping { device },
+                Some(name) => DiskHolder::Volume { device, name },
+                None => DiskHolder::Mapping { device },
             },
-            StackedDeviceKind::Crypt | StackedDeviceKind::Other => Holder::Mapping { device },
+            StackedDeviceKind::Crypt | StackedDeviceKind::Other => DiskHolder::Mapping { device },
         }
     }
 }

@@ -78,7 +78,7 @@ impl<'a> PlanDecider<'a> {
             records.map(move |record| compare_disk(record, &[], found, shared))
         });
         let likenesses: Vec<DiskLikeness> = records.collect();
-        !likenesses.is_empty() && likenesses.iter().all(|is| *is == DiskLikeness::Contradicting)
+        !likenesses.is_empty() && likenesses.iter().all(|likeness| *likeness == DiskLikeness::Contradicting)
     }
 
     /// Returns the disks in each record of this installation. The records come from the markers, the control plane, and

@@ -7,7 +7,7 @@ use std::str::FromStr;
 /// Options for network boot.
 #[derive(Debug, Clone)]
 pub struct PxeOptions {
-    pub card: String,
+    pub nic: String,
     /// Range from which addresses are assigned; `None` if another DHCP server assigns them.
     pub range: Option<AddressRange>,
     /// DHCP options that are sent to all clients.

@@ -11,7 +11,7 @@ const REQUESTS: u32 = 2;
 /// Time limit for the response to one request.
 const RESPONSE_TIMEOUT: Duration = Duration::from_secs(2);
 /// Length of the header of a DNS message (RFC 1035, section 4.1.1).
-const HEADER: usize = 12;
+const DNS_HEADER_BYTES: usize = 12;
 /// Maximum lengths of a name, and of a label in a name (RFC 1035, section 2.3.4).
 const NAME: usize = 253;
 const LABEL: usize = 63;
@@ -83,10 +83,10 @@ fn build_query(name: &str) -> Option<Vec<u8>> {
 
 /// Parses the response to the query; `None` if the packet is not a response to this query.
 fn parse_answer(packet: &[u8], query: &[u8]) -> Option<DnsAnswer> {
-    let header = packet.get(..HEADER)?;
+    let header = packet.get(..DNS_HEADER_BYTES)?;
     let is_response = header[..2] == query[..2] && header[2] & 0x80 != 0;
-    let question = packet.get(HEADER..query.len())?;
-    if !is_response || !question.eq_ignore_ascii_case(&query[HEADER..]) {
+    let question = packet.get(DNS_HEADER_BYTES..query.len())?;
+    if !is_response || !question.eq_ignore_ascii_case(&query[DNS_HEADER_BYTES..]) {
         return None;
     }
     let count = u16::from_be_bytes([header[6], header[7]]);
@@ -133,7 +133,7 @@ mod tests {
             assert_eq!(parse_answer(&good[..end], &query), None, "{end}");
         }
         let mut other = good.clone();
-        other[HEADER + 1] = b'x';
+        other[DNS_HEADER_BYTES + 1] = b'x';
         assert_eq!(parse_answer(&other, &query), None);
         let mut other = good;
         other[0] ^= 1;

@@ -79,14 +79,15 @@ impl PxeServer {
     /// # Errors
     /// Returns an error if dnsmasq cannot be started, or exits immediately.
     pub fn start_dnsmasq(
-        asked: &PxeOptions,
+        pxe_options: &PxeOptions,
         server: &BootServer,
         port: u16,
         (log, permission): (&PxeLog, Arc<AtomicBool>),
     ) -> Result<PxeServer> {
-        let home = DnsmasqDirectory::create(&ipxe_directory(asked), server.leases.clone());
+        let home = DnsmasqDirectory::create(&ipxe_directory(pxe_options), server.leases.clone());
         let home = home.context(Phase::Serve, || "--pxe: create a directory for dnsmasq")?;
-        let (ipxe, dnsmasq) = (home.tftp_directory(), DnsmasqCommand::new(asked, server, port, find_dnsmasq()?, log));
+        let (ipxe, dnsmasq) =
+            (home.tftp_directory(), DnsmasqCommand::new(pxe_options, server, port, find_dnsmasq()?, log));
         let (end, ended) = mpsc::channel();
         let (say, first) = mpsc::channel();
         let (keeper, log) = (DnsmasqSupervisor::new(dnsmasq, home, permission), log.clone());
@@ -117,17 +118,17 @@ fn pxe_error(why: String) -> Error {
     Error::new(Phase::Serve, format!("--pxe: {why}"))
 }
 
-fn ipxe_directory(asked: &PxeOptions) -> PathBuf {
-    asked.ipxe.clone().unwrap_or_else(|| IPXE.into())
+fn ipxe_directory(pxe_options: &PxeOptions) -> PathBuf {
+    pxe_options.ipxe.clone().unwrap_or_else(|| IPXE.into())
 }
 
 /// Checks everything that can be checked before dnsmasq is started.
 ///
 /// # Errors
 /// Returns all problems, each as one sentence.
-pub fn check_pxe(asked: &PxeOptions, server: &BootServer) -> Result<()> {
+pub fn check_pxe(pxe_options: &PxeOptions, server: &BootServer) -> Result<()> {
     let mut wrong: Vec<String> = find_dnsmasq().err().map(|error| error.to_string()).into_iter().collect();
-    let ipxe = ipxe_directory(asked);
+    let ipxe = ipxe_directory(pxe_options);
     let missing: Vec<&str> = BINARIES.into_iter().filter(|name| !ipxe.join(name).is_file()).collect();
     if !missing.is_empty() {
         let what = missing.join(" and ");
@@ -139,73 +140,72 @@ pub fn check_pxe(asked: &PxeOptions, server: &BootServer) -> Result<()> {
             "dnsmasq requires the capabilities net_bind_service, net_admin and net_raw: run as root, or from a systemd unit with these capabilities".to_owned(),
         );
     }
-    match check_nic(asked, server) {
+    match check_nic(pxe_options, server) {
         Err(why) => wrong.push(why),
-        Ok(card) => {
-            let proxies = asked.range.is_none().then_some((4011, "PXE"));
+        Ok(nic) => {
+            let proxies = pxe_options.range.is_none().then_some((4011, "PXE"));
             let ports = [(67, "DHCP"), (TFTP_PORT, "TFTP")].into_iter().chain(proxies);
-            wrong.extend(ports.filter_map(|(port, what)| card.check_port(port, what).err()));
+            wrong.extend(ports.filter_map(|(port, what)| nic.check_port(port, what).err()));
         }
     }
     let host = server.url.as_deref().map(extract_host);
-    wrong.extend(host.and_then(|host| dns_check::check_name(host, &asked.dns_servers()).err()));
+    wrong.extend(host.and_then(|host| dns_check::check_name(host, &pxe_options.dns_servers()).err()));
     if wrong.is_empty() { Ok(()) } else { Err(pxe_error(wrong.join("\n--pxe: "))) }
 }
 
 /// Returns the NIC of `--pxe`, or an error if other options contradict it.
-fn check_nic(asked: &PxeOptions, server: &BootServer) -> std::result::Result<PxeNic, String> {
+fn check_nic(pxe_options: &PxeOptions, server: &BootServer) -> std::result::Result<PxeNic, String> {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
-    if asked.card.is_empty() || !asked.card.bytes().all(plain) {
-        return Err(format!("{nic:?} is not a NIC name that dnsmasq supports", nic = asked.card));
+    if pxe_options.nic.is_empty() || !pxe_options.nic.bytes().all(plain) {
+        return Err(format!("{nic:?} is not a NIC name that dnsmasq supports", nic = pxe_options.nic));
     }
-    let card = PxeNic::read_state(&asked.card)?;
+    let nic = PxeNic::read_state(&pxe_options.nic)?;
     let listen = server.listen.ip();
-    if !listen.is_unspecified() && listen != IpAddr::V4(card.address) && server.url.is_none() {
+    if !listen.is_unspecified() && listen != IpAddr::V4(nic.address) && server.url.is_none() {
         return Err(format!(
             "machines on {nic} would be sent to the address {address}, but --listen {listen} does not accept connections at that address: listen on that address, or specify another URL with --url",
-            nic = card.name,
-            address = card.address
+            nic = nic.name,
+            address = nic.address
         ));
     }
-    if let Some(range) = asked.range {
+    if let Some(range) = pxe_options.range {
         let (first, last) = (range.first, range.last);
-        if first <= card.network() || last >= card.broadcast() {
-            let (network, netmask) = (card.network(), card.netmask);
+        if first <= nic.network() || last >= nic.broadcast() {
+            let (network, netmask) = (nic.network(), nic.netmask);
             return Err(format!(
                 "--range {first},{last} is not within the network {network}/{netmask} of {nic}",
-                nic = card.name
+                nic = nic.name
             ));
         }
-        if (first..=last).contains(&card.address) {
+        if (first..=last).contains(&nic.address) {
             return Err(format!(
                 "--range {first},{last} contains this host's own address {address}",
-                address = card.address
+                address = nic.address
             ));
         }
     }
-    let longest = script_url(server, &card, server.listen.port())
-        .len()
-        .max(binary_url(server, &card, server.listen.port()).len());
+    let longest =
+        script_url(server, &nic, server.listen.port()).len().max(binary_url(server, &nic, server.listen.port()).len());
     match longest > NAME_BYTES {
         true => Err("--url is too long: DHCP limits the URLs of iPXE and of its script to 127 characters".to_owned()),
-        false => Ok(card),
+        false => Ok(nic),
     }
 }
 
 /// Returns the base URL of boot files. The files contain no token, and are served over plain HTTP.
-fn boot_base_url(server: &BootServer, card: &PxeNic, port: u16) -> String {
+fn boot_base_url(server: &BootServer, nic: &PxeNic, port: u16) -> String {
     match &server.url {
         Some(url) if !server.tls => url.trim_end_matches('/').to_owned(),
-        _ => format!("http://{}:{port}", card.address),
+        _ => format!("http://{}:{port}", nic.address),
     }
 }
 
-fn script_url(server: &BootServer, card: &PxeNic, port: u16) -> String {
-    format!("{}/start.ipxe", boot_base_url(server, card, port))
+fn script_url(server: &BootServer, nic: &PxeNic, port: u16) -> String {
+    format!("{}/start.ipxe", boot_base_url(server, nic, port))
 }
 
-fn binary_url(server: &BootServer, card: &PxeNic, port: u16) -> String {
-    format!("{}/ipxe/{}", boot_base_url(server, card, port), dnsmasq_config::UEFI)
+fn binary_url(server: &BootServer, nic: &PxeNic, port: u16) -> String {
+    format!("{}/ipxe/{}", boot_base_url(server, nic, port), dnsmasq_config::UEFI)
 }
 
 /// Finds dnsmasq, even if the user's PATH contains neither `/usr/sbin` nor `/sbin`.

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 /// Maximum time for which binding an occupied port is retried. A child process of this program may keep the port
 /// occupied for a moment: it inherits all open sockets, which are closed only when it calls exec.
-const STARTING: Duration = Duration::from_secs(2);
+const BIND_RETRY_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// UDP port of TFTP.
 pub(super) const TFTP_PORT: u16 = 69;
@@ -94,7 +94,7 @@ impl PxeNic {
         let mut found = open();
         // The attempt is repeated, because a child process of this program may briefly hold the socket of a previous
         // check.
-        let until = Instant::now() + STARTING;
+        let until = Instant::now() + BIND_RETRY_TIMEOUT;
         while found == Err(Errno::EADDRINUSE) && Instant::now() < until {
             thread::sleep(Duration::from_millis(20));
             found = open();

@@ -26,7 +26,7 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(3600);
 const CLIENT_PORT: u16 = 68;
 const SERVER_PORT: u16 = 67;
 /// Length of the fixed DHCP header, including the magic cookie (RFC 2131).
-const HEADER: usize = 240;
+const DHCP_HEADER_BYTES: usize = 240;
 const COOKIE: [u8; 4] = [0x63, 0x82, 0x53, 0x63];
 
 /// Offer of a DHCP server.
@@ -58,19 +58,19 @@ impl Default for ServerSearch {
 impl ServerSearch {
     /// Starts a search if the next one is due. A separate thread waits for the offers, and reports them to `log`.
     /// `assigns` is true if this server assigns addresses.
-    pub(super) fn start_if_due(&mut self, card: &PxeNic, assigns: bool, log: &PxeLog) {
+    pub(super) fn start_if_due(&mut self, nic: &PxeNic, assigns: bool, log: &PxeLog) {
         if Instant::now() < self.due {
             return;
         }
         self.due = Instant::now() + self.pause;
         self.pause = (self.pause * 4).min(LONGEST_PAUSE);
-        let (card, log, last) = (card.clone(), log.clone(), self.last.clone());
-        let search = move || match collect_offers(&card) {
-            Ok(offers) => report_change(describe_offers(&card, &offers, assigns), &last, &log),
+        let (nic, log, last) = (nic.clone(), log.clone(), self.last.clone());
+        let search = move || match collect_offers(&nic) {
+            Ok(offers) => report_change(describe_offers(&nic, &offers, assigns), &last, &log),
             // A failed search is not a problem of the network. For example, the DHCP client of this host may occupy the
             // port.
             Err(error) => {
-                log(PxeMessage::Note(format!("cannot look for other DHCP servers on {nic}: {error}", nic = card.name)))
+                log(PxeMessage::Note(format!("cannot look for other DHCP servers on {nic}: {error}", nic = nic.name)))
             }
         };
         let _ = std::thread::Builder::new().name("dhcp-search".to_owned()).spawn(search);
@@ -91,13 +91,13 @@ fn report_change(found: Option<String>, last: &Mutex<Option<String>>, log: &PxeL
 ///
 /// # Errors
 /// Returns an error if no request can be sent, for example because the DHCP client of this host occupies the port.
-fn collect_offers(card: &PxeNic) -> io::Result<Vec<DhcpOffer>> {
+fn collect_offers(nic: &PxeNic) -> io::Result<Vec<DhcpOffer>> {
     let socket = socket(AddressFamily::Inet, SockType::Datagram, SockFlag::SOCK_CLOEXEC, None)?;
-    setsockopt(&socket, BindToDevice, &OsString::from(&card.name))?;
+    setsockopt(&socket, BindToDevice, &OsString::from(&nic.name))?;
     setsockopt(&socket, ReuseAddr, &true)?;
     setsockopt(&socket, Broadcast, &true)?;
     bind(socket.as_raw_fd(), &SockaddrIn::new(0, 0, 0, 0, CLIENT_PORT))?;
-    let (socket, number, mac) = (UdpSocket::from(socket), fastrand::u32(..), card.read_mac()?);
+    let (socket, number, mac) = (UdpSocket::from(socket), fastrand::u32(..), nic.read_mac()?);
     let mut offers = BTreeMap::new();
     for _ in 0..REQUESTS {
         socket.send_to(&build_discover(number, mac), (Ipv4Addr::BROADCAST, SERVER_PORT))?;
@@ -115,7 +115,7 @@ fn collect_offers(card: &PxeNic) -> io::Result<Vec<DhcpOffer>> {
 
 /// Builds a DHCPDISCOVER like that of UEFI firmware on x86-64, which requests a broadcast response.
 fn build_discover(number: u32, mac: [u8; 6]) -> Vec<u8> {
-    let mut packet = vec![0; HEADER];
+    let mut packet = vec![0; DHCP_HEADER_BYTES];
     packet[..4].copy_from_slice(&[1, 1, 6, 0]);
     packet[4..8].copy_from_slice(&number.to_be_bytes());
     packet[10] = 0x80;
@@ -135,10 +135,11 @@ fn build_discover(number: u32, mac: [u8; 6]) -> Vec<u8> {
 /// Parses an offer in response to this request. The name of the boot file is truncated and sanitized, because it is
 /// part of messages.
 fn parse_offer(packet: &[u8], number: u32) -> Option<DhcpOffer> {
-    let is_it =
-        packet.first() == Some(&2) && packet.get(4..8)? == number.to_be_bytes() && packet.get(236..HEADER)? == COOKIE;
+    let is_it = packet.first() == Some(&2)
+        && packet.get(4..8)? == number.to_be_bytes()
+        && packet.get(236..DHCP_HEADER_BYTES)? == COOKIE;
     let address = |bytes: &[u8]| Some(Ipv4Addr::from(<[u8; 4]>::try_from(bytes.get(..4)?).ok()?));
-    let (mut options, mut rest) = (BTreeMap::new(), packet.get(HEADER..)?);
+    let (mut options, mut rest) = (BTreeMap::new(), packet.get(DHCP_HEADER_BYTES..)?);
     while let [code, more @ ..] = rest {
         rest = match (code, more) {
             (0, more) => more,
@@ -160,9 +161,9 @@ fn parse_offer(packet: &[u8], number: u32) -> Option<DhcpOffer> {
     is_offer.then_some(DhcpOffer { server, address: address(&packet[16..])?, boot_file })
 }
 
-fn describe_offers(card: &PxeNic, offers: &[DhcpOffer], assigns: bool) -> Option<String> {
-    let name = &card.name;
-    let others: Vec<&DhcpOffer> = offers.iter().filter(|offer| offer.server != card.address).collect();
+fn describe_offers(nic: &PxeNic, offers: &[DhcpOffer], assigns: bool) -> Option<String> {
+    let name = &nic.name;
+    let others: Vec<&DhcpOffer> = offers.iter().filter(|offer| offer.server != nic.address).collect();
     let list = |offers: &[&DhcpOffer]| {
         let each = offers.iter().map(|DhcpOffer { server, address, boot_file }| {
             let address = if address.is_unspecified() { String::new() } else { format!(" offers {address}") };
@@ -193,7 +194,7 @@ fn describe_offers(card: &PxeNic, offers: &[DhcpOffer], assigns: bool) -> Option
 mod tests {
     use super::*;
 
-    fn card() -> PxeNic {
+    fn nic() -> PxeNic {
         let [address, netmask] = [[10, 77, 0, 1], [255, 255, 255, 0]].map(Ipv4Addr::from);
         PxeNic { name: "eth1".to_owned(), index: 2, address, netmask }
     }
@@ -224,7 +225,7 @@ mod tests {
             (vec![own, pxe.clone()], false, Some("no DHCP server on eth1 offers an address")),
             (vec![router, pxe], false, Some("another server on eth1 sends boot files: 10.77.0.9 sends the boot file")),
         ] {
-            let found = describe_offers(&card(), &offers, assigns);
+            let found = describe_offers(&nic(), &offers, assigns);
             match expected {
                 Some(words) => assert!(found.as_ref().is_some_and(|found| found.contains(words)), "{words}: {found:?}"),
                 None => assert_eq!(found, None),
@@ -234,7 +235,7 @@ mod tests {
 
     #[test]
     fn only_an_offer_for_this_request_is_parsed() {
-        let mut packet = build_discover(7, [2, 0, 0, 0, 0, 1])[..HEADER].to_vec();
+        let mut packet = build_discover(7, [2, 0, 0, 0, 0, 1])[..DHCP_HEADER_BYTES].to_vec();
         packet[0] = 2;
         packet[16..20].copy_from_slice(&[10, 77, 0, 17]);
         packet[108..112].copy_from_slice(b"f\x1b[m");
@@ -248,8 +249,11 @@ mod tests {
         };
         // Packets that are not parsed: a request, another cookie, an acknowledgement, and an option that is longer than
         // the packet.
-        assert_eq!([with(0, 1), with(236, 0), with(HEADER + 3, 5), with(HEADER + 5, 200)], [None, None, None, None]);
-        for end in 0..HEADER + 4 {
+        assert_eq!(
+            [with(0, 1), with(236, 0), with(DHCP_HEADER_BYTES + 3, 5), with(DHCP_HEADER_BYTES + 5, 200)],
+            [None, None, None, None]
+        );
+        for end in 0..DHCP_HEADER_BYTES + 4 {
             assert_eq!(parse_offer(&packet[..end], 7), None, "{end}");
         }
     }

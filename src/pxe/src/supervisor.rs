@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 
 const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 /// Maximum time until dnsmasq reports that it has started.
-const START: Duration = Duration::from_secs(30);
+const START_TIMEOUT: Duration = Duration::from_secs(30);
 const TERMINATION_TIMEOUT: Duration = Duration::from_secs(2);
 /// Pause before the first restart. It is doubled before each further restart, up to [`LONGEST_PAUSE`].
 const FIRST_RESTART_DELAY: Duration = Duration::from_secs(1);
@@ -25,7 +25,7 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(60);
 /// Command that starts dnsmasq, and the inputs of its configuration.
 pub(crate) struct DnsmasqCommand {
     program: PathBuf,
-    card: String,
+    nic: String,
     range: Option<AddressRange>,
     dhcp_options: Vec<DhcpOption>,
     server: BootServer,
@@ -35,24 +35,24 @@ pub(crate) struct DnsmasqCommand {
 
 impl DnsmasqCommand {
     pub(crate) fn new(
-        asked: &PxeOptions,
+        pxe_options: &PxeOptions,
         server: &BootServer,
         port: u16,
         program: PathBuf,
         log: &PxeLog,
     ) -> DnsmasqCommand {
-        let PxeOptions { card, range, dhcp_options, .. } = asked.clone();
-        DnsmasqCommand { program, card, range, dhcp_options, server: server.clone(), port, log: log.clone() }
+        let PxeOptions { nic, range, dhcp_options, .. } = pxe_options.clone();
+        DnsmasqCommand { program, nic, range, dhcp_options, server: server.clone(), port, log: log.clone() }
     }
 
     /// Starts dnsmasq, and waits until it is ready.
-    fn start_process(&self, card: &PxeNic, home: &DnsmasqDirectory) -> Result<BackgroundProcess, String> {
-        let (script, ipxe) = (script_url(&self.server, card, self.port), binary_url(&self.server, card, self.port));
+    fn start_process(&self, nic: &PxeNic, home: &DnsmasqDirectory) -> Result<BackgroundProcess, String> {
+        let (script, ipxe) = (script_url(&self.server, nic, self.port), binary_url(&self.server, nic, self.port));
         let (tftp, leases) = (home.tftp_directory(), home.leases_file());
         let forwards = std::fs::read_to_string("/proc/sys/net/ipv4/ip_forward").is_ok_and(|text| text.trim() == "1");
         let (script, ipxe, tftp, leases) = (&script, &ipxe, &tftp, &leases);
         let text = dnsmasq_config::dnsmasq_config(&DnsmasqParameters {
-            card,
+            nic,
             range: self.range,
             dhcp_options: &self.dhcp_options,
             forwards,
@@ -77,7 +77,7 @@ impl DnsmasqCommand {
         });
         let mut running = started.map_err(|error| error.to_string())?;
         let began = Instant::now();
-        while began.elapsed() < START {
+        while began.elapsed() < START_TIMEOUT {
             match has_begun.recv_timeout(Duration::from_millis(50)) {
                 Ok(()) => return Ok(running),
                 Err(RecvTimeoutError::Timeout) => {}
@@ -86,7 +86,8 @@ impl DnsmasqCommand {
             }
         }
         let end = running.poll_exit().map(|error| error.to_string());
-        Err(end.unwrap_or_else(|| format!("dnsmasq did not start within {seconds} s", seconds = START.as_secs())))
+        Err(end
+            .unwrap_or_else(|| format!("dnsmasq did not start within {seconds} s", seconds = START_TIMEOUT.as_secs())))
     }
 }
 
@@ -138,13 +139,13 @@ impl DnsmasqSupervisor {
         ended: &mpsc::Receiver<()>,
         first: &mpsc::Sender<Result<(), String>>,
     ) {
-        let started = PxeNic::read_state(&self.dnsmasq.card).and_then(|card| self.start_process(card));
+        let started = PxeNic::read_state(&self.dnsmasq.nic).and_then(|nic| self.start_process(nic));
         let is_good = started.is_ok();
         let _ = first.send(started);
         while is_good && ended.recv_timeout(CHECK_INTERVAL) == Err(RecvTimeoutError::Timeout) {
             self.check_state(log);
-            if let Some((_, card)) = &self.running {
-                self.search.start_if_due(card, self.dnsmasq.range.is_some(), log);
+            if let Some((_, nic)) = &self.running {
+                self.search.start_if_due(nic, self.dnsmasq.range.is_some(), log);
             }
         }
         if let Some((running, _)) = self.running.take() {
@@ -155,9 +156,9 @@ impl DnsmasqSupervisor {
         let _ = self.home.save_final_leases();
     }
 
-    fn start_process(&mut self, card: PxeNic) -> Result<(), String> {
-        let running = self.dnsmasq.start_process(&card, &self.home)?;
-        self.running = Some((running, card));
+    fn start_process(&mut self, nic: PxeNic) -> Result<(), String> {
+        let running = self.dnsmasq.start_process(&nic, &self.home)?;
+        self.running = Some((running, nic));
         Ok(())
     }
 
@@ -168,8 +169,8 @@ impl DnsmasqSupervisor {
         if let Err(error) = self.home.save_leases() {
             self.report_once(log, format!("cannot save the leases of dnsmasq: {error}"));
         }
-        let card = match PxeNic::read_state(&self.dnsmasq.card) {
-            Ok(card) => card,
+        let nic = match PxeNic::read_state(&self.dnsmasq.nic) {
+            Ok(nic) => nic,
             Err(why) => {
                 self.running.take().into_iter().for_each(|(running, _)| running.terminate(TERMINATION_TIMEOUT));
                 return self
@@ -177,7 +178,7 @@ impl DnsmasqSupervisor {
             }
         };
         match &mut self.running {
-            Some((running, with)) if *with == card => {
+            Some((running, with)) if *with == nic => {
                 let Some(end) = running.poll_exit() else { return };
                 self.running = None;
                 self.schedule_restart(log, &end.to_string());
@@ -185,18 +186,18 @@ impl DnsmasqSupervisor {
             Some(_) => {
                 // dnsmasq does not notice changes of the NIC or of its address, so it must be restarted.
                 self.running.take().into_iter().for_each(|(running, _)| running.terminate(TERMINATION_TIMEOUT));
-                self.restart(log, card);
+                self.restart(log, nic);
             }
-            None if Instant::now() >= self.due => self.restart(log, card),
+            None if Instant::now() >= self.due => self.restart(log, nic),
             None => {}
         }
     }
 
-    fn restart(&mut self, log: &PxeLog, card: PxeNic) {
-        match self.start_process(card) {
+    fn restart(&mut self, log: &PxeLog, nic: PxeNic) {
+        match self.start_process(nic) {
             Ok(()) => {
                 self.reported_problem = None;
-                log(PxeMessage::Note(format!("dnsmasq serves on {nic} again", nic = self.dnsmasq.card)));
+                log(PxeMessage::Note(format!("dnsmasq serves on {nic} again", nic = self.dnsmasq.nic)));
             }
             Err(why) => self.schedule_restart(log, &why),
         }

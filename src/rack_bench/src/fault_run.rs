@@ -2,11 +2,12 @@
 //! simulated machines. Meanwhile servers are killed, paused and cut off, PostgreSQL crashes, and clocks are wrong.
 //!
 //! `fault_plan` determines the faults, and `fault_injector` injects them into the processes of `server_process` and
-//! `postgres_process`. The machines (`machine_life`) and the operator (`order_desk`) reach the servers through
+//! `postgres_process`. The machines (`machine_lifecycle`) and the operator (`reinstall_operator`) reach the servers through
 //! `load_balancer`, and `link_switch` cuts links. `history` records all observations, and `history_checker` checks
 //! them. `takeover` measures how long machines waited, and `fault_tally` prints the result. `planted_bug` and
-//! `tampering` create the defects that the checker must find.
+//! `false_acknowledgements` create the defects that the checker must find.
 
+mod false_acknowledgements;
 mod fault_injector;
 mod fault_plan;
 mod fault_tally;
@@ -14,14 +15,13 @@ mod history;
 mod history_checker;
 mod link_switch;
 mod load_balancer;
-mod machine_life;
-mod order_desk;
+mod machine_lifecycle;
 mod planted_bug;
 mod postgres_process;
+mod reinstall_operator;
 mod server_process;
 mod stored_records;
 mod takeover;
-mod tampering;
 
 use clap::Parser;
 use common::error::{Context, Error, Phase, Result};
@@ -30,10 +30,10 @@ use fault_injector::{FaultTarget, InjectedFault};
 use fault_tally::FaultReport;
 use history::{HistoryEvent, HistoryRecorder};
 use load_balancer::LoadBalancer;
-use machine_life::{FaultRun, MachineLife, waits_for_file};
-use order_desk::OrderDesk;
+use machine_lifecycle::{FaultRun, MachineLifecycle, waits_for_file};
 use planted_bug::PlantedBug;
 use postgres_process::PostgresProcess;
+use reinstall_operator::ReinstallOperator;
 use server_process::{ServerProcess, ServerSettings};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -173,7 +173,7 @@ async fn prepare(options: &FaultOptions) -> Result<(FaultTarget, Arc<FaultRun>)>
     let client = linux::http::new_async_client(None)?;
     let prepare = |dir: &PathBuf| {
         let machines = (0..options.machines).filter(|number| !waits_for_file(*number));
-        order_desk::create_directory(dir, &token, machines)?;
+        reinstall_operator::create_directory(dir, &token, machines)?;
         let tls = options.plant.is_none().then(|| (options.tls_cert.clone(), options.tls_key.clone()));
         let (program, clock_library) = (options.server.clone(), options.clock_library.clone());
         ServerProcess::prepare(
@@ -196,7 +196,7 @@ async fn prepare(options: &FaultOptions) -> Result<(FaultTarget, Arc<FaultRun>)>
         transfer: Duration::from_secs(2),
         patience: Duration::from_secs(options.patience),
         history: HistoryRecorder::new(),
-        desk: OrderDesk::new(&api_url, directories.to_vec())?,
+        operator: ReinstallOperator::new(&api_url, directories.to_vec())?,
         api_url,
     };
     Ok((FaultTarget { servers, postgres, balancer }, Arc::new(run)))
@@ -217,7 +217,7 @@ async fn run_machines(
             tokio::time::sleep_until(powered_on).await;
             // Waiting for a permit cannot fail, because the semaphore is never closed.
             let _place = places.acquire_owned().await;
-            MachineLife::new(number, run).live().await
+            MachineLifecycle::new(number, run).live().await
         });
     }
     let mut injected = Vec::new();

@@ -12,7 +12,7 @@ const MAXIMUM_LISTED_FAILURES: usize = 10;
 
 /// Figures collected during a run.
 #[derive(Default)]
-pub struct Figures {
+pub struct RunFigures {
     durations: Mutex<BTreeMap<&'static str, Vec<u32>>>,
     /// Number of requests that were answered with `Retry-After` or failed temporarily. Requests that the client repeats
     /// itself are not counted.
@@ -49,7 +49,7 @@ pub struct RackReport {
     pub failures: Vec<String>,
 }
 
-impl Figures {
+impl RunFigures {
     /// Records the time since `began` as the duration of a request.
     pub fn record(&self, request: &'static str, began: Instant) {
         self.record_duration(request, began.elapsed());
@@ -111,7 +111,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_report_counts_lost_machines_and_shows_the_first_failures() {
-        let figures = Figures::default();
+        let figures = RunFigures::default();
         figures.measure("register", async {}).await;
         let failures = (0..30).map(|number| number.to_string()).collect();
         let report = figures.report(100, 70, 35.0, failures);

@@ -2,7 +2,7 @@
 //! allocation, point of no return, events, progress, parts of the console log, and the final report. The machine loads
 //! no kernel, ramdisk or image.
 
-use crate::figures::Figures;
+use crate::figures::RunFigures;
 use crate::operator::Operator;
 use control::{AttemptNotice, HttpMachineClient};
 use linux::http;
@@ -55,7 +55,7 @@ pub struct MachineRun {
     pub transfer: Duration,
     /// True if each machine loses power once.
     pub loses_power: bool,
-    pub figures: Arc<Figures>,
+    pub figures: Arc<RunFigures>,
 }
 
 /// A simulated machine.

@@ -13,7 +13,7 @@ mod operator;
 use clap::{Parser, ValueEnum};
 use common::error::{Context, Error, Phase, Result};
 use common::output::{print_note, print_text, to_json};
-use figures::{Figures, RackReport};
+use figures::{RackReport, RunFigures};
 use machine::{MachineRun, SimulatedMachine};
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -97,7 +97,7 @@ fn run(options: &Options) -> Result<RackReport> {
 }
 
 async fn simulate(options: &Options) -> Result<RackReport> {
-    let figures = Arc::new(Figures::default());
+    let figures = Arc::new(RunFigures::default());
     let run = Arc::new(MachineRun {
         boot: options.boot,
         api: options.api,

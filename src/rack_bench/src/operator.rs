@@ -1,6 +1,6 @@
 //! Operator in a run: creates files for machines that have registered without a file, and lists the machines.
 
-use crate::figures::Figures;
+use crate::figures::RunFigures;
 use common::error::{Context, Phase, Result};
 use common::output::print_note;
 use common::sync::lock_mutex;
@@ -25,7 +25,7 @@ pub struct Operator {
     client: Client,
     url: String,
     token: String,
-    figures: Arc<Figures>,
+    figures: Arc<RunFigures>,
     /// Time at which the creation of a machine's file was requested, by machine.
     requested: Arc<Mutex<HashMap<String, Instant>>>,
     /// Machines whose file was created.
@@ -33,7 +33,7 @@ pub struct Operator {
 }
 
 impl Operator {
-    pub fn new(api: SocketAddr, token: &Path, figures: Arc<Figures>) -> Result<Operator> {
+    pub fn new(api: SocketAddr, token: &Path, figures: Arc<RunFigures>) -> Result<Operator> {
         let read = std::fs::read_to_string(token).context(Phase::Control, || format!("read {}", token.display()))?;
         let (client, url) = (http::new_async_client(None)?, format!("https://{api}"));
         let (requested, created) = (Arc::default(), Arc::default());

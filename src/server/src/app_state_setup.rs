@@ -76,7 +76,7 @@ pub(crate) fn build_app_state(
         boot_tokens: BootTokenKey::of_operator(&site.operator),
         source_ports: select_source_ports(options, environment),
         client_quotas: build_quotas(options, connection_limit),
-        neighbours: environment.neighbours.clone(),
+        neighbors: environment.neighbors.clone(),
         anonymous_events: AnonymousEvents::default(),
         https: listeners.https()?,
         templates: TemplateWriter::new(&options.dir),

@@ -15,7 +15,7 @@ pub(crate) struct HostEnvironment {
     /// Time after which a boot that has sent no request counts as silent; see
     /// [`store::boot_activity::ACTIVE_BOOT_TIMEOUT`].
     pub quiet: Duration,
-    pub neighbours: MacLookup,
+    pub neighbors: MacLookup,
     pub free_space: FreeSpace,
     /// Lowest source port that an unprivileged process can bind.
     pub first_unprivileged_port: u16,
@@ -26,7 +26,7 @@ impl Default for HostEnvironment {
         HostEnvironment {
             scan_interval: SCAN_INTERVAL,
             quiet: store::boot_activity::ACTIVE_BOOT_TIMEOUT,
-            neighbours: Arc::new(neighbor_table::look_up_macs),
+            neighbors: Arc::new(neighbor_table::look_up_macs),
             free_space: Arc::new(read_free_space),
             first_unprivileged_port: FIRST_UNPRIVILEGED_PORT,
         }

@@ -7,7 +7,7 @@
 //!
 //! * Start: `options` and `limit_options` define the command line, `listeners` binds the sockets and assigns routes to
 //!   them, and `systemd_notify` reports to systemd.
-//! * Requests: `request_guard` checks the head of every request. `record_retention` deletes old records.
+//! * Requests: `host_and_origin_check` checks the head of every request. `record_retention` deletes old records.
 //! * Checks: `site_check` checks all files of a directory, `health_check` checks the running server, and `new_site`
 //!   creates a directory.
 //!
@@ -17,6 +17,7 @@ mod address_range_registration;
 mod app_state_setup;
 mod authorization_layer;
 mod health_check;
+mod host_and_origin_check;
 mod host_environment;
 mod limit_options;
 mod listeners;
@@ -25,7 +26,6 @@ mod new_site;
 mod opened_site;
 mod options;
 mod record_retention;
-mod request_guard;
 mod server_lifecycle;
 mod site_check;
 mod start_checks;
@@ -35,8 +35,8 @@ mod systemd_notify;
 pub use limit_options::LimitOptions;
 pub use options::{ServeArgs, ServeCommand, ServeOptions, ServerConfig};
 
+use common::command_outcome::{CommandOutcome, report_refusal};
 use common::error::{Context, Error, Phase, Result};
-use common::exit_status::{CommandOutcome, report_refusal};
 use host_environment::HostEnvironment;
 use http_server::server_log::StatusLog;
 use server_lifecycle::ControlServer;
@@ -57,14 +57,14 @@ pub fn run_serve(serve: ServeArgs) -> Result<CommandOutcome> {
     let done = match (serve.command, serve.options) {
         (None, Some(options)) if options.check => return report_refusal(site_check::check_site(&options.into())),
         (None, Some(options)) if options.init => return new_site::create_site(&options.into()),
-        (Some(ServeCommand::Backup(asked)), _) => {
-            let address = asked.store.read_address();
-            address.and_then(|address| store::backup::back_up_store(address.as_ref(), &asked.dir, &asked.file))
+        (Some(ServeCommand::Backup(command)), _) => {
+            let address = command.store.read_address();
+            address.and_then(|address| store::backup::back_up_store(address.as_ref(), &command.dir, &command.file))
         }
-        (Some(ServeCommand::Restore(asked)), _) => {
-            let address = asked.store.read_address();
+        (Some(ServeCommand::Restore(command)), _) => {
+            let address = command.store.read_address();
             address.and_then(|address| {
-                store::backup::restore_store(address.as_ref(), &asked.dir, &asked.file, asked.older)
+                store::backup::restore_store(address.as_ref(), &command.dir, &command.file, command.older)
             })
         }
         (None, Some(options)) => run_server(options.into()),

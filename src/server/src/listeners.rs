@@ -1,7 +1,7 @@
 //! Listening sockets and their routes. If TLS is configured, requests with a token are accepted only over TLS. Boot
 //! scripts, kernel and ramdisk remain available over plain HTTP, because most firmware does not support TLS.
 
-use super::{ServerConfig, authorization_layer, request_guard};
+use super::{ServerConfig, authorization_layer, host_and_origin_check};
 use api::metal_api::machines;
 use api::{AppState, HttpsPort, agent_api, deploy_templates, downloads, netboot, routes};
 use axum::Router;
@@ -123,8 +123,8 @@ impl BoundListeners {
 /// # Errors
 /// Returns an error if the files are invalid, or contradict other options.
 pub(crate) fn load_tls(options: &ServerConfig) -> Result<Option<(ServerTls, SocketAddr, Option<String>)>> {
-    let Some(asked) = &options.tls else { return Ok(None) };
-    let tls = ServerTls::load_certificate(&asked.certificates, &asked.key)?;
+    let Some(tls_options) = &options.tls else { return Ok(None) };
+    let tls = ServerTls::load_certificate(&tls_options.certificates, &tls_options.key)?;
     if let Some(url) = &options.url {
         let host = url.strip_prefix("https://").map(|rest| rest.split('/').next().unwrap_or_default());
         let refuse = |why: &str| Err(Error::new(Phase::Serve, format!("--url {url}: {why}")));
@@ -135,18 +135,20 @@ pub(crate) fn load_tls(options: &ServerConfig) -> Result<Option<(ServerTls, Sock
                 );
             }
             Some(host) if !tls.covers_host(host) => {
-                let names =
-                    format!("the certificate in {file} does not cover this host", file = asked.certificates.display());
+                let names = format!(
+                    "the certificate in {file} does not cover this host",
+                    file = tls_options.certificates.display()
+                );
                 return refuse(&names);
             }
             Some(_) => {}
         }
     }
-    let readable = tls::world_readable_key(&asked.key);
+    let readable = tls::world_readable_key(&tls_options.key);
     let problem = readable.map(|key| {
         format!("the TLS key is readable by all users of this host: run chmod o-r {file}", file = key.display())
     });
-    Ok(Some((tls, asked.listen, problem)))
+    Ok(Some((tls, tls_options.listen, problem)))
 }
 
 /// Binds a socket to an address. `option` is the name of the option with this address, for error messages.
@@ -209,7 +211,7 @@ fn finish_router(router: Router<Arc<AppState>>, app: &Arc<AppState>) -> Router {
 fn guard_router(router: Router<Arc<AppState>>, app: &Arc<AppState>) -> Router {
     router
         .layer(from_fn_with_state(app.clone(), authorization_layer::authorize))
-        .layer(from_fn_with_state(app.clone(), request_guard::guard_request))
+        .layer(from_fn_with_state(app.clone(), host_and_origin_check::guard_request))
         .with_state(app.clone())
 }
 

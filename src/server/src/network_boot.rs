@@ -33,12 +33,12 @@ impl NetworkBoot {
         port: u16,
         watch: &StatusLog,
     ) -> Result<NetworkBoot> {
-        let range = options.pxe.as_ref().and_then(|asked| asked.range);
+        let range = options.pxe.as_ref().and_then(|pxe_options| pxe_options.range);
         let range = RangeRegistration::register_range(state, range, watch).await?;
         let pxe = match options.pxe.clone() {
-            Some(asked) => {
+            Some(pxe_options) => {
                 let log = (watch.clone(), range.permission.clone());
-                Some(start_pxe(asked, options.clone(), port, log).await?)
+                Some(start_pxe(pxe_options, options.clone(), port, log).await?)
             }
             None => None,
         };
@@ -64,7 +64,7 @@ impl NetworkBoot {
 
 /// Starts dnsmasq, and waits until it is ready or has failed.
 pub(super) async fn start_pxe(
-    asked: PxeOptions,
+    pxe_options: PxeOptions,
     options: ServerConfig,
     port: u16,
     (watch, permission): (StatusLog, Arc<AtomicBool>),
@@ -76,7 +76,7 @@ pub(super) async fn start_pxe(
         PxeMessage::Problem(line) => watch.log_problem(line),
     });
     let started = tokio::task::spawn_blocking(move || {
-        PxeServer::start_dnsmasq(&asked, &options.boot_server(), port, (&log, permission))
+        PxeServer::start_dnsmasq(&pxe_options, &options.boot_server(), port, (&log, permission))
     });
     started.await.context(Phase::Serve, || "start dnsmasq")?
 }

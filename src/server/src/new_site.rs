@@ -2,8 +2,8 @@
 //! changed.
 
 use super::ServerConfig;
+use common::command_outcome::CommandOutcome;
 use common::error::{Context, Error, Phase, Result};
-use common::exit_status::CommandOutcome;
 use common::format::format_columns;
 use common::output::print_text;
 use site::yaml_folder::list_yaml_files;

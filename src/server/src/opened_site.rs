@@ -49,7 +49,7 @@ impl OpenedSite {
         // The note about an empty directory is determined first, because the following statements create files in the
         // directory.
         let note = note_empty_directory(&options.dir);
-        options.pxe.as_ref().map_or(Ok(()), |asked| pxe::check_pxe(asked, &options.boot_server()))?;
+        options.pxe.as_ref().map_or(Ok(()), |pxe_options| pxe::check_pxe(pxe_options, &options.boot_server()))?;
         let oidc = OidcSettings::read_file(&options.dir)?.map(OidcProvider::new).transpose()?.map(Arc::new);
         let lock = store::backup::lock_directory(&options.dir)?;
         let store = options.store.read_address()?;

@@ -240,8 +240,8 @@ impl From<ServeOptions> for ServerConfig {
             key,
             listen: serve.tls_listen,
         });
-        let pxe = serve.pxe.map(|card| PxeOptions {
-            card,
+        let pxe = serve.pxe.map(|nic| PxeOptions {
+            nic,
             range: serve.range,
             dhcp_options: serve.dhcp_options,
             ipxe: serve.ipxe,

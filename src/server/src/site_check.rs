@@ -5,10 +5,10 @@ use super::start_checks::{check_at_start, check_options, refuse_lost_database};
 use super::{ServerConfig, listeners};
 use api::accepted_host_names::describe_unresolvable_host;
 use api::out_of_band;
+use common::command_outcome::CommandOutcome;
 use common::error::{Context, Phase, Result};
 use common::error_code::ErrorCode;
-use common::exit_status::CommandOutcome;
-use common::format::metal_api_wording::reword_metal_phrases;
+use common::format::metal_api_rewording::reword_metal_phrases;
 use common::format::system_errors::without_os_error_numbers;
 use common::format::{format_columns, replace_hidden};
 use common::output::{print_text, to_json};
@@ -97,7 +97,7 @@ pub(crate) fn find_problems(options: &ServerConfig) -> Result<SiteCheckReport> {
             options
                 .pxe
                 .as_ref()
-                .and_then(|asked| pxe::check_pxe(asked, &options.boot_server()).err())
+                .and_then(|pxe_options| pxe::check_pxe(pxe_options, &options.boot_server()).err())
                 .map(|error| error.to_coded_text()),
         );
         let store = options.store.read_address();

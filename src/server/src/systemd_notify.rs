@@ -214,7 +214,7 @@ mod tests {
         let socket = UnixDatagram::bind(&path).unwrap();
         socket.set_nonblocking(true).unwrap();
         let manager = ServiceManager::connect(path.as_os_str(), Some(Duration::from_millis(30))).unwrap();
-        let heard = crate::tests::Heard::default();
+        let heard = crate::tests::CapturedLog::default();
         let watch = StatusLog::json_into(heard.clone());
         let (good, stuck) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
         let sources = [source("store", &good), source("planner", &stuck)];
@@ -239,7 +239,7 @@ mod tests {
         socket.set_nonblocking(true).unwrap();
         let manager = ServiceManager::connect(path.as_os_str(), Some(Duration::from_secs(3))).unwrap();
         let state = ServerState::open(&dir.path().join("drophammer.sqlite"), Duration::ZERO).unwrap();
-        let heard = crate::tests::Heard::default();
+        let heard = crate::tests::CapturedLog::default();
         let watch = StatusLog::json_into(heard.clone());
         let sources = [HeartbeatSource::for_database(&state)];
         beat_until(&manager, &sources, &watch, || received(&socket).is_some_and(|message| message == "WATCHDOG=1"))

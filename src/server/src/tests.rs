@@ -104,9 +104,9 @@ const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Log of the server so far.
 #[derive(Clone, Default)]
-pub(super) struct Heard(Arc<Mutex<Vec<u8>>>);
+pub(super) struct CapturedLog(Arc<Mutex<Vec<u8>>>);
 
-impl Write for Heard {
+impl Write for CapturedLog {
     fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
         self.0.lock().unwrap().extend_from_slice(bytes);
         Ok(bytes.len())
@@ -117,7 +117,7 @@ impl Write for Heard {
     }
 }
 
-impl Heard {
+impl CapturedLog {
     pub(super) fn text(&self) -> String {
         String::from_utf8(self.0.lock().unwrap().clone()).unwrap()
     }
@@ -130,7 +130,7 @@ struct Running {
     operators: Option<SocketAddr>,
     /// Address of the TLS listener.
     tls: Option<SocketAddr>,
-    heard: Heard,
+    heard: CapturedLog,
     end: oneshot::Sender<()>,
     task: JoinHandle<Result<()>>,
     request_permits: http_server::request_permits::RequestPermits,
@@ -238,7 +238,7 @@ fn silent() -> HostEnvironment {
     HostEnvironment { scan_interval, quiet, first_unprivileged_port: u16::MAX, ..HostEnvironment::default() }
 }
 
-async fn bind(dir: &TempDir, heard: &Heard) -> Result<ControlServer> {
+async fn bind(dir: &TempDir, heard: &CapturedLog) -> Result<ControlServer> {
     ControlServer::bind_server(&options(dir.path()), StatusLog::json_into(heard.clone()), &silent(), 10_000).await
 }
 
@@ -258,7 +258,7 @@ impl Running {
         environment: &HostEnvironment,
         at_once: usize,
     ) -> Running {
-        let heard = Heard::default();
+        let heard = CapturedLog::default();
         let server = ControlServer::bind_server(options, StatusLog::json_into(heard.clone()), environment, at_once)
             .await
             .unwrap();
@@ -350,10 +350,10 @@ impl Running {
     }
 
     async fn heard(&self, words: &str) {
-        self.until(|| self.heard.text().contains(words), words).await;
+        self.wait_until(|| self.heard.text().contains(words), words).await;
     }
 
-    async fn until(&self, is_so: impl Fn() -> bool, what: &str) {
+    async fn wait_until(&self, is_so: impl Fn() -> bool, what: &str) {
         let began = std::time::Instant::now();
         while !is_so() {
             assert!(began.elapsed() < PATIENCE, "never: {what}\n{}", self.heard.text());

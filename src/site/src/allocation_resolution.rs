@@ -48,18 +48,18 @@ pub struct ResolvedAllocation {
 /// Returns everything that prevents the resolution, one line each, with its position in the machine file.
 pub fn resolve_allocation(
     machine: &MachineSpec,
-    standing: &InstallState,
+    install_state: &InstallState,
     known: &SiteObjects,
 ) -> Result<Option<ResolvedAllocation>, String> {
-    let resolved = resolve_with_approval(machine, standing, known, |installs| {
-        match known.approvals.approval_for_agent(&machine.id, standing) {
+    let resolved = resolve_with_approval(machine, install_state, known, |installs| {
+        match known.approvals.approval_for_agent(&machine.id, install_state) {
             Ok(approved) => Ok(approved.filter(|_| installs)),
             Err(why) if installs => Err(why),
             Err(_) => Ok(None),
         }
     })?;
     if let Some(resolved) = resolved.as_ref().filter(|resolved| resolved.approved.is_some()) {
-        let approval = standing.approved.as_ref().and_then(|approval| approval.as_ref().ok());
+        let approval = install_state.approved.as_ref().and_then(|approval| approval.as_ref().ok());
         let checked = check_inputs(&machine.id, approval.map(|approval| approval.inputs()), resolved);
         checked.map_err(|why| format_at(&resolved.allocation.id, &why))?;
     }
@@ -72,10 +72,10 @@ pub fn resolve_allocation(
 /// Fails as [`resolve_allocation`] does.
 pub fn resolve_before_approval(
     machine: &MachineSpec,
-    standing: &InstallState,
+    install_state: &InstallState,
     known: &SiteObjects,
 ) -> Result<Option<ResolvedAllocation>, String> {
-    resolve_with_approval(machine, standing, known, |_| Ok(None))
+    resolve_with_approval(machine, install_state, known, |_| Ok(None))
 }
 
 /// Resolves the machine's allocation. `find_approval` is called with `true` if the allocation will be installed. It
@@ -83,16 +83,16 @@ pub fn resolve_before_approval(
 /// waits for its image or layout.
 fn resolve_with_approval(
     machine: &MachineSpec,
-    standing: &InstallState,
+    install_state: &InstallState,
     known: &SiteObjects,
     find_approval: impl FnOnce(bool) -> Result<Option<ApprovedPlan>, String>,
 ) -> Result<Option<ResolvedAllocation>, String> {
     let Some(in_file) = &machine.allocation else {
-        return check_enabled_templates(machine, standing, known).map(|()| None);
+        return check_enabled_templates(machine, install_state, known).map(|()| None);
     };
-    let EffectiveAllocation { allocation, problem } = effective_allocation(in_file, standing);
-    let installs = standing.will_install();
-    if let Some(why) = explain_refusal(machine, &allocation, standing, known, problem.filter(|_| installs)) {
+    let EffectiveAllocation { allocation, problem } = effective_allocation(in_file, install_state);
+    let installs = install_state.will_install();
+    if let Some(why) = explain_refusal(machine, &allocation, install_state, known, problem.filter(|_| installs)) {
         return Err(why);
     }
     // An installed system boots even if its definition is unusable or not verified yet.
@@ -100,7 +100,7 @@ fn resolve_with_approval(
         return Ok(None);
     }
     let approved = find_approval(installs)?;
-    let Some(parts) = resolve_parts(machine, &allocation, standing, known, installs)? else { return Ok(None) };
+    let Some(parts) = resolve_parts(machine, &allocation, install_state, known, installs)? else { return Ok(None) };
     let AllocationParts { image, layout: (layout_id, layout), steps: AllocationSteps { steps, out_of_band, .. } } =
         parts;
     Ok(Some(ResolvedAllocation { allocation, image, layout_id, layout, steps, out_of_band, installs, approved }))
@@ -111,21 +111,21 @@ fn resolve_with_approval(
 fn explain_refusal(
     machine: &MachineSpec,
     allocation: &AllocationSpec,
-    standing: &InstallState,
+    install_state: &InstallState,
     known: &SiteObjects,
     problem: Option<String>,
 ) -> Option<String> {
-    let installs = standing.will_install();
-    let blocked = || known.states.installation_blocked(allocation, standing);
+    let installs = install_state.will_install();
+    let blocked = || known.states.installation_blocked(allocation, install_state);
     let unconfirmed = || {
-        let is_unconfirmed = standing.unconfirmed && installs;
+        let is_unconfirmed = install_state.unconfirmed && installs;
         is_unconfirmed.then(|| format_at(&allocation.id, &restore_confirmation::explain_confirmation(&machine.id)))
     };
     let definition = || match &allocation.definition {
         DefinitionState::Unusable(why) if installs => Some(why.clone()),
         _ => None,
     };
-    explain_other_owner(machine, allocation, standing)
+    explain_other_owner(machine, allocation, install_state)
         .or_else(blocked)
         .or_else(|| problem.map(|why| format_at(&allocation.id, &why)))
         .or_else(unconfirmed)
@@ -146,7 +146,7 @@ struct AllocationParts {
 fn resolve_parts(
     machine: &MachineSpec,
     allocation: &AllocationSpec,
-    standing: &InstallState,
+    install_state: &InstallState,
     known: &SiteObjects,
     installs: bool,
 ) -> Result<Option<AllocationParts>, String> {
@@ -155,17 +155,17 @@ fn resolve_parts(
         Err(why) => (AllocationSteps::default(), Some(why)),
     };
     // An installation that has started continues, even if its allocation has become invalid.
-    let is_started = standing.order.as_ref().map_or(standing.first.is_some(), |order| order.started);
+    let is_started = install_state.order.as_ref().map_or(install_state.first.is_some(), |order| order.started);
     let enabled = match installs && !is_started {
-        true => check_enabled_templates(machine, standing, known),
+        true => check_enabled_templates(machine, install_state, known),
         false => Ok(()),
     };
     // If the templates cannot be merged, the layout is not resolved, because a template may determine it.
     let layout = match unmerged.filter(|_| installs) {
-        None => resolve_layout(machine, allocation, standing, known, &merged),
+        None => resolve_layout(machine, allocation, install_state, known, &merged),
         Some(why) => Err(why),
     };
-    let image = resolve_image(machine, allocation, standing, known);
+    let image = resolve_image(machine, allocation, install_state, known);
     let problems = [enabled.err(), image.as_ref().err().cloned(), layout.as_ref().err().cloned()];
     let problems: Vec<String> = problems.into_iter().flatten().collect();
     match (image, layout) {
@@ -181,8 +181,12 @@ fn resolve_parts(
 /// Returns the reason why this machine must not use the allocation, or `None` if it may. The reason is that a migration
 /// has moved the allocation to another machine or overwritten it, or that the allocation is installed under another
 /// machine id.
-fn explain_other_owner(machine: &MachineSpec, allocation: &AllocationSpec, standing: &InstallState) -> Option<String> {
-    if standing.barred {
+fn explain_other_owner(
+    machine: &MachineSpec,
+    allocation: &AllocationSpec,
+    install_state: &InstallState,
+) -> Option<String> {
+    if install_state.barred {
         let message = format!(
             "allocation {} was migrated to another machine, or overwritten by a migration: machine {} must not boot this allocation from its disks; \
             give the machine a new allocation id",
@@ -190,7 +194,7 @@ fn explain_other_owner(machine: &MachineSpec, allocation: &AllocationSpec, stand
         );
         return Some(format_at(&allocation.id, &message));
     }
-    if let Some(other) = &standing.elsewhere {
+    if let Some(other) = &install_state.elsewhere {
         let message = format!(
             "allocation {} is installed under machine {other}, and cannot be used for another machine. If this is that machine with a new id, \
             use `drophammer machine rename {other} {}`; otherwise give this machine its own allocation id",
@@ -206,10 +210,10 @@ fn explain_other_owner(machine: &MachineSpec, allocation: &AllocationSpec, stand
 fn resolve_image(
     machine: &MachineSpec,
     allocation: &AllocationSpec,
-    standing: &InstallState,
+    install_state: &InstallState,
     known: &SiteObjects,
 ) -> Result<Option<ImageSpec>, String> {
-    match (standing.is_installed(), &standing.order, allocation.definition.created_os()) {
+    match (install_state.is_installed(), &install_state.order, allocation.definition.created_os()) {
         (true, Some(order), Some(os)) => resolve_created_image(allocation, &os, &order.image).map(Some),
         (false, _, Some(os)) => resolve_created_image(allocation, &os, &allocation.image).map(Some),
         (true, Some(order), None) => known.images.get(&order.image).cloned().ok_or_else(|| {
@@ -221,7 +225,7 @@ fn resolve_image(
                     "{gone}; put the image back, or order another image with `drophammer machine reinstall {machine} --image IMAGE`", machine = machine.id),
             }
         }),
-        (true, None, _) => Ok(Some(installed_image(standing, allocation))),
+        (true, None, _) => Ok(Some(installed_image(install_state, allocation))),
         (false, _, None) => known.images.get(allocation.image.as_str()).cloned().ok_or_else(|| {
             known.explain_absent_image(&allocation.image).format_at(&allocation.image)
         }),
@@ -234,22 +238,24 @@ fn resolve_image(
 fn resolve_layout(
     machine: &MachineSpec,
     allocation: &AllocationSpec,
-    standing: &InstallState,
+    install_state: &InstallState,
     known: &SiteObjects,
     merged: &AllocationSteps,
 ) -> Result<Option<(String, Value)>, String> {
-    let by_the_operator = standing.order.as_ref().is_some_and(|order| order.change_promise);
-    let kept = standing.pinned_layout().or(standing.layout.as_ref().filter(|_| standing.succeeded && !by_the_operator));
+    let by_the_operator = install_state.order.as_ref().is_some_and(|order| order.change_promise);
+    let kept = install_state
+        .pinned_layout()
+        .or(install_state.layout.as_ref().filter(|_| install_state.succeeded && !by_the_operator));
     if let Some(kept) = kept {
         return Ok(Some((layout_id(kept), kept.clone())));
     }
-    let layout = match (&merged.arrays, &standing.generated) {
+    let layout = match (&merged.arrays, &install_state.generated) {
         (Some(_), Some(generated)) => generated.clone()?,
         (Some(_), None) => return Ok(None),
-        (None, _) => find_layout(machine, allocation, standing, known)?.clone(),
+        (None, _) => find_layout(machine, allocation, install_state, known)?.clone(),
     };
     let json = serde_json::to_value(&layout).map_err(|error| error.to_string())?;
-    match (&standing.marker, &standing.order) {
+    match (&install_state.marker, &install_state.order) {
         (Some(marker), Some(order)) if !order.change_promise => {
             match marker_layout_comparison::find_contradiction(marker, &json) {
                 Some(why) => Err(format_at(
@@ -285,8 +291,8 @@ pub fn resolve_created_image(allocation: &AllocationSpec, os: &OsSelector, id: &
 }
 
 /// Returns the installed image. Only its id is set, since the image is not fetched.
-fn installed_image(standing: &InstallState, allocation: &AllocationSpec) -> ImageSpec {
-    image_without_location(standing.image.clone().unwrap_or_else(|| allocation.image.to_string()))
+fn installed_image(install_state: &InstallState, allocation: &AllocationSpec) -> ImageSpec {
+    image_without_location(install_state.image.clone().unwrap_or_else(|| allocation.image.to_string()))
 }
 
 /// Returns an image without a location. The agent cannot fetch such an image.
@@ -310,13 +316,13 @@ pub fn image_without_location(id: String) -> ImageSpec {
 fn find_layout<'a>(
     machine: &MachineSpec,
     allocation: &AllocationSpec,
-    standing: &InstallState,
+    install_state: &InstallState,
     known: &'a SiteObjects,
 ) -> Result<&'a Layout, String> {
     if let Some(id) = &allocation.filesystemlayout {
         return known.layouts.get(id.as_str()).ok_or_else(|| known.explain_absent_layout(id).format_at(id));
     }
-    if let Some(id) = standing.layout_id.as_ref().filter(|_| standing.succeeded) {
+    if let Some(id) = install_state.layout_id.as_ref().filter(|_| install_state.succeeded) {
         return known.layouts.get(id).ok_or_else(|| {
             let message = match known.unusable_layouts.problem(id) {
                 Some(problem) => {

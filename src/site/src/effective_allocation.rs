@@ -67,15 +67,15 @@ pub enum DifferenceEffect {
 }
 
 /// Returns the machine with its effective allocation in this state.
-pub fn with_effective_allocation(machine: &MachineSpec, standing: &InstallState) -> MachineSpec {
-    let allocation = machine.allocation.as_ref().map(|in_file| effective_allocation(in_file, standing).allocation);
+pub fn with_effective_allocation(machine: &MachineSpec, install_state: &InstallState) -> MachineSpec {
+    let allocation = machine.allocation.as_ref().map(|in_file| effective_allocation(in_file, install_state).allocation);
     MachineSpec { allocation, ..machine.clone() }
 }
 
 /// Returns the allocation that applies to the machine in this state.
-pub fn effective_allocation(file: &AllocationSpec, standing: &InstallState) -> EffectiveAllocation {
+pub fn effective_allocation(file: &AllocationSpec, install_state: &InstallState) -> EffectiveAllocation {
     let of_file = |problem| EffectiveAllocation { allocation: file.clone(), problem };
-    let Some(record) = standing.preserved_allocation() else { return of_file(None) };
+    let Some(record) = install_state.preserved_allocation() else { return of_file(None) };
     let mut allocation = match file.with_recorded_fields(record) {
         Ok(allocation) => allocation,
         Err(why) => {
@@ -86,8 +86,8 @@ pub fn effective_allocation(file: &AllocationSpec, standing: &InstallState) -> E
     };
     // The layout that was stored at the installation applies. The layout id in the file is removed, since it would
     // conflict with templates that generate a layout.
-    let changes_layout = standing.order.as_ref().is_some_and(|order| order.change_promise);
-    if standing.layout.is_some() && !changes_layout {
+    let changes_layout = install_state.order.as_ref().is_some_and(|order| order.change_promise);
+    if install_state.layout.is_some() && !changes_layout {
         allocation.filesystemlayout = None;
     }
     EffectiveAllocation { allocation, problem: explain_refused_differences(&compare_fields(record, file, false)) }
@@ -109,15 +109,17 @@ fn explain_refused_differences(all: &[AllocationDifference]) -> Option<String> {
 /// Returns all differences between the machine file and the installed allocation. Their effects are those of the open
 /// reinstall order or, if no reinstall is ordered, those of a reinstall without options. Returns an empty list if the
 /// installed allocation is not recorded.
-pub fn find_allocation_differences(file: &AllocationSpec, standing: &InstallState) -> Vec<AllocationDifference> {
-    let Some(record) = standing.installed_allocation.as_ref().filter(|_| standing.succeeded) else { return Vec::new() };
-    compare_fields(record, file, standing.preserved_allocation().is_none())
+pub fn find_allocation_differences(file: &AllocationSpec, install_state: &InstallState) -> Vec<AllocationDifference> {
+    let Some(record) = install_state.installed_allocation.as_ref().filter(|_| install_state.succeeded) else {
+        return Vec::new();
+    };
+    compare_fields(record, file, install_state.preserved_allocation().is_none())
 }
 
 /// Returns whether the fields of the installation are not recorded. A reinstall then uses the fields of the machine
 /// file.
-pub fn is_unrecorded(standing: &InstallState) -> bool {
-    standing.succeeded && standing.installed_allocation.is_none()
+pub fn is_unrecorded(install_state: &InstallState) -> bool {
+    install_state.succeeded && install_state.installed_allocation.is_none()
 }
 
 fn compare_fields(

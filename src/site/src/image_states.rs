@@ -47,17 +47,17 @@ impl ImageStates {
     /// Returns the reason why the blacklist forbids the next installation of the allocation, or `None` if the
     /// blacklist permits it. An installation that has started continues even if its image is blacklisted, and a
     /// machine can be reinstalled with the image that it runs.
-    pub fn installation_blocked(&self, allocation: &AllocationSpec, standing: &InstallState) -> Option<String> {
-        match &standing.order {
-            Some(order) if standing.is_installed() => {
-                let runs = standing.image.as_deref().unwrap_or(&allocation.image);
+    pub fn installation_blocked(&self, allocation: &AllocationSpec, install_state: &InstallState) -> Option<String> {
+        match &install_state.order {
+            Some(order) if install_state.is_installed() => {
+                let runs = install_state.image.as_deref().unwrap_or(&allocation.image);
                 let bars = !order.started && runs != order.image && self.is_blacklisted(&order.image);
                 bars.then(|| {
                     format!(
                         "a reinstall with image {image} is ordered, but the image has been blacklisted since then: the machine waits; cancel the order", image = order.image)
                 })
             }
-            None if !standing.is_installed() && standing.first.is_none() => {
+            None if !install_state.is_installed() && install_state.first.is_none() => {
                 let os = allocation.os.as_ref().filter(|os| self.is_blacklisted(os));
                 let named = os.or(Some(&allocation.image)).filter(|image| self.is_blacklisted(image))?;
                 Some(format_at(

@@ -1,11 +1,11 @@
 //! Reader of the operator's directory. Builds a snapshot of all files in force, and reports the problems of all files.
 
-mod complete_scan;
 mod document_source;
 mod image_manifest;
 mod machine_files;
+mod verified_scan;
 
-pub use complete_scan::scan_completely;
+pub use verified_scan::scan_completely;
 
 use crate::allocation_resolution::{explain_layout_contradiction, find_differences, resolve_allocation};
 use crate::deploy_templates::{self, DeployTemplates};
@@ -305,10 +305,10 @@ pub(crate) fn check_machine_allocation(
     machine: &MachineSpec,
 ) -> Result<SettledMachine, String> {
     let (machine, note) = apply_definition(definitions, machine);
-    let standing = read_standing_blocking(state, &machine, known)?;
-    resolve_allocation(&machine, &standing, known)?;
-    let notes = find_differences(&machine, &standing, known).into_iter().chain(note).collect();
-    let contradiction = explain_layout_contradiction(&machine, &standing, known);
+    let install_state = read_install_state_with_results(state, &machine, known)?;
+    resolve_allocation(&machine, &install_state, known)?;
+    let notes = find_differences(&machine, &install_state, known).into_iter().chain(note).collect();
+    let contradiction = explain_layout_contradiction(&machine, &install_state, known);
     Ok(SettledMachine { machine, notes, contradiction })
 }
 
@@ -327,23 +327,24 @@ fn apply_definition(definitions: &mut OsDefinitions, machine: &MachineSpec) -> (
     (machine, note)
 }
 
-fn read_standing_blocking(
+fn read_install_state_with_results(
     state: &ServerState,
     machine: &MachineSpec,
     known: &SiteObjects,
 ) -> Result<InstallState, String> {
-    let add_results = |standing| {
-        requested_steps::add_results_blocking(state, machine, standing, known).map_err(|error| error.to_string())
+    let add_results = |install_state| {
+        requested_steps::add_results_blocking(state, machine, install_state, known).map_err(|error| error.to_string())
     };
     let Some(allocation) = &machine.allocation else { return add_results(InstallState::default()) };
-    let standing = state.read_install_state_blocking(&machine.id, &allocation.id).map_err(|error| error.to_string())?;
-    let standing = add_results(standing)?;
+    let install_state =
+        state.read_install_state_blocking(&machine.id, &allocation.id).map_err(|error| error.to_string())?;
+    let install_state = add_results(install_state)?;
     let approved = match known.approvals.other_allocation(&machine.id, &allocation.id) {
         Some(other) => {
             let other = state.read_install_state_blocking(&machine.id, &other).map_err(|error| error.to_string())?;
             known.approvals.find_in_force(&machine.id, &other)
         }
-        None => known.approvals.find_in_force(&machine.id, &standing),
+        None => known.approvals.find_in_force(&machine.id, &install_state),
     };
-    Ok(InstallState { approved, ..standing })
+    Ok(InstallState { approved, ..install_state })
 }

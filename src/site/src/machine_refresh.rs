@@ -85,15 +85,15 @@ mod tests {
     use store::image_digest_cache::ImageDigests;
     use tempfile::TempDir;
 
-    struct Desk {
+    struct LoadedSite {
         dir: TempDir,
         loader: SiteLoader,
         snapshot: SiteSnapshot,
     }
 
-    impl Desk {
+    impl LoadedSite {
         /// Creates a directory with the machines `m0` to `m2`.
-        fn new() -> Desk {
+        fn new() -> LoadedSite {
             let dir = tempfile::tempdir().unwrap();
             for folder in ["machines", "layouts", "images"] {
                 fs::create_dir(dir.path().join(folder)).unwrap();
@@ -101,12 +101,12 @@ mod tests {
             let state = ServerState::open(&dir.path().join("drophammer.sqlite"), Duration::ZERO).unwrap();
             let definitions = OsDefinitions::new(dir.path().join("os"), VerifyCache::start(|_| ()).unwrap());
             let loader = SiteLoader::new(dir.path(), ImageDigests::cached_only(state.clone()), definitions, state);
-            let mut desk = Desk { dir, loader, snapshot: SiteSnapshot::default() };
-            (0..3).for_each(|number| drop(desk.write(number, &format!("52:54:00:00:00:0{number}"), "")));
-            let SiteScan { directory, problems, .. } = desk.loader.rescan().unwrap();
+            let mut site = LoadedSite { dir, loader, snapshot: SiteSnapshot::default() };
+            (0..3).for_each(|number| drop(site.write(number, &format!("52:54:00:00:00:0{number}"), "")));
+            let SiteScan { directory, problems, .. } = site.loader.rescan().unwrap();
             assert_eq!(problems, Vec::<String>::new());
-            desk.snapshot = directory;
-            desk
+            site.snapshot = directory;
+            site
         }
 
         fn write(&self, number: u32, mac: &str, more: &str) -> PathBuf {
@@ -126,52 +126,52 @@ mod tests {
 
     #[test]
     fn new_file_takes_effect_and_affects_only_its_machine() {
-        let mut desk = Desk::new();
-        let file = desk.write(7, "52:54:00:00:00:07", "");
-        let new = desk.refresh(7, Some(file.clone())).unwrap();
+        let mut site = LoadedSite::new();
+        let file = site.write(7, "52:54:00:00:00:07", "");
+        let new = site.refresh(7, Some(file.clone())).unwrap();
         assert_eq!((new.machines().count(), new.display_name(&id(7))), (4, "m7"));
         assert_eq!(new.machine_files[&id(7)], file);
         assert_eq!(new.find_machines_by_mac("52:54:00:00:00:07").count(), 1);
-        assert_ne!(new.machine_version(&id(7)), desk.snapshot.machine_version(&id(7)));
-        assert_eq!(new.machine_version(&id(1)), desk.snapshot.machine_version(&id(1)));
-        assert!(desk.loader.rescan().is_none(), "the file is not read again");
-        desk.loader.require_new_snapshot();
-        let scanned = desk.loader.rescan().unwrap().directory;
+        assert_ne!(new.machine_version(&id(7)), site.snapshot.machine_version(&id(7)));
+        assert_eq!(new.machine_version(&id(1)), site.snapshot.machine_version(&id(1)));
+        assert!(site.loader.rescan().is_none(), "the file is not read again");
+        site.loader.require_new_snapshot();
+        let scanned = site.loader.rescan().unwrap().directory;
         assert_eq!(scanned.machines().count(), 4);
         assert_ne!(scanned.machine_version(&id(1)), new.machine_version(&id(1)));
     }
 
     #[test]
     fn database_change_updates_the_version_of_its_machine() {
-        let mut desk = Desk::new();
-        let new = desk.refresh(1, None).unwrap();
-        assert_ne!(new.machine_version(&id(1)), desk.snapshot.machine_version(&id(1)));
-        assert_eq!(new.machine_version(&id(2)), desk.snapshot.machine_version(&id(2)));
+        let mut site = LoadedSite::new();
+        let new = site.refresh(1, None).unwrap();
+        assert_ne!(new.machine_version(&id(1)), site.snapshot.machine_version(&id(1)));
+        assert_eq!(new.machine_version(&id(2)), site.snapshot.machine_version(&id(2)));
         // Machines are also updated without a changed file, for example after a registration.
-        assert!(desk.refresh(8, None).is_some());
+        assert!(site.refresh(8, None).is_some());
     }
 
     #[test]
     fn changes_that_may_affect_other_machines_need_a_scan() {
-        let mut desk = Desk::new();
-        let file = desk.write(7, "52:54:00:00:00:01", "");
-        assert!(desk.refresh(7, Some(file)).is_none(), "the MAC of another machine");
-        let mut desk = Desk::new();
-        let copy = desk.dir.path().join("machines/copy.yaml");
-        fs::copy(desk.dir.path().join("machines/m1.yaml"), &copy).unwrap();
-        assert!(desk.refresh(1, Some(copy)).is_none(), "the id of another file");
-        let mut desk = Desk::new();
-        let file = desk.write(7, "52:54:00:00:00:07", "unknown: 1\n");
-        assert!(desk.refresh(7, Some(file)).is_none(), "an invalid file");
-        let mut desk = Desk::new();
+        let mut site = LoadedSite::new();
+        let file = site.write(7, "52:54:00:00:00:01", "");
+        assert!(site.refresh(7, Some(file)).is_none(), "the MAC of another machine");
+        let mut site = LoadedSite::new();
+        let copy = site.dir.path().join("machines/copy.yaml");
+        fs::copy(site.dir.path().join("machines/m1.yaml"), &copy).unwrap();
+        assert!(site.refresh(1, Some(copy)).is_none(), "the id of another file");
+        let mut site = LoadedSite::new();
+        let file = site.write(7, "52:54:00:00:00:07", "unknown: 1\n");
+        assert!(site.refresh(7, Some(file)).is_none(), "an invalid file");
+        let mut site = LoadedSite::new();
         let allocation = "allocation: {id: a7, hostname: h, image: none, filesystemlayout: none}\n";
-        let file = desk.write(7, "52:54:00:00:00:07", allocation);
-        assert!(desk.refresh(7, Some(file)).is_none(), "an image that does not exist");
-        let mut desk = Desk::new();
-        desk.write(1, "52:54:00:00:00:09", "");
-        assert!(desk.refresh(1, None).is_none(), "other MACs");
-        let mut desk = Desk::new();
-        desk.loader.require_new_snapshot();
-        assert!(desk.refresh(1, None).is_none(), "a scan is necessary anyway");
+        let file = site.write(7, "52:54:00:00:00:07", allocation);
+        assert!(site.refresh(7, Some(file)).is_none(), "an image that does not exist");
+        let mut site = LoadedSite::new();
+        site.write(1, "52:54:00:00:00:09", "");
+        assert!(site.refresh(1, None).is_none(), "other MACs");
+        let mut site = LoadedSite::new();
+        site.loader.require_new_snapshot();
+        assert!(site.refresh(1, None).is_none(), "a scan is necessary anyway");
     }
 }

@@ -22,21 +22,23 @@ impl<'a> AllocationOwners<'a> {
     /// Returns the machine with its effective allocation, and a warning if the machine file contains another
     /// allocation.
     pub fn effective_machine(&self, machine: &MachineSpec) -> (MachineSpec, Option<String>) {
-        let Some(is) = self.moves.iter().find(|is| is.a == machine.id || is.b == machine.id) else {
+        let Some(migration) =
+            self.moves.iter().find(|migration| migration.source == machine.id || migration.target == machine.id)
+        else {
             return (machine.clone(), None);
         };
         let own = machine.allocation.as_ref();
-        let has_it = own.is_some_and(|own| *own.id == is.allocation);
-        let owns = is.role_of(&machine.id) == is.state.owner_role();
+        let has_it = own.is_some_and(|own| *own.id == migration.allocation);
+        let owns = migration.role_of(&machine.id) == migration.state.owner_role();
         let other = own.filter(|_| !has_it);
         let said = other.map(|other| {
             format!(
-                "allocation {allocation} in this file is ignored: the machine is part of a migration from {source} to {target} ({state})", allocation = *other.id, source = is.a, target = is.b, state = is.state)
+                "allocation {allocation} in this file is ignored: the machine is part of a migration from {source} to {target} ({state})", allocation = *other.id, source = migration.source, target = migration.target, state = migration.state)
         });
-        let counts = match (owns, is.role_of(&machine.id), is.state.is_open()) {
+        let counts = match (owns, migration.role_of(&machine.id), migration.state.is_open()) {
             (true, ..) if has_it => own.cloned(),
-            (true, MigrationSide::Send, true) => own.cloned(),
-            (true, ..) => self.allocation_in_file(is.other_machine(&machine.id), &is.allocation),
+            (true, MigrationSide::Source, true) => own.cloned(),
+            (true, ..) => self.allocation_in_file(migration.other_machine(&machine.id), &migration.allocation),
             // After the end of a migration, only the migrated allocation is ignored; any other allocation in the file
             // applies.
             (false, _, false) => other.cloned(),

@@ -56,11 +56,11 @@ impl Approvals {
     }
 
     /// Returns the machine's approval, or `None` if the machine has no approval or the approved installation has
-    /// completed. `standing` is the state of the allocation to which the approval applies. If the approval cannot be
+    /// completed. `install_state` is the state of the allocation to which the approval applies. If the approval cannot be
     /// used, the inner error contains the reason.
-    pub fn find_in_force(&self, machine: &str, standing: &InstallState) -> Option<Result<Arc<Approval>, String>> {
+    pub fn find_in_force(&self, machine: &str, install_state: &InstallState) -> Option<Result<Arc<Approval>, String>> {
         let approval = self.all.get(machine).cloned().or_else(|| self.unread.clone().map(Err))?;
-        let is_spent = approval.as_ref().is_ok_and(|approval| approval.is_spent(&standing.last_installation()));
+        let is_spent = approval.as_ref().is_ok_and(|approval| approval.is_spent(&install_state.last_installation()));
         (!is_spent).then_some(approval)
     }
 
@@ -70,8 +70,12 @@ impl Approvals {
     /// # Errors
     /// Returns an error if no installation may be served to the machine, because the approval cannot be used, or is
     /// required but missing.
-    pub fn approval_for_agent(&self, machine: &str, standing: &InstallState) -> Result<Option<ApprovedPlan>, String> {
-        match &standing.approved {
+    pub fn approval_for_agent(
+        &self,
+        machine: &str,
+        install_state: &InstallState,
+    ) -> Result<Option<ApprovedPlan>, String> {
+        match &install_state.approved {
             Some(Ok(approval)) => Ok(Some(approval.to_wire())),
             Some(Err(why)) => Err(format!(
                 "the machine's approval cannot be used, and nothing is installed without it: {why}; approve the plan again: \

@@ -14,7 +14,7 @@ use crate::site_objects::SiteObjects;
 use common::diagnostic::Diagnostic;
 use marked_yaml::Spanned;
 use model::deploy_steps::{
-    CATALOGUE, LAYOUT_DEFINITION_STEPS, OutOfBandStep, PlannedStep, StepList, TemplateStep, merge_templates,
+    CATALOG, LAYOUT_DEFINITION_STEPS, OutOfBandStep, PlannedStep, StepList, TemplateStep, merge_templates,
 };
 use model::inventory::Inventory;
 use model::ironic_raid::{self, RaidConfig};
@@ -94,7 +94,9 @@ fn needs_inventory(allocation: &AllocationSpec, known: &SiteObjects) -> bool {
     let named = |wanted: &TemplateStep| {
         LAYOUT_DEFINITION_STEPS.contains(&format!("{}.{}", wanted.interface, wanted.step).as_str())
     };
-    find_templates(allocation, known).iter().any(|asked| asked.stored.template.template_steps().iter().any(named))
+    find_templates(allocation, known)
+        .iter()
+        .any(|requested_template| requested_template.stored.template.template_steps().iter().any(named))
 }
 
 /// RAID arrays that a machine's templates define. Layouts with these arrays are generated for the registered hardware
@@ -117,11 +119,11 @@ impl MachineArrays {
 
     /// Generates the layouts for a machine with this inventory. Adds to the state of the allocation the layout of the
     /// requested template, and the problems of the enabled templates.
-    pub fn add_results(&self, inventory: &Inventory, standing: InstallState) -> InstallState {
+    pub fn add_results(&self, inventory: &Inventory, install_state: InstallState) -> InstallState {
         let generated = self.requested.as_ref().map(|arrays| arrays.generate_layout(inventory));
         let unsupported = self.enabled.iter().filter_map(|arrays| arrays.generate_layout(inventory).err());
         let unsupported = unsupported.map(|why| enabled_templates::add_reason(&why)).collect();
-        InstallState { generated, unsupported, ..standing }
+        InstallState { generated, unsupported, ..install_state }
     }
 }
 
@@ -133,14 +135,14 @@ impl MachineArrays {
 pub fn add_results_blocking(
     state: &ServerState,
     machine: &MachineSpec,
-    standing: InstallState,
+    install_state: InstallState,
     known: &SiteObjects,
 ) -> common::error::Result<InstallState> {
-    let effective = with_effective_allocation(machine, &standing);
-    let Some(arrays) = MachineArrays::find(&effective, known) else { return Ok(standing) };
+    let effective = with_effective_allocation(machine, &install_state);
+    let Some(arrays) = MachineArrays::find(&effective, known) else { return Ok(install_state) };
     Ok(match state.read_inventory_blocking(&machine.id)? {
-        Some(inventory) => arrays.add_results(&inventory, standing),
-        None => standing,
+        Some(inventory) => arrays.add_results(&inventory, install_state),
+        None => install_state,
     })
 }
 
@@ -163,22 +165,25 @@ pub(crate) fn merge_allocation_steps(
     allocation: &AllocationSpec,
     known: &SiteObjects,
 ) -> Result<AllocationSteps, String> {
-    let asked = find_templates(allocation, known);
-    if asked.is_empty() {
+    let requested_templates = find_templates(allocation, known);
+    if requested_templates.is_empty() {
         return Ok(AllocationSteps::default());
     }
-    let templates: Vec<Vec<TemplateStep>> = asked.iter().map(|asked| asked.stored.template.template_steps()).collect();
+    let templates: Vec<Vec<TemplateStep>> = requested_templates
+        .iter()
+        .map(|requested_template| requested_template.stored.template.template_steps())
+        .collect();
     let defaults = StepList::with_erase_mode(allocation.erase).list().to_vec();
-    let steps = merge_templates(&CATALOGUE, defaults, &templates).map_err(|wrong| {
-        let said = wrong
-            .into_iter()
-            .map(|wrong| asked[wrong.template].format_problem(Diagnostic::new(wrong.problem_path(), wrong.message)));
+    let steps = merge_templates(&CATALOG, defaults, &templates).map_err(|wrong| {
+        let said = wrong.into_iter().map(|wrong| {
+            requested_templates[wrong.template].format_problem(Diagnostic::new(wrong.problem_path(), wrong.message))
+        });
         said.collect::<Vec<_>>().join("\n")
     })?;
     let (remote, steps): (Vec<_>, Vec<_>) = steps.into_iter().partition(|step| step.entry.out_of_band);
     let mut problems = Vec::new();
-    let out_of_band = out_of_band::convert_steps(machine, &remote, &asked, &mut problems);
-    let arrays = find_arrays(&steps, &asked, &mut problems);
+    let out_of_band = out_of_band::convert_steps(machine, &remote, &requested_templates, &mut problems);
+    let arrays = find_arrays(&steps, &requested_templates, &mut problems);
     if let (Some(arrays), Some(layout)) = (&arrays, &allocation.filesystemlayout) {
         let name = &arrays.template.stored.template.name;
         problems.push(format_at(
@@ -187,7 +192,7 @@ pub(crate) fn merge_allocation_steps(
         ));
     }
     let list = steps.iter().map(PlannedStep::as_template_step).collect();
-    let by = &asked[0].by;
+    let by = &requested_templates[0].by;
     problems
         .extend(plan::without_steps(&StepList::from(steps)).into_iter().map(|problem| format_at(by, &problem.message)));
     match problems.is_empty() {
@@ -199,17 +204,17 @@ pub(crate) fn merge_allocation_steps(
 /// Returns the arrays of the step that generates the layout. Adds a problem if more than one step generates the layout.
 fn find_arrays(
     steps: &[PlannedStep],
-    asked: &[RequestedTemplate],
+    requested_templates: &[RequestedTemplate],
     problems: &mut Vec<String>,
 ) -> Option<RequestedArrays> {
     let mut all = steps.iter().filter(|step| LAYOUT_DEFINITION_STEPS.contains(&step.entry.name)).filter_map(|step| {
-        let asked = asked.get(*step.from.first()?)?.clone();
+        let requested_template = requested_templates.get(*step.from.first()?)?.clone();
         let wanted = step.as_template_step();
         let is_this = |other: &TemplateStep| other.interface == wanted.interface && other.step == wanted.step;
-        let index = asked.stored.template.template_steps().iter().position(is_this)?;
-        Some((step, asked, index))
+        let index = requested_template.stored.template.template_steps().iter().position(is_this)?;
+        Some((step, requested_template, index))
     });
-    let (step, asked, index) = all.next()?;
+    let (step, requested_template, index) = all.next()?;
     for (other, again, index) in all {
         let message = format!(
             "both {first_step} and {second_step} generate the layout: only one step may generate the layout",
@@ -220,11 +225,11 @@ fn find_arrays(
     }
     let place = format!("steps[{index}].args");
     match ironic_raid::read_step_arrays(step.entry.name, &step.arguments) {
-        Ok(config) => Some(RequestedArrays { config, template: asked, place }),
+        Ok(config) => Some(RequestedArrays { config, template: requested_template, place }),
         Err(wrong) => {
             let within = |problem: Diagnostic| {
                 let message = format!("{}: {}", problem.place, problem.message);
-                asked.format_problem(Diagnostic::new(format!("{place}.{}", problem.place), message))
+                requested_template.format_problem(Diagnostic::new(format!("{place}.{}", problem.place), message))
             };
             problems.extend(wrong.into_iter().map(within));
             None
@@ -239,7 +244,7 @@ pub(crate) fn find_unusable_templates(templates: &DeployTemplates) -> Vec<String
     let mut said = Vec::new();
     for stored in templates.all() {
         let wrong =
-            merge_templates(&CATALOGUE, StepList::default().list().to_vec(), &[stored.template.template_steps()]).err();
+            merge_templates(&CATALOG, StepList::default().list().to_vec(), &[stored.template.template_steps()]).err();
         for wrong in wrong.into_iter().flatten() {
             let problem = stored.template.add_location(Diagnostic::new(wrong.problem_path(), wrong.message));
             let why = format!(

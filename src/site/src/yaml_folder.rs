@@ -213,7 +213,7 @@ pub fn find_readable_secrets(folder: &Path) -> Vec<PathBuf> {
 
 /// Returns whether the file is world-readable. Does not read the content of the file.
 pub fn is_world_readable(path: &Path) -> bool {
-    fs::metadata(path).is_ok_and(|is| is.permissions().mode() & 0o004 != 0)
+    fs::metadata(path).is_ok_and(|metadata| metadata.permissions().mode() & 0o004 != 0)
 }
 
 /// Formats a problem of a file. Each line begins with the path of the file.

@@ -6,14 +6,14 @@ use super::boot_target::{BootTarget, FileAllocation};
 use super::boots::{current_boot, is_revoked, replace_boot};
 use super::database_file::Durability;
 use super::migration_boot::migration_boot;
-use super::next_boot::{Requester, decide_boot, durability_since};
+use super::next_boot::{BootRequestSender, decide_boot, durability_since};
 use super::{ServerState, unknown_machines};
 use crate::sql::{self, Transaction, params};
 use common::error::Result;
 
 /// Properties of the client that registers a boot.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Enrollment {
+pub struct RegisteringClient {
     pub address: String,
     /// Id of the allocation in the machine file.
     pub allocation: Option<String>,
@@ -47,7 +47,7 @@ impl ServerState {
     ///
     /// # Errors
     /// Returns an error if the database cannot be read or written.
-    pub async fn enroll_boot(&self, boot: MachineBoot, by: Enrollment) -> Result<EnrollOutcome> {
+    pub async fn enroll_boot(&self, boot: MachineBoot, by: RegisteringClient) -> Result<EnrollOutcome> {
         let (heard, most_unknown) = (self.heard.clone(), self.most_unknown);
         self.run_as_durable_as_needed(move |transaction| {
             let deferred = |enrolled| Ok((enrolled, Durability::Deferred));
@@ -71,7 +71,7 @@ impl ServerState {
                     let files = FileAllocation::Allocated(allocation.clone());
                     Some(match migration_boot(transaction, &boot.machine, &files)? {
                         Some(next) => next,
-                        None => decide_boot(transaction, &boot.machine, &allocation, Requester::Agent)?,
+                        None => decide_boot(transaction, &boot.machine, &allocation, BootRequestSender::Agent)?,
                     })
                 }
                 None => None,

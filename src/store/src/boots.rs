@@ -7,7 +7,7 @@
 //! registers boots.
 
 use super::boot_activity::MachineBoot;
-use super::{ServerState, TokenHash, freed_machines, out_of_band, registrations};
+use super::{ServerState, TokenHash, freed_machines, hardware_registrations, out_of_band_runs};
 use crate::sql::{self, Connection, OptionalExtension, Row, Transaction, params};
 use common::error::Result;
 use time::OffsetDateTime;
@@ -39,7 +39,7 @@ impl ServerState {
     pub async fn record_boot_start(&self, hash: TokenHash) -> Result<()> {
         self.run_durably(move |transaction| {
             transaction.execute("UPDATE boots SET begun = 1 WHERE hash = ?1", [hash])?;
-            registrations::record_erase_start(transaction, hash)
+            hardware_registrations::record_erase_start(transaction, hash)
         })
         .await
     }
@@ -76,7 +76,7 @@ fn revocation_times(connection: &Connection, machine: &str) -> sql::Result<[Opti
 /// # Errors
 /// Returns an error if the database cannot be read.
 pub(crate) fn request_time(connection: &Connection, machine: &str, now: OffsetDateTime) -> sql::Result<OffsetDateTime> {
-    let run = out_of_band::read_run(connection, machine)?;
+    let run = out_of_band_runs::read_run(connection, machine)?;
     let restarts = run.map(|run| [run.restarted, run.since]).into_iter().flatten();
     let times = revocation_times(connection, machine)?.into_iter().flatten().chain(restarts);
     let latest = times.filter_map(|time| OffsetDateTime::parse(&time, &Rfc3339).ok()).max();

@@ -37,22 +37,23 @@ impl ServerState {
     ) -> Result<FirstStartOutcome> {
         let (machine, allocation) = (machine.to_owned(), allocation.to_owned());
         self.run_durably(move |transaction| {
-            let standing = read_install_state(transaction, &machine, &allocation)?;
+            let install_state = read_install_state(transaction, &machine, &allocation)?;
             let no = |why: String| Ok(FirstStartOutcome::Rejected(why));
             if let Some(why) = migration_records::explain_block(transaction, &machine)? {
                 return no(why);
             }
-            if let Some(why) = explain_refusal(&standing, &machine, &allocation) {
+            if let Some(why) = explain_refusal(&install_state, &machine, &allocation) {
                 return no(why);
             }
             if current_token(transaction, &machine)? != Some(start.by) {
                 return no("the machine has booted again in the meantime".to_owned());
             }
-            if let Some(why) = standing.first.as_ref().and_then(|first| explain_other_disk(&first.disks, &start.disks))
+            if let Some(why) =
+                install_state.first.as_ref().and_then(|first| explain_other_disk(&first.disks, &start.disks))
             {
                 return no(why);
             }
-            let only = standing.first.as_ref().is_none_or(|first| first.only && first.by == start.by);
+            let only = install_state.first.as_ref().is_none_or(|first| first.only && first.by == start.by);
             let image = served_image(transaction, &machine, &allocation)?;
             let StartedAttempt { by, record } = start.to_attempt(image);
             let started = to_json_column(&FirstInstall { disks: start.disks, by, only, heard: false, record })?;
@@ -61,7 +62,7 @@ impl ServerState {
                 params![machine, allocation, started],
             )?;
             start_record(transaction, &machine, &allocation)?;
-            Ok(FirstStartOutcome::Permitted(standing.first.is_none()))
+            Ok(FirstStartOutcome::Permitted(install_state.first.is_none()))
         })
         .await
     }
@@ -69,25 +70,25 @@ impl ServerState {
 
 /// Returns the reason why the record of the allocation forbids a first installation, or `None` if the record permits
 /// it.
-fn explain_refusal(standing: &InstallState, machine: &str, allocation: &str) -> Option<String> {
-    if standing.unconfirmed {
+fn explain_refusal(install_state: &InstallState, machine: &str, allocation: &str) -> Option<String> {
+    if install_state.unconfirmed {
         return Some(restore_confirmation::explain_confirmation(machine));
     }
-    if standing.barred {
+    if install_state.barred {
         return Some(format!("allocation {allocation} was migrated, and no longer belongs to this machine"));
     }
-    if standing.succeeded {
+    if install_state.succeeded {
         return Some(format!("allocation {allocation} is already installed: order a reinstall to install it again"));
     }
-    if standing.adopted {
+    if install_state.adopted {
         return Some(format!(
             "the operator has recorded allocation {allocation} as installed (`drophammer machine adopt`)"
         ));
     }
-    if let Some(other) = &standing.elsewhere {
+    if let Some(other) = &install_state.elsewhere {
         return Some(format!("allocation {allocation} is installed under machine {other}"));
     }
-    standing.handed_out.is_none().then(|| format!("allocation {allocation} was not sent to this machine"))
+    install_state.handed_out.is_none().then(|| format!("allocation {allocation} was not sent to this machine"))
 }
 
 /// Records the failure of a first installation that has started. If the boot reports that it has written nothing, and

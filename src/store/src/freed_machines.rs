@@ -1,6 +1,6 @@
 //! Machines that the operator has freed. The system of the previous tenant may still run on such a machine.
 
-use super::{ServerState, out_of_band};
+use super::{ServerState, out_of_band_runs};
 use crate::sql::{self, Connection, OptionalExtension, Transaction, params};
 use common::error::Result;
 
@@ -22,7 +22,7 @@ impl ServerState {
     pub async fn free_machine(&self, machine: &str) -> Result<()> {
         let (machine, time) = (machine.to_owned(), self.shared_timestamp());
         self.run_durably(move |transaction| {
-            out_of_band::delete_run(transaction, &machine)?;
+            out_of_band_runs::delete_run(transaction, &machine)?;
             record_freed(transaction, &machine, &time)
         })
         .await

@@ -274,7 +274,7 @@ pub fn read_install_state(connection: &Connection, machine: &str, allocation: &s
          adopted IS NOT NULL, waits, volumes, fencing, adopted_marker, a.fields, failure
          FROM allocations a LEFT JOIN layouts l ON l.machine = a.machine AND l.allocation = a.id
          WHERE a.machine = ?1 AND a.id = ?2";
-    let standing = connection.prepare_cached(select)?.query_row(key, |row| {
+    let install_state = connection.prepare_cached(select)?.query_row(key, |row| {
         let (succeeded, is_adopted) = (row.get(1)?, row.get(10)?);
         Ok(InstallState {
             created: row.get(0)?,
@@ -300,18 +300,18 @@ pub fn read_install_state(connection: &Connection, machine: &str, allocation: &s
             ..InstallState::default()
         })
     });
-    let mut standing = standing.optional()?.unwrap_or_default();
-    if !standing.succeeded {
-        standing.elsewhere =
+    let mut install_state = install_state.optional()?.unwrap_or_default();
+    if !install_state.succeeded {
+        install_state.elsewhere =
             connection.prepare_cached(OTHER_MACHINE_QUERY)?.query_row(key, |row| row.get(0)).optional()?;
     }
-    standing.unremembered = lost_database::is_unremembered(connection, machine)?;
-    standing.barred = boot_prohibitions::is_barred(connection, machine, allocation)?;
-    standing.unconfirmed = restore_confirmation::needs_confirmation(connection, machine)?;
+    install_state.unremembered = lost_database::is_unremembered(connection, machine)?;
+    install_state.barred = boot_prohibitions::is_barred(connection, machine, allocation)?;
+    install_state.unconfirmed = restore_confirmation::needs_confirmation(connection, machine)?;
     let former = connection.prepare_cached("SELECT former FROM former WHERE machine = ?1 ORDER BY former")?;
-    standing.former = former.query_map([machine], |row| row.get(0))?.collect::<Result<_, _>>()?;
-    standing.order = read_order(connection, machine, allocation)?;
-    Ok(standing)
+    install_state.former = former.query_map([machine], |row| row.get(0))?.collect::<Result<_, _>>()?;
+    install_state.order = read_order(connection, machine, allocation)?;
+    Ok(install_state)
 }
 
 #[cfg(test)]

@@ -16,7 +16,7 @@
 //!   `server_stop` stops the server after a loss. `epoch` issues fencing tokens, `json_columns` reads and writes
 //!   columns of JSON, and `token` and `boot_token` contain tokens.
 //! * **Records.** `event_history` stores the events and the history of machines, `console_log` stores their logs, and
-//!   `retention` deletes old events and logs. `registrations` stores the hardware of machines, `machine_contact` reads
+//!   `retention` deletes old events and logs. `hardware_registrations` stores the hardware of machines, `machine_contact` reads
 //!   when and from which address they were seen, and `machine_identities` reads their UUIDs and MACs.
 //!   `image_digest_cache` computes and caches digests. `boots` stores registered boots. `unknown_machines` stores
 //!   machines that have no machine file, and `freed_machines` determines which machines may still run the system of a
@@ -32,8 +32,8 @@
 //!   request has changed the database. `server_leases` stores which server owns an action on a management controller,
 //!   and `shared_clock` is the clock of all servers.
 //! * **Decisions.** `success_proof` decides whether a reported success is valid. `first_install` handles the start of a
-//!   first installation, and `orders` handles reinstalls. `out_of_band` handles the steps that run through management
-//!   controllers before an installation, `migration_transactions` handles migrations, and `adoption` handles
+//!   first installation, and `orders` handles reinstalls. `out_of_band_runs` handles the steps that run through management
+//!   controllers before an installation, `migration_transactions` handles migrations, and `unrecorded_installations` handles
 //!   installations that the operator reports. `next_boot` decides which `boot_target` a machine boots, and
 //!   `migration_boot` determines how migrations affect this decision. `boot_registration` decides which boot of the
 //!   machine is the current one. `machine_records` reads everything that the summary of a machine contains. `rollouts`
@@ -41,7 +41,6 @@
 //!   new id. `backup` and `restore_review` copy and restore the database.
 
 pub mod address_ranges;
-mod adoption;
 mod attempt_failure;
 pub mod audit;
 mod audit_transactions;
@@ -64,6 +63,7 @@ mod fair_queue;
 mod first_install;
 mod freed_machines;
 mod group_commit;
+mod hardware_registrations;
 pub mod image_digest_cache;
 mod install_attempt;
 mod install_state;
@@ -86,12 +86,11 @@ mod next_boot;
 pub mod oidc_users;
 mod order_records;
 mod orders;
-mod out_of_band;
+mod out_of_band_runs;
 pub mod plan_approval;
 mod postgres_database;
 mod read_connection;
 pub mod record_versions;
-mod registrations;
 pub mod restore_confirmation;
 pub(crate) mod restore_review;
 pub mod retention;
@@ -111,19 +110,20 @@ pub mod testing;
 mod tests;
 pub mod token;
 mod unknown_machines;
+mod unrecorded_installations;
 pub mod user_tokens;
 pub mod users;
 
-pub use adoption::{AdoptOutcome, explain_lasting_adoption};
 pub use attempt_failure::AttemptFailure;
 pub use boot_activity::{BootActivity, MachineBoot};
-pub use boot_registration::{EnrollOutcome, Enrollment};
+pub use boot_registration::{EnrollOutcome, RegisteringClient};
 pub use boot_target::{BootTarget, FileAllocation};
 pub use common::timestamp::now;
 pub use console_log::LogChunk;
 pub use database_handle::{DATABASE, FileStamp, ServerState, StoreHooks};
 pub use event_history::{HistoryEntry, HistoryKind};
 pub use first_install::FirstStartOutcome;
+pub use hardware_registrations::StoredRegistration;
 pub use install_attempt::{ATTEMPTS, AttemptStart};
 pub use install_state::{FirstInstall, InstallState, ServedInstall};
 pub use installed_allocation::{AllocationFields, InstalledAllocation};
@@ -135,11 +135,11 @@ pub use migration_transactions::{MigrationPlacement, MigrationUpdate};
 pub use next_boot::BootDecision;
 pub use order_records::{ReinstallOrder, ReinstallOutcome, ReinstallOverrides};
 pub use orders::{CancelOutcome, OrderOutcome, OrderStart, ReportOutcome};
-pub use out_of_band::{BootAdmission, OutOfBandRequest, OutOfBandRun, RunPhase};
-pub use registrations::StoredRegistration;
+pub use out_of_band_runs::{BootAdmission, OutOfBandRequest, OutOfBandRun, RunPhase};
 pub use restore_confirmation::ConfirmOutcome;
 pub use success_proof::UnprovenReason;
 pub use unknown_machines::DEFAULT_UNKNOWN_MACHINES_LIMIT;
+pub use unrecorded_installations::{AdoptOutcome, explain_lasting_adoption};
 
 use database_handle::to_json;
 use token::TokenHash;

@@ -69,8 +69,8 @@ impl MigrationState {
     /// Returns the role of the machine that owns the allocation in this state.
     pub fn owner_role(self) -> MigrationSide {
         match self {
-            MigrationState::Booting | MigrationState::Done => MigrationSide::Receive,
-            _ => MigrationSide::Send,
+            MigrationState::Booting | MigrationState::Done => MigrationSide::Target,
+            _ => MigrationSide::Source,
         }
     }
 }
@@ -113,8 +113,10 @@ pub struct StartedCopy {
 /// each certificate needs its own approval.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ApprovedCertificates {
-    pub sender: Option<String>,
-    pub receiver: Option<String>,
+    #[serde(rename = "sender")]
+    pub source: Option<String>,
+    #[serde(rename = "receiver")]
+    pub target: Option<String>,
 }
 
 /// Order of a migration, and the progress of the migration.
@@ -122,9 +124,11 @@ pub struct ApprovedCertificates {
 pub struct Migration {
     pub id: String,
     /// Id of the source machine.
-    pub a: String,
+    #[serde(rename = "a")]
+    pub source: String,
     /// Id of the target machine.
-    pub b: String,
+    #[serde(rename = "b")]
+    pub target: String,
     /// Id of the allocation.
     pub allocation: String,
     pub state: MigrationState,
@@ -138,8 +142,10 @@ pub struct Migration {
     /// Disk of the target machine for each disk name in the layout.
     pub disks: Vec<RecordedDisk>,
     pub carried: Option<MigratedMachine>,
-    pub sender: Option<MigrationEndpoint>,
-    pub receiver: Option<MigrationEndpoint>,
+    #[serde(rename = "sender")]
+    pub source_endpoint: Option<MigrationEndpoint>,
+    #[serde(rename = "receiver")]
+    pub target_endpoint: Option<MigrationEndpoint>,
     #[serde(rename = "begun")]
     pub started_copy: Option<StartedCopy>,
     /// Number of boots of the target that passed the point of no return and failed.
@@ -150,9 +156,11 @@ pub struct Migration {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub left: Option<TokenHash>,
     /// Last problem that the source reported.
-    pub words_a: String,
+    #[serde(rename = "words_a")]
+    pub source_problem: String,
     /// Last problem that the target reported.
-    pub words_b: String,
+    #[serde(rename = "words_b")]
+    pub target_problem: String,
     /// True if the result of the migration must still be applied to the operator's files.
     pub files: bool,
     /// True if the operator ordered the migration without approvals. Each machine's certificate is then sent to its
@@ -166,8 +174,8 @@ pub struct Migration {
 /// Current boots of both machines, as hashes of their tokens; `None` for a machine without a registered boot.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct CurrentBoots {
-    pub a: Option<TokenHash>,
-    pub b: Option<TokenHash>,
+    pub source: Option<TokenHash>,
+    pub target: Option<TokenHash>,
 }
 
 /// Event of a migration.
@@ -225,8 +233,8 @@ pub(crate) enum MigrationBoot {
 pub enum MigrationRole {
     /// The machine receives no allocation, and waits.
     Waiting,
-    Sender,
-    Receiver,
+    Source,
+    Target,
     /// The migration does not affect which allocation the machine receives.
     Unaffected,
 }
@@ -239,12 +247,12 @@ impl Migration {
 
     /// Returns the role of a machine in the migration. The machine must be the source or the target.
     pub fn role_of(&self, machine: &str) -> MigrationSide {
-        if self.a == machine { MigrationSide::Send } else { MigrationSide::Receive }
+        if self.source == machine { MigrationSide::Source } else { MigrationSide::Target }
     }
 
     /// Returns the id of this machine's peer in the migration.
     pub fn other_machine(&self, machine: &str) -> &str {
-        if self.a == machine { &self.b } else { &self.a }
+        if self.source == machine { &self.target } else { &self.source }
     }
 
     /// Converts the state of the migration to the form that the two machines receive.
@@ -256,8 +264,8 @@ impl Migration {
     pub(crate) fn boot_target(&self, machine: &str) -> MigrationBoot {
         match (self.role_of(machine), self.state) {
             (_, MigrationState::Ordered | MigrationState::Planned | MigrationState::Copying) => MigrationBoot::Ramdisk,
-            (MigrationSide::Send, MigrationState::Booting) => MigrationBoot::Ramdisk,
-            (MigrationSide::Receive, MigrationState::Booting) => MigrationBoot::Disk,
+            (MigrationSide::Source, MigrationState::Booting) => MigrationBoot::Ramdisk,
+            (MigrationSide::Target, MigrationState::Booting) => MigrationBoot::Disk,
             (_, MigrationState::Done | MigrationState::Cancelled | MigrationState::Refused) => {
                 MigrationBoot::Unaffected
             }
@@ -267,19 +275,19 @@ impl Migration {
     /// Returns the effect of the migration on the machine's request for its allocation.
     pub fn role_in(&self, machine: &str, now: CurrentBoots) -> MigrationRole {
         match (self.role_of(machine), self.state) {
-            (MigrationSide::Send, MigrationState::Ordered | MigrationState::Planned | MigrationState::Copying) => {
-                MigrationRole::Sender
+            (MigrationSide::Source, MigrationState::Ordered | MigrationState::Planned | MigrationState::Copying) => {
+                MigrationRole::Source
             }
-            (MigrationSide::Send, MigrationState::Booting) => MigrationRole::Waiting,
+            (MigrationSide::Source, MigrationState::Booting) => MigrationRole::Waiting,
             // The target becomes the receiver once the source waits in its ramdisk, and has described its data.
-            (MigrationSide::Receive, MigrationState::Ordered)
-                if self.carried.is_some() && self.present_endpoint(MigrationSide::Send, now).is_some() =>
+            (MigrationSide::Target, MigrationState::Ordered)
+                if self.carried.is_some() && self.present_endpoint(MigrationSide::Source, now).is_some() =>
             {
-                MigrationRole::Receiver
+                MigrationRole::Target
             }
-            (MigrationSide::Receive, MigrationState::Ordered) => MigrationRole::Waiting,
-            (MigrationSide::Receive, MigrationState::Planned | MigrationState::Copying) => MigrationRole::Receiver,
-            (MigrationSide::Receive, MigrationState::Booting) => MigrationRole::Unaffected,
+            (MigrationSide::Target, MigrationState::Ordered) => MigrationRole::Waiting,
+            (MigrationSide::Target, MigrationState::Planned | MigrationState::Copying) => MigrationRole::Target,
+            (MigrationSide::Target, MigrationState::Booting) => MigrationRole::Unaffected,
             (_, MigrationState::Done | MigrationState::Cancelled | MigrationState::Refused) => {
                 MigrationRole::Unaffected
             }
@@ -289,8 +297,8 @@ impl Migration {
     /// Returns the endpoint with this role, if its machine waits for the migration in its current boot.
     pub fn present_endpoint(&self, part: MigrationSide, now: CurrentBoots) -> Option<&MigrationEndpoint> {
         let (end, boot) = match part {
-            MigrationSide::Send => (self.sender.as_ref()?, now.a?),
-            MigrationSide::Receive => (self.receiver.as_ref()?, now.b?),
+            MigrationSide::Source => (self.source_endpoint.as_ref()?, now.source?),
+            MigrationSide::Target => (self.target_endpoint.as_ref()?, now.target?),
         };
         (end.boot == boot).then_some(end)
     }

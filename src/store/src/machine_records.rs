@@ -5,7 +5,7 @@ use super::install_state::read_install_state;
 use super::machine_contact::read_contact;
 use super::machine_migration::Migration;
 use super::migration_records::find_live;
-use super::out_of_band::read_run;
+use super::out_of_band_runs::read_run;
 use super::{InstallState, MachineContact, OutOfBandRun, ServerState};
 use crate::sql::{self, Connection, OptionalExtension};
 use common::error::Result;
@@ -16,7 +16,7 @@ const MACHINES_PER_JOB: usize = 64;
 /// Records of one machine.
 #[derive(Debug, Clone)]
 pub struct MachineRecords {
-    pub standing: InstallState,
+    pub install_state: InstallState,
     pub contact: MachineContact,
     /// Open migration of the machine.
     pub migration: Option<Migration>,
@@ -93,7 +93,7 @@ fn read_records(connection: &Connection, id: &str, allocation: Option<&str>) -> 
     Ok(MachineRecords {
         // The state is also read for machines without an allocation, because they may also need confirmation after a
         // restore.
-        standing: read_install_state(connection, id, allocation.unwrap_or_default())?,
+        install_state: read_install_state(connection, id, allocation.unwrap_or_default())?,
         contact: read_contact(connection, id)?,
         migration: find_live(connection, id)?,
         run: read_run(connection, id)?,

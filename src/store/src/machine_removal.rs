@@ -39,11 +39,11 @@ fn find_reason(connection: &Connection, machine: &RemovedMachine) -> sql::Result
         return Ok(Some("is being migrated"));
     }
     let Some(allocation) = &machine.allocation else { return Ok(None) };
-    let standing = read_install_state(connection, &machine.id, allocation)?;
+    let install_state = read_install_state(connection, &machine.id, allocation)?;
     Ok(match () {
-        () if standing.order.is_some() => Some("has an order for a reinstall"),
-        () if standing.is_installed() => Some("is installed"),
-        () if standing.first.is_some() => Some("is being installed"),
+        () if install_state.order.is_some() => Some("has an order for a reinstall"),
+        () if install_state.is_installed() => Some("is installed"),
+        () if install_state.first.is_some() => Some("is being installed"),
         () => None,
     })
 }

@@ -1,7 +1,7 @@
 //! Renaming of machines whose id changes because of a new mainboard or new firmware. All records of the machine are
 //! transferred to its new id.
 
-use super::{ServerState, migration_records, out_of_band, restore_confirmation, rollouts};
+use super::{ServerState, migration_records, out_of_band_runs, restore_confirmation, rollouts};
 use crate::sql::{self, OptionalExtension, Transaction};
 use common::error::Result;
 
@@ -51,7 +51,7 @@ fn rename_rows(transaction: &Transaction, old: &str, new: &str) -> sql::Result<(
         transaction.execute(&format!("UPDATE {table} SET machine = ?2 WHERE machine = ?1"), [old, new])?;
     }
     restore_confirmation::rename_confirmation(transaction, old, new)?;
-    out_of_band::rename_run(transaction, old, new)?;
+    out_of_band_runs::rename_run(transaction, old, new)?;
     rollouts::rename_member(transaction, old, new)?;
     let replaced =
         "DELETE FROM barred WHERE machine = ?2 AND allocation IN (SELECT allocation FROM barred WHERE machine = ?1)";

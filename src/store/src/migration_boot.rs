@@ -43,8 +43,8 @@ impl ServerState {
 /// migration yet, returns the allocation that the updated files will contain.
 pub fn effective_files(connection: &Connection, machine: &str, files: FileAllocation) -> sql::Result<FileAllocation> {
     let ended = find_live(connection, machine)?
-        .filter(|is| !is.state.is_open() && is.role_of(machine) == is.state.owner_role());
-    Ok(ended.map_or(files, |is| FileAllocation::Allocated(is.allocation)))
+        .filter(|migration| !migration.state.is_open() && migration.role_of(machine) == migration.state.owner_role());
+    Ok(ended.map_or(files, |migration| FileAllocation::Allocated(migration.allocation)))
 }
 
 /// Returns the target that the machine boots because of a migration, or `None` if no migration affects the machine's
@@ -54,9 +54,11 @@ pub(crate) fn migration_boot(
     machine: &str,
     files: &FileAllocation,
 ) -> sql::Result<Option<BootTarget>> {
-    if let Some(is) = find_live(connection, machine)? {
-        match is.boot_target(machine) {
-            MigrationBoot::Ramdisk => return Ok(Some(BootTarget::MigrationRamdisk(is.role_of(machine), is.state))),
+    if let Some(migration) = find_live(connection, machine)? {
+        match migration.boot_target(machine) {
+            MigrationBoot::Ramdisk => {
+                return Ok(Some(BootTarget::MigrationRamdisk(migration.role_of(machine), migration.state)));
+            }
             MigrationBoot::Disk => return Ok(Some(BootTarget::Disk)),
             MigrationBoot::Unaffected => {}
         }

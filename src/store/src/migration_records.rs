@@ -56,7 +56,7 @@ impl ServerState {
     /// # Errors
     /// Returns an error if the database cannot be read or written.
     pub async fn read_current_boots(&self, of: &Migration) -> Result<CurrentBoots> {
-        let (a, b) = (of.a.clone(), of.b.clone());
+        let (a, b) = (of.source.clone(), of.target.clone());
         self.run_job(move |connection| read_current_boots(connection, &a, &b)).await
     }
 
@@ -69,10 +69,10 @@ impl ServerState {
         let id = id.to_owned();
         self.run_durably(move |transaction| {
             let select = "SELECT document FROM moves WHERE id = ?1";
-            let is: Option<Migration> =
+            let migration: Option<Migration> =
                 transaction.query_row(select, [&id], |row| parse_column(row, 0)).optional()?.flatten();
-            match is.filter(|is| is.state == state) {
-                Some(is) => store_migration(transaction, &Migration { files: false, ..is }),
+            match migration.filter(|migration| migration.state == state) {
+                Some(migration) => store_migration(transaction, &Migration { files: false, ..migration }),
                 None => Ok(()),
             }
         })
@@ -81,10 +81,10 @@ impl ServerState {
 }
 
 /// Returns the message that refuses another order for the machine while it is part of this migration.
-pub fn explain_migration_block(machine: &str, is: &Migration) -> String {
+pub fn explain_migration_block(machine: &str, migration: &Migration) -> String {
     // The other machine is not named, because the operator of this machine may be unable to access it.
-    let what = format!("machine {machine} is part of a migration ({state})", state = is.state);
-    match is.state.is_open() {
+    let what = format!("machine {machine} is part of a migration ({state})", state = migration.state);
+    match migration.state.is_open() {
         true => format!(
             "{what}: wait until the migration ends, or cancel the migration with `drophammer machine move {machine} --cancel`"
         ),
@@ -95,7 +95,7 @@ pub fn explain_migration_block(machine: &str, is: &Migration) -> String {
 /// Returns the reason why nothing can be ordered for the machine now, or `None` if the machine is not part of a
 /// migration.
 pub(crate) fn explain_block(connection: &Connection, machine: &str) -> sql::Result<Option<String>> {
-    Ok(find_live(connection, machine)?.map(|is| explain_migration_block(machine, &is)))
+    Ok(find_live(connection, machine)?.map(|migration| explain_migration_block(machine, &migration)))
 }
 
 pub fn find_live(connection: &Connection, machine: &str) -> sql::Result<Option<Migration>> {
@@ -118,14 +118,14 @@ pub fn list_live(connection: &Connection) -> sql::Result<Vec<Migration>> {
 
 pub fn read_current_boots(connection: &Connection, a: &str, b: &str) -> sql::Result<CurrentBoots> {
     let [a, b] = [current_boot(connection, a)?, current_boot(connection, b)?];
-    Ok(CurrentBoots { a: a.map(|boot| boot.hash), b: b.map(|boot| boot.hash) })
+    Ok(CurrentBoots { source: a.map(|boot| boot.hash), target: b.map(|boot| boot.hash) })
 }
 
-pub fn store_migration(transaction: &Transaction, is: &Migration) -> sql::Result<()> {
+pub fn store_migration(transaction: &Transaction, migration: &Migration) -> sql::Result<()> {
     transaction.execute(
         "INSERT INTO moves (id, a, b, allocation, state, live, created, document) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)
          ON CONFLICT (id) DO UPDATE SET state = ?5, live = ?6, document = ?8",
-        params![is.id, is.a, is.b, is.allocation, is.state.name(), is.is_live(), is.created, to_json_column(is)?],
+        params![migration.id, migration.source, migration.target, migration.allocation, migration.state.name(), migration.is_live(), migration.created, to_json_column(migration)?],
     )?;
     Ok(())
 }

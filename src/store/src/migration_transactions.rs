@@ -25,7 +25,7 @@ pub enum MigrationPlacement {
 /// State of a migration after an event.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MigrationUpdate {
-    pub is: Migration,
+    pub migration: Migration,
     /// True if the event has changed the migration.
     pub news: bool,
 }
@@ -54,10 +54,12 @@ impl ServerState {
     ) -> Result<Option<Result<MigrationUpdate, String>>> {
         let (machine, id) = (machine.to_owned(), id.to_owned());
         self.run_durably(move |transaction| {
-            let Some(is) = find_live(transaction, &machine)?.filter(|is| id.is_empty() || is.id == id) else {
+            let Some(migration) =
+                find_live(transaction, &machine)?.filter(|migration| id.is_empty() || migration.id == id)
+            else {
                 return Ok(None);
             };
-            apply_event(transaction, &is, &word).map(Some)
+            apply_event(transaction, &migration, &word).map(Some)
         })
         .await
     }
@@ -75,12 +77,18 @@ impl ServerState {
     ) -> Result<Option<Result<MigrationUpdate, String>>> {
         let machine = machine.to_owned();
         self.run_durably(move |transaction| {
-            let Some(is) = find_live(transaction, &machine)?.filter(|is| is.b == machine) else { return Ok(None) };
-            if let Some(why) = restore_confirmation::explain_first_unconfirmed(transaction, [is.a.as_str(), &is.b])? {
+            let Some(migration) = find_live(transaction, &machine)?.filter(|migration| migration.target == machine)
+            else {
+                return Ok(None);
+            };
+            if let Some(why) = restore_confirmation::explain_first_unconfirmed(
+                transaction,
+                [migration.source.as_str(), &migration.target],
+            )? {
                 return Ok(Some(Err(why)));
             }
-            let now = read_current_boots(transaction, &is.a, &is.b)?;
-            apply_event(transaction, &is, &MigrationEvent::StartRequested { start, now }).map(Some)
+            let now = read_current_boots(transaction, &migration.source, &migration.target)?;
+            apply_event(transaction, &migration, &MigrationEvent::StartRequested { start, now }).map(Some)
         })
         .await
     }
@@ -88,10 +96,11 @@ impl ServerState {
 
 pub fn insert_migration(transaction: &Transaction, new: &Migration) -> sql::Result<MigrationPlacement> {
     let no = |why: String| Ok(MigrationPlacement::Rejected(why));
-    if let Some(why) = restore_confirmation::explain_first_unconfirmed(transaction, [new.a.as_str(), &new.b])? {
+    if let Some(why) = restore_confirmation::explain_first_unconfirmed(transaction, [new.source.as_str(), &new.target])?
+    {
         return no(why);
     }
-    for machine in [&new.a, &new.b] {
+    for machine in [&new.source, &new.target] {
         if let Some(other) = find_live(transaction, machine)? {
             return no(explain_migration_block(machine, &other));
         }
@@ -101,11 +110,11 @@ pub fn insert_migration(transaction: &Transaction, new: &Migration) -> sql::Resu
         }
     }
     let installed = "SELECT 1 FROM allocations WHERE machine = ?1 AND id = ?2 AND succeeded = 1";
-    if transaction.query_row(installed, [&new.a, &new.allocation], |_| Ok(())).optional()?.is_none() {
+    if transaction.query_row(installed, [&new.source, &new.allocation], |_| Ok(())).optional()?.is_none() {
         return no(format!(
             "allocation {allocation} of machine {machine} is not installed",
             allocation = new.allocation,
-            machine = new.a
+            machine = new.source
         ));
     }
     store_migration(transaction, &Migration { fencing: Some(epoch::issue_token(transaction)?), ..new.clone() })?;
@@ -115,45 +124,45 @@ pub fn insert_migration(transaction: &Transaction, new: &Migration) -> sql::Resu
 /// Applies an event, and stores the result with all its effects. The inner error is the reason of a rejection.
 pub fn apply_event(
     transaction: &Transaction,
-    is: &Migration,
+    migration: &Migration,
     word: &MigrationEvent,
 ) -> sql::Result<Result<MigrationUpdate, String>> {
-    let after = match is.apply_event(word) {
+    let after = match migration.apply_event(word) {
         Ok(after) => after,
         Err(why) => return Ok(Err(why)),
     };
-    let news = after != *is;
+    let news = after != *migration;
     if news {
-        apply_transition(transaction, is, &after)?;
+        apply_transition(transaction, migration, &after)?;
         store_migration(transaction, &after)?;
-        if let (MigrationState::Copying, Some(sender)) = (after.state, &after.sender) {
+        if let (MigrationState::Copying, Some(sender)) = (after.state, &after.source_endpoint) {
             // As with a started installation, the source's boot must not expire after a day.
             transaction.execute("UPDATE boots SET begun = 1 WHERE hash = ?1", [sender.boot])?;
         }
     }
-    Ok(Ok(MigrationUpdate { is: after, news }))
+    Ok(Ok(MigrationUpdate { migration: after, news }))
 }
 
 /// Applies the effects of a state change to the rows of the allocation, and to the records of allocations that machines
 /// must not boot from their disks.
 fn apply_transition(transaction: &Transaction, before: &Migration, after: &Migration) -> sql::Result<()> {
-    let Migration { id, a, b, allocation, .. } = after;
+    let Migration { id, source, target, allocation, .. } = after;
     match (before.state, after.state) {
         (before, after) if before == after => Ok(()),
-        (_, MigrationState::Copying) => bar_allocations(transaction, b, allocation, id),
+        (_, MigrationState::Copying) => bar_allocations(transaction, target, allocation, id),
         (_, MigrationState::Booting) => {
-            transfer_allocation(transaction, allocation, a, b)?;
-            remove_prohibition(transaction, b, Some(allocation))?;
-            bar_allocations(transaction, a, allocation, id)
+            transfer_allocation(transaction, allocation, source, target)?;
+            remove_prohibition(transaction, target, Some(allocation))?;
+            bar_allocations(transaction, source, allocation, id)
         }
         (MigrationState::Booting, MigrationState::Cancelled) => {
-            transfer_allocation(transaction, allocation, b, a)?;
+            transfer_allocation(transaction, allocation, target, source)?;
             let marker = after.marker.as_ref().map(to_json_column).transpose()?;
             let update = "UPDATE allocations SET marker = ?3 WHERE machine = ?1 AND id = ?2";
-            transaction.execute(update, params![a, allocation, marker])?;
+            transaction.execute(update, params![source, allocation, marker])?;
             // Permits the source to boot what this migration has forbidden.
-            transaction.execute("DELETE FROM barred WHERE machine = ?1 AND move = ?2", [a, id])?;
-            bar_allocations(transaction, b, allocation, id)
+            transaction.execute("DELETE FROM barred WHERE machine = ?1 AND move = ?2", [source, id])?;
+            bar_allocations(transaction, target, allocation, id)
         }
         // Nothing was written to the target, so both machines may boot from their disks again.
         (_, MigrationState::Refused) => transaction.execute("DELETE FROM barred WHERE move = ?1", [id]).map(drop),

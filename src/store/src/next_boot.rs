@@ -10,7 +10,7 @@ use super::install_attempt::{ATTEMPTS, UNREGISTERED_BOOTS};
 use super::install_state::read_install_state;
 use super::migration_boot::{effective_files, migration_boot};
 use super::order_records::{ReinstallOrder, ReinstallOutcome, store_order, store_outcome};
-use super::{ServerState, boots, out_of_band, unknown_machines};
+use super::{ServerState, boots, out_of_band_runs, unknown_machines};
 use crate::sql::{self, OptionalExtension, Transaction};
 use common::error::Result;
 use time::OffsetDateTime;
@@ -86,7 +86,7 @@ pub fn choose_boot(
     match files {
         FileAllocation::Allocated(allocation) if is_heard => preview_boot(transaction, machine, allocation),
         FileAllocation::Allocated(allocation) => {
-            decide_boot(transaction, machine, allocation, Requester::Firmware(heard))
+            decide_boot(transaction, machine, allocation, BootRequestSender::Firmware(heard))
         }
         FileAllocation::Free => Ok(BootTarget::Install),
         FileAllocation::NoMachineFile => decide_without_file(transaction, machine),
@@ -95,12 +95,12 @@ pub fn choose_boot(
 
 /// Returns the target that the machine would boot. Neither counts an attempt nor abandons the reinstall order.
 fn preview_boot(transaction: &Transaction, machine: &str, allocation: &str) -> sql::Result<BootTarget> {
-    let standing = read_install_state(transaction, machine, allocation)?;
-    Ok(match (standing.elsewhere, standing.succeeded, standing.order) {
+    let install_state = read_install_state(transaction, machine, allocation)?;
+    Ok(match (install_state.elsewhere, install_state.succeeded, install_state.order) {
         (Some(other), _, _) => BootTarget::InstalledElsewhere(other),
         (None, false, _) => BootTarget::Install,
         (None, true, Some(order)) if order.is_suspended() => BootTarget::Suspended(order),
-        (None, true, Some(order)) if standing.unconfirmed && !order.given_up => BootTarget::Unconfirmed(order),
+        (None, true, Some(order)) if install_state.unconfirmed && !order.given_up => BootTarget::Unconfirmed(order),
         (None, true, Some(order)) => BootTarget::Attempt(order),
         (None, true, None) => BootTarget::Disk,
     })
@@ -108,7 +108,7 @@ fn preview_boot(transaction: &Transaction, machine: &str, allocation: &str) -> s
 
 /// Sender of the request for which a boot target is chosen.
 #[derive(Clone, Copy)]
-pub(crate) enum Requester<'a> {
+pub(crate) enum BootRequestSender<'a> {
     /// The firmware, or another client on the boot network. Whether it receives the response is unknown.
     Firmware(&'a BootActivity),
     /// The agent, which registers its boot.
@@ -119,23 +119,23 @@ pub(crate) fn decide_boot(
     transaction: &Transaction,
     machine: &str,
     allocation: &str,
-    requester: Requester,
+    requester: BootRequestSender,
 ) -> sql::Result<BootTarget> {
-    let standing = read_install_state(transaction, machine, allocation)?;
-    if let Some(other) = standing.elsewhere {
+    let install_state = read_install_state(transaction, machine, allocation)?;
+    if let Some(other) = install_state.elsewhere {
         return Ok(BootTarget::InstalledElsewhere(other));
     }
-    if !standing.succeeded {
+    if !install_state.succeeded {
         return Ok(BootTarget::Install);
     }
-    let Some(order) = standing.order else { return Ok(BootTarget::Disk) };
+    let Some(order) = install_state.order else { return Ok(BootTarget::Disk) };
     if order.is_suspended() {
         return Ok(BootTarget::Suspended(order));
     }
-    if standing.unconfirmed && !order.given_up {
+    if install_state.unconfirmed && !order.given_up {
         return Ok(BootTarget::Unconfirmed(order));
     }
-    if !order.given_up && out_of_band::is_unfinished(transaction, machine, &order.id)? {
+    if !order.given_up && out_of_band_runs::is_unfinished(transaction, machine, &order.id)? {
         return Ok(BootTarget::Attempt(order));
     }
     attempt_order(transaction, machine, allocation, order, requester)
@@ -148,13 +148,13 @@ fn attempt_order(
     machine: &str,
     allocation: &str,
     mut order: ReinstallOrder,
-    requester: Requester,
+    requester: BootRequestSender,
 ) -> sql::Result<BootTarget> {
     match (&order.handed, requester) {
         // The attempt was already counted when its ramdisk was served. It begins now, because its boot registers.
-        (Some(_), Requester::Agent) => return Ok(BootTarget::Attempt(order)),
+        (Some(_), BootRequestSender::Agent) => return Ok(BootTarget::Attempt(order)),
         // Any client can send boot requests, so requests that follow each other quickly are not counted.
-        (Some(handed), Requester::Firmware(heard)) if heard.clock.is_close_to(handed, heard.quiet) => {
+        (Some(handed), BootRequestSender::Firmware(heard)) if heard.clock.is_close_to(handed, heard.quiet) => {
             return Ok(BootTarget::Attempt(order));
         }
         (Some(_), _) if !order.given_up && order.unregistered < UNREGISTERED_BOOTS => order.unregistered += 1,
@@ -168,8 +168,8 @@ fn attempt_order(
         _ => return suspend_order(transaction, machine, allocation, order),
     }
     order.handed = match requester {
-        Requester::Firmware(heard) => heard.clock.now().format(&Rfc3339).ok(),
-        Requester::Agent => None,
+        BootRequestSender::Firmware(heard) => heard.clock.now().format(&Rfc3339).ok(),
+        BootRequestSender::Agent => None,
     };
     store_order(transaction, machine, allocation, &order)?;
     Ok(BootTarget::Attempt(order))

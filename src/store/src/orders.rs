@@ -8,13 +8,13 @@ mod install_reports;
 
 pub use install_reports::ReportOutcome;
 
-use super::adoption::claim_installation;
 use super::boots::current_token;
 use super::event_history::{HistoryEntry, HistoryKind, insert_entry};
 use super::install_attempt::AttemptStart;
 use super::install_state::read_install_state;
 use super::installed_allocation::start_record;
 use super::order_records::{ReinstallOrder, ReinstallOverrides, delete_order, store_order};
+use super::unrecorded_installations::claim_installation;
 use super::{ServerState, epoch, migration_records, now, restore_confirmation};
 use crate::sql::{self, Transaction};
 use common::error::Result;
@@ -141,19 +141,19 @@ pub(crate) fn insert_order(
     if let Some(why) = explain_block(transaction, machine)? {
         return Ok(OrderOutcome::Blocked(why));
     }
-    let standing = read_install_state(transaction, machine, allocation)?;
-    if !standing.can_be_reinstalled(words.without_marker) {
+    let install_state = read_install_state(transaction, machine, allocation)?;
+    if !install_state.can_be_reinstalled(words.without_marker) {
         return Ok(OrderOutcome::NotInstalled);
     }
-    if standing.adopted {
+    if install_state.adopted {
         claim_installation(transaction, machine, allocation)?;
     }
-    if let Some(open) = standing.order.clone().filter(|open| open.started && !open.given_up) {
+    if let Some(open) = install_state.order.clone().filter(|open| open.started && !open.given_up) {
         return Ok(OrderOutcome::Started(open));
     }
     // If the earlier order had started when it was abandoned, the installed system is incomplete. The new order
     // therefore counts as started from the beginning.
-    let replaced = standing.order;
+    let replaced = install_state.order;
     let earlier = replaced.clone().filter(|open| open.started);
     let fencing = epoch::issue_token(transaction)?;
     let order = ReinstallOrder {

@@ -149,22 +149,22 @@ mod tests {
             let order = order.map(str::to_owned);
             Some(InstallMarker { time: time.to_owned(), order, ..InstallMarker::default() })
         };
-        let standings = [
+        let install_states = [
             InstallState::default(),
             InstallState { succeeded: true, ..InstallState::default() },
             InstallState { succeeded: true, marker: marker("1", None), ..InstallState::default() },
             InstallState { succeeded: true, marker: marker("2", Some("o1")), ..InstallState::default() },
             InstallState { succeeded: true, marker: marker("2", Some("o2")), ..InstallState::default() },
         ];
-        for (one, then) in standings.iter().enumerate() {
+        for (one, then) in install_states.iter().enumerate() {
             let approval = with(then.last_installation());
-            for (other, now) in standings.iter().enumerate() {
+            for (other, now) in install_states.iter().enumerate() {
                 assert_eq!(approval.is_spent(&now.last_installation()), one != other, "{one} {other}");
             }
         }
         // A marker that waits for confirmation does not spend the approval.
         let waits = InstallState { waits: marker("9", None), adopted: true, ..InstallState::default() };
-        assert!(!with(standings[0].last_installation()).is_spent(&waits.last_installation()));
+        assert!(!with(install_states[0].last_installation()).is_spent(&waits.last_installation()));
     }
 
     #[test]

@@ -117,36 +117,36 @@ impl fmt::Display for UnprovenReason {
 /// # Errors
 /// Returns an error if the success is not proven.
 pub(crate) fn evaluate_success(
-    standing: &InstallState,
+    install_state: &InstallState,
     allocation: &str,
     boot: TokenHash,
     report: &InstallReport,
 ) -> Result<SuccessEffect, UnprovenReason> {
-    let judged = match (&report.order, &standing.order) {
+    let judged = match (&report.order, &install_state.order) {
         (Some(id), Some(order)) if *id == order.id => {
             let attempt = order.attempt.as_ref().ok_or(UnprovenReason::NotBegun);
             let proven = attempt.and_then(|attempt| check_marker(attempt, &order.disks, allocation, boot, report));
             proven.map(|()| SuccessEffect::Order(Box::new(order.clone())))
         }
-        (Some(id), _) if is_repeated_success(standing, id, report) => Ok(SuccessEffect::NoEffect),
+        (Some(id), _) if is_repeated_success(install_state, id, report) => Ok(SuccessEffect::NoEffect),
         (Some(id), _) => Err(UnprovenReason::OrderNotOpen(truncate_bytes(id, ID_BYTES).escape_debug().to_string())),
-        (None, _) if standing.succeeded => Ok(SuccessEffect::NoEffect),
-        (None, _) => evaluate_first_success(standing, allocation, boot, report),
+        (None, _) if install_state.succeeded => Ok(SuccessEffect::NoEffect),
+        (None, _) => evaluate_first_success(install_state, allocation, boot, report),
     };
-    if standing.unconfirmed { judged.or(Ok(SuccessEffect::NoEffect)) } else { judged }
+    if install_state.unconfirmed { judged.or(Ok(SuccessEffect::NoEffect)) } else { judged }
 }
 
 fn evaluate_first_success(
-    standing: &InstallState,
+    install_state: &InstallState,
     allocation: &str,
     boot: TokenHash,
     report: &InstallReport,
 ) -> Result<SuccessEffect, UnprovenReason> {
-    let started = standing.first.as_ref().ok_or(UnprovenReason::NotBegun);
+    let started = install_state.first.as_ref().ok_or(UnprovenReason::NotBegun);
     let proven = started.and_then(|first| check_marker(&first.to_attempt(), &first.disks, allocation, boot, report));
-    match (proven, &standing.adopted_marker) {
+    match (proven, &install_state.adopted_marker) {
         (Ok(()), _) => Ok(SuccessEffect::Installation),
-        (Err(why), _) if !standing.adopted => Err(why),
+        (Err(why), _) if !install_state.adopted => Err(why),
         (Err(_), Some(adopted)) if report.marker.as_ref() != Some(adopted) => Err(UnprovenReason::NotAdopted),
         // The reported marker is the adopted one, or the operator was not shown a marker before the adoption. In the
         // latter case, any marker of this allocation is accepted.
@@ -172,7 +172,7 @@ fn check_marker(
 
 /// Returns whether the reported success of the reinstall order is already recorded. The machine repeats its report if
 /// it did not receive the server's response.
-fn is_repeated_success(standing: &InstallState, order: &str, report: &InstallReport) -> bool {
-    let is_last = standing.outcome.as_ref().is_some_and(|outcome| outcome.success && outcome.order == order);
-    is_last && standing.marker == report.marker
+fn is_repeated_success(install_state: &InstallState, order: &str, report: &InstallReport) -> bool {
+    let is_last = install_state.outcome.as_ref().is_some_and(|outcome| outcome.success && outcome.order == order);
+    is_last && install_state.marker == report.marker
 }

@@ -66,7 +66,7 @@ fn allocation(machine: &str) -> &str {
     if machine == "m" { "a" } else { machine }
 }
 
-fn standing(state: &ServerState, machine: &str) -> InstallState {
+fn install_state(state: &ServerState, machine: &str) -> InstallState {
     wait(state.read_install_state(machine, allocation(machine)))
 }
 
@@ -134,11 +134,11 @@ fn acknowledged_records_survive_a_restart() {
     let state = open(&dir);
     assert_eq!(state.find_digest(&stamp).unwrap().as_deref(), Some("sha256:00"));
     assert_eq!(state.find_digest(&FileStamp { size: 4, ..stamp }).unwrap(), None);
-    let now = standing(&state, "m");
+    let now = install_state(&state, "m");
     assert_eq!((now.succeeded, now.image.as_deref()), (true, Some("i0")));
     assert_eq!(now.layout.unwrap()["id"], "default");
     assert_eq!(wait(state.read_install_state("m", "b")), InstallState::default());
-    assert_eq!(standing(&state, "n"), InstallState::default());
+    assert_eq!(install_state(&state, "n"), InstallState::default());
     use std::os::unix::fs::PermissionsExt;
     if engine::is_postgres("PostgreSQL has no database file in the directory") {
         return;
@@ -169,7 +169,7 @@ fn marker_of_adopted_machine_determines_its_image() {
     let marker =
         install_marker::InstallMarker { image: "i0".to_owned(), allocation: "a".to_owned(), ..Default::default() };
     wait(state.handle_report("m", "a", BOOT, &InstallReport { marker: Some(marker.clone()), ..report(true, "") }));
-    let now = standing(&state, "m");
+    let now = install_state(&state, "m");
     assert_eq!((now.image.as_deref(), now.marker, now.is_claimed), (Some("i0"), Some(marker), true));
 }
 
@@ -205,7 +205,7 @@ fn every_sequence_of_steps_yields_the_expected_state() {
                 actor.act(&state, *step);
                 expected = expected.after(*step);
             }
-            assert_eq!(Expected::of(&standing(&state, &machine), actor.orders), expected, "{all:?}");
+            assert_eq!(Expected::of(&install_state(&state, &machine), actor.orders), expected, "{all:?}");
         }
     }
 }
@@ -236,20 +236,20 @@ fn a_kill_at_any_step_neither_loses_nor_repeats_a_reinstall() {
         for (done, step) in way.iter().enumerate() {
             let before = (copy(&dir), actor.clone());
             actor.act(&state, *step);
-            let live = standing(&state, "m");
+            let live = install_state(&state, "m");
             let (lost, mut asks_again) = before;
             let lost = open(&lost);
             asks_again.act(&lost, *step);
-            let again = standing(&lost, "m");
+            let again = install_state(&lost, "m");
             let what = format!("{:?}", &way[..=done]);
             assert_eq!(Expected::of(&again, asks_again.orders), Expected::of(&live, actor.orders), "{what}");
 
             let unanswered = copy(&dir);
             let unanswered = open(&unanswered);
-            assert_eq!(standing(&unanswered, "m"), live, "{what}");
+            assert_eq!(install_state(&unanswered, "m"), live, "{what}");
             let mut repeats = actor.clone();
             repeats.act(&unanswered, *step);
-            let repeated = Expected::of(&standing(&unanswered, "m"), actor.orders);
+            let repeated = Expected::of(&install_state(&unanswered, "m"), actor.orders);
             match step {
                 // Each boot whose agent registers counts as an attempt.
                 Boot => assert_eq!(repeated, Expected::of(&live, actor.orders).after(Boot), "{what}"),
@@ -291,7 +291,7 @@ fn repeated_report_receives_the_same_response() {
     assert!(success.news && !success.retry, "the operator may have finished it by hand");
     assert!(!wait(state.handle_report("m", "a", BOOT, &report(true, &order.id))).news);
     assert_eq!(wait(state.start_order("m", "a", &order.id, start())), OrderStart::NotInForce);
-    let outcome = standing(&state, "m").outcome.unwrap();
+    let outcome = install_state(&state, "m").outcome.unwrap();
     assert_eq!((outcome.success, outcome.image.as_str(), &outcome.order), (true, "i1", &order.id));
 }
 

@@ -130,7 +130,7 @@ fn delete_machine(transaction: &Transaction, machine: &str) -> sql::Result<()> {
 mod tests {
     use super::*;
     use crate::boot_token::RequestedBoot;
-    use crate::{BootTarget, EnrollOutcome, Enrollment, FileAllocation, MachineBoot};
+    use crate::{BootTarget, EnrollOutcome, FileAllocation, MachineBoot, RegisteringClient};
     use control::api_types::RegisterRequest;
 
     struct Rack {
@@ -154,7 +154,7 @@ mod tests {
             let created = OffsetDateTime::now_utc();
             let boot = RequestedBoot { machine: machine.to_owned(), created, while_active: false };
             let hash = crate::token::hash_token(machine);
-            let by = Enrollment { address: address.to_owned(), allocation: None, has_file: false };
+            let by = RegisteringClient { address: address.to_owned(), allocation: None, has_file: false };
             let outcome = self.state.enroll_boot(MachineBoot::from_request(hash, boot), by).await.unwrap();
             if outcome == EnrollOutcome::Registered(None) {
                 self.state.store_registration(machine, "", &RegisterRequest::default()).await.unwrap();

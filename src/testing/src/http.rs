@@ -38,7 +38,7 @@ impl Request {
 
 /// Behavior of the server for one request. By default, the server responds correctly.
 #[derive(Debug, Clone)]
-pub struct Act {
+pub struct ResponseBehavior {
     pub status: Option<u16>,
     pub etag: Option<String>,
     /// True if the server supports the header Range.
@@ -67,9 +67,9 @@ pub struct Act {
     pub headers: Vec<(&'static str, String)>,
 }
 
-impl Default for Act {
+impl Default for ResponseBehavior {
     fn default() -> Self {
-        Act {
+        ResponseBehavior {
             status: None,
             etag: Some("\"one\"".to_owned()),
             ranges: true,
@@ -89,34 +89,34 @@ impl Default for Act {
     }
 }
 
-impl Act {
-    pub fn status(status: u16) -> Act {
-        Act { status: Some(status), ..Act::default() }
+impl ResponseBehavior {
+    pub fn status(status: u16) -> ResponseBehavior {
+        ResponseBehavior { status: Some(status), ..ResponseBehavior::default() }
     }
 
-    pub fn body(body: impl Into<Vec<u8>>) -> Act {
-        Act { body: Some(body.into()), ..Act::default() }
+    pub fn body(body: impl Into<Vec<u8>>) -> ResponseBehavior {
+        ResponseBehavior { body: Some(body.into()), ..ResponseBehavior::default() }
     }
 
     /// Returns a response with this status and body.
-    pub fn respond(status: u16, body: &str) -> Act {
-        Act { status: Some(status), ..Act::body(body) }
+    pub fn respond(status: u16, body: &str) -> ResponseBehavior {
+        ResponseBehavior { status: Some(status), ..ResponseBehavior::body(body) }
     }
 
-    pub fn cut_after(bytes: usize) -> Act {
-        Act { cut: Some(bytes), ..Act::default() }
+    pub fn cut_after(bytes: usize) -> ResponseBehavior {
+        ResponseBehavior { cut: Some(bytes), ..ResponseBehavior::default() }
     }
 
-    pub fn stall_after(bytes: usize) -> Act {
-        Act { cut: Some(bytes), hold: true, ..Act::default() }
+    pub fn stall_after(bytes: usize) -> ResponseBehavior {
+        ResponseBehavior { cut: Some(bytes), hold: true, ..ResponseBehavior::default() }
     }
 
-    pub fn stall_before_the_answer() -> Act {
-        Act { silent: true, ..Act::default() }
+    pub fn stall_before_the_answer() -> ResponseBehavior {
+        ResponseBehavior { silent: true, ..ResponseBehavior::default() }
     }
 
-    pub fn wire(bytes: impl Into<Vec<u8>>) -> Act {
-        Act { wire: Some(bytes.into()), ..Act::default() }
+    pub fn wire(bytes: impl Into<Vec<u8>>) -> ResponseBehavior {
+        ResponseBehavior { wire: Some(bytes.into()), ..ResponseBehavior::default() }
     }
 }
 
@@ -128,19 +128,20 @@ pub struct Server {
 }
 
 impl Server {
-    pub fn start(body: Vec<u8>, act: impl Fn(&Request) -> Act + Send + Sync + 'static) -> Server {
+    pub fn start(body: Vec<u8>, act: impl Fn(&Request) -> ResponseBehavior + Send + Sync + 'static) -> Server {
         Server::listen("http", body, act, Some)
     }
 
     /// Starts a server that sends these responses, one per request. Further requests receive status 410.
     pub fn script(answers: &[(u16, &str)]) -> Server {
-        let acts: Vec<Act> = answers.iter().map(|(status, body)| Act::respond(*status, body)).collect();
+        let acts: Vec<ResponseBehavior> =
+            answers.iter().map(|(status, body)| ResponseBehavior::respond(*status, body)).collect();
         let acts = Mutex::new(acts.into_iter());
-        Server::start(Vec::new(), move |_| acts.lock().unwrap().next().unwrap_or_else(|| Act::status(410)))
+        Server::start(Vec::new(), move |_| acts.lock().unwrap().next().unwrap_or_else(|| ResponseBehavior::status(410)))
     }
 
     /// Starts a server that serves HTTPS with the certificate in `testdata/tls`.
-    pub fn start_tls(body: Vec<u8>, act: impl Fn(&Request) -> Act + Send + Sync + 'static) -> Server {
+    pub fn start_tls(body: Vec<u8>, act: impl Fn(&Request) -> ResponseBehavior + Send + Sync + 'static) -> Server {
         let chain = vec![CertificateDer::from_pem_file(tls_file("server.pem")).unwrap()];
         let key = PrivateKeyDer::from_pem_file(tls_file("server.key")).unwrap();
         let config = ServerConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()));
@@ -154,7 +155,7 @@ impl Server {
     fn listen<S: Read + Write>(
         scheme: &str,
         body: Vec<u8>,
-        act: impl Fn(&Request) -> Act + Send + Sync + 'static,
+        act: impl Fn(&Request) -> ResponseBehavior + Send + Sync + 'static,
         speak: impl Fn(TcpStream) -> Option<S> + Send + Sync + 'static,
     ) -> Server {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -213,7 +214,12 @@ fn read_request(socket: &mut impl Read, seen: &Mutex<Vec<Request>>) -> Option<Re
     Some(request)
 }
 
-fn answer(mut socket: impl Read + Write, request: &Request, act: &Act, body: &[u8]) -> std::io::Result<()> {
+fn answer(
+    mut socket: impl Read + Write,
+    request: &Request,
+    act: &ResponseBehavior,
+    body: &[u8],
+) -> std::io::Result<()> {
     if act.silent {
         return hold(socket);
     }
@@ -233,9 +239,9 @@ fn answer(mut socket: impl Read + Write, request: &Request, act: &Act, body: &[u
         return socket.write_all(body);
     }
     let body = act.body.as_deref().unwrap_or(body);
-    let asked = request.range.as_deref().and_then(|range| range.strip_prefix("bytes=")?.split_once('-'));
+    let range = request.range.as_deref().and_then(|range| range.strip_prefix("bytes=")?.split_once('-'));
     let same = act.trust_range || request.if_range.is_none() || request.if_range == act.etag;
-    let span = asked.filter(|_| act.ranges && same).map(|(start, end)| {
+    let span = range.filter(|_| act.ranges && same).map(|(start, end)| {
         let end = end.parse::<usize>().map_or(body.len(), |last| last + 1).min(body.len());
         (start.parse::<usize>().unwrap_or(0).min(end), end)
     });

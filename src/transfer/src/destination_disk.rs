@@ -17,7 +17,7 @@ use std::sync::{Mutex, PoisonError, RwLock};
 use std::{fs, io};
 
 /// Exclusively opened destination.
-pub(crate) struct TransferDest {
+pub(crate) struct TransferDestination {
     disk: TargetDisk,
     /// Open device; `None` when the disk is complete. A complete disk is closed, because the kernel rereads the
     /// partition table only if no process holds the device open.
@@ -34,12 +34,12 @@ struct HeldBackHead {
     length: usize,
 }
 
-impl TransferDest {
+impl TransferDestination {
     /// Opens a destination. Writes nothing.
     ///
     /// # Errors
     /// Refuses a path that does not exist, is in use, or is neither a disk nor a file of whole sectors.
-    pub(crate) fn open_dest(path: &Path) -> Result<TransferDest> {
+    pub(crate) fn open_destination(path: &Path) -> Result<TransferDestination> {
         let refuse = |why: String| {
             Error::refusal(Phase::Move, format!("{path} cannot be the destination: {why}", path = path.display()))
                 .with_code(ErrorCode::TransferDisk)
@@ -56,12 +56,12 @@ impl TransferDest {
         let head = Mutex::new(HeldBackHead { bytes: AlignedBuffer::new(HEAD_BYTES), length: 0 });
         // A GPT on a device that cannot be partitioned, such as a file, is ordinary content and is not adapted.
         let fits = is_disk && block_device::supports_partitions(&device)?;
-        Ok(TransferDest { disk: target.disk.clone(), target: RwLock::new(Some(target)), fits, head })
+        Ok(TransferDestination { disk: target.disk.clone(), target: RwLock::new(Some(target)), fits, head })
     }
 
     /// Disables the adaptation of a GPT, so that the device is copied byte by byte.
-    pub(crate) fn without_gpt_fit(self) -> TransferDest {
-        TransferDest { fits: false, ..self }
+    pub(crate) fn without_gpt_fit(self) -> TransferDestination {
+        TransferDestination { fits: false, ..self }
     }
 
     pub(crate) fn size_bytes(&self) -> u64 {
@@ -118,7 +118,7 @@ impl TransferDest {
     /// except for the last range of a transfer, whose end is rounded up.
     ///
     /// # Errors
-    /// Fails for the same reasons as [`TransferDest::write_piece`].
+    /// Fails for the same reasons as [`TransferDestination::write_piece`].
     pub(crate) fn zero_range(&self, range: Range<u64>) -> io::Result<()> {
         if range.end > self.size_bytes() {
             return Err(self.too_small_error(range.end));

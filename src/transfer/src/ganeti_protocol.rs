@@ -3,7 +3,7 @@
 //! one.
 
 use super::connection::TlsLink;
-use super::destination_disk::TransferDest;
+use super::destination_disk::TransferDestination;
 use clap::ValueEnum;
 use flate2::Compression as Level;
 use flate2::read::MultiGzDecoder;
@@ -141,7 +141,7 @@ fn send_lzop(plain: impl Read, link: &mut TlsLink) -> io::Result<u64> {
 ///
 /// # Errors
 /// Fails if the magic or the size does not match, the stream is truncated or cannot be decompressed, or a write fails.
-pub(crate) fn receive_disk(link: &mut TlsLink, onto: &TransferDest, terms: &GanetiTerms) -> io::Result<u64> {
+pub(crate) fn receive_disk(link: &mut TlsLink, onto: &TransferDestination, terms: &GanetiTerms) -> io::Result<u64> {
     match terms.compression {
         GanetiCompression::None => receive_plain(link, onto, terms),
         GanetiCompression::Gzip | GanetiCompression::GzipFast | GanetiCompression::GzipSlow => {
@@ -151,7 +151,7 @@ pub(crate) fn receive_disk(link: &mut TlsLink, onto: &TransferDest, terms: &Gane
     }
 }
 
-fn receive_lzop(link: &mut TlsLink, onto: &TransferDest, terms: &GanetiTerms) -> io::Result<u64> {
+fn receive_lzop(link: &mut TlsLink, onto: &TransferDestination, terms: &GanetiTerms) -> io::Result<u64> {
     let (lzop, mut input, output) = FilterProcess::start(&["lzop", "-d", "-c"])?;
     let cutter = link.shutdown_handle()?;
     thread::scope(|scope| {
@@ -171,13 +171,13 @@ fn receive_lzop(link: &mut TlsLink, onto: &TransferDest, terms: &GanetiTerms) ->
     })
 }
 
-fn receive_plain(plain: impl Read, onto: &TransferDest, terms: &GanetiTerms) -> io::Result<u64> {
+fn receive_plain(plain: impl Read, onto: &TransferDestination, terms: &GanetiTerms) -> io::Result<u64> {
     receive_until(plain, onto, terms, || Ok(()))
 }
 
 fn receive_until(
     mut plain: impl Read,
-    onto: &TransferDest,
+    onto: &TransferDestination,
     terms: &GanetiTerms,
     end: impl FnOnce() -> io::Result<()>,
 ) -> io::Result<u64> {
@@ -212,7 +212,7 @@ fn receive_until(
 
 /// Receives the blocks of the disk and returns their total length. One thread reads from the network, another thread
 /// writes to the disk.
-fn receive_blocks(plain: &mut impl Read, onto: &TransferDest, most: Option<u64>) -> io::Result<u64> {
+fn receive_blocks(plain: &mut impl Read, onto: &TransferDestination, most: Option<u64>) -> io::Result<u64> {
     let (full, todo) = mpsc::sync_channel::<(u64, AlignedBuffer, usize)>(BLOCKS);
     let (empty, empties) = mpsc::channel();
     for _ in 0..BLOCKS {

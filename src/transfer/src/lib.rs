@@ -4,18 +4,18 @@
 //! The entry points are [`send_command`] for the sender and [`receive_command`] for the receiver. [`machine_migration`]
 //! transfers the disks of a machine that is migrated to other hardware, between the agents of both machines.
 
-mod certificate;
 mod connection;
 mod destination_address;
 mod destination_disk;
 mod ganeti_protocol;
-mod key;
+mod key_generation;
 pub mod machine_migration;
 pub mod options;
 mod protocol;
 mod receive_command;
 mod send_command;
 mod shared_secret;
+mod signed_certificate;
 mod source_disk;
 mod tls;
 mod used_blocks;
@@ -23,11 +23,11 @@ mod x509_parser;
 
 pub use used_blocks::worker::run_worker as run_used_blocks_worker;
 
-use certificate::{FILE_BYTES, PeerCertificate};
+use common::command_outcome::{CommandOutcome, report_refusal};
 use common::error::{Context, Error, Phase, Result};
-use common::exit_status::{CommandOutcome, report_refusal};
 use options::{CommonOptions, KeyOptions, MoveCommand, SigningOptions, TransferOptions};
 use shared_secret::SharedSecret;
+use signed_certificate::{FILE_BYTES, PeerCertificate};
 use std::fs::File;
 use std::io::Read;
 use std::path::Path;
@@ -40,7 +40,7 @@ use tls::TlsEndpoints;
 /// Fails if a disk was not transferred completely.
 pub fn run_move(options: &TransferOptions) -> Result<CommandOutcome> {
     report_refusal(match &options.command {
-        MoveCommand::Secret(options) => key::write_secret(&options.file).map(|()| CommandOutcome::Good),
+        MoveCommand::Secret(options) => key_generation::write_secret(&options.file).map(|()| CommandOutcome::Good),
         MoveCommand::Key(options) => create_key(options),
         MoveCommand::Send(options) => send_command::run_send(options),
         MoveCommand::Receive(options) => receive_command::run_receive(options),
@@ -49,7 +49,7 @@ pub fn run_move(options: &TransferOptions) -> Result<CommandOutcome> {
 
 fn create_key(KeyOptions { key, cert, hours, signing }: &KeyOptions) -> Result<CommandOutcome> {
     let secret = load_secret(signing)?;
-    key::write_files(key, cert, *hours, secret.as_ref()).map(|()| CommandOutcome::Good)
+    key_generation::write_files(key, cert, *hours, secret.as_ref()).map(|()| CommandOutcome::Good)
 }
 
 /// Loads the shared secret. Returns `None` if signatures are disabled.
@@ -81,7 +81,7 @@ fn load_endpoints(common: &CommonOptions, secret: Option<&SharedSecret>) -> Resu
 /// Destroys the local key after the last disk. With `--keep-key`, the key is preserved for further transfers.
 fn destroy_key(common: &CommonOptions) {
     if !common.keep_key {
-        key::destroy_files(&common.key, &common.cert);
+        key_generation::destroy_files(&common.key, &common.cert);
     }
 }
 

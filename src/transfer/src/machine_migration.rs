@@ -2,15 +2,15 @@
 //! transferred with the protocol of `drophammer move`. Each agent generates its key at boot; the key never leaves the
 //! agent's memory.
 
-use super::certificate::PeerCertificate;
 use super::connection::ListeningPort;
-use super::destination_disk::TransferDest;
+use super::destination_disk::TransferDestination;
 use super::ganeti_protocol::{GanetiCompression, GanetiTerms};
-use super::key::{self, KeyPairPem};
+use super::key_generation::{self, KeyPairPem};
 use super::protocol::receive_state::ReceivedDisk;
 use super::receive_command::TransferReceiver;
 use super::send_command::{self, TransferTarget};
 use super::shared_secret::SharedSecret;
+use super::signed_certificate::PeerCertificate;
 use super::source_disk::TransferSource;
 use super::tls::TlsEndpoints;
 use common::error::{Error, Phase, Result};
@@ -75,7 +75,7 @@ impl ControlSilence {
 
     /// Resets the timeout. Called if the control plane has sent information about the transfer, or has not answered at
     /// all.
-    pub fn is_broken(&mut self) {
+    pub fn reset(&mut self) {
         self.0 = None;
     }
 }
@@ -94,7 +94,7 @@ impl OwnIdentity {
     /// Fails if no random numbers are available, or the secret file exists but contains no secret.
     pub fn generate_identity(secret_file: &Path) -> Result<OwnIdentity> {
         let secret = secret_file.exists().then(|| super::read_secret(secret_file)).transpose()?;
-        let pair = key::generate_pair(EARLIER, HOURS, secret.as_ref())?;
+        let pair = key_generation::generate_pair(EARLIER, HOURS, secret.as_ref())?;
         let certificate = PeerCertificate::parse_pem(&pair.certificate).map_err(|why| Error::new(Phase::Move, why))?;
         Ok(OwnIdentity { pair, certificate, secret })
     }
@@ -232,8 +232,8 @@ struct PeerUpdate {
 
 /// Opens a destination without adapting a GPT. The partition tables of the machine are created by the plan. A GPT
 /// inside a transferred device, for example the GPT of a virtual disk, is part of that device's content.
-fn open_unfitted(path: &Path) -> Result<TransferDest> {
-    Ok(TransferDest::open_dest(path)?.without_gpt_fit())
+fn open_unfitted(path: &Path) -> Result<TransferDestination> {
+    Ok(TransferDestination::open_destination(path)?.without_gpt_fit())
 }
 
 impl IncomingMigration {
@@ -280,8 +280,8 @@ impl IncomingMigration {
 
     /// Compares the inventory that the peer sends after each boot with the inventory for which the plan was made. If
     /// the inventories differ, the transfer is ended, because the plan contains ids from the earlier inventory.
-    pub fn compare_inventory(&self, carried: &MigratedMachine) {
-        if self.planned.as_ref().is_some_and(|planned| !planned.has_same_content(carried)) {
+    pub fn compare_inventory(&self, migrated_machine: &MigratedMachine) {
+        if self.planned.as_ref().is_some_and(|planned| !planned.has_same_content(migrated_machine)) {
             self.end_transfer(
                 "the other machine has rebooted, and its filesystems, arrays or partitions have other ids or sizes than in this plan; \
                  a new plan is required",

@@ -2,7 +2,7 @@
 
 use super::connection::{ListeningPort, TlsLink};
 use super::destination_address::Destination;
-use super::destination_disk::TransferDest;
+use super::destination_disk::TransferDestination;
 use super::ganeti_protocol::{self, GanetiTerms};
 use super::options::{self, ReceiveOptions};
 use super::protocol::ConnectionEnd;
@@ -10,8 +10,8 @@ use super::protocol::receive::receive_disk;
 use super::protocol::receive_state::{self, ReceivedDisk};
 use super::shared_secret::SharedSecret;
 use super::tls::TlsEndpoints;
+use common::command_outcome::CommandOutcome;
 use common::error::{Context, Error, Phase, Result};
-use common::exit_status::CommandOutcome;
 use common::output;
 use std::net::{SocketAddr, TcpStream};
 use std::path::Path;
@@ -104,7 +104,7 @@ impl TransferReceiver {
         let open = |(name, path): (String, &Path)| {
             let disk = ReceivedDisk::open_disk(
                 name,
-                (path.to_owned(), TransferDest::open_dest),
+                (path.to_owned(), TransferDestination::open_destination),
                 word.clone(),
                 options.size,
                 options.resume,

@@ -10,8 +10,8 @@ use super::protocol::{ConnectionEnd, SenderRun, TransferHello};
 use super::shared_secret::SharedSecret;
 use super::source_disk::TransferSource;
 use super::tls::TlsEndpoints;
+use common::command_outcome::CommandOutcome;
 use common::error::{Context, Error, Phase, Result};
-use common::exit_status::CommandOutcome;
 use common::{format, output};
 use model::install_report::ImageTransferFigures;
 use serde::Serialize;
@@ -173,7 +173,7 @@ impl TransferFigures {
     }
 
     fn from_protocol(disk: &str, source: &TransferSource, sent: SendResult, resumed: u32) -> TransferFigures {
-        let SendResult { figures, carried: SentBytes { sent: bytes, zero, unused, same }, digest } = sent;
+        let SendResult { figures, sent_bytes: SentBytes { sent: bytes, zero, unused, same }, digest } = sent;
         TransferFigures {
             disk: disk.to_owned(),
             what: source.describe_contents().to_owned(),

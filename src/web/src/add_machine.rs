@@ -7,8 +7,8 @@ use super::page_frame;
 use super::plan_preview::{self, PlanPreview};
 use super::session::LoggedIn;
 use api::AppState;
-use api::allocation_state::read_full_state;
 use api::base_url::BaseUrls;
+use api::full_install_state::read_full_state;
 use api::machine_file_creation::{MachineFileRequest, PreparedMachineFile, prepare_machine_file, write_machine_file};
 use axum::extract::{Path, RawQuery, State};
 use axum::http::StatusCode;
@@ -56,15 +56,15 @@ async fn preview_add(
     app: &AppState,
     base: &BaseUrls,
     id: &str,
-    asked: &MachineFileRequest,
+    machine_file_request: &MachineFileRequest,
 ) -> Result<AddPreview, ApiError> {
-    let prepared = prepare_machine_file(app, id, asked).await?;
+    let prepared = prepare_machine_file(app, id, machine_file_request).await?;
     let machine = &prepared.machine;
     let plan = match &machine.allocation {
         None => None,
         Some(_) => {
-            let standing = read_full_state(app, machine, &app.directory().known).await?;
-            Some(plan_preview::load_preview(app, base, machine, standing, false).await?)
+            let install_state = read_full_state(app, machine, &app.directory().known).await?;
+            Some(plan_preview::load_preview(app, base, machine, install_state, false).await?)
         }
     };
     Ok(AddPreview { prepared, plan })
@@ -79,11 +79,11 @@ pub(crate) async fn get_add(
     RawQuery(query): RawQuery,
 ) -> Result<Response, Response> {
     let id = id.to_lowercase();
-    let asked = parse_request(&SubmittedForm::parse_query(query.as_deref()));
-    let (status, preview) = match asked.name.is_empty() {
+    let machine_file_request = parse_request(&SubmittedForm::parse_query(query.as_deref()));
+    let (status, preview) = match machine_file_request.name.is_empty() {
         true => (StatusCode::OK, html! {}),
-        false => match preview_add(&app, &base, &id, &asked).await {
-            Ok(preview) => (StatusCode::OK, show_confirmation(&person, &id, &asked, &preview)),
+        false => match preview_add(&app, &base, &id, &machine_file_request).await {
+            Ok(preview) => (StatusCode::OK, show_confirmation(&person, &id, &machine_file_request, &preview)),
             Err(error) => {
                 let (status, why) = page_frame::named_words(&app, &person, error);
                 (status, html! { p.problem.words role="alert" { strong { "Refused: " } (why) } })
@@ -93,7 +93,7 @@ pub(crate) async fn get_add(
     let main = html! {
         p { a href={ "/machines/" (id) } { (id) } }
         h1 { "Add a machine" }
-        (show_fields(&app, &asked))
+        (show_fields(&app, &machine_file_request))
         (preview)
     };
     let mut response = page_frame::render_page(&app, &person, "Add a machine", "", main);
@@ -101,15 +101,16 @@ pub(crate) async fn get_add(
     Ok(response)
 }
 
-fn show_fields(app: &AppState, asked: &MachineFileRequest) -> Markup {
-    let [image, layout] = [&asked.image, &asked.layout].map(|id| id.as_deref().unwrap_or_default());
+fn show_fields(app: &AppState, machine_file_request: &MachineFileRequest) -> Markup {
+    let [image, layout] =
+        [&machine_file_request.image, &machine_file_request.layout].map(|id| id.as_deref().unwrap_or_default());
     html! {
         form.stack method="get" {
             label for="name" { "Name" }
-            input #name name="name" value=(asked.name) autocomplete="off" autocapitalize="off" spellcheck="false" required;
+            input #name name="name" value=(machine_file_request.name) autocomplete="off" autocapitalize="off" spellcheck="false" required;
             (show_image_fields(&app.directory(), "none: only create the file", image, layout))
             label for="ssh_key" { "SSH public keys, one per line" }
-            textarea #ssh_key name="ssh_key" rows="3" spellcheck="false" { (asked.ssh_pub_keys.join("\n")) }
+            textarea #ssh_key name="ssh_key" rows="3" spellcheck="false" { (machine_file_request.ssh_pub_keys.join("\n")) }
             button { "Continue" }
         }
         p.faint { "Nothing is written yet." }
@@ -117,12 +118,17 @@ fn show_fields(app: &AppState, asked: &MachineFileRequest) -> Markup {
 }
 
 /// Shows the plan and the form that creates the file. If the plan is refused, shows the reason instead of the form.
-fn show_confirmation(person: &LoggedIn, id: &str, asked: &MachineFileRequest, preview: &AddPreview) -> Markup {
+fn show_confirmation(
+    person: &LoggedIn,
+    id: &str,
+    machine_file_request: &MachineFileRequest,
+    preview: &AddPreview,
+) -> Markup {
     let file = &preview.prepared.added.file;
     match &preview.plan {
         None => html! {
             p { (file) " will describe this machine. Nothing is installed." }
-            (show_create_form(person, id, asked, preview))
+            (show_create_form(person, id, machine_file_request, preview))
         },
         Some(PlanPreview::Refused(why)) => html! {
             h2 { "Plan refused" }
@@ -132,37 +138,42 @@ fn show_confirmation(person: &LoggedIn, id: &str, asked: &MachineFileRequest, pr
         Some(PlanPreview::Unknown(why)) => html! {
             p.problem role="alert" { "The plan is unknown: " (why) "." }
             p { "As long as the plan is unknown, add the machine without an image, or on the command line: "
-                code { "drophammer machine add " (id) " --name " (asked.name) } }
+                code { "drophammer machine add " (id) " --name " (machine_file_request.name) } }
         },
         Some(PlanPreview::Planned(planned, registered)) => html! {
             p.problem { "The machine will be installed as soon as " (file) " exists: at once if the machine waits in the ramdisk, and otherwise at its next boot over PXE." }
             (plan_preview::show_inventory_source(registered))
             (plan_preview::show_plan(planned))
-            (show_create_form(person, id, asked, preview))
+            (show_create_form(person, id, machine_file_request, preview))
         },
     }
 }
 
-fn show_create_form(person: &LoggedIn, id: &str, asked: &MachineFileRequest, preview: &AddPreview) -> Markup {
+fn show_create_form(
+    person: &LoggedIn,
+    id: &str,
+    machine_file_request: &MachineFileRequest,
+    preview: &AddPreview,
+) -> Markup {
     let text = |value: &Option<String>| value.clone().unwrap_or_default();
     let fields = [
-        ("name", asked.name.clone()),
-        ("image", text(&asked.image)),
-        ("allocation", text(&asked.allocation)),
-        ("layout", text(&asked.layout)),
-        ("ssh_key", asked.ssh_pub_keys.join("\n")),
+        ("name", machine_file_request.name.clone()),
+        ("image", text(&machine_file_request.image)),
+        ("allocation", text(&machine_file_request.allocation)),
+        ("layout", text(&machine_file_request.layout)),
+        ("ssh_key", machine_file_request.ssh_pub_keys.join("\n")),
         ("shown", preview.digest()),
     ];
     html! {
         form.stack method="post" action={ "/machines/" (id) "/add" } {
             (page_frame::form_token(person))
             @for (field, value) in &fields { input type="hidden" name=(field) value=(value); }
-            @if let Some(image) = &asked.image {
-                label for="typed" { "Type " strong { (asked.name) } " to confirm" }
-                input #typed name="typed" data-name=(asked.name) autocomplete="off" autocapitalize="off" spellcheck="false" required;
-                button.danger { "Add " (asked.name) " and install " (image) }
+            @if let Some(image) = &machine_file_request.image {
+                label for="typed" { "Type " strong { (machine_file_request.name) } " to confirm" }
+                input #typed name="typed" data-name=(machine_file_request.name) autocomplete="off" autocapitalize="off" spellcheck="false" required;
+                button.danger { "Add " (machine_file_request.name) " and install " (image) }
             } @else {
-                button { "Add " (asked.name) }
+                button { "Add " (machine_file_request.name) }
             }
         }
     }
@@ -173,13 +184,13 @@ fn show_create_form(person: &LoggedIn, id: &str, asked: &MachineFileRequest, pre
 pub(crate) async fn post_add(base: BaseUrls, change: ChangeForm) -> Response {
     let done = async {
         let ChangeForm { app, form, .. } = &change;
-        let asked = parse_request(form);
-        if asked.image.is_some() && form.get("typed").trim() != asked.name {
-            let (typed, name) = (form.get("typed"), &asked.name);
+        let machine_file_request = parse_request(form);
+        if machine_file_request.image.is_some() && form.get("typed").trim() != machine_file_request.name {
+            let (typed, name) = (form.get("typed"), &machine_file_request.name);
             let message = format!("nothing was added: {typed:?} was typed, but the machine's name is {name:?}");
             return Err(ApiError::bad_request(message));
         }
-        let preview = preview_add(app, &base, change.machine_id(), &asked).await?;
+        let preview = preview_add(app, &base, change.machine_id(), &machine_file_request).await?;
         let is_planned = matches!(&preview.plan, None | Some(PlanPreview::Planned(..)));
         if !is_planned || preview.digest() != form.get("shown") {
             let why = "nothing was added: the plan has changed since it was shown. Go back and review the plan";

@@ -22,7 +22,7 @@ pub(crate) async fn get_audit(
     RawQuery(query): RawQuery,
 ) -> Result<Response, Response> {
     let form = SubmittedForm::parse_query(query.as_deref());
-    let asked = AuditQuery {
+    let audit_query = AuditQuery {
         who: form.get("who").trim().to_owned(),
         machine: form.get("machine").trim().to_owned(),
         action: form.get("action").trim().to_owned(),
@@ -30,16 +30,16 @@ pub(crate) async fn get_audit(
         limit: Some(ENTRIES),
         ..AuditQuery::default()
     };
-    let entries = app.state.list_audit(asked.clone()).await;
+    let entries = app.state.list_audit(audit_query.clone()).await;
     let entries = entries.map_err(|error| render_error(&app, Some(&person), error.into()))?;
-    Ok(render_page(&app, &person, "Audit", "/audit", show_entries(&asked, &entries, &app.directory())))
+    Ok(render_page(&app, &person, "Audit", "/audit", show_entries(&audit_query, &entries, &app.directory())))
 }
 
-fn show_entries(asked: &AuditQuery, entries: &[AuditEntry], directory: &SiteSnapshot) -> Markup {
+fn show_entries(audit_query: &AuditQuery, entries: &[AuditEntry], directory: &SiteSnapshot) -> Markup {
     let fields = [
-        ("who", "User", &asked.who),
-        ("machine", "Machine or object", &asked.machine),
-        ("action", "Action", &asked.action),
+        ("who", "User", &audit_query.who),
+        ("machine", "Machine or object", &audit_query.machine),
+        ("action", "Action", &audit_query.action),
     ];
     html! {
         h1 { "Audit" }
@@ -56,14 +56,19 @@ fn show_entries(asked: &AuditQuery, entries: &[AuditEntry], directory: &SiteSnap
             }
         }
         @if let Some(last) = entries.last().filter(|_| entries.len() == ENTRIES as usize) {
-            p { a href={ "/audit?" (older_query(asked, last.id)) } { "Older entries" } }
+            p { a href={ "/audit?" (older_query(audit_query, last.id)) } { "Older entries" } }
         }
     }
 }
 
-fn older_query(asked: &AuditQuery, before: i64) -> String {
+fn older_query(audit_query: &AuditQuery, before: i64) -> String {
     let before = before.to_string();
-    let fields = [("who", &asked.who), ("machine", &asked.machine), ("action", &asked.action), ("before", &before)];
+    let fields = [
+        ("who", &audit_query.who),
+        ("machine", &audit_query.machine),
+        ("action", &audit_query.action),
+        ("before", &before),
+    ];
     serde_urlencoded::to_string(fields.map(|(name, value)| (name, value.as_str()))).unwrap_or_default()
 }
 

@@ -39,8 +39,8 @@ pub(crate) async fn get_installed_diagram(
 
 async fn draw_installed_layout(app: &AppState, id: &str) -> Result<String, ApiError> {
     let (_, allocation) = find_allocated(app, id)?;
-    let standing = app.state.read_install_state(id, &allocation).await?;
-    let layout = standing.layout.filter(|_| standing.succeeded);
+    let install_state = app.state.read_install_state(id, &allocation).await?;
+    let layout = install_state.layout.filter(|_| install_state.succeeded);
     // A layout that cannot be parsed counts as missing: another version of drophammer may have stored it in another
     // format.
     let layout = layout.and_then(|layout| read_json(&layout).ok());

@@ -7,8 +7,8 @@
 //!   sheet, script and icon.
 //! * Machines: `machines` renders the list, which `machine_list_query` filters and sorts, also by
 //!   `hardware_identifiers`. `machine` renders the page of one machine, with the drawings of `disks` and
-//!   `installed_disks`, the `history`, the plan from `plan_preview`, and the timeline from `machine_timeline`.
-//!   `machine_layout` returns the layout of a machine that another installer has installed.
+//!   `installed_disks`, the last `install_report`, the `machine_events`, the plan from `plan_preview`, and the timeline
+//!   from `machine_timeline`. `machine_layout` returns the layout of a machine that another installer has installed.
 //! * Changes of a machine: `machine_actions` switches machines on and off, locks and frees them, `machine_file_editor`
 //!   edits machine files, `allocate` adds allocations, and `add_machine` creates machine files. `machine_text_check`
 //!   checks edited files, and `confirmation` renders the field for the name of the machine. `reinstall` orders
@@ -28,11 +28,12 @@ mod confirmation;
 mod disks;
 mod form;
 mod hardware_identifiers;
-mod history;
+mod install_report;
 mod installed_disks;
 mod live_updates;
 mod machine;
 mod machine_actions;
+mod machine_events;
 mod machine_file_editor;
 mod machine_layout;
 mod machine_list_query;

@@ -10,7 +10,7 @@ use axum::extract::State;
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use http_server::api_error::ApiError;
-use http_server::live_updates::{MachineChange, WATCHERS, WATCHERS_PER_USER, WatcherRegistration};
+use http_server::live_machine_states::{MachineChange, WATCHERS, WATCHERS_PER_USER, WatcherRegistration};
 use http_server::server_health::ServerHealth;
 use hyper::body::Frame;
 use model::install_report::{EventName, ProgressEvent};
@@ -239,7 +239,7 @@ impl hyper::body::Body for EventStream {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use http_server::live_updates::LiveUpdates;
+    use http_server::live_machine_states::LiveUpdates;
     use model::install_report::TransferProgress;
 
     fn event(bytes: u64) -> ProgressEvent {

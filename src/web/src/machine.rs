@@ -5,12 +5,15 @@ use super::confirmation::confirmation_name;
 use super::machines::MachineRow;
 use super::plan_preview::{self, PlanPreview};
 use super::session::LoggedIn;
-use super::{disks, history, installed_disks, machine_layout, machine_timeline, page_frame, rollouts, volumes};
+use super::{
+    disks, install_report, installed_disks, machine_events, machine_layout, machine_timeline, page_frame, rollouts,
+    volumes,
+};
 use api::base_url::BaseUrls;
 use api::display_phase::ObjectFate;
 use api::migration_requests::certificate_approval::CertificateTrust;
 use api::operator::{self, MachineFailure, MachineSummary, ReinstallOrder};
-use api::{AppState, access, allocation_state, machine_details, metal_api};
+use api::{AppState, access, full_install_state, machine_details, metal_api};
 use axum::extract::{Path, State};
 use axum::response::Response;
 use common::format::format_bytes;
@@ -64,12 +67,12 @@ async fn build_page(
         )));
     }
     let log = read_visible_log(app, person, id).await?;
-    let history = history::show_events(&app.state.list_events(id, EVENTS).await?, &log);
+    let events = machine_events::show_events(&app.state.list_events(id, EVENTS).await?, &log);
     let inventory = register.as_ref().and_then(|register| register.inventory.as_ref());
     let layout = inventory.map(|inventory| machine_layout::show_layout_link(id, inventory, has_begun_since));
     let layout = layout.unwrap_or_default();
     let Some(machine) = machine else {
-        return Ok((id.to_owned(), show_unknown_machine(person, id, register.as_ref(), &html! { (layout) (history) })));
+        return Ok((id.to_owned(), show_unknown_machine(person, id, register.as_ref(), &html! { (layout) (events) })));
     };
     let row = MachineRow::new(app, operator::summarize_machine(app, machine).await?);
     let of_kubernetes = metal_api::volumes::volumes_of(app, machine).await?;
@@ -88,18 +91,18 @@ async fn build_page(
         @if let Some(inventory) = inventory { (show_disks(inventory, has_begun_since, verdict)) (layout) }
         (volumes::show_volumes(&of_kubernetes))
         @if let Some(plan) = &plan { (show_pending_plan(plan)) }
-        @if let Some(report) = &report { (history::show_report(report)) }
+        @if let Some(report) = &report { (install_report::show_report(report)) }
         (machine_timeline::show_history(&app.state.list_history(id).await?))
-        (history)
+        (events)
     };
     Ok((format!("{}: {}", directory.display_name(id), row.phase.word), main))
 }
 
 /// Returns the console log of the machine; empty for viewers, because the log can contain passwords.
-async fn read_visible_log(app: &AppState, person: &LoggedIn, id: &str) -> Result<history::PageLog, ApiError> {
+async fn read_visible_log(app: &AppState, person: &LoggedIn, id: &str) -> Result<machine_events::PageLog, ApiError> {
     match person.is_operator() {
-        true => history::PageLog::read_log(app, id).await,
-        false => Ok(history::PageLog::default()),
+        true => machine_events::PageLog::read_log(app, id).await,
+        false => Ok(machine_events::PageLog::default()),
     }
 }
 
@@ -111,7 +114,7 @@ fn find_verdict(plan: &PlanPreview, device: &str) -> Option<DiskVerdict> {
 }
 
 /// Renders the page of a machine that has registered, but does not have a machine file.
-fn show_unknown_machine(person: &LoggedIn, id: &str, register: Option<&RegisterRequest>, history: &Markup) -> Markup {
+fn show_unknown_machine(person: &LoggedIn, id: &str, register: Option<&RegisterRequest>, events: &Markup) -> Markup {
     html! {
         h1 { (id) }
         p { "This machine is new: it does not have a file in machines/. " @if person.is_operator() { a.button href={ "/machines/" (id) "/add" } { "Add…" } } }
@@ -119,7 +122,7 @@ fn show_unknown_machine(person: &LoggedIn, id: &str, register: Option<&RegisterR
         @if let Some(inventory) = register.and_then(|register| register.inventory.as_ref()) {
             h2 { "Disks" } (disks::draw_disks(inventory, |_| None))
         }
-        (history)
+        (events)
     }
 }
 
@@ -167,10 +170,10 @@ async fn pending_plan(
     if !is_busy && row.listed.order.is_none() && (row.listed.installed || is_reported) {
         return Ok(None);
     }
-    let standing = allocation_state::read_full_state(app, machine, &app.directory().known).await?;
-    let installs = standing.will_install();
+    let install_state = full_install_state::read_full_state(app, machine, &app.directory().known).await?;
+    let installs = install_state.will_install();
     match installs {
-        true => plan_preview::load_preview(app, base, machine, standing, is_busy).await.map(Some),
+        true => plan_preview::load_preview(app, base, machine, install_state, is_busy).await.map(Some),
         false => Ok(None),
     }
 }

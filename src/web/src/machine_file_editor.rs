@@ -10,7 +10,7 @@ use super::session::LoggedIn;
 use api::AppState;
 use api::base_url::BaseUrls;
 use api::metal_api::ApiRefusal;
-use api::metal_api::edited_files::hex_digest;
+use api::metal_api::document_edits::hex_digest;
 use api::metal_api::machine_file_replacement::{MachineFileText, read_machine_text};
 use api::operator::find_machine;
 use axum::extract::{Path, State};

@@ -4,10 +4,10 @@
 use super::form::ChangeForm;
 use super::page_frame::operator_words;
 use super::plan_preview::{self, PlanPreview};
-use api::allocation_state::read_full_state;
 use api::base_url::BaseUrls;
+use api::full_install_state::read_full_state;
 use api::metal_api::ApiRefusal;
-use api::metal_api::edited_files::hex_digest;
+use api::metal_api::document_edits::hex_digest;
 use api::metal_api::machine_file_replacement::{
     MachineFileText, check_machine_text, recheck_machine, replace_machine_text,
 };
@@ -130,12 +130,12 @@ async fn find_effect(app: &AppState, base: &BaseUrls, machine: &MachineSpec) -> 
     if machine.allocation.is_none() {
         return Ok(TextEffect::Harmless);
     }
-    let standing = read_full_state(app, machine, &app.directory().known).await?;
-    match (standing.will_install(), app.state.find_registration(&machine.id).await?) {
+    let install_state = read_full_state(app, machine, &app.directory().known).await?;
+    match (install_state.will_install(), app.state.find_registration(&machine.id).await?) {
         (false, _) => Ok(TextEffect::Harmless),
         (true, None) => Ok(TextEffect::Unregistered),
         (true, Some(_)) => {
-            plan_preview::load_preview(app, base, machine, standing, false).await.map(TextEffect::Installs)
+            plan_preview::load_preview(app, base, machine, install_state, false).await.map(TextEffect::Installs)
         }
     }
 }
@@ -172,13 +172,13 @@ async fn explain_kept_allocation(
     if new.allocation.as_ref().is_some_and(|allocation| allocation.id == own.id) {
         return Ok(None);
     }
-    let standing = app.state.read_install_state(&current.id, &own.id).await?;
+    let install_state = app.state.read_install_state(&current.id, &own.id).await?;
     let locked = current.explain_lock().map(|why| format!("the machine is {why}"));
     let why = if let Some(locked) = &locked {
         locked
     } else if app.state.find_live_migration(&current.id).await?.is_some() {
         "the machine takes part in a migration"
-    } else if standing.is_installed() || standing.first.is_some() || standing.order.is_some() {
+    } else if install_state.is_installed() || install_state.first.is_some() || install_state.order.is_some() {
         "the machine is installed with this allocation, or its installation has started"
     } else {
         return Ok(None);

@@ -7,7 +7,7 @@ use api::plan_input::{INPUT_NOT_READY, RegisteredInventory, parse_registration};
 use axum::http::StatusCode;
 use common::error_code::ErrorCode;
 use common::format::format_bytes;
-use common::format::metal_api_wording::reword_metal_phrases;
+use common::format::metal_api_rewording::reword_metal_phrases;
 use http_server::api_error::ApiError;
 use maud::{Markup, html};
 use model::allocation;
@@ -27,19 +27,19 @@ pub(crate) enum PlanPreview {
     Planned(Box<PreviewPlan>, Box<RegisteredInventory>),
 }
 
-/// Makes the plan for the allocation that the machine would receive in the state `standing`. `now` is true if the
+/// Makes the plan for the allocation that the machine would receive in the state `install_state`. `now` is true if the
 /// machine's agent is running. The agent has then already made its plan from the registered inventory, so this
 /// inventory does not count as outdated, even if the installation has started since the registration.
 pub(crate) async fn load_preview(
     app: &AppState,
     base: &BaseUrls,
     machine: &MachineSpec,
-    standing: InstallState,
+    install_state: InstallState,
     now: bool,
 ) -> Result<PlanPreview, ApiError> {
     let directory = app.directory();
-    let is_installed = standing.is_installed();
-    let assigned = match resolve_allocation(machine, &standing, &directory.known) {
+    let is_installed = install_state.is_installed();
+    let assigned = match resolve_allocation(machine, &install_state, &directory.known) {
         Ok(Some(assigned)) => assigned,
         Ok(None) => return Ok(PlanPreview::Unknown(INPUT_NOT_READY.to_owned())),
         Err(why) => {
@@ -47,7 +47,12 @@ pub(crate) async fn load_preview(
         }
     };
     let Some(row) = app.state.find_registration(&machine.id).await? else { return Ok(PlanPreview::unregistered()) };
-    let told = to_wire_allocation(&assigned, if now { before_attempt(standing) } else { standing }, &base.calls, false);
+    let told = to_wire_allocation(
+        &assigned,
+        if now { before_attempt(install_state) } else { install_state },
+        &base.calls,
+        false,
+    );
     let told = allocation::AssignedMachine {
         id: machine.id.clone(),
         name: machine.name.clone(),
@@ -96,13 +101,13 @@ impl PlanPreview {
 
 /// Returns the state from which the running agent has made its plan: the state before its attempt passed the point of
 /// no return.
-fn before_attempt(standing: InstallState) -> InstallState {
-    let first = standing.first.filter(|first| !first.only);
-    let order = standing.order.map(|order| match order.attempts {
+fn before_attempt(install_state: InstallState) -> InstallState {
+    let first = install_state.first.filter(|first| !first.only);
+    let order = install_state.order.map(|order| match order.attempts {
         ..2 => ReinstallOrder { started: false, disks: Vec::new(), ..order },
         _ => order,
     });
-    InstallState { first, order, ..standing }
+    InstallState { first, order, ..install_state }
 }
 
 /// Describes the inventory that the plan is based on.

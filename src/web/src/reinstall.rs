@@ -48,17 +48,17 @@ pub(super) struct ReinstallPreview {
 pub(super) async fn preview_reinstall(
     app: &AppState,
     base: &BaseUrls,
-    asked: &ReinstallRequest,
+    reinstall_request: &ReinstallRequest,
 ) -> Result<ReinstallPreview, ApiError> {
-    let HypotheticalOrder { machine, standing } = simulate_order(app, asked).await?;
+    let HypotheticalOrder { machine, install_state } = simulate_order(app, reinstall_request).await?;
     let Some(allocation) = &machine.allocation else {
         return Err(ApiError::bad_request("the machine is no longer allocated"));
     };
     let changes = AllocationChanges {
-        differences: find_allocation_differences(allocation, &standing),
-        is_unrecorded: is_unrecorded(&standing),
+        differences: find_allocation_differences(allocation, &install_state),
+        is_unrecorded: is_unrecorded(&install_state),
     };
-    let plan = plan_preview::load_preview(app, base, &machine, standing, false).await?;
+    let plan = plan_preview::load_preview(app, base, &machine, install_state, false).await?;
     Ok(ReinstallPreview { plan, changes })
 }
 
@@ -79,14 +79,14 @@ pub(crate) async fn get_reinstall(
 ) -> Result<Response, Response> {
     let refused = |error: ApiError| page_frame::render_error(&app, Some(&person), error);
     let machine = find_machine(&app, &id.to_lowercase()).map_err(refused)?;
-    let asked = parse_request(&machine.id, &SubmittedForm::parse_query(query.as_deref()));
+    let reinstall_request = parse_request(&machine.id, &SubmittedForm::parse_query(query.as_deref()));
     let allocation = machine.allocation.as_ref().map(|allocation| allocation.id.to_string()).unwrap_or_default();
-    let standing =
+    let install_state =
         app.state.read_install_state(&machine.id, &allocation).await.map_err(|error| refused(error.into()))?;
-    let (status, plan) = match asked.imageid.is_empty() {
+    let (status, plan) = match reinstall_request.imageid.is_empty() {
         true => (StatusCode::OK, html! {}),
-        false => match preview_reinstall(&app, &base, &asked).await {
-            Ok(outlook) => (StatusCode::OK, show_confirmation(&person, &machine, &asked, &outlook)),
+        false => match preview_reinstall(&app, &base, &reinstall_request).await {
+            Ok(outlook) => (StatusCode::OK, show_confirmation(&person, &machine, &reinstall_request, &outlook)),
             Err(error) => {
                 let (status, why) = page_frame::named_words(&app, &person, error);
                 (status, html! { p.problem.words role="alert" { strong { "Refused: " } (why) } })
@@ -96,7 +96,7 @@ pub(crate) async fn get_reinstall(
     let main = html! {
         p { a href={ "/machines/" (machine.id) } { (confirmation_name(&machine)) } }
         h1 { "Reinstall " (confirmation_name(&machine)) }
-        (show_options(&app, &machine, &asked, &standing))
+        (show_options(&app, &machine, &reinstall_request, &install_state))
         (plan)
     };
     let mut response =
@@ -105,11 +105,16 @@ pub(crate) async fn get_reinstall(
     Ok(response)
 }
 
-fn show_options(app: &AppState, machine: &MachineSpec, asked: &ReinstallRequest, standing: &InstallState) -> Markup {
+fn show_options(
+    app: &AppState,
+    machine: &MachineSpec,
+    reinstall_request: &ReinstallRequest,
+    install_state: &InstallState,
+) -> Markup {
     let directory = app.directory();
-    let in_force = machine.allocation.as_ref().map(|in_file| match asked.apply_allocation {
+    let in_force = machine.allocation.as_ref().map(|in_file| match reinstall_request.apply_allocation {
         true => in_file.clone(),
-        false => effective_allocation(in_file, &InstallState { order: None, ..standing.clone() }).allocation,
+        false => effective_allocation(in_file, &InstallState { order: None, ..install_state.clone() }).allocation,
     });
     let made = in_force.and_then(|allocation| allocation.definition.created_os());
     let images: Vec<String> = match made {
@@ -118,18 +123,18 @@ fn show_options(app: &AppState, machine: &MachineSpec, asked: &ReinstallRequest,
     };
     html! {
         form.stack method="get" {
-            label for="image" { "Image" @if let Some(image) = &standing.image { span.faint { " (installed: " (image) ")" } } }
+            label for="image" { "Image" @if let Some(image) = &install_state.image { span.faint { " (installed: " (image) ")" } } }
             select #image name="image" required {
                 option value="" { "select" }
-                @for image in &images { option value=(image) selected[*image == asked.imageid] { (image) } }
+                @for image in &images { option value=(image) selected[*image == reinstall_request.imageid] { (image) } }
             }
-            details open[asked.without_marker || asked.change_promise || asked.replace_newer || asked.apply_allocation || !asked.give_up.is_empty()] {
+            details open[reinstall_request.without_marker || reinstall_request.change_promise || reinstall_request.replace_newer || reinstall_request.apply_allocation || !reinstall_request.give_up.is_empty()] {
                 summary { "More options" }
-                p { label { input type="checkbox" name="without_marker" value="yes" checked[asked.without_marker]; " The disk of the root filesystem was replaced: proceed even though the new disk has no install marker" } }
-                p { label { input type="checkbox" name="change_promise" value="yes" checked[asked.change_promise]; " Use the layout of the machine file, even if this layout wipes a disk that was preserved so far" } }
-                p { label { input type="checkbox" name="replace_newer" value="yes" checked[asked.replace_newer]; " Replace the installation on the disks, even if the installation is newer than the server's record" } }
-                p { label { input type="checkbox" name="apply_allocation" value="yes" checked[asked.apply_allocation]; " Apply the allocation of the machine file (hostname, keys, user data, …), instead of keeping the installed allocation" } }
-                p { label { "Serial numbers of the disks whose data may be erased, separated by commas " input name="give_up" value=(asked.give_up.join(", ")); } }
+                p { label { input type="checkbox" name="without_marker" value="yes" checked[reinstall_request.without_marker]; " The disk of the root filesystem was replaced: proceed even though the new disk has no install marker" } }
+                p { label { input type="checkbox" name="change_promise" value="yes" checked[reinstall_request.change_promise]; " Use the layout of the machine file, even if this layout wipes a disk that was preserved so far" } }
+                p { label { input type="checkbox" name="replace_newer" value="yes" checked[reinstall_request.replace_newer]; " Replace the installation on the disks, even if the installation is newer than the server's record" } }
+                p { label { input type="checkbox" name="apply_allocation" value="yes" checked[reinstall_request.apply_allocation]; " Apply the allocation of the machine file (hostname, keys, user data, …), instead of keeping the installed allocation" } }
+                p { label { "Serial numbers of the disks whose data may be erased, separated by commas " input name="give_up" value=(reinstall_request.give_up.join(", ")); } }
             }
             button { "Show plan" }
         }
@@ -142,7 +147,7 @@ fn show_options(app: &AppState, machine: &MachineSpec, asked: &ReinstallRequest,
 fn show_confirmation(
     person: &LoggedIn,
     machine: &MachineSpec,
-    asked: &ReinstallRequest,
+    reinstall_request: &ReinstallRequest,
     outlook: &ReinstallPreview,
 ) -> Markup {
     match &outlook.plan {
@@ -154,27 +159,32 @@ fn show_confirmation(
         PlanPreview::Unknown(why) => html! {
             p.problem role="alert" { "The plan is unknown: " (why) "." }
             p { "As long as the plan is unknown, order the reinstall on the command line: "
-                code { "drophammer machine reinstall " (confirmation_name(machine)) " --image " (asked.imageid) } }
+                code { "drophammer machine reinstall " (confirmation_name(machine)) " --image " (reinstall_request.imageid) } }
         },
         PlanPreview::Planned(planned, registered) => html! {
             (plan_preview::show_inventory_source(registered))
             (outlook.changes.show())
             (plan_preview::show_plan(planned))
-            (show_order_form(person, machine, asked, preview_digest(planned, &outlook.changes)))
+            (show_order_form(person, machine, reinstall_request, preview_digest(planned, &outlook.changes)))
         },
     }
 }
 
 /// Renders the form that orders the reinstall. Hidden fields contain the options and the digest of the preview.
-fn show_order_form(person: &LoggedIn, machine: &MachineSpec, asked: &ReinstallRequest, shown: String) -> Markup {
+fn show_order_form(
+    person: &LoggedIn,
+    machine: &MachineSpec,
+    reinstall_request: &ReinstallRequest,
+    shown: String,
+) -> Markup {
     let said = |is_so: bool| if is_so { "yes" } else { "" }.to_owned();
     let fields = [
-        ("image", asked.imageid.clone()),
-        ("without_marker", said(asked.without_marker)),
-        ("change_promise", said(asked.change_promise)),
-        ("replace_newer", said(asked.replace_newer)),
-        ("give_up", asked.give_up.join(", ")),
-        ("apply_allocation", said(asked.apply_allocation)),
+        ("image", reinstall_request.imageid.clone()),
+        ("without_marker", said(reinstall_request.without_marker)),
+        ("change_promise", said(reinstall_request.change_promise)),
+        ("replace_newer", said(reinstall_request.replace_newer)),
+        ("give_up", reinstall_request.give_up.join(", ")),
+        ("apply_allocation", said(reinstall_request.apply_allocation)),
         ("shown", shown),
     ];
     html! {
@@ -182,7 +192,7 @@ fn show_order_form(person: &LoggedIn, machine: &MachineSpec, asked: &ReinstallRe
             (page_frame::form_token(person))
             @for (field, value) in &fields { input type="hidden" name=(field) value=(value); }
             (show_name_field(machine, "name"))
-            button.danger { "Reinstall " (confirmation_name(machine)) " with " (asked.imageid) }
+            button.danger { "Reinstall " (confirmation_name(machine)) " with " (reinstall_request.imageid) }
         }
     }
 }
@@ -193,15 +203,15 @@ pub(crate) async fn post_reinstall(base: BaseUrls, change: ChangeForm) -> Respon
     let done = async {
         let ChangeForm { app, form, .. } = &change;
         let machine = change.find_machine()?;
-        let asked = parse_request(&machine.id, form);
+        let reinstall_request = parse_request(&machine.id, form);
         require_name(&machine, form.get("name"), "nothing was ordered")?;
-        let outlook = preview_reinstall(app, &base, &asked).await?;
+        let outlook = preview_reinstall(app, &base, &reinstall_request).await?;
         let is_shown = matches!(&outlook.plan, PlanPreview::Planned(planned, _) if preview_digest(planned, &outlook.changes) == form.get("shown"));
         if !is_shown {
             let why = "nothing was ordered: the plan has changed since it was shown, or the machine file has changed. Go back and review the plan";
             return Err(ApiError::new(StatusCode::CONFLICT, why));
         }
-        reinstalls::place_order(app, change.peer, &asked).await.map(|listed| listed.id)
+        reinstalls::place_order(app, change.peer, &reinstall_request).await.map(|listed| listed.id)
     };
     change.respond(done.await)
 }

@@ -69,7 +69,7 @@ pub(super) fn run_device_op(operation: &DeviceOp, reporter: &ProgressReporter) -
             creation_trial::try_filesystem(filesystem)?.iter().for_each(|note| reporter.print_line(note));
         }
         DeviceOp::MakeFilesystem(make) => mkfs::make_filesystem(make)?,
-        DeviceOp::PreparePersistent(volume) => k8s_volumes::prepare_volume(volume)?,
+        DeviceOp::CreateK8sVolume(volume) => k8s_volumes::prepare_volume(volume)?,
         DeviceOp::DeactivateGroup(DeactivateGroup { name, devices }) => lvm::deactivate_group(name, devices)?,
         DeviceOp::StopArray(StopArray { device }) => mdadm::stop_array(device)?,
     }

@@ -48,12 +48,12 @@ impl PlanExecutor {
         };
         // Polls the control plane in a separate thread, since requests to an unreachable control plane are retried.
         let ask = || {
-            let (mut asked, mut following) = (Instant::now(), MigrationWatch::default());
+            let (mut last_poll, mut following) = (Instant::now(), MigrationWatch::default());
             while !is_over() {
                 thread::sleep(PROGRESS_CHECK_INTERVAL);
-                if asked.elapsed() > CERTIFICATE_POLL_INTERVAL {
+                if last_poll.elapsed() > CERTIFICATE_POLL_INTERVAL {
                     following.update_from_control(control, order, &incoming, &|line| reporter.print_line(line));
-                    asked = Instant::now();
+                    last_poll = Instant::now();
                 }
             }
         };
@@ -95,17 +95,17 @@ impl MigrationWatch {
         let machine = match control.fetch_machine() {
             Ok(machine) => machine,
             Err(error) => {
-                self.silence.is_broken();
+                self.silence.reset();
                 return tracing::warn!("{error}; the transfer from the source machine continues");
             }
         };
         let answer = machine.migration_status(order);
         if answer != MigrationAnswer::Unmentioned {
-            self.silence.is_broken();
+            self.silence.reset();
         }
         let now = match answer {
             MigrationAnswer::Role(moving) => {
-                moving.carried.iter().for_each(|carried| incoming.compare_inventory(carried));
+                moving.carried.iter().for_each(|migrated_machine| incoming.compare_inventory(migrated_machine));
                 if let Some(Err(error)) = moving.peer.as_ref().map(|peer| incoming.set_peer(peer)) {
                     tracing::warn!("{error}");
                 }
@@ -160,7 +160,7 @@ mod tests {
             let order = "o1".to_owned();
             let part = MigrationOffer {
                 order: order.clone(),
-                part: MigrationSide::Receive,
+                part: MigrationSide::Target,
                 started: true,
                 awaits_approval: false,
                 peer: None,
@@ -205,7 +205,7 @@ mod tests {
             let incoming = IncomingMigration::open_port(own, Some(planned.clone())).unwrap();
             let part = MigrationOffer {
                 order: "o1".to_owned(),
-                part: MigrationSide::Receive,
+                part: MigrationSide::Target,
                 started: true,
                 awaits_approval: false,
                 peer: None,

@@ -23,7 +23,7 @@ pub(super) fn start_raw_image(reached: ResolvedImage, burn: &BurnDisk) -> Result
 }
 
 fn expected_disk(burn: &BurnDisk) -> ImageRequirements {
-    let partitions = burn.filesystems.iter().map(|is| is.number).collect();
+    let partitions = burn.filesystems.iter().map(|filesystem| filesystem.number).collect();
     ImageRequirements { partitions, grow: burn.grow, taken: burn.taken.clone(), added: burn.added.clone() }
 }
 
@@ -140,9 +140,9 @@ fn verify_filesystem(disk: &DevicePath, expected: &ExpectedFilesystem, table: &D
 
 /// Describes a partition, such as `/dev/sda1 vfat "EFI"`.
 fn describe_partition(disk: &DevicePath, partition: &DiskPartition) -> String {
-    let kinds = partition.signatures.iter().map(|is| match is.label.as_str() {
-        "" => is.kind.clone(),
-        label => format!("{} \"{label}\"", is.kind),
+    let kinds = partition.signatures.iter().map(|signature| match signature.label.as_str() {
+        "" => signature.kind.clone(),
+        label => format!("{} \"{label}\"", signature.kind),
     });
     let kinds: Vec<String> = kinds.collect();
     let kinds = if kinds.is_empty() { "without a filesystem".to_owned() } else { kinds.join(" and ") };

@@ -13,10 +13,10 @@ use model::install_report::{HiddenFiles, InstallOutcome, PreservationProof};
 use model::inventory::Inventory;
 use model::layout::{FilesystemFormat, Layout};
 use operations::{
-    AddedPartition, AnnouncePointOfNoReturn, AssembleArray, BurnDisk, ByteRange, DeviceOp, DiskIdentity,
-    ExpectedFilesystem, FinalReport, FinishInputs, FlushDisks, FstabEntry, LockDisk, MachineFiles, MakeFilesystem,
-    MountFilesystem, ObjectLocator, PlanAssignment, PreservedObject, ProveKept, ReachImage, Rehearsal, RestoreOp,
-    StageExtents, WipeDisk, WriteFstab, WriteMachineFiles, WriteMarker,
+    ActivationRehearsal, AddedPartition, AnnouncePointOfNoReturn, AssembleArray, BurnDisk, ByteRange, DeviceOp,
+    DiskIdentity, ExpectedFilesystem, FinalReport, FinishInputs, FlushDisks, FstabEntry, LockDisk, MachineFiles,
+    MakeFilesystem, MountFilesystem, ObjectLocator, PlanAssignment, PreservedObject, ProvePreserved, ResolveImage,
+    RestoreOp, StageExtents, WipeDisk, WriteFstab, WriteMachineFiles, WriteMarker,
 };
 use plan::{InstallMode, PlanRequest, PlanSubject};
 use std::collections::BTreeMap;
@@ -122,7 +122,7 @@ fn machine_files() -> SessionOp {
 }
 
 /// Returns all stages up to the mounted target.
-fn prepare(disk: &TestLoopDevice, kept: &TestLoopDevice) -> Vec<(StageName, Vec<Operation>)> {
+fn prepare(disk: &TestLoopDevice, preserved: &TestLoopDevice) -> Vec<(StageName, Vec<Operation>)> {
     let device = disk.path().to_owned();
     let zero = vec![ByteRange { start: 0, length: 1 << 20 }];
     let format = FilesystemFormat::Ext4;
@@ -130,10 +130,10 @@ fn prepare(disk: &TestLoopDevice, kept: &TestLoopDevice) -> Vec<(StageName, Vec<
     let make = MakeFilesystem { device: partition.clone(), format, label, uuid, createoptions: vec![] };
     let mount = MountFilesystem { device: partition, path: "/".into(), format, options: vec![], others: vec![] };
     vec![
-        (StageName::StorageIdentify, vec![identify_operation(disk), identify_operation(kept)]),
+        (StageName::StorageIdentify, vec![identify_operation(disk), identify_operation(preserved)]),
         (
             StageName::StorageLock,
-            vec![Operation::Run(SessionOp::LockDisk(LockDisk { device: kept.path().clone(), untouched: vec![] }))],
+            vec![Operation::Run(SessionOp::LockDisk(LockDisk { device: preserved.path().clone(), untouched: vec![] }))],
         ),
         (StageName::StorageWipe, vec![wipe_operation(device, zero)]),
         (
@@ -155,9 +155,9 @@ fn signature(device: &DevicePath) -> String {
 #[test]
 #[ignore = "needs root and loop devices"]
 fn loop_plan_is_executed_and_a_failure_leaves_nothing_bootable() {
-    let (disk, kept) = (TestLoopDevice::new(64 << 20, 512), TestLoopDevice::new(16 << 20, 512));
+    let (disk, preserved) = (TestLoopDevice::new(64 << 20, 512), TestLoopDevice::new(16 << 20, 512));
     let bench = Bench::new();
-    let mut stages = prepare(&disk, &kept);
+    let mut stages = prepare(&disk, &preserved);
     stages.push((StageName::TargetFstab, vec![Operation::Run(SessionOp::WriteFstab(WriteFstab(vec![entry()])))]));
     let marker = InstallMarker { machine: "m-1".into(), allocation: "a-1".into(), ..InstallMarker::default() };
     stages.push((StageName::TargetMarker, vec![Operation::Run(SessionOp::WriteMarker(WriteMarker(marker.clone())))]));
@@ -172,7 +172,7 @@ fn loop_plan_is_executed_and_a_failure_leaves_nothing_bootable() {
     bench.run(&whole).map_err(|failure| failure.error).unwrap();
     assert_eq!(signature(&disk.partition(2)), "ext4");
     assert!(busy_device_users::list_mounts_below(Path::new(TARGET)).is_empty());
-    signature_wipe::wipe_ends(kept.path()).unwrap();
+    signature_wipe::wipe_ends(preserved.path()).unwrap();
     let mut mounts = MountStack::new(TARGET);
     let Operation::Run(SessionOp::Mount(root)) = &whole.stages[5].operations[0] else { unreachable!() };
     mounts.mount_filesystem(root).unwrap();
@@ -189,7 +189,7 @@ fn loop_plan_is_executed_and_a_failure_leaves_nothing_bootable() {
 
     // The target does not contain an image, so there is no installer.
     let by_the_image = FinishInputs { way: FinisherChoice::Image, ..FinishInputs::default() };
-    let mut stages = prepare(&disk, &kept);
+    let mut stages = prepare(&disk, &preserved);
     stages.push((StageName::TargetInstaller, vec![Operation::Run(SessionOp::Finish(Box::new(by_the_image)))]));
     stages.push((StageName::ReportFinal, vec![Operation::Run(SessionOp::Report(FinalReport::default()))]));
     let cut = plan(stages);
@@ -201,11 +201,11 @@ fn loop_plan_is_executed_and_a_failure_leaves_nothing_bootable() {
     assert_eq!(erased, [disk.path().as_str()]);
     assert_eq!(signature(&disk.partition(2)), "");
     assert!(busy_device_users::list_mounts_below(Path::new(TARGET)).is_empty());
-    signature_wipe::wipe_ends(kept.path()).unwrap();
+    signature_wipe::wipe_ends(preserved.path()).unwrap();
     assert!(bench.control.ended.lock().unwrap().is_empty());
 
     // The plan runs in two parts, as a conductor orders them; then the session ends.
-    let whole = plan(prepare(&disk, &kept));
+    let whole = plan(prepare(&disk, &preserved));
     let mut session = bench.session();
     for steps in [&["deploy.apply_layout"][..], &["deploy.burn_image", "deploy.write_files"]] {
         session.run_plan(&whole.select_steps(steps)).map_err(|failure| failure.error).unwrap();
@@ -215,7 +215,7 @@ fn loop_plan_is_executed_and_a_failure_leaves_nothing_bootable() {
     session.leave_session(FailureState::Incomplete);
     assert_eq!(signature(&disk.partition(2)), "");
     assert!(busy_device_users::list_mounts_below(Path::new(TARGET)).is_empty());
-    signature_wipe::wipe_ends(kept.path()).unwrap();
+    signature_wipe::wipe_ends(preserved.path()).unwrap();
     fs::remove_file(Path::new("/dev/disk/by-uuid").join(UUID)).unwrap();
 }
 
@@ -340,12 +340,12 @@ fn loop_other_btrfs_devices_are_identified_before_the_mount() {
     let bench = Bench::new();
     let mount = MountFilesystem { others: vec![other.path().clone()], ..root_on(&disk, &[]) };
     let over = vec![disk.path().to_owned(), other.path().to_owned()];
-    let rehearsal = Rehearsal { over, operations: vec![RestoreOp::Mount(mount.clone())] };
+    let rehearsal = ActivationRehearsal { over, operations: vec![RestoreOp::Mount(mount.clone())] };
     let mounted = Operation::Run(SessionOp::Mount(mount));
     let identified = |identity: DiskIdentity| Operation::Run(SessionOp::IdentifyDisk(identity));
     for (stage, operation) in [
         (StageName::StorageRehearse, Operation::Run(SessionOp::Rehearse(rehearsal))),
-        (StageName::StorageMountKept, mounted.clone()),
+        (StageName::StorageMountPreserved, mounted.clone()),
     ] {
         let plan = plan(vec![(StageName::StorageIdentify, vec![identify_operation(&disk)]), (stage, vec![operation])]);
         let failure = bench.run(&plan).unwrap_err();

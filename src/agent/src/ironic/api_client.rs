@@ -99,29 +99,29 @@ impl IronicClient {
     pub(crate) fn look_up_node(&self, macs: &[String]) -> IronicResult<FoundIronicNode> {
         let addresses = macs.join(",");
         let what = "look up this machine";
-        let asked = self.request_first_available(what, |url| {
+        let response = self.request_first_available(what, |url| {
             self.client.get(format!("{url}/v1/lookup?addresses={addresses}")).header(VERSION, "1.62")
         });
-        parse_response::<LookupResponse>(what, asked).try_map(|found| Ok(FoundIronicNode::from(found)))
+        parse_response::<LookupResponse>(what, response).try_map(|found| Ok(FoundIronicNode::from(found)))
     }
 
     /// Sends a heartbeat.
     pub(crate) fn send_heartbeat(&self, node: &str, heartbeat: &HeartbeatRequest) -> IronicResult<()> {
-        let asked = self.request_first_available("heartbeat", |url| {
+        let response = self.request_first_available("heartbeat", |url| {
             self.client.post(format!("{url}/v1/heartbeat/{node}")).json(heartbeat).header(VERSION, "1.68")
         });
-        asked.try_map(|_| Ok(()))
+        response.try_map(|_| Ok(()))
     }
 
     /// Sends the inventory of this machine. If an inspection of this machine is in progress, Ironic returns the node
     /// and issues the token.
     pub(crate) fn send_inventory(&self, callbacks: &[String], found: &Value) -> IronicResult<Option<FoundIronicNode>> {
         let what = "send the inventory";
-        let asked = request_first(what, callbacks, |url| self.client.post(url).json(found).header(VERSION, "1.84"));
+        let response = request_first(what, callbacks, |url| self.client.post(url).json(found).header(VERSION, "1.84"));
         // If the response cannot be parsed as a lookup, it counts as a success without a node: older versions of Ironic
         // return only the id of the node.
         let parse = |text: Vec<u8>| serde_json::from_slice::<LookupResponse>(&text).ok().map(FoundIronicNode::from);
-        asked.try_map(|response| read_body(what, response).map(parse))
+        response.try_map(|response| read_body(what, response).map(parse))
     }
 
     fn request_first_available(&self, what: &str, request: impl Fn(&str) -> RequestBuilder) -> IronicResult<Response> {
@@ -195,8 +195,8 @@ fn evaluate_response(what: &str, url: &str, answered: reqwest::Result<Response>)
     }
 }
 
-fn parse_response<T: for<'de> Deserialize<'de>>(what: &str, asked: IronicResult<Response>) -> IronicResult<T> {
-    asked.try_map(|response| {
+fn parse_response<T: for<'de> Deserialize<'de>>(what: &str, response: IronicResult<Response>) -> IronicResult<T> {
+    response.try_map(|response| {
         let text = read_body(what, response)?;
         serde_json::from_slice(&text).context(Phase::Control, || format!("{what}: cannot parse the response"))
     })
@@ -224,20 +224,22 @@ fn parse_fault(body: &[u8]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use testing::http::{Act, Server};
+    use testing::http::{ResponseBehavior, Server};
 
     /// Response of Ironic 39, without the fields that the agent does not read.
     const FOUND: &str = r#"{"node": {"uuid": "91a8fc0b-89b9-4d3d-b293-f9c52ced0e52", "properties": {}, "instance_info": {}},
         "config": {"metrics": {"backend": "noop"}, "heartbeat_timeout": 300, "agent_token": "TOKEN", "tls_min_version": "1.3"}}"#;
 
-    fn api(act: impl Fn(&testing::http::Request) -> Act + Send + Sync + 'static) -> (IronicClient, Server) {
+    fn api(
+        act: impl Fn(&testing::http::Request) -> ResponseBehavior + Send + Sync + 'static,
+    ) -> (IronicClient, Server) {
         let server = Server::start(Vec::new(), act);
         (IronicClient::new(&[server.url("").trim_end_matches('/').to_owned()]).unwrap(), server)
     }
 
     #[test]
     fn node_is_looked_up_by_all_macs() {
-        let (api, server) = api(|_| Act::respond(200, &FOUND.replace("TOKEN", "ophF")));
+        let (api, server) = api(|_| ResponseBehavior::respond(200, &FOUND.replace("TOKEN", "ophF")));
         let IronicResult::Success(node) = api.look_up_node(&["52:54:00:aa:00:06".into(), "52:54:00:aa:00:07".into()])
         else {
             panic!()
@@ -252,14 +254,14 @@ mod tests {
     #[test]
     fn masked_token_counts_as_missing() {
         for words in ["******", ""] {
-            let (api, _server) = api(move |_| Act::respond(200, &FOUND.replace("TOKEN", words)));
+            let (api, _server) = api(move |_| ResponseBehavior::respond(200, &FOUND.replace("TOKEN", words)));
             assert!(matches!(api.look_up_node(&[]), IronicResult::Success(FoundIronicNode { token: None, .. })));
         }
     }
 
     #[test]
     fn heartbeat_has_all_fields_for_the_conductor() {
-        let (api, server) = api(|_| Act::respond(202, ""));
+        let (api, server) = api(|_| ResponseBehavior::respond(202, ""));
         let heartbeat = HeartbeatRequest {
             callback_url: "https://127.0.0.1:9999".into(),
             agent_token: "t".into(),
@@ -288,7 +290,7 @@ mod tests {
             (200, "no json", "Unavailable"),
             (301, "", "Refused"),
         ] {
-            let (api, _server) = api(move |_| Act::respond(status, body));
+            let (api, _server) = api(move |_| ResponseBehavior::respond(status, body));
             let told = format!("{:?}", api.look_up_node(&["m".into()]));
             assert!(told.contains(expected), "{status}: {told}");
         }
@@ -299,7 +301,7 @@ mod tests {
 
     #[test]
     fn next_url_is_used_if_the_first_is_unreachable() {
-        let (_, server) = api(|_| Act::respond(404, ""));
+        let (_, server) = api(|_| ResponseBehavior::respond(404, ""));
         let urls = ["http://127.0.0.1:1".to_owned(), server.url("").trim_end_matches('/').to_owned()];
         assert!(matches!(IronicClient::new(&urls).unwrap().look_up_node(&[]), IronicResult::Unknown));
         assert_eq!(

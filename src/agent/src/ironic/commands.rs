@@ -228,17 +228,17 @@ pub(crate) mod tests {
     use std::sync::mpsc::{Receiver, Sender, channel};
 
     /// Executor whose commands run until the test sends their results.
-    pub(crate) struct Held {
+    pub(crate) struct GatedExecutor {
         gate: Mutex<Receiver<Result<Option<Value>, CommandFault>>>,
         acknowledged: Mutex<Vec<(IronicCommand, bool)>>,
     }
 
-    pub(crate) fn held() -> (Arc<Held>, Sender<Result<Option<Value>, CommandFault>>) {
+    pub(crate) fn gated_executor() -> (Arc<GatedExecutor>, Sender<Result<Option<Value>, CommandFault>>) {
         let (sender, gate) = channel();
-        (Arc::new(Held { gate: Mutex::new(gate), acknowledged: Mutex::default() }), sender)
+        (Arc::new(GatedExecutor { gate: Mutex::new(gate), acknowledged: Mutex::default() }), sender)
     }
 
-    impl CommandExecutor for Held {
+    impl CommandExecutor for GatedExecutor {
         fn execute_command(&self, _: IronicCommand, _: &Map<String, Value>) -> Result<Option<Value>, CommandFault> {
             self.gate.lock().unwrap().recv().unwrap_or(Ok(None))
         }
@@ -250,7 +250,7 @@ pub(crate) mod tests {
 
     #[test]
     fn only_one_command_runs_at_a_time() {
-        let (work, gate) = held();
+        let (work, gate) = gated_executor();
         let commands = CommandList::new(work.clone());
         let order = |name: &str| commands.accept_command(name, Map::new(), false);
         assert_eq!(order("deploy").unwrap_err(), CommandRejection::NoDot);
@@ -281,7 +281,7 @@ pub(crate) mod tests {
 
     #[test]
     fn faults_are_serialized_as_ironic_expects() {
-        let (work, gate) = held();
+        let (work, gate) = gated_executor();
         let commands = CommandList::new(work);
         gate.send(Err(CommandFault::new_execution_fault("no"))).unwrap();
         let mismatch =

@@ -161,7 +161,8 @@ fn parse_destination(value: Option<&Value>) -> Result<FileDestination, String> {
 /// # Errors
 /// Fails if there is no installation, or if the newest installation cannot be determined.
 pub(crate) fn find_installation(node: &IronicNode, inventory: &Inventory) -> Result<DevicePath> {
-    let with_marker = inventory.filesystems.iter().filter_map(|is| Some((&is.device, is.marker.as_ref()?)));
+    let with_marker =
+        inventory.filesystems.iter().filter_map(|filesystem| Some((&filesystem.device, filesystem.marker.as_ref()?)));
     let ours = with_marker.filter(|(_, marker)| marker.machine == node.uuid());
     let (devices, markers): (Vec<&DevicePath>, Vec<&InstallMarker>) = ours.unzip();
     let newest = lineage::find_newest(&markers).map(|newest| devices[newest].clone());
@@ -177,7 +178,7 @@ mod tests {
     use super::*;
     use model::inventory::FilesystemContents;
     use serde_json::json;
-    use testing::http::{Act, Server};
+    use testing::http::{ResponseBehavior, Server};
 
     fn map(value: Value) -> Map<String, Value> {
         value.as_object().unwrap().clone()
@@ -266,10 +267,10 @@ mod tests {
     #[test]
     fn refuses_incomplete_or_oversized_downloads() {
         let server = Server::start(b"hello".to_vec(), |request| match request.path.as_str() {
-            "/long" => Act::body(vec![0; MAXIMUM_FILE_BYTES as usize + 1]),
-            "/gone" => Act::status(404),
-            "/cut" => Act::cut_after(2),
-            _ => Act::default(),
+            "/long" => ResponseBehavior::body(vec![0; MAXIMUM_FILE_BYTES as usize + 1]),
+            "/gone" => ResponseBehavior::status(404),
+            "/cut" => ResponseBehavior::cut_after(2),
+            _ => ResponseBehavior::default(),
         });
         assert_eq!(download_file(&server.url("whole")).unwrap(), b"hello");
         for (path, why) in [("long", "larger than 16 MiB"), ("gone", "404"), ("cut", "/cut")] {

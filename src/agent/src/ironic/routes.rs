@@ -186,12 +186,12 @@ fn last_query_value(query: &str, name: &str) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::commands::tests::held;
+    use super::super::commands::tests::gated_executor;
     use super::*;
     use proptest::prelude::*;
 
     fn routes() -> RequestHandler {
-        let (work, _) = held();
+        let (work, _) = gated_executor();
         let routes = RequestHandler::new(CommandList::new(work));
         routes.set_token("wk56bY3h3cTPPZStDlqEixaQUjWvCzilPdrlrJ0FAbM");
         routes
@@ -210,7 +210,7 @@ mod tests {
             }
             assert_eq!(routes.check_head("GET", "/v1/commands/x", query).unwrap_err().status, 401);
         }
-        let (work, _) = held();
+        let (work, _) = gated_executor();
         let nobody = RequestHandler::new(CommandList::new(work));
         assert_eq!(nobody.check_head("GET", "/v1/commands/", "agent_token=").unwrap_err().status, 401);
     }

@@ -129,8 +129,8 @@ mod tests {
 
     #[test]
     fn layout_preserves_skipped_disks() {
-        let mut layout = model::layout::read_json(&super::super::steps::tests::one_disk()).unwrap().layout;
-        let inventory = super::super::steps::tests::machine("sata-1");
+        let mut layout = model::layout::read_json(&super::super::step_runner::tests::one_disk()).unwrap().layout;
+        let inventory = super::super::step_runner::tests::machine("sata-1");
         preserve_skipped_disks(&mut layout, &inventory, &[]);
         assert!(layout.disks[0].wipeonreinstall);
         preserve_skipped_disks(&mut layout, &inventory, &[inventory.disks[0].name.clone()]);

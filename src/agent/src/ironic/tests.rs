@@ -1,10 +1,10 @@
 //! Tests of the agent against a simulated Ironic: its messages, and their times.
 
-use super::steps::tests::{Paper, machine};
+use super::step_runner::tests::{SimulatedMachine, machine};
 use super::*;
-use model::cmdline::ControlPlaneSource;
+use model::agent_kernel_arguments::ControlPlaneSource;
 use std::sync::Mutex;
-use testing::http::{Act, Request, Server};
+use testing::http::{Request, ResponseBehavior, Server};
 
 fn conductor(cmdline: &str) -> ConductorSettings {
     match AgentSettings::from_cmdline(cmdline).unwrap().control {
@@ -16,10 +16,10 @@ fn conductor(cmdline: &str) -> ConductorSettings {
 const FOUND: &str = r#"{"node": {"uuid": "n-1"}, "config": {"heartbeat_timeout": 300, "agent_token": "TOKEN"}}"#;
 
 /// Returns a simulated Ironic that orders `standby.power_off` at the first heartbeat.
-fn powers_off(token: &'static str) -> impl Fn(&Request) -> Act + Send + Sync {
+fn powers_off(token: &'static str) -> impl Fn(&Request) -> ResponseBehavior + Send + Sync {
     move |request| {
         if request.path.starts_with("/v1/lookup") {
-            return Act::respond(200, &FOUND.replace("TOKEN", token));
+            return ResponseBehavior::respond(200, &FOUND.replace("TOKEN", token));
         }
         let body: serde_json::Value = serde_json::from_str(&request.body).unwrap();
         let (url, token) = (body["callback_url"].as_str().unwrap(), body["agent_token"].as_str().unwrap());
@@ -28,7 +28,7 @@ fn powers_off(token: &'static str) -> impl Fn(&Request) -> Act + Send + Sync {
             let client = linux::http::client_builder(None).danger_accept_invalid_certs(true).build().unwrap();
             client.post(url).body(r#"{"name": "standby.power_off", "params": {}}"#).send().unwrap();
         });
-        Act::respond(202, "")
+        ResponseBehavior::respond(202, "")
     }
 }
 
@@ -37,7 +37,7 @@ fn serve(server: &Server, directory: &Path) -> Result<IronicEnding> {
     let cmdline = format!("ipa-api-url={url} ipa-advertise-host=127.0.0.1 ipa-listen-port=0 ipa-lookup-timeout=60");
     let (conductor, inventory) = (conductor(&cmdline), machine("sata-1"));
     let agent = IronicAgent { conductor: &conductor, inventory: &inventory, directory, gap: Duration::from_millis(50) };
-    agent.serve_conductor(Arc::new(Paper::new(inventory.clone())), &[])
+    agent.serve_conductor(Arc::new(SimulatedMachine::new(inventory.clone())), &[])
 }
 
 #[test]
@@ -64,12 +64,14 @@ fn rejected_token_causes_another_lookup() {
         let mut lookups = lookups.lock().unwrap();
         *lookups += u32::from(request.path.starts_with("/v1/lookup"));
         match *lookups {
-            1 if request.path.starts_with("/v1/lookup") => Act::respond(200, &FOUND.replace("TOKEN", "t-1")),
-            1 => Act::respond(
+            1 if request.path.starts_with("/v1/lookup") => {
+                ResponseBehavior::respond(200, &FOUND.replace("TOKEN", "t-1"))
+            }
+            1 => ResponseBehavior::respond(
                 400,
                 r#"{"error_message": "{\"faultstring\": \"Invalid or missing agent token received.\"}"}"#,
             ),
-            2 => Act::respond(404, ""),
+            2 => ResponseBehavior::respond(404, ""),
             _ => second(request),
         }
     });
@@ -91,7 +93,7 @@ fn several_heartbeats_follow_the_end_of_a_command() {
     };
     let server = Server::start(Vec::new(), move |request: &Request| {
         if request.path.starts_with("/v1/lookup") {
-            return Act::respond(200, &FOUND.replace("TOKEN", "t-1"));
+            return ResponseBehavior::respond(200, &FOUND.replace("TOKEN", "t-1"));
         }
         let mut beats = beats.lock().unwrap();
         *beats += 1;
@@ -100,7 +102,7 @@ fn several_heartbeats_follow_the_end_of_a_command() {
             4 => order(request, "standby.power_off"),
             _ => {}
         }
-        Act::respond(202, "")
+        ResponseBehavior::respond(202, "")
     });
     assert_eq!(serve(&server, tempfile::tempdir().unwrap().path()).unwrap(), IronicEnding::PowerOff);
 }

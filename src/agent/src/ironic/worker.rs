@@ -4,8 +4,8 @@ use super::command_result::{CommandFault, FaultKind};
 use super::commands::{CommandExecutor, IronicCommand, IronicStepKind};
 use super::deploy_args::IronicNode;
 use super::logs::{self, StepLog};
-use super::step_executor::StepExecutor;
-use super::steps::{self, StepRunner};
+use super::machine_actions::MachineActions;
+use super::step_runner::{self, StepRunner};
 use super::{HeartbeatSignal, rescue};
 use common::error::Error;
 use serde_json::{Map, Value, json};
@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::sync::mpsc::Sender;
 
 pub(crate) struct CommandWorker {
-    hands: Arc<dyn StepExecutor>,
+    actions: Arc<dyn MachineActions>,
     journal: Arc<StepLog>,
     steps: StepRunner,
     signals: Sender<HeartbeatSignal>,
@@ -21,13 +21,13 @@ pub(crate) struct CommandWorker {
 
 impl CommandWorker {
     pub(crate) fn new(
-        hands: Arc<dyn StepExecutor>,
+        actions: Arc<dyn MachineActions>,
         consoles: &[String],
         signals: Sender<HeartbeatSignal>,
     ) -> CommandWorker {
         let journal = Arc::new(StepLog::default());
-        let steps = StepRunner::new(hands.clone(), journal.clone(), consoles);
-        CommandWorker { hands, journal, steps, signals }
+        let steps = StepRunner::new(actions.clone(), journal.clone(), consoles);
+        CommandWorker { actions, journal, steps, signals }
     }
 
     /// Unmounts and stops everything that the steps have left active. Called when the conductor begins a new operation
@@ -53,7 +53,7 @@ impl CommandWorker {
         let step = params.get("step").cloned().unwrap_or_default();
         let text = |word: &str| step.get(word).and_then(Value::as_str).unwrap_or_default();
         let (interface, name) = (text("interface"), text("step"));
-        let mut offers = model::deploy_steps::steps_for_kind(steps::step_kind(of));
+        let mut offers = model::deploy_steps::steps_for_kind(step_runner::step_kind(of));
         let Some(offer) = offers.find(|offer| (offer.interface, offer.step) == (interface, name)) else {
             let message = "Error finding the method of a step".to_owned();
             let details =
@@ -70,7 +70,7 @@ impl CommandWorker {
 
     fn pack_logs(&self) -> Result<Value, CommandFault> {
         let mut files = vec![("agent.log", self.journal.text().into_bytes())];
-        files.extend(self.hands.collect_logs());
+        files.extend(self.actions.collect_logs());
         let archive =
             logs::pack_archive(&files).map_err(|error| CommandFault::new_execution_fault(error.to_string()))?;
         Ok(json!({ "system_logs": archive }))
@@ -87,7 +87,7 @@ impl CommandExecutor for CommandWorker {
             IronicCommand::GetSteps(of) => {
                 let words = StepKindNames::for_kind(of);
                 Ok(Some(json!({
-                    words.steps: { "drophammer": steps::list_steps(of) },
+                    words.steps: { "drophammer": step_runner::list_steps(of) },
                     "hardware_manager_version": agent_version(),
                 })))
             }
@@ -97,7 +97,7 @@ impl CommandExecutor for CommandWorker {
                 Ok(None)
             }
             IronicCommand::Sync => {
-                self.hands.sync_filesystems();
+                self.actions.sync_filesystems();
                 Ok(None)
             }
             IronicCommand::GetPartitionUuids => {
@@ -113,7 +113,9 @@ impl CommandExecutor for CommandWorker {
             IronicCommand::FinalizeRescue => {
                 let hash = rescue::parse_password_hash(params)?;
                 self.steps.release_all();
-                self.hands.enable_rescue(hash).map_err(|error| CommandFault::new_execution_fault(error.to_string()))?;
+                self.actions
+                    .enable_rescue(hash)
+                    .map_err(|error| CommandFault::new_execution_fault(error.to_string()))?;
                 Ok(None)
             }
         }
@@ -198,13 +200,13 @@ impl StepKindNames {
 
 #[cfg(test)]
 mod tests {
-    use super::super::steps::tests::{Paper, elsewhere, machine};
+    use super::super::step_runner::tests::{SimulatedMachine, elsewhere, machine};
     use super::*;
     use std::sync::mpsc::channel;
 
     fn worker() -> CommandWorker {
         let (signals, _) = channel();
-        CommandWorker::new(Arc::new(Paper::new(machine("sata-1"))), &[], signals)
+        CommandWorker::new(Arc::new(SimulatedMachine::new(machine("sata-1"))), &[], signals)
     }
 
     fn map(value: Value) -> Map<String, Value> {

@@ -246,7 +246,7 @@ fn judge_first_failures() {
     let first = First::start();
     let (control, _) = first.boots();
     let mut alone = machine();
-    alone.nics[1].neighbours.clear();
+    alone.nics[1].neighbors.clear();
     let error = control.register_machine(&alone).unwrap_err().to_string();
     println!("{error}");
     assert!(error.contains("is not connected to exactly two switches, found connections to 1 switches"), "{error}");

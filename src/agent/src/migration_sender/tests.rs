@@ -16,7 +16,7 @@ fn answer(newest: Option<(&str, &str)>, allocation: Option<Allocation>) -> Assig
 fn missing_answer_is_awaited_and_an_end_is_reported() {
     let moving = MigrationOffer {
         order: "o1".to_owned(),
-        part: MigrationSide::Send,
+        part: MigrationSide::Source,
         started: true,
         awaits_approval: false,
         peer: None,
@@ -62,7 +62,7 @@ fn nothing_is_sent_to_an_unapproved_machine() {
         [(false, true, false), (false, false, false), (true, false, false), (true, true, true)]
     {
         let peer = Some(MigrationPeer { certificate: certificate.clone(), address: String::new(), approved });
-        let (order, part) = ("o1".to_owned(), MigrationSide::Send);
+        let (order, part) = ("o1".to_owned(), MigrationSide::Source);
         let moving =
             MigrationOffer { order, part, started, awaits_approval: false, peer, carried: None, disks: Vec::new() };
         assert_eq!(find_trusted_receiver(&own, &moving, "").unwrap().is_some(), is_sent_to, "{approved} {started}");
@@ -87,7 +87,7 @@ fn certificate_is_checked_before_the_receiver_starts() {
     let good = OwnIdentity::generate_identity(Path::new("/there/is/no/secret")).unwrap().certificate().to_owned();
     let of = |certificate: &str, started| {
         let peer = Some(MigrationPeer { certificate: certificate.to_owned(), address: String::new(), approved: true });
-        let (order, part) = ("o1".to_owned(), MigrationSide::Send);
+        let (order, part) = ("o1".to_owned(), MigrationSide::Source);
         let moving =
             MigrationOffer { order, part, started, awaits_approval: false, peer, carried: None, disks: Vec::new() };
         find_trusted_receiver(&own, &moving, "sent").map(|peer| peer.map(|peer| peer.certificate.clone()))

@@ -189,14 +189,14 @@ filesystems: [{path: /, device: /dev/sda1, format: ext4}, {path: /srv, device: /
             (true, vec![], false, false, false),
             (false, vec![], true, false, false),
         ] {
-            let (mut asked, mut there) = (allocation(keeps_disks), inventory(&markers, sdb_holds));
-            assert_eq!(preserves_disks("m", &asked, &there), reinstall, "{markers:?}");
-            let lost = refuse_data_loss("m", &asked, &there);
+            let (mut request, mut there) = (allocation(keeps_disks), inventory(&markers, sdb_holds));
+            assert_eq!(preserves_disks("m", &request, &there), reinstall, "{markers:?}");
+            let lost = refuse_data_loss("m", &request, &there);
             assert_eq!(lost.is_err(), refused, "{markers:?}");
-            let said = adopt_as_reinstall("m", &mut asked, &mut there).unwrap();
-            assert_eq!((said.is_some(), asked.reinstall), (reinstall, reinstall), "{markers:?}");
+            let said = adopt_as_reinstall("m", &mut request, &mut there).unwrap();
+            assert_eq!((said.is_some(), request.reinstall), (reinstall, reinstall), "{markers:?}");
             if reinstall {
-                assert_eq!(asked.order_id(), Some("5"));
+                assert_eq!(request.order_id(), Some("5"));
                 assert_eq!(there.filesystems[0].marker.as_ref().unwrap().allocation, "new");
             }
         }
@@ -204,8 +204,8 @@ filesystems: [{path: /, device: /dev/sda1, format: ext4}, {path: /srv, device: /
 
     #[test]
     fn unreadable_layout_prevents_erasure() {
-        let asked = Allocation { filesystemlayout: json!({"id": 7}), ..allocation(true) };
-        assert!(refuse_data_loss("m", &asked, &inventory(&[], true)).unwrap_err().is_refusal());
+        let request = Allocation { filesystemlayout: json!({"id": 7}), ..allocation(true) };
+        assert!(refuse_data_loss("m", &request, &inventory(&[], true)).unwrap_err().is_refusal());
     }
 
     /// The times of two installations do not prove which one is newer, because either clock may have been wrong.

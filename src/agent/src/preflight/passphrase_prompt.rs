@@ -21,9 +21,12 @@ pub(crate) type AskPassphrase<'a> = dyn FnMut(&str, Instant) -> Result<Option<St
 /// Lists the filesystems and volume groups for which a passphrase is required.
 pub(crate) fn list_encrypted(layout: &Layout) -> String {
     let is_asked_for = |key: KeySource| key == KeySource::Prompt;
-    let filesystems = layout.filesystems.iter().filter(|is| is.encrypted.is_some_and(|is| is_asked_for(is.key)));
-    let filesystems = filesystems.map(|is| is.path.clone().unwrap_or_else(|| is.device.to_string()));
-    let groups = layout.volumegroups.iter().filter(|is| is.encrypted.is_some_and(|is| is_asked_for(is.key)));
+    let filesystems =
+        layout.filesystems.iter().filter(|is| is.encrypted.is_some_and(|encrypted| is_asked_for(encrypted.key)));
+    let filesystems =
+        filesystems.map(|filesystem| filesystem.path.clone().unwrap_or_else(|| filesystem.device.to_string()));
+    let groups =
+        layout.volumegroups.iter().filter(|is| is.encrypted.is_some_and(|encrypted| is_asked_for(encrypted.key)));
     let groups = groups.map(|group| format!("vg:{}", group.name));
     filesystems.chain(groups).collect::<Vec<_>>().join(", ")
 }
@@ -100,32 +103,32 @@ mod tests {
     /// Returns a console at which these lines are typed, and then nothing.
     fn typing<'a>(
         lines: &[&'a str],
-        asked: &'a mut Vec<String>,
+        prompts: &'a mut Vec<String>,
     ) -> impl FnMut(&str, Instant) -> Result<Option<String>> + 'a {
         let mut lines: VecDeque<String> = lines.iter().map(|line| (*line).to_owned()).collect();
         move |question, _| {
-            asked.push(question.to_owned());
+            prompts.push(question.to_owned());
             Ok(lines.pop_front())
         }
     }
 
     fn typed(lines: &[&str]) -> (Result<SecretText>, Vec<String>) {
-        let mut asked = Vec::new();
-        let got = ask_new_passphrase("/srv", &mut typing(lines, &mut asked));
-        (got, asked)
+        let mut prompts = Vec::new();
+        let got = ask_new_passphrase("/srv", &mut typing(lines, &mut prompts));
+        (got, prompts)
     }
 
     #[test]
     fn new_passphrase_is_typed_twice_within_three_attempts() {
-        let (got, asked) = typed(&["correct horse", "correct horse"]);
+        let (got, prompts) = typed(&["correct horse", "correct horse"]);
         assert_eq!(got.unwrap().reveal(), "correct horse");
         assert!(
-            asked.len() == 2 && asked[0].contains("for /srv") && asked[1].contains("the same passphrase again"),
-            "{asked:?}"
+            prompts.len() == 2 && prompts[0].contains("for /srv") && prompts[1].contains("the same passphrase again"),
+            "{prompts:?}"
         );
-        let (got, asked) = typed(&["short", "correct horse", "correct house", "correct horse", "correct horse"]);
+        let (got, prompts) = typed(&["short", "correct horse", "correct house", "correct horse", "correct horse"]);
         assert_eq!(got.unwrap().reveal(), "correct horse");
-        assert!(asked[1].starts_with("too short: ") && asked[3].starts_with("the two passphrases differ: "));
+        assert!(prompts[1].starts_with("too short: ") && prompts[3].starts_with("the two passphrases differ: "));
         for lines in [&["", "", ""][..], &["correct horse", "x", "correct horse", "y", "correct horse", "z"]] {
             let refused = typed(lines).0.unwrap_err();
             assert!(refused.is_refusal() && refused.to_string().contains("in 3 attempts"), "{refused}");
@@ -151,10 +154,10 @@ mod tests {
             (&[], "", 1),
         ];
         for (lines, expected, questions) in cases {
-            let mut asked = Vec::new();
+            let mut prompts = Vec::new();
             let mut opens = |typed: &SecretText| typed.reveal() == right;
-            let got = ask_preserved_passphrase("/srv", &mut typing(lines, &mut asked), &mut opens).unwrap();
-            assert_eq!((got.reveal(), asked.len()), (expected, questions), "{lines:?}");
+            let got = ask_preserved_passphrase("/srv", &mut typing(lines, &mut prompts), &mut opens).unwrap();
+            assert_eq!((got.reveal(), prompts.len()), (expected, questions), "{lines:?}");
         }
     }
 }

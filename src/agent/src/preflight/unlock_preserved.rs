@@ -51,8 +51,8 @@ pub(crate) fn unlock_preserved(
     allocation: &mut Allocation,
     ask: &mut AskPassphrase,
 ) -> Vec<FailedAttempt> {
-    let kept = luks::containers_to_open(layout, inventory, allocation).concat();
-    if let Some(first) = kept.iter().find(|is| is.source == KeySource::Prompt && is_able()) {
+    let preserved = luks::containers_to_open(layout, inventory, allocation).concat();
+    if let Some(first) = preserved.iter().find(|is| is.source == KeySource::Prompt && is_able()) {
         let mut opens =
             |typed: &SecretText| unlock_container(LuksContainer { key: typed.clone(), ..first.clone() }).is_ok();
         match passphrase_prompt::ask_preserved_passphrase(&passphrase_prompt::list_encrypted(layout), ask, &mut opens) {
@@ -66,8 +66,9 @@ pub(crate) fn unlock_preserved(
 /// Records, for each locked container without a recorded failure, that no key was tried. Without this record, a plan
 /// would assume that the container can be unlocked.
 pub(crate) fn record_untried_containers(inventory: &mut Inventory) {
-    let containers =
-        inventory.all_signatures().filter(|(_, found)| found.iter().any(|is| is.kind == luks::LUKS_SIGNATURE_TYPE));
+    let containers = inventory
+        .all_signatures()
+        .filter(|(_, found)| found.iter().any(|signature| signature.kind == luks::LUKS_SIGNATURE_TYPE));
     let is_open = |device: &DevicePath| {
         let name = inventory.resolve_kernel_name(device);
         inventory.stacked.iter().any(|is| is.kind == StackedDeviceKind::Crypt && is.below.contains(&name))
@@ -90,7 +91,7 @@ fn is_able() -> bool {
 /// group would be incomplete.
 fn unlock_group(containers: Vec<LuksContainer>) -> Vec<FailedAttempt> {
     let all: Vec<(DevicePath, DevicePath)> =
-        containers.iter().map(|is| (is.device.clone(), is.mapping.clone())).collect();
+        containers.iter().map(|container| (container.device.clone(), container.mapping.clone())).collect();
     let mut told: Vec<FailedAttempt> =
         containers.into_iter().filter_map(|container| unlock_container(container).err()).collect();
     let locked = told.iter().find(|failed| matches!(failed.tried, AttemptTarget::Container(_)));

@@ -172,13 +172,13 @@ fn read_refusal(server: &str, status: StatusCode, body: &str) -> Result<BootResp
 mod tests {
     use super::*;
     use std::io::Write;
-    use testing::http::{Act, Server as Fake};
+    use testing::http::{ResponseBehavior, Server as Fake};
 
     /// Starts a server that answers each request with the first reply whose path is contained in the request's path.
-    fn serve(replies: Vec<(&'static str, Act)>) -> Fake {
+    fn serve(replies: Vec<(&'static str, ResponseBehavior)>) -> Fake {
         Fake::start(Vec::new(), move |request| {
             let reply = replies.iter().find(|(part, _)| request.path.contains(part));
-            reply.map_or_else(|| Act::status(404), |(_, act)| act.clone())
+            reply.map_or_else(|| ResponseBehavior::status(404), |(_, act)| act.clone())
         })
     }
 
@@ -202,9 +202,9 @@ mod tests {
 
     #[test]
     fn ordered_kernel_and_initrd_are_downloaded_completely() {
-        let files = serve(vec![("/k", Act::body("kernel")), ("/i", Act::body("initrd"))]);
+        let files = serve(vec![("/k", ResponseBehavior::body("kernel")), ("/i", ResponseBehavior::body("initrd"))]);
         let names = NextBoot { kernel: files.url("k"), initrd: files.url("i"), cmdline: "a b".to_owned() };
-        let control = serve(vec![("/boot.json", Act::body(serde_json::to_vec(&names).unwrap()))]);
+        let control = serve(vec![("/boot.json", ResponseBehavior::body(serde_json::to_vec(&names).unwrap()))]);
         let server = BootClient::new(&control.url("")).unwrap();
         let BootResponse::Boot(boot) = server.request_boot(Some("id"), &macs()).unwrap() else {
             panic!("something is ordered")
@@ -226,7 +226,7 @@ mod tests {
         for (body, says) in
             [(body, "no reinstall of storage-7 is ordered"), ("", "no reinstall is ordered for this machine")]
         {
-            let control = serve(vec![("mac=52:54:00:00:00:02", Act::respond(409, body))]);
+            let control = serve(vec![("mac=52:54:00:00:00:02", ResponseBehavior::respond(409, body))]);
             let BootResponse::NotOrdered { message } =
                 BootClient::new(&control.url("")).unwrap().request_boot(None, &macs()).unwrap()
             else {
@@ -246,9 +246,9 @@ mod tests {
             (200, "<html>", "parse the response of http://"),
             (200, "{}", "is missing"),
         ] {
-            let control = serve(vec![("/boot.json", Act::respond(status, body))]);
-            let asked = BootClient::new(&control.url("")).unwrap().request_boot(Some("id"), &[]);
-            let Err(error) = asked else { panic!("{says} must be an error") };
+            let control = serve(vec![("/boot.json", ResponseBehavior::respond(status, body))]);
+            let response = BootClient::new(&control.url("")).unwrap().request_boot(Some("id"), &[]);
+            let Err(error) = response else { panic!("{says} must be an error") };
             assert!(error.to_string().contains(says), "{says}: {error}");
         }
         let Err(error) = BootClient::new("http://127.0.0.1:1").unwrap().request_boot(Some("id"), &[]) else {
@@ -261,11 +261,17 @@ mod tests {
     fn incomplete_or_oversized_file_is_refused() {
         let huge = b"HTTP/1.1 200 OK\r\nContent-Length: 536870913\r\n\r\nx";
         for (act, says) in [
-            (Act::status(404), "404 Not Found"),
-            (Act { cut: Some(5), ..Act::body("short file") }, "download http://"),
-            (Act { length: false, ..Act::body("no length") }, "received 9 bytes, expected an unknown number"),
-            (Act::body(""), "received 0 bytes, expected 0"),
-            (Act { wire: Some(huge.to_vec()), ..Act::default() }, "at most 536870912 are supported"),
+            (ResponseBehavior::status(404), "404 Not Found"),
+            (ResponseBehavior { cut: Some(5), ..ResponseBehavior::body("short file") }, "download http://"),
+            (
+                ResponseBehavior { length: false, ..ResponseBehavior::body("no length") },
+                "received 9 bytes, expected an unknown number",
+            ),
+            (ResponseBehavior::body(""), "received 0 bytes, expected 0"),
+            (
+                ResponseBehavior { wire: Some(huge.to_vec()), ..ResponseBehavior::default() },
+                "at most 536870912 are supported",
+            ),
         ] {
             let files = serve(vec![("/vmlinuz", act)]);
             let server = BootClient::new(&files.url("")).unwrap();
@@ -277,7 +283,7 @@ mod tests {
     #[test]
     #[ignore = "needs root and loop devices"]
     fn loop_kernel_reads_the_downloaded_files() {
-        let files = serve(vec![("/k", Act::body("kernel"))]);
+        let files = serve(vec![("/k", ResponseBehavior::body("kernel"))]);
         let kernel = BootClient::new(&files.url("")).unwrap().download_once(&files.url("k")).unwrap();
         let error = newroot::boot::kexec::load_kernel_files("k", &kernel, None, "").unwrap_err().to_string();
         assert!(!error.contains("Text file busy") && !error.contains("ETXTBSY"), "{error}");

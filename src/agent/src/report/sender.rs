@@ -109,7 +109,7 @@ fn keepalive_event() -> ProgressEvent {
 /// Upload state of the log.
 struct LogUpload {
     console_log: &'static ConsoleLog,
-    carried: u64,
+    uploaded_bytes: u64,
     /// Earliest time for sending the next part of the log.
     due: Instant,
     /// True if the control plane does not store logs.
@@ -118,7 +118,7 @@ struct LogUpload {
 
 impl LogUpload {
     fn new(console_log: &'static ConsoleLog) -> LogUpload {
-        LogUpload { console_log, carried: 0, due: Instant::now() + LOG_PAUSE, is_over: false }
+        LogUpload { console_log, uploaded_bytes: 0, due: Instant::now() + LOG_PAUSE, is_over: false }
     }
 
     /// Sends the next part of the log if the part is due.
@@ -139,7 +139,7 @@ impl LogUpload {
     /// Sends the next part of the log. Returns false if there was nothing left to send, or if the part was not
     /// delivered.
     fn send_part(&mut self, control: &dyn ControlPlane) -> bool {
-        let (start, text) = self.console_log.read_since(self.carried, LOG_PART);
+        let (start, text) = self.console_log.read_since(self.uploaded_bytes, LOG_PART);
         if self.is_over || text.is_empty() {
             return false;
         }
@@ -148,7 +148,7 @@ impl LogUpload {
         self.due = Instant::now() + pause;
         match sent {
             Ok(true) => {
-                self.carried = start + text.len() as u64;
+                self.uploaded_bytes = start + text.len() as u64;
                 true
             }
             Ok(false) => {

@@ -1,7 +1,7 @@
 use super::*;
 use common::error::Error;
 use control::fake_control_plane::FakeControl;
-use model::cmdline::{AgentSettings, ControlPlaneSource};
+use model::agent_kernel_arguments::{AgentSettings, ControlPlaneSource};
 use model::install_marker::{AttemptSecret, InstallMarker};
 use model::inventory::FilesystemContents;
 use std::cell::Cell;

@@ -30,7 +30,7 @@ const MAXIMUM_SESSIONS: usize = 512;
 const MAXIMUM_WRONG_TOKENS: u32 = 10;
 const WRONG_TOKEN_WINDOW: Duration = Duration::from_secs(60);
 /// Maximum number of addresses for which wrong tokens are counted.
-const ADDRESSES: usize = 1024;
+const MAXIMUM_WRONG_TOKEN_ADDRESSES: usize = 1024;
 
 /// All sessions. Cheap to clone.
 #[derive(Clone, Default)]
@@ -156,7 +156,7 @@ impl LoginSessions {
     /// that a full table does not lock out further addresses.
     pub fn count_wrong_token(&self, ClientAddress(address): ClientAddress) {
         let mut known = self.lock_table();
-        if known.wrong.len() >= ADDRESSES
+        if known.wrong.len() >= MAXIMUM_WRONG_TOKEN_ADDRESSES
             && !known.wrong.contains_key(&address)
             && let Some(oldest) = known.wrong.iter().min_by_key(|(_, (_, since))| *since).map(|(address, _)| *address)
         {
@@ -235,7 +235,7 @@ mod tests {
         }
         let operator = ClientAddress("192.0.2.1".parse().unwrap());
         assert!(sessions.may_try(operator), "5000 addresses lock the operator out");
-        assert!(sessions.lock_table().wrong.len() <= ADDRESSES);
+        assert!(sessions.lock_table().wrong.len() <= MAXIMUM_WRONG_TOKEN_ADDRESSES);
         for _ in 0..MAXIMUM_WRONG_TOKENS {
             sessions.count_wrong_token(operator);
         }

@@ -1,10 +1,10 @@
 //! Endpoint for the final reports of installations, and the responses to reports that are refused or ignored.
 
 use super::DOCUMENT_BYTES;
-use super::request_body::read_machine_document;
 use crate::AppState;
 use crate::machine_auth::{EventCaller, MachineCaller};
 use crate::migration_requests::machine_requests;
+use crate::request_body::read_machine_document;
 use axum::Json;
 use axum::body::Body;
 use axum::extract::State;

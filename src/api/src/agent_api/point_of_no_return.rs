@@ -1,13 +1,13 @@
 //! Permission to erase data, which an agent requests before its first write.
 
 use super::DOCUMENT_BYTES;
-use super::request_body::read_machine_document;
 use crate::AppState;
 use crate::approval_check;
 use crate::machine_auth::MachineCaller;
 use crate::metrics::OrderEvent;
 use crate::migration_requests::machine_requests;
 use crate::out_of_band;
+use crate::request_body::read_machine_document;
 use axum::Json;
 use axum::body::Body;
 use axum::extract::State;
@@ -131,8 +131,8 @@ async fn check_still_wanted(
         _ => {}
     }
     if let Some(current) = current {
-        let standing = app.state.read_install_state(id, allocation).await?;
-        if directory.known.states.installation_blocked(current, &standing).is_some() {
+        let install_state = app.state.read_install_state(id, allocation).await?;
+        if directory.known.states.installation_blocked(current, &install_state).is_some() {
             return Ok(Err(format!(
                 "the image of allocation {allocation} was blacklisted after the allocation was sent"
             )));

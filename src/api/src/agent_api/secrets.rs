@@ -1,10 +1,10 @@
 //! Secrets of an allocation. A secret is sent only to the boot that installs the allocation, and only when that boot
 //! needs the secret.
 
-use super::request_body::{EVENT_BYTES, read_operator_document};
 use crate::AppState;
 use crate::machine_auth::MachineCaller;
 use crate::migration_requests::machine_requests;
+use crate::request_body::{EVENT_BYTES, read_operator_document};
 use axum::Json;
 use axum::body::Body;
 use axum::extract::State;

@@ -2,7 +2,7 @@
 
 use super::secrets;
 use crate::AppState;
-use crate::allocation_state;
+use crate::full_install_state;
 use common::encoding::percent_encode;
 use http_server::api_error::ApiError;
 use model::allocation;
@@ -27,9 +27,10 @@ pub(crate) async fn find_assignment(
     if machine.allocation.is_none() {
         return Ok(None);
     }
-    let standing = allocation_state::read_full_state(app, machine, &directory.known).await?.without_withheld_order();
-    let assigned = resolve_allocation(machine, &standing, &directory.known).ok().flatten();
-    Ok(assigned.map(|assigned| (assigned, standing)))
+    let install_state =
+        full_install_state::read_full_state(app, machine, &directory.known).await?.without_withheld_order();
+    let assigned = resolve_allocation(machine, &install_state, &directory.known).ok().flatten();
+    Ok(assigned.map(|assigned| (assigned, install_state)))
 }
 
 /// Converts an allocation for the agent. If the machine is installed and no reinstall is ordered, the allocation
@@ -40,17 +41,17 @@ pub(crate) async fn find_assignment(
 /// `with_parameters` is true, because the `verify` program of the definition needs them before the plan is made.
 pub fn to_wire_allocation(
     assigned: &ResolvedAllocation,
-    standing: InstallState,
+    install_state: InstallState,
     base: &str,
     with_parameters: bool,
 ) -> allocation::Allocation {
     let ResolvedAllocation { allocation, layout, steps, installs, approved, .. } = assigned;
-    let succeeded = standing.is_installed();
+    let succeeded = install_state.is_installed();
     let told = allocation.to_agent_allocation();
-    let has_volumes = !told.volumes.is_null() || !standing.volumes.is_empty();
-    let prepared_volumes = has_volumes.then(|| standing.volumes.iter().map(recorded_volume).collect());
+    let has_volumes = !told.volumes.is_null() || !install_state.volumes.is_empty();
+    let prepared_volumes = has_volumes.then(|| install_state.volumes.iter().map(recorded_volume).collect());
     allocation::Allocation {
-        created: standing.created,
+        created: install_state.created,
         image: to_wire_image(&assigned.image, base, *installs),
         filesystemlayout: layout.clone(),
         definition: allocation.definition.for_machine(with_parameters).filter(|_| *installs),
@@ -60,21 +61,21 @@ pub fn to_wire_allocation(
         disk_key: SecretText::default(),
         separate_secrets: secrets::requestable_fields(assigned, with_parameters),
         vpn: Value::Null,
-        reinstall: standing.order.is_some(),
-        fencing: match &standing.order {
+        reinstall: install_state.order.is_some(),
+        fencing: match &install_state.order {
             Some(order) => order.fencing.clone(),
-            None => standing.fencing.filter(|_| *installs || !succeeded),
+            None => install_state.fencing.filter(|_| *installs || !succeeded),
         },
-        order: standing.order.map(to_wire_order),
-        installed: standing.marker,
+        order: install_state.order.map(to_wire_order),
+        installed: install_state.marker,
         // Agents of earlier versions do not support steps. They erase disks as the field `erase` specifies.
         erase: if steps.is_empty() { allocation.erase } else { StepList::from_received(steps).erase_mode() },
         steps: steps.clone(),
         succeeded,
-        attempt_record: standing.first.as_ref().and_then(|first| first.record.clone()),
-        begun_on: standing.first.map(|first| first.disks).unwrap_or_default(),
-        unremembered: standing.unremembered && !succeeded,
-        former_machines: standing.former,
+        attempt_record: install_state.first.as_ref().and_then(|first| first.record.clone()),
+        begun_on: install_state.first.map(|first| first.disks).unwrap_or_default(),
+        unremembered: install_state.unremembered && !succeeded,
+        former_machines: install_state.former,
         approved: approved.clone(),
         prepared_volumes,
         ..told

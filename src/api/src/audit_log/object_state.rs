@@ -4,7 +4,7 @@
 use super::AuditChange;
 use crate::AppState;
 use crate::access::hidden_values::hide_secrets_at;
-use crate::metal_api::edited_files::hex_digest;
+use crate::metal_api::document_edits::hex_digest;
 use crate::operator::{list_machines, summarize_machine};
 use serde_json::{Value, json};
 use site::deploy_templates;

@@ -6,8 +6,8 @@ use super::template_files::{remove_file, write_file};
 use super::{json_patch, new_uuid};
 use crate::AppState;
 use crate::access::set_audited_object;
-use crate::metal_api::edited_files;
-use crate::metal_api::edited_files::stored_documents::{self, StoredChange};
+use crate::metal_api::document_edits;
+use crate::metal_api::document_edits::stored_documents::{self, StoredChange};
 use axum::http::StatusCode;
 use common::diagnostic;
 use http_server::api_error::ApiError;
@@ -151,7 +151,7 @@ fn order_steps(old: &[Value], new: Vec<Value>) -> Vec<Value> {
 /// Refuses a change if the template's file differs from the version in effect, so that the operator's edit is not
 /// overwritten. Returns the text of the file.
 async fn check_unchanged(app: &AppState, stored: &StoredTemplate) -> TemplateResult<String> {
-    let now = edited_files::read_file(app, &stored.path).await.ok().flatten();
+    let now = document_edits::read_file(app, &stored.path).await.ok().flatten();
     let is_same = |text: &String| {
         DeployTemplate::parse_file(text).is_ok_and(|now| now.equals_ignoring_locations(&stored.template))
     };

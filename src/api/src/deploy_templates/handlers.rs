@@ -7,9 +7,9 @@ use super::listing::list_templates;
 use super::representation::{TemplateForm, parse_fields, render_template};
 use super::{changes, microversions};
 use crate::AppState;
-use crate::agent_api::request_body::read_body;
 use crate::base_url::BaseUrls;
 use crate::operator::OperatorAuth;
+use crate::request_body::read_body;
 use axum::Json;
 use axum::body::Body;
 use axum::extract::{FromRequestParts, Path, Query, State};
@@ -61,11 +61,15 @@ impl FromRequestParts<Arc<AppState>> for TemplateRequest {
 }
 
 /// Handles `/v1/deploy_templates` and all paths below it.
-pub(crate) async fn handle_ironic(State(app): State<Arc<AppState>>, asked: TemplateRequest, body: Body) -> Response {
-    let minor = microversions::requested_version(&asked.headers);
+pub(crate) async fn handle_ironic(
+    State(app): State<Arc<AppState>>,
+    template_request: TemplateRequest,
+    body: Body,
+) -> Response {
+    let minor = microversions::requested_version(&template_request.headers);
     let told = minor.as_ref().ok().copied();
-    let answered = match minor.and_then(|minor| check_version(&asked.method, minor)) {
-        Ok(()) => handle_request(&app, TemplateForm::Ironic, &asked, body).await,
+    let answered = match minor.and_then(|minor| check_version(&template_request.method, minor)) {
+        Ok(()) => handle_request(&app, TemplateForm::Ironic, &template_request, body).await,
         Err(refused) => Err(refused),
     };
     let mut response = answered.unwrap_or_else(IntoResponse::into_response);
@@ -74,8 +78,14 @@ pub(crate) async fn handle_ironic(State(app): State<Arc<AppState>>, asked: Templ
 }
 
 /// Handles `/v1/deploy-templates` and all paths below it.
-pub(crate) async fn handle_proposed(State(app): State<Arc<AppState>>, asked: TemplateRequest, body: Body) -> Response {
-    handle_request(&app, TemplateForm::Proposed, &asked, body).await.unwrap_or_else(IntoResponse::into_response)
+pub(crate) async fn handle_proposed(
+    State(app): State<Arc<AppState>>,
+    template_request: TemplateRequest,
+    body: Body,
+) -> Response {
+    handle_request(&app, TemplateForm::Proposed, &template_request, body)
+        .await
+        .unwrap_or_else(IntoResponse::into_response)
 }
 
 /// Handles `/`: returns the supported API versions. OpenStack clients request this path first.
@@ -124,8 +134,8 @@ fn check_version(method: &Method, minor: u32) -> TemplateResult<()> {
 }
 
 /// Refuses the request if no user was authorized for it.
-fn check_token(asked: &TemplateRequest) -> TemplateResult<()> {
-    match asked.is_authorized {
+fn check_token(template_request: &TemplateRequest) -> TemplateResult<()> {
+    match template_request.is_authorized {
         true => Ok(()),
         false => {
             let why = "this request requires the operator's token, as Authorization: Bearer or as X-Auth-Token";
@@ -134,21 +144,27 @@ fn check_token(asked: &TemplateRequest) -> TemplateResult<()> {
     }
 }
 
-async fn handle_request(app: &AppState, form: TemplateForm, asked: &TemplateRequest, body: Body) -> TemplateResult {
-    check_token(asked)?;
-    let whole = |stored: &StoredTemplate| render_template(stored, &asked.base, form, None);
+async fn handle_request(
+    app: &AppState,
+    form: TemplateForm,
+    template_request: &TemplateRequest,
+    body: Body,
+) -> TemplateResult {
+    check_token(template_request)?;
+    let whole = |stored: &StoredTemplate| render_template(stored, &template_request.base, form, None);
     let no_template = || IronicRefusal::bad_request("specify a template, by uuid or by name");
-    match (asked.method.as_str(), &asked.path[..]) {
+    match (template_request.method.as_str(), &template_request.path[..]) {
         ("GET", []) => {
             let directory = app.directory();
-            Ok(Json(list_templates(&directory.known.templates, &asked.query, &asked.base, form)?).into_response())
+            Ok(Json(list_templates(&directory.known.templates, &template_request.query, &template_request.base, form)?)
+                .into_response())
         }
-        ("GET", [ident]) => show_template(app, form, asked, ident, None),
-        ("GET", [ident, field]) => show_template(app, form, asked, ident, Some(field)),
+        ("GET", [ident]) => show_template(app, form, template_request, ident, None),
+        ("GET", [ident, field]) => show_template(app, form, template_request, ident, Some(field)),
         ("POST", []) => {
-            let stored = changes::create_template(app, &parse_body(app, asked.peer, body).await?).await?;
+            let stored = changes::create_template(app, &parse_body(app, template_request.peer, body).await?).await?;
             let mut response = (StatusCode::CREATED, Json(whole(&stored))).into_response();
-            let location = format!("{}/v1/{}/{}", asked.base, form.path(), stored.uuid);
+            let location = format!("{}/v1/{}/{}", template_request.base, form.path(), stored.uuid);
             if let Ok(location) = HeaderValue::from_str(&location) {
                 response.headers_mut().insert(header::LOCATION, location);
             }
@@ -159,7 +175,7 @@ async fn handle_request(app: &AppState, form: TemplateForm, asked: &TemplateRequ
         )),
         ("PATCH" | "DELETE", []) => Err(no_template()),
         ("PATCH", [ident]) => {
-            let patch = parse_body(app, asked.peer, body).await?;
+            let patch = parse_body(app, template_request.peer, body).await?;
             let stored = changes::change_template(app, ident, &patch).await?;
             Ok(Json(whole(&stored)).into_response())
         }
@@ -175,12 +191,12 @@ async fn handle_request(app: &AppState, form: TemplateForm, asked: &TemplateRequ
 fn show_template(
     app: &AppState,
     form: TemplateForm,
-    asked: &TemplateRequest,
+    template_request: &TemplateRequest,
     ident: &str,
     field: Option<&str>,
 ) -> TemplateResult {
     let mut only = field.map(parse_fields).transpose()?;
-    for (name, value) in &asked.query {
+    for (name, value) in &template_request.query {
         match name.as_str() {
             "fields" => only = Some(parse_fields(value)?),
             other => return Err(IronicRefusal::bad_request(format!("unknown argument {other:?}"))),
@@ -188,7 +204,7 @@ fn show_template(
     }
     let directory = app.directory();
     let stored = changes::find_template(&directory.known.templates, ident)?;
-    Ok(Json(render_template(stored, &asked.base, form, only.as_deref())).into_response())
+    Ok(Json(render_template(stored, &template_request.base, form, only.as_deref())).into_response())
 }
 
 /// Parses the body. An empty body is treated as an empty object.

@@ -34,7 +34,7 @@ enum SortKey {
     Updated,
 }
 
-const KEYS: [(&str, SortKey); 5] = [
+const SORT_KEYS: [(&str, SortKey); 5] = [
     ("id", SortKey::Id),
     ("uuid", SortKey::Uuid),
     ("name", SortKey::Name),
@@ -48,27 +48,27 @@ pub(crate) fn list_templates(
     base: &str,
     form: TemplateForm,
 ) -> TemplateResult<Value> {
-    let asked = ListQuery::parse_query(query)?;
+    let list_query = ListQuery::parse_query(query)?;
     let mut all: Vec<&Arc<StoredTemplate>> = templates.all().collect();
     // Templates from the operator's files have no creation time. They come first, sorted by name.
     all.sort_by(|one, other| one.template.created_at.cmp(&other.template.created_at));
-    all.sort_by(|one, other| compare_by(asked.key, one, other));
-    if asked.backwards {
+    all.sort_by(|one, other| compare_by(list_query.key, one, other));
+    if list_query.backwards {
         all.reverse();
     }
-    if let Some(marker) = &asked.marker {
+    if let Some(marker) = &list_query.marker {
         let place = all.iter().position(|stored| stored.uuid == *marker);
         let place = place.ok_or_else(|| IronicRefusal::unknown_template(marker))?;
         all.drain(..=place);
     }
-    all.truncate(asked.limit);
+    all.truncate(list_query.limit);
     let shown: Vec<Value> =
-        all.iter().map(|stored| render_template(stored, base, form, asked.fields.as_deref())).collect();
+        all.iter().map(|stored| render_template(stored, base, form, list_query.fields.as_deref())).collect();
     let mut answer = Map::from_iter([(form.path().to_owned(), json!(shown))]);
-    if let Some(last) = all.last().filter(|_| all.len() == asked.limit) {
+    if let Some(last) = all.last().filter(|_| all.len() == list_query.limit) {
         answer.insert(
             "next".to_owned(),
-            json!(format!("{base}/v1/{}?{}", form.path(), asked.next_page_query(&last.uuid))),
+            json!(format!("{base}/v1/{}?{}", form.path(), list_query.next_page_query(&last.uuid))),
         );
     }
     Ok(Value::Object(answer))
@@ -86,7 +86,7 @@ fn compare_by(key: SortKey, one: &StoredTemplate, other: &StoredTemplate) -> Ord
 
 impl ListQuery {
     fn parse_query(query: &[(String, String)]) -> TemplateResult<ListQuery> {
-        let mut asked = ListQuery {
+        let mut list_query = ListQuery {
             marker: None,
             limit: MAXIMUM_PAGE_TEMPLATES,
             key: SortKey::Id,
@@ -96,43 +96,43 @@ impl ListQuery {
         };
         for (name, value) in query {
             match name.as_str() {
-                "marker" if is_name(value) => asked.marker = Some(value.clone()),
+                "marker" if is_name(value) => list_query.marker = Some(value.clone()),
                 "marker" => {
                     return Err(IronicRefusal::bad_request(format!(
                         "the `marker` {value:?} is neither a name nor a uuid"
                     )));
                 }
-                "limit" => asked.limit = parse_limit(value)?,
+                "limit" => list_query.limit = parse_limit(value)?,
                 "sort_key" => {
-                    let known = KEYS.iter().find(|(name, _)| name == value);
+                    let known = SORT_KEYS.iter().find(|(name, _)| name == value);
                     let none =
                         || IronicRefusal::bad_request(format!("`sort_key`: templates cannot be sorted by {value:?}"));
-                    asked.key = known.ok_or_else(none)?.1;
+                    list_query.key = known.ok_or_else(none)?.1;
                 }
                 "sort_dir" => {
                     let wrong =
                         || IronicRefusal::bad_request(format!("`sort_dir` must be asc or desc, found {value:?}"));
                     let directions = [("asc", false), ("desc", true)];
-                    asked.backwards = directions.iter().find(|(name, _)| name == value).ok_or_else(wrong)?.1;
+                    list_query.backwards = directions.iter().find(|(name, _)| name == value).ok_or_else(wrong)?.1;
                 }
-                "fields" => asked.fields = Some(parse_fields(value)?),
-                "detail" => asked.detail = Some(parse_bool(value)?),
+                "fields" => list_query.fields = Some(parse_fields(value)?),
+                "detail" => list_query.detail = Some(parse_bool(value)?),
                 other => return Err(IronicRefusal::bad_request(format!("unknown argument {other:?}"))),
             }
         }
-        match (&asked.fields, asked.detail) {
+        match (&list_query.fields, list_query.detail) {
             (Some(_), Some(true)) => {
                 return Err(IronicRefusal::bad_request("`detail` and `fields` cannot be combined: omit one of them"));
             }
-            (None, None | Some(false)) => asked.fields = Some(["uuid", "name"].map(str::to_owned).to_vec()),
+            (None, None | Some(false)) => list_query.fields = Some(["uuid", "name"].map(str::to_owned).to_vec()),
             _ => {}
         }
-        Ok(asked)
+        Ok(list_query)
     }
 
     /// Returns the query for the next page, which starts after the template with this UUID.
     fn next_page_query(&self, uuid: &str) -> String {
-        let key = KEYS.iter().find(|(_, key)| *key == self.key).map_or("id", |(name, _)| name);
+        let key = SORT_KEYS.iter().find(|(_, key)| *key == self.key).map_or("id", |(name, _)| name);
         let direction = if self.backwards { "desc" } else { "asc" };
         let detail = self.detail.map(|detail| format!("detail={}&", if detail { "True" } else { "False" }));
         let fields = self.fields.as_ref().filter(|fields| !fields.is_empty());

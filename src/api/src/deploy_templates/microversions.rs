@@ -12,7 +12,7 @@ const HIGHEST_MINOR: u32 = 115;
 /// Minor version of the first API version with deploy templates.
 pub(crate) const FIRST_TEMPLATES_VERSION: u32 = 55;
 
-const HEADER: &str = "x-openstack-ironic-api-version";
+const VERSION_HEADER_NAME: &str = "x-openstack-ironic-api-version";
 const COMMON_VERSION_HEADER: &str = "openstack-api-version";
 const SERVICE: &str = "baremetal";
 
@@ -23,14 +23,18 @@ pub(crate) fn requested_version(headers: &HeaderMap) -> TemplateResult<u32> {
         let mut each = all.split(',').filter_map(|one| one.trim().split_once(' '));
         each.find(|(service, _)| *service == SERVICE).map(|(_, version)| version.trim().to_owned())
     };
-    let asked = text(COMMON_VERSION_HEADER).and_then(of_service).or_else(|| text(HEADER).map(str::to_owned));
-    let asked = asked.unwrap_or_else(|| LOWEST.to_owned());
-    if asked.eq_ignore_ascii_case("latest") {
+    let requested_version =
+        text(COMMON_VERSION_HEADER).and_then(of_service).or_else(|| text(VERSION_HEADER_NAME).map(str::to_owned));
+    let requested_version = requested_version.unwrap_or_else(|| LOWEST.to_owned());
+    if requested_version.eq_ignore_ascii_case("latest") {
         return Ok(HIGHEST_MINOR);
     }
-    let refused = |why: &str| IronicRefusal::from_router(StatusCode::NOT_ACCEPTABLE, format!("version {asked} {why}"));
+    let refused = |why: &str| {
+        IronicRefusal::from_router(StatusCode::NOT_ACCEPTABLE, format!("version {requested_version} {why}"))
+    };
     let number = |text: &str| text.parse::<u32>().ok();
-    let Some((major, minor)) = asked.split_once('.').and_then(|(major, minor)| Some((number(major)?, number(minor)?)))
+    let Some((major, minor)) =
+        requested_version.split_once('.').and_then(|(major, minor)| Some((number(major)?, number(minor)?)))
     else {
         return Err(refused("is invalid: use 1.55, or latest"));
     };
@@ -47,6 +51,6 @@ pub(crate) fn add_version_headers(response: &mut Response, minor: Option<u32>) {
     headers.insert("x-openstack-ironic-api-minimum-version", HeaderValue::from_static(LOWEST));
     headers.insert("x-openstack-ironic-api-maximum-version", HeaderValue::from_static(HIGHEST));
     if let Some(value) = minor.and_then(|minor| HeaderValue::from_str(&format!("1.{minor}")).ok()) {
-        headers.insert(HEADER, value);
+        headers.insert(VERSION_HEADER_NAME, value);
     }
 }

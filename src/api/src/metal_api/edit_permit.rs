@@ -2,8 +2,8 @@
 //! the file versions that are in effect when the permit is granted.
 
 use crate::AppState;
-use crate::agent_api::request_body::read_operator_document;
 use crate::operator::OperatorAuth;
+use crate::request_body::read_operator_document;
 use axum::body::Body;
 use axum::extract::{FromRequest, FromRequestParts, Request};
 use axum::http::HeaderMap;

@@ -1,7 +1,7 @@
 //! Images that are hidden or blacklisted: `/v1/image-states`, and the requests that change these states.
 
+use super::document_edits::{self, EditedObject, change_text, wait_until_published};
 use super::edit_permit::EditPermit;
-use super::edited_files::{self, EditedObject, change_text, wait_until_published};
 use super::refusal::{ApiRefusal, ApiResult};
 use crate::AppState;
 use crate::operator::OperatorAuth;
@@ -69,13 +69,13 @@ async fn write_states(
     new: &ImageStates,
 ) -> Result<String, ApiRefusal> {
     let what = EditedObject { kind: "image states", id };
-    let present = edited_files::read_file(app, path).await?;
+    let present = document_edits::read_file(app, path).await?;
     let now = present.as_deref().map(ImageStates::parse).transpose();
-    let now = now.map_err(|problems| edited_files::invalid_file(path, &problems))?;
+    let now = now.map_err(|problems| document_edits::invalid_file(path, &problems))?;
     match present {
         None if *before == ImageStates::default() => {
             let text = edit::format_document(&json!(new), &STATES);
-            edited_files::create_file(app, path, &text).await?;
+            document_edits::create_file(app, path, &text).await?;
             Ok(text)
         }
         Some(text) if now.as_ref() == Some(before) => {
@@ -88,8 +88,8 @@ async fn write_states(
                 edit::format_document(&json!(new), &STATES),
                 says,
             )?;
-            if !edited_files::replace_file(app, path, &text, &edited.text).await? {
-                return Err(what.conflict(path, edited_files::read_file(app, path).await?.as_deref(), &json!(new)));
+            if !document_edits::replace_file(app, path, &text, &edited.text).await? {
+                return Err(what.conflict(path, document_edits::read_file(app, path).await?.as_deref(), &json!(new)));
             }
             Ok(edited.text)
         }

@@ -1,10 +1,10 @@
 //! `/v1/image`: images, compatible with metal-api.
 
-use super::edit_permit::{EditPermit, EditRequest};
-use super::edited_files::{
+use super::document_edits::{
     self, EditedObject, add_version, change_text, hex_digest, matches_version, wait_until_published,
     warn_removed_comments,
 };
+use super::edit_permit::{EditPermit, EditRequest};
 use super::references;
 use super::refusal::{ApiRefusal, ApiResult};
 use crate::AppState;
@@ -105,17 +105,19 @@ pub(crate) async fn list_images(
     _: OperatorAuth,
     query: Result<Query<ImageQuery>, QueryRejection>,
 ) -> ApiResult<Json<Vec<ImageResponse>>> {
-    let Query(asked) = query.map_err(|error| ApiRefusal::bad_request(error.to_string()))?;
+    let Query(request_fields) = query.map_err(|error| ApiRefusal::bad_request(error.to_string()))?;
     app.await_added_images().await;
     let directory = app.directory();
     let states = &directory.known.states;
     let mut all = Vec::new();
     for (id, (_, image)) in &directory.images {
-        if (states.is_hidden(id) && !asked.hidden) || (states.is_blacklisted(id) && !asked.blacklisted) {
+        if (states.is_hidden(id) && !request_fields.hidden)
+            || (states.is_blacklisted(id) && !request_fields.blacklisted)
+        {
             continue;
         }
         let mut shown = image_response(&directory, &base.calls, image);
-        if asked.show_usage {
+        if request_fields.show_usage {
             shown.usedby = Some(references::machines_with_image(&app, &directory, id).await?);
         }
         all.push(shown);
@@ -138,27 +140,27 @@ pub(crate) async fn get_image(
 
 /// `PUT /v1/image`: creates an image.
 pub(crate) async fn create_image(base: BaseUrls, change: EditRequest<Map<String, Value>, IMAGE_BYTES>) -> ApiResult {
-    let EditRequest { document: asked, permit: EditPermit { app, peer, directory, .. } } = &change;
-    let id = required_id(asked)?.to_owned();
+    let EditRequest { document: request_fields, permit: EditPermit { app, peer, directory, .. } } = &change;
+    let id = required_id(request_fields)?.to_owned();
     set_audited_object(&id);
     ImageId::parse(&id).map_err(ApiRefusal::bad_request)?;
-    let mut asked = given_fields(asked.clone(), &base)?;
-    if !asked.contains_key("url") && !asked.contains_key("file") {
+    let mut request_fields = given_fields(request_fields.clone(), &base)?;
+    if !request_fields.contains_key("url") && !request_fields.contains_key("file") {
         return Err(ApiRefusal::bad_request("url should not be empty"));
     }
-    asked.retain(|_, value| !is_empty_value(value));
+    request_fields.retain(|_, value| !is_empty_value(value));
     if directory.images.contains_key(&id) {
         return Err(ApiRefusal::conflict(format!("cannot create image in database, entity already exists: {id}")));
     }
-    let document = Value::Object(asked);
+    let document = Value::Object(request_fields);
     let text = format_document(&document);
     let new = operator_files::parse_image(&text).map_err(ApiRefusal::bad_request)?;
     check_file_exists(app, &new).await?;
     if self::image_document(&new) != document {
         return Err(ApiRefusal::bad_request("the document cannot be represented in YAML without loss"));
     }
-    let path = edited_files::file_path(&app.images, &id);
-    edited_files::create_file(app, &path, &text).await?;
+    let path = document_edits::file_path(&app.images, &id);
+    document_edits::create_file(app, &path, &text).await?;
     wait_until_published(app, &path, Some(&text), |directory| is_in_effect(directory, &id, &document)).await?;
     app.watch.log_note(format!("{peer} created image {id}: {path}", path = path.display()));
     Ok(tagged_response(StatusCode::CREATED, &app.directory(), &base, &new))
@@ -166,20 +168,20 @@ pub(crate) async fn create_image(base: BaseUrls, change: EditRequest<Map<String,
 
 /// `POST /v1/image`: changes the specified fields of an image.
 pub(crate) async fn update_image(base: BaseUrls, change: EditRequest<Map<String, Value>, IMAGE_BYTES>) -> ApiResult {
-    let EditRequest { document: asked, permit: EditPermit { app, peer, headers, directory, .. } } = &change;
-    let id = required_id(asked)?.to_owned();
+    let EditRequest { document: request_fields, permit: EditPermit { app, peer, headers, directory, .. } } = &change;
+    let id = required_id(request_fields)?.to_owned();
     set_audited_object(&id);
-    let mut asked = given_fields(asked.clone(), &base)?;
+    let mut request_fields = given_fields(request_fields.clone(), &base)?;
     let what = EditedObject { kind: KIND, id: &id };
     let (path, before) = directory.images.get(&id).ok_or_else(|| what.not_found())?;
     let old = image_document(before);
     // The client may send back a digest that the server has computed. Such a digest must not be written to the file,
     // because the server would then no longer compute it.
     let computed = directory.known.images.get(&id).and_then(Option::as_ref).and_then(|image| image.digest.as_deref());
-    if before.digest.is_none() && asked.get("digest").and_then(Value::as_str) == computed {
-        asked.remove("digest");
+    if before.digest.is_none() && request_fields.get("digest").and_then(Value::as_str) == computed {
+        request_fields.remove("digest");
     }
-    let new = merge_fields(&old, asked);
+    let new = merge_fields(&old, request_fields);
     let wanted = operator_files::parse_image(&format_document(&new)).map_err(ApiRefusal::bad_request)?;
     check_file_exists(app, &wanted).await?;
     let text = read_unchanged(app, what, path, before, headers, &new).await?;
@@ -193,8 +195,8 @@ pub(crate) async fn update_image(base: BaseUrls, change: EditRequest<Map<String,
         })
     };
     let edited = change_text(path, &text, |text| edit::edit_values(text, &old, &new), format_document(&new), is_right)?;
-    if !edited_files::replace_file(app, path, &text, &edited.text).await? {
-        return Err(what.conflict(path, edited_files::read_file(app, path).await?.as_deref(), &new));
+    if !document_edits::replace_file(app, path, &text, &edited.text).await? {
+        return Err(what.conflict(path, document_edits::read_file(app, path).await?.as_deref(), &new));
     }
     let new = image_document(&wanted);
     wait_until_published(app, path, Some(&edited.text), |directory| is_in_effect(directory, &id, &new)).await?;
@@ -214,8 +216,8 @@ pub(crate) async fn delete_image(Path(id): Path<String>, base: BaseUrls, permit:
         return Err(ApiRefusal::unprocessable(format!("image {id} is in use by machines:[{}]", users.join(" "))));
     }
     let text = read_unchanged(app, what, path, before, headers, &Value::Null).await?;
-    if !edited_files::remove_file(app, path, &text).await? {
-        return Err(what.conflict(path, edited_files::read_file(app, path).await?.as_deref(), &Value::Null));
+    if !document_edits::remove_file(app, path, &text).await? {
+        return Err(what.conflict(path, document_edits::read_file(app, path).await?.as_deref(), &Value::Null));
     }
     let is_gone = |directory: &SiteSnapshot| directory.images.values().all(|(file, _)| file != path);
     wait_until_published(app, path, None, is_gone).await?;
@@ -223,29 +225,29 @@ pub(crate) async fn delete_image(Path(id): Path<String>, base: BaseUrls, permit:
     Ok(tagged_response(StatusCode::OK, directory, &base, before))
 }
 
-fn required_id(asked: &Map<String, Value>) -> ApiResult<&str> {
-    let id = asked.get("id").and_then(Value::as_str).filter(|id| !id.is_empty());
+fn required_id(request_fields: &Map<String, Value>) -> ApiResult<&str> {
+    let id = request_fields.get("id").and_then(Value::as_str).filter(|id| !id.is_empty());
     id.ok_or_else(|| ApiRefusal::bad_request("id should not be empty"))
 }
 
 /// Returns the fields of a request that are not null, without fields that occur only in responses.
-fn given_fields(mut asked: Map<String, Value>, base: &BaseUrls) -> ApiResult<Map<String, Value>> {
-    if let Some(other) = asked.get("expirationDate").filter(|date| !date.is_null() && !is_expiry(date)) {
+fn given_fields(mut request_fields: Map<String, Value>, base: &BaseUrls) -> ApiResult<Map<String, Value>> {
+    if let Some(other) = request_fields.get("expirationDate").filter(|date| !date.is_null() && !is_expiry(date)) {
         return Err(ApiRefusal::bad_request(format!(
             "expirationDate {other} is not supported: images do not expire, so only {EXPIRY} is accepted"
         )));
     }
-    asked.retain(|name, value| !value.is_null() && !RESPONSE_ONLY_FIELDS.contains(&name.as_str()));
-    if let Some(other) = asked.keys().find(|name| !FIELDS.contains(&name.as_str())) {
+    request_fields.retain(|name, value| !value.is_null() && !RESPONSE_ONLY_FIELDS.contains(&name.as_str()));
+    if let Some(other) = request_fields.keys().find(|name| !FIELDS.contains(&name.as_str())) {
         let others = operator_files::suggest_name(other, FIELDS.into_iter());
         return Err(ApiRefusal::bad_request(format!("there is no field {other:?}{others}")));
     }
     // Responses contain the URL at which this server serves the file. The client may send this URL back.
-    let served = asked.get("file").and_then(Value::as_str).map(|file| served_url(&base.calls, file));
-    if served.is_some() && asked.get("url").and_then(Value::as_str) == served.as_deref() {
-        asked.remove("url");
+    let served = request_fields.get("file").and_then(Value::as_str).map(|file| served_url(&base.calls, file));
+    if served.is_some() && request_fields.get("url").and_then(Value::as_str) == served.as_deref() {
+        request_fields.remove("url");
     }
-    Ok(asked)
+    Ok(request_fields)
 }
 
 /// Returns whether a date in a request is the expiry date that responses contain. The date may have any spelling that
@@ -261,14 +263,14 @@ pub(super) fn is_empty_value(value: &Value) -> bool {
 }
 
 /// Merges the specified fields into the old fields. A specified field with an empty value is removed.
-fn merge_fields(old: &Value, asked: Map<String, Value>) -> Value {
+fn merge_fields(old: &Value, request_fields: Map<String, Value>) -> Value {
     let mut new = old.as_object().cloned().unwrap_or_default();
     for (one, other) in [("url", "file"), ("file", "url")] {
-        if asked.contains_key(one) && !asked.contains_key(other) {
+        if request_fields.contains_key(one) && !request_fields.contains_key(other) {
             new.remove(other);
         }
     }
-    new.extend(asked);
+    new.extend(request_fields);
     new.retain(|_, value| !is_empty_value(value));
     Value::Object(new)
 }
@@ -309,9 +311,9 @@ async fn read_unchanged(
     headers: &HeaderMap,
     yours: &Value,
 ) -> ApiResult<String> {
-    let text = edited_files::read_file(app, path).await?;
+    let text = document_edits::read_file(app, path).await?;
     let now = text.as_deref().map(operator_files::parse_image).transpose();
-    let now = now.map_err(|problems| edited_files::invalid_file(path, &problems))?;
+    let now = now.map_err(|problems| document_edits::invalid_file(path, &problems))?;
     match text {
         Some(text) if now.as_ref() == Some(before) && matches_version(headers, &version_tag(before)) => Ok(text),
         text => {
@@ -326,7 +328,7 @@ async fn read_unchanged(
 async fn check_file_exists(app: &AppState, image: &ImageSpec) -> ApiResult<()> {
     let ImageLocation::File(file) = &image.at else { return Ok(()) };
     let path = app.images.join(file);
-    let is_there = tokio::fs::metadata(&path).await.and_then(|is| match is.is_file() {
+    let is_there = tokio::fs::metadata(&path).await.and_then(|metadata| match metadata.is_file() {
         true => Ok(()),
         false => Err(std::io::Error::other("not a regular file")),
     });

@@ -1,16 +1,16 @@
 //! `/v1/filesystemlayout`: layouts, compatible with metal-api.
 
-use super::edit_permit::{EditPermit, EditRequest};
-use super::edited_files::{
+use super::document_edits::{
     self, EditedObject, add_version, change_text, matches_version, wait_until_published, warn_removed_comments,
 };
+use super::edit_permit::{EditPermit, EditRequest};
 use super::references;
 use super::refusal::{ApiRefusal, ApiResult};
 use crate::AppState;
 use crate::access::set_audited_object;
-use crate::agent_api::request_body::read_operator_document;
 use crate::json_schemas::SchemaGenerators;
 use crate::operator::OperatorAuth;
+use crate::request_body::read_operator_document;
 use axum::Json;
 use axum::body::Body;
 use axum::extract::{Path, State};
@@ -61,11 +61,11 @@ pub(crate) async fn create_layout(change: EditRequest<Value, LAYOUT_BYTES>) -> A
         return Err(ApiRefusal::conflict(format!("{KIND}:{id} already exists")));
     }
     let new = validate_layout(app, document)?;
-    let (path, text) = (edited_files::file_path(&app.layouts, id), layout::canonical_yaml(&new));
+    let (path, text) = (document_edits::file_path(&app.layouts, id), layout::canonical_yaml(&new));
     if !text_equals(&text, &new) {
         return Err(ApiRefusal::bad_request("the document cannot be represented in YAML without loss"));
     }
-    edited_files::create_file(app, &path, &text).await?;
+    document_edits::create_file(app, &path, &text).await?;
     wait_until_published(app, &path, Some(&text), |directory| directory.known.layouts.get(id) == Some(&new)).await?;
     app.watch.log_note(format!("{peer} created layout {id}: {path}", path = path.display()));
     Ok(tagged_response(StatusCode::CREATED, &new))
@@ -91,8 +91,12 @@ pub(crate) async fn update_layout(change: EditRequest<Value, LAYOUT_BYTES>) -> A
         layout::canonical_yaml(&new),
         |text| text_equals(text, &new),
     )?;
-    if !edited_files::replace_file(app, path, &text, &edited.text).await? {
-        return Err(what.conflict(path, edited_files::read_file(app, path).await?.as_deref(), &layout_response(&new)));
+    if !document_edits::replace_file(app, path, &text, &edited.text).await? {
+        return Err(what.conflict(
+            path,
+            document_edits::read_file(app, path).await?.as_deref(),
+            &layout_response(&new),
+        ));
     }
     wait_until_published(app, path, Some(&edited.text), |directory| directory.known.layouts.get(id) == Some(&new))
         .await?;
@@ -112,8 +116,8 @@ pub(crate) async fn delete_layout(Path(id): Path<String>, permit: EditPermit) ->
         return Err(ApiRefusal::unprocessable(format!("{KIND} {id} is in use by machines:[{}]", users.join(" "))));
     }
     let (path, text, _) = read_unchanged(app, directory, what, before, headers, &Value::Null).await?;
-    if !edited_files::remove_file(app, path, &text).await? {
-        return Err(what.conflict(path, edited_files::read_file(app, path).await?.as_deref(), &Value::Null));
+    if !document_edits::remove_file(app, path, &text).await? {
+        return Err(what.conflict(path, document_edits::read_file(app, path).await?.as_deref(), &Value::Null));
     }
     let is_gone = |directory: &SiteSnapshot| directory.layout_files.values().all(|file| file != path);
     wait_until_published(app, path, None, is_gone).await?;
@@ -153,10 +157,10 @@ pub(crate) async fn query_layout(
     }
 }
 
-fn select_layout(app: &AppState, asked: &LayoutQuery) -> ApiResult {
+fn select_layout(app: &AppState, layout_query: &LayoutQuery) -> ApiResult {
     let directory = app.directory();
     let known = &directory.known;
-    let chosen = known.set.select(&asked.size, &asked.image).map_err(|why| {
+    let chosen = known.set.select(&layout_query.size, &layout_query.image).map_err(|why| {
         let nearest = why.nearest.iter().map(|line| Diagnostic::new("", line)).collect();
         ApiRefusal::unprocessable(why.message).with_problems(nearest)
     })?;
@@ -164,11 +168,11 @@ fn select_layout(app: &AppState, asked: &LayoutQuery) -> ApiResult {
     Ok(tagged_response(StatusCode::OK, layout))
 }
 
-async fn match_layout(app: &AppState, asked: &LayoutMatchQuery) -> ApiResult {
+async fn match_layout(app: &AppState, layout_match_query: &LayoutMatchQuery) -> ApiResult {
     let directory = app.directory();
-    let id = &asked.filesystemlayout;
+    let id = &layout_match_query.filesystemlayout;
     let layout = directory.known.layouts.get(id).ok_or_else(|| ApiRefusal::not_found(KIND, id))?;
-    let machine = asked.machine.to_lowercase();
+    let machine = layout_match_query.machine.to_lowercase();
     let unknown = || match directory.find_machine(&machine) {
         Some(_) => ApiRefusal::unprocessable(format!("machine {machine} has not registered: its disks are unknown")),
         None => ApiRefusal::not_found("machine", &machine),
@@ -248,7 +252,7 @@ fn validate_layout(app: &AppState, document: &Value) -> ApiResult<Layout> {
     let layout = layout::read_json(document).map_err(metal_api_refusal)?.layout;
     let directory = app.directory();
     let others = directory.known.layouts.values().filter(|other| other.id != layout.id);
-    let own = edited_files::file_path(&app.layouts, &layout.id);
+    let own = document_edits::file_path(&app.layouts, &layout.id);
     let file = |id: &str| directory.layout_files.get(id).unwrap_or(&own).as_path();
     let set = LayoutSet::new(others.chain([&layout]).map(|layout| (file(&layout.id), layout)));
     let own = set.find_collisions().into_iter().filter(|collision| collision.second.id == layout.id);
@@ -282,9 +286,9 @@ async fn read_unchanged<'a>(
     yours: &Value,
 ) -> ApiResult<(&'a File, String, ParsedLayout)> {
     let path = directory.layout_files.get(what.id).ok_or_else(|| what.not_found())?;
-    let text = edited_files::read_file(app, path).await?;
+    let text = document_edits::read_file(app, path).await?;
     let parsed = text.as_deref().map(layout::read_yaml).transpose();
-    let parsed = parsed.map_err(|problems| edited_files::invalid_file(path, &join_problems(&problems)))?;
+    let parsed = parsed.map_err(|problems| document_edits::invalid_file(path, &join_problems(&problems)))?;
     match (text, parsed) {
         (Some(text), Some(parsed)) if parsed.layout == *before && matches_version(headers, &version_tag(before)) => {
             Ok((path, text, parsed))

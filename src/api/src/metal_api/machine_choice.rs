@@ -12,9 +12,9 @@ use site::operator_files::{MachineSpec, suggest_name};
 
 /// Returns the requested machine, or a free machine of the requested size that has registered. The layout must fit the
 /// machine's disks, and the machine must not be part of a migration.
-pub(super) async fn choose_machine(app: &AppState, asked: &Map<String, Value>) -> ApiResult<String> {
+pub(super) async fn choose_machine(app: &AppState, request_fields: &Map<String, Value>) -> ApiResult<String> {
     let directory = app.directory();
-    let text = |name: &str| asked.get(name).and_then(Value::as_str);
+    let text = |name: &str| request_fields.get(name).and_then(Value::as_str);
     if let Some(uuid) = text("uuid") {
         let id = uuid.to_lowercase();
         let machine = directory.find_machine(&id).ok_or_else(|| unknown_machine(&directory, &id))?;
@@ -28,7 +28,7 @@ pub(super) async fn choose_machine(app: &AppState, asked: &Map<String, Value>) -
             }
             _ => {
                 check_no_migration(app, &id).await?;
-                check_machine_fit(app, &id, asked).await.map(|()| id)
+                check_machine_fit(app, &id, request_fields).await.map(|()| id)
             }
         };
     }
@@ -46,7 +46,7 @@ pub(super) async fn choose_machine(app: &AppState, asked: &Map<String, Value>) -
             && app.state.find_live_migration(id).await?.is_none()
             && check_templates(app, machine, &directory.known).await?.is_ok()
         {
-            match check_machine_fit(app, id, asked).await {
+            match check_machine_fit(app, id, request_fields).await {
                 Ok(()) => return Ok(id.clone()),
                 Err(why) => drop(misfit.get_or_insert(why)),
             }
@@ -58,13 +58,13 @@ pub(super) async fn choose_machine(app: &AppState, asked: &Map<String, Value>) -
 /// Checks that the machine has the requested networks, and that the layout fits its registered disks. If the request
 /// does not name a layout, checks the layout that applies to the machine's size and the image. An unknown layout is
 /// ignored here, because it is reported later together with the problems of the other fields.
-async fn check_machine_fit(app: &AppState, id: &str, asked: &Map<String, Value>) -> ApiResult<()> {
+async fn check_machine_fit(app: &AppState, id: &str, request_fields: &Map<String, Value>) -> ApiResult<()> {
     let directory = app.directory();
     if let Some(machine) = directory.find_machine(id) {
-        select_networks(machine, asked.get("networks"))?;
+        select_networks(machine, request_fields.get("networks"))?;
     }
     let known = &directory.known;
-    let text = |name: &str| asked.get(name).and_then(Value::as_str);
+    let text = |name: &str| request_fields.get(name).and_then(Value::as_str);
     let selected = || {
         let size = directory.find_machine(id)?.size.as_deref()?;
         Some(known.set.select(size, text("imageid")?).ok()?.id.as_str())
@@ -82,7 +82,7 @@ async fn check_machine_fit(app: &AppState, id: &str, asked: &Map<String, Value>)
 }
 
 /// Returns the requested networks as the machine file describes them, in the order of the request.
-pub(super) fn select_networks(machine: &MachineSpec, asked: Option<&Value>) -> ApiResult<Vec<Value>> {
+pub(super) fn select_networks(machine: &MachineSpec, request_fields: Option<&Value>) -> ApiResult<Vec<Value>> {
     let ids = || machine.networks.iter().filter_map(|network| network["networkid"].as_str());
     let select = |(index, one): (usize, &Value)| {
         let Some(id) = one.get("networkid").and_then(Value::as_str) else {
@@ -95,9 +95,9 @@ pub(super) fn select_networks(machine: &MachineSpec, asked: Option<&Value>) -> A
                 "network {id:?} is not in the file of machine {machine}: add the network to `networks` in that file{others}", machine = machine.id))
         })
     };
-    match asked {
+    match request_fields {
         None => Ok(Vec::new()),
-        Some(Value::Array(asked)) => asked.iter().enumerate().map(select).collect(),
+        Some(Value::Array(request_fields)) => request_fields.iter().enumerate().map(select).collect(),
         Some(_) => Err(ApiRefusal::bad_request("networks must be a list")),
     }
 }

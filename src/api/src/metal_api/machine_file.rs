@@ -1,10 +1,10 @@
 //! Changes of machine files by API requests.
 
-use super::edited_files::{self, EditedObject, change_text, log_removed_comments, wait_until_in_effect};
+use super::document_edits::{self, EditedObject, change_text, log_removed_comments, wait_until_in_effect};
 use super::machines::{FIELDS, KIND};
 use super::refusal::{ApiRefusal, ApiResult};
 use crate::AppState;
-use crate::allocation_state::add_template_results;
+use crate::full_install_state::add_template_results;
 use common::yaml::edit;
 use serde_json::{Map, Value};
 use site::allocation_resolution::resolve_allocation;
@@ -31,9 +31,9 @@ pub(super) async fn rewrite_machine_file(
     let path: &File = directory.machine_files.get(id).ok_or_else(|| what.not_found())?;
     // A machine file contains secrets, so the response to a conflict omits its text.
     let changed = || what.conflict(path, None, &Value::Null);
-    let text = edited_files::read_file(app, path).await?.ok_or_else(changed)?;
+    let text = document_edits::read_file(app, path).await?.ok_or_else(changed)?;
     let before =
-        operator_files::parse_machine(&text).map_err(|problems| edited_files::invalid_file(path, &problems))?;
+        operator_files::parse_machine(&text).map_err(|problems| document_edits::invalid_file(path, &problems))?;
     Some(before).filter(|machine| machine.id == id && was(machine)).ok_or_else(changed)?;
     let old = operator_files::parse_unvalidated(&text).map_err(ApiRefusal::internal_error)?;
     let mut new = old.clone();
@@ -56,7 +56,7 @@ pub(super) async fn rewrite_machine_file(
             operator_files::parse_unvalidated(text).as_ref() == Ok(&new) && operator_files::parse_machine(text).is_ok()
         },
     )?;
-    if !edited_files::replace_file(app, path, &text, &edited.text).await? {
+    if !document_edits::replace_file(app, path, &text, &edited.text).await? {
         return Err(changed());
     }
     app.request_machine_reload(id, Some(path.to_owned()));
@@ -118,6 +118,6 @@ pub(crate) async fn check_templates(
     machine: &MachineSpec,
     known: &SiteObjects,
 ) -> ApiResult<Result<(), String>> {
-    let standing = add_template_results(app, machine, InstallState::default(), known).await?;
-    Ok(resolve_allocation(machine, &standing, known).map(drop))
+    let install_state = add_template_results(app, machine, InstallState::default(), known).await?;
+    Ok(resolve_allocation(machine, &install_state, known).map(drop))
 }

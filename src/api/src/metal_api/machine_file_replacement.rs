@@ -1,7 +1,7 @@
 //! Replacement of a machine file by the version that the operator has edited.
 
 use super::EditPermit;
-use super::edited_files::{self, change_text};
+use super::document_edits::{self, change_text};
 use super::machine_file::check_allocation;
 use super::machines::{FIELDS, KIND};
 use super::refusal::{ApiRefusal, ApiResult};
@@ -31,7 +31,7 @@ pub async fn read_machine_text(app: &AppState, id: &str) -> ApiResult<MachineFil
     let directory = app.directory();
     let missing = || ApiRefusal::not_found(KIND, id);
     let path = directory.machine_files.get(id).ok_or_else(missing)?.clone();
-    let text = edited_files::read_file(app, &path).await?.ok_or_else(missing)?;
+    let text = document_edits::read_file(app, &path).await?.ok_or_else(missing)?;
     Ok(MachineFileText { path, text })
 }
 
@@ -154,7 +154,7 @@ pub async fn replace_machine_text(permit: &EditPermit, id: &str, file: &MachineF
     let EditPermit { app, peer, directory, .. } = permit;
     let mut published = app.directory.clone();
     published.mark_unchanged();
-    if !edited_files::replace_file(app, &file.path, &file.text, new).await? {
+    if !document_edits::replace_file(app, &file.path, &file.text, new).await? {
         return Err(ApiRefusal::conflict(format!(
             "{file} was changed by another process: reload the page and repeat your changes",
             file = file.path.display()

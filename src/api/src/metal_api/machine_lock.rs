@@ -3,8 +3,8 @@
 use super::machine_file::rewrite_machine_file;
 use super::refusal::{ApiRefusal, ApiResult};
 use super::{EditPermit, EditRequest};
-use crate::agent_api::request_body::EVENT_BYTES;
 use crate::operator::{MachineSummary, find_machine, summarize_machine};
+use crate::request_body::EVENT_BYTES;
 use axum::Json;
 use axum::extract::Path;
 use common::error_code::ErrorCode;
@@ -22,10 +22,10 @@ pub struct LockRequest {
 /// `POST /v1/machine/{id}/lock`: locks a machine. The request is refused if the machine is locked with another reason.
 pub(crate) async fn lock_machine(
     Path(id): Path<String>,
-    EditRequest { document: asked, permit }: EditRequest<LockRequest, EVENT_BYTES>,
+    EditRequest { document: lock_request, permit }: EditRequest<LockRequest, EVENT_BYTES>,
 ) -> ApiResult<Json<MachineSummary>> {
     let machine = find_machine(&permit.app, &id.to_lowercase())?;
-    let reason = asked.reason.trim();
+    let reason = lock_request.reason.trim();
     match machine.explain_lock() {
         Some(_) if machine.locked.as_deref() == Some(reason) => {}
         Some(why) => {

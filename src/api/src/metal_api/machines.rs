@@ -9,13 +9,13 @@ use super::refusal::{ApiRefusal, ApiResult};
 use crate::AppState;
 use crate::access::set_audited_object;
 use crate::agent_api;
-use crate::agent_api::request_body::{EVENT_BYTES, read_operator_document};
 use crate::base_url::BaseUrls;
 use crate::freed_machine_shutdown::end_previous_system;
 use crate::json_schemas::SchemaGenerators;
 use crate::operator::reinstalls::{parse_request, place_order};
 use crate::operator::{OperatorAuth, explain_file_error};
 use crate::out_of_band;
+use crate::request_body::{EVENT_BYTES, read_operator_document};
 use crate::rollouts::require_plan;
 use axum::Json;
 use axum::body::Body;
@@ -162,18 +162,18 @@ pub(crate) async fn reinstall_machine(
     body: Body,
 ) -> Result<Json<ReinstallResponse>, ApiError> {
     let Query(query) = query.map_err(|error| ApiError::bad_request(error.to_string()))?;
-    let asked = parse_request(read_operator_document(&app, peer, body, ORDER_BYTES).await?)?;
+    let order_request = parse_request(read_operator_document(&app, peer, body, ORDER_BYTES).await?)?;
     let id = id.to_lowercase();
-    if asked.id.to_lowercase() != id {
+    if order_request.id.to_lowercase() != id {
         return Err(ApiError::bad_request(format!(
             "the request's path contains machine {id}, but its body contains machine {other_id:?}",
-            other_id = asked.id
+            other_id = order_request.id
         )));
     }
     if query.check_plan {
-        require_plan(&app, &asked).await?;
+        require_plan(&app, &order_request).await?;
     }
-    let summary = place_order(&app, peer, &asked).await?;
+    let summary = place_order(&app, peer, &order_request).await?;
     let machine = machine_response(&app, &id, &base).await.map_err(ApiRefusal::into_error)?;
     Ok(Json(ReinstallResponse::new(&machine, &summary)))
 }
@@ -186,10 +186,10 @@ pub(crate) async fn find_machines(
     peer: ClientAddress,
     body: Body,
 ) -> ApiResult<Json<Vec<MachineResponse>>> {
-    let mut asked: Map<String, Value> = read_operator_document(&app, peer, body, EVENT_BYTES).await?;
+    let mut criteria: Map<String, Value> = read_operator_document(&app, peer, body, EVENT_BYTES).await?;
     // Empty criteria are ignored, because metal-stack's Go client sends empty lists for unset criteria.
-    asked.retain(|_, value| !is_empty_value(value));
-    if let Some(other) = asked.keys().find(|name| !SEARCHED.contains(&name.as_str())) {
+    criteria.retain(|_, value| !is_empty_value(value));
+    if let Some(other) = criteria.keys().find(|name| !SEARCHED.contains(&name.as_str())) {
         return Err(ApiRefusal::bad_request(format!(
             "machines cannot be searched by the field {other:?}{suggestion}",
             suggestion = operator_files::suggest_name(other, SEARCHED.into_iter())
@@ -198,7 +198,7 @@ pub(crate) async fn find_machines(
     let mut all = all_machines(&app, &base).await?;
     all.retain(|machine| {
         let machine = json!(machine);
-        asked.iter().all(|(name, value)| matches_criterion(&machine, name, value))
+        criteria.iter().all(|(name, value)| matches_criterion(&machine, name, value))
     });
     Ok(Json(all))
 }
@@ -228,32 +228,32 @@ fn matches_criterion(machine: &Value, name: &str, wanted: &Value) -> bool {
 /// `POST /v1/machine/allocate`: adds an allocation to a machine file.
 pub(crate) async fn allocate_machine(
     base: BaseUrls,
-    EditRequest { document: mut asked, permit }: EditRequest<Map<String, Value>, ALLOCATION_BYTES>,
+    EditRequest { document: mut request_fields, permit }: EditRequest<Map<String, Value>, ALLOCATION_BYTES>,
 ) -> ApiResult<Json<MachineResponse>> {
     let EditPermit { app, peer, .. } = &permit;
-    asked.retain(|_, value| !is_empty_value(value));
+    request_fields.retain(|_, value| !is_empty_value(value));
     let takes = |name: &str| {
-        name == NETWORKS || CHOOSES.contains(&name) || REQUEST_FIELDS.iter().any(|(asked, _)| *asked == name)
+        name == NETWORKS || CHOOSES.contains(&name) || REQUEST_FIELDS.iter().any(|(field, _)| *field == name)
     };
-    if let Some(other) = asked.keys().find(|name| !takes(name)) {
+    if let Some(other) = request_fields.keys().find(|name| !takes(name)) {
         return Err(ApiRefusal::bad_request(format!(
             "{other:?} is not supported in an allocation request: set this field in the machine file"
         )));
     }
-    if let Some(uuid) = asked.get("uuid").and_then(Value::as_str) {
+    if let Some(uuid) = request_fields.get("uuid").and_then(Value::as_str) {
         set_audited_object(&uuid.to_lowercase());
     }
-    app.await_image(asked.get("imageid").and_then(Value::as_str).unwrap_or_default()).await;
-    let id = choose_machine(app, &asked).await?;
+    app.await_image(request_fields.get("imageid").and_then(Value::as_str).unwrap_or_default()).await;
+    let id = choose_machine(app, &request_fields).await?;
     set_audited_object(&id);
     check_over_redfish(app, &id).await?;
     let uuid = Uuid::new_v4().to_string();
     let mut allocation = Map::from_iter([("id".to_owned(), json!(uuid)), ("hostname".to_owned(), json!("metal"))]);
     for (name, ours) in REQUEST_FIELDS {
-        allocation.extend(asked.get(name).map(|value| (ours.to_owned(), value.clone())));
+        allocation.extend(request_fields.get(name).map(|value| (ours.to_owned(), value.clone())));
     }
     let networks = match app.directory().find_machine(&id) {
-        Some(machine) => select_networks(machine, asked.get(NETWORKS))?,
+        Some(machine) => select_networks(machine, request_fields.get(NETWORKS))?,
         None => Vec::new(),
     };
     if !networks.is_empty() {
@@ -285,7 +285,7 @@ pub async fn check_over_redfish(app: &AppState, id: &str) -> ApiResult<()> {
 fn requested_field(path: &str) -> String {
     let field = path.strip_prefix("allocation.").unwrap_or_default();
     let (name, rest) = field.split_at(field.find(['.', '[']).unwrap_or(field.len()));
-    REQUEST_FIELDS.iter().find(|(_, ours)| *ours == name).map(|(asked, _)| format!("{asked}{rest}")).unwrap_or_default()
+    REQUEST_FIELDS.iter().find(|(_, ours)| *ours == name).map(|(field, _)| format!("{field}{rest}")).unwrap_or_default()
 }
 
 /// `DELETE /v1/machine/{id}/free`: removes the allocation from the machine file, and powers the machine off if its
@@ -302,9 +302,9 @@ pub async fn free_machine(
     }
     check_no_migration(app, &id).await?;
     let Some(allocation) = &machine.allocation else { return Ok(Json(machine_response(app, &id, &base).await?)) };
-    let standing = app.state.read_install_state(&id, &allocation.id).await?;
-    let is_begun = standing.order.as_ref().is_some_and(|order| order.started && !order.given_up)
-        || (!standing.is_installed() && standing.first.as_ref().is_some_and(|first| !first.heard));
+    let install_state = app.state.read_install_state(&id, &allocation.id).await?;
+    let is_begun = install_state.order.as_ref().is_some_and(|order| order.started && !order.given_up)
+        || (!install_state.is_installed() && install_state.first.as_ref().is_some_and(|first| !first.heard));
     if is_begun {
         return Err(ApiRefusal::conflict(format!(
             "an installation of machine {id} has passed its point of no return: wait until it has ended"
@@ -330,8 +330,8 @@ pub(super) fn unknown_machine(directory: &SiteSnapshot, id: &str) -> ApiRefusal 
 }
 
 pub(super) async fn check_no_migration(app: &AppState, id: &str) -> ApiResult<()> {
-    let is = app.state.find_live_migration(id).await?;
-    is.map_or(Ok(()), |is| Err(ApiRefusal::conflict(explain_migration_block(id, &is))))
+    let migration = app.state.find_live_migration(id).await?;
+    migration.map_or(Ok(()), |migration| Err(ApiRefusal::conflict(explain_migration_block(id, &migration))))
 }
 
 async fn all_machines(app: &Arc<AppState>, base: &BaseUrls) -> ApiResult<Vec<MachineResponse>> {

@@ -80,12 +80,13 @@ pub(crate) async fn list_definitions(
     _: OperatorAuth,
     query: Result<Query<OsQuery>, QueryRejection>,
 ) -> ApiResult<Json<Vec<OsDefinitionResponse>>> {
-    let Query(asked) = query.map_err(|error| ApiRefusal::bad_request(error.to_string()))?;
+    let Query(list_query) = query.map_err(|error| ApiRefusal::bad_request(error.to_string()))?;
     let directory = app.directory();
     let all = directory.os_definitions.definitions.keys();
     let all = all.filter_map(|name| definition_response(&directory, name));
-    let is_shown =
-        |shown: &OsDefinitionResponse| (asked.hidden || !shown.hidden) && (asked.blacklisted || !shown.blacklisted);
+    let is_shown = |shown: &OsDefinitionResponse| {
+        (list_query.hidden || !shown.hidden) && (list_query.blacklisted || !shown.blacklisted)
+    };
     Ok(Json(all.filter(is_shown).collect()))
 }
 
@@ -143,8 +144,8 @@ async fn find_machines(app: &AppState, directory: &SiteSnapshot, name: &str) -> 
         let Some(allocation) = &machine.allocation else { continue };
         let named = allocation.os.as_ref().filter(|os| OsSelector::parse(os).is_ok_and(|os| os.name == name));
         let Some(os) = named else { continue };
-        let standing = app.state.read_install_state(&machine.id, &allocation.id).await?;
-        let installed = standing.marker.filter(|_| standing.succeeded).and_then(|marker| marker.definition);
+        let install_state = app.state.read_install_state(&machine.id, &allocation.id).await?;
+        let installed = install_state.marker.filter(|_| install_state.succeeded).and_then(|marker| marker.definition);
         let (installed_os, installed_os_version) =
             installed.map_or((None, None), |installed| (Some(installed.os), installed.os_version));
         machines.push(OsMachineResponse {

@@ -1,8 +1,8 @@
 //! Requests that change the stored parameters of OS definitions, for one machine or for all machines. As with Ganeti's
 //! `--os-parameters`, `-KEY` deletes a stored value.
 
+use super::document_edits::{self, EditedObject, change_text, log_removed_comments, wait_until_published};
 use super::edit_permit::{EditPermit, EditRequest};
-use super::edited_files::{self, EditedObject, change_text, log_removed_comments, wait_until_published};
 use super::machine_file::rewrite_machine_file;
 use super::refusal::{ApiRefusal, ApiResult};
 use axum::Json;
@@ -42,10 +42,10 @@ pub struct StoredOsParameters {
 /// `POST /v1/machine/{id}/os-parameters`: changes the parameters in a machine file.
 pub(crate) async fn change_machine_parameters(
     Path(id): Path<String>,
-    EditRequest { document: asked, permit }: EditRequest<OsParameterChanges, CHANGE_BYTES>,
+    EditRequest { document: parameter_changes, permit }: EditRequest<OsParameterChanges, CHANGE_BYTES>,
 ) -> ApiResult<Json<StoredOsParameters>> {
     let (id, EditPermit { app, peer, directory, .. }) = (id.to_lowercase(), &permit);
-    let requested = parse_changes(&asked.changes).map_err(ApiRefusal::bad_request)?;
+    let requested = parse_changes(&parameter_changes.changes).map_err(ApiRefusal::bad_request)?;
     let machine = directory.find_machine(&id).ok_or_else(|| ApiRefusal::not_found("machine", &id))?;
     let allocation = machine.allocation.as_ref();
     let named = allocation.and_then(|allocation| Some((allocation, allocation.os.as_ref()?.to_string())));
@@ -85,11 +85,11 @@ pub(crate) async fn change_machine_parameters(
 /// definition need not exist yet.
 pub(crate) async fn change_site_parameters(
     Path(name): Path<String>,
-    EditRequest { document: asked, permit }: EditRequest<OsParameterChanges, CHANGE_BYTES>,
+    EditRequest { document: parameter_changes, permit }: EditRequest<OsParameterChanges, CHANGE_BYTES>,
 ) -> ApiResult<Json<StoredOsParameters>> {
     let EditPermit { app, peer, directory, .. } = &permit;
     let os = OsSelector::parse(&name).map_err(ApiRefusal::bad_request)?;
-    let requested = parse_changes(&asked.changes).map_err(ApiRefusal::bad_request)?;
+    let requested = parse_changes(&parameter_changes.changes).map_err(ApiRefusal::bad_request)?;
     let before = directory.os_definitions.site_changes(&os);
     let new = update_stored(&before, &requested);
     let affected = directory.os_definitions.select_for_site(&os, &new).map_err(ApiRefusal::unprocessable)?;
@@ -114,7 +114,7 @@ async fn write_site_parameters(
     let name = os.to_string();
     // The file may contain secrets, so the response to a conflict omits its text.
     let changed = || EditedObject { kind: "os", id: &name }.conflict(&path, None, &Value::Null);
-    let text = edited_files::read_file(app, &path).await?;
+    let text = document_edits::read_file(app, &path).await?;
     let old = operator_files::parse_unvalidated(text.as_deref().unwrap_or_default());
     let mut old = old.map_err(|_| changed())?;
     if old.is_null() {
@@ -133,13 +133,13 @@ async fn write_site_parameters(
                     .await
                     .map_err(|error| ApiRefusal::internal_error(format!("create {}: {error}", folder.display())))?;
             }
-            edited_files::create_file(app, &path, &anew).await?;
+            document_edits::create_file(app, &path, &anew).await?;
             anew
         }
         Some(text) => {
             let is_right = |text: &str| operator_files::parse_unvalidated(text).as_ref() == Ok(&wanted);
             let edited = change_text(&path, text, |text| edit::edit_values(text, &old, &wanted), anew, is_right)?;
-            if !edited_files::replace_file(app, &path, text, &edited.text).await? {
+            if !document_edits::replace_file(app, &path, text, &edited.text).await? {
                 return Err(changed());
             }
             log_removed_comments(app, &path, &edited.removed_comments);

@@ -12,8 +12,8 @@ pub(crate) async fn machines_with_layout(app: &AppState, directory: &SiteSnapsho
     let mut users = Vec::new();
     for machine in directory.machines() {
         let Some(allocation) = &machine.allocation else { continue };
-        let standing = app.state.read_install_state(&machine.id, &allocation.id).await?;
-        if uses_layout(directory, machine, &standing, id) {
+        let install_state = app.state.read_install_state(&machine.id, &allocation.id).await?;
+        if uses_layout(directory, machine, &install_state, id) {
             users.push(machine.id.clone());
         }
     }
@@ -26,10 +26,11 @@ pub(crate) async fn machines_with_image(app: &AppState, directory: &SiteSnapshot
     let mut users = Vec::new();
     for machine in directory.machines() {
         let Some(allocation) = &machine.allocation else { continue };
-        let standing = app.state.read_install_state(&machine.id, &allocation.id).await?;
-        let is_ordered = standing.order.as_ref().is_some_and(|order| order.image == id);
-        let is_new = !standing.is_installed() && allocation.image.as_str() == id;
-        let runs = standing.image.as_deref() == Some(id) || (standing.adopted && allocation.image.as_str() == id);
+        let install_state = app.state.read_install_state(&machine.id, &allocation.id).await?;
+        let is_ordered = install_state.order.as_ref().is_some_and(|order| order.image == id);
+        let is_new = !install_state.is_installed() && allocation.image.as_str() == id;
+        let runs =
+            install_state.image.as_deref() == Some(id) || (install_state.adopted && allocation.image.as_str() == id);
         if is_ordered || is_new || runs {
             users.push(machine.id.clone());
         }
@@ -38,7 +39,7 @@ pub(crate) async fn machines_with_image(app: &AppState, directory: &SiteSnapshot
     Ok(users)
 }
 
-fn uses_layout(directory: &SiteSnapshot, machine: &MachineSpec, standing: &InstallState, id: &str) -> bool {
+fn uses_layout(directory: &SiteSnapshot, machine: &MachineSpec, install_state: &InstallState, id: &str) -> bool {
     let Some(allocation) = &machine.allocation else { return false };
     let is_this = |layout: &serde_json::Value| layout_id(layout) == id;
     let named = allocation.filesystemlayout.as_deref().map(String::as_str);
@@ -47,8 +48,8 @@ fn uses_layout(directory: &SiteSnapshot, machine: &MachineSpec, standing: &Insta
         directory.known.set.select(size, &allocation.image).ok()
     };
     named == Some(id)
-        || standing.layout.as_ref().is_some_and(is_this)
-        || standing.layout_id.as_deref() == Some(id)
-        || standing.handed_out.as_ref().is_some_and(|given| is_this(&given.layout))
-        || (named.is_none() && !standing.is_installed() && chosen().is_some_and(|chosen| chosen.id == id))
+        || install_state.layout.as_ref().is_some_and(is_this)
+        || install_state.layout_id.as_deref() == Some(id)
+        || install_state.handed_out.as_ref().is_some_and(|given| is_this(&given.layout))
+        || (named.is_none() && !install_state.is_installed() && chosen().is_some_and(|chosen| chosen.id == id))
 }

@@ -1,17 +1,17 @@
 //! `/v1/size`: sizes of machines, defined by constraints on their hardware. Sizes are stored in `sizes/`. `drophammer
 //! machine add` selects one of these sizes for a machine.
 
-use super::edit_permit::{EditPermit, EditRequest};
-use super::edited_files::{
+use super::document_edits::{
     self, EditedObject, add_version, change_text, hex_digest, matches_version, wait_until_published,
     warn_removed_comments,
 };
+use super::edit_permit::{EditPermit, EditRequest};
 use super::refusal::{ApiRefusal, ApiResult};
 use crate::AppState;
 use crate::access::set_audited_object;
-use crate::agent_api::request_body::read_operator_document;
 use crate::json_schemas::{SchemaGenerators, fields_schema};
 use crate::operator::OperatorAuth;
+use crate::request_body::read_operator_document;
 use axum::Json;
 use axum::body::Body;
 use axum::extract::{Path, State};
@@ -67,27 +67,27 @@ pub(crate) async fn get_size(State(app): State<Arc<AppState>>, Path(id): Path<St
 }
 
 /// Returns the id of the size in a request; empty if there is none.
-fn requested_id(asked: &Map<String, Value>) -> &str {
-    asked.get("id").and_then(Value::as_str).unwrap_or_default()
+fn requested_id(request_fields: &Map<String, Value>) -> &str {
+    request_fields.get("id").and_then(Value::as_str).unwrap_or_default()
 }
 
 /// `PUT /v1/size`: creates a size.
 pub(crate) async fn create_size(
-    EditRequest { document: asked, permit }: EditRequest<Map<String, Value>, SIZE_BYTES>,
+    EditRequest { document: request_fields, permit }: EditRequest<Map<String, Value>, SIZE_BYTES>,
 ) -> ApiResult {
-    set_audited_object(requested_id(&asked));
-    let (asked, EditPermit { app, peer, directory, .. }) = (given_fields(asked)?, &permit);
-    let size = validate_size(Value::Object(asked), &directory.known.sizes)?;
+    set_audited_object(requested_id(&request_fields));
+    let (request_fields, EditPermit { app, peer, directory, .. }) = (given_fields(request_fields)?, &permit);
+    let size = validate_size(Value::Object(request_fields), &directory.known.sizes)?;
     let id = &size.id;
     if directory.known.sizes.contains_key(id) {
         return Err(ApiRefusal::conflict(format!("cannot create size in database, entity already exists: {id}")));
     }
     let (path, text) =
-        (edited_files::file_path(&app.dir.join(FOLDER), id), edit::format_document(&json!(size), &FIELDS));
+        (document_edits::file_path(&app.dir.join(FOLDER), id), edit::format_document(&json!(size), &FIELDS));
     if MachineSize::parse_size(&text).as_ref() != Ok(&size) {
         return Err(ApiRefusal::bad_request("the document cannot be represented in YAML without loss"));
     }
-    edited_files::create_file(app, &path, &text).await?;
+    document_edits::create_file(app, &path, &text).await?;
     wait_until_published(app, &path, Some(&text), |directory| directory.known.sizes.get(id) == Some(&size)).await?;
     app.watch.log_note(format!("{peer} created size {id}: {path}", path = path.display()));
     Ok(tagged_response(StatusCode::CREATED, &size))
@@ -95,15 +95,15 @@ pub(crate) async fn create_size(
 
 /// `POST /v1/size`: changes the specified fields of a size.
 pub(crate) async fn update_size(
-    EditRequest { document: asked, permit }: EditRequest<Map<String, Value>, SIZE_BYTES>,
+    EditRequest { document: request_fields, permit }: EditRequest<Map<String, Value>, SIZE_BYTES>,
 ) -> ApiResult {
-    let id = requested_id(&asked).to_owned();
+    let id = requested_id(&request_fields).to_owned();
     set_audited_object(&id);
-    let (asked, EditPermit { app, peer, headers, directory, .. }) = (given_fields(asked)?, &permit);
+    let (request_fields, EditPermit { app, peer, headers, directory, .. }) = (given_fields(request_fields)?, &permit);
     let what = EditedObject { kind: KIND, id: &id };
     let old = directory.known.sizes.get(&id).ok_or_else(|| what.not_found())?;
     let mut new = json!(old);
-    new.as_object_mut().into_iter().for_each(|fields| fields.extend(asked.clone()));
+    new.as_object_mut().into_iter().for_each(|fields| fields.extend(request_fields.clone()));
     let new = validate_size(new, &directory.known.sizes)?;
     let (path, text) = read_unchanged(app, directory, what, old, headers, &json!(new)).await?;
     if new == *old {
@@ -116,8 +116,8 @@ pub(crate) async fn update_size(
         edit::format_document(&json!(new), &FIELDS),
         |text| MachineSize::parse_size(text).as_ref() == Ok(&new),
     )?;
-    if !edited_files::replace_file(app, path, &text, &edited.text).await? {
-        return Err(what.conflict(path, edited_files::read_file(app, path).await?.as_deref(), &json!(new)));
+    if !document_edits::replace_file(app, path, &text, &edited.text).await? {
+        return Err(what.conflict(path, document_edits::read_file(app, path).await?.as_deref(), &json!(new)));
     }
     wait_until_published(app, path, Some(&edited.text), |directory| directory.known.sizes.get(&id) == Some(&new))
         .await?;
@@ -133,8 +133,8 @@ pub(crate) async fn delete_size(Path(id): Path<String>, permit: EditPermit) -> A
     let what = EditedObject { kind: KIND, id: &id };
     let size = directory.known.sizes.get(&id).ok_or_else(|| what.not_found())?;
     let (path, text) = read_unchanged(app, directory, what, size, headers, &Value::Null).await?;
-    if !edited_files::remove_file(app, path, &text).await? {
-        return Err(what.conflict(path, edited_files::read_file(app, path).await?.as_deref(), &Value::Null));
+    if !document_edits::remove_file(app, path, &text).await? {
+        return Err(what.conflict(path, document_edits::read_file(app, path).await?.as_deref(), &Value::Null));
     }
     let is_gone = |directory: &SiteSnapshot| directory.size_files.values().all(|file| file != path);
     wait_until_published(app, path, None, is_gone).await?;
@@ -153,9 +153,9 @@ async fn read_unchanged<'a>(
     yours: &Value,
 ) -> ApiResult<(&'a File, String)> {
     let path = directory.size_files.get(what.id).ok_or_else(|| what.not_found())?;
-    let text = edited_files::read_file(app, path).await?;
+    let text = document_edits::read_file(app, path).await?;
     let now = text.as_deref().map(MachineSize::parse_size).transpose();
-    let now = now.map_err(|problems| edited_files::invalid_file(path, &problems))?;
+    let now = now.map_err(|problems| document_edits::invalid_file(path, &problems))?;
     match text {
         Some(text) if now.as_ref() == Some(before) && matches_version(headers, &version_tag(before)) => {
             Ok((path, text))
@@ -181,11 +181,11 @@ pub(crate) async fn suggest_size(
     if question != "suggest" {
         return Err(ApiRefusal::new(StatusCode::METHOD_NOT_ALLOWED, "method not allowed for this endpoint"));
     }
-    let asked: SizeSuggestion = read_operator_document(&app, peer, body, SIZE_BYTES).await?;
-    if asked.machine.is_empty() {
+    let request_fields: SizeSuggestion = read_operator_document(&app, peer, body, SIZE_BYTES).await?;
+    if request_fields.machine.is_empty() {
         return Err(ApiRefusal::bad_request("machineID must be given"));
     }
-    let machine = asked.machine.to_lowercase();
+    let machine = request_fields.machine.to_lowercase();
     let registered =
         app.state.find_registration(&machine).await?.ok_or_else(|| ApiRefusal::not_found("machine", &machine))?;
     let register: RegisterRequest =
@@ -198,11 +198,11 @@ pub(crate) async fn suggest_size(
 }
 
 /// Returns the fields of a request, without empty and ignored fields.
-fn given_fields(mut asked: Map<String, Value>) -> ApiResult<Map<String, Value>> {
+fn given_fields(mut request_fields: Map<String, Value>) -> ApiResult<Map<String, Value>> {
     let says = |value: &Value| !value.is_null() && value.as_object().is_none_or(|fields| !fields.is_empty());
-    asked.retain(|_, value| says(value) && value.as_array().is_none_or(|items| !items.is_empty()));
-    asked.retain(|name, _| !["created", "changed"].contains(&name.as_str()));
-    match asked.keys().find(|name| !FIELDS.contains(&name.as_str())) {
+    request_fields.retain(|_, value| says(value) && value.as_array().is_none_or(|items| !items.is_empty()));
+    request_fields.retain(|name, _| !["created", "changed"].contains(&name.as_str()));
+    match request_fields.keys().find(|name| !FIELDS.contains(&name.as_str())) {
         Some(kept) if RESPONSE_ONLY_FIELDS.contains(&kept.as_str()) => {
             Err(ApiRefusal::bad_request(format!("the field {kept} of a size is not supported")))
         }
@@ -210,26 +210,26 @@ fn given_fields(mut asked: Map<String, Value>) -> ApiResult<Map<String, Value>> 
             "there is no field {other:?}{suggestion}",
             suggestion = operator_files::suggest_name(other, FIELDS.into_iter())
         ))),
-        None => Ok(asked),
+        None => Ok(request_fields),
     }
 }
 
 /// Validates a size with the rules and messages of metal-api.
-fn validate_size(mut asked: Value, all: &BTreeMap<String, MachineSize>) -> ApiResult<MachineSize> {
-    let id = asked["id"].as_str().unwrap_or_default().to_owned();
+fn validate_size(mut request_fields: Value, all: &BTreeMap<String, MachineSize>) -> ApiResult<MachineSize> {
+    let id = request_fields["id"].as_str().unwrap_or_default().to_owned();
     if id.is_empty() {
         return Err(ApiRefusal::bad_request("id should not be empty"));
     }
     if id == UNKNOWN {
         return Err(ApiRefusal::bad_request(format!("id cannot be {UNKNOWN:?}")));
     }
-    for constraint in asked.get_mut("constraints").and_then(Value::as_array_mut).into_iter().flatten() {
+    for constraint in request_fields.get_mut("constraints").and_then(Value::as_array_mut).into_iter().flatten() {
         if let Some(fields) = constraint.as_object_mut() {
             fields.retain(|name, value| name != "identifier" || value.as_str() != Some(""));
         }
     }
     let size: MachineSize =
-        serde_json::from_value(asked).map_err(|error| ApiRefusal::bad_request(locate_json_error(&error)))?;
+        serde_json::from_value(request_fields).map_err(|error| ApiRefusal::bad_request(locate_json_error(&error)))?;
     let mut wrong = Vec::new();
     for (index, one) in size.constraints.iter().enumerate() {
         let earlier = size.constraints[..index].iter().any(|earlier| earlier.kind == one.kind);

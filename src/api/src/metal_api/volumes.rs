@@ -87,8 +87,8 @@ pub(crate) async fn get_manifests(State(app): State<Arc<AppState>>, _: OperatorA
     let mut prepared = Vec::new();
     for machine in directory.machines() {
         let Some(allocation) = &machine.allocation else { continue };
-        let standing = app.state.read_install_state(&machine.id, &allocation.id).await?;
-        let shown = volume_responses(&machine.id, allocation, &standing);
+        let install_state = app.state.read_install_state(&machine.id, &allocation.id).await?;
+        let shown = volume_responses(&machine.id, allocation, &install_state);
         let available: Vec<VolumeResponse> =
             shown.into_iter().filter(|is| is.state == volume_state::VolumeState::Available).collect();
         for volume in listed_volumes(allocation) {
@@ -107,10 +107,10 @@ pub(crate) async fn get_manifests(State(app): State<Arc<AppState>>, _: OperatorA
 /// `POST /v1/machine/{id}/volumes`: adds resources to the list of volumes in the machine file.
 pub(crate) async fn add_volumes(
     Path(id): Path<String>,
-    EditRequest { document: asked, permit }: EditRequest<Value, LIST_BYTES>,
+    EditRequest { document: resources, permit }: EditRequest<Value, LIST_BYTES>,
 ) -> ApiResult<Json<Vec<VolumeResponse>>> {
     let (id, EditPermit { app, peer, .. }) = (id.to_lowercase(), &permit);
-    let new = list_resources(asked);
+    let new = list_resources(resources);
     let own = allocation_id(&permit, &id)?;
     check_node(&permit, &id, &new)?;
     check_merged_list(&permit, &id, &new)?;
@@ -146,8 +146,8 @@ pub(crate) async fn remove_volume(
     let all = volumes_of(app, machine).await?;
     let volume = all.iter().find(|volume| volume.name == name && !volume.kind.is_empty());
     let volume = volume.ok_or_else(|| ApiRefusal::not_found("volume", &name))?;
-    let Query(asked) = query.map_err(|error| ApiRefusal::bad_request(error.to_string()))?;
-    let phase = match asked.persistent_volume {
+    let Query(volume_query) = query.map_err(|error| ApiRefusal::bad_request(error.to_string()))?;
+    let phase = match volume_query.persistent_volume {
         BackingVolume::Backed(phase) => Some(phase),
         BackingVolume::None(NoBacking::None) => None,
     };
@@ -163,7 +163,8 @@ pub(crate) async fn remove_volume(
         )));
     }
     let uid = volume.uid.clone();
-    let is_it = |resource: &Value| resource["metadata"]["uid"].as_str().is_some_and(|is| is.eq_ignore_ascii_case(&uid));
+    let is_it =
+        |resource: &Value| resource["metadata"]["uid"].as_str().is_some_and(|as_str| as_str.eq_ignore_ascii_case(&uid));
     let change = |document: &mut Map<String, Value>| {
         let mut all = volume_list(document);
         all.retain(|resource| !is_it(resource));
@@ -181,19 +182,19 @@ pub(crate) async fn remove_volume(
 /// Returns the volumes that the machine file lists, and volumes on the machine's disks that the file no longer lists.
 pub async fn volumes_of(app: &AppState, machine: &MachineSpec) -> Result<Vec<VolumeResponse>, ApiError> {
     let Some(allocation) = &machine.allocation else { return Ok(Vec::new()) };
-    let standing = app.state.read_install_state(&machine.id, &allocation.id).await?;
-    Ok(volume_responses(&machine.id, allocation, &standing))
+    let install_state = app.state.read_install_state(&machine.id, &allocation.id).await?;
+    Ok(volume_responses(&machine.id, allocation, &install_state))
 }
 
-fn volume_responses(machine: &str, allocation: &AllocationSpec, standing: &InstallState) -> Vec<VolumeResponse> {
+fn volume_responses(machine: &str, allocation: &AllocationSpec, install_state: &InstallState) -> Vec<VolumeResponse> {
     // The effective allocation is used, because the node keeps its installed hostname until a reinstall applies the
     // hostname of the machine file.
-    let allocation = &effective_allocation(allocation, standing).allocation;
+    let allocation = &effective_allocation(allocation, install_state).allocation;
     let listed = listed_volumes(allocation);
     let of_list = listed.iter().filter_map(|volume| {
         let uid = volume.uid.to_string();
-        let is = standing.volumes.iter().find(|is| is.uid == uid);
-        let seen = observe_volume(volume, allocation, standing, is);
+        let is = install_state.volumes.iter().find(|volume| volume.uid == uid);
+        let seen = observe_volume(volume, allocation, install_state, is);
         let state = reconcile_state(seen)?;
         Some(VolumeResponse {
             machine: machine.to_owned(),
@@ -206,16 +207,16 @@ fn volume_responses(machine: &str, allocation: &AllocationSpec, standing: &Insta
             size_bytes: is.map(|is| is.size_bytes),
         })
     });
-    let rest = standing.volumes.iter().filter(|is| listed.iter().all(|volume| volume.uid.to_string() != is.uid));
-    let left = rest.map(|is| VolumeResponse {
+    let rest = install_state.volumes.iter().filter(|is| listed.iter().all(|volume| volume.uid.to_string() != is.uid));
+    let left = rest.map(|rest| VolumeResponse {
         machine: machine.to_owned(),
-        name: is.name.clone(),
-        uid: is.uid.clone(),
+        name: rest.name.clone(),
+        uid: rest.uid.clone(),
         kind: String::new(),
         state: volume_state::VolumeState::Terminating,
         message: "the volume is no longer listed in the machine file: the next reinstall ignores the volume".to_owned(),
-        path: is.path.clone(),
-        size_bytes: Some(is.size_bytes),
+        path: rest.path.clone(),
+        size_bytes: Some(rest.size_bytes),
     });
     of_list.chain(left).collect()
 }
@@ -225,15 +226,15 @@ fn volume_responses(machine: &str, allocation: &AllocationSpec, standing: &Insta
 fn observe_volume(
     volume: &K8sVolume,
     allocation: &AllocationSpec,
-    standing: &InstallState,
+    install_state: &InstallState,
     is: Option<&PreparedVolume>,
 ) -> ObservedVolume {
     let is_prepared = is.is_some();
-    let job = match (&standing.order, is_prepared) {
+    let job = match (&install_state.order, is_prepared) {
         (_, true) => StorageJob::Succeeded,
         (Some(order), false) if order.given_up => StorageJob::Failed,
         (Some(_), false) => StorageJob::InProgress,
-        (None, false) if standing.is_installed() => StorageJob::None,
+        (None, false) if install_state.is_installed() => StorageJob::None,
         (None, false) => StorageJob::InProgress,
     };
     let valid = volume.belongs_to_host(&allocation.hostname) && is.is_none_or(|is| matches_prepared_mode(volume, is));
@@ -360,8 +361,8 @@ pub(crate) fn request_schema(_: &mut SchemaGenerators) -> Value {
 
 /// Returns the resources of a request. For several resources, `kubectl get -o json` prints one object with the field
 /// `items`.
-fn list_resources(asked: Value) -> Vec<Value> {
-    match asked {
+fn list_resources(resources: Value) -> Vec<Value> {
+    match resources {
         Value::Array(all) => all,
         Value::Object(mut one) => match one.remove("items") {
             Some(Value::Array(all)) => all,

@@ -5,7 +5,7 @@
 use super::Migration;
 use crate::AppState;
 use crate::metal_api::machines::FIELDS;
-use crate::metal_api::{ApiRefusal, edited_files};
+use crate::metal_api::{ApiRefusal, document_edits};
 use common::yaml::edit;
 use model::machine_migration::MigrationSide;
 use serde_json::Value;
@@ -20,20 +20,22 @@ pub async fn update_migrated_files(app: Arc<AppState>) {
     let (mut directory, mut said) = (app.directory.clone(), BTreeSet::new());
     loop {
         directory.mark_unchanged();
-        let behind = app.state.list_live_migrations().await.unwrap_or_default().into_iter().filter(|is| is.files);
-        for is in behind {
+        let behind =
+            app.state.list_live_migrations().await.unwrap_or_default().into_iter().filter(|migration| migration.files);
+        for migration in behind {
             // While a machine needs confirmation after a restore, the record of the migration may be older than the
             // files, so the files are not changed.
-            let unconfirmed = app.state.explain_unconfirmed(vec![is.a.clone(), is.b.clone()]).await;
+            let unconfirmed =
+                app.state.explain_unconfirmed(vec![migration.source.clone(), migration.target.clone()]).await;
             if !matches!(unconfirmed, Ok(None)) {
                 continue;
             }
             let _lock = app.templates.lock_changes().await;
-            match move_allocation(&app, &is).await {
+            match move_allocation(&app, &migration).await {
                 Ok(()) => {
                     // An error is ignored here: if the database is unavailable, its next use also fails, and reports
                     // the error.
-                    let _ = app.state.record_files_updated(&is.id, is.state).await;
+                    let _ = app.state.record_files_updated(&migration.id, migration.state).await;
                     app.request_reload();
                 }
                 Err(why) if said.insert(why.clone()) => app.watch.log_problem(why),
@@ -56,7 +58,7 @@ struct CurrentMachineFile {
 impl CurrentMachineFile {
     async fn read_current(app: &AppState, id: &str) -> Result<Option<CurrentMachineFile>, String> {
         let Some(path) = app.directory().machine_files.get(id).cloned() else { return Ok(None) };
-        let Some(text) = edited_files::read_file(app, &path).await.map_err(|why| why.into_message())? else {
+        let Some(text) = document_edits::read_file(app, &path).await.map_err(|why| why.into_message())? else {
             return Ok(None);
         };
         let wrong = |why: String| format!("{}: {why}", path.display());
@@ -79,7 +81,7 @@ impl CurrentMachineFile {
     }
 
     async fn replace_text(&self, app: &AppState, new: &str) -> Result<(), String> {
-        match edited_files::replace_file(app, &self.path, &self.text, new).await.map_err(|why| why.into_message())? {
+        match document_edits::replace_file(app, &self.path, &self.text, new).await.map_err(|why| why.into_message())? {
             true => Ok(()),
             false => {
                 app.request_reload();
@@ -91,26 +93,27 @@ impl CurrentMachineFile {
 
 /// Moves the allocation to the file of the machine that owns it. The allocation is added to the new owner's file before
 /// it is removed from the old owner's file, so that at least one file always contains the allocation.
-async fn move_allocation(app: &AppState, is: &Migration) -> Result<(), String> {
-    let (owner, other) = match is.state.owner_role() {
-        MigrationSide::Send => (&is.a, &is.b),
-        MigrationSide::Receive => (&is.b, &is.a),
+async fn move_allocation(app: &AppState, migration: &Migration) -> Result<(), String> {
+    let (owner, other) = match migration.state.owner_role() {
+        MigrationSide::Source => (&migration.source, &migration.target),
+        MigrationSide::Target => (&migration.target, &migration.source),
     };
     let said = |why: &str| {
         format!(
             "allocation {allocation}, which was migrated from machine {source} to machine {target}, now belongs to machine {owner}: {why}",
-            allocation = is.allocation,
-            source = is.a,
-            target = is.b
+            allocation = migration.allocation,
+            source = migration.source,
+            target = migration.target
         )
     };
     let to = CurrentMachineFile::read_current(app, owner)
         .await?
         .ok_or_else(|| said("that machine does not have a file; create a file for that machine"))?;
-    let from =
-        CurrentMachineFile::read_current(app, other).await?.filter(|file| file.allocation_id() == Some(&is.allocation));
+    let from = CurrentMachineFile::read_current(app, other)
+        .await?
+        .filter(|file| file.allocation_id() == Some(&migration.allocation));
     let now = match (to.allocation_id(), &from) {
-        (Some(own), _) if own == is.allocation => to.text.clone(),
+        (Some(own), _) if own == migration.allocation => to.text.clone(),
         (Some(own), _) => {
             return Err(said(&format!(
                 "the file of that machine contains allocation {own}; remove allocation {own} from that file"
@@ -132,7 +135,7 @@ async fn move_allocation(app: &AppState, is: &Migration) -> Result<(), String> {
         from.replace_text(app, &edited.text).await?;
         // A comment that was moved with the allocation is not reported as removed.
         let gone: Vec<String> = edited.removed_comments.into_iter().filter(|comment| !now.contains(comment)).collect();
-        edited_files::log_removed_comments(app, &from.path, &gone);
+        document_edits::log_removed_comments(app, &from.path, &gone);
     }
     Ok(())
 }
@@ -174,7 +177,7 @@ fn edit_file(
     is_right: impl Fn(&str) -> bool,
 ) -> Result<edit::EditedYaml, String> {
     let anew = edit::format_document(new, &FIELDS);
-    edited_files::change_text(path, text, |text| edit::edit_values(text, old, new), anew, is_right)
+    document_edits::change_text(path, text, |text| edit::edit_values(text, old, new), anew, is_right)
         .map_err(ApiRefusal::into_message)
 }
 

@@ -4,12 +4,12 @@ use super::certificate_approval::CertificateTrust;
 use super::migration_assignment::{self, Assignment, MigrationForecast};
 use super::{Migration, MigrationEndpoint, MigrationEvent, MigrationRole, MigrationState};
 use crate::AppState;
-use crate::agent_api::request_body::read_machine_document;
 use crate::agent_api::wire_allocation;
-use crate::allocation_state;
 use crate::approval_check;
+use crate::full_install_state;
 use crate::machine_auth::MachineCaller;
 use crate::out_of_band;
+use crate::request_body::read_machine_document;
 use axum::Json;
 use axum::body::Body;
 use axum::extract::State;
@@ -77,62 +77,65 @@ pub(crate) async fn register_endpoint(
         return Err(ApiError::bad_request("the certificate of a machine in a migration is not in PEM"));
     }
     let none = || conflict_error(format!("machine {id} is not part of an open migration with id {order:?}"));
-    let is = app.state.find_live_migration(&id).await?.filter(|is| is.id == order).ok_or_else(none)?;
-    let part = is.role_of(&id);
+    let migration =
+        app.state.find_live_migration(&id).await?.filter(|migration| migration.id == order).ok_or_else(none)?;
+    let part = migration.role_of(&id);
     let address = match (part, port) {
-        (MigrationSide::Send, _) => String::new(),
-        (MigrationSide::Receive, Some(port)) => format_address(peer, port),
-        (MigrationSide::Receive, None) => return Err(ApiError::bad_request("the target machine must send its port")),
+        (MigrationSide::Source, _) => String::new(),
+        (MigrationSide::Target, Some(port)) => format_address(peer, port),
+        (MigrationSide::Target, None) => return Err(ApiError::bad_request("the target machine must send its port")),
     };
     let endpoint = MigrationEndpoint { certificate, address, boot: boot.hash, has_secret };
     let word = MigrationEvent::Waiting(part, endpoint, carried.map(Box::new));
     let heard = app.state.apply_migration_event(&id, &order, word).await?.ok_or_else(none)?;
-    let MigrationUpdate { is, news } = heard.map_err(conflict_error)?;
+    let MigrationUpdate { migration, news } = heard.map_err(conflict_error)?;
     if let Some(words) = words {
-        store_problem(&app, &is, part, (boot.hash, &truncate_with_mark(&words, MAXIMUM_MESSAGE_BYTES))).await?;
+        store_problem(&app, &migration, part, (boot.hash, &truncate_with_mark(&words, MAXIMUM_MESSAGE_BYTES))).await?;
     }
     if news {
         let directory = app.directory();
         app.watch.log_note(format!(
             "machine {machine} at {peer} waits in its ramdisk for the migration {migration}",
             machine = directory.display_name(&id),
-            migration = describe_migration(&directory, &is)
+            migration = describe_migration(&directory, &migration)
         ));
-        log_awaited_fingerprint(&app, &is, part);
+        log_awaited_fingerprint(&app, &migration, part);
         app.request_reload();
     }
     Ok(Json(json!({})))
 }
 
 /// Logs the fingerprint of a machine's certificate if the certificate still needs the operator's approval.
-fn log_awaited_fingerprint(app: &AppState, is: &Migration, part: MigrationSide) {
-    let Some(shown) = is.certificate_view(part).filter(|shown| shown.trust == CertificateTrust::Unapproved) else {
+fn log_awaited_fingerprint(app: &AppState, migration: &Migration, part: MigrationSide) {
+    let Some(shown) = migration.certificate_view(part).filter(|shown| shown.trust == CertificateTrust::Unapproved)
+    else {
         return;
     };
     let directory = app.directory();
-    let machine = if part == MigrationSide::Send { &is.a } else { &is.b };
+    let machine = if part == MigrationSide::Source { &migration.source } else { &migration.target };
     app.watch.log_note(format!(
-        "the certificate of machine {machine} is not approved: compare its fingerprint {fingerprint} with the console of that machine, then run `drophammer machine move {source} --approve FINGERPRINT`", machine = directory.display_name(machine), fingerprint = shown.fingerprint, source = directory.display_name(&is.a)));
+        "the certificate of machine {machine} is not approved: compare its fingerprint {fingerprint} with the console of that machine, then run `drophammer machine move {source} --approve FINGERPRINT`", machine = directory.display_name(machine), fingerprint = shown.fingerprint, source = directory.display_name(&migration.source)));
 }
 
 /// Stores the problem that a machine reports, so that the problem is shown together with the migration. An empty string
 /// means that the machine's problem is solved.
 async fn store_problem(
     app: &AppState,
-    is: &Migration,
+    migration: &Migration,
     part: MigrationSide,
     (boot, words): (TokenHash, &str),
 ) -> Result<(), ApiError> {
-    let machine = if part == MigrationSide::Send { &is.a } else { &is.b };
+    let machine = if part == MigrationSide::Source { &migration.source } else { &migration.target };
     let word = MigrationEvent::ProblemReported(part, boot, words.to_owned());
-    if let Some(Ok(MigrationUpdate { is, news: true })) = app.state.apply_migration_event(machine, &is.id, word).await?
+    if let Some(Ok(MigrationUpdate { migration, news: true })) =
+        app.state.apply_migration_event(machine, &migration.id, word).await?
     {
         let directory = app.directory();
         let words = if words.is_empty() { "the machine's problem is solved" } else { words };
         app.watch.log_note(format!(
             "{}: {words}; the migration {}",
             directory.display_name(machine),
-            describe_migration(&directory, &is)
+            describe_migration(&directory, &migration)
         ));
         app.request_reload();
     }
@@ -151,8 +154,9 @@ fn conflict_error(why: String) -> ApiError {
 }
 
 /// Describes a migration, such as `of one to two (copying)`.
-pub(crate) fn describe_migration(directory: &SiteSnapshot, is: &Migration) -> String {
-    format!("of {} to {} ({})", directory.display_name(&is.a), directory.display_name(&is.b), is.state)
+pub(crate) fn describe_migration(directory: &SiteSnapshot, migration: &Migration) -> String {
+    let [source, target] = [&migration.source, &migration.target].map(|id| directory.display_name(id));
+    format!("of {source} to {target} ({})", migration.state)
 }
 
 /// Returns the allocation that the machine currently receives in this boot. If the machine is part of a migration,
@@ -169,11 +173,11 @@ pub(crate) async fn find_assignment(
     let id = &boot.machine;
     let moved = find_migration_response(app, directory, id).await?;
     let MigrationResponse::Unrelated = moved else { return Ok(moved.into_assignment()) };
-    let Some((assigned, standing)) = wire_allocation::find_assignment(app, directory, id).await? else {
+    let Some((assigned, install_state)) = wire_allocation::find_assignment(app, directory, id).await? else {
         return Ok(None);
     };
-    let is_admitted = out_of_band::admit(app, boot, &assigned, &standing).await?;
-    Ok(is_admitted.then_some(Assignment { assigned, standing, moving: None }))
+    let is_admitted = out_of_band::admit(app, boot, &assigned, &install_state).await?;
+    Ok(is_admitted.then_some(Assignment { assigned, install_state, moving: None }))
 }
 
 /// Returns the effect of a migration on the allocation that the machine receives.
@@ -185,27 +189,29 @@ pub(crate) async fn find_migration_response(
     directory: &SiteSnapshot,
     id: &str,
 ) -> Result<MigrationResponse, ApiError> {
-    let Some(is) = app.state.find_live_migration(id).await? else { return Ok(MigrationResponse::Unrelated) };
-    if is.state.is_open() && app.state.explain_unconfirmed(vec![is.a.clone(), is.b.clone()]).await?.is_some() {
+    let Some(migration) = app.state.find_live_migration(id).await? else { return Ok(MigrationResponse::Unrelated) };
+    if migration.state.is_open()
+        && app.state.explain_unconfirmed(vec![migration.source.clone(), migration.target.clone()]).await?.is_some()
+    {
         return Ok(MigrationResponse::NoAllocation);
     }
-    let now = app.state.read_current_boots(&is).await?;
-    let part = match is.role_in(id, now) {
+    let now = app.state.read_current_boots(&migration).await?;
+    let part = match migration.role_in(id, now) {
         MigrationRole::Unaffected => return Ok(MigrationResponse::Unrelated),
         MigrationRole::Waiting => return Ok(MigrationResponse::NoAllocation),
-        MigrationRole::Sender => MigrationSide::Send,
-        MigrationRole::Receiver => MigrationSide::Receive,
+        MigrationRole::Source => MigrationSide::Source,
+        MigrationRole::Target => MigrationSide::Target,
     };
-    let Some((assigned, standing)) = read_source_allocation(app, directory, &is).await? else {
+    let Some((assigned, install_state)) = read_source_allocation(app, directory, &migration).await? else {
         return Ok(MigrationResponse::NoAllocation);
     };
     let given = match part {
-        MigrationSide::Send => migration_assignment::assign_source(is, now, assigned, standing),
-        MigrationSide::Receive => {
-            let Ok(approved) = find_target_approval(app, directory, &is).await? else {
+        MigrationSide::Source => migration_assignment::assign_source(migration, now, assigned, install_state),
+        MigrationSide::Target => {
+            let Ok(approved) = find_target_approval(app, directory, &migration).await? else {
                 return Ok(MigrationResponse::NoAllocation);
             };
-            migration_assignment::assign_target(is, now, assigned, standing, approved, directory)
+            migration_assignment::assign_target(migration, now, assigned, install_state, approved, directory)
         }
     };
     Ok(MigrationResponse::Assigned(Box::new(given)))
@@ -214,10 +220,11 @@ pub(crate) async fn find_migration_response(
 async fn read_source_allocation(
     app: &AppState,
     directory: &SiteSnapshot,
-    is: &Migration,
+    migration: &Migration,
 ) -> Result<Option<(ResolvedAllocation, InstallState)>, ApiError> {
-    let Some(standing) = read_source_state(app, directory, is).await? else { return Ok(None) };
-    Ok(migration_assignment::resolve_installed(directory, is, &standing).map(|assigned| (assigned, standing)))
+    let Some(install_state) = read_source_state(app, directory, migration).await? else { return Ok(None) };
+    Ok(migration_assignment::resolve_installed(directory, migration, &install_state)
+        .map(|assigned| (assigned, install_state)))
 }
 
 /// Returns the state of the allocation on the source machine, or `None` if the file of that machine cannot be read, or
@@ -225,11 +232,12 @@ async fn read_source_allocation(
 async fn read_source_state(
     app: &AppState,
     directory: &SiteSnapshot,
-    is: &Migration,
+    migration: &Migration,
 ) -> Result<Option<InstallState>, ApiError> {
-    let machine = migration_assignment::find_source(directory, is).filter(|machine| machine.allocation.is_some());
+    let machine =
+        migration_assignment::find_source(directory, migration).filter(|machine| machine.allocation.is_some());
     let Some(machine) = machine else { return Ok(None) };
-    allocation_state::read_full_state(app, machine, &directory.known).await.map(Some)
+    full_install_state::read_full_state(app, machine, &directory.known).await.map(Some)
 }
 
 /// Returns the approval that is in force for the target's plan, or `None` if the plan needs no approval. The inner
@@ -237,11 +245,11 @@ async fn read_source_state(
 async fn find_target_approval(
     app: &AppState,
     directory: &SiteSnapshot,
-    is: &Migration,
+    migration: &Migration,
 ) -> Result<Result<Option<ApprovedPlan>, String>, ApiError> {
-    let own =
-        allocation_state::add_approval(app, &is.b, &is.allocation, InstallState::default(), &directory.known).await?;
-    Ok(directory.known.approvals.approval_for_agent(&is.b, &own))
+    let (id, none) = (&migration.target, InstallState::default());
+    let own = full_install_state::add_approval(app, id, &migration.allocation, none, &directory.known).await?;
+    Ok(directory.known.approvals.approval_for_agent(id, &own))
 }
 
 /// Predicts how a migration will affect a machine whose ramdisk has not contacted the server yet.
@@ -253,12 +261,12 @@ pub(crate) async fn forecast_migration(
     directory: &SiteSnapshot,
     id: &str,
 ) -> Result<MigrationForecast, ApiError> {
-    let Some(is) = app.state.find_live_migration(id).await? else { return Ok(MigrationForecast::Unaffected) };
-    let standing = read_source_state(app, directory, &is).await?.unwrap_or_default();
-    Ok(match find_target_approval(app, directory, &is).await? {
-        Ok(approved) => migration_assignment::forecast_for_machine(is, id, standing, approved, directory),
-        Err(why) if is.b == id => MigrationForecast::Unknown(why),
-        Err(_) => migration_assignment::forecast_for_machine(is, id, standing, None, directory),
+    let Some(migration) = app.state.find_live_migration(id).await? else { return Ok(MigrationForecast::Unaffected) };
+    let install_state = read_source_state(app, directory, &migration).await?.unwrap_or_default();
+    Ok(match find_target_approval(app, directory, &migration).await? {
+        Ok(approved) => migration_assignment::forecast_for_machine(migration, id, install_state, approved, directory),
+        Err(why) if migration.target == id => MigrationForecast::Unknown(why),
+        Err(_) => migration_assignment::forecast_for_machine(migration, id, install_state, None, directory),
     })
 }
 
@@ -275,13 +283,14 @@ pub(crate) async fn start_copy(
     (allocation, start, said): (&str, &AttemptStart, Option<&str>),
 ) -> Result<Option<Result<(), String>>, ApiError> {
     let id = &boot.machine;
-    let of = app.state.find_live_migration(id).await?.filter(|is| is.b == *id && is.allocation == allocation);
-    let Some(of) =
-        of.filter(|is| matches!(is.state, MigrationState::Ordered | MigrationState::Planned | MigrationState::Copying))
-    else {
+    let live = app.state.find_live_migration(id).await?;
+    let of = live.filter(|migration| migration.target == *id && migration.allocation == allocation);
+    let Some(of) = of.filter(|migration| {
+        matches!(migration.state, MigrationState::Ordered | MigrationState::Planned | MigrationState::Copying)
+    }) else {
         return Ok(None);
     };
-    if let Some(why) = app.state.explain_unconfirmed(vec![of.a.clone(), of.b.clone()]).await? {
+    if let Some(why) = app.state.explain_unconfirmed(vec![of.source.clone(), of.target.clone()]).await? {
         return Ok(Some(Err(why)));
     }
     if of.approval_is_missing() {
@@ -294,14 +303,14 @@ pub(crate) async fn start_copy(
     let Some(heard) = app.state.start_migration_copy(id, start.clone()).await? else {
         return Ok(Some(Err("the migration has ended".to_owned())));
     };
-    let MigrationUpdate { is, news } = match heard {
+    let MigrationUpdate { migration, news } = match heard {
         Ok(heard) => heard,
         Err(why) => return Ok(Some(Err(why))),
     };
     app.state.record_boot_start(boot.hash).await?;
     if news {
         app.watch.log_note(format!(
-            "machine {machine} at {peer} erases its disks and starts to receive the system of the migration {migration}", machine = directory.display_name(id), migration = describe_migration(directory, &is)));
+            "machine {machine} at {peer} erases its disks and starts to receive the system of the migration {migration}", machine = directory.display_name(id), migration = describe_migration(directory, &migration)));
         app.request_reload();
     }
     Ok(Some(Ok(())))
@@ -312,19 +321,19 @@ pub(crate) async fn start_copy(
 ///
 /// # Errors
 /// Returns an error if one of these conditions is not met yet. The target then repeats its request.
-async fn check_source_has_looked(app: &AppState, is: &Migration, boot: &MachineBoot) -> Result<(), ApiError> {
-    let is_own = |end: &&MigrationEndpoint| is.state == MigrationState::Planned && end.boot == boot.hash;
-    let Some(receiver) = is.receiver.as_ref().filter(is_own) else { return Ok(()) };
-    let now = app.state.read_current_boots(is).await?;
-    match is.present_endpoint(MigrationSide::Send, now).is_some()
-        && app.certificate_checks.has_checked(&is.a, &receiver.certificate)
+async fn check_source_has_looked(app: &AppState, migration: &Migration, boot: &MachineBoot) -> Result<(), ApiError> {
+    let is_own = |end: &&MigrationEndpoint| migration.state == MigrationState::Planned && end.boot == boot.hash;
+    let Some(receiver) = migration.target_endpoint.as_ref().filter(is_own) else { return Ok(()) };
+    let now = app.state.read_current_boots(migration).await?;
+    match migration.present_endpoint(MigrationSide::Source, now).is_some()
+        && app.certificate_checks.has_checked(&migration.source, &receiver.certificate)
     {
         true => Ok(()),
         false => Err(ApiError::new(
             StatusCode::SERVICE_UNAVAILABLE,
             format!(
                 "source machine {source} has not fetched this machine's certificate yet, or has not contacted the server for half a minute: make sure that the source waits in its ramdisk",
-                source = is.a
+                source = migration.source
             ),
         )),
     }
@@ -346,16 +355,16 @@ pub async fn handle_report(
     }
     let id = &boot.machine;
     let Some(heard) = app.state.handle_migration_report(id, boot.hash, report).await? else { return Ok(None) };
-    let MigrationUpdate { is, news } = heard.map_err(conflict_error)?;
-    let retry = !report.success && is.b == *id && is.should_retry();
+    let MigrationUpdate { migration, news } = heard.map_err(conflict_error)?;
+    let retry = !report.success && migration.target == *id && migration.should_retry();
     if report.success || !retry {
         app.state.record_boot_end(boot.hash, report.success).await?;
     }
     if news {
         app.counters.count_report(report);
         app.watch.log_report(who.clone(), report);
-        app.watch.log_note(format!("the migration {}", describe_migration(&app.directory(), &is)));
-        log_silent_source(app, &is);
+        app.watch.log_note(format!("the migration {}", describe_migration(&app.directory(), &migration)));
+        log_silent_source(app, &migration);
         app.request_reload();
     }
     Ok(Some(ReportAcknowledgement { retry }))
@@ -363,11 +372,11 @@ pub async fn handle_report(
 
 /// Logs a warning if the target has received all data, but the source machine has not contacted the server recently:
 /// the source may be switched off, or may be running its own system.
-fn log_silent_source(app: &AppState, is: &Migration) {
-    let receiver = is.receiver.as_ref().filter(|_| is.state == MigrationState::Booting);
-    if receiver.is_some_and(|receiver| !app.certificate_checks.has_checked(&is.a, &receiver.certificate)) {
+fn log_silent_source(app: &AppState, migration: &Migration) {
+    let receiver = migration.target_endpoint.as_ref().filter(|_| migration.state == MigrationState::Booting);
+    if receiver.is_some_and(|receiver| !app.certificate_checks.has_checked(&migration.source, &receiver.certificate)) {
         app.watch.log_note(format!(
-            "machine {source} has not contacted the server for half a minute: make sure that the machine is off, or waits in its ramdisk. Data that the machine's own system writes now is not migrated", source = app.directory().display_name(&is.a)));
+            "machine {source} has not contacted the server for half a minute: make sure that the machine is off, or waits in its ramdisk. Data that the machine's own system writes now is not migrated", source = app.directory().display_name(&migration.source)));
     }
 }
 
@@ -377,13 +386,13 @@ fn log_silent_source(app: &AppState, is: &Migration) {
 /// # Errors
 /// Returns an error if the database cannot be read or written.
 pub(crate) async fn record_phoned_home(app: &AppState, id: &str, boot: TokenHash) -> Result<(), ApiError> {
-    if let Some(Ok(MigrationUpdate { is, news: true })) =
+    if let Some(Ok(MigrationUpdate { migration, news: true })) =
         app.state.apply_migration_event(id, "", MigrationEvent::PhonedHome(boot)).await?
     {
         app.watch.log_note(format!(
             "migration {migration}: source machine {source} is now free",
-            migration = describe_migration(&app.directory(), &is),
-            source = is.a
+            migration = describe_migration(&app.directory(), &migration),
+            source = migration.source
         ));
         app.request_reload();
     }

@@ -22,10 +22,16 @@ pub struct MachineMigration {
 }
 
 impl MachineMigration {
-    pub(crate) fn from_migration(machine: &str, is: Migration) -> MachineMigration {
-        let part = is.role_of(machine);
-        let certificate = is.certificate_view(part);
-        MachineMigration { part, other: is.other_machine(machine).to_owned(), id: is.id, state: is.state, certificate }
+    pub(crate) fn from_migration(machine: &str, migration: Migration) -> MachineMigration {
+        let part = migration.role_of(machine);
+        let certificate = migration.certificate_view(part);
+        MachineMigration {
+            part,
+            other: migration.other_machine(machine).to_owned(),
+            id: migration.id,
+            state: migration.state,
+            certificate,
+        }
     }
 
     /// Removes the id of the peer machine, and the certificate, which only an operator of both machines can approve.
@@ -38,8 +44,8 @@ impl MachineMigration {
     pub fn describe(&self, name: &str) -> String {
         let name = if self.other.is_empty() { HIDDEN_MACHINE_TEXT } else { name };
         let way = match self.part {
-            MigrationSide::Send => "migrates to",
-            MigrationSide::Receive => "receives",
+            MigrationSide::Source => "migrates to",
+            MigrationSide::Target => "receives",
         };
         format!("{way} {name}, {}", self.state)
     }

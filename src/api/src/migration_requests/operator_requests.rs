@@ -6,9 +6,9 @@ use super::machine_requests::describe_migration;
 use super::{ApprovedCertificates, Migration, MigrationEndpoint, MigrationEvent, MigrationState, disk_mapping};
 use crate::AppState;
 use crate::access::HIDDEN_MACHINE_TEXT;
-use crate::agent_api::request_body::EVENT_BYTES;
 use crate::metal_api::{ApiRefusal, EditPermit, EditRequest};
 use crate::operator::OperatorAuth;
+use crate::request_body::EVENT_BYTES;
 use axum::Json;
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{Path, Query, State};
@@ -87,26 +87,26 @@ pub struct MigrationView {
     pub to_certificate: Option<CertificateShown>,
 }
 
-async fn view_migration(app: &AppState, is: Migration) -> Result<MigrationView, ApiError> {
-    let now = app.state.read_current_boots(&is).await?;
+async fn view_migration(app: &AppState, migration: Migration) -> Result<MigrationView, ApiError> {
+    let now = app.state.read_current_boots(&migration).await?;
     let is_heard = |end: &MigrationEndpoint| app.state.heard.time_since_call(&end.boot) < ACTIVE_BOOT_TIMEOUT;
-    let stands = |part| is.state.is_open() && is.present_endpoint(part, now).is_some_and(is_heard);
-    let certificate = |part| is.present_endpoint(part, now).and_then(|_| is.certificate_view(part));
+    let stands = |part| migration.state.is_open() && migration.present_endpoint(part, now).is_some_and(is_heard);
+    let certificate = |part| migration.present_endpoint(part, now).and_then(|_| migration.certificate_view(part));
     Ok(MigrationView {
-        from_certificate: certificate(MigrationSide::Send),
-        to_certificate: certificate(MigrationSide::Receive),
-        from_stands: stands(MigrationSide::Send),
-        to_stands: stands(MigrationSide::Receive),
-        id: is.id,
-        from: is.a,
-        to: is.b,
-        allocation: is.allocation,
-        state: is.state,
-        created: is.created,
-        disks: is.disks,
-        failures: is.failures,
-        from_says: is.words_a,
-        to_says: is.words_b,
+        from_certificate: certificate(MigrationSide::Source),
+        to_certificate: certificate(MigrationSide::Target),
+        from_stands: stands(MigrationSide::Source),
+        to_stands: stands(MigrationSide::Target),
+        id: migration.id,
+        from: migration.source,
+        to: migration.target,
+        allocation: migration.allocation,
+        state: migration.state,
+        created: migration.created,
+        disks: migration.disks,
+        failures: migration.failures,
+        from_says: migration.source_problem,
+        to_says: migration.target_problem,
     })
 }
 
@@ -114,8 +114,8 @@ async fn view_migration(app: &AppState, is: Migration) -> Result<MigrationView, 
 ///
 /// # Errors
 /// Returns an error if the user has no access to one of the machines. The error does not name the other machine.
-fn check_both_visible(app: &AppState, id: &str, is: &Migration) -> Result<(), ApiError> {
-    match app.may_see_migration(is) {
+fn check_both_visible(app: &AppState, id: &str, migration: &Migration) -> Result<(), ApiError> {
+    match app.may_see_migration(migration) {
         true => Ok(()),
         false => {
             let why = format!(
@@ -138,18 +138,18 @@ pub(crate) async fn show_migration(
     _: OperatorAuth,
 ) -> Result<Json<MigrationView>, ApiError> {
     let id = id.to_lowercase();
-    let is = app.state.find_last_migration(&id).await?.ok_or_else(|| no_migration_error(&id))?;
-    check_both_visible(&app, &id, &is)?;
-    view_migration(&app, is).await.map(Json)
+    let migration = app.state.find_last_migration(&id).await?.ok_or_else(|| no_migration_error(&id))?;
+    check_both_visible(&app, &id, &migration)?;
+    view_migration(&app, migration).await.map(Json)
 }
 
 /// Handles `POST /v1/machine/{id}/move`: orders a migration.
 pub(crate) async fn order_migration(
     Path(id): Path<String>,
-    EditRequest { document: asked, permit }: EditRequest<MigrationRequest, EVENT_BYTES>,
+    EditRequest { document: request, permit }: EditRequest<MigrationRequest, EVENT_BYTES>,
 ) -> Result<Json<MigrationView>, ApiRefusal> {
     let EditPermit { app, peer, .. } = &permit;
-    let new = check_order(&permit, &id.to_lowercase(), &asked).await.map_err(ApiRefusal::from)?;
+    let new = check_order(&permit, &id.to_lowercase(), &request).await.map_err(ApiRefusal::from)?;
     match app.state.place_migration(new.clone()).await? {
         MigrationPlacement::Placed => {}
         MigrationPlacement::Rejected(why) => return Err(ApiRefusal::conflict(format!("not migrated: {why}"))),
@@ -160,9 +160,9 @@ pub(crate) async fn order_migration(
 }
 
 /// Checks the migration order, and converts it to a migration. The error lists all objections to the order.
-async fn check_order(permit: &EditPermit, id: &str, asked: &MigrationRequest) -> Result<Migration, ApiError> {
+async fn check_order(permit: &EditPermit, id: &str, request: &MigrationRequest) -> Result<Migration, ApiError> {
     let EditPermit { app, directory, .. } = permit;
-    let to = asked.to.to_lowercase();
+    let to = request.to.to_lowercase();
     let unknown = |id: &str| ApiError::not_found(format!("machine {id} not found in machines/"));
     let a = directory.find_machine(id).ok_or_else(|| unknown(id))?;
     let b = directory.find_machine(&to).ok_or_else(|| unknown(&to))?;
@@ -173,7 +173,7 @@ async fn check_order(permit: &EditPermit, id: &str, asked: &MigrationRequest) ->
     for machine in [a, b] {
         problems.extend(machine.explain_lock().map(|why| format!("machine {} is {why}", machine.id)));
         let open = app.state.find_live_migration(&machine.id).await?;
-        problems.extend(open.map(|is| store::explain_migration_block(&machine.id, &is)));
+        problems.extend(open.map(|migration| store::explain_migration_block(&machine.id, &migration)));
     }
     if let Some(allocation) = &b.allocation {
         problems.push(format!(
@@ -189,39 +189,39 @@ async fn check_order(permit: &EditPermit, id: &str, asked: &MigrationRequest) ->
         problems.push(format!("the file of machine {id} does not contain an allocation"));
         return Err(refusal_error(&problems));
     };
-    let standing = app.state.read_install_state(id, &allocation.id).await?;
-    problems.extend(find_record_problems(a, &allocation.id, &standing));
-    let disks = match (&standing.layout, inventory) {
-        (Some(layout), Some(inventory)) => map_target_disks(layout, &inventory, (id, &to), asked, &mut problems),
-        (None, _) if standing.succeeded => {
+    let install_state = app.state.read_install_state(id, &allocation.id).await?;
+    problems.extend(find_record_problems(a, &allocation.id, &install_state));
+    let disks = match (&install_state.layout, inventory) {
+        (Some(layout), Some(inventory)) => map_target_disks(layout, &inventory, (id, &to), request, &mut problems),
+        (None, _) if install_state.succeeded => {
             problems.push(format!("this server does not have the layout with which machine {id} was installed"));
             Vec::new()
         }
         (None, _) | (_, None) => Vec::new(),
     };
-    let marker = standing.marker;
+    let marker = install_state.marker;
     problems.extend(disks.iter().filter_map(|disk| explain_shared_disk(disk, marker.as_ref()?, id, &to)));
     if !problems.is_empty() {
         return Err(refusal_error(&problems));
     }
-    Ok(Migration { allow_unapproved: asked.allow_unapproved, ..new_migration(a, b, &allocation.id, marker, disks) })
+    Ok(Migration { allow_unapproved: request.allow_unapproved, ..new_migration(a, b, &allocation.id, marker, disks) })
 }
 
 /// Returns objections to the migration that follow from the server's record of the source's installation.
-fn find_record_problems(machine: &MachineSpec, allocation: &str, standing: &InstallState) -> Vec<String> {
+fn find_record_problems(machine: &MachineSpec, allocation: &str, install_state: &InstallState) -> Vec<String> {
     let (id, mut problems) = (&machine.id, Vec::new());
-    if !standing.succeeded {
+    if !install_state.succeeded {
         problems.push(format!(
             "allocation {allocation} of machine {id} is not installed according to this server's records"
         ));
     }
-    if standing.order.is_some() {
+    if install_state.order.is_some() {
         problems.push(format!("a reinstall of machine {id} is ordered"));
     }
-    if has_volumes(machine) || !standing.volumes.is_empty() {
+    if has_volumes(machine) || !install_state.volumes.is_empty() {
         problems.push(format!("allocation {allocation} has Kubernetes volumes, which cannot be migrated"));
     }
-    if standing.succeeded && standing.marker.is_none() {
+    if install_state.succeeded && install_state.marker.is_none() {
         problems.push(format!(
             "this server does not have the install marker of machine {id}, which the machine reports only at the end of an installation: reinstall machine {id} first"
         ));
@@ -234,7 +234,7 @@ fn map_target_disks(
     layout: &Value,
     inventory: &Inventory,
     (from, to): (&str, &str),
-    asked: &MigrationRequest,
+    request: &MigrationRequest,
     problems: &mut Vec<String>,
 ) -> Vec<RecordedDisk> {
     let of = Allocation { filesystemlayout: layout.clone(), ..Allocation::default() };
@@ -260,7 +260,7 @@ fn map_target_disks(
             layout = layout.id
         ));
     }
-    disk_mapping::map_disks(&layout, &inventory.disks, &asked.disks).unwrap_or_else(|wrong| {
+    disk_mapping::map_disks(&layout, &inventory.disks, &request.disks).unwrap_or_else(|wrong| {
         problems.extend(wrong.into_iter().map(|wrong| format!("machine {to}: {wrong}")));
         Vec::new()
     })
@@ -276,8 +276,8 @@ fn new_migration(
 ) -> Migration {
     Migration {
         id: uuid::Uuid::new_v4().to_string(),
-        a: a.id.clone(),
-        b: b.id.clone(),
+        source: a.id.clone(),
+        target: b.id.clone(),
         allocation: allocation.to_owned(),
         state: MigrationState::Ordered,
         created: now(),
@@ -285,14 +285,14 @@ fn new_migration(
         marker,
         disks,
         carried: None,
-        sender: None,
-        receiver: None,
+        source_endpoint: None,
+        target_endpoint: None,
         started_copy: None,
         failures: 0,
         failed: None,
         left: None,
-        words_a: String::new(),
-        words_b: String::new(),
+        source_problem: String::new(),
+        target_problem: String::new(),
         files: false,
         allow_unapproved: false,
         approved: ApprovedCertificates::default(),
@@ -336,17 +336,17 @@ pub(crate) async fn cancel_migration(
 ) -> Result<Json<MigrationView>, ApiError> {
     let Query(CancelQuery { off }) = query.map_err(|error| ApiError::bad_request(error.to_string()))?;
     let id = id.to_lowercase();
-    let is = app.state.find_live_migration(&id).await?.ok_or_else(|| no_migration_error(&id))?;
-    check_both_visible(&app, &id, &is)?;
+    let migration = app.state.find_live_migration(&id).await?.ok_or_else(|| no_migration_error(&id))?;
+    check_both_visible(&app, &id, &migration)?;
     let off = off.map(|off| off.to_lowercase());
-    if let Some(other) = off.as_ref().filter(|off| **off != is.b) {
+    if let Some(other) = off.as_ref().filter(|off| **off != migration.target) {
         return Err(ApiError::bad_request(format!(
             "the query parameter `off` confirms that the target machine is switched off, so it must be the machine's \
             id, {target}; it is {other}",
-            target = is.b
+            target = migration.target
         )));
     }
-    apply_event(&app, &is, MigrationEvent::Cancelled { off: off.is_some() }, peer).await
+    apply_event(&app, &migration, MigrationEvent::Cancelled { off: off.is_some() }, peer).await
 }
 
 /// Handles `POST /v1/machine/{id}/move/finish`: the operator confirms that the system runs on the target.
@@ -357,44 +357,44 @@ pub(crate) async fn finish_migration(
     peer: ClientAddress,
 ) -> Result<Json<MigrationView>, ApiError> {
     let id = id.to_lowercase();
-    let is = app.state.find_last_migration(&id).await?.ok_or_else(|| no_migration_error(&id))?;
-    check_both_visible(&app, &id, &is)?;
-    if is.state == MigrationState::Done {
-        return view_migration(&app, is).await.map(Json);
+    let migration = app.state.find_last_migration(&id).await?.ok_or_else(|| no_migration_error(&id))?;
+    check_both_visible(&app, &id, &migration)?;
+    if migration.state == MigrationState::Done {
+        return view_migration(&app, migration).await.map(Json);
     }
-    apply_event(&app, &is, MigrationEvent::Finished, peer).await
+    apply_event(&app, &migration, MigrationEvent::Finished, peer).await
 }
 
 /// Handles `POST /v1/machine/{id}/move/approve`: the operator has compared the fingerprints with those shown on the
 /// consoles of both machines.
 pub(crate) async fn approve_certificates(
     Path(id): Path<String>,
-    EditRequest { document: asked, permit }: EditRequest<CertificateApproval, EVENT_BYTES>,
+    EditRequest { document: approval, permit }: EditRequest<CertificateApproval, EVENT_BYTES>,
 ) -> Result<Json<MigrationView>, ApiRefusal> {
     let EditPermit { app, peer, .. } = &permit;
     let id = id.to_lowercase();
-    let is = app.state.find_live_migration(&id).await?.ok_or_else(|| no_migration_error(&id))?;
-    check_both_visible(app, &id, &is)?;
-    let now = app.state.read_current_boots(&is).await?;
-    let word = MigrationEvent::Approved { fingerprints: asked.fingerprints, now };
-    Ok(apply_event(app, &is, word, *peer).await?)
+    let migration = app.state.find_live_migration(&id).await?.ok_or_else(|| no_migration_error(&id))?;
+    check_both_visible(app, &id, &migration)?;
+    let now = app.state.read_current_boots(&migration).await?;
+    let word = MigrationEvent::Approved { fingerprints: approval.fingerprints, now };
+    Ok(apply_event(app, &migration, word, *peer).await?)
 }
 
 async fn apply_event(
     app: &AppState,
-    is: &Migration,
+    migration: &Migration,
     word: MigrationEvent,
     peer: ClientAddress,
 ) -> Result<Json<MigrationView>, ApiError> {
-    let heard = app.state.apply_migration_event(&is.a, &is.id, word).await?.ok_or_else(|| no_migration_error(&is.a))?;
-    let conflict = |why| ApiError::new(StatusCode::CONFLICT, why);
-    let MigrationUpdate { is, news } = heard.map_err(conflict)?;
+    let unknown = || no_migration_error(&migration.source);
+    let heard = app.state.apply_migration_event(&migration.source, &migration.id, word).await?.ok_or_else(unknown)?;
+    let MigrationUpdate { migration, news } = heard.map_err(|why| ApiError::new(StatusCode::CONFLICT, why))?;
     if news {
         app.watch.log_note(format!(
             "{peer} updated migration {migration}",
-            migration = describe_migration(&app.directory(), &is)
+            migration = describe_migration(&app.directory(), &migration)
         ));
         app.request_reload();
     }
-    view_migration(app, is).await.map(Json)
+    view_migration(app, migration).await.map(Json)
 }

@@ -285,47 +285,49 @@ pub(super) fn record_key(machine: &MachineSpec) -> (String, Option<String>) {
 }
 
 pub(super) fn summarize_records(app: &AppState, machine: &MachineSpec, records: MachineRecords) -> MachineSummary {
-    let MachineRecords { standing, contact, migration, run, may_run_previous_system } = records;
+    let MachineRecords { install_state, contact, migration, run, may_run_previous_system } = records;
     let allocation = machine.allocation.as_ref().map(|allocation| allocation.id.to_string());
-    let moving = migration.map(|is| {
-        let is_visible = app.may_see_migration(&is);
-        let moving = MachineMigration::from_migration(&machine.id, is);
+    let moving = migration.map(|migration| {
+        let is_visible = app.may_see_migration(&migration);
+        let moving = MachineMigration::from_migration(&machine.id, migration);
         if is_visible { moving } else { moving.hide_peer() }
     });
-    let reported =
-        standing.waits.as_ref().map(|marker| WaitingMarker { image: marker.image.clone(), time: marker.time.clone() });
-    let waits = reported.clone().filter(|_| !standing.is_installed() && standing.elsewhere.is_none());
-    let stored = standing.layout.as_ref().and_then(|layout| layout.get("id")?.as_str().map(str::to_owned));
+    let reported = install_state
+        .waits
+        .as_ref()
+        .map(|marker| WaitingMarker { image: marker.image.clone(), time: marker.time.clone() });
+    let waits = reported.clone().filter(|_| !install_state.is_installed() && install_state.elsewhere.is_none());
+    let stored = install_state.layout.as_ref().and_then(|layout| layout.get("id")?.as_str().map(str::to_owned));
     let in_file = machine.allocation.as_ref().map(|allocation| allocation.image.to_string());
-    let order = standing.order.as_ref().map(|order| order.id.as_str()).unwrap_or_default();
+    let order = install_state.order.as_ref().map(|order| order.id.as_str()).unwrap_or_default();
     let run = run.filter(|run| run.is_for(allocation.as_deref().unwrap_or_default(), order));
     let out_of_band = run.as_ref().and_then(OutOfBandProgress::from_run);
-    let differences = machine.allocation.as_ref().map(|file| find_allocation_differences(file, &standing));
-    let failure = standing.failure.clone();
+    let differences = machine.allocation.as_ref().map(|file| find_allocation_differences(file, &install_state));
+    let failure = install_state.failure.clone();
     let summary = MachineSummary {
         differences: differences.unwrap_or_default(),
-        allocation_unrecorded: is_unrecorded(&standing),
+        allocation_unrecorded: is_unrecorded(&install_state),
         name: machine.name.clone(),
         project: machine.project.clone(),
         size: machine.size.clone(),
         allocation,
-        wanted: standing.order.as_ref().map(|order| order.image.clone()).or(in_file),
-        image: standing.image,
-        layout: stored.or(standing.layout_id).filter(|_| standing.succeeded),
-        installed: standing.succeeded,
-        adopted: standing.adopted,
-        claimed: standing.is_claimed,
+        wanted: install_state.order.as_ref().map(|order| order.image.clone()).or(in_file),
+        image: install_state.image,
+        layout: stored.or(install_state.layout_id).filter(|_| install_state.succeeded),
+        installed: install_state.succeeded,
+        adopted: install_state.adopted,
+        claimed: install_state.is_claimed,
         waits,
-        needs_confirmation: standing.unconfirmed,
+        needs_confirmation: install_state.unconfirmed,
         not_clean: may_run_previous_system,
-        on_disk: reported.filter(|_| standing.unconfirmed && standing.succeeded),
+        on_disk: reported.filter(|_| install_state.unconfirmed && install_state.succeeded),
         locked: machine.locked.clone(),
         file_error: app.directory().machine_errors.problem(&machine.id).map(str::to_owned),
-        elsewhere: standing.elsewhere.is_some(),
+        elsewhere: install_state.elsewhere.is_some(),
         out_of_band,
-        order: standing.order,
+        order: install_state.order,
         moving,
-        outcome: standing.outcome,
+        outcome: install_state.outcome,
         ..MachineSummary::from_contact(&machine.id, contact)
     };
     let failure = failure.map(|attempt| MachineFailure::new(attempt, &summary));

@@ -3,10 +3,10 @@
 
 use super::reinstalls::{self, OrderableReinstall, ReinstallRequest};
 use crate::AppState;
-use crate::allocation_state;
 use crate::deploy_templates::template_files;
+use crate::full_install_state;
 use crate::metal_api::ApiRefusal;
-use crate::metal_api::edited_files::{self, stored_documents, wait_until_published};
+use crate::metal_api::document_edits::{self, stored_documents, wait_until_published};
 use crate::plan_input::INPUT_NOT_READY;
 use crate::rack_plan::build_order;
 use axum::http::StatusCode;
@@ -62,24 +62,29 @@ impl ReinstallQuery {
 /// Machine, and the state that its allocation would have after a reinstall order.
 pub struct HypotheticalOrder {
     pub machine: MachineSpec,
-    pub standing: InstallState,
+    pub install_state: InstallState,
 }
 
 /// Returns the machine and the state that it would have if the reinstall were ordered. Stores nothing.
 ///
 /// # Errors
 /// Returns the reason why the reinstall cannot be ordered.
-pub async fn simulate_order(app: &AppState, asked: &ReinstallRequest) -> Result<HypotheticalOrder, ApiError> {
-    let OrderableReinstall { machine, standing, words, .. } = reinstalls::check_orderable(app, asked).await?;
-    if let Some(started) = standing.order.as_ref().filter(|order| order.started && !order.given_up) {
+pub async fn simulate_order(
+    app: &AppState,
+    reinstall_request: &ReinstallRequest,
+) -> Result<HypotheticalOrder, ApiError> {
+    let OrderableReinstall { machine, install_state, words, .. } =
+        reinstalls::check_orderable(app, reinstall_request).await?;
+    if let Some(started) = install_state.order.as_ref().filter(|order| order.started && !order.given_up) {
         return Err(reinstalls::already_started(started));
     }
-    let standing = allocation_state::read_full_state(app, &machine, &app.directory().known).await?;
-    let mut standing = standing.with_claimed_installation();
-    let earlier = standing.order.take().filter(|order| order.started);
-    standing.order = Some(build_order(asked.imageid.clone(), words, earlier));
-    let standing = allocation_state::add_template_results(app, &machine, standing, &app.directory().known).await?;
-    Ok(HypotheticalOrder { machine, standing })
+    let install_state = full_install_state::read_full_state(app, &machine, &app.directory().known).await?;
+    let mut install_state = install_state.with_claimed_installation();
+    let earlier = install_state.order.take().filter(|order| order.started);
+    install_state.order = Some(build_order(reinstall_request.imageid.clone(), words, earlier));
+    let install_state =
+        full_install_state::add_template_results(app, &machine, install_state, &app.directory().known).await?;
+    Ok(HypotheticalOrder { machine, install_state })
 }
 
 /// Stores the approval of the plan that the request contains, and waits until the approval is in force. The machine
@@ -89,21 +94,21 @@ pub async fn simulate_order(app: &AppState, asked: &ReinstallRequest) -> Result<
 /// Returns an error if the plan is not the plan of this reinstall, or the approval cannot be written.
 pub(crate) async fn approve_plan(
     app: &AppState,
-    asked: &ReinstallRequest,
+    reinstall_request: &ReinstallRequest,
     orderable: &OrderableReinstall,
     approved: &ApprovedPlan,
 ) -> Result<(), ApiError> {
     let verdicts = approval_comparison::parse_approval(&approved.verdicts, &approved.sha256);
     let verdicts = verdicts.map_err(|why| ApiError::bad_request(format!("approved: {why}")))?;
-    check_plan_of(&verdicts, asked, orderable)?;
-    let inputs = find_approved_inputs(app, asked, approved).await?;
+    check_plan_of(&verdicts, reinstall_request, orderable)?;
+    let inputs = find_approved_inputs(app, reinstall_request, approved).await?;
     let id = &orderable.machine.id;
-    let text = render_approval(&verdicts, inputs, orderable.standing.last_installation(), now());
+    let text = render_approval(&verdicts, inputs, orderable.install_state.last_installation(), now());
     let text = text.map_err(|why| ApiError::bad_request(format!("approved: {why}")))?;
     let path = plan_approvals::approval_path(&app.dir, id);
     store_approval(app, &path, &text).await?;
     let is_in_force = |known: &site::snapshot::SiteSnapshot| {
-        let found = known.known.approvals.find_in_force(id, &orderable.standing);
+        let found = known.known.approvals.find_in_force(id, &orderable.install_state);
         found.is_some_and(|found| found.is_ok_and(|found| found.to_wire().sha256 == approved.sha256))
     };
     wait_until_published(app, &path, Some(&text), is_in_force).await.map_err(|refusal| refusal.into_error())
@@ -113,7 +118,7 @@ pub(crate) async fn approve_plan(
 /// in the database, fails if another request stores an approval for the machine at the same time.
 async fn store_approval(app: &AppState, path: &Path, text: &str) -> Result<(), ApiError> {
     app.state.sync_audit().await?;
-    let present = edited_files::read_file(app, path).await.map_err(ApiRefusal::into_error)?;
+    let present = document_edits::read_file(app, path).await.map_err(ApiRefusal::into_error)?;
     if let Some(stored) = stored_documents::change(app, path, present.as_deref(), Some(text)).await? {
         return stored.require_stored(path).map_err(ApiRefusal::into_error);
     }
@@ -129,18 +134,19 @@ async fn store_approval(app: &AppState, path: &Path, text: &str) -> Result<(), A
 /// approved plan was then made from other inputs.
 async fn find_approved_inputs(
     app: &AppState,
-    asked: &ReinstallRequest,
+    reinstall_request: &ReinstallRequest,
     approved: &ApprovedPlan,
 ) -> Result<InputDigests, ApiError> {
-    let HypotheticalOrder { machine, standing } = simulate_order(app, asked).await?;
+    let HypotheticalOrder { machine, install_state } = simulate_order(app, reinstall_request).await?;
     let conflict = |why: String| ApiError::new(StatusCode::CONFLICT, format!("approved: {why}"));
-    let resolved = resolve_before_approval(&machine, &standing, &app.directory().known).map_err(conflict)?;
+    let resolved = resolve_before_approval(&machine, &install_state, &app.directory().known).map_err(conflict)?;
     let inputs = digest_inputs(&resolved.ok_or_else(|| conflict(INPUT_NOT_READY.to_owned()))?);
     let changed = list_changed_inputs(&approved.inputs, &inputs);
     if changed.is_empty() {
         return Ok(inputs);
     }
-    let changed: Vec<String> = changed.iter().map(|name| describe_changed_input(name, &asked.imageid)).collect();
+    let changed: Vec<String> =
+        changed.iter().map(|name| describe_changed_input(name, &reinstall_request.imageid)).collect();
     let why = format!("the plan is outdated: {changes}; review and save a new plan", changes = changed.join("; "));
     Err(conflict(why).with_error_code(ErrorCode::ApprovalMismatch))
 }
@@ -158,13 +164,13 @@ fn write_approval(path: &Path, text: &str) -> std::io::Result<()> {
 /// Checks that the approved plan belongs to the requested reinstall.
 fn check_plan_of(
     verdicts: &ApprovalSummary,
-    asked: &ReinstallRequest,
+    reinstall_request: &ReinstallRequest,
     orderable: &OrderableReinstall,
 ) -> Result<(), ApiError> {
     let pairs = [
         ("machine", &verdicts.machine, &orderable.machine.id),
         ("allocation", &verdicts.allocation, &orderable.allocation),
-        ("image", &verdicts.image, &asked.imageid),
+        ("image", &verdicts.image, &reinstall_request.imageid),
     ];
     let differs = pairs.into_iter().find(|(_, planned, requested)| planned != requested);
     let why = match differs {

@@ -2,7 +2,7 @@
 
 use super::order_log::describe_placed_order;
 use super::{MachineSummary, OperatorAuth, find_allocated, invalid_reinstall, reinstall_plan, summarize_machine};
-use crate::allocation_state;
+use crate::full_install_state;
 use crate::{AppState, metrics, out_of_band};
 use axum::Json;
 use axum::extract::{Path, State};
@@ -96,11 +96,11 @@ pub(crate) fn parse_request(document: Map<String, Value>) -> Result<ReinstallReq
 pub async fn place_order(
     app: &AppState,
     peer: ClientAddress,
-    asked: &ReinstallRequest,
+    reinstall_request: &ReinstallRequest,
 ) -> Result<MachineSummary, ApiError> {
-    let OrderableReinstall { machine, allocation, words, .. } = prepare_order(app, asked).await?;
+    let OrderableReinstall { machine, allocation, words, .. } = prepare_order(app, reinstall_request).await?;
     let id = &machine.id;
-    match app.state.place_order(id, &allocation, &asked.imageid, words).await? {
+    match app.state.place_order(id, &allocation, &reinstall_request.imageid, words).await? {
         OrderOutcome::Placed { order, replaced } => {
             app.counters.count_order(metrics::OrderEvent::Placed);
             let listed =
@@ -121,16 +121,19 @@ pub async fn place_order(
 ///
 /// # Errors
 /// Returns the reason why the reinstall cannot be ordered.
-pub(crate) async fn prepare_order(app: &AppState, asked: &ReinstallRequest) -> Result<OrderableReinstall, ApiError> {
-    let orderable = check_orderable(app, asked).await?;
+pub(crate) async fn prepare_order(
+    app: &AppState,
+    reinstall_request: &ReinstallRequest,
+) -> Result<OrderableReinstall, ApiError> {
+    let orderable = check_orderable(app, reinstall_request).await?;
     check_over_redfish(app, &orderable.machine, &orderable.allocation, &orderable.words).await?;
-    if let Some(approved) = &asked.approved {
+    if let Some(approved) = &reinstall_request.approved {
         // If a reinstall has started, its next attempt still needs the approval that is in force. An order that would
         // replace this approval is therefore refused.
-        if let Some(started) = orderable.standing.order.as_ref().filter(|order| order.started && !order.given_up) {
+        if let Some(started) = orderable.install_state.order.as_ref().filter(|order| order.started && !order.given_up) {
             return Err(already_started(started));
         }
-        reinstall_plan::approve_plan(app, asked, &orderable, approved).await?;
+        reinstall_plan::approve_plan(app, reinstall_request, &orderable, approved).await?;
     }
     Ok(orderable)
 }
@@ -142,8 +145,8 @@ async fn check_over_redfish(
     allocation: &str,
     words: &ReinstallOverrides,
 ) -> Result<(), ApiError> {
-    let standing = state_for_order(app.state.read_install_state(&machine.id, allocation).await?, words);
-    let effective = with_effective_allocation(machine, &standing);
+    let install_state = state_for_order(app.state.read_install_state(&machine.id, allocation).await?, words);
+    let effective = with_effective_allocation(machine, &install_state);
     out_of_band::check_controller(&effective, &app.directory().known).await
 }
 
@@ -152,7 +155,7 @@ pub struct OrderableReinstall {
     pub machine: MachineSpec,
     /// Id of the machine's allocation.
     pub allocation: String,
-    pub standing: InstallState,
+    pub install_state: InstallState,
     pub words: ReinstallOverrides,
 }
 
@@ -160,61 +163,65 @@ pub struct OrderableReinstall {
 ///
 /// # Errors
 /// Returns the reason why the reinstall cannot be ordered.
-pub async fn check_orderable(app: &AppState, asked: &ReinstallRequest) -> Result<OrderableReinstall, ApiError> {
-    let id = asked.id.to_lowercase();
+pub async fn check_orderable(
+    app: &AppState,
+    reinstall_request: &ReinstallRequest,
+) -> Result<OrderableReinstall, ApiError> {
+    let id = reinstall_request.id.to_lowercase();
     await_definition(app, &id).await?;
-    app.await_image(&asked.imageid).await;
+    app.await_image(&reinstall_request.imageid).await;
     let directory = app.directory();
     let (machine, allocation) = find_allocated(app, &id)?;
     if let Some(why) = machine.explain_lock() {
         return Err(invalid_reinstall(format!("machine {id} is {why}")));
     }
-    let standing = app.state.read_install_state(&id, &allocation).await?;
-    if standing.unconfirmed {
+    let install_state = app.state.read_install_state(&id, &allocation).await?;
+    if install_state.unconfirmed {
         return Err(ApiError::new(StatusCode::CONFLICT, restore_confirmation::explain_confirmation(&id)));
     }
-    if !standing.can_be_reinstalled(asked.without_marker) {
-        return Err(invalid_reinstall(explain_not_installed(&id, &allocation, standing.is_installed())));
+    if !install_state.can_be_reinstalled(reinstall_request.without_marker) {
+        return Err(invalid_reinstall(explain_not_installed(&id, &allocation, install_state.is_installed())));
     }
-    let standing = standing.with_claimed_installation();
-    let words = read_overrides(asked)?;
+    let install_state = install_state.with_claimed_installation();
+    let words = read_overrides(reinstall_request)?;
     let in_file = machine.allocation.as_ref();
-    let of_order = state_for_order(standing.clone(), &words);
+    let of_order = state_for_order(install_state.clone(), &words);
     let effective = in_file.map(|in_file| effective_allocation(in_file, &of_order).allocation);
-    let of_order = allocation_state::add_template_results(app, &machine, of_order, &directory.known).await?;
-    let standing = InstallState { generated: of_order.generated, unsupported: of_order.unsupported, ..standing };
+    let of_order = full_install_state::add_template_results(app, &machine, of_order, &directory.known).await?;
+    let install_state =
+        InstallState { generated: of_order.generated, unsupported: of_order.unsupported, ..install_state };
     let made = effective.as_ref().and_then(|allocation| Some((allocation, allocation.definition.created_os()?)));
-    match (made, directory.known.images.get(&asked.imageid)) {
+    match (made, directory.known.images.get(&reinstall_request.imageid)) {
         (Some((allocation, os)), _) => {
-            drop(resolve_created_image(allocation, &os, &asked.imageid).map_err(invalid_reinstall)?)
+            drop(resolve_created_image(allocation, &os, &reinstall_request.imageid).map_err(invalid_reinstall)?)
         }
         (None, Some(Some(_))) => {}
         (None, Some(None)) => {
             let why = "cannot be used yet: its digest is pending, or its file is unreadable; see the server's output and retry";
-            return Err(invalid_reinstall(format!("image {:?} {why}", asked.imageid)));
+            return Err(invalid_reinstall(format!("image {:?} {why}", reinstall_request.imageid)));
         }
         (None, None) => {
-            return Err(invalid_reinstall(directory.known.explain_absent_image(&asked.imageid).reason));
+            return Err(invalid_reinstall(directory.known.explain_absent_image(&reinstall_request.imageid).reason));
         }
     }
-    let runs = standing.image.as_deref() == Some(&asked.imageid);
-    if !runs && directory.known.states.is_blacklisted(&asked.imageid) {
-        let image = &asked.imageid;
+    let runs = install_state.image.as_deref() == Some(&reinstall_request.imageid);
+    if !runs && directory.known.states.is_blacklisted(&reinstall_request.imageid) {
+        let image = &reinstall_request.imageid;
         let why = format!("image {image} is blacklisted: only machines that run this image can be reinstalled with it");
         return Err(invalid_reinstall(why));
     }
-    is_reinstallable(&machine, standing.clone(), &directory.known, &words)?;
-    Ok(OrderableReinstall { machine, allocation, standing, words })
+    is_reinstallable(&machine, install_state.clone(), &directory.known, &words)?;
+    Ok(OrderableReinstall { machine, allocation, install_state, words })
 }
 
 /// Returns the operator's overrides, which apply to this reinstall only.
-fn read_overrides(asked: &ReinstallRequest) -> Result<ReinstallOverrides, ApiError> {
+fn read_overrides(reinstall_request: &ReinstallRequest) -> Result<ReinstallOverrides, ApiError> {
     let words = ReinstallOverrides {
-        without_marker: asked.without_marker,
-        change_promise: asked.change_promise,
-        give_up: asked.give_up.iter().map(|serial| serial.trim().to_owned()).collect(),
-        replace_newer: asked.replace_newer,
-        apply_allocation: asked.apply_allocation,
+        without_marker: reinstall_request.without_marker,
+        change_promise: reinstall_request.change_promise,
+        give_up: reinstall_request.give_up.iter().map(|serial| serial.trim().to_owned()).collect(),
+        replace_newer: reinstall_request.replace_newer,
+        apply_allocation: reinstall_request.apply_allocation,
     };
     if words.give_up.iter().any(String::is_empty) {
         return Err(ApiError::bad_request("a serial number in `give_up` must not be empty"));
@@ -279,12 +286,12 @@ pub async fn cancel_reinstall(
 
 /// Returns the state against which a new order with these options is checked. The open order is omitted from the state:
 /// the new order would replace the open order, and the image of the open order may no longer exist.
-fn state_for_order(standing: InstallState, words: &ReinstallOverrides) -> InstallState {
+fn state_for_order(install_state: InstallState, words: &ReinstallOverrides) -> InstallState {
     InstallState {
         order: None,
-        layout: standing.layout.filter(|_| !words.change_promise),
-        installed_allocation: standing.installed_allocation.filter(|_| !words.apply_allocation),
-        ..standing
+        layout: install_state.layout.filter(|_| !words.change_promise),
+        installed_allocation: install_state.installed_allocation.filter(|_| !words.apply_allocation),
+        ..install_state
     }
 }
 
@@ -292,18 +299,18 @@ fn state_for_order(standing: InstallState, words: &ReinstallOverrides) -> Instal
 /// reinstall to erase at least one disk.
 pub(crate) fn is_reinstallable(
     machine: &MachineSpec,
-    standing: InstallState,
+    install_state: InstallState,
     known: &SiteObjects,
     words: &ReinstallOverrides,
 ) -> Result<(), ApiError> {
-    let standing = state_for_order(standing, words);
+    let install_state = state_for_order(install_state, words);
     let in_file = machine.allocation.as_ref();
-    if let Some(why) = in_file.and_then(|in_file| effective_allocation(in_file, &standing).problem) {
+    if let Some(why) = in_file.and_then(|in_file| effective_allocation(in_file, &install_state).problem) {
         return Err(invalid_reinstall(why).with_code(NOT_KEEPABLE_CODE));
     }
-    check_enabled_templates(machine, &standing, known).map_err(invalid_reinstall)?;
-    let marker = standing.marker.clone();
-    let assigned = resolve_allocation(machine, &standing, known).map_err(invalid_reinstall)?;
+    check_enabled_templates(machine, &install_state, known).map_err(invalid_reinstall)?;
+    let marker = install_state.marker.clone();
+    let assigned = resolve_allocation(machine, &install_state, known).map_err(invalid_reinstall)?;
     let Some(assigned) = assigned else {
         return Err(invalid_reinstall(format!("machine {machine} is no longer allocated", machine = machine.id)));
     };

@@ -3,7 +3,7 @@
 
 use super::advance_run;
 use crate::AppState;
-use crate::controller_lease::HeldLease;
+use crate::bmc_lease::HeldLease;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;

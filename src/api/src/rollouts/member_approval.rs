@@ -9,7 +9,7 @@ use crate::plan_input::{INPUT_NOT_READY, parse_registration};
 use axum::http::StatusCode;
 use common::error_code::ErrorCode;
 use common::format::format_bytes;
-use common::format::metal_api_wording::reword_metal_phrases;
+use common::format::metal_api_rewording::reword_metal_phrases;
 use common::type_errors::locate_json_error;
 use http_server::api_error::ApiError;
 use model::allocation;
@@ -137,11 +137,11 @@ pub(super) async fn approve_member(
 /// # Errors
 /// Returns the reasons why the plan is refused, or why the reinstall cannot be ordered.
 pub(crate) async fn require_plan(app: &AppState, request: &ReinstallRequest) -> Result<(), ApiError> {
-    let HypotheticalOrder { machine, standing } = simulate_order(app, request).await?;
-    let Ok(Some(resolved)) = resolve_before_approval(&machine, &standing, &app.directory().known) else {
+    let HypotheticalOrder { machine, install_state } = simulate_order(app, request).await?;
+    let Ok(Some(resolved)) = resolve_before_approval(&machine, &install_state, &app.directory().known) else {
         return Ok(());
     };
-    let Err(error) = forecast_loss(app, &machine, &resolved, standing).await else { return Ok(()) };
+    let Err(error) = forecast_loss(app, &machine, &resolved, install_state).await else { return Ok(()) };
     let (status, message) = error.parts();
     match message.starts_with(PLAN_REFUSED) {
         true => Err(ApiError::new(status, message)),
@@ -150,12 +150,12 @@ pub(crate) async fn require_plan(app: &AppState, request: &ReinstallRequest) -> 
 }
 
 async fn evaluate_member(app: &AppState, request: &ReinstallRequest) -> Result<MemberRequest, ApiError> {
-    let HypotheticalOrder { machine, standing } = simulate_order(app, request).await?;
+    let HypotheticalOrder { machine, install_state } = simulate_order(app, request).await?;
     let conflict = |why: String| ApiError::new(StatusCode::CONFLICT, why);
-    let resolved = resolve_before_approval(&machine, &standing, &app.directory().known).map_err(conflict)?;
+    let resolved = resolve_before_approval(&machine, &install_state, &app.directory().known).map_err(conflict)?;
     let resolved = resolved.ok_or_else(|| conflict(INPUT_NOT_READY.to_owned()))?;
     let inputs = digest_inputs(&resolved);
-    let forecast = forecast_loss(app, &machine, &resolved, standing).await?;
+    let forecast = forecast_loss(app, &machine, &resolved, install_state).await?;
     Ok(MemberRequest { request: request.clone(), inputs, forecast, project: machine.project })
 }
 
@@ -164,15 +164,15 @@ async fn forecast_loss(
     app: &AppState,
     machine: &MachineSpec,
     resolved: &ResolvedAllocation,
-    standing: InstallState,
+    install_state: InstallState,
 ) -> Result<Option<LossForecast>, ApiError> {
     let Some(row) = app.state.find_registration(&machine.id).await? else { return Ok(None) };
-    let is_installed = standing.is_installed();
+    let is_installed = install_state.is_installed();
     let assigned = allocation::AssignedMachine {
         id: machine.id.clone(),
         name: machine.name.clone(),
         size: machine.size.clone().map(|id| allocation::IdReference { id }),
-        allocation: Some(to_wire_allocation(resolved, standing, URL, false)),
+        allocation: Some(to_wire_allocation(resolved, install_state, URL, false)),
         newest_move: None,
     };
     let plan = app.planner.run_job(&machine.id, move || plan_loss(&assigned, row, is_installed)).await?;

@@ -1,7 +1,7 @@
 //! Power cycle of a member's machine. Only the server that holds the lease of the machine performs it.
 
 use crate::AppState;
-use crate::controller_lease::HeldLease;
+use crate::bmc_lease::HeldLease;
 use crate::power::{MachineController, log_warning};
 use bmc::{PowerAction, PowerState, read_power_state};
 use http_server::api_error::ApiError;

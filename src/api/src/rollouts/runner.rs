@@ -9,7 +9,7 @@ use crate::operator::reinstalls::prepare_order;
 use axum::http::StatusCode;
 use common::error::Result;
 use common::error_code::ErrorCode;
-use common::format::metal_api_wording::reword_metal_phrases;
+use common::format::metal_api_rewording::reword_metal_phrases;
 use http_server::api_error::ApiError;
 use std::collections::BTreeMap;
 use std::sync::Arc;

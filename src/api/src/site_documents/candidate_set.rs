@@ -50,26 +50,29 @@ pub(super) fn check_documents(documents: &[SiteDocument]) -> std::result::Result
 
 impl CandidateSet {
     /// Creates the set for documents in the database.
-    pub(super) fn from_stored(stored: &DocumentSet, asked: DocumentApplication) -> CandidateSet {
+    pub(super) fn from_stored(stored: &DocumentSet, document_application: DocumentApplication) -> CandidateSet {
         let before = stored.all().map(|one| (one.path.clone(), one.content.clone())).collect();
-        CandidateSet::new(Some(stored.revision), before, asked)
+        CandidateSet::new(Some(stored.revision), before, document_application)
     }
 
     /// Creates the set for a database without documents. Until now, the documents in the server's directory are in
     /// force. Unless the request prunes, these documents are also stored.
-    pub(super) fn from_directory(files: Vec<(String, DocumentContent)>, asked: DocumentApplication) -> CandidateSet {
-        CandidateSet::new(None, files.into_iter().collect(), asked)
+    pub(super) fn from_directory(
+        files: Vec<(String, DocumentContent)>,
+        document_application: DocumentApplication,
+    ) -> CandidateSet {
+        CandidateSet::new(None, files.into_iter().collect(), document_application)
     }
 
-    fn new(base: Option<i64>, before: Documents, asked: DocumentApplication) -> CandidateSet {
-        let requested = asked.documents.iter().map(|one| one.path.clone()).collect();
-        let mut after = if asked.prune { Documents::new() } else { before.clone() };
+    fn new(base: Option<i64>, before: Documents, document_application: DocumentApplication) -> CandidateSet {
+        let requested = document_application.documents.iter().map(|one| one.path.clone()).collect();
+        let mut after = if document_application.prune { Documents::new() } else { before.clone() };
         let content = |one: SiteDocument| {
             let SiteDocument { path, text, executable } = one;
             (path, DocumentContent { text, executable })
         };
-        after.extend(asked.documents.into_iter().map(content));
-        CandidateSet { base, before, after, requested, dry_run: asked.dry_run }
+        after.extend(document_application.documents.into_iter().map(content));
+        CandidateSet { base, before, after, requested, dry_run: document_application.dry_run }
     }
 
     /// Returns whether the request would change the database. The first request that stores documents always changes

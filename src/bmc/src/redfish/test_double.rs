@@ -9,7 +9,7 @@ use model::registry_auth::SecretText;
 use serde_json::{Value, json};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
-use testing::http::{Act, Request, Server};
+use testing::http::{Request, ResponseBehavior, Server};
 
 pub const SYSTEM: &str = "/redfish/v1/Systems/1";
 pub const UUID: &str = "4c4c4544-0051-3010-8052-b4c04f4d0001";
@@ -97,15 +97,15 @@ impl RedfishDouble {
 
 /// Modifies a response so that the connection is closed without notice, this number of milliseconds after the response
 /// was sent.
-fn to_late_close(response: &Act, milliseconds: u64) -> Act {
+fn to_late_close(response: &ResponseBehavior, milliseconds: u64) -> ResponseBehavior {
     let body = String::from_utf8_lossy(response.body.as_deref().unwrap_or_default()).into_owned();
     let status = response.status.unwrap_or(200);
     let wire = format!("HTTP/1.1 {status} x\r\nContent-Length: {}\r\n\r\n{body}", body.len());
-    Act { linger: Duration::from_millis(milliseconds), ..Act::wire(wire) }
+    ResponseBehavior { linger: Duration::from_millis(milliseconds), ..ResponseBehavior::wire(wire) }
 }
 
-fn refuse(status: u16, message: &str) -> Act {
-    Act::respond(
+fn refuse(status: u16, message: &str) -> ResponseBehavior {
+    ResponseBehavior::respond(
         status,
         &json!({"error": {"code": "Base.1.0.GeneralError", "message": "See @Message.ExtendedInfo.",
         "@Message.ExtendedInfo": [{"MessageId": "Base.1.0.X", "Message": message}]}})
@@ -128,7 +128,7 @@ impl Exchange<'_> {
         self.quirks.iter().find_map(select)
     }
 
-    fn respond(&mut self) -> Act {
+    fn respond(&mut self) -> ResponseBehavior {
         let path = self.request.path.trim_end_matches('/').to_owned();
         self.redirect().or_else(|| self.reject_credentials(&path)).unwrap_or_else(|| {
             match self.request.method.as_str() {
@@ -137,17 +137,20 @@ impl Exchange<'_> {
                 "POST" if path.ends_with("ComputerSystem.Reset") => self.reset(),
                 "DELETE" if path == "/redfish/v1/Sessions/7" => {
                     self.state.session = None;
-                    Act::respond(204, "")
+                    ResponseBehavior::respond(204, "")
                 }
-                _ => Act::respond(404, "{}"),
+                _ => ResponseBehavior::respond(404, "{}"),
             }
         })
     }
 
-    fn redirect(&self) -> Option<Act> {
+    fn redirect(&self) -> Option<ResponseBehavior> {
         let Request { path, .. } = self.request;
         let host = self.request.header("host").unwrap_or_default();
-        let to = |status, location| Act { headers: vec![("Location", location)], ..Act::respond(status, "") };
+        let to = |status, location| ResponseBehavior {
+            headers: vec![("Location", location)],
+            ..ResponseBehavior::respond(status, "")
+        };
         match self.find(|quirk| if let Slash(status) = quirk { Some(*status) } else { None }) {
             _ if self.has(RedirectsForever) => Some(to(308, path.clone())),
             _ if path.ends_with('/') => None,
@@ -156,7 +159,7 @@ impl Exchange<'_> {
         }
     }
 
-    fn reject_credentials(&mut self, path: &str) -> Option<Act> {
+    fn reject_credentials(&mut self, path: &str) -> Option<ResponseBehavior> {
         if path == "/redfish/v1" {
             return None;
         }
@@ -168,7 +171,7 @@ impl Exchange<'_> {
             self.state.session = is_valid.then_some(expires.unwrap_or(u32::MAX));
             let headers = vec![("X-Auth-Token", "token".to_owned()), ("Location", "/redfish/v1/Sessions/7".to_owned())];
             return Some(if is_valid {
-                Act { headers, ..Act::respond(201, "{}") }
+                ResponseBehavior { headers, ..ResponseBehavior::respond(201, "{}") }
             } else {
                 refuse(401, "no such user: hunter3")
             });
@@ -184,17 +187,17 @@ impl Exchange<'_> {
         let offer = vec![("WWW-Authenticate", "Basic realm=\"x\"".to_owned())];
         match () {
             () if !is_authorized && self.has(BasicOffered) => {
-                Some(Act { headers: offer, ..refuse(401, "session required") })
+                Some(ResponseBehavior { headers: offer, ..refuse(401, "session required") })
             }
             () if !is_authorized && (is_session_only || self.has(NoSession)) => Some(refuse(401, "session required")),
-            () if !is_authorized => Some(Act { headers: offer, ..Act::respond(401, "{}") }),
+            () if !is_authorized => Some(ResponseBehavior { headers: offer, ..ResponseBehavior::respond(401, "{}") }),
             () if self.has(PasswordChange) => Some(refuse(403, "The password must be changed first.")),
             () if self.has(Forbidden) && is_change => Some(refuse(403, "The role lacks privileges for this.")),
             () => None,
         }
     }
 
-    fn read(&mut self, path: &str) -> Act {
+    fn read(&mut self, path: &str) -> ResponseBehavior {
         let types = json!({"Name": "ResetType", "AllowableValues": self.list_types()});
         let document = match path {
             "/redfish/v1" => json!({"Links": {"Sessions": {"@odata.id": "/redfish/v1/Sessions"}}}),
@@ -205,12 +208,12 @@ impl Exchange<'_> {
             "/redfish/v1/Systems/1/ResetActionInfo" => json!({"Parameters": [{"Name": "Other"}, types]}),
             SYSTEM if self.state.unavailable > 0 => {
                 self.state.unavailable -= 1;
-                return Act::respond(503, "");
+                return ResponseBehavior::respond(503, "");
             }
             SYSTEM => self.describe_system(),
             SETTINGS if self.has(SettingsOther) => json!({"Boot": {"BootOrder": []}}),
             SETTINGS => json!({"Boot": self.describe_boot(&self.state.boot)}),
-            _ => return Act::respond(404, "{}"),
+            _ => return ResponseBehavior::respond(404, "{}"),
         };
         let etag = match () {
             () if self.has(EtagWeak) => "W/\"7\"",
@@ -220,7 +223,7 @@ impl Exchange<'_> {
             () => "\"7\"",
         };
         let headers = if etag.is_empty() { Vec::new() } else { vec![("ETag", etag.to_owned())] };
-        Act { headers, ..Act::respond(200, &document.to_string()) }
+        ResponseBehavior { headers, ..ResponseBehavior::respond(200, &document.to_string()) }
     }
 
     fn list_types(&self) -> Value {
@@ -288,7 +291,7 @@ impl Exchange<'_> {
             self.find(|quirk| if let Unavailable(reads) = quirk { Some(*reads) } else { None }).unwrap_or(0);
     }
 
-    fn reject_etag(&self) -> Option<Act> {
+    fn reject_etag(&self) -> Option<ResponseBehavior> {
         let sent = self.request.header("if-match");
         let is_rejected = match () {
             () if self.has(EtagRejected) => sent.is_some(),
@@ -301,7 +304,7 @@ impl Exchange<'_> {
         is_rejected.then(|| refuse(if sent.is_none() { 428 } else { 412 }, "precondition"))
     }
 
-    fn change_boot(&mut self, path: &str) -> Act {
+    fn change_boot(&mut self, path: &str) -> ResponseBehavior {
         let body: Value = serde_json::from_str(&self.request.body).unwrap();
         let boot = &body["Boot"];
         let text = |name: &str| boot[name].as_str().unwrap_or_default().to_owned();
@@ -312,14 +315,14 @@ impl Exchange<'_> {
                 return refuse(400, "apply time");
             }
             SYSTEM if self.has(SettingsOnly) => return refuse(400, "moved to the settings"),
-            SYSTEM if self.has(SettingsSilent) => return Act::respond(204, ""),
-            _ if self.has(Ignores) || self.has(BootMissing) => return Act::respond(204, ""),
+            SYSTEM if self.has(SettingsSilent) => return ResponseBehavior::respond(204, ""),
+            _ if self.has(Ignores) || self.has(BootMissing) => return ResponseBehavior::respond(204, ""),
             _ if self.has(ModeRequired) && mode.is_empty() => {
                 return refuse(400, "BootSourceOverrideMode is required.");
             }
             _ if self.has(ModeReadOnly) && !mode.is_empty() => {
                 let info = json!([{"MessageId": "Base.1.4.PropertyNotWritable", "MessageArgs": [MODE]}]);
-                return Act::respond(400, &json!({"error": {"@Message.ExtendedInfo": info}}).to_string());
+                return ResponseBehavior::respond(400, &json!({"error": {"@Message.ExtendedInfo": info}}).to_string());
             }
             _ => {}
         }
@@ -328,10 +331,14 @@ impl Exchange<'_> {
         let mode = if mode.is_empty() { former_mode.to_owned() } else { mode };
         let mode = if self.has(ModeIgnored) { "Legacy".to_owned() } else { mode };
         self.state.boot = [text("BootSourceOverrideEnabled"), text("BootSourceOverrideTarget"), mode];
-        if self.has(ErrorDespiteChange) { refuse(400, "depends on another attribute") } else { Act::respond(204, "") }
+        if self.has(ErrorDespiteChange) {
+            refuse(400, "depends on another attribute")
+        } else {
+            ResponseBehavior::respond(204, "")
+        }
     }
 
-    fn reset(&mut self) -> Act {
+    fn reset(&mut self) -> ResponseBehavior {
         let body: Value = serde_json::from_str(&self.request.body).unwrap();
         let kind = body["ResetType"].as_str().unwrap();
         let next = if kind == "ForceOff" { "Off" } else { "On" };
@@ -354,6 +361,6 @@ impl Exchange<'_> {
             self.state.busy =
                 self.find(|quirk| if let BusyAfterOff(times) = quirk { Some(*times) } else { None }).unwrap_or(0);
         }
-        Act::respond(204, "")
+        ResponseBehavior::respond(204, "")
     }
 }

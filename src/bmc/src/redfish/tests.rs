@@ -3,7 +3,7 @@
 use super::*;
 use crate::switch_power;
 use model::registry_auth::SecretText;
-use testing::http::{Act, Request, Server};
+use testing::http::{Request, ResponseBehavior, Server};
 
 const ONE: &str = "/redfish/v1/Systems/1";
 const ID: &str = "4c4c4544-0051-3010-8052-b4c04f4d0001";
@@ -60,15 +60,18 @@ fn systems(uuids: &'static [&'static str]) -> Server {
         let links: Vec<_> =
             (0..uuids.len()).map(|number| json!({ "@odata.id": format!("/redfish/v1/Systems/{number}") })).collect();
         match (request.method.as_str(), request.path.strip_prefix("/redfish/v1/Systems")) {
-            ("GET", Some("")) => Act::respond(200, &json!({ "Members": links }).to_string()),
+            ("GET", Some("")) => ResponseBehavior::respond(200, &json!({ "Members": links }).to_string()),
             ("GET", Some(number)) => {
                 let target = format!("/redfish/v1/Systems{number}/Actions/ComputerSystem.Reset");
                 let uuid = uuids[number[1..].parse::<usize>().unwrap()];
                 let uuid = if uuid.is_empty() { Value::Null } else { json!(uuid) };
                 let actions = json!({ "#ComputerSystem.Reset": { "target": target } });
-                Act::respond(200, &json!({ "UUID": uuid, "PowerState": "On", "Actions": actions }).to_string())
+                ResponseBehavior::respond(
+                    200,
+                    &json!({ "UUID": uuid, "PowerState": "On", "Actions": actions }).to_string(),
+                )
             }
-            _ => Act::respond(204, ""),
+            _ => ResponseBehavior::respond(204, ""),
         }
     })
 }
@@ -166,7 +169,7 @@ fn the_controllers_messages_are_in_the_error() {
         (200, r#"{"Actions": {}}"#, "does not support ComputerSystem.Reset"),
         (200, "[1", "cannot parse the response of"),
     ] {
-        let server = Server::start(Vec::new(), move |_| Act::respond(status, body));
+        let server = Server::start(Vec::new(), move |_| ResponseBehavior::respond(status, body));
         let why = restart(&bmc(&server, Some(ONE)), None).unwrap_err().to_string();
         assert!(why.contains(expected) && !why.contains("hunter"), "{status} {body}: {why}");
     }
@@ -178,9 +181,9 @@ fn no_password_is_sent_to_another_origin() {
     for (status, location) in
         [(301, other.url("redfish/v1/Systems/1/")), (307, other.url("x")), (308, "//127.0.0.2/x".to_owned())]
     {
-        let server = Server::start(Vec::new(), move |_| Act {
+        let server = Server::start(Vec::new(), move |_| ResponseBehavior {
             headers: vec![("Location", location.clone())],
-            ..Act::respond(status, "")
+            ..ResponseBehavior::respond(status, "")
         });
         let why = restart(&bmc(&server, Some(ONE)), None).unwrap_err().to_string();
         assert!(
@@ -192,7 +195,7 @@ fn no_password_is_sent_to_another_origin() {
     // The client also does not follow links to other origins.
     let link = other.url("redfish/v1/Systems/1");
     let members = json!({ "Members": [{ "@odata.id": link }] }).to_string();
-    let server = Server::start(Vec::new(), move |_| Act::respond(200, &members));
+    let server = Server::start(Vec::new(), move |_| ResponseBehavior::respond(200, &members));
     let why = restart(&bmc(&server, None), None).unwrap_err().to_string();
     assert!(why.contains("which is not a path on this controller") && other.requests().is_empty(), "{why}");
 }
@@ -209,9 +212,12 @@ fn changes_are_redirected_only_with_their_method() {
         (303, "/reset/", false),
     ] {
         let server = Server::start(Vec::new(), move |request: &Request| match request.line().as_str() {
-            "POST /reset" => Act { headers: vec![("Location", location.to_owned())], ..Act::respond(status, "") },
-            "POST /reset/" | "POST /reset-elsewhere" => Act::respond(204, ""),
-            _ => Act::respond(
+            "POST /reset" => ResponseBehavior {
+                headers: vec![("Location", location.to_owned())],
+                ..ResponseBehavior::respond(status, "")
+            },
+            "POST /reset/" | "POST /reset-elsewhere" => ResponseBehavior::respond(204, ""),
+            _ => ResponseBehavior::respond(
                 200,
                 r##"{"PowerState": "On", "Actions": {"#ComputerSystem.Reset": {"target": "/reset"}}}"##,
             ),
@@ -231,7 +237,7 @@ fn changes_are_redirected_only_with_their_method() {
 
 #[test]
 fn untrusted_certificate_is_accepted_only_with_insecure_option() {
-    let server = Server::start_tls(Vec::new(), |_| Act::respond(401, ""));
+    let server = Server::start_tls(Vec::new(), |_| ResponseBehavior::respond(401, ""));
     let strict = bmc(&server, Some(ONE));
     let why = restart(&strict, None).unwrap_err().to_string();
     assert!(why.contains("no response from the management controller"), "{why}");

@@ -265,16 +265,16 @@ impl YamlEditor<'_> {
         value: &Value,
         depth: usize,
     ) -> Option<()> {
-        let neighbour = &items[previous.unwrap_or(first)];
+        let neighbor = &items[previous.unwrap_or(first)];
         let (at, text) = match (node.flow, previous) {
-            (true, Some(_)) => (neighbour.end?, format!(", {}", format_flow(value))),
-            (true, None) => (neighbour.start, format!("{}, ", format_flow(value))),
+            (true, Some(_)) => (neighbor.end?, format!(", {}", format_flow(value))),
+            (true, None) => (neighbor.start, format!("{}, ", format_flow(value))),
             (false, _) => {
-                let dash = self.find_dash(neighbour)?;
+                let dash = self.find_dash(neighbor)?;
                 let newline = self.newline();
                 let item = formatter::format_item(value, self.column_of(dash), depth, newline);
                 match previous {
-                    Some(_) => (line_end(self.text, neighbour.end?), format!("{newline}{item}")),
+                    Some(_) => (line_end(self.text, neighbor.end?), format!("{newline}{item}")),
                     None => (line_start(self.text, dash), format!("{item}{newline}")),
                 }
             }

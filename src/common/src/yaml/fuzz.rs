@@ -85,7 +85,7 @@ const WORDS: [&str; 26] = [
     "a", "b c", "", "~", "null", "true", "no", "0x1F", "0o17", "1_000", "1:30", "-", "- a", "a: b", "a #b", "#a", "*a",
     "&a", "!a", "\"", "'", "é x", "{a", "[b]", "<<", "---",
 ];
-const KEYS: [&str; 8] = ["a", "b", "key", "long key", "x-y", "n", "1", "\u{e9}"];
+const SAMPLE_KEYS: [&str; 8] = ["a", "b", "key", "long key", "x-y", "n", "1", "\u{e9}"];
 /// Constructs that the test occasionally adds to a document.
 const ODDITIES: [&str; 14] = [
     "a: &anchor x\nb: *anchor\n",
@@ -129,7 +129,7 @@ fn generate(random: &mut Rng) -> String {
 }
 
 fn block_mapping(random: &mut Rng, text: &mut String, indent: usize, depth: usize) {
-    let mut keys = KEYS.to_vec();
+    let mut keys = SAMPLE_KEYS.to_vec();
     random.shuffle(&mut keys);
     keys.truncate(random.usize(1..4));
     for key in keys {
@@ -208,7 +208,7 @@ fn flow(random: &mut Rng, text: &mut String, depth: usize) {
     }
     let is_mapping = random.bool();
     text.push(if is_mapping { '{' } else { '[' });
-    let mut keys = KEYS.to_vec();
+    let mut keys = SAMPLE_KEYS.to_vec();
     random.shuffle(&mut keys);
     for (index, key) in keys.iter().take(random.usize(..4)).enumerate() {
         text.push_str(if index > 0 { ", " } else { "" });

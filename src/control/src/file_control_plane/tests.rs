@@ -8,7 +8,7 @@ use image::{SignatureKey, SignatureKeys};
 use ring::signature::{Ed25519KeyPair, KeyPair};
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use testing::http::{Act, Request, Server};
+use testing::http::{Request, ResponseBehavior, Server};
 
 const MACHINE: &str = "4c4c4544-0051-3010";
 
@@ -38,17 +38,17 @@ impl Web {
         (web, server.url("").trim_end_matches('/').to_owned())
     }
 
-    fn answer(&self, request: &Request) -> Act {
+    fn answer(&self, request: &Request) -> ResponseBehavior {
         let mut files = self.files.lock().unwrap();
         if request.method == "PUT" {
             files.insert(request.path.clone(), request.body.clone());
-            return Act::status(201);
+            return ResponseBehavior::status(201);
         }
-        let Some(text) = files.get(&request.path) else { return Act::status(404) };
+        let Some(text) = files.get(&request.path) else { return ResponseBehavior::status(404) };
         let etag = Some(format!("\"{}\"", text.len()));
         match request.header("if-none-match") == etag.as_deref() {
-            true => Act::status(304),
-            false => Act { etag, ..Act::body(text.as_str()) },
+            true => ResponseBehavior::status(304),
+            false => ResponseBehavior { etag, ..ResponseBehavior::body(text.as_str()) },
         }
     }
 
@@ -88,9 +88,9 @@ impl Key {
     fn sign(&self, text: &str) -> String {
         let over_text = self.0.sign(text.as_bytes());
         let over_comment = self.0.sign(&[over_text.as_ref(), b"t"].concat());
-        let labelled = BASE64_STANDARD.encode([b"Ed", self.id(), over_text.as_ref()].concat());
+        let labeled = BASE64_STANDARD.encode([b"Ed", self.id(), over_text.as_ref()].concat());
         let over_comment = BASE64_STANDARD.encode(over_comment.as_ref());
-        format!("untrusted comment: u\n{labelled}\ntrusted comment: t\n{over_comment}\n")
+        format!("untrusted comment: u\n{labeled}\ntrusted comment: t\n{over_comment}\n")
     }
 }
 

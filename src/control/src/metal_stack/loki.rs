@@ -255,7 +255,7 @@ impl LokiClient {
 mod tests {
     use super::*;
     use crate::metal_stack::pixie_config::{BasicAuth, V2Credentials};
-    use testing::http::{Act, Server};
+    use testing::http::{ResponseBehavior, Server};
 
     const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -280,7 +280,7 @@ mod tests {
 
     #[test]
     fn lines_arrive_with_their_labels_and_without_secrets() {
-        let server = Server::start(vec![], |_| Act::status(204));
+        let server = Server::start(vec![], |_| ResponseBehavior::status(204));
         let mut loki = LokiUpload::from_config(&config(server.url("loki/api/v1/push"), "loki"), "m").unwrap();
         loki.redact_secret("console7");
         loki.redact_secret("abc");
@@ -300,7 +300,9 @@ mod tests {
     #[test]
     fn lines_are_resent_after_503_but_not_after_400() {
         for (status, sent) in [(503, 2), (400, 1)] {
-            let server = Server::start(vec![], move |request| Act::status(if request.nth == 0 { status } else { 204 }));
+            let server = Server::start(vec![], move |request| {
+                ResponseBehavior::status(if request.nth == 0 { status } else { 204 })
+            });
             let loki = LokiUpload::from_config(&config(server.url(""), ""), "m").unwrap();
             loki.add_lines("one");
             let end = Instant::now() + PATIENCE;
@@ -314,7 +316,7 @@ mod tests {
 
     #[test]
     fn unavailable_loki_does_not_block_and_memory_is_bounded() {
-        let server = Server::start(vec![], |_| Act::stall_before_the_answer());
+        let server = Server::start(vec![], |_| ResponseBehavior::stall_before_the_answer());
         let loki = LokiUpload::from_config(&config(server.url(""), "loki"), "m").unwrap();
         let began = Instant::now();
         for number in 0..3 * LINES {

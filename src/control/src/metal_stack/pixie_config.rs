@@ -271,14 +271,14 @@ mod tests {
     fn fetched(answers: &[(u16, &str)]) -> (Result<PixieConfig>, Vec<String>) {
         let server = Server::script(answers);
         let config = fetch_config(&server.url("certs?x=1"), MACHINE, NO_RETRIES);
-        let asked = server.requests().iter().map(|request| request.path.clone()).collect();
-        (config, asked)
+        let paths = server.requests().iter().map(|request| request.path.clone()).collect();
+        (config, paths)
     }
 
     #[test]
     fn reads_configurations_of_api_v1_and_v2() {
         let own = format!("/config/{MACHINE}");
-        let (config, asked) = fetched(&[(200, &v2().to_string())]);
+        let (config, paths) = fetched(&[(200, &v2().to_string())]);
         let ApiCredentials::V2(V2Credentials { url, token, ca_cert, identity }) = config.ok().unwrap().api else {
             panic!("not v2")
         };
@@ -286,16 +286,16 @@ mod tests {
             (url.as_str(), token.as_str(), ca_cert.as_deref(), identity),
             ("https://api", "T", Some("CA"), None)
         );
-        assert_eq!(asked, [own.as_str()]);
+        assert_eq!(paths, [own.as_str()]);
         // Possible responses of a pixie of API v1 to this address.
         for unknown in [(404, "404 page not found"), (405, ""), (200, "<html>")] {
-            let (config, asked) = fetched(&[unknown, (200, &v1().to_string())]);
+            let (config, paths) = fetched(&[unknown, (200, &v1().to_string())]);
             let config = config.ok().unwrap();
             let ApiCredentials::V1(v1) = config.api else { panic!("not v1") };
             assert_eq!((v1.metal_api_url.as_str(), v1.hmac.as_str()), ("https://api/metal", "H"));
             assert_eq!((config.partition.as_str(), &config.ntp_servers[..]), ("fra", &["192.0.2.7".to_owned()][..]));
             assert_eq!(config.logging.unwrap().basic_auth.unwrap().user, "u");
-            assert_eq!(asked, [own.as_str(), "/certs?x=1"]);
+            assert_eq!(paths, [own.as_str(), "/certs?x=1"]);
         }
     }
 

@@ -47,7 +47,7 @@ pub struct RegisteredNic {
     /// Identifier of the leaf's port; empty for an interface of the machine itself.
     pub identifier: String,
     pub hostname: String,
-    pub neighbours: Vec<RegisteredNic>,
+    pub neighbors: Vec<RegisteredNic>,
 }
 
 impl MachineRegistration {
@@ -60,7 +60,7 @@ impl MachineRegistration {
         let nics = inventory.nics.iter().map(|nic| RegisteredNic {
             name: nic.name.clone(),
             mac: nic.mac.clone(),
-            neighbours: nic.neighbours.iter().map(describe_port).collect(),
+            neighbors: nic.neighbors.iter().map(describe_port).collect(),
             ..RegisteredNic::default()
         });
         let cpu =
@@ -91,7 +91,7 @@ impl MachineRegistration {
 
 /// Describes the port of a leaf switch. The port id is sent both as MAC and as identifier, as by metal-stack's own
 /// agent. The server requires names of at least two characters, so shorter names get a prefix.
-fn describe_port(leaf: &model::inventory::lldp::LldpNeighbour) -> RegisteredNic {
+fn describe_port(leaf: &model::inventory::lldp::LldpNeighbor) -> RegisteredNic {
     let name = leaf.display_name();
     let name = if name.chars().count() < 2 { format!("port {name}") } else { name.to_owned() };
     RegisteredNic {
@@ -99,7 +99,7 @@ fn describe_port(leaf: &model::inventory::lldp::LldpNeighbour) -> RegisteredNic 
         mac: leaf.port.clone(),
         identifier: leaf.port.chars().take(128).collect(),
         hostname: leaf.hostname.clone(),
-        neighbours: Vec::new(),
+        neighbors: Vec::new(),
     }
 }
 
@@ -110,21 +110,21 @@ fn shorten_field(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use model::inventory::lldp::LldpNeighbour;
+    use model::inventory::lldp::LldpNeighbor;
     use model::inventory::{InventoryDisk, Nic};
 
     #[test]
-    fn lldp_neighbours_are_registered_with_their_port_ids() {
-        let leaf = |port: &str, description: &str| LldpNeighbour {
+    fn lldp_neighbors_are_registered_with_their_port_ids() {
+        let leaf = |port: &str, description: &str| LldpNeighbor {
             hostname: "leaf01".into(),
             port: port.into(),
             description: description.into(),
-            ..LldpNeighbour::default()
+            ..LldpNeighbor::default()
         };
         let nic = Nic {
             name: "eth0".into(),
             mac: "52:54:00:00:00:01".into(),
-            neighbours: vec![leaf("Ethernet4", "rack 7"), leaf("9", "")],
+            neighbors: vec![leaf("Ethernet4", "rack 7"), leaf("9", "")],
             ..Nic::default()
         };
         let stick = InventoryDisk { device: "/dev/sdb".into(), removable: true, ..InventoryDisk::default() };
@@ -134,8 +134,8 @@ mod tests {
         assert_eq!(registration.disks, [("/dev/sda".to_owned(), 7)]);
         let [lo, eth0] = &registration.nics[..] else { panic!("{registration:?}") };
         assert_eq!((lo.name.as_str(), lo.mac.as_str()), ("lo", "00:00:00:00:00:00"));
-        let ports: Vec<_> = eth0.neighbours.iter().map(|port| (port.name.as_str(), port.identifier.as_str())).collect();
+        let ports: Vec<_> = eth0.neighbors.iter().map(|port| (port.name.as_str(), port.identifier.as_str())).collect();
         assert_eq!(ports, [("rack 7", "Ethernet4"), ("port 9", "9")]);
-        assert_eq!((eth0.neighbours[0].mac.as_str(), eth0.neighbours[0].hostname.as_str()), ("Ethernet4", "leaf01"));
+        assert_eq!((eth0.neighbors[0].mac.as_str(), eth0.neighbors[0].hostname.as_str()), ("Ethernet4", "leaf01"));
     }
 }

@@ -359,7 +359,7 @@ impl MetalApi for MetalApiV1 {
                 self.delete_note();
             }
             InstallOutcome::FailedUntouched(failed) | InstallOutcome::FailedBegun(failed) if reinstall => {
-                if failed.stage == StageName::StorageProveKept.as_str() {
+                if failed.stage == StageName::StorageProvePreserved.as_str() {
                     self.rule_out_attempts();
                 }
                 self.abort_reinstall(true)?;

@@ -1,6 +1,6 @@
 //! Tests that the manual and the program contain the same error codes.
 
-use crate::commands::explain::manual_entry::{PAGES, read_entries};
+use crate::local_commands::explain::manual_entry::{PAGES, read_entries};
 use common::error::Phase;
 use common::error_code::ErrorCode;
 use std::collections::BTreeMap;
@@ -8,7 +8,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// Titles of the groups in `docs/codes.md`, by the first digit of the codes.
-const GROUPS: [(u16, &str); 8] = [
+const CODE_GROUP_TITLES: [(u16, &str); 8] = [
     (1, "Settings and commands"),
     (2, "Layouts and plans"),
     (3, "Storage"),
@@ -99,7 +99,7 @@ fn anchor(title: &str) -> String {
 fn the_table_of_codes_is_complete() {
     let entries: BTreeMap<ErrorCode, &str> =
         PAGES.iter().flat_map(|(page, text)| read_entries(page, text)).map(|entry| (entry.code, entry.page)).collect();
-    let tables: String = GROUPS
+    let tables: String = CODE_GROUP_TITLES
         .iter()
         .map(|(group, title)| {
             let rows = entries.iter().filter(|(code, _)| code.number() / 100 == *group);

@@ -3,8 +3,8 @@
 use super::marker_storage::MarkerStorage;
 use super::registration::remove_registration;
 use super::{AdoptionHost, MachineAdoptionOptions, confirmation, require_privileges};
+use common::command_outcome::CommandOutcome;
 use common::error::Result;
-use common::exit_status::CommandOutcome;
 use common::output::{print_text, to_json};
 use model::install_marker::PATH;
 use serde_json::json;

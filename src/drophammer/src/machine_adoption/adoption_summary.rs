@@ -2,9 +2,9 @@
 
 use super::adoption_record::AdoptionRecord;
 use super::foreign_system::ForeignSystem;
+use common::command_outcome::CommandOutcome;
 use common::error::Result;
 use common::error_code::ErrorCode;
-use common::exit_status::CommandOutcome;
 use common::format::terminal_escaping::escape_line;
 use common::output::{print_error, print_text, to_json};
 use layout_discovery::{AdoptionPlan, DiscoveredLayout};

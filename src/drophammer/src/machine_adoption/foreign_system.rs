@@ -1,8 +1,8 @@
 //! The installed system: inventory, fstab, and the names of machine and system.
 
 use super::{AdoptionHost, MachineAdoptionOptions, read_optional_text, refuse};
-use crate::commands::plan::read_inventory;
-use crate::commands::{check_layout_text, read_text};
+use crate::local_commands::plan::read_inventory;
+use crate::local_commands::{check_layout_text, read_text};
 use common::error::Result;
 use layout_discovery::{DiscoveredLayout, discover_layout};
 use linux::probe::{self, ProbeDepth};

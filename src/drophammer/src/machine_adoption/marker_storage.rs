@@ -23,7 +23,7 @@ const DIRECTORY: &str = "etc/metal";
 const RECORD: &str = "drophammer-adoption.json";
 const TEMPORARY: &str = ".drophammer-adoption.new";
 /// Mode of the files. Only root may read them, because they contain ids and serial numbers.
-const SECRET: u32 = 0o600;
+const SECRET_FILE_MODE: u32 = 0o600;
 /// Free space that must be available, in bytes. A marker has a few kilobytes.
 const ROOM_BYTES: u64 = 1 << 20;
 
@@ -130,7 +130,7 @@ impl MarkerStorage {
 
     fn replace(&self, path: &Path, content: &[u8]) -> std::io::Result<()> {
         let temporary = self.directory().join(TEMPORARY);
-        replace_file(path, &temporary, content, Permissions::from_mode(SECRET))?;
+        replace_file(path, &temporary, content, Permissions::from_mode(SECRET_FILE_MODE))?;
         File::open(self.directory())?.sync_all()
     }
 

@@ -3,7 +3,7 @@
 use super::adoption_record::AdoptionRecord;
 use super::foreign_system::ForeignSystem;
 use super::{MachineAdoptionOptions, refuse};
-use crate::operator_client::{OperatorClient, OperatorResponse, ServerOptions};
+use crate::server_commands::{OperatorClient, OperatorResponse, ServerOptions};
 use api::machine_adoption::{AdoptionRequest, RemovedAdoption};
 use api::operator::MachineSummary;
 use common::encoding::percent_encode;

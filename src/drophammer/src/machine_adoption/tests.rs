@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use std::fs;
 use std::sync::Mutex;
 use tempfile::TempDir;
-use testing::http::{Act, Server};
+use testing::http::{ResponseBehavior, Server};
 
 const FOLDER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../testdata/foreign-installations/");
 const MARKER: &str = "etc/metal/drophammer.json";
@@ -204,18 +204,18 @@ fn an_edited_layout_is_planned() {
 
 /// Starts a server that refuses the registration with status 409. `list` receives the allocation id in the refused
 /// registration, and returns the server's response to later requests for the list of machines.
-fn refusing_server(list: impl Fn(&str) -> Act + Send + Sync + 'static) -> Server {
+fn refusing_server(list: impl Fn(&str) -> ResponseBehavior + Send + Sync + 'static) -> Server {
     let requested = Mutex::new(String::new());
     Server::start(Vec::new(), move |request| match (request.method.as_str(), request.path.as_str()) {
-        ("GET", "/v1/machines") if request.nth == 0 => Act::respond(200, "[]"),
+        ("GET", "/v1/machines") if request.nth == 0 => ResponseBehavior::respond(200, "[]"),
         ("GET", "/v1/machines") => list(&requested.lock().unwrap()),
-        ("GET", _) => Act::respond(404, r#"{"message": "not found"}"#),
+        ("GET", _) => ResponseBehavior::respond(404, r#"{"message": "not found"}"#),
         ("PUT", path) if path.ends_with("/adopt") => {
             let body: Value = serde_json::from_str(&request.body).unwrap();
             *requested.lock().unwrap() = body["marker"]["allocation"].as_str().unwrap().to_owned();
-            Act::respond(409, r#"{"message": "the machine is already recorded as installed"}"#)
+            ResponseBehavior::respond(409, r#"{"message": "the machine is already recorded as installed"}"#)
         }
-        _ => Act::respond(200, r#"{"machine": "", "allocation": ""}"#),
+        _ => ResponseBehavior::respond(200, r#"{"machine": "", "allocation": ""}"#),
     })
 }
 
@@ -227,7 +227,7 @@ fn registered(dir: &TempDir, server: &Server) -> MachineAdoptionOptions {
     MachineAdoptionOptions { image, yes, of, ..options("debian-plain") }
 }
 
-fn list_machine(allocation: &str, installed: bool) -> Act {
+fn list_machine(allocation: &str, installed: bool) -> ResponseBehavior {
     let machine = MachineSummary {
         id: "bbca83d4-6259-55a9-898f-c6a3c90bd93e".to_owned(),
         name: "web-1".to_owned(),
@@ -235,13 +235,13 @@ fn list_machine(allocation: &str, installed: bool) -> Act {
         installed,
         ..MachineSummary::default()
     };
-    Act::respond(200, &json!([machine]).to_string())
+    ResponseBehavior::respond(200, &json!([machine]).to_string())
 }
 
 /// A proxy may repeat a registration whose response was lost, so a refusal does not prove that the machine is not registered.
 #[test]
 fn the_marker_is_removed_only_if_the_server_has_not_registered_the_machine() {
-    let adopt = |list: fn(&str) -> Act| {
+    let adopt = |list: fn(&str) -> ResponseBehavior| {
         let (dir, host) = prepare_host();
         let server = refusing_server(list);
         let outcome = run_adopt_on(&registered(&dir, &server), &host);
@@ -250,13 +250,15 @@ fn the_marker_is_removed_only_if_the_server_has_not_registered_the_machine() {
     };
     let (outcome, has_marker, has_deleted) = adopt(|allocation| list_machine(allocation, true));
     assert!(matches!(outcome, Ok(CommandOutcome::Good)) && has_marker && !has_deleted, "{outcome:?}");
-    for not_registered in [(|_: &str| Act::respond(200, "[]")) as fn(&str) -> Act, |_| list_machine("other", true)] {
+    for not_registered in [(|_: &str| ResponseBehavior::respond(200, "[]")) as fn(&str) -> ResponseBehavior, |_| {
+        list_machine("other", true)
+    }] {
         let (outcome, has_marker, has_deleted) = adopt(not_registered);
         assert!(matches!(outcome, Ok(CommandOutcome::Refused)) && !has_marker && has_deleted, "{outcome:?}");
     }
-    let unknown: [fn(&str) -> Act; 3] = [
-        |_| Act::respond(500, "broken"),
-        |_| Act::respond(403, r#"{"message": "denied"}"#),
+    let unknown: [fn(&str) -> ResponseBehavior; 3] = [
+        |_| ResponseBehavior::respond(500, "broken"),
+        |_| ResponseBehavior::respond(403, r#"{"message": "denied"}"#),
         |allocation| list_machine(allocation, false),
     ];
     for list in unknown {
@@ -271,7 +273,7 @@ fn the_marker_is_removed_only_if_the_server_has_not_registered_the_machine() {
 fn an_adoption_is_not_removed_at_another_server() {
     let (dir, host) = prepare_host();
     let server = refusing_server(|allocation| list_machine(allocation, true));
-    let other = Server::start(Vec::new(), |_| Act::respond(200, r#"{"machine": "", "allocation": ""}"#));
+    let other = Server::start(Vec::new(), |_| ResponseBehavior::respond(200, r#"{"machine": "", "allocation": ""}"#));
     let options = registered(&dir, &server);
     assert_eq!(run(&options, &host).1, CommandOutcome::Good);
     let undo = |of: ServerOptions| {

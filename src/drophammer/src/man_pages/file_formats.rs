@@ -1,7 +1,7 @@
 //! Manual pages in section 5: the fields of layouts, machine files and image files, generated from their JSON Schemas.
 
 use super::page_sections::{add_entry, add_literal};
-use crate::commands::schema::{SchemaDocument, generate_schema};
+use crate::local_commands::schema::{SchemaDocument, generate_schema};
 use clap_mangen::roff::{Roff, bold, roman};
 use serde_json::Value;
 

@@ -46,7 +46,7 @@ pub(super) fn render_sections(path: &[&Command]) -> Roff {
     roff.control("SH", ["EXAMPLES"]);
     add_literal(&mut roff, &examples::examples_of(path));
     roff.control("SH", ["EXIT STATUS"]);
-    roff.text([roman(exit_status(path))]);
+    roff.text([roman(command_outcome(path))]);
     add_entries(&mut roff, "ENVIRONMENT", &variables(path));
     let files = files(path).into_iter().map(|(name, text)| (name.to_owned(), text.to_owned())).collect::<Vec<_>>();
     add_entries(&mut roff, "FILES", &files);
@@ -78,7 +78,7 @@ pub(super) fn add_entry<const N: usize>(roff: &mut Roff, term: [Inline; N], text
 }
 
 /// Returns the exit-status section in the help of the command or a parent command.
-fn exit_status(path: &[&Command]) -> String {
+fn command_outcome(path: &[&Command]) -> String {
     let of_help = path.iter().rev().find_map(|command| {
         let help = command.get_after_help()?.to_string();
         let paragraphs = help.split("\n\n").filter(|paragraph| is_exit_status(paragraph)).map(join_lines);

@@ -3,8 +3,8 @@
 use super::{ListOptions, ObjectList, OutputFormat, print_list, read_default_format, to_yaml};
 use clap::builder::FalseyValueParser;
 use clap::{Args, ValueEnum};
+use common::command_outcome::CommandOutcome;
 use common::error::Result;
-use common::exit_status::CommandOutcome;
 use common::output::{print_text, to_json};
 use serde::Serialize;
 

@@ -7,9 +7,9 @@ use std::time::Instant;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 #[derive(Clone, Default)]
-struct Heard(Arc<Mutex<Vec<u8>>>);
+struct CapturedLog(Arc<Mutex<Vec<u8>>>);
 
-impl io::Write for Heard {
+impl io::Write for CapturedLog {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         self.0.lock().unwrap().extend_from_slice(bytes);
         Ok(bytes.len())
@@ -21,11 +21,11 @@ impl io::Write for Heard {
 }
 
 /// Starts a server with these routes. Returns its address and its log.
-async fn start(router: Router) -> (SocketAddr, Heard) {
+async fn start(router: Router) -> (SocketAddr, CapturedLog) {
     start_with(router, None).await
 }
 
-async fn start_with(router: Router, tls: Option<ServerTls>) -> (SocketAddr, Heard) {
+async fn start_with(router: Router, tls: Option<ServerTls>) -> (SocketAddr, CapturedLog) {
     start_limited(router, tls, 100, PERMIT_TIMEOUT).await
 }
 
@@ -35,9 +35,9 @@ async fn start_limited(
     tls: Option<ServerTls>,
     places: usize,
     permit_timeout: Duration,
-) -> (SocketAddr, Heard) {
+) -> (SocketAddr, CapturedLog) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let (address, heard) = (listener.local_addr().unwrap(), Heard::default());
+    let (address, heard) = (listener.local_addr().unwrap(), CapturedLog::default());
     let watch = StatusLog::json_into(heard.clone());
     tokio::spawn(async move {
         let (front, running) = (RoutedListener { listener, router, tls }, GracefulShutdown::new());

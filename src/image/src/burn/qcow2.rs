@@ -123,7 +123,7 @@ mod tests {
     use linux::http;
     use std::fs;
     use std::path::Path;
-    use testing::http::{Act, Server};
+    use testing::http::{ResponseBehavior, Server};
 
     fn burn(url: String, promised: &[u8], disk: &Path) -> Result<BurnResult> {
         let source = ImageSource { url, digest: Some(Digest::of_bytes(promised)), ..ImageSource::default() };
@@ -144,7 +144,7 @@ mod tests {
     fn qcow2_is_written_as_its_disk() {
         let (image, expected) = small();
         let directory = tempfile::tempdir().unwrap();
-        let served = Server::start(image.clone(), |_| Act::default());
+        let served = Server::start(image.clone(), |_| ResponseBehavior::default());
         fs::write(directory.path().join("i.qcow2"), &image).unwrap();
         for url in [served.url("i.qcow2"), format!("file://{}/i.qcow2", directory.path().display())] {
             let disk = disk(directory.path());
@@ -175,7 +175,8 @@ mod tests {
             (compress("zstd", &image), true, "is a compressed qcow2 file"),
             (image.clone(), false, "responded with 200 OK to a range request; without range requests"),
         ] {
-            let server = Server::start(image.clone(), move |_| Act { ranges, ..Act::default() });
+            let server =
+                Server::start(image.clone(), move |_| ResponseBehavior { ranges, ..ResponseBehavior::default() });
             let disk = disk(directory.path());
             let error = burn(server.url("i.qcow2"), &image, &disk).unwrap_err();
             assert!(error.is_refusal() && error.to_string().contains(says), "{says}: {error}");
@@ -186,7 +187,7 @@ mod tests {
     #[test]
     fn qcow2_is_not_a_tree_of_files() {
         let (image, _) = small();
-        let server = Server::start(image.clone(), |_| Act::default());
+        let server = Server::start(image.clone(), |_| ResponseBehavior::default());
         let source =
             ImageSource { url: server.url("i"), digest: Some(Digest::of_bytes(&image)), ..ImageSource::default() };
         let reached = resolve_image(&http::new_client().unwrap(), &source, &pace()).unwrap();

@@ -2,8 +2,8 @@
 //! chunk is verified before it is passed on, and a chunk that does not match is fetched again.
 
 use super::ImagePart;
-use super::manifest::ImageManifest;
-use super::resumable::ResumableDownload;
+use super::chunk_manifest::ImageManifest;
+use super::resumable_download::ResumableDownload;
 use super::retry::FetchRetryPolicy;
 use crate::pipeline::StreamSource;
 use reqwest::blocking::Client;

@@ -106,14 +106,14 @@ fn resolve_stream(client: &Client, url: &Url, source: &ImageSource, pace: &Fetch
     let ImageHead { size_bytes, etag } = fetch_head(client, url, pace)?;
     let documents = |url: &str| sidecar::read_document(client, url, pace);
     let ImageSource { id, keys, minimum, digest: given, .. } = source;
-    let asked = sidecar_verification::KnownImage {
+    let known_image = sidecar_verification::KnownImage {
         url: url.as_str(),
         digest: given.as_ref(),
         size_bytes,
         id: id.as_deref(),
         minimum,
     };
-    let verified = sidecar_verification::verify_documents(&documents, keys, &asked)?;
+    let verified = sidecar_verification::verify_documents(&documents, keys, &known_image)?;
     let (signed_by, signed_as) =
         verified.iter().map(|it| (it.signed_by.clone(), it.signed_as.clone())).next().unwrap_or_default();
     let (digest, manifest) = match (verified, given) {
@@ -153,7 +153,7 @@ mod tests {
     use super::*;
     use crate::testing::pace;
     use linux::http;
-    use testing::http::{Act, Server};
+    use testing::http::{ResponseBehavior, Server};
 
     fn ask(server: &Server, digest: Option<&str>) -> Result<ResolvedImage> {
         let url = server.url("os/img.tar.zst?a=b");
@@ -168,7 +168,7 @@ mod tests {
 
     #[test]
     fn size_and_etag_come_from_head() {
-        let server = Server::start(vec![0; 1234], |_| Act::default());
+        let server = Server::start(vec![0; 1234], |_| ResponseBehavior::default());
         let reached = ask(&server, Some(&sha256())).unwrap();
         assert_eq!(reached.url, server.url("os/img.tar.zst?a=b"));
         assert_eq!((reached.size_bytes(), reached.parts[0].etag.as_deref()), (Some(1234), Some("\"one\"")));
@@ -181,14 +181,14 @@ mod tests {
     fn first_byte_is_requested_if_head_is_refused() {
         for refusal in [405, 501, 403] {
             let server = Server::start(vec![0; 1234], move |request| {
-                if request.method == "HEAD" { Act::status(refusal) } else { Act::default() }
+                if request.method == "HEAD" { ResponseBehavior::status(refusal) } else { ResponseBehavior::default() }
             });
             assert_eq!(ask(&server, Some(&sha256())).unwrap().size_bytes(), Some(1234));
             assert_eq!(server.requests()[1].range.as_deref(), Some("bytes=0-0"));
         }
         let server = Server::start(vec![0; 1234], |request| match request.method.as_str() {
-            "HEAD" => Act::status(405),
-            _ => Act { ranges: false, ..Act::default() },
+            "HEAD" => ResponseBehavior::status(405),
+            _ => ResponseBehavior { ranges: false, ..ResponseBehavior::default() },
         });
         assert_eq!(ask(&server, Some(&sha256())).unwrap().size_bytes(), Some(1234));
     }
@@ -201,9 +201,12 @@ mod tests {
             let (hex, known) = (hex.clone(), beside.map(|(kind, _)| format!("/os/img.tar.zst.{kind}?a=b")));
             let server = Server::start(vec![0; 1234], move |request| {
                 match known.iter().position(|path| *path == request.path) {
-                    Some(asked) if asked < number => Act::status(404),
-                    Some(_) => Act { body: Some(format!("{hex}  img.tar.lz4\n").into_bytes()), ..Act::default() },
-                    None => Act::default(),
+                    Some(known_image) if known_image < number => ResponseBehavior::status(404),
+                    Some(_) => ResponseBehavior {
+                        body: Some(format!("{hex}  img.tar.lz4\n").into_bytes()),
+                        ..ResponseBehavior::default()
+                    },
+                    None => ResponseBehavior::default(),
                 }
             });
             for digest in [None, Some(""), Some(" ")] {
@@ -218,8 +221,8 @@ mod tests {
     #[test]
     fn image_without_digest_is_refused() {
         let no_file = Server::start(vec![0; 10], |request| match request.method.as_str() {
-            "HEAD" => Act::default(),
-            _ => Act::status(404),
+            "HEAD" => ResponseBehavior::default(),
+            _ => ResponseBehavior::status(404),
         });
         let error = ask(&no_file, None).unwrap_err().to_string();
         assert!(
@@ -239,8 +242,10 @@ mod tests {
             (&long, "longer than 4096 bytes"),
         ] {
             let body = body.to_owned();
-            let server =
-                Server::start(vec![0; 10], move |_| Act { body: Some(body.clone().into_bytes()), ..Act::default() });
+            let server = Server::start(vec![0; 10], move |_| ResponseBehavior {
+                body: Some(body.clone().into_bytes()),
+                ..ResponseBehavior::default()
+            });
             let error = ask(&server, None).unwrap_err().to_string();
             assert!(error.contains(says), "{error}");
         }
@@ -248,7 +253,7 @@ mod tests {
 
     #[test]
     fn unusable_digests_and_urls_are_refused_without_requests() {
-        let server = Server::start(Vec::new(), |_| Act::default());
+        let server = Server::start(Vec::new(), |_| ResponseBehavior::default());
         for (digest, says) in [
             ("sha256:12", "has 2 digits"),
             ("12", "is not a digest"),
@@ -273,7 +278,7 @@ mod tests {
     #[test]
     fn missing_image_is_reported_without_retries() {
         for status in [404, 410, 401] {
-            let server = Server::start(Vec::new(), move |_| Act::status(status));
+            let server = Server::start(Vec::new(), move |_| ResponseBehavior::status(status));
             let error = ask(&server, Some(&sha256())).unwrap_err().to_string();
             assert!(error.contains("/os/img.tar.zst?a=b: the server responded with"), "{error}");
             assert!(error.contains(&status.to_string()), "{error}");
@@ -284,11 +289,11 @@ mod tests {
     #[test]
     fn server_errors_are_retried_a_limited_number_of_times() {
         let server = Server::start(vec![0; 9], |request| match request.nth {
-            0 | 1 => Act::status(500),
-            _ => Act::default(),
+            0 | 1 => ResponseBehavior::status(500),
+            _ => ResponseBehavior::default(),
         });
         assert_eq!(ask(&server, Some(&sha256())).unwrap().size_bytes(), Some(9));
-        let server = Server::start(vec![0; 9], |_| Act::status(503));
+        let server = Server::start(vec![0; 9], |_| ResponseBehavior::status(503));
         let error = ask(&server, Some(&sha256())).unwrap_err().to_string();
         assert!(error.contains("503") && error.contains("(4 attempts)"), "{error}");
         assert_eq!(server.requests().len(), 4);
@@ -314,9 +319,12 @@ mod tests {
 
     #[test]
     fn first_mirror_with_the_image_is_used() {
-        let gone = Server::start(Vec::new(), |_| Act::status(404));
-        let troubled = Server::start(Vec::new(), |_| Act::status(503));
-        let (good, other) = (Server::start(vec![0; 9], |_| Act::default()), Server::start(vec![], |_| Act::default()));
+        let gone = Server::start(Vec::new(), |_| ResponseBehavior::status(404));
+        let troubled = Server::start(Vec::new(), |_| ResponseBehavior::status(503));
+        let (good, other) = (
+            Server::start(vec![0; 9], |_| ResponseBehavior::default()),
+            Server::start(vec![], |_| ResponseBehavior::default()),
+        );
         let urls = [&gone, &troubled, &good, &other].map(|server| server.url("image"));
         let reached = reach_all(&[&urls[0], &urls[1], &urls[2], &urls[3]], Some(sha256())).unwrap();
         assert_eq!((&reached.url, &reached.parts[0].url), (&urls[2], &urls[2]));
@@ -326,15 +334,15 @@ mod tests {
 
     #[test]
     fn recovered_mirror_is_used_and_all_failures_are_named() {
-        let gone = Server::start(Vec::new(), |_| Act::status(404));
+        let gone = Server::start(Vec::new(), |_| ResponseBehavior::status(404));
         let restarts = Server::start(vec![0; 9], |request| match request.nth {
-            0 => Act::status(502),
-            _ => Act::default(),
+            0 => ResponseBehavior::status(502),
+            _ => ResponseBehavior::default(),
         });
         let urls = [&gone, &restarts].map(|server| server.url("image"));
         assert_eq!(reach_all(&[&urls[0], &urls[1]], Some(sha256())).unwrap().url, urls[1]);
 
-        let troubled = Server::start(Vec::new(), |_| Act::status(503));
+        let troubled = Server::start(Vec::new(), |_| ResponseBehavior::status(503));
         let urls = [gone.url("image"), troubled.url("image"), "file:///no/such/image".to_owned()];
         let error = reach_all(&[&urls[0], &urls[1], &urls[2]], Some(sha256())).unwrap_err().to_string();
         assert!(urls.iter().all(|url| error.contains(url)), "{error}");

@@ -43,7 +43,7 @@ impl FromStr for MinisignPublicKey {
             return Err("the key is a secret key; specify the public key from the .pub file".to_owned());
         }
         let not_one = |why: &str| format!("`{text:.24}` is not a minisign public key: {why}");
-        match decode_labelled::<42, 32>(text.trim()) {
+        match decode_labeled::<42, 32>(text.trim()) {
             None => Err(not_one("the key must consist of 42 bytes, encoded in base64")),
             Some((PLAIN, id, ed25519)) => Ok(MinisignPublicKey { id, ed25519 }),
             Some(_) => Err(not_one("unsupported algorithm")),
@@ -71,7 +71,7 @@ impl FromStr for MinisignSignature {
         let mut next = || lines.next().ok_or("the file has fewer than four lines");
         next()?;
         let (kind, key, over_text) =
-            decode_labelled::<74, 64>(next()?).ok_or("the second line must consist of 74 bytes, encoded in base64")?;
+            decode_labeled::<74, 64>(next()?).ok_or("the second line must consist of 74 bytes, encoded in base64")?;
         let comment = next()?.strip_prefix(TRUSTED).ok_or("the third line must be a trusted comment")?.to_owned();
         let over_comment =
             decode_base64(next()?).ok_or("the fourth line must consist of 64 bytes, encoded in base64")?;
@@ -99,7 +99,7 @@ impl MinisignSignature {
 
 /// Decodes a base64 string that encodes exactly `ALL` bytes, and splits the bytes into the algorithm, the key id and
 /// the remaining `REST` bytes. Returns `None` if the text is invalid.
-fn decode_labelled<const ALL: usize, const REST: usize>(base64: &str) -> Option<([u8; 2], MinisignKeyId, [u8; REST])> {
+fn decode_labeled<const ALL: usize, const REST: usize>(base64: &str) -> Option<([u8; 2], MinisignKeyId, [u8; REST])> {
     let bytes: [u8; ALL] = decode_base64(base64)?;
     let (kind, bytes) = bytes.split_first_chunk::<2>()?;
     let (id, rest) = bytes.split_first_chunk::<8>()?;

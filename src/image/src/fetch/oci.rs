@@ -1,7 +1,7 @@
 //! Images in OCI registries: a reference is resolved to the manifest for this architecture, and the manifest is
 //! resolved to the layers, which are unpacked in order. See the OCI distribution and image specifications.
 
-mod document;
+mod manifest;
 mod reference;
 mod registry;
 mod signature;
@@ -16,7 +16,7 @@ use super::retry::FetchRetryPolicy;
 use super::{ImagePart, ImageSource, ResolvedImage};
 use crate::pipeline::{Digest, DigestKind};
 use common::error::{Context, Error, Phase, Result};
-use document::{OciDescriptor, OciDocument, OciLayers, check_config_platform};
+use manifest::{OciDescriptor, OciDocument, OciLayers, check_config_platform};
 use model::registry_auth;
 use registry::RegistryRepository;
 use reqwest::Url;

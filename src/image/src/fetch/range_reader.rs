@@ -35,11 +35,11 @@ impl RangeReader {
             let read = local_file::open_at(url, range.start).and_then(|(file, _)| read_prefix(file, length));
             return read.context(Phase::Image, || what);
         }
-        let asked = format!("bytes={}-{}", range.start, range.end.saturating_sub(1));
+        let requested_range = format!("bytes={}-{}", range.start, range.end.saturating_sub(1));
         let answered = self.pace.read_with(
             &what,
             || {
-                let request = self.client.get(url).header(RANGE, &asked);
+                let request = self.client.get(url).header(RANGE, &requested_range);
                 let authorization = self.image.authorization.iter();
                 authorization.fold(request, |request, value| request.header(AUTHORIZATION, value.reveal()))
             },

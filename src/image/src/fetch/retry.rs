@@ -147,7 +147,7 @@ pub(crate) fn is_hopeless(error: &reqwest::Error) -> bool {
 mod tests {
     use super::*;
     use crate::testing::pace;
-    use testing::http::{Act, Server};
+    use testing::http::{ResponseBehavior, Server};
 
     #[test]
     fn pauses_double_up_to_the_maximum_with_jitter() {
@@ -164,9 +164,9 @@ mod tests {
     fn truncated_document_is_requested_again() {
         let server =
             Server::start(b"twenty bytes of text".to_vec(), |request| match (request.path.as_str(), request.nth) {
-                ("/cut", 0 | 1) | ("/always", _) => Act::cut_after(7),
-                ("/gone", _) => Act::status(404),
-                _ => Act::default(),
+                ("/cut", 0 | 1) | ("/always", _) => ResponseBehavior::cut_after(7),
+                ("/gone", _) => ResponseBehavior::status(404),
+                _ => ResponseBehavior::default(),
             });
         let client = linux::http::new_client().unwrap();
         let read = |path: &str, most: u64| pace().read_document("read it", most, || client.get(server.url(path)));

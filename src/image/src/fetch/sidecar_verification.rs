@@ -1,8 +1,8 @@
 //! Verifies minisign signatures of the documents next to an image. A signed document contains the image's digest, so
 //! the signature is verified before the first byte of the image is fetched.
 
+use super::chunk_manifest::ImageManifest;
 use super::key::SignatureKey;
-use super::manifest::ImageManifest;
 use super::minisign::MinisignSignature;
 use super::signed_name::{self, MinimumVersions};
 use super::{cosign, minisign};

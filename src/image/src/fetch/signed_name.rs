@@ -93,7 +93,7 @@ pub(crate) fn check_signed_name(
             }
         };
     };
-    if let Some(wanted) = wanted.filter(|wanted| !is_meant(named, wanted)) {
+    if let Some(wanted) = wanted.filter(|wanted| !matches_requested_id(named, wanted)) {
         return Err(format!(
             "the image is signed as {named}, but {wanted} is requested; correct the URL of {wanted}, or pack the image \
              with --id {wanted} (if the image is in a registry, sign it with -a image={wanted})"
@@ -114,7 +114,7 @@ pub(crate) fn check_signed_name(
 
 /// Returns whether `wanted` matches `named`. The ids match if they are equal, or if `wanted` omits the last components
 /// of the version: `ubuntu-24.04` matches each id `ubuntu-24.04.*`.
-fn is_meant(named: &str, wanted: &str) -> bool {
+fn matches_requested_id(named: &str, wanted: &str) -> bool {
     let rest = named.strip_prefix(wanted);
     rest.is_some_and(|rest| rest.is_empty() || (rest.starts_with('.') && ImageId::parse(wanted).is_ok()))
 }

@@ -1,6 +1,6 @@
 //! Source of an image: as requested by the allocation ([`ImageSource`]), and as resolved ([`ResolvedImage`]).
 
-use super::manifest::ImageManifest;
+use super::chunk_manifest::ImageManifest;
 use super::sidecar_verification::SignatureKeys;
 use super::signed_name::MinimumVersions;
 use crate::pipeline::{Digest, DigestKind};

@@ -11,7 +11,7 @@ use tar::{Builder, EntryType, Header};
 
 /// Length of the name fields in a ustar header, in bytes.
 const NAME_BYTES: usize = 100;
-const BLOCK: usize = 512;
+const TAR_BLOCK_BYTES: usize = 512;
 
 pub(crate) struct PackedMember<'a> {
     pub path: Vec<u8>,
@@ -215,7 +215,7 @@ fn format_sparse_map(pieces: &[(u64, u64)], size: u64) -> Vec<u8> {
         map += &format!("{offset}\n{length}\n");
     }
     let mut map = map.into_bytes();
-    map.resize(map.len().next_multiple_of(BLOCK), 0);
+    map.resize(map.len().next_multiple_of(TAR_BLOCK_BYTES), 0);
     map
 }
 

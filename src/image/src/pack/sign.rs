@@ -127,7 +127,7 @@ mod tests {
             assert!(error.contains("locked.key") && error.contains("Wrong password"), "{error}");
         }
         // If the password cannot be read, the error of reading it is returned.
-        let asked = ImageSigner::open_with_password(locked, || Err(Error::new(Phase::Settings, "nobody is there")));
-        assert!(asked.err().unwrap().to_string().contains("nobody is there"));
+        let opened = ImageSigner::open_with_password(locked, || Err(Error::new(Phase::Settings, "nobody is there")));
+        assert!(opened.err().unwrap().to_string().contains("nobody is there"));
     }
 }

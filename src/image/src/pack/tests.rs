@@ -9,13 +9,13 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, PermissionsExt, symlink};
 use std::process;
 use tempfile::TempDir;
-use testing::http::{Act, Server};
+use testing::http::{ResponseBehavior, Server};
 
 mod any_tree;
 mod signed;
 mod tool_interoperability;
 
-const KEYS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../testdata/trust");
+const TRUSTED_KEYS_DIRECTORY: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../testdata/trust");
 
 fn options(source: &Path, output: &Path) -> PackOptions {
     PackOptions {
@@ -30,7 +30,7 @@ fn options(source: &Path, output: &Path) -> PackOptions {
 }
 
 fn with_key(options: PackOptions, key: &str) -> PackOptions {
-    PackOptions { key: Some(Path::new(KEYS).join(key)), ..options }
+    PackOptions { key: Some(Path::new(TRUSTED_KEYS_DIRECTORY).join(key)), ..options }
 }
 
 fn with_id(options: PackOptions, id: &str) -> PackOptions {
@@ -378,13 +378,14 @@ fn old_image_is_replaced_with_all_its_sidecar_files() {
 fn serve(directory: &Path) -> Server {
     let directory = directory.to_owned();
     Server::start(Vec::new(), move |request| match fs::read(directory.join(&request.path[1..])) {
-        Ok(body) => Act { body: Some(body), ..Act::default() },
-        Err(_) => Act::status(404),
+        Ok(body) => ResponseBehavior { body: Some(body), ..ResponseBehavior::default() },
+        Err(_) => ResponseBehavior::status(404),
     })
 }
 
 fn burn(server: &Server, keys: &str, root: &Path) -> Result<Option<String>> {
-    let key = fs::read_to_string(Path::new(KEYS).join(keys)).unwrap().lines().nth(1).unwrap().to_owned();
+    let key =
+        fs::read_to_string(Path::new(TRUSTED_KEYS_DIRECTORY).join(keys)).unwrap().lines().nth(1).unwrap().to_owned();
     let keys = SignatureKeys::read(&[key], Path::new("/no/such/directory"))?;
     let reached = crate::resolve_image(&crate::ImageSource {
         url: server.url("image.tar.zst"),

@@ -10,7 +10,7 @@ mod empty_input_limit;
 mod error;
 mod format;
 mod input;
-mod lz4_blocks;
+mod lz4_frames;
 mod ordered_output;
 #[cfg(test)]
 mod tests;
@@ -26,7 +26,7 @@ use super::stage_clock::StageClocks;
 use error::{DecodeError, damaged_error};
 use flate2::bufread::GzDecoder;
 use input::CompressedInput;
-use lz4_blocks::{HISTORY_BYTES, Lz4Frame};
+use lz4_frames::{HISTORY_BYTES, Lz4Frame};
 use ordered_output::DecodedItem;
 use std::io::{self, Read};
 use std::thread;
@@ -72,7 +72,7 @@ fn decode_with(
     stages: &StageClocks,
     sender: PipeSender,
 ) {
-    let shared = DecoderState::new(sender, input.barren());
+    let shared = DecoderState::new(sender, input.empty_input_limit());
     thread::scope(|scope| {
         let crew = DecoderPool::new(scope, &shared, stages, pool, threads, input.clock());
         let mut decoding = StreamDecoder { input, crew, plain, refuse, format: None };
@@ -184,7 +184,7 @@ impl StreamDecoder<'_, '_> {
         Ok(())
     }
 
-    fn decode_independent_blocks(&mut self, frame: &Lz4Frame) -> error::DecodeResult<lz4_blocks::ContentTrailer> {
+    fn decode_independent_blocks(&mut self, frame: &Lz4Frame) -> error::DecodeResult<lz4_frames::ContentTrailer> {
         loop {
             let position = self.input.position();
             match frame.next_block(&mut self.input)? {
@@ -199,7 +199,7 @@ impl StreamDecoder<'_, '_> {
 
     /// Decodes linked blocks, which refer to the output of earlier blocks. The buffer contains this earlier output
     /// directly before the free space for the next block, so the earlier output and the decoded block are contiguous.
-    fn decode_linked_blocks(&mut self, frame: &Lz4Frame) -> error::DecodeResult<lz4_blocks::ContentTrailer> {
+    fn decode_linked_blocks(&mut self, frame: &Lz4Frame) -> error::DecodeResult<lz4_frames::ContentTrailer> {
         let mut history = Vec::new();
         loop {
             let mut room = self.crew.take_whole_buffer();

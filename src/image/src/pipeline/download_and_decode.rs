@@ -205,15 +205,15 @@ mod tests {
     use crate::testing::{compress, noise};
 
     /// Source whose bytes are available immediately.
-    struct Here(io::Cursor<Vec<u8>>);
+    struct ImmediateSource(io::Cursor<Vec<u8>>);
 
-    impl Read for Here {
+    impl Read for ImmediateSource {
         fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
             self.0.read(buf)
         }
     }
 
-    impl StreamSource for Here {
+    impl StreamSource for ImmediateSource {
         fn resumed(&self) -> u32 {
             7
         }
@@ -226,7 +226,7 @@ mod tests {
     #[test]
     fn any_byte_source_can_be_downloaded_and_decoded() {
         let packed = compress("zstd", &noise(3_000_000));
-        let (feed, digest) = (Box::new(Here(io::Cursor::new(packed.clone()))), Digest::of_bytes(&packed));
+        let (feed, digest) = (Box::new(ImmediateSource(io::Cursor::new(packed.clone()))), Digest::of_bytes(&packed));
         let mut arriving = Download::start(feed, &digest, PayloadKind::AnyBytes, None).unwrap();
         let mut bytes = Vec::new();
         arriving.reader.read_to_end(&mut bytes).unwrap();

@@ -175,10 +175,10 @@ fn dispatch_jobs(
     is_failed: &dyn Fn() -> bool,
 ) -> io::Result<WrittenRest> {
     let mut offset = HEAD_BYTES as u64;
-    let mut kept = None;
+    let mut preserved = None;
     let mut tail = None;
     loop {
-        let mut buffer = match kept.take() {
+        let mut buffer = match preserved.take() {
             Some(buffer) => buffer,
             None => empties.recv().map_err(io::Error::other)?,
         };
@@ -199,7 +199,7 @@ fn dispatch_jobs(
         }
         let is_last = filled.bytes < BUFFER_BYTES;
         match filled.parts.is_empty() {
-            true => kept = Some(buffer),
+            true => preserved = Some(buffer),
             false => {
                 let parts =
                     filled.parts.into_iter().map(|part| part.start..target.round_to_sectors(part.end)).collect();

@@ -17,11 +17,11 @@ const MOST_REQUESTS: usize = 30;
 /// machine is so slow that it exceeds this timeout.
 const STALL: Duration = Duration::from_millis(50);
 
-type Lie = Box<dyn Fn(&Request) -> Act + Send + Sync>;
+type ResponseChoice = Box<dyn Fn(&Request) -> ResponseBehavior + Send + Sync>;
 
-struct Liar {
+struct MaliciousServer {
     name: &'static str,
-    lie: Lie,
+    respond: ResponseChoice,
     /// Part of the expected error message; `None` if the image is unpacked nevertheless.
     says: Option<&'static str>,
     stalls: bool,
@@ -35,68 +35,78 @@ const STARTS: Option<&str> =
 const ATTEMPTS: Option<&str> = Some("(4 attempts");
 
 /// Returns a server that sends a wrong image, but the correct size and digest.
-fn liar(name: &'static str, says: Option<&'static str>, lie: impl Fn(&Request) -> Act + Send + Sync + 'static) -> Liar {
-    liar_about_all(name, says, move |request| match (request.method.as_str(), request.path.as_str()) {
-        ("GET", "/image") => lie(request),
-        ("GET", _) => Act::status(404),
-        _ => Act::default(),
+fn malicious_server(
+    name: &'static str,
+    says: Option<&'static str>,
+    respond: impl Fn(&Request) -> ResponseBehavior + Send + Sync + 'static,
+) -> MaliciousServer {
+    fully_malicious_server(name, says, move |request| match (request.method.as_str(), request.path.as_str()) {
+        ("GET", "/image") => respond(request),
+        ("GET", _) => ResponseBehavior::status(404),
+        _ => ResponseBehavior::default(),
     })
 }
 
-fn liar_about_all(
+fn fully_malicious_server(
     name: &'static str,
     says: Option<&'static str>,
-    lie: impl Fn(&Request) -> Act + Send + Sync + 'static,
-) -> Liar {
-    Liar { name, lie: Box::new(lie), says, stalls: false, over_tls: false, given: true }
+    respond: impl Fn(&Request) -> ResponseBehavior + Send + Sync + 'static,
+) -> MaliciousServer {
+    MaliciousServer { name, respond: Box::new(respond), says, stalls: false, over_tls: false, given: true }
 }
 
-fn stalling(liar: Liar) -> Liar {
-    Liar { stalls: true, ..liar }
+fn stalling(malicious_server: MaliciousServer) -> MaliciousServer {
+    MaliciousServer { stalls: true, ..malicious_server }
 }
 
 /// Returns a server that sends the same response to every request.
-fn on_the_wire(name: &'static str, says: Option<&'static str>, head: &str, body: &[u8]) -> Liar {
+fn on_the_wire(name: &'static str, says: Option<&'static str>, head: &str, body: &[u8]) -> MaliciousServer {
     let wire = [head.as_bytes(), b"\r\n\r\n", body].concat();
-    liar(name, says, move |_| Act::wire(wire.clone()))
+    malicious_server(name, says, move |_| ResponseBehavior::wire(wire.clone()))
 }
 
 /// Returns a server that drops the connection, and answers the request for the rest with `rest`.
-fn then(name: &'static str, says: Option<&'static str>, rest: impl Fn() -> Act + Send + Sync + 'static) -> Liar {
-    liar(name, says, move |request| if request.range.is_none() { Act::cut_after(100_000) } else { rest() })
+fn then(
+    name: &'static str,
+    says: Option<&'static str>,
+    rest: impl Fn() -> ResponseBehavior + Send + Sync + 'static,
+) -> MaliciousServer {
+    malicious_server(
+        name,
+        says,
+        move |request| if request.range.is_none() { ResponseBehavior::cut_after(100_000) } else { rest() },
+    )
 }
 
-fn leads_to(url: &str) -> Act {
-    Act { headers: vec![("Location", url.to_owned())], ..Act::status(302) }
+fn leads_to(url: &str) -> ResponseBehavior {
+    ResponseBehavior { headers: vec![("Location", url.to_owned())], ..ResponseBehavior::status(302) }
 }
 
 /// Returns servers with wrong redirects, lengths and transfer encodings.
-fn servers_with_faulty_transfers(image: &[u8], honest: String) -> Vec<Liar> {
+fn servers_with_faulty_transfers(image: &[u8], honest: String) -> Vec<MaliciousServer> {
     let length = image.len();
     let ok = |length: usize| format!("HTTP/1.1 200 OK\r\nETag: \"one\"\r\nContent-Length: {length}");
     let chunked = "HTTP/1.1 200 OK\r\nETag: \"one\"\r\nTransfer-Encoding: chunked";
     let chunk = [format!("{length:x}\r\n").as_bytes(), &image[..100_000]].concat();
     let looks = |length: usize| {
         move |request: &Request| match request.method.as_str() {
-            "HEAD" => Act { body: Some(vec![0; length]), ..Act::default() },
-            _ if request.path != "/image" => Act::status(404),
-            _ => Act::default(),
+            "HEAD" => ResponseBehavior { body: Some(vec![0; length]), ..ResponseBehavior::default() },
+            _ if request.path != "/image" => ResponseBehavior::status(404),
+            _ => ResponseBehavior::default(),
         }
     };
     let others = "HTTP/1.1 200 OK\r\nContent-Length: 7\r\nContent-Length: 8";
     let pages = "X-Page: 0123456789012345678901234567890123456789\r\n".repeat(20_000);
     vec![
-        liar_about_all("looks shorter than it is", None, looks(length - 1)),
-        liar_about_all("looks longer than it is", None, looks(length + 1)),
+        fully_malicious_server("looks shorter than it is", None, looks(length - 1)),
+        fully_malicious_server("looks longer than it is", None, looks(length + 1)),
         on_the_wire("less than it announces", STARTS, &ok(length + 10), image),
         on_the_wire("more than it announces", Some("it ends within a frame"), &ok(length - 10), image),
         on_the_wire("two lengths", ATTEMPTS, others, image),
         on_the_wire("a length below zero", ATTEMPTS, "HTTP/1.1 200 OK\r\nContent-Length: -1", image),
         on_the_wire("a length beyond all numbers", ATTEMPTS, &format!("{}0000000000000000", ok(length)), image),
-        liar("a byte more, of no length", Some("more data than the Content-Length of the image"), |_| Act {
-            length: false,
-            more: true,
-            ..Act::default()
+        malicious_server("a byte more, of no length", Some("more data than the Content-Length of the image"), |_| {
+            ResponseBehavior { length: false, more: true, ..ResponseBehavior::default() }
         }),
         on_the_wire("chunks that end early", STARTS, chunked, &chunk),
         on_the_wire("a chunk of no size", ATTEMPTS, chunked, b"zz\r\n"),
@@ -110,35 +120,39 @@ fn servers_with_faulty_transfers(image: &[u8], honest: String) -> Vec<Liar> {
             image,
         ),
         on_the_wire("speaks something else", ATTEMPTS, "SSH-2.0-OpenSSH_9.2", b""),
-        liar("says nothing and goes", ATTEMPTS, |_| Act::wire("")),
-        stalling(liar("never answers", ATTEMPTS, |_| Act::stall_before_the_answer())),
-        stalling(liar_about_all("never answers to anything", ATTEMPTS, |_| Act::stall_before_the_answer())),
-        stalling(liar("a byte, and then silence", ATTEMPTS, |_| Act::stall_after(1))),
-        liar("a byte for each connection", ATTEMPTS, |_| Act::cut_after(1)),
-        liar("to be asked again in a year", ATTEMPTS, |_| Act {
+        malicious_server("says nothing and goes", ATTEMPTS, |_| ResponseBehavior::wire("")),
+        stalling(malicious_server("never answers", ATTEMPTS, |_| ResponseBehavior::stall_before_the_answer())),
+        stalling(fully_malicious_server("never answers to anything", ATTEMPTS, |_| {
+            ResponseBehavior::stall_before_the_answer()
+        })),
+        stalling(malicious_server("a byte, and then silence", ATTEMPTS, |_| ResponseBehavior::stall_after(1))),
+        malicious_server("a byte for each connection", ATTEMPTS, |_| ResponseBehavior::cut_after(1)),
+        malicious_server("to be asked again in a year", ATTEMPTS, |_| ResponseBehavior {
             headers: vec![("Retry-After", "31536000".to_owned())],
-            ..Act::status(503)
+            ..ResponseBehavior::status(503)
         }),
-        liar("leads in a circle", Some("too many redirects"), |_| leads_to("/image")),
-        liar_about_all("leads in circles at once", Some("too many redirects"), |_| leads_to("/other")),
-        liar("leads to a file of ours", Some("fetch http://"), |_| leads_to("file:///etc/passwd")),
-        liar("leads nowhere", Some("fetch http://"), |_| leads_to("http://")),
-        Liar {
+        malicious_server("leads in a circle", Some("too many redirects"), |_| leads_to("/image")),
+        fully_malicious_server("leads in circles at once", Some("too many redirects"), |_| leads_to("/other")),
+        malicious_server("leads to a file of ours", Some("fetch http://"), |_| leads_to("file:///etc/passwd")),
+        malicious_server("leads nowhere", Some("fetch http://"), |_| leads_to("http://")),
+        MaliciousServer {
             over_tls: true,
-            ..liar("from https to http", Some("refused a redirect from https to http"), move |_| leads_to(&honest))
+            ..malicious_server("from https to http", Some("refused a redirect from https to http"), move |_| {
+                leads_to(&honest)
+            })
         },
-        liar("no content", Some("the server responded with 204"), |_| Act::status(204)),
-        liar("nothing new", Some("the server responded with 304"), |_| Act::status(304)),
-        liar("wants a password", Some("the server responded with 401"), |_| Act::status(401)),
+        malicious_server("no content", Some("the server responded with 204"), |_| ResponseBehavior::status(204)),
+        malicious_server("nothing new", Some("the server responded with 304"), |_| ResponseBehavior::status(304)),
+        malicious_server("wants a password", Some("the server responded with 401"), |_| ResponseBehavior::status(401)),
     ]
 }
 
-fn ranged(range: &str) -> Act {
-    Act { content_range: Some(range.to_owned()), ..Act::default() }
+fn ranged(range: &str) -> ResponseBehavior {
+    ResponseBehavior { content_range: Some(range.to_owned()), ..ResponseBehavior::default() }
 }
 
 /// Returns servers with wrong contents, and with wrong responses to the request for the remaining bytes.
-fn servers_with_faulty_images(image: &[u8]) -> Vec<Liar> {
+fn servers_with_faulty_images(image: &[u8]) -> Vec<MaliciousServer> {
     let (length, whole) = (image.len(), image.to_vec());
     let mut other = whole.clone();
     other[150_000] ^= 1;
@@ -149,68 +163,83 @@ fn servers_with_faulty_images(image: &[u8]) -> Vec<Liar> {
     let encoded = || vec![("Content-Encoding", "gzip".to_owned())];
     let beside = |body: Vec<u8>| {
         move |request: &Request| match request.path.as_str() {
-            "/image" => Act::default(),
-            "/image.sha256" => Act { body: Some(body.clone()), ..Act::default() },
-            _ => Act::status(404),
+            "/image" => ResponseBehavior::default(),
+            "/image.sha256" => ResponseBehavior { body: Some(body.clone()), ..ResponseBehavior::default() },
+            _ => ResponseBehavior::status(404),
         }
     };
     let sum = format!("{}  image\n", "0a".repeat(32)).into_bytes();
     let (shifted, larger) =
         (format!("bytes 99999-{}/{length}", length - 2), format!("bytes 100000-{0}/{0}", length + 1));
     vec![
-        liar("a part that nobody asked for", Some("the server responded with 206"), move |_| {
-            Act::wire([part.as_bytes(), b"\r\n\r\n", &whole].concat())
+        malicious_server("a part that nobody asked for", Some("the server responded with 206"), move |_| {
+            ResponseBehavior::wire([part.as_bytes(), b"\r\n\r\n", &whole].concat())
         }),
-        then("no ranges", STARTS, || Act { ranges: false, ..Act::default() }),
-        then("the rest as if it were all", STARTS, move || Act {
+        then("no ranges", STARTS, || ResponseBehavior { ranges: false, ..ResponseBehavior::default() }),
+        then("the rest as if it were all", STARTS, move || ResponseBehavior {
             ranges: false,
             body: Some(rest.clone()),
-            ..Act::default()
+            ..ResponseBehavior::default()
         }),
         then("a range of its own", STARTS, move || ranged(&shifted)),
         then("a range of something larger", STARTS, move || ranged(&larger)),
         then("a range in no words", STARTS, || ranged("gibberish")),
-        then("has become shorter", STARTS, || Act::status(416)),
-        then("has gone", Some("404 Not Found to the request for the remaining bytes"), || Act::status(404)),
-        then("the rest of another image", Some("the zstd stream is damaged near byte"), move || Act {
+        then("has become shorter", STARTS, || ResponseBehavior::status(416)),
+        then("has gone", Some("404 Not Found to the request for the remaining bytes"), || {
+            ResponseBehavior::status(404)
+        }),
+        then("the rest of another image", Some("the zstd stream is damaged near byte"), move || ResponseBehavior {
             body: Some(other.clone()),
-            ..Act::default()
+            ..ResponseBehavior::default()
         }),
-        liar("another ETag each time", STARTS, |request| Act {
+        malicious_server("another ETag each time", STARTS, |request| ResponseBehavior {
             etag: Some(format!("\"{}\"", request.nth)),
-            ..Act::cut_after(100_000)
+            ..ResponseBehavior::cut_after(100_000)
         }),
-        liar("an ETag that proves nothing", STARTS, |_| Act {
+        malicious_server("an ETag that proves nothing", STARTS, |_| ResponseBehavior {
             etag: Some("W/\"one\"".to_owned()),
-            ..Act::cut_after(100_000)
+            ..ResponseBehavior::cut_after(100_000)
         }),
-        liar("packed, as it says, and is not", None, move |_| Act { headers: encoded(), ..Act::default() }),
-        liar("packed once more", Some("the tar "), move |_| Act {
+        malicious_server("packed, as it says, and is not", None, move |_| ResponseBehavior {
+            headers: encoded(),
+            ..ResponseBehavior::default()
+        }),
+        malicious_server("packed once more", Some("the tar "), move |_| ResponseBehavior {
             body: Some(packed.clone()),
             headers: encoded(),
-            ..Act::default()
+            ..ResponseBehavior::default()
         }),
-        liar("another image", Some("digest mismatch for"), move |_| Act {
+        malicious_server("another image", Some("digest mismatch for"), move |_| ResponseBehavior {
             body: Some(another.clone()),
-            ..Act::default()
+            ..ResponseBehavior::default()
         }),
-        liar("a page for people", Some("unknown compression"), |_| Act {
+        malicious_server("a page for people", Some("unknown compression"), |_| ResponseBehavior {
             body: Some(b"<!DOCTYPE html>".to_vec()),
-            ..Act::default()
+            ..ResponseBehavior::default()
         }),
-        liar("nothing at all", Some("the image is empty"), |_| Act { body: Some(Vec::new()), ..Act::default() }),
-        Liar { given: false, ..liar_about_all("another digest", Some("digest mismatch for"), beside(sum)) },
-        Liar {
+        malicious_server("nothing at all", Some("the image is empty"), |_| ResponseBehavior {
+            body: Some(Vec::new()),
+            ..ResponseBehavior::default()
+        }),
+        MaliciousServer {
             given: false,
-            ..liar_about_all(
+            ..fully_malicious_server("another digest", Some("digest mismatch for"), beside(sum))
+        },
+        MaliciousServer {
+            given: false,
+            ..fully_malicious_server(
                 "a page for a digest",
                 Some("does not contain a sha256 digest"),
                 beside(b"<html>".to_vec()),
             )
         },
-        Liar {
+        MaliciousServer {
             given: false,
-            ..liar_about_all("a digest without end", Some("longer than 4096 bytes"), beside(vec![b'a'; 1 << 20]))
+            ..fully_malicious_server(
+                "a digest without end",
+                Some("longer than 4096 bytes"),
+                beside(vec![b'a'; 1 << 20]),
+            )
         },
     ]
 }
@@ -230,13 +259,13 @@ fn burn_by(stall: Duration, url: String, given: Option<Digest>, root: &Path) -> 
 fn malicious_server_yields_the_image_or_one_error() {
     let (tar, digest_of) = (small_tar(), |image: &[u8]| digest(DigestKind::Sha256, image));
     let image = compress("zstd", &tar);
-    let honest = Server::start(image.clone(), |_| Act::default());
-    let mut liars = servers_with_faulty_transfers(&image, honest.url("image"));
-    liars.extend(servers_with_faulty_images(&image));
-    let (count, mut came, mut wrongs) = (liars.len(), 0, Vec::new());
-    for Liar { name, lie, says, stalls, over_tls, given } in liars {
-        let start: fn(Vec<u8>, Lie) -> Server = if over_tls { Server::start_tls } else { Server::start };
-        let server = start(image.clone(), lie);
+    let honest = Server::start(image.clone(), |_| ResponseBehavior::default());
+    let mut malicious_servers = servers_with_faulty_transfers(&image, honest.url("image"));
+    malicious_servers.extend(servers_with_faulty_images(&image));
+    let (count, mut came, mut wrongs) = (malicious_servers.len(), 0, Vec::new());
+    for MaliciousServer { name, respond, says, stalls, over_tls, given } in malicious_servers {
+        let start: fn(Vec<u8>, ResponseChoice) -> Server = if over_tls { Server::start_tls } else { Server::start };
+        let server = start(image.clone(), respond);
         let (url, given) = (server.url("image"), given.then(|| digest_of(&image)));
         let directory = tempfile::tempdir().unwrap();
         let (root, (done, end)) = (directory.path().to_owned(), mpsc::channel());

@@ -2,13 +2,13 @@
 //! them.
 
 use super::*;
-use crate::tree::tests::{Seen, kept, mounted, text};
+use crate::tree::tests::{FileState, mounted, preserved_tree, text};
 use linux::storage::test_loop_device::TestLoopDevice;
 
 #[test]
 fn counts_of_hidden_files_are_reported() {
     let image = compress("zstd", &Tar::new().file("var/lib/a", b"1").file("srv/b", b"2").end());
-    let server = Server::start(image.clone(), |_| Act::default());
+    let server = Server::start(image.clone(), |_| ResponseBehavior::default());
     let source = ImageSource {
         url: server.url("img"),
         digest: Some(digest(DigestKind::Sha256, &image)),
@@ -28,9 +28,14 @@ fn counts_of_hidden_files_are_reported() {
 fn changing(bad: Vec<u8>, good: &[u8]) -> Server {
     let good = good.to_vec();
     Server::start(bad, move |request| match (request.method.as_str(), request.nth) {
-        ("HEAD", _) => Act::default(),
-        ("GET", 0) if request.path == "/img" => Act::cut_after(10 << 20),
-        _ => Act { ranges: false, etag: Some("\"two\"".into()), body: Some(good.clone()), ..Act::default() },
+        ("HEAD", _) => ResponseBehavior::default(),
+        ("GET", 0) if request.path == "/img" => ResponseBehavior::cut_after(10 << 20),
+        _ => ResponseBehavior {
+            ranges: false,
+            etag: Some("\"two\"".into()),
+            body: Some(good.clone()),
+            ..ResponseBehavior::default()
+        },
     })
 }
 
@@ -80,8 +85,9 @@ fn loop_restart_removes_all_unverified_files() {
         assert!(after.remove(Path::new(new)).is_some(), "{new}");
     }
     // Modification times are not compared, because the burn changes those of directories.
-    let timeless = |seen: BTreeMap<PathBuf, Seen>| -> BTreeMap<_, _> {
-        let inodes = |(path, seen): (PathBuf, Seen)| (path, Seen { mtime: (0, 0), same_as: PathBuf::new(), ..seen });
+    let timeless = |seen: BTreeMap<PathBuf, FileState>| -> BTreeMap<_, _> {
+        let inodes =
+            |(path, seen): (PathBuf, FileState)| (path, FileState { mtime: (0, 0), same_as: PathBuf::new(), ..seen });
         seen.into_iter().map(inodes).filter(|(path, _)| path != Path::new("home/lost+found")).collect()
     };
     assert_same(&timeless(before), &timeless(after), "start over");
@@ -97,7 +103,7 @@ fn loop_wrong_digest_leaves_a_merged_filesystem_unchanged() {
     fs::write(root.join("var/lib/status"), "old").unwrap();
     let before = look(&root, false);
     let image = compress("zstd", &Tar::new().file("var/lib/status", b"evil").file("etc/x", b"x").end());
-    let server = Server::start(image, |_| Act::default());
+    let server = Server::start(image, |_| ResponseBehavior::default());
     let merged = ["/var/lib".to_owned()];
     let beneath = MountsBelow { merged: &merged, ..MountsBelow::default() };
     let incoming = IncomingImage::start_at_pace(reached(&server, b"another"), PayloadKind::Tar, pace()).unwrap();
@@ -111,9 +117,9 @@ fn loop_wrong_digest_leaves_a_merged_filesystem_unchanged() {
 #[test]
 fn refuses_merge_into_a_directory_without_its_own_filesystem() {
     let directory = tempfile::tempdir().unwrap();
-    let root = kept(directory.path());
+    let root = preserved_tree(directory.path());
     let image = compress("zstd", &Tar::new().file("var/lib/dpkg/status", b"new").end());
-    let server = Server::start(image.clone(), |_| Act::default());
+    let server = Server::start(image.clone(), |_| ResponseBehavior::default());
     let merged = ["/var/lib".to_owned()];
     let beneath = MountsBelow { merged: &merged, ..MountsBelow::default() };
     let before = look(&root, false);

@@ -31,11 +31,15 @@ fn arrived(root: &Path) -> bool {
 #[test]
 fn mirrors_complete_an_image_unless_forged() {
     let image = compress("zstd", &small_tar());
-    let cut = || Server::start(image.clone(), |_| Act { etag: None, ..Act::cut_after(100_000) });
+    let cut =
+        || Server::start(image.clone(), |_| ResponseBehavior { etag: None, ..ResponseBehavior::cut_after(100_000) });
     let mut forged = image.clone();
     forged[150_000] ^= 1;
-    let (first, good, bad) =
-        (cut(), Server::start(image.clone(), |_| Act::default()), Server::start(forged.clone(), |_| Act::default()));
+    let (first, good, bad) = (
+        cut(),
+        Server::start(image.clone(), |_| ResponseBehavior::default()),
+        Server::start(forged.clone(), |_| ResponseBehavior::default()),
+    );
     let urls = [&first, &bad, &good].map(|server| server.url("image"));
 
     let root = tempfile::tempdir().unwrap();
@@ -62,10 +66,10 @@ fn mirrors_complete_an_image_unless_forged() {
 fn server_without_etag_is_restarted_from_the_beginning() {
     let image = compress("zstd", &small_tar());
     let first = Server::start(image.clone(), |request| match request.nth {
-        0 => Act { etag: None, ..Act::cut_after(100_000) },
-        _ => Act { etag: None, ..Act::default() },
+        0 => ResponseBehavior { etag: None, ..ResponseBehavior::cut_after(100_000) },
+        _ => ResponseBehavior { etag: None, ..ResponseBehavior::default() },
     });
-    let gone = Server::start(Vec::new(), |_| Act::status(404));
+    let gone = Server::start(Vec::new(), |_| ResponseBehavior::status(404));
     let root = tempfile::tempdir().unwrap();
     let burned = burn(part(&image, &[first.url("image"), gone.url("image")]), root.path()).unwrap();
     assert_eq!((burned.bytes, first.requests().len()), (image.len() as u64, 2));

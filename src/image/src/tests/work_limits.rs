@@ -18,12 +18,13 @@ fn header_budget_depends_on_the_image_size() {
         let image = compress("zstd", &tar);
         assert!(image.len() < 16 << 10, "{}", image.len());
         let root = tempfile::tempdir().unwrap();
-        let error = burn_from(&Server::start(image.clone(), |_| Act::default()), &image, root.path()).unwrap_err();
+        let error =
+            burn_from(&Server::start(image.clone(), |_| ResponseBehavior::default()), &image, root.path()).unwrap_err();
         let error = error.to_string();
         assert!(error.contains("header blocks, too many for the length of the image"), "{error}");
         assert!(!root.path().join("last").exists());
         // Without compression, the tar is long enough for the same number of headers.
-        burn_from(&Server::start(tar.clone(), |_| Act::default()), &tar, root.path()).unwrap();
+        burn_from(&Server::start(tar.clone(), |_| ResponseBehavior::default()), &tar, root.path()).unwrap();
         assert!(root.path().join("last").exists());
     }
 }

@@ -1,7 +1,7 @@
 //! Filesystems that are or will be mounted below the root. Counts the files of the image that these filesystems hide,
 //! and lists files that could not be created because a directory of the same name exists.
 
-use super::header_budget::HeaderBudget;
+use super::header_block_limit::HeaderBudget;
 use model::install_report::HiddenFiles;
 use std::path::{Path, PathBuf};
 

@@ -263,9 +263,9 @@ impl UnpackRoot {
     /// Returns an error if a directory cannot be read, if a merged directory is on the root filesystem, or if a mount
     /// point is on a preserved filesystem.
     pub(crate) fn record_snapshots(&self, mount_points: &[PathBuf]) -> io::Result<Vec<DirectorySnapshot>> {
-        let kept = self.merged_identities()?;
+        let preserved = self.merged_identities()?;
         let own = fstat(&self.fd)?.st_dev;
-        if kept.iter().any(|(device, _)| *device == own) {
+        if preserved.iter().any(|(device, _)| *device == own) {
             return Err(io::Error::other(
                 "the image cannot be merged into this directory, which is not the mount point of a filesystem",
             ));
@@ -277,7 +277,7 @@ impl UnpackRoot {
             let directory = safe_open::open_beneath(&self.fd, path, directory_flags(), PathRestriction::Plain)
                 .map_err(|error| named(error.into()))?;
             let device = fstat(&directory)?.st_dev;
-            if kept.iter().any(|(kept, _)| *kept == device) {
+            if preserved.iter().any(|(preserved, _)| *preserved == device) {
                 return Err(named(io::Error::other(
                     "the directory is not the mount point of a new filesystem: it is on a preserved filesystem",
                 )));

@@ -12,7 +12,7 @@ use tar::GnuSparseHeader;
 /// fewer.
 const MAXIMUM_SEGMENTS: usize = 1 << 18;
 
-const BLOCK: u64 = 512;
+const TAR_BLOCK_BYTES: u64 = 512;
 
 /// Data segments of a sparse file, in order. The rest of the file consists of holes.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -48,7 +48,7 @@ impl SparseMap {
         }
         // GNU tar reads each segment from a separate block, other readers read all segments contiguously.
         let with_data = || segments.iter().filter(|(_, length)| *length > 0);
-        if with_data().rev().skip(1).any(|(_, length)| length % BLOCK != 0) {
+        if with_data().rev().skip(1).any(|(_, length)| length % TAR_BLOCK_BYTES != 0) {
             return Err(invalid_map("a segment of the sparse map ends within a block, but is not the last segment"));
         }
         Ok(SparseMap { segments, file_size })
@@ -87,8 +87,13 @@ impl SparseMap {
     /// # Errors
     /// Returns an error if the map is inconsistent or is not terminated.
     pub(crate) fn read_lines(stream: &mut impl Read, file_size: u64, data_size: u64) -> io::Result<SparseMap> {
-        let mut lines =
-            DecimalLines { stream, block: [0; BLOCK as usize], at: BLOCK as usize, read: 0, limit: data_size };
+        let mut lines = DecimalLines {
+            stream,
+            block: [0; TAR_BLOCK_BYTES as usize],
+            at: TAR_BLOCK_BYTES as usize,
+            read: 0,
+            limit: data_size,
+        };
         let count = usize::try_from(lines.next_number()?).ok().filter(|count| *count <= MAXIMUM_SEGMENTS);
         let count = count.ok_or_else(|| invalid_map("the sparse map has too many segments"))?;
         // No memory is reserved for the declared count, which is untrusted: the vector grows with the data that is
@@ -133,7 +138,7 @@ pub(crate) fn add_segments(
 
 struct DecimalLines<'a, R> {
     stream: &'a mut R,
-    block: [u8; BLOCK as usize],
+    block: [u8; TAR_BLOCK_BYTES as usize],
     at: usize,
     read: u64,
     limit: u64,
@@ -144,11 +149,11 @@ impl<R: Read> DecimalLines<'_, R> {
         let mut digits = Vec::new();
         loop {
             if self.at == self.block.len() {
-                if self.read + BLOCK > self.limit {
+                if self.read + TAR_BLOCK_BYTES > self.limit {
                     return Err(invalid_map("the sparse map does not end within the content of the member"));
                 }
                 self.stream.read_exact(&mut self.block)?;
-                (self.at, self.read) = (0, self.read + BLOCK);
+                (self.at, self.read) = (0, self.read + TAR_BLOCK_BYTES);
             }
             let byte = self.block[self.at];
             self.at += 1;

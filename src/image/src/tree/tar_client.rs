@@ -1,7 +1,7 @@
 //! Receives the members of a tar from the worker, which parses the tar.
 
 use super::capacity_limit::too_long_message;
-use super::header_budget::too_much_message;
+use super::header_block_limit::too_much_message;
 use super::member::TarMember;
 use super::member_frames::{HEAD_BYTES, MAXIMUM_FRAME_BYTES, MemberFrame, ParseProgress, decode_member};
 use crate::pipeline::{BufferChunk, PacketParser, PipelineReader, StageClock};
@@ -10,7 +10,7 @@ use std::io::{self, BufRead, Read};
 use std::sync::Arc;
 
 /// Minimum length of a header, in bytes.
-const BLOCK: u64 = 512;
+const TAR_BLOCK_BYTES: u64 = 512;
 
 /// Function that responds to the worker's request for its limits: the maximum length of the tar in bytes, and the
 /// maximum number of header blocks.
@@ -176,7 +176,7 @@ impl MemberReceiver {
     /// that the worker must have parsed since its previous report: 1 if it has sent a member, otherwise 0.
     fn update_progress(&mut self, reached: ParseProgress, headers: u64) -> io::Result<()> {
         let ParseProgress { position, blocks } = self.reached;
-        let least = position.saturating_add(headers * BLOCK);
+        let least = position.saturating_add(headers * TAR_BLOCK_BYTES);
         if reached.position < least || reached.blocks < blocks.saturating_add(headers) {
             return Err(protocol_error());
         }
@@ -215,9 +215,9 @@ pub(crate) mod here {
     use std::sync::mpsc;
     use std::thread;
 
-    struct Here(PipeSender);
+    struct PipeOutput(PipeSender);
 
-    impl WorkerOutput for Here {
+    impl WorkerOutput for PipeOutput {
         fn put(&mut self, bytes: &[u8]) -> io::Result<()> {
             let gone = |_| io::Error::other("the receiver has stopped");
             self.0.send(BufferChunk::from_vec(bytes.to_vec()), &StageClock::default()).map_err(gone)
@@ -238,7 +238,7 @@ pub(crate) mod here {
         let (tell, answers) = mpsc::channel();
         let clock = tar.clock();
         thread::spawn(move || {
-            let mut out = Here(sender);
+            let mut out = PipeOutput(sender);
             match send_members(tar, None, &mut out, &answers) {
                 Ok(()) => out.0.end(),
                 Err(error) => out.0.fail(error),

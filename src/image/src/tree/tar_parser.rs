@@ -9,14 +9,14 @@ mod member_kind;
 use super::acl;
 use super::ambiguity::{MemberClaims, ambiguous_number, global_disagreement, is_plain_number, parse_number};
 use super::capacity_limit::too_long_message;
-use super::header_budget::too_much_message;
+use super::header_block_limit::too_much_message;
 use super::member::{MemberAttributes, TarMember};
 use super::pax::PaxRecords;
 use crate::pipeline::{BufferChunk, PipelineReader};
 use std::io::{self, Read};
 use tar::{EntryType, Header};
 
-const BLOCK: usize = 512;
+const TAR_BLOCK_BYTES: usize = 512;
 
 /// Maximum length of one extended header (long name or PAX records), in bytes. An xattr is at most 64 KiB.
 const EXTENSION_BYTES: u64 = 1 << 20;
@@ -144,7 +144,7 @@ impl<'a> TarParser<'a> {
                         return Err(self.malformed_error(&reason));
                     }
                     self.global = records.override_global(&self.global);
-                    self.global_blocks = self.global.memory_bytes().div_ceil(BLOCK) as u64;
+                    self.global_blocks = self.global.memory_bytes().div_ceil(TAR_BLOCK_BYTES) as u64;
                     if self.global.memory_bytes() > GLOBAL_BYTES {
                         return Err(self.malformed_error("the global headers are larger than 64 KiB"));
                     }
@@ -187,7 +187,7 @@ impl<'a> TarParser<'a> {
             return Err(inside(self.malformed_error("the member's size exceeds the maximum size of a file")));
         }
         self.left = size;
-        self.padding = size.next_multiple_of(BLOCK as u64) - size;
+        self.padding = size.next_multiple_of(TAR_BLOCK_BYTES as u64) - size;
         let mut attributes = MemberAttributes::from_header(header, &records).map_err(inside)?;
         let link = || {
             text("linkpath")
@@ -231,9 +231,9 @@ impl<'a> TarParser<'a> {
         Ok(Some(header))
     }
 
-    fn read_block(&mut self, block: &mut [u8; BLOCK]) -> io::Result<()> {
+    fn read_block(&mut self, block: &mut [u8; TAR_BLOCK_BYTES]) -> io::Result<()> {
         let mut filled = 0;
-        while filled < BLOCK {
+        while filled < TAR_BLOCK_BYTES {
             match self.read_stream(&mut block[filled..])? {
                 0 => return Err(self.truncated_error()),
                 got => filled += got,
@@ -262,9 +262,9 @@ impl<'a> TarParser<'a> {
                 self.malformed_error(&format!("an extended header is {size} bytes, but at most 1 MiB is supported"))
             );
         }
-        self.count_blocks(size.div_ceil(BLOCK as u64))?;
+        self.count_blocks(size.div_ceil(TAR_BLOCK_BYTES as u64))?;
         self.left = size;
-        self.padding = size.next_multiple_of(BLOCK as u64) - size;
+        self.padding = size.next_multiple_of(TAR_BLOCK_BYTES as u64) - size;
         let mut content = Vec::new();
         self.read_to_end(&mut content)?;
         self.skip_bytes(self.padding)?;
@@ -275,14 +275,14 @@ impl<'a> TarParser<'a> {
     /// Checks the end of the archive. The first block of zeros must be followed by a second block of zeros. After that,
     /// only zeros may follow, because tars are padded with zeros to a whole record.
     fn expect_only_zeros(&mut self) -> io::Result<()> {
-        let mut zeros = BLOCK as u64;
+        let mut zeros = TAR_BLOCK_BYTES as u64;
         let mut buffer = [0; 8192];
         loop {
             let got = self.read_stream(&mut buffer)?;
             if buffer[..got].iter().any(|byte| *byte != 0) {
                 return Err(self.malformed_error("unexpected data after the end of the archive"));
             }
-            if got == 0 && zeros < 2 * BLOCK as u64 {
+            if got == 0 && zeros < 2 * TAR_BLOCK_BYTES as u64 {
                 return Err(self.truncated_error());
             }
             if got == 0 {

@@ -23,8 +23,8 @@ mod reference_readers;
 mod tree_state;
 mod whiteouts;
 
-pub(crate) use preserved_files::{kept, mounted, text};
-pub(crate) use tree_state::{Seen, assert_same, look};
+pub(crate) use preserved_files::{mounted, preserved_tree, text};
+pub(crate) use tree_state::{FileState, assert_same, look};
 
 /// Unpacks a tar that is received in buffers of `cut` bytes.
 fn unpack_into(root: &Path, tar: &[u8], cut: usize, layered: bool) -> std::io::Result<UnpackResult> {
@@ -58,14 +58,14 @@ fn marker_of_another_machine_is_not_unpacked() {
 fn root_restart_does_not_enter_mount_points() {
     let directory = tempfile::tempdir().unwrap();
     let root = directory.path().join("root");
-    let kept = directory.path().join("kept");
+    let preserved = directory.path().join("kept");
     fs::create_dir_all(root.join("var/lib/kept")).unwrap();
-    fs::create_dir_all(&kept).unwrap();
-    fs::write(kept.join("precious"), "precious").unwrap();
+    fs::create_dir_all(&preserved).unwrap();
+    fs::write(preserved.join("precious"), "precious").unwrap();
     // A bind mount has the same device number as the directory around it, so the mount point cannot be recognized by
     // its device number.
     let bind = nix::mount::MsFlags::MS_BIND;
-    nix::mount::mount(Some(&kept), &root.join("var/lib/kept"), None::<&str>, bind, None::<&str>).unwrap();
+    nix::mount::mount(Some(&preserved), &root.join("var/lib/kept"), None::<&str>, bind, None::<&str>).unwrap();
     let below = UnpackRoot::open(&root, Vec::new()).unwrap();
     let fresh = below.record_snapshots(&[]).unwrap();
     fs::create_dir_all(root.join("var/log/old")).unwrap();
@@ -76,5 +76,5 @@ fn root_restart_does_not_enter_mount_points() {
     cleared.unwrap();
     let paths: Vec<_> = listing.keys().map(|path| path.to_str().unwrap()).collect();
     assert_eq!(paths, ["", "var", "var/lib", "var/lib/kept", "var/lib/kept/precious"]);
-    assert_eq!(fs::read_to_string(kept.join("precious")).unwrap(), "precious");
+    assert_eq!(fs::read_to_string(preserved.join("precious")).unwrap(), "precious");
 }

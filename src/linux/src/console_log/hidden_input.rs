@@ -115,12 +115,12 @@ mod tests {
         let held = OpenOptions::new().read(true).write(true).open(&console).unwrap();
         assert!(shows(&held));
         let until = Instant::now() + Duration::from_secs(60);
-        let asked = std::thread::spawn(move || read_hidden_line(&console, "a question", until));
+        let reader = std::thread::spawn(move || read_hidden_line(&console, "a question", until));
         while shows(&held) {
             std::thread::sleep(Duration::from_millis(5));
         }
         person.write_all(b"correct horse\n").unwrap();
-        assert_eq!(asked.join().unwrap().unwrap().as_deref(), Some("correct horse"));
+        assert_eq!(reader.join().unwrap().unwrap().as_deref(), Some("correct horse"));
         assert!(shows(&held), "as it was before");
         let mut echoed = vec![0; 64];
         let length = person.read(&mut echoed).unwrap();

@@ -138,15 +138,15 @@ fn read_u64(data: &[u8], at: usize) -> Option<u64> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::load_option::testing::{PCI, card, option, partition};
+    use super::super::load_option::testing::{PCI, mac_node, option, partition};
     use super::*;
     use proptest::prelude::*;
 
     #[test]
     fn displays_all_boot_variables() {
         let root = [&[2, 1, 12, 0, 0xd0, 0x41, 0x03, 0x0a][..], &[0; 4]].concat();
-        let card = card([0x52, 0x54, 0, 0x12, 0x34, 0x56]);
-        let network = option(1, "UEFI PXEv4\u{7}", &[&root, PCI, &card, &[&[3, 12, 27, 0][..], &[0; 23]].concat()]);
+        let mac_node = mac_node([0x52, 0x54, 0, 0x12, 0x34, 0x56]);
+        let network = option(1, "UEFI PXEv4\u{7}", &[&root, PCI, &mac_node, &[&[3, 12, 27, 0][..], &[0; 23]].concat()]);
         let nvme = [&[3, 23, 16, 0, 1, 0, 0, 0][..], &[8, 7, 6, 5, 4, 3, 2, 1]].concat();
         let mut off = option(0, "off", &[&root, &nvme, &[9, 9, 5, 0, 0xab]]);
         off.optional = vec![0, 0, b'B', b'O'];

@@ -143,7 +143,7 @@ pub mod testing {
         LoadOption { attributes, description: description.to_owned(), path, optional: Vec::new() }
     }
 
-    pub fn card(mac: [u8; 6]) -> Vec<u8> {
+    pub fn mac_node(mac: [u8; 6]) -> Vec<u8> {
         [&[3, 11, 37, 0][..], &mac, &[0; 26], &[1]].concat()
     }
 

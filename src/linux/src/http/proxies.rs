@@ -171,7 +171,7 @@ fn is_local(host: &str) -> bool {
 mod tests {
     use super::super::*;
     use super::*;
-    use testing::http::{Act, Server};
+    use testing::http::{ResponseBehavior, Server};
 
     fn proxies(variables: &[(&str, &str)]) -> EnvironmentProxies {
         let find = |name: &str| Some(variables.iter().find(|(key, _)| *key == name)?.1.to_owned());
@@ -179,14 +179,14 @@ mod tests {
     }
 
     fn proxy() -> Server {
-        Server::start(b"the proxy".to_vec(), |_| Act::default())
+        Server::start(b"the proxy".to_vec(), |_| ResponseBehavior::default())
     }
 
     const NAMES: [&str; 4] = ["http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"];
 
     #[test]
     fn token_is_not_sent_to_a_proxy_over_http() {
-        let (proxy, server) = (proxy(), Server::start(b"the server".to_vec(), |_| Act::default()));
+        let (proxy, server) = (proxy(), Server::start(b"the server".to_vec(), |_| ResponseBehavior::default()));
         for name in NAMES {
             let builder = proxies(&[(name, &proxy.url(""))]).configure(client_builder(None), ProxyScope::Https);
             let client = builder.build().unwrap();
@@ -267,7 +267,7 @@ mod tests {
             return assert_eq!(download.get("http://install.invalid/").send().unwrap().text().unwrap(), "the proxy");
         }
         for name in NAMES {
-            let (proxy, server) = (proxy(), Server::start(b"the server".to_vec(), |_| Act::default()));
+            let (proxy, server) = (proxy(), Server::start(b"the server".to_vec(), |_| ResponseBehavior::default()));
             let mut command = std::process::Command::new(env::current_exe().unwrap());
             command.args(["--exact", "http::proxies::tests::environment_redirects_no_install_network_request"]);
             for other in NAMES {
@@ -304,7 +304,7 @@ mod tests {
 
     #[test]
     fn unsupported_proxies_are_refused_instead_of_bypassed() {
-        let server = Server::start(b"the server".to_vec(), |_| Act::default());
+        let server = Server::start(b"the server".to_vec(), |_| ResponseBehavior::default());
         for value in
             ["socks5://me:secret@proxy.example:1080", "socks5h://proxy.example", "http://", "ftp://proxy.example"]
         {

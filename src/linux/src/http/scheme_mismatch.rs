@@ -37,7 +37,7 @@ mod tests {
     use crate::http::new_client;
     use std::io::{Read, Write};
     use std::net::TcpListener;
-    use testing::http::{Act, Server};
+    use testing::http::{ResponseBehavior, Server};
 
     fn request(url: &str) -> Option<SchemeMismatch> {
         new_client().unwrap().get(url).send().err().and_then(|error| find_scheme_mismatch(&error))
@@ -45,7 +45,7 @@ mod tests {
 
     #[test]
     fn server_without_tls_is_detected() {
-        let server = Server::start(b"ok".to_vec(), |_| Act::default());
+        let server = Server::start(b"ok".to_vec(), |_| ResponseBehavior::default());
         assert_eq!(request(&server.url("")), None);
         assert_eq!(request(&server.url("").replace("http:", "https:")), Some(SchemeMismatch::ServerLacksTls));
     }

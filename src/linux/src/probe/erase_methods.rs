@@ -36,8 +36,8 @@ fn find_methods(queue: &Path, node: &Path, transport: &str) -> Vec<EraseMethod> 
 /// Returns the erase methods of an NVMe namespace. Returns an empty list if the namespace cannot be queried, for
 /// example because privileges are missing.
 fn nvme_methods(node: &Path) -> Vec<EraseMethod> {
-    let asked = std::fs::File::open(node).and_then(|file| nvme::read_namespace(&file));
-    asked.map(|namespace| namespace.methods).unwrap_or_else(|error| {
+    let namespace = std::fs::File::open(node).and_then(|file| nvme::read_namespace(&file));
+    namespace.map(|namespace| namespace.methods).unwrap_or_else(|error| {
         tracing::debug!("{device}: cannot read the supported erase methods: {error}", device = node.display());
         Vec::new()
     })

@@ -90,15 +90,15 @@ pub(super) fn read_nics(sys: &Path) -> Result<Vec<Nic>> {
                 // While the interface is down, reading `carrier` fails with EINVAL, and the link counts as absent.
                 link: read_attribute(&dir.join("carrier")) == "1",
                 name,
-                neighbours: Vec::new(),
+                neighbors: Vec::new(),
             }
         })
         .collect())
 }
 
 /// Returns whether the device is below a USB bus in sysfs: `…/usb1/1-4/1-4:1.0`.
-fn is_on_usb(card: &Path) -> bool {
-    let device = std::fs::canonicalize(card.join("device")).unwrap_or_default();
+fn is_on_usb(nic: &Path) -> bool {
+    let device = std::fs::canonicalize(nic.join("device")).unwrap_or_default();
     let is_bus = |name: &str| {
         name.strip_prefix("usb")
             .is_some_and(|number| !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit()))
@@ -108,9 +108,9 @@ fn is_on_usb(card: &Path) -> bool {
 
 /// Returns the permanent MAC address of a NIC. The current address does not identify the NIC, because all NICs in a
 /// bond have the same current address.
-fn read_mac(card: &Path) -> String {
-    let own = read_attribute(&card.join("bonding_slave/perm_hwaddr"));
-    let shown = || read_attribute(&card.join("address"));
+fn read_mac(nic: &Path) -> String {
+    let own = read_attribute(&nic.join("bonding_slave/perm_hwaddr"));
+    let shown = || read_attribute(&nic.join("address"));
     Some(own).filter(|own| !own.is_empty()).unwrap_or_else(shown).to_lowercase()
 }
 
@@ -138,13 +138,13 @@ mod tests {
     #[test]
     fn bonded_nic_has_its_permanent_address() {
         let tree = FakeMachine::new();
-        for (card, shown) in
+        for (nic, shown) in
             [("eth0", "52:54:00:00:00:01"), ("eth1", "52:54:00:00:00:01"), ("bond0", "52:54:00:00:00:01")]
         {
-            tree.write(&format!("sys/class/net/{card}/address"), format!("{shown}\n"));
+            tree.write(&format!("sys/class/net/{nic}/address"), format!("{shown}\n"));
         }
-        for card in ["eth0", "eth1"] {
-            tree.write(&format!("sys/class/net/{card}/device/vendor"), "0x1af4\n");
+        for nic in ["eth0", "eth1"] {
+            tree.write(&format!("sys/class/net/{nic}/device/vendor"), "0x1af4\n");
         }
         tree.write("sys/class/net/eth1/bonding_slave/perm_hwaddr", "52:54:00:AA:00:02\n");
         let macs: Vec<String> = read_nics(&tree.roots().sys).unwrap().into_iter().map(|nic| nic.mac).collect();

@@ -4,7 +4,7 @@ use super::sysfs::read_attribute;
 use crate::process::ToolCommand;
 use common::error::{Context, Phase, Result};
 use model::inventory::Nic;
-use model::inventory::lldp::{self, ETHERTYPE, LeafSearch, LldpNeighbour, NicNeighbours};
+use model::inventory::lldp::{self, ETHERTYPE, LeafSearch, LldpNeighbor, NicNeighbors};
 use std::collections::BTreeMap;
 use std::ffi::CString;
 use std::fs;
@@ -27,30 +27,30 @@ const MAXIMUM_NEIGHBORS: usize = 16;
 ///
 /// # Errors
 /// Returns an error if the socket cannot be opened.
-pub fn receive_neighbours(nics: &[Nic], patience: Duration, say: &dyn Fn(&str)) -> Result<Vec<NicNeighbours>> {
+pub fn receive_neighbors(nics: &[Nic], patience: Duration, say: &dyn Fn(&str)) -> Result<Vec<NicNeighbors>> {
     for nic in nics {
         // If a link cannot be set up, its NIC receives nothing and is reported as a NIC without neighbors.
         let _ = ToolCommand::new("ip").args(["link", "set", &nic.name, "up"]).deadline(PROGRESS_INTERVAL).run();
     }
     stop_firmware_agents(nics, Path::new("/sys"), say);
-    let cards: BTreeMap<i32, &str> =
+    let names_by_index: BTreeMap<i32, &str> =
         nics.iter().filter_map(|nic| Some((interface_index(&nic.name)?, nic.name.as_str()))).collect();
-    let socket = open_socket(cards.keys().copied()).context(Phase::Inventory, || "listen for LLDP")?;
-    let mut heard: BTreeMap<&str, Vec<LldpNeighbour>> = BTreeMap::new();
+    let socket = open_socket(names_by_index.keys().copied()).context(Phase::Inventory, || "listen for LLDP")?;
+    let mut heard: BTreeMap<&str, Vec<LldpNeighbor>> = BTreeMap::new();
     let (began, mut said) = (Instant::now(), Instant::now());
     let mut frame = [0; 2048];
     loop {
-        if let Some((card, length)) =
+        if let Some((index, length)) =
             receive_frame(&socket, &mut frame).context(Phase::Inventory, || "listen for LLDP")?
-            && let (Some(nic), Some(neighbour)) = (cards.get(&card), lldp::parse_frame(&frame[..length]))
+            && let (Some(nic), Some(neighbor)) = (names_by_index.get(&index), lldp::parse_frame(&frame[..length]))
         {
             let known = heard.entry(nic).or_default();
-            known.retain(|other| (&other.chassis, &other.port) != (&neighbour.chassis, &neighbour.port));
+            known.retain(|other| (&other.chassis, &other.port) != (&neighbor.chassis, &neighbor.port));
             if known.len() < MAXIMUM_NEIGHBORS {
-                known.push(neighbour);
+                known.push(neighbor);
             }
         }
-        let all = collect_neighbours(nics, &heard, Path::new("/sys"));
+        let all = collect_neighbors(nics, &heard, Path::new("/sys"));
         let leaves = lldp::select_leaves(&all);
         if matches!(leaves, LeafSearch::Both(_)) || began.elapsed() >= patience {
             return Ok(all);
@@ -87,29 +87,29 @@ pub fn describe_search(leaves: &LeafSearch) -> String {
     }
 }
 
-fn collect_neighbours(nics: &[Nic], heard: &BTreeMap<&str, Vec<LldpNeighbour>>, sys: &Path) -> Vec<NicNeighbours> {
-    let card = |nic: &Nic| NicNeighbours {
+fn collect_neighbors(nics: &[Nic], heard: &BTreeMap<&str, Vec<LldpNeighbor>>, sys: &Path) -> Vec<NicNeighbors> {
+    let to_neighbors = |nic: &Nic| NicNeighbors {
         nic: nic.name.clone(),
         // Without a link, the kernel reports the speed -1, which cannot be parsed here and becomes the default.
         speed: read_attribute(&sys.join("class/net").join(&nic.name).join("speed")).parse().unwrap_or_default(),
-        neighbours: heard.get(nic.name.as_str()).cloned().unwrap_or_default(),
+        neighbors: heard.get(nic.name.as_str()).cloned().unwrap_or_default(),
     };
-    nics.iter().map(card).collect()
+    nics.iter().map(to_neighbors).collect()
 }
 
 /// Stops the LLDP agents in the firmware of NICs of Intel's 700 series, because these agents do not forward frames to
 /// the kernel. The driver accepts the command in debugfs.
 fn stop_firmware_agents(nics: &[Nic], sys: &Path, say: &dyn Fn(&str)) {
     let debug = sys.join("kernel/debug");
-    let cards: Vec<&Nic> = nics.iter().filter(|nic| nic.driver == "i40e").collect();
-    if cards.is_empty() {
+    let affected: Vec<&Nic> = nics.iter().filter(|nic| nic.driver == "i40e").collect();
+    if affected.is_empty() {
         return;
     }
     if !debug.join("i40e").exists() {
         let _ =
             ToolCommand::new("mount").args(["-t", "debugfs", "debugfs"]).arg(&debug).deadline(PROGRESS_INTERVAL).run();
     }
-    for nic in cards {
+    for nic in affected {
         let device = super::sysfs::read_link_name(&sys.join("class/net").join(&nic.name).join("device"));
         let file = debug.join("i40e").join(device).join("command");
         let told = fs::OpenOptions::new().write(true).open(&file).and_then(|mut file| file.write_all(b"lldp stop"));
@@ -132,7 +132,7 @@ fn interface_index(name: &str) -> Option<i32> {
 }
 
 /// Opens a socket that receives LLDP frames for the multicast group on all NICs.
-fn open_socket(cards: impl Iterator<Item = i32>) -> io::Result<OwnedFd> {
+fn open_socket(indexes: impl Iterator<Item = i32>) -> io::Result<OwnedFd> {
     let protocol = i32::from(ETHERTYPE.to_be());
     // SAFETY: no pointer is passed.
     let fd = unsafe { libc::socket(libc::AF_PACKET, libc::SOCK_RAW | libc::SOCK_CLOEXEC, protocol) };
@@ -143,11 +143,11 @@ fn open_socket(cards: impl Iterator<Item = i32>) -> io::Result<OwnedFd> {
     let socket = unsafe { OwnedFd::from_raw_fd(fd) };
     let wait = libc::timeval { tv_sec: 1, tv_usec: 0 };
     set_socket_option(&socket, libc::SOL_SOCKET, libc::SO_RCVTIMEO, &wait)?;
-    for card in cards {
+    for index in indexes {
         let mut address = [0; 8];
         address[..GROUP.len()].copy_from_slice(&GROUP);
         let member = libc::packet_mreq {
-            mr_ifindex: card,
+            mr_ifindex: index,
             mr_type: libc::PACKET_MR_MULTICAST as u16,
             mr_alen: GROUP.len() as u16,
             mr_address: address,
@@ -243,13 +243,13 @@ mod tests {
     #[ignore = "needs root: it makes network cards"]
     fn root_receives_lldp_frames_of_both_leaves() {
         let ip = |words: &str| ToolCommand::new("ip").args(words.split(' ')).run().unwrap();
-        let cards = ["dhlldp0", "dhlldp1"];
-        for card in cards {
-            let _ = ToolCommand::new("ip").args(["link", "del", card]).run();
-            ip(&format!("link add {card} type veth peer name {card}p"));
-            ip(&format!("link set {card}p up"));
+        let names = ["dhlldp0", "dhlldp1"];
+        for name in names {
+            let _ = ToolCommand::new("ip").args(["link", "del", name]).run();
+            ip(&format!("link add {name} type veth peer name {name}p"));
+            ip(&format!("link set {name}p up"));
         }
-        let nics = cards.map(|name| Nic { name: name.into(), ..Nic::default() });
+        let nics = names.map(|name| Nic { name: name.into(), ..Nic::default() });
         let leaf = |number: u8| {
             let chassis = [4, 2, 0, 0, 0, 0, number];
             let name = format!("leaf0{number}");
@@ -258,26 +258,25 @@ mod tests {
         std::thread::spawn(move || {
             let socket = open_socket(std::iter::empty()).unwrap();
             // The interfaces exist until the end of the test.
-            while let [Some(one), Some(two)] = cards.map(|card| interface_index(&format!("{card}p"))) {
-                for (card, frame) in [(one, leaf(1)), (two, leaf(2))] {
-                    send(&socket, card, &frame);
+            while let [Some(one), Some(two)] = names.map(|name| interface_index(&format!("{name}p"))) {
+                for (index, frame) in [(one, leaf(1)), (two, leaf(2))] {
+                    send(&socket, index, &frame);
                 }
                 std::thread::sleep(Duration::from_millis(200));
             }
         });
-        let heard = receive_neighbours(&nics, Duration::from_secs(120), &|_| {}).unwrap();
-        cards.iter().for_each(|card| drop(ip(&format!("link del {card}"))));
+        let heard = receive_neighbors(&nics, Duration::from_secs(120), &|_| {}).unwrap();
+        names.iter().for_each(|name| drop(ip(&format!("link del {name}"))));
         let LeafSearch::Both(heard) = lldp::select_leaves(&heard) else { panic!("{heard:?}") };
-        let heard: Vec<_> =
-            heard.iter().map(|card| (card.nic.as_str(), card.neighbours[0].hostname.as_str())).collect();
+        let heard: Vec<_> = heard.iter().map(|nic| (nic.nic.as_str(), nic.neighbors[0].hostname.as_str())).collect();
         assert_eq!(heard, [("dhlldp0", "leaf01"), ("dhlldp1", "leaf02")]);
     }
 
-    fn send(socket: &OwnedFd, card: i32, frame: &[u8]) {
+    fn send(socket: &OwnedFd, index: i32, frame: &[u8]) {
         // SAFETY: as in `receive_frame`.
         unsafe {
             let mut to: libc::sockaddr_ll = std::mem::zeroed();
-            (to.sll_family, to.sll_ifindex, to.sll_halen) = (libc::AF_PACKET as u16, card, 6);
+            (to.sll_family, to.sll_ifindex, to.sll_halen) = (libc::AF_PACKET as u16, index, 6);
             to.sll_addr[..6].copy_from_slice(&GROUP);
             let size = size_of::<libc::sockaddr_ll>() as libc::socklen_t;
             let (fd, place) = (socket.as_raw_fd(), std::ptr::from_ref(&to).cast());

@@ -259,13 +259,13 @@ mod tests {
     #[test]
     fn format_of_all_namespaces_is_not_offered_with_siblings() {
         for attributes in 0..=u8::MAX {
-            let asked = controller(&[(256, 0b10), (328, 0xff), (524, attributes)]);
+            let identify_data = controller(&[(256, 0b10), (328, 0xff), (524, attributes)]);
             let hits_all = attributes & 0b11 != 0;
-            let beside = list_erase_methods(&asked, false);
+            let beside = list_erase_methods(&identify_data, false);
             let formats = beside.iter().filter(|is| matches!(is, NvmeFormat | NvmeFormatCrypto)).count();
             assert_eq!(formats == 0, hits_all, "{attributes:#010b}: {beside:?}");
             assert_eq!(beside.len(), formats, "{attributes:#010b}: {beside:?}");
-            assert!(list_erase_methods(&asked, true).contains(&NvmeFormat), "{attributes:#010b}");
+            assert!(list_erase_methods(&identify_data, true).contains(&NvmeFormat), "{attributes:#010b}");
         }
     }
 

@@ -2,14 +2,14 @@
 //! need not be active, and this module does not activate any.
 
 mod activation_obstacles;
-mod allocation;
+mod free_extents;
 mod volume_ranges;
 
 use super::lvm_raid1_copies;
 use super::sysfs::{ProbeRoots, format_device_number, list_names, read_attribute, read_link_name};
 use crate::process::ToolCommand;
 use activation_obstacles::{find_closed_reason, find_entanglement};
-use allocation::{PhysicalSegment, build_allocation};
+use free_extents::{PhysicalSegment, build_allocation};
 use model::device_name::{DevicePath, KernelName};
 use model::inventory::{
     Inventory, LvmLogicalVolume, LvmPhysicalVolume, LvmVolumeGroup, StackedDeviceKind, UnassignedDevices, VolumeHealth,

@@ -16,7 +16,7 @@ pub enum Capability {
 }
 
 /// Header for capset(2): version 3 of the interface, in which each capability set consists of two 32-bit words.
-const HEADER: [u32; 2] = [0x2008_0522, 0];
+const CAPSET_HEADER: [u32; 2] = [0x2008_0522, 0];
 
 /// Returns whether this process has all of these capabilities.
 pub fn has_capabilities(capabilities: &[Capability]) -> bool {
@@ -29,8 +29,8 @@ pub fn has_capabilities(capabilities: &[Capability]) -> bool {
 fn read_own_sets() -> Result<[u32; 6], Errno> {
     let mut sets = [0; 6];
     // SAFETY: both arguments have the layout of linux/capability.h, and live until the call returns.
-    let asked = unsafe { libc::syscall(libc::SYS_capget, HEADER.as_ptr(), sets.as_mut_ptr()) };
-    Errno::result(asked).map(|_| sets)
+    let status = unsafe { libc::syscall(libc::SYS_capget, CAPSET_HEADER.as_ptr(), sets.as_mut_ptr()) };
+    Errno::result(status).map(|_| sets)
 }
 
 fn capability_bits(capabilities: &[Capability]) -> u32 {
@@ -59,7 +59,7 @@ pub(crate) fn keep_only_capabilities(capabilities: &[Capability]) -> io::Result<
     // this call.
     if read_own_sets() != Ok(sets) {
         // SAFETY: both arguments have the layout of linux/capability.h, and live until the call returns.
-        let set = unsafe { libc::syscall(libc::SYS_capset, HEADER.as_ptr(), sets.as_ptr()) };
+        let set = unsafe { libc::syscall(libc::SYS_capset, CAPSET_HEADER.as_ptr(), sets.as_ptr()) };
         Errno::result(set).map_err(|error| describe_failure("drop all other capabilities", error))?;
     }
     for one in capabilities {

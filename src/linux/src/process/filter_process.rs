@@ -1,6 +1,6 @@
 //! Filter programs, which transform the data written to their stdin and write the result to stdout.
 
-use super::STARTING;
+use super::PROCESS_START_LOCK;
 use common::sync::lock_mutex;
 use std::io;
 use std::os::unix::process::CommandExt;
@@ -24,7 +24,7 @@ impl FilterProcess {
         // The program gets its own process group, because signals from the terminal are meant for the parent only.
         command.process_group(0);
         let started = {
-            let _alone = lock_mutex(&STARTING);
+            let _alone = lock_mutex(&PROCESS_START_LOCK);
             command.spawn()
         };
         let mut child = started.map_err(|error| io::Error::new(error.kind(), format!("start {program}: {error}")))?;

@@ -1,7 +1,7 @@
 //! Sandboxed workers. A worker is another process of this program that runs without privileges (`worker_sandbox`) and
 //! communicates over one socket.
 
-use super::STARTING;
+use super::PROCESS_START_LOCK;
 use common::sync::lock_mutex;
 use std::io::{self, Read};
 use std::os::fd::OwnedFd;
@@ -56,7 +56,7 @@ impl WorkerProcess {
         command.stdin(socket).stdout(Stdio::null()).stderr(Stdio::piped());
         // The worker gets its own process group, because signals from the terminal are meant for the parent only.
         command.process_group(0);
-        let _alone = lock_mutex(&STARTING);
+        let _alone = lock_mutex(&PROCESS_START_LOCK);
         command.spawn().map(WorkerProcess)
     }
 

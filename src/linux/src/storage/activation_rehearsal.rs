@@ -9,7 +9,9 @@ use common::error::{Context, Error, Phase, Result};
 use model::device_name::DevicePath;
 use model::layout::FilesystemFormat;
 use nix::sys::statvfs::{FsFlags, statvfs};
-use operations::{ActivateGroup, AssembleArray, CreateVolume, MountFilesystem, Rehearsal, RemoveVolumes, RestoreOp};
+use operations::{
+    ActivateGroup, ActivationRehearsal, AssembleArray, CreateVolume, MountFilesystem, RemoveVolumes, RestoreOp,
+};
 use std::collections::BTreeMap;
 use std::path::Path;
 
@@ -30,12 +32,12 @@ pub struct RehearsalResult {
 /// # Errors
 /// Returns a refusal if an object cannot be activated. The refusal contains the object's name, and the messages of the
 /// tool and of the kernel.
-pub fn run_rehearsal(rehearsal: &Rehearsal) -> Result<RehearsalResult> {
+pub fn run_rehearsal(rehearsal: &ActivationRehearsal) -> Result<RehearsalResult> {
     run_rehearsal_within(rehearsal, overlay::available_memory_bytes())
 }
 
 /// Runs the rehearsal with at most `room_bytes` bytes of memory for the changes of all snapshots together.
-fn run_rehearsal_within(rehearsal: &Rehearsal, room_bytes: u64) -> Result<RehearsalResult> {
+fn run_rehearsal_within(rehearsal: &ActivationRehearsal, room_bytes: u64) -> Result<RehearsalResult> {
     let log = KernelLog::from_now();
     let room_bytes = room_bytes / rehearsal.over.len().max(1) as u64;
     let mut stage = RehearsalStage { room_bytes, ..RehearsalStage::default() };

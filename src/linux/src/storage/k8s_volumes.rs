@@ -6,7 +6,7 @@ use crate::probe;
 use common::error::{Context, Error, Phase, Result};
 use model::device_name::DevicePath;
 use model::layout::PartitionType;
-use operations::{NewPartition, PartitionTable, PreparePersistent, VolumeFilling, VolumePath};
+use operations::{CreateK8sVolume, InitialVolumeContent, NewPartition, PartitionTable, VolumePath};
 use std::fs::{self, File};
 use std::io;
 use std::os::unix::fs::FileExt;
@@ -23,8 +23,8 @@ const MKFS_DEADLINE: Duration = Duration::from_secs(600);
 ///
 /// # Errors
 /// Returns an error if the device is no longer blank or is in use, or a tool fails.
-pub fn prepare_volume(volume: &PreparePersistent) -> Result<()> {
-    let PreparePersistent { name, uid, device, create, must_be_blank, filling } = volume;
+pub fn prepare_volume(volume: &CreateK8sVolume) -> Result<()> {
+    let CreateK8sVolume { name, uid, device, create, must_be_blank, filling } = volume;
     let what = || format!("prepare volume {name}");
     if let Some(create) = create {
         lvm::create_volume(create).context(Phase::Storage, what)?;
@@ -33,9 +33,9 @@ pub fn prepare_volume(volume: &PreparePersistent) -> Result<()> {
         require_blank(device).context(Phase::Storage, what)?;
     }
     match filling {
-        VolumeFilling::Filesystem(make) => mkfs::make_filesystem(make),
-        VolumeFilling::Partition { guid } => create_partition(device, *guid, *uid, name),
-        VolumeFilling::Nothing => Ok(()),
+        InitialVolumeContent::Filesystem(make) => mkfs::make_filesystem(make),
+        InitialVolumeContent::Partition { guid } => create_partition(device, *guid, *uid, name),
+        InitialVolumeContent::Nothing => Ok(()),
     }
     .context(Phase::Storage, what)
 }
@@ -85,20 +85,20 @@ fn whole_disk_range(size_bytes: u64, sector_bytes: u64) -> (u64, u64) {
 ///
 /// # Errors
 /// Returns an error if the tool fails, or the file cannot be written.
-pub fn fill_sparse_file(path: &Path, filling: &VolumeFilling, uid: Uuid, name: &str) -> Result<()> {
+pub fn fill_sparse_file(path: &Path, filling: &InitialVolumeContent, uid: Uuid, name: &str) -> Result<()> {
     let what = || format!("prepare the backing file of volume {name}");
     match filling {
-        VolumeFilling::Filesystem(make) => {
+        InitialVolumeContent::Filesystem(make) => {
             let device = DevicePath::from(path.to_string_lossy().into_owned());
             let make = operations::MakeFilesystem { device, ..make.clone() };
             let made = mkfs::run_mkfs(&make, MKFS_DEADLINE).context(Phase::Storage, what)?;
             made.context(Phase::Storage, what)?;
             mkfs::verify_uuid(&make)
         }
-        VolumeFilling::Partition { guid } => {
+        InitialVolumeContent::Partition { guid } => {
             partition_sparse_file(path, *guid, uid, name).context(Phase::Storage, what)
         }
-        VolumeFilling::Nothing => Ok(()),
+        InitialVolumeContent::Nothing => Ok(()),
     }
 }
 

@@ -43,7 +43,7 @@ pub fn check_requirements(containers: &[LuksContainer]) -> Result<()> {
         missing.extend(tpm::find_missing_requirements());
     }
     for LuksContainer { device, source, withheld, .. } in
-        containers.iter().filter(|is| is.withheld || is.key.is_empty() && !is_sealed(is))
+        containers.iter().filter(|container| container.withheld || container.key.is_empty() && !is_sealed(container))
     {
         missing.push(match source {
             source if *withheld => format!(

@@ -40,13 +40,13 @@ fn clear_boot_areas(clear: &ClearRanges, file: &File, size: u64) -> Result<()> {
 /// Opens the disk exclusively, and returns it with its size in bytes. Nothing is written.
 fn open_checked(clear: &ClearRanges) -> Result<(File, u64)> {
     let device = &clear.device;
-    if let Some((range, kept)) = clear.find_overlap() {
+    if let Some((range, preserved)) = clear.find_overlap() {
         let what = format!(
             "clear {length} bytes at byte {start} of {device}: the range overlaps a preserved partition of {kept_length} bytes at byte {kept_start} (nothing was written)",
             length = range.length,
             start = range.start,
-            kept_length = kept.length,
-            kept_start = kept.start
+            kept_length = preserved.length,
+            kept_start = preserved.start
         );
         return Err(Error::new(Phase::Storage, what));
     }

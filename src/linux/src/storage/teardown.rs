@@ -6,7 +6,7 @@ use common::error::{Context, Error, Phase, Result};
 use model::device_name::{DevicePath, KernelName};
 use model::storage_graph::layer_graph::traversal;
 use nix::errno::Errno;
-use operations::Holder;
+use operations::DiskHolder;
 use std::ffi::CString;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -21,12 +21,12 @@ pub(crate) const TOOLS: &[&str] = &["dmsetup"];
 ///
 /// # Errors
 /// Returns an error if the holder does not exist, or is in use (the error lists the users).
-pub fn release_holder(holder: &Holder) -> Result<()> {
+pub fn release_holder(holder: &DiskHolder) -> Result<()> {
     match holder {
-        Holder::Swap { device } => disable_swap(device),
-        Holder::Array { device } => mdadm::stop_array(device),
-        Holder::Mapping { device } | Holder::Volume { device, .. } => remove_mapping(device),
-        Holder::Bcache { device } => stop_bcache(device, &block_device::sysfs_path(device)?),
+        DiskHolder::Swap { device } => disable_swap(device),
+        DiskHolder::Array { device } => mdadm::stop_array(device),
+        DiskHolder::Mapping { device } | DiskHolder::Volume { device, .. } => remove_mapping(device),
+        DiskHolder::Bcache { device } => stop_bcache(device, &block_device::sysfs_path(device)?),
     }
 }
 

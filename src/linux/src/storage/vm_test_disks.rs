@@ -17,7 +17,7 @@ use std::path::Path;
 use uuid::Uuid;
 
 /// Number of bytes that are read at once.
-const BLOCK: usize = 1 << 20;
+const READ_BLOCK_BYTES: usize = 1 << 20;
 /// Size of the blocks into which each read is split, in bytes. A block of zeros is not hashed.
 const PIECE: usize = 64 << 10;
 static ZEROS: [u8; PIECE] = [0; PIECE];
@@ -83,7 +83,7 @@ pub fn fingerprints<P: AsRef<Path>>(devices: &[P]) -> Vec<String> {
 }
 
 fn fingerprint(mut content: impl Read) -> String {
-    let mut block = AlignedBuffer::new(BLOCK);
+    let mut block = AlignedBuffer::new(READ_BLOCK_BYTES);
     let (mut digest, mut offset) = (Sha256::new(), 0_u64);
     loop {
         let count = content.read(&mut block).unwrap();
@@ -103,7 +103,7 @@ fn fingerprint(mut content: impl Read) -> String {
 
 #[test]
 fn fingerprint_depends_on_every_byte_offset_and_length() {
-    let zeros = || vec![0; 2 * BLOCK];
+    let zeros = || vec![0; 2 * READ_BLOCK_BYTES];
     let with = |offset: usize, byte: u8| {
         let mut content = zeros();
         content[offset] = byte;
@@ -117,9 +117,9 @@ fn fingerprint_depends_on_every_byte_offset_and_length() {
         with(0, 2),
         with(PIECE - 1, 1),
         with(PIECE, 1),
-        with(BLOCK - 1, 1),
-        with(BLOCK, 1),
-        with(2 * BLOCK - 1, 1),
+        with(READ_BLOCK_BYTES - 1, 1),
+        with(READ_BLOCK_BYTES, 1),
+        with(2 * READ_BLOCK_BYTES - 1, 1),
     ];
     let all: std::collections::BTreeSet<String> = contents.iter().map(|content| fingerprint(&content[..])).collect();
     assert_eq!(all.len(), contents.len());

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use std::{io, thread};
 
 /// Number of bytes that are read at once.
-const BLOCK: usize = 4 << 20;
+const READ_BLOCK_BYTES: usize = 4 << 20;
 
 /// Minimum average throughput in bytes per second; slower devices are failing.
 const MINIMUM_BYTES_PER_SECOND: u64 = 16 << 20;
@@ -85,12 +85,12 @@ struct ZeroCheck<'a> {
 impl ZeroCheck<'_> {
     /// Returns the offset of the first nonzero byte in a range; `None` if the range contains only zeros.
     fn find_first_data(&mut self, file: &File, range: ByteRange) -> Result<Option<u64>> {
-        let mut block = AlignedBuffer::new(BLOCK);
-        let zeros = vec![0_u8; BLOCK];
+        let mut block = AlignedBuffer::new(READ_BLOCK_BYTES);
+        let zeros = vec![0_u8; READ_BLOCK_BYTES];
         let end = range.start.saturating_add(range.length);
         let mut offset = range.start;
         while offset < end {
-            let length = (end - offset).min(BLOCK as u64) as usize;
+            let length = (end - offset).min(READ_BLOCK_BYTES as u64) as usize;
             let block = &mut block[..length];
             file.read_exact_at(block, offset).map_err(|error| {
                 self.build_refusal(&format!("cannot read the whole device: read at byte {offset}: {error}"))
@@ -173,7 +173,8 @@ mod tests {
         let (file, path) = file(size);
         proven(&[proof(&path, &[(0, size)])]).unwrap();
         // Some of these offsets are between the samples of the blank detection.
-        for offset in [0, 4096, BLOCK as u64 - 1, BLOCK as u64, 6 * MIB + 17, 149 * MIB, size - 1] {
+        for offset in [0, 4096, READ_BLOCK_BYTES as u64 - 1, READ_BLOCK_BYTES as u64, 6 * MIB + 17, 149 * MIB, size - 1]
+        {
             file.as_file().write_all_at(&[1], offset).unwrap();
             let error = proven(&[proof(&path, &[(0, size)])]).unwrap_err();
             assert!(error.contains(&format!("found data at byte {offset},")), "{error}");

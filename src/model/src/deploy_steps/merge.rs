@@ -9,7 +9,7 @@
 //!   templates, and the steps of templates keep their order.
 //! * A step that is not a core step may be listed several times. It then runs several times.
 
-use super::{CatalogueStep, OutOfBandStep};
+use super::{CatalogStep, OutOfBandStep};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use std::fmt;
@@ -31,7 +31,7 @@ pub struct TemplateStep {
 /// Step that will run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PlannedStep {
-    pub entry: &'static CatalogueStep,
+    pub entry: &'static CatalogStep,
     pub priority: u32,
     pub arguments: Map<String, Value>,
     /// Indices of the templates that list this step. Empty for a default step.
@@ -73,9 +73,9 @@ impl fmt::Display for StepProblem {
     }
 }
 
-/// Returns the default steps of a catalogue in the order in which they run.
-pub(crate) fn default_steps(catalogue: &'static [CatalogueStep]) -> Vec<PlannedStep> {
-    let steps = catalogue.iter().filter(|entry| entry.priority > 0);
+/// Returns the default steps of a catalog in the order in which they run.
+pub(crate) fn default_steps(catalog: &'static [CatalogStep]) -> Vec<PlannedStep> {
+    let steps = catalog.iter().filter(|entry| entry.priority > 0);
     let mut steps: Vec<PlannedStep> = steps
         .map(|entry| PlannedStep { entry, priority: entry.priority, arguments: Map::new(), from: Vec::new() })
         .collect();
@@ -88,7 +88,7 @@ pub(crate) fn default_steps(catalogue: &'static [CatalogueStep]) -> Vec<PlannedS
 /// # Errors
 /// Returns all problems of the templates.
 pub fn merge_templates(
-    catalogue: &'static [CatalogueStep],
+    catalog: &'static [CatalogStep],
     defaults: Vec<PlannedStep>,
     templates: &[Vec<TemplateStep>],
 ) -> Result<Vec<PlannedStep>, Vec<StepProblem>> {
@@ -97,7 +97,7 @@ pub fn merge_templates(
     let mut named: Vec<PlannedStep> = Vec::new();
     for (template, wanted) in templates.iter().enumerate() {
         for (index, wanted) in wanted.iter().enumerate() {
-            match parse_step(catalogue, wanted) {
+            match parse_step(catalog, wanted) {
                 Ok(step) => add_step(&mut named, add_default_arguments(step, &steps, template), wanted.priority),
                 Err(found) => wrong.extend(found.into_iter().map(|(argument, message)| StepProblem {
                     template,
@@ -149,13 +149,13 @@ pub(super) type ArgumentProblem = (Option<String>, String);
 
 /// Parses one step.
 pub(super) fn parse_step(
-    catalogue: &'static [CatalogueStep],
+    catalog: &'static [CatalogStep],
     wanted: &TemplateStep,
 ) -> Result<PlannedStep, Vec<ArgumentProblem>> {
     let TemplateStep { interface, step, args, priority } = wanted;
     let name = format!("{interface}.{step}");
-    let Some(entry) = catalogue.iter().find(|entry| entry.name == name) else {
-        let known: Vec<&str> = catalogue.iter().map(|entry| entry.name).collect();
+    let Some(entry) = catalog.iter().find(|entry| entry.name == name) else {
+        let known: Vec<&str> = catalog.iter().map(|entry| entry.name).collect();
         return Err(vec![(
             None,
             format!("unknown step {name}; supported steps: {known_steps}", known_steps = known.join(", ")),
@@ -172,8 +172,8 @@ pub(super) fn parse_step(
     Ok(PlannedStep { entry, priority: priority.unwrap_or(entry.priority), arguments: args.clone(), from: Vec::new() })
 }
 
-fn check_priority(entry: &CatalogueStep, wanted: Option<u32>) -> Option<String> {
-    let CatalogueStep { name, priority, core, .. } = entry;
+fn check_priority(entry: &CatalogStep, wanted: Option<u32>) -> Option<String> {
+    let CatalogStep { name, priority, core, .. } = entry;
     match wanted {
         None if *priority == 0 => {
             Some(format!("step {name} does not run by default; to run the step, set its priority"))
@@ -185,7 +185,7 @@ fn check_priority(entry: &CatalogueStep, wanted: Option<u32>) -> Option<String> 
     }
 }
 
-fn check_arguments(entry: &CatalogueStep, args: &Map<String, Value>) -> Vec<ArgumentProblem> {
+fn check_arguments(entry: &CatalogStep, args: &Map<String, Value>) -> Vec<ArgumentProblem> {
     let check = |(given, value): (&String, &Value)| {
         let Some(argument) = entry.arguments.iter().find(|argument| argument.name == given) else {
             let known: Vec<&str> = entry.arguments.iter().map(|argument| argument.name).collect();
@@ -211,12 +211,12 @@ fn check_arguments(entry: &CatalogueStep, args: &Map<String, Value>) -> Vec<Argu
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::deploy_steps::{CATALOGUE, EraseMode, StepArgument, StepKind, StepList};
+    use crate::deploy_steps::{CATALOG, EraseMode, StepArgument, StepKind, StepList};
     use serde_json::json;
 
-    const fn entry(name: &'static str, priority: u32, core: bool) -> CatalogueStep {
+    const fn entry(name: &'static str, priority: u32, core: bool) -> CatalogStep {
         const SIZE: StepArgument = StepArgument { name: "size", about: "", values: &[] };
-        CatalogueStep {
+        CatalogStep {
             name,
             about: "",
             priority,
@@ -227,7 +227,7 @@ mod tests {
         }
     }
 
-    static SMALL: [CatalogueStep; 4] = [
+    static SMALL: [CatalogStep; 4] = [
         entry("deploy.first", 90, true),
         entry("deploy.last", 10, true),
         entry("deploy.often", 0, false),
@@ -299,12 +299,11 @@ mod tests {
     }
 
     #[test]
-    fn catalogue_steps_are_ordered_and_accept_all_erase_modes() {
-        let merged =
-            |templates: &[Vec<TemplateStep>]| merge_templates(&CATALOGUE, default_steps(&CATALOGUE), templates);
+    fn catalog_steps_are_ordered_and_accept_all_erase_modes() {
+        let merged = |templates: &[Vec<TemplateStep>]| merge_templates(&CATALOG, default_steps(&CATALOG), templates);
         let steps = merged(&[]).unwrap();
         let names: Vec<&str> = steps.iter().map(|step| step.entry.name).collect();
-        let run = CATALOGUE.iter().filter(|entry| entry.priority > 0);
+        let run = CATALOG.iter().filter(|entry| entry.priority > 0);
         assert_eq!(names, run.map(|entry| entry.name).collect::<Vec<_>>());
         assert_eq!(StepList::from(steps), StepList::default());
         for erase in [EraseMode::Quick, EraseMode::Secure, EraseMode::None] {
@@ -325,7 +324,7 @@ mod tests {
         let secure = StepList::with_erase_mode(EraseMode::Secure).list;
         let layout = wanted("deploy.apply_layout");
         let files = wanted("deploy.write_files");
-        let steps = merge_templates(&CATALOGUE, secure, &[vec![layout.clone()], vec![files, layout]]).unwrap();
+        let steps = merge_templates(&CATALOG, secure, &[vec![layout.clone()], vec![files, layout]]).unwrap();
         let from = |name: &str| &steps.iter().find(|step| step.entry.name == name).unwrap().from;
         assert_eq!((from("deploy.apply_layout"), from("deploy.write_files")), (&vec![0, 1], &vec![1]));
         assert!(from("deploy.finish").is_empty());
@@ -350,7 +349,7 @@ mod tests {
         let received = StepList::from_received(std::slice::from_ref(&reboot));
         assert!(received.problems()[0].contains("power.reboot runs through the management controller"), "{received:?}");
         assert!(!received.includes_step("power.reboot"));
-        let merge = |step| merge_templates(&CATALOGUE, default_steps(&CATALOGUE), &[vec![step]]);
+        let merge = |step| merge_templates(&CATALOG, default_steps(&CATALOG), &[vec![step]]);
         assert_eq!(merge(reboot).unwrap()[0].entry.name, "power.reboot");
         let why = merge(bad).unwrap_err();
         assert_eq!((why.len(), why[0].problem_path().as_str()), (1, "steps[0].args.settings"), "{why:?}");

@@ -89,7 +89,7 @@ impl OutOfBandStep {
     /// Parses the arguments of the step with this name.
     ///
     /// # Errors
-    /// Returns all invalid arguments. The name must belong to an out-of-band step of the catalogue.
+    /// Returns all invalid arguments. The name must belong to an out-of-band step of the catalog.
     pub fn parse(name: &str, args: &Map<String, Value>) -> Result<OutOfBandStep, Vec<ArgumentProblem>> {
         match name {
             "bios.apply_configuration" => parse_settings(args).map(|settings| OutOfBandStep::ApplyBios { settings }),

@@ -2,7 +2,7 @@
 //! parsed from YAML or JSON, and each problem is reported with its location.
 //!
 //! The restrictions match Ironic's. The existence of a step is checked only when templates are merged with the default
-//! steps of a catalogue.
+//! steps of a catalog.
 
 mod check;
 
@@ -271,7 +271,7 @@ steps:
 
     #[test]
     fn example_templates_merge_into_the_default_steps() {
-        use crate::deploy_steps::{CATALOGUE, StepList, merge_templates};
+        use crate::deploy_steps::{CATALOG, StepList, merge_templates};
         for (name, text) in [
             ("VMX_ON", include_str!("../../../../examples/deploy-templates/bios-vmx-on.yaml")),
             ("VMX_OFF", include_str!("../../../../examples/deploy-templates/bios-vmx-off.yaml")),
@@ -280,7 +280,7 @@ steps:
             let template = DeployTemplate::parse_file(text).unwrap();
             assert_eq!(template.name, format!("CUSTOM_BM_CONFIG_BIOS_{name}"));
             let steps = StepList::default().list().to_vec();
-            let steps = merge_templates(&CATALOGUE, steps, &[template.template_steps()]).unwrap();
+            let steps = merge_templates(&CATALOG, steps, &[template.template_steps()]).unwrap();
             assert!(steps[0].entry.out_of_band, "{name}");
         }
     }
@@ -290,7 +290,7 @@ steps:
         let page = include_str!("../../../../docs/templates.md");
         let template = DeployTemplate::parse_file(&testing::docs::code_blocks(page, "yaml")[0]).unwrap();
         assert_eq!(template.template_steps()[0].step, "create_configuration");
-        for entry in &crate::deploy_steps::CATALOGUE {
+        for entry in &crate::deploy_steps::CATALOG {
             let arguments: Vec<&str> = entry.arguments.iter().map(|argument| argument.name).collect();
             let row = format!("| `{}` | {} |", entry.name, entry.priority);
             let row = page.lines().find(|line| line.starts_with(&row)).unwrap_or_else(|| panic!("{row}"));

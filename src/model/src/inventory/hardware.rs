@@ -1,6 +1,6 @@
 //! Hardware of a machine, except disks.
 
-use super::lldp::LldpNeighbour;
+use super::lldp::LldpNeighbor;
 use crate::machine_identity::is_usb_driver;
 use serde::{Deserialize, Serialize};
 
@@ -55,8 +55,8 @@ pub struct Nic {
     #[serde(default)]
     pub link: bool,
     /// LLDP neighbors at the other end of the cable; empty if no LLDP frame was received.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub neighbours: Vec<LldpNeighbour>,
+    #[serde(rename = "neighbours", default, skip_serializing_if = "Vec::is_empty")]
+    pub neighbors: Vec<LldpNeighbor>,
 }
 
 impl Nic {

@@ -17,7 +17,7 @@ const LINKS: usize = 262_144;
 const UNLISTED: usize = 4096;
 /// Maximum number of levels of stacked devices.
 const NESTED: usize = 1024;
-const GROUPS: usize = 2048;
+const MAXIMUM_GROUPS: usize = 2048;
 const LOGICAL_VOLUMES: usize = 16_384;
 /// Maximum number of combinations of a logical volume and a physical volume in the same group, summed over all groups.
 const ALLOCATIONS: usize = 1 << 20;
@@ -32,7 +32,7 @@ const MARKERS: usize = 64;
 const RECORDS: usize = 16_384;
 const SPARSE_FILES: usize = 65_536;
 const NICS: usize = 1024;
-const NEIGHBOURS: usize = 4096;
+const NEIGHBORS: usize = 4096;
 const CPUS: usize = 4096;
 /// Maximum length of a name, serial number, label or link, in bytes.
 const NAME_BYTES: usize = 1024;
@@ -75,8 +75,8 @@ impl Inventory {
             ("disks", disconnect, self.disks.len(), DISKS),
             ("block devices", stop, self.disks.len() + self.stacked.len() + parts, BLOCK_DEVICES),
             ("links between block devices", stop, below + held + members + physical, LINKS),
-            ("arrays", stop, self.arrays.len(), GROUPS),
-            ("volume groups", stop, self.groups.len(), GROUPS),
+            ("arrays", stop, self.arrays.len(), MAXIMUM_GROUPS),
+            ("volume groups", stop, self.groups.len(), MAXIMUM_GROUPS),
             ("logical volumes", stop, volumes, LOGICAL_VOLUMES),
             (
                 "combinations of logical and physical volumes",
@@ -95,7 +95,7 @@ impl Inventory {
             .map(|marker| marker.disks.len() + marker.supersedes.len() + marker.volumes.as_ref().map_or(0, Vec::len));
         let sparse = self.filesystems.iter().map(|filesystem| filesystem.sparse.len());
         let unknown = self.unknown.iter().map(|unknown| unknown.devices.len() + 1);
-        let neighbours = self.nics.iter().map(|nic| nic.neighbours.len());
+        let neighbors = self.nics.iter().map(|nic| nic.neighbors.len());
         let links = self.disks.iter().map(|disk| disk.by_id.len().max(disk.erase.len()));
         [
             ("signatures", erase, self.signature_lists().map(<[_]>::len).sum(), SIGNATURES),
@@ -114,7 +114,7 @@ impl Inventory {
             ("files of sparse volumes", "delete volumes that are not needed", sparse.sum(), SPARSE_FILES),
             ("links to one disk", "disconnect the disk", links.max().unwrap_or_default(), LINKS_OF_ONE_DISK),
             ("NICs", "remove virtual functions that are not needed", self.nics.len(), NICS),
-            ("LLDP neighbors", "disable LLDP on ports that do not need it", neighbours.sum(), NEIGHBOURS),
+            ("LLDP neighbors", "disable LLDP on ports that do not need it", neighbors.sum(), NEIGHBORS),
             ("CPUs", "report this to the developers of drophammer", self.cpus.len(), CPUS),
             ("physical volumes with free space", erase, self.count_free_spaces(), LINKS),
         ]
@@ -245,7 +245,7 @@ mod tests {
             (large_inventories::holders(LINKS + 1), "links between block devices"),
             (large_inventories::chain(1100), "1101 levels of stacked devices"),
             (large_inventories::markers(MARKERS + 1), "65 install markers"),
-            (with(&|all| all.groups = vec![group(0, 0); GROUPS + 1]), "volume groups"),
+            (with(&|all| all.groups = vec![group(0, 0); MAXIMUM_GROUPS + 1]), "volume groups"),
             (with(&|all| all.groups = vec![group(10_000, 200)]), "combinations of logical and physical volumes"),
             (with(&|all| all.nics = vec![Nic::default(); NICS + 1]), "NICs"),
             (

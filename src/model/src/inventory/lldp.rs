@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 pub const ETHERTYPE: u16 = 0x88cc;
 
 /// Length of an Ethernet header in bytes: two addresses and the EtherType.
-const HEADER: usize = 14;
+const ETHERNET_HEADER_BYTES: usize = 14;
 
 const CHASSIS: u8 = 1;
 const PORT: u8 = 2;
@@ -20,7 +20,7 @@ const TEXT: usize = 255;
 
 /// Port at the other end of a cable, usually that of a switch.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct LldpNeighbour {
+pub struct LldpNeighbor {
     /// System name of the neighbor.
     pub hostname: String,
     /// Chassis ID: a MAC address with colons; an ID of another type is stored as it was sent.
@@ -36,7 +36,7 @@ pub struct LldpNeighbour {
     pub leaf: bool,
 }
 
-impl LldpNeighbour {
+impl LldpNeighbor {
     /// Returns the description of the port, or its port ID if it has no description.
     pub fn display_name(&self) -> &str {
         if self.description.is_empty() { &self.port } else { &self.description }
@@ -45,18 +45,18 @@ impl LldpNeighbour {
 
 /// LLDP neighbors of a NIC: the systems from which the NIC has received LLDP frames.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct NicNeighbours {
+pub struct NicNeighbors {
     pub nic: String,
     /// Speed of the NIC in Mbit/s; 0 if unknown.
     pub speed: u32,
-    pub neighbours: Vec<LldpNeighbour>,
+    pub neighbors: Vec<LldpNeighbor>,
 }
 
 /// Result of the search for the two leaf switches.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum LeafSearch {
     /// Exactly two leaves, each connected to a different NIC. Neighbors that are not leaves are omitted.
-    Both(Vec<NicNeighbours>),
+    Both(Vec<NicNeighbors>),
     /// Fewer than two leaves, with the names of the NICs without a leaf, and the names of the leaves found.
     TooFew { silent: Vec<String>, leaves: Vec<String> },
     /// More than two leaves, and the fastest NICs do not have exactly two. Contains the names of the leaves on the
@@ -65,10 +65,10 @@ pub enum LeafSearch {
 }
 
 /// Parses an Ethernet frame. Returns `None` if it is not a complete LLDP frame, or is a shutdown frame.
-pub fn parse_frame(frame: &[u8]) -> Option<LldpNeighbour> {
-    let is_lldp = frame.get(12..HEADER)? == ETHERTYPE.to_be_bytes();
-    let mut rest = frame.get(HEADER..).filter(|_| is_lldp)?;
-    let (mut neighbour, mut is_mac, mut is_named, mut seen) = (LldpNeighbour::default(), false, false, 0_usize);
+pub fn parse_frame(frame: &[u8]) -> Option<LldpNeighbor> {
+    let is_lldp = frame.get(12..ETHERNET_HEADER_BYTES)? == ETHERTYPE.to_be_bytes();
+    let mut rest = frame.get(ETHERNET_HEADER_BYTES..).filter(|_| is_lldp)?;
+    let (mut neighbor, mut is_mac, mut is_named, mut seen) = (LldpNeighbor::default(), false, false, 0_usize);
     loop {
         let (head, after) = rest.split_first_chunk::<2>()?;
         let head = u16::from_be_bytes(*head);
@@ -76,9 +76,9 @@ pub fn parse_frame(frame: &[u8]) -> Option<LldpNeighbour> {
         let (value, after) = after.split_at_checked(length)?;
         // Chassis ID, port ID and TTL are mandatory and come first, in this order (802.1AB, 8.2).
         match (seen, kind) {
-            (0, CHASSIS) => (neighbour.chassis, is_mac) = (parse_id(value, 4)?, value.first() == Some(&4)),
+            (0, CHASSIS) => (neighbor.chassis, is_mac) = (parse_id(value, 4)?, value.first() == Some(&4)),
             (1, PORT) => {
-                neighbour.port = parse_id(value, 3)?;
+                neighbor.port = parse_id(value, 3)?;
                 is_named = matches!(value.first(), Some(3 | 7));
             }
             (2, TTL) => {
@@ -89,14 +89,14 @@ pub fn parse_frame(frame: &[u8]) -> Option<LldpNeighbour> {
             }
             (0..3, _) | (_, CHASSIS | PORT | TTL) => return None,
             (_, 0) => break,
-            (_, PORT_DESCRIPTION) => neighbour.description = sanitize_text(value),
-            (_, SYSTEM_NAME) => neighbour.hostname = sanitize_text(value),
+            (_, PORT_DESCRIPTION) => neighbor.description = sanitize_text(value),
+            (_, SYSTEM_NAME) => neighbor.hostname = sanitize_text(value),
             _ => {}
         }
         (rest, seen) = (after, seen + 1);
     }
-    neighbour.leaf = is_mac && is_named && !neighbour.hostname.is_empty();
-    Some(neighbour)
+    neighbor.leaf = is_mac && is_named && !neighbor.hostname.is_empty();
+    Some(neighbor)
 }
 
 /// Parses an ID, which consists of an octet with the subtype, and a value. The value is a MAC address if the subtype is
@@ -119,38 +119,38 @@ fn sanitize_text(value: &[u8]) -> String {
 
 /// Selects the two leaves. If there are more than two candidates, the candidates on the fastest NICs are selected,
 /// because switches of other networks may also send LLDP frames.
-pub fn select_leaves(heard: &[NicNeighbours]) -> LeafSearch {
-    let of = |heard: &NicNeighbours| -> NicNeighbours {
-        let neighbours = heard.neighbours.iter().filter(|neighbour| neighbour.leaf).cloned().collect();
-        NicNeighbours { neighbours, ..heard.clone() }
+pub fn select_leaves(heard: &[NicNeighbors]) -> LeafSearch {
+    let of = |heard: &NicNeighbors| -> NicNeighbors {
+        let neighbors = heard.neighbors.iter().filter(|neighbor| neighbor.leaf).cloned().collect();
+        NicNeighbors { neighbors, ..heard.clone() }
     };
-    let mut cards: Vec<NicNeighbours> = heard.iter().map(of).collect();
-    if leaf_names(&cards).len() > 2 {
-        let with = cards.iter().filter(|card| !card.neighbours.is_empty());
-        let fastest = with.map(|card| card.speed).max().unwrap_or_default();
-        cards.retain(|card| card.speed == fastest);
-        if leaf_names(&cards).len() < 2 {
+    let mut nics: Vec<NicNeighbors> = heard.iter().map(of).collect();
+    if leaf_names(&nics).len() > 2 {
+        let with = nics.iter().filter(|nic| !nic.neighbors.is_empty());
+        let fastest = with.map(|nic| nic.speed).max().unwrap_or_default();
+        nics.retain(|nic| nic.speed == fastest);
+        if leaf_names(&nics).len() < 2 {
             return LeafSearch::TooMany(leaf_names(heard));
         }
     }
-    let leaves = leaf_names(&cards);
-    let silent = cards.iter().filter(|card| card.neighbours.is_empty()).map(|card| card.nic.clone());
+    let leaves = leaf_names(&nics);
+    let silent = nics.iter().filter(|nic| nic.neighbors.is_empty()).map(|nic| nic.nic.clone());
     let silent: Vec<String> = silent.collect();
-    cards.retain(|card| !card.neighbours.is_empty());
-    let chassis: BTreeSet<&str> = all_neighbours(&cards).map(|leaf| leaf.chassis.as_str()).collect();
-    match (leaves.len(), cards.len(), chassis.len()) {
-        (2, 2.., 2..) => LeafSearch::Both(cards),
+    nics.retain(|nic| !nic.neighbors.is_empty());
+    let chassis: BTreeSet<&str> = all_neighbors(&nics).map(|leaf| leaf.chassis.as_str()).collect();
+    match (leaves.len(), nics.len(), chassis.len()) {
+        (2, 2.., 2..) => LeafSearch::Both(nics),
         (3.., ..) => LeafSearch::TooMany(leaves),
         _ => LeafSearch::TooFew { silent, leaves },
     }
 }
 
-fn all_neighbours(cards: &[NicNeighbours]) -> impl Iterator<Item = &LldpNeighbour> {
-    cards.iter().flat_map(|card| &card.neighbours)
+fn all_neighbors(nics: &[NicNeighbors]) -> impl Iterator<Item = &LldpNeighbor> {
+    nics.iter().flat_map(|nic| &nic.neighbors)
 }
 
-fn leaf_names(cards: &[NicNeighbours]) -> Vec<String> {
-    let names: BTreeSet<&str> = all_neighbours(cards).map(|leaf| leaf.hostname.as_str()).collect();
+fn leaf_names(nics: &[NicNeighbors]) -> Vec<String> {
+    let names: BTreeSet<&str> = all_neighbors(nics).map(|leaf| leaf.hostname.as_str()).collect();
     names.into_iter().map(str::to_owned).collect()
 }
 
@@ -189,7 +189,7 @@ mod tests {
     #[test]
     fn lldp_frame_of_a_leaf_is_parsed() {
         let leaf = parse_frame(&whole(MAC, LOCAL, b"leaf01")).unwrap();
-        let expected = LldpNeighbour {
+        let expected = LldpNeighbor {
             hostname: "leaf01".into(),
             chassis: "aa:bb:cc:dd:ee:01".into(),
             port: "swp1s0".into(),
@@ -235,14 +235,14 @@ mod tests {
         }
     }
 
-    fn heard(nic: &str, speed: u32, names: &[&str]) -> NicNeighbours {
-        let leaf = |name: &&str| LldpNeighbour {
+    fn heard(nic: &str, speed: u32, names: &[&str]) -> NicNeighbors {
+        let leaf = |name: &&str| LldpNeighbor {
             hostname: (*name).into(),
             chassis: format!("of {name}"),
             leaf: !name.starts_with("host"),
-            ..LldpNeighbour::default()
+            ..LldpNeighbor::default()
         };
-        NicNeighbours { nic: nic.into(), speed, neighbours: names.iter().map(leaf).collect() }
+        NicNeighbors { nic: nic.into(), speed, neighbors: names.iter().map(leaf).collect() }
     }
 
     #[test]
@@ -258,7 +258,7 @@ mod tests {
         let third = heard("eth2", 25_000, &["leaf03"]);
         let three = texts(&["leaf01", "leaf02", "leaf03"]);
         assert_eq!(select_leaves(&[&both[..], &[third]].concat()), LeafSearch::TooMany(three));
-        for (cards, silent, names) in [
+        for (nics, silent, names) in [
             (vec![heard("eth0", 0, &["leaf01"]), heard("eth1", 0, &[])], texts(&["eth1"]), texts(&["leaf01"])),
             (vec![heard("eth0", 0, &["leaf01"]), heard("eth1", 0, &["leaf01"])], vec![], texts(&["leaf01"])),
             (
@@ -269,7 +269,7 @@ mod tests {
             (vec![heard("eth0", 0, &["host"])], texts(&["eth0"]), vec![]),
             (vec![], vec![], vec![]),
         ] {
-            assert_eq!(select_leaves(&cards), LeafSearch::TooFew { silent, leaves: names }, "{cards:?}");
+            assert_eq!(select_leaves(&nics), LeafSearch::TooFew { silent, leaves: names }, "{nics:?}");
         }
     }
 
@@ -281,8 +281,8 @@ mod tests {
             let mut changed = whole(MAC, LOCAL, b"leaf01");
             let at = at % changed.len();
             changed[at] = byte;
-            if let Some(neighbour) = parse_frame(&changed) {
-                let all = [neighbour.hostname, neighbour.chassis, neighbour.port, neighbour.description];
+            if let Some(neighbor) = parse_frame(&changed) {
+                let all = [neighbor.hostname, neighbor.chassis, neighbor.port, neighbor.description];
                 prop_assert!(all.iter().all(|text| text.chars().count() <= TEXT && !text.contains(char::is_control)));
             }
         }

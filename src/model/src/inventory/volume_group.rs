@@ -118,7 +118,7 @@ pub struct LvmLogicalVolume {
     /// Kernel name of the active volume, or of a read-only mapping with its content; `None` if there is neither.
     #[serde(default)]
     pub running: Option<KernelName>,
-    #[serde(default, skip_serializing_if = "VolumeHealth::is_whole")]
+    #[serde(default, skip_serializing_if = "VolumeHealth::has_all_copies")]
     pub health: VolumeHealth,
     /// Reason why activating this volume would affect other volumes, such as `is being moved, and the move would
     /// continue if the volume was activated`. `None` if activating this volume affects no other volume.
@@ -175,7 +175,7 @@ pub enum VolumeHealth {
 }
 
 impl VolumeHealth {
-    fn is_whole(&self) -> bool {
+    fn has_all_copies(&self) -> bool {
         *self == VolumeHealth::Whole
     }
 }

@@ -1,7 +1,7 @@
 //! PersistentVolumes for prepared volumes. They equal the PersistentVolumes that the MetalK8s operator creates, but
 //! lack the finalizer, which only a running operator could remove.
 
-use super::parser::{VOLUME, VOLUME_VERSION};
+use super::volume_list_parser::{VOLUME, VOLUME_VERSION};
 use super::{K8sVolume, VolumeContent};
 use serde_json::{Map, Value, json};
 

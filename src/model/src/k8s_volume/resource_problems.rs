@@ -1,6 +1,6 @@
 //! Problems of resources in the operator's own file. Messages name each resource by its kind and name.
 
-use super::parser::{VOLUME, parse_items};
+use super::volume_list_parser::{VOLUME, parse_items};
 use common::diagnostic::Diagnostic;
 use common::format::replace_hidden;
 use serde_json::Value;

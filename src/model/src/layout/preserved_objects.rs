@@ -115,10 +115,10 @@ impl<'g, 'a> PreservedObjects<'g, 'a> {
             lost.map(|number| format!("partition {}", disk.device.partition_path(*number)))
         });
         let names = self.names_on_renewed_disks();
-        let is_kept = |name: &&String| {
+        let is_preserved = |name: &&String| {
             names.contains(name) || self.is_on_kept_disks(name) || self.includes_unlisted_volumes(name)
         };
-        let objects = marker.preserved.iter().filter(|name| !is_kept(name));
+        let objects = marker.preserved.iter().filter(|name| !is_preserved(name));
         parts.chain(objects.cloned()).collect()
     }
 

@@ -16,7 +16,7 @@ pub struct GanetiInstance {
     pub primary_node: String,
     pub hypervisor: String,
     pub disks: Vec<GanetiDisk>,
-    pub cards: Vec<GanetiNic>,
+    pub nics: Vec<GanetiNic>,
     /// Hypervisor parameters of the Ganeti instance, by name.
     pub settings: BTreeMap<String, String>,
     pub reinstall: bool,
@@ -72,7 +72,7 @@ impl SelectedDefinition {
             ("INSTANCE_PRIMARY_NODE", &instance.primary_node),
             ("HYPERVISOR", &instance.hypervisor),
             ("DISK_COUNT", &instance.disks.len().to_string()),
-            ("NIC_COUNT", &instance.cards.len().to_string()),
+            ("NIC_COUNT", &instance.nics.len().to_string()),
         ] {
             add(name, value);
         }
@@ -87,16 +87,16 @@ impl SelectedDefinition {
             add("BACKEND_TYPE", "block");
             disk.name.iter().for_each(|name| add("NAME", name));
         }
-        for (index, card) in instance.cards.iter().enumerate() {
+        for (index, nic) in instance.nics.iter().enumerate() {
             let mut add = |name: &str, value: &str| add(&format!("NIC_{index}_{name}"), value);
-            add("MAC", &card.mac);
-            add("UUID", &card.uuid);
-            add("MODE", &card.mode);
-            for (name, value) in [("NAME", &card.name), ("IP", &card.ip), ("LINK", &card.link)] {
+            add("MAC", &nic.mac);
+            add("UUID", &nic.uuid);
+            add("MODE", &nic.mode);
+            for (name, value) in [("NAME", &nic.name), ("IP", &nic.ip), ("LINK", &nic.link)] {
                 value.iter().for_each(|value| add(name, value));
             }
-            if card.mode == "bridged" {
-                add("BRIDGE", card.link.as_deref().unwrap_or_default());
+            if nic.mode == "bridged" {
+                add("BRIDGE", nic.link.as_deref().unwrap_or_default());
             }
         }
         instance.settings.iter().for_each(|(name, value)| add(&format!("INSTANCE_HV_{name}"), value));

@@ -238,13 +238,13 @@ fn read_instance(of: &Value) -> GanetiInstance {
         size_mib: disk["size_mib"].as_u64().unwrap(),
         name: maybe(disk, "name"),
     };
-    let card = |card: &Value| GanetiNic {
-        mac: text(card, "mac"),
-        uuid: text(card, "uuid"),
-        name: maybe(card, "name"),
-        ip: maybe(card, "ip"),
-        mode: text(card, "mode"),
-        link: maybe(card, "link"),
+    let nic = |nic: &Value| GanetiNic {
+        mac: text(nic, "mac"),
+        uuid: text(nic, "uuid"),
+        name: maybe(nic, "name"),
+        ip: maybe(nic, "ip"),
+        mode: text(nic, "mode"),
+        link: maybe(nic, "link"),
     };
     GanetiInstance {
         name: text(of, "name"),
@@ -254,7 +254,7 @@ fn read_instance(of: &Value) -> GanetiInstance {
         primary_node: text(of, "primary_node"),
         hypervisor: text(of, "hypervisor"),
         disks: of["disks"].as_array().unwrap().iter().map(disk).collect(),
-        cards: of["cards"].as_array().unwrap().iter().map(card).collect(),
+        nics: of["cards"].as_array().unwrap().iter().map(nic).collect(),
         settings: serde_json::from_value(of["settings"].clone()).unwrap(),
         reinstall: of["reinstall"].as_bool().unwrap(),
     }

@@ -5,9 +5,9 @@ use super::*;
 #[test]
 fn each_problem_is_reported_with_its_path() {
     let mac = |last: u8| format!("52:54:00:00:00:{last:02x}");
-    let card = |last: u8| json!({"match": {"macaddress": mac(last)}});
+    let nic = |last: u8| json!({"match": {"macaddress": mac(last)}});
     let lan = |more: Value| json!({"ethernets": {"lan0": more}});
-    let bond = |parameters: Value| json!({"ethernets": {"a": card(1), "b": card(2)}, "bonds": {"bond0": {"interfaces": ["a", "b"], "parameters": parameters}}});
+    let bond = |parameters: Value| json!({"ethernets": {"a": nic(1), "b": nic(2)}, "bonds": {"bond0": {"interfaces": ["a", "b"], "parameters": parameters}}});
     let vlans = |vlans: Value| json!({"ethernets": {"lan0": {"mtu": 1400}}, "bonds": {}, "vlans": vlans});
     let cases = [
         // Types and fields.
@@ -40,12 +40,12 @@ fn each_problem_is_reported_with_its_path() {
         (lan(json!({"match": {"macaddress": mac(1), "name": "x"}})), "ethernets.lan0.match.name", "remove `name`"),
         (lan(json!({"match": {"name": "en*"}})), "ethernets.lan0.match.name", "is a pattern"),
         (
-            json!({"ethernets": {"a": card(1), "b": card(1)}}),
+            json!({"ethernets": {"a": nic(1), "b": nic(1)}}),
             "ethernets.b.match.macaddress",
             "two devices match the NIC 52:54:00:00:00:01, first at ethernets.a.match.macaddress",
         ),
         (
-            json!({"ethernets": {"a": card(1), "b": {"match": {"macaddress": mac(2)}, "set-name": "a"}}}),
+            json!({"ethernets": {"a": nic(1), "b": {"match": {"macaddress": mac(2)}, "set-name": "a"}}}),
             "ethernets.b.set-name",
             "two devices would have the name \"a\"",
         ),
@@ -151,7 +151,7 @@ fn each_problem_is_reported_with_its_path() {
             "ethernet \"a\" does not exist; none exist",
         ),
         (
-            json!({"ethernets": {"a": card(1)}, "bonds": {"b0": {"interfaces": ["a"]}, "b1": {"interfaces": ["a"]}}}),
+            json!({"ethernets": {"a": nic(1)}, "bonds": {"b0": {"interfaces": ["a"]}, "b1": {"interfaces": ["a"]}}}),
             "bonds.b1.interfaces[0]",
             "is already a member of a bond",
         ),

@@ -32,8 +32,7 @@ fn find_by_tag(tag: &str, value: &str, inventory: &Inventory) -> Vec<DevicePath>
     // lowercase.
     let any = |unit: &StackUnit, is: &dyn Fn(&DeviceSignature) -> bool| unit.signatures().iter().any(is);
     let guid = |part: &DiskPartition| part.guid.is_some_and(|guid| guid.to_string().eq_ignore_ascii_case(value));
-    let partition =
-        |unit: &StackUnit, is: &dyn Fn(&DiskPartition) -> bool| matches!(unit, StackUnit::Partition(part) if is(part));
+    let partition = |unit: &StackUnit, is_match: &dyn Fn(&DiskPartition) -> bool| matches!(unit, StackUnit::Partition(part) if is_match(part));
     let matches = |unit: &StackUnit| match tag {
         "UUID" => any(unit, &|signature| signature.uuid.eq_ignore_ascii_case(value)),
         "LABEL" => any(unit, &|signature| signature.label == value),

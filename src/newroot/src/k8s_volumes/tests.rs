@@ -2,7 +2,7 @@
 
 use super::*;
 use model::layout::FilesystemFormat;
-use operations::{MakeFilesystem, ManifestVolume, VolumeFilling, VolumePath};
+use operations::{InitialVolumeContent, MakeFilesystem, ManifestVolume, VolumePath};
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use uuid::Uuid;
@@ -10,7 +10,7 @@ use uuid::Uuid;
 const UID: &str = "9474cda7-0dbe-40fc-9842-3cb0404a725a";
 
 fn sparse(make: bool) -> SparseVolume {
-    let filling = VolumeFilling::Filesystem(MakeFilesystem {
+    let filling = InitialVolumeContent::Filesystem(MakeFilesystem {
         device: "/x".into(),
         format: FilesystemFormat::Ext4,
         label: None,
@@ -26,7 +26,7 @@ fn sparse(make: bool) -> SparseVolume {
     }
 }
 
-fn of(sparse: SparseVolume) -> WritePersistent {
+fn of(sparse: SparseVolume) -> WriteK8sVolumeFiles {
     let list = serde_json::json!([{"metadata": {"name": "small", "uid": UID}, "spec": {"nodeName": "n", "mode": "Block",
         "storageClassName": "fast", "sparseLoopDevice": {"size": "8Mi"}}}]);
     let volume = model::k8s_volume::parse_volumes(&list).unwrap().remove(0);
@@ -34,7 +34,7 @@ fn of(sparse: SparseVolume) -> WritePersistent {
     let device = sparse.path.as_str().into();
     let volumes =
         vec![ManifestVolume { volume, device, is_part: false, persistent, size_bytes: Some(sparse.size_bytes) }];
-    WritePersistent { sparse: vec![sparse], volumes }
+    WriteK8sVolumeFiles { sparse: vec![sparse], volumes }
 }
 
 #[test]
@@ -81,7 +81,7 @@ fn file_gets_its_name_only_when_complete() {
     let folder = dir.path().join(SPARSE.trim_start_matches('/'));
     let names = || fs::read_dir(&folder).unwrap().map(|entry| entry.unwrap().file_name()).collect::<Vec<_>>();
     let mut bad = sparse(true);
-    let Some(VolumeFilling::Filesystem(make)) = &mut bad.make else { unreachable!() };
+    let Some(InitialVolumeContent::Filesystem(make)) = &mut bad.make else { unreachable!() };
     make.createoptions = vec!["-O".to_owned(), "no_such_feature".to_owned()];
     assert!(write_volumes(&root, &of(bad), &|_| ()).is_err());
     assert!(names().is_empty(), "{:?}", names());

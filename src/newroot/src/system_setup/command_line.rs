@@ -76,21 +76,21 @@ fn select_image_arguments(mut words: Vec<String>, wants: &BootRequirements, say:
         words.truncate(words.len() - wants.arguments.len());
     }
     let mut removed: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
-    let mut kept = Vec::new();
+    let mut preserved = Vec::new();
     for word in &words {
         match find_removal_reason(word) {
             Some(reason) => removed.entry(reason).or_default().push(word),
             None if !wants.consoles.is_empty() && parameter_name(word) == "console" => {}
-            None => kept.push(word.clone()),
+            None => preserved.push(word.clone()),
         }
     }
     // Without an `ip=`, dracut would wait for DHCP on all NICs at each boot.
     let is_needless = |word: &str| parameter_name(word) == "rd.neednet";
     if let Some(omitted) = removed.get_mut(CONFIGURES_NIC)
-        && !kept.iter().any(|word| parameter_name(word) == "ip")
+        && !preserved.iter().any(|word| parameter_name(word) == "ip")
     {
         omitted.extend(words.iter().map(String::as_str).filter(|word| is_needless(word)));
-        kept.retain(|word| !is_needless(word));
+        preserved.retain(|word| !is_needless(word));
     }
     for (reason, words) in removed.into_iter().filter(|(reason, _)| reason.contains("another machine")) {
         say(&format!(
@@ -98,7 +98,7 @@ fn select_image_arguments(mut words: Vec<String>, wants: &BootRequirements, say:
             arguments = words.join(" ")
         ));
     }
-    kept
+    preserved
 }
 
 /// Returns arguments for dracut, which starts only the arrays and groups that the command line lists.

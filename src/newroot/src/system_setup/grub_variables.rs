@@ -62,8 +62,8 @@ pub(crate) fn remove_from_environment(root: &NewRoot, name: &str) -> Result<()> 
 fn remove_variable(block: &str, name: &str) -> Option<String> {
     let is_removed = |line: &&str| line.strip_prefix(name).is_some_and(|rest| rest.starts_with('='));
     let removed: usize = block.split_inclusive('\n').filter(is_removed).map(str::len).sum();
-    let kept: String = block.split_inclusive('\n').filter(|line| !is_removed(line)).collect();
-    (removed > 0).then(|| kept + &"#".repeat(removed))
+    let preserved: String = block.split_inclusive('\n').filter(|line| !is_removed(line)).collect();
+    (removed > 0).then(|| preserved + &"#".repeat(removed))
 }
 
 struct ConfigReader<'a> {

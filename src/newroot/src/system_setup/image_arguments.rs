@@ -263,8 +263,8 @@ mod tests {
         for removed in OMITTED.split(' ').chain(quoted) {
             assert!(find_removal_reason(removed).is_some(), "{removed}");
         }
-        for kept in TAKEN.split(' ') {
-            assert_eq!(find_removal_reason(kept), None, "{kept}");
+        for preserved in TAKEN.split(' ') {
+            assert_eq!(find_removal_reason(preserved), None, "{preserved}");
         }
     }
 

@@ -10,7 +10,7 @@ use super::distribution::Distribution;
 use super::loader_context::LoaderContext;
 use super::machine_boot_requirements::BootRequirements;
 use super::os_installer_settings::OsInstallerSettings;
-use super::{Finisher, array_config, command_line, initramfs, machine_boot_requirements, selinux};
+use super::{FinishingComponent, array_config, command_line, initramfs, machine_boot_requirements, selinux};
 use crate::NewRoot;
 use crate::chroot::{Chroot, TargetRunner};
 use crate::system_setup::log_sink::LogSink;
@@ -53,9 +53,10 @@ pub fn adapt_migrated_system(
     came: MigratedBoot,
     say: LogSink,
 ) -> Result<AdaptedBoot> {
-    let carried = finishing.files.assigned.allocation.moving.as_ref().and_then(|moving| moving.carried.as_ref());
+    let migrated_machine =
+        finishing.files.assigned.allocation.moving.as_ref().and_then(|moving| moving.carried.as_ref());
     let none = MigratedMachine::default();
-    adapt_files(root, carried.unwrap_or(&none), finishing, say)?;
+    adapt_files(root, migrated_machine.unwrap_or(&none), finishing, say)?;
     let chroot = Chroot::open(root, &finishing.devices, say)?;
     let adapted = adapt_boot(root, finishing, root_uuid, came, &chroot, say);
     // If both the program and the cleanup fail, the error of the program is returned, because the error of the cleanup
@@ -64,11 +65,16 @@ pub fn adapt_migrated_system(
     adapted.and_then(|adapted| left.map(|()| adapted))
 }
 
-fn adapt_files(root: &NewRoot, carried: &MigratedMachine, finishing: &FinishInputs, say: LogSink) -> Result<()> {
-    device_names::replace_in_fstab(root, carried, say)?;
+fn adapt_files(
+    root: &NewRoot,
+    migrated_machine: &MigratedMachine,
+    finishing: &FinishInputs,
+    say: LogSink,
+) -> Result<()> {
+    device_names::replace_in_fstab(root, migrated_machine, say)?;
     device_names::replace_in_mdadm_conf(root, &finishing.arrays, say)?;
     array_config::expose_groups(root, &finishing.groups, say)?;
-    mac_addresses::replace_mac_addresses(root, &carried.nics, &finishing.files.nics, say)?;
+    mac_addresses::replace_mac_addresses(root, &migrated_machine.nics, &finishing.files.nics, say)?;
     match selinux::find_policy(root) {
         Some(_) => selinux::request_relabeling(root, "adapted the files to this machine", say),
         None => Ok(()),
@@ -86,7 +92,8 @@ fn adapt_boot(
     let overrides = OsInstallerSettings::read_settings(root)?;
     let distribution = Distribution::detect_or_named(root, overrides.system.as_deref());
     let wants = machine_boot_requirements::collect_boot_requirements(finishing, &distribution, &overrides, root_uuid);
-    let is_ours = matches!(Finisher::choose(root, finishing.way), Ok(Finisher::Builtin)) && !wants.keeps_loader;
+    let is_ours = matches!(FinishingComponent::choose(root, finishing.way), Ok(FinishingComponent::Builtin))
+        && !wants.keeps_loader;
     let kernel = match boot_kernel::find_kernel(root, say) {
         // The kernel of an image with its own installer may have an unusual path, at which it is not found. The boot
         // information that was migrated with the system is then sufficient.

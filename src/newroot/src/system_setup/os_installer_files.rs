@@ -25,7 +25,7 @@ const DETAILS: &str = "/etc/metal/machine-details.yaml";
 const ALLOCATION: &str = "/etc/metal/machine-allocation.yaml";
 
 /// Mode of files with passwords and keys.
-const SECRET: u32 = 0o600;
+const SECRET_FILE_MODE: u32 = 0o600;
 
 /// Writes `machine-details.yaml` and `machine-allocation.yaml`. `password` is the console password, or empty to omit
 /// it.
@@ -33,8 +33,8 @@ const SECRET: u32 = 0o600;
 /// # Errors
 /// Returns an error if a file cannot be written.
 pub(crate) fn write_machine_files(root: &NewRoot, files: &MachineFiles, root_uuid: &str, password: &str) -> Result<()> {
-    root.write_file(DETAILS, SECRET, format_details(files, root_uuid, password).as_bytes())?;
-    root.write_file(ALLOCATION, SECRET, format_allocation(files).as_bytes())
+    root.write_file(DETAILS, SECRET_FILE_MODE, format_details(files, root_uuid, password).as_bytes())?;
+    root.write_file(ALLOCATION, SECRET_FILE_MODE, format_allocation(files).as_bytes())
 }
 
 /// Performs the tasks of os-installer that are specific to metal-stack's images.
@@ -90,15 +90,15 @@ fn write_ntp(root: &NewRoot, servers: &str) -> Result<()> {
     let text = root.read_text(path).context(Phase::Target, || format!("read the image's {path}"))?;
     let is_source =
         |line: &&str| ["server ", "pool ", "sourcedir "].iter().any(|word| line.trim_start().starts_with(word));
-    let kept: String = text.lines().filter(|line| !is_source(line)).map(|line| format!("{line}\n")).collect();
+    let preserved: String = text.lines().filter(|line| !is_source(line)).map(|line| format!("{line}\n")).collect();
     let own: String = servers.split(' ').map(|server| format!("server {server} iburst\n")).collect();
-    root.rewrite_file(path, 0o644, (own + &kept).as_bytes())
+    root.rewrite_file(path, 0o644, (own + &preserved).as_bytes())
 }
 
 fn format_details(files: &MachineFiles, root_uuid: &str, password: &str) -> String {
-    let nics = files.nics.iter().map(|card| match card.neighbours.is_empty() {
-        true => json!({"mac": card.mac, "name": card.name}),
-        false => describe_nic(card),
+    let nics = files.nics.iter().map(|nic| match nic.neighbors.is_empty() {
+        true => json!({"mac": nic.mac, "name": nic.name}),
+        false => describe_nic(nic),
     });
     format_lines(&[
         ("id", json!(files.machine)),

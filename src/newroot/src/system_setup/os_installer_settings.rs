@@ -19,14 +19,26 @@ pub(crate) mod task {
     pub(crate) const NTP: &str = "write ntp configuration";
     pub(crate) const USER: &str = "create metal user";
     pub(crate) const NETWORK: &str = "configure network";
-    pub(crate) const KEYS: &str = "authorized ssh keys";
+    pub(crate) const SSH_KEYS: &str = "authorized ssh keys";
     pub(crate) const USER_DATA: &str = "process userdata";
     pub(crate) const BOOT_LOADER: &str = "write booatloader config";
     pub(crate) const MACHINE_ID: &str = "unset machine id";
     pub(crate) const SCRIPT: &str = "execute custom executable";
 
-    pub(crate) const ALL: [&str; 12] =
-        [PERSIST, HOSTNAME, HOSTS, RESOLV_CONF, NTP, USER, NETWORK, KEYS, USER_DATA, BOOT_LOADER, MACHINE_ID, SCRIPT];
+    pub(crate) const ALL: [&str; 12] = [
+        PERSIST,
+        HOSTNAME,
+        HOSTS,
+        RESOLV_CONF,
+        NTP,
+        USER,
+        NETWORK,
+        SSH_KEYS,
+        USER_DATA,
+        BOOT_LOADER,
+        MACHINE_ID,
+        SCRIPT,
+    ];
 }
 
 /// Settings of the image. If the image does not contain the settings file, all settings are empty, and no task is

@@ -45,19 +45,19 @@ fn owned(root: &NewRoot, finishing: &FinishInputs) -> Vec<String> {
 fn finisher_depends_on_setting_and_image() {
     let (go, os) = (("install-go", ""), ("usr/bin/os-installer", ""));
     for (files, way, who) in [
-        (&[][..], FinisherChoice::Auto, Some(Finisher::Builtin)),
-        (&[go, os], FinisherChoice::Auto, Some(Finisher::Installer("/install-go"))),
-        (&[os], FinisherChoice::Auto, Some(Finisher::OsInstaller("/usr/bin/os-installer"))),
-        (&[("etc/metal/os-installer.yaml", "")], FinisherChoice::Auto, Some(Finisher::Builtin)),
-        (&[go], FinisherChoice::Builtin, Some(Finisher::Builtin)),
-        (&[go], FinisherChoice::None, Some(Finisher::Disabled)),
-        (&[go], FinisherChoice::Image, Some(Finisher::Installer("/install-go"))),
+        (&[][..], FinisherChoice::Auto, Some(FinishingComponent::Builtin)),
+        (&[go, os], FinisherChoice::Auto, Some(FinishingComponent::Installer("/install-go"))),
+        (&[os], FinisherChoice::Auto, Some(FinishingComponent::OsInstaller("/usr/bin/os-installer"))),
+        (&[("etc/metal/os-installer.yaml", "")], FinisherChoice::Auto, Some(FinishingComponent::Builtin)),
+        (&[go], FinisherChoice::Builtin, Some(FinishingComponent::Builtin)),
+        (&[go], FinisherChoice::None, Some(FinishingComponent::Disabled)),
+        (&[go], FinisherChoice::Image, Some(FinishingComponent::Installer("/install-go"))),
         (&[], FinisherChoice::Image, None),
     ] {
         let (_dir, root) = made(files);
-        assert_eq!(Finisher::choose(&root, way).ok(), who, "{files:?}");
+        assert_eq!(FinishingComponent::choose(&root, way).ok(), who, "{files:?}");
     }
-    let error = Finisher::choose(&made(&[]).1, FinisherChoice::Image).unwrap_err().to_string();
+    let error = FinishingComponent::choose(&made(&[]).1, FinisherChoice::Image).unwrap_err().to_string();
     assert_eq!(error, "the image does not contain an installer: neither /install-go nor /install.sh nor os-installer");
 }
 

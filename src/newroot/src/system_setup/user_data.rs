@@ -32,7 +32,7 @@ const PRESETS: &str = "/etc/systemd/system-preset/20-ignition.preset";
 const IGNITION_DEADLINE: Duration = Duration::from_secs(5 * 60);
 
 /// Mode of files with passwords and keys.
-const SECRET: u32 = 0o600;
+const SECRET_FILE_MODE: u32 = 0o600;
 
 pub(crate) fn has_cloud_init(root: &NewRoot) -> bool {
     CLOUD_INIT.into_iter().any(|path| root.path_exists(path))
@@ -68,8 +68,8 @@ pub(crate) fn write_cloud_init_seed(
     }
     let nothing = b"#cloud-config\n{}\n".as_slice();
     let for_it = !user_data.is_empty() && !is_for_ignition(user_data);
-    root.write_file(&format!("{SEED}/meta-data"), SECRET, format_meta_data(files).as_bytes())?;
-    root.write_file(&format!("{SEED}/user-data"), SECRET, if for_it { user_data } else { nothing })?;
+    root.write_file(&format!("{SEED}/meta-data"), SECRET_FILE_MODE, format_meta_data(files).as_bytes())?;
+    root.write_file(&format!("{SEED}/user-data"), SECRET_FILE_MODE, if for_it { user_data } else { nothing })?;
     root.write_file(SOURCES.0, 0o644, SOURCES.1.as_bytes())?;
     match root.path_exists(DISABLED) {
         true => say(&format!("WARNING: the image contains {DISABLED}, so cloud-init will not read its seed")),
@@ -128,7 +128,7 @@ pub(crate) fn run_ignition(
     run: &dyn TargetRunner,
     say: &dyn Fn(&str),
 ) -> Result<()> {
-    root.write_file(IGNITION_CONFIG, SECRET, user_data)?;
+    root.write_file(IGNITION_CONFIG, SECRET_FILE_MODE, user_data)?;
     let version = run.run_program(program, &["-version"], IGNITION_DEADLINE).map(|output| output.stdout);
     // Before version 2, the option `-platform` was called `-oem`, and there was no separate stage that fetches the
     // configuration.

@@ -96,7 +96,7 @@ fn describe_contents(disk: &InventoryDisk) -> Vec<String> {
         lines.push(format!("table {}{guid}", table.kind));
         table.partitions.iter().for_each(|part| lines.extend(describe_partition(part)));
     }
-    lines.extend(disk.signatures.iter().map(|is| format!("disk: {}", describe_signature(is))));
+    lines.extend(disk.signatures.iter().map(|signature| format!("disk: {}", describe_signature(signature))));
     lines.extend(
         disk.unreadable
             .iter()
@@ -114,7 +114,8 @@ fn describe_partition(part: &DiskPartition) -> Vec<String> {
     let DiskPartition { number, start_bytes, size_bytes, kind, label, .. } = part;
     let guid = part.guid.map(|guid| format!(" {guid}")).unwrap_or_default();
     let bounds = format!("partition {number}: {size_bytes} bytes at {start_bytes}, type {kind}{guid} {label:?}");
-    let signatures = part.signatures.iter().map(|is| format!("partition {number} has {}", describe_signature(is)));
+    let signatures =
+        part.signatures.iter().map(|signature| format!("partition {number} has {}", describe_signature(signature)));
     let nothing = format!("partition {number} has {}", describe_unrecognized(part.blank));
     let nothing = Some(nothing).filter(|_| part.signatures.is_empty());
     std::iter::once(bounds).chain(signatures).chain(nothing).collect()

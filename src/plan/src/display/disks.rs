@@ -16,7 +16,7 @@ pub(crate) fn write_disks(f: &mut fmt::Formatter<'_>, disks: &[DiskPlan]) -> fmt
     for (number, row) in table.lines().enumerate() {
         let disk = number.checked_sub(1).and_then(|number| disks.get(number));
         let is_wiped = disk.is_some_and(|disk| disk.verdict == DiskVerdict::Wipe);
-        writeln!(f, "{}", if is_wiped && f.alternate() { colour_verdict(row, verdict_at) } else { row.to_owned() })?;
+        writeln!(f, "{}", if is_wiped && f.alternate() { color_verdict(row, verdict_at) } else { row.to_owned() })?;
         let Some(disk) = disk else { continue };
         for line in
             disk.listed_as.iter().map(|name| format!("{} in the layout", strip_dev(name))).chain(disk.running.clone())
@@ -52,7 +52,7 @@ fn disk_row(disk: &DiskPlan) -> [String; 6] {
 }
 
 /// Returns the row with its verdict in color. The verdict starts at column `verdict_at`.
-fn colour_verdict(row: &str, verdict_at: usize) -> String {
+fn color_verdict(row: &str, verdict_at: usize) -> String {
     let at =
         row.char_indices().map(|(at, _)| at).find(|at| display_width(&row[..*at]) == verdict_at).unwrap_or(row.len());
     let (before, rest) = row.split_at(at);
@@ -67,14 +67,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_the_verdict_is_coloured() {
+    fn only_the_verdict_is_colored() {
         for (row, expected) in [
             ("sda  WIPE  GPT", format!("sda  {}  GPT", TextStyle::BoldRed.paint_text("WIPE"))),
             ("デ   WIPE", format!("デ   {}", TextStyle::BoldRed.paint_text("WIPE"))),
             ("sda  keep  WIPE", "sda  keep  WIPE".to_owned()),
             ("sd", "sd".to_owned()),
         ] {
-            assert_eq!(colour_verdict(row, 5), expected);
+            assert_eq!(color_verdict(row, 5), expected);
         }
     }
 }

@@ -24,16 +24,16 @@ const UNLISTED_REMARK: &str = "not in the layout";
 pub(crate) fn draw_preserved(meant: &LayoutMatch, decided: &mut PlanDecisions) {
     let (layout, inventory) = (meant.graph.layout, meant.inventory);
     let keeping = PreservedObjects::new(inventory, decided);
-    let mount_texts = layout.filesystems.iter().zip(&decided.filesystems).filter_map(|(wanted, is)| {
-        let (device, made) = match is {
-            FilesystemFate::Preserved { device, .. } | FilesystemFate::Unformatted { device, is_kept: true } => {
+    let mount_texts = layout.filesystems.iter().zip(&decided.filesystems).filter_map(|(wanted, fate)| {
+        let (device, made) = match fate {
+            FilesystemFate::Preserved { device, .. } | FilesystemFate::Unformatted { device, is_preserved: true } => {
                 (device, "")
             }
             FilesystemFate::Filled(new) => (&new.device, "recreated, "),
             FilesystemFate::Created(_)
             | FilesystemFate::InImage { .. }
             | FilesystemFate::Tmpfs
-            | FilesystemFate::Unformatted { is_kept: false, .. } => return None,
+            | FilesystemFate::Unformatted { is_preserved: false, .. } => return None,
         };
         let is_locked = luks::is_locked(decided, device);
         let (device, _) = find_content(inventory, &keeping.stack, &keeping.locate_device(device))?;
@@ -55,7 +55,7 @@ pub(crate) fn draw_preserved(meant: &LayoutMatch, decided: &mut PlanDecisions) {
         decided,
         mount_texts: mount_texts.collect(),
         // If a device is listed twice, its first entry is used.
-        inside: inventory.filesystems.iter().rev().map(|is| (&is.device, is)).collect(),
+        inside: inventory.filesystems.iter().rev().map(|filesystem| (&filesystem.device, filesystem)).collect(),
         drawn: BTreeSet::new(),
         lines: TreeLines::default(),
     };
@@ -146,7 +146,8 @@ impl<'a> PreservedTree<'a> {
     fn draw_content(&mut self, device: &DevicePath, signatures: &[DeviceSignature], depth: usize) {
         let place = self.mount_texts.get(device).cloned();
         let inside = self.inside.get(device);
-        let used = inside.map(|is| format!("{} of {} used", format_bytes(is.used_bytes), format_bytes(is.size_bytes)));
+        let used = inside
+            .map(|inside| format!("{} of {} used", format_bytes(inside.used_bytes), format_bytes(inside.size_bytes)));
         for found in signatures {
             let uuid = (!found.uuid.is_empty()).then(|| format!("UUID {}", found.uuid));
             let parts: Vec<String> = uuid.into_iter().chain(used.clone()).chain(place.clone()).collect();
@@ -156,7 +157,7 @@ impl<'a> PreservedTree<'a> {
         for holder in self.stack.holders(&self.stack.kernel_name(device)) {
             let open = self.stack.find_stacked(&holder).filter(|is| is.kind == StackedDeviceKind::Crypt);
             // If the inventory lists several devices of a container, the container is drawn under each of them.
-            if let Some(open) = open.filter(|is| self.drawn.insert(format!("{} on {device}", is.name))) {
+            if let Some(open) = open.filter(|open| self.drawn.insert(format!("{} on {device}", open.name))) {
                 self.draw_device(&open.device, &open.signatures, depth + 1);
             }
         }
@@ -181,7 +182,7 @@ impl<'a> PreservedTree<'a> {
             return self.push_line(depth, &what, &["as above".to_owned()]);
         }
         let running = array.running.as_ref().and_then(|name| self.stack.find_stacked(name));
-        let mut parts: Vec<String> = running.map(|is| format_bytes(is.size_bytes)).into_iter().collect();
+        let mut parts: Vec<String> = running.map(|running| format_bytes(running.size_bytes)).into_iter().collect();
         if named.is_none() {
             parts.push(UNLISTED_REMARK.to_owned());
         }
@@ -198,8 +199,8 @@ impl<'a> PreservedTree<'a> {
         if !self.drawn.insert(group.uuid.clone()) {
             return self.push_line(depth, &what, &["as above".to_owned()]);
         }
-        let kept = |fate: &GroupFate| matches!(fate, GroupFate::Preserved { name, .. } if *name == group.name);
-        let listed = self.decided.groups.iter().any(kept);
+        let preserved = |fate: &GroupFate| matches!(fate, GroupFate::Preserved { name, .. } if *name == group.name);
+        let listed = self.decided.groups.iter().any(preserved);
         let mut parts = vec![format!("UUID {}", group.uuid)];
         if !listed {
             parts.insert(0, UNLISTED_REMARK.to_owned());
@@ -207,7 +208,7 @@ impl<'a> PreservedTree<'a> {
         self.push_line(depth, &what, &parts);
         for volume in &group.volumes {
             let wanted = self.layout.logicalvolumes.iter();
-            let mut wanted = wanted.filter(|is| is.volumegroup == group.name && is.name == volume.name);
+            let mut wanted = wanted.filter(|wanted| wanted.volumegroup == group.name && wanted.name == volume.name);
             self.draw_volume(group, volume, listed && wanted.next().is_some(), depth + 1);
         }
         let decided = self.decided;

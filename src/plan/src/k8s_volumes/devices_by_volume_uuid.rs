@@ -46,10 +46,11 @@ impl<'a> PlanDecider<'a> {
     /// Fails if several devices have the UUID, or if the device has additional content or a different filesystem.
     pub(super) fn find_preserved(&self, volume: &K8sVolume) -> Result<Option<(&'a DevicePath, StackUnit<'a>)>, String> {
         let carriers = self.find_volume_devices(volume);
-        let is_kept = |carrier: &&VolumeDevice| !self.is_erased(carrier.device) && !self.is_unfinished(volume, carrier);
-        let kept: Vec<&VolumeDevice> = carriers.iter().filter(is_kept).collect();
-        let Some(one) = kept.first() else { return Ok(None) };
-        let copies = carriers.iter().filter(|carrier| is_kept(carrier) || self.is_lost_copy(carrier.device));
+        let is_preserved =
+            |carrier: &&VolumeDevice| !self.is_erased(carrier.device) && !self.is_unfinished(volume, carrier);
+        let preserved: Vec<&VolumeDevice> = carriers.iter().filter(is_preserved).collect();
+        let Some(one) = preserved.first() else { return Ok(None) };
+        let copies = carriers.iter().filter(|carrier| is_preserved(carrier) || self.is_lost_copy(carrier.device));
         let copies: Vec<&str> = copies.map(|carrier| carrier.device.as_str()).collect();
         if copies.len() > 1 {
             return Err(format!(

@@ -8,7 +8,8 @@ use model::install_marker::{RecordedDisk, RecordedVolume};
 impl PlanDecider<'_> {
     /// Records the volumes of this plan, and volumes of earlier installations unless this plan erases their data.
     pub(super) fn record_volumes(&mut self) {
-        let planned = self.decided.persistent.planned.iter().filter(|is| is.verdict != PersistentVerdict::Leave);
+        let planned =
+            self.decided.persistent.planned.iter().filter(|volume| volume.verdict != PersistentVerdict::Leave);
         let mut records: Vec<RecordedVolume> = planned.map(|planned| self.record_planned(planned)).collect();
         let request = self.request;
         let earlier = self.own_markers().flat_map(|marker| marker.volumes.iter().flatten());

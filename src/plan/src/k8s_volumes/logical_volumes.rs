@@ -1,9 +1,9 @@
 //! Kubernetes volumes that are separate logical volumes in a group of the layout.
 
 use super::super::PersistentVerdict;
-use super::super::device_capacity::{self, CapacityShortage, EXTENT_BYTES};
 use super::super::partition_placement::MIB;
 use super::super::plan_decisions::GroupFate;
+use super::super::planned_device_capacity::{self, CapacityShortage, EXTENT_BYTES};
 use super::super::planned_devices::{DeviceFate, DeviceSize as Known};
 use super::super::planner_state::PlanDecider;
 use super::{VolumeDecision, VolumeRefusal, as_preserved, group_space, is_wiped_later, udev_path};
@@ -14,7 +14,7 @@ use model::install_marker::PendingCreation;
 use model::inventory::{self, VolumeHealth};
 use model::k8s_volume::{K8sVolume, VolumeContent};
 use model::layout::{LvmType, RequestedSize};
-use operations::{CreateVolume, PreparePersistent, VolumeFilling, VolumePath, logical_volume_link};
+use operations::{CreateK8sVolume, CreateVolume, InitialVolumeContent, VolumePath, logical_volume_link};
 use std::collections::BTreeSet;
 
 impl<'a> PlanDecider<'a> {
@@ -35,7 +35,7 @@ impl<'a> PlanDecider<'a> {
         };
         // If the group is not in the plan, it was refused, and the refusal is already reported.
         let Some(found) = self.groups.get(group) else { return Err(None) };
-        let (fate, kept) = (found.fate, found.kept);
+        let (fate, preserved_group) = (found.fate, found.preserved);
         if is_wiped_later(self.request.mode, fate) {
             return Err(Some(format!(
                 "requires vg:{group}, which a reinstall wipes; set wipeonreinstall: false for the disks of this group"
@@ -53,16 +53,19 @@ impl<'a> PlanDecider<'a> {
         if fate != DeviceFate::Preserved {
             self.warn_of_wipes(volume, &listed.devices);
         }
-        let same_name = kept.and_then(|kept| kept.volumes.iter().find(|found| found.name == volume.name));
+        let same_name = preserved_group
+            .and_then(|preserved_group| preserved_group.volumes.iter().find(|found| found.name == volume.name));
         if let Some(decision) = self.preserve_renamed_volume(volume, &create.device, same_name)? {
             return Ok(decision);
         }
-        match (kept, same_name) {
+        match (preserved_group, same_name) {
             (None, _) => self.make_logical(volume, create, mib, &listed.devices),
-            (Some(kept), Some(found)) => {
-                self.preserve_logical_volume(volume, create, kept, found, size_bytes, &listed.devices)
+            (Some(preserved_group), Some(found)) => {
+                self.preserve_logical_volume(volume, create, preserved_group, found, size_bytes, &listed.devices)
             }
-            (Some(kept), None) => self.add_logical(volume, create, kept, size_bytes, &listed.devices),
+            (Some(preserved_group), None) => {
+                self.add_logical(volume, create, preserved_group, size_bytes, &listed.devices)
+            }
         }
     }
 
@@ -131,7 +134,7 @@ impl<'a> PlanDecider<'a> {
         let Some(group) = self.groups.get_mut(create.group.as_str()) else { return Err(None) };
         let sector_bytes = group.sector_bytes;
         let room = group.free.as_mut().map(|free| {
-            device_capacity::allocate_extents(LvmType::Linear, RequestedSize::from(mib), EXTENT_BYTES, free)
+            planned_device_capacity::allocate_extents(LvmType::Linear, RequestedSize::from(mib), EXTENT_BYTES, free)
         });
         let size_bytes = match room.transpose() {
             Ok(known) => known.unwrap_or(mib.saturating_mul(MIB).next_multiple_of(EXTENT_BYTES)),
@@ -153,29 +156,30 @@ impl<'a> PlanDecider<'a> {
         &mut self,
         volume: &K8sVolume,
         create: CreateVolume,
-        kept: &'a inventory::LvmVolumeGroup,
+        preserved_group: &'a inventory::LvmVolumeGroup,
         size_bytes: u64,
         on: &[LayoutPath],
     ) -> Result<VolumeDecision, VolumeRefusal> {
         let group = &create.group;
-        if kept.physical.iter().any(|physical| physical.device.is_none()) {
+        if preserved_group.physical.iter().any(|physical| physical.device.is_none()) {
             return Err(Some(format!(
                 "is new in vg:{group}, which lacks a physical volume, so no volume can be added"
             )));
         }
-        let disks: BTreeSet<KernelName> = kept.present_devices().flat_map(|device| self.disks_below(device)).collect();
+        let disks: BTreeSet<KernelName> =
+            preserved_group.present_devices().flat_map(|device| self.disks_below(device)).collect();
         let mut beneath = self.inventory.disks.iter().filter(|disk| disks.contains(&disk.name));
         if let Some(disk) = beneath.find(|disk| disk.read_only) {
             return Err(Some(format!("is new in vg:{group}, but {disk} is read-only", disk = disk.device)));
         }
-        let extent = kept.extent_bytes.max(1);
+        let extent = preserved_group.extent_bytes.max(1);
         let size_bytes = size_bytes.div_ceil(MIB).saturating_mul(MIB).div_ceil(extent).saturating_mul(extent);
         let added = self.added.entry(group.clone()).or_default();
-        if let Some(why) = group_space::find_obstacle(kept, size_bytes, added) {
+        if let Some(why) = group_space::find_obstacle(preserved_group, size_bytes, added) {
             return Err(Some(why));
         }
         added.push(size_bytes);
-        self.record_extension(&kept.uuid, volume, &create, on);
+        self.record_extension(&preserved_group.uuid, volume, &create, on);
         let sector_bytes = self.groups.get(create.group.as_str()).map_or(512, |group| group.sector_bytes);
         Ok(self.created_decision(volume, create, size_bytes, sector_bytes, disks, PersistentVerdict::Extend))
     }
@@ -222,10 +226,10 @@ impl<'a> PlanDecider<'a> {
         volume: &K8sVolume,
         device: &DevicePath,
         create: Option<CreateVolume>,
-        filling: VolumeFilling,
-    ) -> PreparePersistent {
+        filling: InitialVolumeContent,
+    ) -> CreateK8sVolume {
         let (name, uid, device) = (volume.name.clone(), volume.uid, device.clone());
-        PreparePersistent { name, uid, device, create, must_be_blank: false, filling }
+        CreateK8sVolume { name, uid, device, create, must_be_blank: false, filling }
     }
 
     /// Preserves the logical volume that has the requested name in the preserved group, if it is the Kubernetes volume.
@@ -233,7 +237,7 @@ impl<'a> PlanDecider<'a> {
         &mut self,
         volume: &K8sVolume,
         create: CreateVolume,
-        kept: &'a inventory::LvmVolumeGroup,
+        preserved_group: &'a inventory::LvmVolumeGroup,
         found: &'a inventory::LvmLogicalVolume,
         size_bytes: u64,
         on: &[LayoutPath],
@@ -246,7 +250,7 @@ impl<'a> PlanDecider<'a> {
         let running = found.running.as_ref().and_then(|name| self.stack.find_stacked(name));
         let is = VolumeDecision {
             device: device.clone(),
-            disks: kept.present_devices().flat_map(|device| self.disks_below(device)).collect(),
+            disks: preserved_group.present_devices().flat_map(|device| self.disks_below(device)).collect(),
             verdict: PersistentVerdict::Keep,
             size: Known::Known(found.size_bytes),
             sector_bytes: self.groups.get(create.group.as_str()).map_or(512, |group| group.sector_bytes),
@@ -257,7 +261,7 @@ impl<'a> PlanDecider<'a> {
             if let Some(other) = running.and_then(|running| self.volume_of_filesystem(&running.signatures)) {
                 return refuse(format!("the device contains the filesystem of volume {other}"));
             }
-            let persistent = VolumePath::Known(logical_volume_link(&kept.uuid, &found.uuid));
+            let persistent = VolumePath::Known(logical_volume_link(&preserved_group.uuid, &found.uuid));
             return Ok(VolumeDecision { persistent, ..is });
         }
         let elsewhere = self.find_preserved(volume)?;
@@ -276,7 +280,7 @@ impl<'a> PlanDecider<'a> {
         if !cut_off {
             self.require_zeros(&running.device, found.size_bytes);
         }
-        let prepare = self.initialize_existing(volume, &create, kept, on);
+        let prepare = self.initialize_existing(volume, &create, preserved_group, on);
         Ok(VolumeDecision { verdict: PersistentVerdict::Extend, prepare: Some(prepare), ..is })
     }
 
@@ -285,10 +289,10 @@ impl<'a> PlanDecider<'a> {
         &mut self,
         volume: &K8sVolume,
         create: &CreateVolume,
-        kept: &inventory::LvmVolumeGroup,
+        preserved_group: &inventory::LvmVolumeGroup,
         on: &[LayoutPath],
-    ) -> PreparePersistent {
-        self.record_extension(&kept.uuid, volume, create, on);
+    ) -> CreateK8sVolume {
+        self.record_extension(&preserved_group.uuid, volume, create, on);
         self.activate_volume(create);
         let filling = self.volume_filling(volume, &create.device, true);
         self.prepare_logical(volume, &create.device, None, filling)

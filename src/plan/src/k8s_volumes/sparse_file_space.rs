@@ -31,7 +31,7 @@ use super::super::planner_state::PlanDecider;
 use common::error_code::ErrorCode;
 use common::format;
 use model::layout::{FilesystemFormat, FilesystemSpec};
-use operations::{MakeFilesystem, VolumeFilling};
+use operations::{InitialVolumeContent, MakeFilesystem};
 
 const GIB: u64 = 1 << 30;
 
@@ -73,7 +73,7 @@ impl PlanDecider<'_> {
         match is {
             FilesystemFate::Preserved { .. } => {
                 let (_, now) = self.preserved_carrier()?;
-                let inside = self.inventory.filesystems.iter().find(|is| is.device == *now)?;
+                let inside = self.inventory.filesystems.iter().find(|filesystem| filesystem.device == *now)?;
                 (inside.size_bytes > 0).then(|| inside.size_bytes.saturating_sub(inside.used_bytes))
             }
             FilesystemFate::Created(NewFilesystem { size: DeviceSize::Known(bytes), .. })
@@ -107,11 +107,11 @@ fn own_bytes(format: FilesystemFormat, size_bytes: u64) -> u64 {
 
 /// Returns an upper bound for the space that the file of a sparse volume takes, including the filesystem or partition
 /// table in the file.
-fn file_bytes(filling: &VolumeFilling, size_bytes: u64, carrier: FilesystemFormat) -> u64 {
+fn file_bytes(filling: &InitialVolumeContent, size_bytes: u64, carrier: FilesystemFormat) -> u64 {
     match filling {
         _ if carrier == FilesystemFormat::Vfat => size_bytes,
-        VolumeFilling::Filesystem(make) => filesystem_bytes(make, size_bytes).min(size_bytes),
-        VolumeFilling::Partition { .. } | VolumeFilling::Nothing => MIB,
+        InitialVolumeContent::Filesystem(make) => filesystem_bytes(make, size_bytes).min(size_bytes),
+        InitialVolumeContent::Partition { .. } | InitialVolumeContent::Nothing => MIB,
     }
 }
 
@@ -175,7 +175,7 @@ mod tests {
     fn bytes(format: FilesystemFormat, options: &str, size_bytes: u64) -> u64 {
         let createoptions = options.split_whitespace().map(str::to_owned).collect();
         let make = MakeFilesystem { device: "/x".into(), format, label: None, uuid: String::new(), createoptions };
-        file_bytes(&VolumeFilling::Filesystem(make), size_bytes, FilesystemFormat::Ext4)
+        file_bytes(&InitialVolumeContent::Filesystem(make), size_bytes, FilesystemFormat::Ext4)
     }
 
     /// Each row contains the size of the file in MiB, and the space in KiB that mkfs was measured to allocate in it.
@@ -238,7 +238,7 @@ mod tests {
     #[test]
     fn estimate_is_at_most_the_file_size() {
         assert_eq!(bytes(FilesystemFormat::Xfs, "-l size=1g", 10 * MIB), 10 * MIB);
-        assert_eq!(file_bytes(&VolumeFilling::Nothing, GIB, FilesystemFormat::Xfs), MIB);
-        assert_eq!(file_bytes(&VolumeFilling::Nothing, GIB, FilesystemFormat::Vfat), GIB);
+        assert_eq!(file_bytes(&InitialVolumeContent::Nothing, GIB, FilesystemFormat::Xfs), MIB);
+        assert_eq!(file_bytes(&InitialVolumeContent::Nothing, GIB, FilesystemFormat::Vfat), GIB);
     }
 }

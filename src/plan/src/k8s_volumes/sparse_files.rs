@@ -11,7 +11,7 @@ use model::device_name::DevicePath;
 use model::inventory::AttemptTarget;
 use model::k8s_volume::{K8sVolume, SPARSE, VolumeSource};
 use model::layout::{FilesystemFormat, FilesystemSpec};
-use operations::VolumeFilling;
+use operations::InitialVolumeContent;
 
 impl<'a> PlanDecider<'a> {
     /// Decides on a volume in a file.
@@ -135,7 +135,7 @@ impl<'a> PlanDecider<'a> {
         let Some((wanted, now)) = self.preserved_carrier().map(|(wanted, now)| (wanted, now.clone())) else {
             return Err(None);
         };
-        let Some(inside) = self.inventory.filesystems.iter().find(|is| is.device == now) else {
+        let Some(inside) = self.inventory.filesystems.iter().find(|filesystem| filesystem.device == now) else {
             return self.extend_unread(volume, &now, path);
         };
         match inside.sparse.iter().find(|file| file.uid == volume.uid) {
@@ -181,15 +181,15 @@ impl<'a> PlanDecider<'a> {
     pub(super) fn may_be_in_closed_filesystem(&self, volume: &K8sVolume) -> bool {
         let is_preview = self.request.claim.is_none();
         let carrier = self.sparse_carrier().filter(|_| matches!(volume.source, VolumeSource::Sparse { .. }));
-        carrier.is_some_and(|(_, wanted, is)| {
-            let is_kept = matches!(is, FilesystemFate::Preserved { .. });
+        carrier.is_some_and(|(_, wanted, fate)| {
+            let is_preserved = matches!(fate, FilesystemFate::Preserved { .. });
             let is_unread = self.inventory.filesystems.is_empty() || self.is_unopened(wanted);
-            is_preview && is_kept && is_unread
+            is_preview && is_preserved && is_unread
         })
     }
 
     /// Returns the initial content of the file of a new sparse volume.
-    pub(super) fn sparse_filling(&mut self, volume: &K8sVolume) -> Option<VolumeFilling> {
+    pub(super) fn sparse_filling(&mut self, volume: &K8sVolume) -> Option<InitialVolumeContent> {
         let VolumeSource::Sparse { .. } = volume.source else { return None };
         let device = DevicePath::from(volume.sparse_path());
         Some(self.volume_filling(volume, &device, false))

@@ -103,8 +103,8 @@ impl PlanDecider<'_> {
             VolumeContent::Block => VolumePath::Known(path),
             VolumeContent::Filesystem { .. } => udev_path(volume),
         };
-        let kept_group = self.groups.get(group).and_then(|group| group.kept);
-        let disks = kept_group
+        let preserved_group = self.groups.get(group).and_then(|group| group.preserved);
+        let disks = preserved_group
             .into_iter()
             .flat_map(|group| group.present_devices())
             .flat_map(|device| self.disks_below(device));
@@ -129,7 +129,8 @@ impl PlanDecider<'_> {
             let disks = self.disks_meant(wanted.as_slice());
             return Ok(VolumeDecision { disks, ..preserved_decision(device, file.size_bytes, udev_path(volume)) });
         }
-        let is_wiped = self.verdicts_on(carrier).iter().any(|is| matches!(is, DiskVerdict::Wipe | DiskVerdict::Make));
+        let is_wiped =
+            self.verdicts_on(carrier).iter().any(|verdict| matches!(verdict, DiskVerdict::Wipe | DiskVerdict::Make));
         match self.request.mode == InstallMode::Reinstall && is_wiped {
             true => Err(Some(describe_wiped(&device))),
             false => Ok(left_decision(device)),

@@ -70,7 +70,11 @@ impl Machine {
         let unit = if volume.kind.name() == "striped" { 4 * physical.len() as u64 } else { 4 } * MIB;
         let size_bytes = (volume.size.as_mib().unwrap_or(1) * MIB).next_multiple_of(unit);
         for device in &physical {
-            assert!(self.signatures(device).iter().any(|is| is.kind == "LVM2_member"), "{device} for {}", volume.name);
+            assert!(
+                self.signatures(device).iter().any(|signature| signature.kind == "LVM2_member"),
+                "{device} for {}",
+                volume.name
+            );
             self.uses(device).push(DeviceUse::Holder(name.clone()));
         }
         self.0.stacked.push(StackedDevice {

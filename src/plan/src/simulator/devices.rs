@@ -86,7 +86,9 @@ impl Machine {
         let disks = self.0.disks.iter_mut();
         let disks = disks.map(|disk| (&disk.device, &disk.name, &mut disk.table, &mut disk.signatures, &mut disk.uses));
         let stacked = self.0.stacked.iter_mut();
-        let stacked = stacked.map(|is| (&is.device, &is.name, &mut is.table, &mut is.signatures, &mut is.uses));
+        let stacked = stacked.map(|stacked| {
+            (&stacked.device, &stacked.name, &mut stacked.table, &mut stacked.signatures, &mut stacked.uses)
+        });
         for (path, name, table, signatures, uses) in disks.chain(stacked) {
             if *path == device || device == name.device_path() {
                 return (signatures, uses);

@@ -9,9 +9,9 @@ impl Machine {
         assert_eq!(clear.find_overlap(), None, "{clear:?}");
         self.assert_free(&clear.device);
         let disk = self.disk(&clear.device);
-        let is_kept = |part: &DiskPartition| clear.preserved.iter().any(|range| range.start == part.start_bytes);
+        let is_preserved = |part: &DiskPartition| clear.preserved.iter().any(|range| range.start == part.start_bytes);
         let mut gone = Vec::new();
-        for part in disk.table.iter_mut().flat_map(|table| &mut table.partitions).filter(|part| !is_kept(part)) {
+        for part in disk.table.iter_mut().flat_map(|table| &mut table.partitions).filter(|part| !is_preserved(part)) {
             part.signatures.clear();
             gone.push(part.device.clone());
         }
@@ -23,11 +23,11 @@ impl Machine {
         let sector = u64::from(edit.sector_bytes);
         let table = disk.table.as_mut().unwrap();
         assert_eq!(table.guid, Some(edit.guid));
-        for kept in &edit.preserved {
-            let part = table.partitions.iter().find(|part| part.number == kept.number).unwrap();
-            let end = (kept.last_lba + 1) * sector;
-            assert_eq!((part.start_bytes, part.start_bytes + part.size_bytes), (kept.first_lba * sector, end));
-            assert_eq!((part.guid, &part.label), (Some(kept.guid), &kept.name));
+        for preserved in &edit.preserved {
+            let part = table.partitions.iter().find(|part| part.number == preserved.number).unwrap();
+            let end = (preserved.last_lba + 1) * sector;
+            assert_eq!((part.start_bytes, part.start_bytes + part.size_bytes), (preserved.first_lba * sector, end));
+            assert_eq!((part.guid, &part.label), (Some(preserved.guid), &preserved.name));
         }
         assert_eq!(table.partitions.len(), edit.preserved.len() + edit.removed.len(), "{edit:?}");
         table.partitions.retain(|part| !edit.removed.contains(&part.number));

@@ -114,12 +114,15 @@ impl Machine {
         let expected: Vec<(&str, u64)> =
             remove.removed.iter().chain(&remove.preserved).map(|is| (is.name.as_str(), is.size_bytes)).collect();
         assert_eq!(expected.len(), group.volumes.len(), "{remove:?} of {group:?}");
-        assert!(group.volumes.iter().all(|is| expected.contains(&(is.name.as_str(), is.size_bytes))), "{remove:?}");
+        assert!(
+            group.volumes.iter().all(|volume| expected.contains(&(volume.name.as_str(), volume.size_bytes))),
+            "{remove:?}"
+        );
         let is_removed = |volume: &&LvmLogicalVolume| remove.removed.iter().any(|removed| removed.name == volume.name);
         let removed: Vec<LvmLogicalVolume> = group.volumes.iter().filter(is_removed).cloned().collect();
         for name in removed.iter().filter_map(|volume| volume.running.clone()) {
             let device = self.0.stacked.iter().find(|stacked| stacked.name == name).unwrap().device.clone();
-            self.release(&Holder::Mapping { device });
+            self.release(&DiskHolder::Mapping { device });
         }
         let group = self.0.groups.iter_mut().find(|group| group.name == remove.group).unwrap();
         group.volumes.retain(|volume| removed.iter().all(|removed| removed.name != volume.name));

@@ -7,7 +7,7 @@ use model::device_name::DevicePath;
 use model::storage_graph::LayoutMatch;
 use operations::{
     AssertFree, DeactivateGroup, DeviceOp, FlushDisks, LockDisk, Operation, ProveZeros, SessionOp, StopArray,
-    UnlockDisk, WritePersistent,
+    UnlockDisk, WriteK8sVolumeFiles,
 };
 
 /// Returns the devices that the image's installer may write: recreated disks, new partitions of partly kept disks, and
@@ -104,10 +104,10 @@ pub(super) fn unmount_operations(decided: &PlanDecisions) -> Vec<Operation> {
             Operation::Device(DeviceOp::StopArray(StopArray { device: device.clone() }))
         }
     });
-    let kept = devices_with_verdict(decided, |verdict| verdict == DiskVerdict::Keep);
+    let preserved = devices_with_verdict(decided, |verdict| verdict == DiskVerdict::Keep);
     let disks = devices_with_verdict(decided, DiskVerdict::is_written)
         .into_iter()
-        .chain(kept)
+        .chain(preserved)
         .chain(written_for_volumes(decided))
         .collect();
     let flush = Operation::Run(SessionOp::FlushDisks(FlushDisks { disks }));
@@ -130,8 +130,9 @@ pub(super) fn written_for_volumes(decided: &PlanDecisions) -> impl Iterator<Item
 pub(super) fn volume_operations(decided: &PlanDecisions) -> Vec<Operation> {
     let unlock = |device| Operation::Run(SessionOp::UnlockDisk(UnlockDisk { device, others: Vec::new() }));
     let prepares = decided.persistent.prepares.iter().cloned().map(Box::new);
-    let prepares = prepares.map(DeviceOp::PreparePersistent).map(Operation::Device);
+    let prepares = prepares.map(DeviceOp::CreateK8sVolume).map(Operation::Device);
     let (sparse, volumes) = (decided.persistent.sparse.clone(), decided.persistent.prepared.clone());
-    let write = (!volumes.is_empty()).then_some(SessionOp::WritePersistent(WritePersistent { sparse, volumes }));
+    let write =
+        (!volumes.is_empty()).then_some(SessionOp::WriteK8sVolumeFiles(WriteK8sVolumeFiles { sparse, volumes }));
     written_for_volumes(decided).map(unlock).chain(prepares).chain(write.map(Operation::Run)).collect()
 }

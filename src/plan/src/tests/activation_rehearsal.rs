@@ -3,9 +3,9 @@
 use super::arrays_and_groups::{five, installed as stacked, layout as stacked_layout, operations};
 use super::*;
 use model::layout::OnReinstall;
-use operations::{DeviceOp, MountFilesystem, Operation, Rehearsal, SessionOp, StageName};
+use operations::{ActivationRehearsal, DeviceOp, MountFilesystem, Operation, SessionOp, StageName};
 
-fn rehearsal(plan: &Plan) -> &Rehearsal {
+fn rehearsal(plan: &Plan) -> &ActivationRehearsal {
     match operations(plan, StageName::StorageRehearse) {
         [Operation::Run(SessionOp::Rehearse(rehearsal))] => rehearsal,
         other => panic!("{other:?}"),
@@ -34,13 +34,13 @@ fn rehearses_preserved_devices_before_report_begin() {
         let place = |name| plan.stages.iter().position(|stage| stage.name == name).unwrap();
         assert_eq!(place(StageName::StorageRehearse) + 1, place(StageName::ReportBegin));
         assert!(place(StageName::StorageRehearse) < plan.point_of_no_return);
-        let Rehearsal { over: found, operations: rehearsed } = rehearsal(&plan);
+        let ActivationRehearsal { over: found, operations: rehearsed } = rehearsal(&plan);
         assert_eq!(found, over);
         // The rehearsal activates the same objects as the stage that follows the writing of the image.
-        let later = operations(&plan, StageName::StorageMountKept).iter();
-        let is_about_it = |is: &&Operation| {
+        let later = operations(&plan, StageName::StorageMountPreserved).iter();
+        let is_about_it = |operation: &&Operation| {
             !matches!(
-                is,
+                operation,
                 Operation::Run(SessionOp::UnlockDisk(_)) | Operation::Device(DeviceOp::StopInspectedDevices(_))
             )
         };
@@ -104,7 +104,7 @@ fn mounts_of_preserved_btrfs_list_its_other_devices() {
     layout.disks.push(arrays_and_groups::whole("/dev/sdc"));
     let plan = make(&layout, &before, InstallMode::Reinstall).unwrap();
     assert_eq!(rehearsal(&plan).over, ["/dev/sdb1", "/dev/sdb2", "/dev/sdc"]);
-    for operations in [&rehearsed(&plan), operations(&plan, StageName::StorageMountKept)] {
+    for operations in [&rehearsed(&plan), operations(&plan, StageName::StorageMountPreserved)] {
         let mounts = mounts(operations);
         assert_eq!(
             (mounts[0].device.as_str(), &mounts[0].others[..]),
@@ -135,7 +135,7 @@ fn preserved_read_only_filesystem_is_mounted_without_journal_replay() {
         let srv = &mut before.disks[1].table.as_mut().unwrap().partitions[0];
         srv.signatures[0].kind = format.name().to_owned();
         let plan = make(&layout, &before, InstallMode::Reinstall).unwrap();
-        assert_eq!(mounts(operations(&plan, StageName::StorageMountKept))[0].options, expected, "{options:?}");
+        assert_eq!(mounts(operations(&plan, StageName::StorageMountPreserved))[0].options, expected, "{options:?}");
         // The rehearsal mounts filesystems as the installed system will; such a mount replays the journal.
         assert_eq!(mounts(&rehearsed(&plan))[0].options, options, "{options:?}");
         let line = plan.fstab.iter().find(|entry| entry.path == "/srv").unwrap();

@@ -9,7 +9,7 @@ const TIB: u64 = 1 << 40;
 fn layout_of(members: usize, level: RaidLevel, options: &[&str]) -> Layout {
     let mut layout = layout();
     layout.disks.truncate(1);
-    layout.filesystems.retain(|is| !is.device.as_str().starts_with("/dev/sdb"));
+    layout.filesystems.retain(|filesystem| !filesystem.device.as_str().starts_with("/dev/sdb"));
     let names: Vec<String> = (0..members).map(|number| format!("/dev/sdx{number}")).collect();
     let member = |name: &String| DiskSpec { wipeonreinstall: true, ..arrays_and_groups::whole(name) };
     layout.disks.extend(names.iter().map(member));
@@ -89,7 +89,7 @@ fn array_with_old_metadata_is_tried_in_memory() {
     let is_tried = |options: &[&str]| {
         let plan = planned(&layout_of(2, RaidLevel::Raid1, options), TIB).unwrap();
         let mut operations = plan.stages[..plan.point_of_no_return].iter().flat_map(|stage| &stage.operations);
-        operations.any(|is| matches!(is, Operation::Device(DeviceOp::TryArray(_))))
+        operations.any(|operation| matches!(operation, Operation::Device(DeviceOp::TryArray(_))))
     };
     assert!(is_tried(&["--metadata=0.90"]) && is_tried(&["--metadata=1.1"]));
     assert!(!is_tried(&["--metadata=1.0"]) && !is_tried(&[]));

@@ -5,7 +5,7 @@ use model::device_name::DevicePath;
 use model::inventory::{LvmLogicalVolume as FoundVolume, LvmPhysicalVolume};
 use model::layout::{ArraySpec, GroupPreservation, LogicalVolumeSpec, LvmType, RaidLevel, VolumeGroupSpec};
 use operations::{
-    ActivateGroup, AssembleArray, DeviceOp, ObjectLocator, Operation, ProveKept, SessionOp, StageName, StopArray,
+    ActivateGroup, AssembleArray, DeviceOp, ObjectLocator, Operation, ProvePreserved, SessionOp, StageName, StopArray,
     StopInspectedDevices, WriteMachineFiles,
 };
 
@@ -132,11 +132,11 @@ fn reinstall_preserves_array_group_and_volumes() {
     assert_printed("reinstall-stacked", &plan);
     let uuid = before.arrays[2].uuid;
     let members = ["/dev/sdc", "/dev/sdd", "/dev/sde"].map(DevicePath::from).to_vec();
-    let kept = operations(&plan, StageName::StorageMountKept);
+    let preserved = operations(&plan, StageName::StorageMountPreserved);
     let assemble = AssembleArray { device: "/dev/md/data".into(), uuid, members: members.clone() };
     let expected =
         [DeviceOp::StopInspectedDevices(StopInspectedDevices { devices: members }), DeviceOp::AssembleArray(assemble)];
-    assert_eq!(kept[3..5], expected.map(Operation::Device));
+    assert_eq!(preserved[3..5], expected.map(Operation::Device));
     let after = after(&plan, before.clone());
     assert_eq!(after.groups, before.groups);
     assert_eq!(after.arrays.iter().find(|array| array.name == "data"), Some(&before.arrays[2]));
@@ -171,7 +171,7 @@ fn mounts_new_filesystem_after_its_preserved_parent() {
         mounts.collect()
     };
     assert_eq!(paths(StageName::StorageMount), ["/", "/boot/efi"]);
-    assert_eq!(paths(StageName::StorageMountKept), ["/srv", "/srv/cache", "/var/lib"]);
+    assert_eq!(paths(StageName::StorageMountPreserved), ["/srv", "/srv/cache", "/var/lib"]);
 }
 
 /// A change of the machine, and the expected reason for the refusal of a reinstall.
@@ -277,7 +277,7 @@ fn foreign_volumes_in_a_preserved_group_are_left_inactive() {
         devices: vec!["/dev/md/data".into()],
         volumes: vec!["varlib".to_owned(), "srv".to_owned()],
     }));
-    assert!(operations(&plan, StageName::StorageMountKept).contains(&activate), "{plan}");
+    assert!(operations(&plan, StageName::StorageMountPreserved).contains(&activate), "{plan}");
     after(&plan, inventory);
 }
 
@@ -288,9 +288,9 @@ fn unused_preserved_group_is_not_activated() {
     layout.filesystems.retain(|filesystem| !filesystem.device.as_str().starts_with("/dev/vg00/"));
     let plan = make(&layout, &installed(), InstallMode::Reinstall).unwrap();
     let all = || plan.stages.iter().flat_map(|stage| &stage.operations);
-    let group = |is: &Operation| {
+    let group = |operation: &Operation| {
         matches!(
-            is,
+            operation,
             Operation::Device(DeviceOp::ActivateGroup(ActivateGroup { .. }))
                 | Operation::Device(DeviceOp::DeactivateGroup(_))
         )
@@ -300,17 +300,19 @@ fn unused_preserved_group_is_not_activated() {
     let ObjectLocator::Group { .. } = &proven(&plan)[4] else { panic!("{plan}") };
     assert!(
         all().any(
-            |is| matches!(is, Operation::Device(DeviceOp::StopArray(StopArray { device })) if device == "/dev/md/data")
+            |operation| matches!(operation, Operation::Device(DeviceOp::StopArray(StopArray { device })) if device == "/dev/md/data")
         ),
         "{plan}"
     );
 }
 
 fn proven(plan: &Plan) -> Vec<ObjectLocator> {
-    let [Operation::Run(SessionOp::ProveKept(ProveKept(kept)))] = operations(plan, StageName::StorageProveKept) else {
+    let [Operation::Run(SessionOp::ProvePreserved(ProvePreserved(preserved)))] =
+        operations(plan, StageName::StorageProvePreserved)
+    else {
         panic!("{plan}")
     };
-    kept.iter().map(|kept| kept.object.clone()).collect()
+    preserved.iter().map(|preserved| preserved.object.clone()).collect()
 }
 
 #[test]
@@ -355,12 +357,13 @@ fn nested_arrays_are_created_in_order_and_preserved() {
     let first = make(&layout, &five(), InstallMode::Install).unwrap();
     let installed = after(&first, five());
     let second = make(&layout, &installed, InstallMode::Reinstall).unwrap();
-    let assembled = operations(&second, StageName::StorageMountKept).iter().filter_map(|operation| match operation {
-        Operation::Device(DeviceOp::AssembleArray(AssembleArray { device, members, .. })) => {
-            Some((device.as_str(), members.join(" ")))
-        }
-        _ => None,
-    });
+    let assembled =
+        operations(&second, StageName::StorageMountPreserved).iter().filter_map(|operation| match operation {
+            Operation::Device(DeviceOp::AssembleArray(AssembleArray { device, members, .. })) => {
+                Some((device.as_str(), members.join(" ")))
+            }
+            _ => None,
+        });
     let expected = [
         ("/dev/md/left", "/dev/sdc /dev/sdd".to_owned()),
         ("/dev/md7", "/dev/sde /dev/sdf".to_owned()),

@@ -3,7 +3,7 @@
 use super::arrays_and_groups::operations;
 use super::*;
 use model::inventory::{OVERLAY, StackedDevice, StackedDeviceKind};
-use operations::{DeviceOp, Holder, Operation, StageName};
+use operations::{DeviceOp, DiskHolder, Operation, StageName};
 
 /// Inserts a snapshot between each array and each of its members.
 fn overlaid(mut inventory: Inventory) -> Inventory {
@@ -49,14 +49,14 @@ fn plan_over_snapshots_equals_plan_without_and_removes_snapshots() {
         let plain = make(&arrays_and_groups::layout(), &arrays_and_groups::installed(), mode).unwrap();
         assert_eq!(verdicts(&plan), verdicts(&plain));
         assert_eq!((&plan.warnings, &plan.extents, &plan.fstab), (&plain.warnings, &plain.extents, &plain.fstab));
-        for stage in [StageName::StorageRehearse, StageName::StorageMountKept, StageName::StorageProveKept] {
+        for stage in [StageName::StorageRehearse, StageName::StorageMountPreserved, StageName::StorageProvePreserved] {
             assert_eq!(operations(&plan, stage), operations(&plain, stage));
         }
         let shown: Vec<&String> = plan.disks.iter().flat_map(|disk| &disk.running).collect();
         assert_eq!(shown, plain.disks.iter().flat_map(|disk| &disk.running).collect::<Vec<_>>());
         let released = |device: &str| {
             let is_it = |operation: &Operation| match operation {
-                Operation::Device(DeviceOp::Release(Holder::Mapping { device: mapping })) => mapping == device,
+                Operation::Device(DeviceOp::Release(DiskHolder::Mapping { device: mapping })) => mapping == device,
                 _ => false,
             };
             operations(&plan, StageName::StorageRelease).iter().position(is_it)

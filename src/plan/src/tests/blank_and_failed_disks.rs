@@ -134,14 +134,14 @@ fn blank_preserved_partition_gets_its_filesystem() {
     assert_eq!(plan.disks[1].verdict, DiskVerdict::Keep);
     let said = "/dev/sdb1 must be preserved, and must contain ext4 \"srv\", but all samples read from the device are zero: the filesystem will be created if the whole device contains only zeros";
     assert_eq!(plan.warnings[0], said);
-    let kept = operations(&plan, StageName::StorageMountKept);
+    let preserved = operations(&plan, StageName::StorageMountPreserved);
     assert!(
-        matches!(&kept[0], Operation::Run(SessionOp::UnlockDisk(UnlockDisk { device, .. })) if device == "/dev/sdb"),
-        "{kept:?}"
+        matches!(&preserved[0], Operation::Run(SessionOp::UnlockDisk(UnlockDisk { device, .. })) if device == "/dev/sdb"),
+        "{preserved:?}"
     );
     assert!(
-        matches!(&kept[1], Operation::Device(DeviceOp::MakeFilesystem(make)) if make.device == "/dev/sdb1"),
-        "{kept:?}"
+        matches!(&preserved[1], Operation::Device(DeviceOp::MakeFilesystem(make)) if make.device == "/dev/sdb1"),
+        "{preserved:?}"
     );
     assert!(make(&super::layout(), &after(&plan, inventory), InstallMode::Reinstall).unwrap().warnings.len() == 1);
 }
@@ -199,8 +199,8 @@ fn preserved_array_with_failed_member_causes_a_warning() {
     let plan = make(&layout(), &inventory, InstallMode::Reinstall).unwrap();
     let said = "/dev/md/data is kept DEGRADED: found raid1 \"data\" of /dev/sdc, /dev/sdd (faulty), /dev/sde (spare) with 1 of 2 missing";
     assert_eq!(plan.warnings[0], said);
-    let kept = operations(&plan, StageName::StorageMountKept);
-    let members = kept.iter().find_map(|operation| match operation {
+    let preserved = operations(&plan, StageName::StorageMountPreserved);
+    let members = preserved.iter().find_map(|operation| match operation {
         Operation::Device(DeviceOp::AssembleArray(AssembleArray { members, .. })) => Some(members.join(" ")),
         _ => None,
     });
@@ -280,7 +280,7 @@ fn preserves_group_without_a_disk_while_all_data_exist() {
         devices: vec!["/dev/sdc".into()],
         volumes: vec!["varlib".to_owned(), "srv".to_owned()],
     }));
-    assert!(operations(&plan, StageName::StorageMountKept).contains(&activate));
+    assert!(operations(&plan, StageName::StorageMountPreserved).contains(&activate));
     // A reinstall is also refused if a volume that the layout does not list has lost data.
     let other =
         inventory::LvmLogicalVolume { name: "pvc-1".to_owned(), health: VolumeHealth::Lost, ..Default::default() };

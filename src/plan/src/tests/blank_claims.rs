@@ -2,7 +2,7 @@
 //! devices.
 
 use super::generators::{any_layout, any_machine};
-use super::property_counts::Judged;
+use super::property_counts::PropertyCounts;
 use super::*;
 use crate::content_text::describe_contents;
 use proptest::prelude::*;
@@ -83,7 +83,7 @@ fn printed(layout: &Layout, machine: &Inventory, mode: InstallMode) -> (String, 
 
 #[test]
 fn no_plan_calls_an_unproven_disk_blank() {
-    let judged = Judged::new("no_plan_calls_an_unproven_disk_blank");
+    let judged = PropertyCounts::new("no_plan_calls_an_unproven_disk_blank");
     proptest!(ProptestConfig::with_cases(64), |(
         layout in any_layout(),
         machine in any_machine(),

@@ -292,10 +292,10 @@ fn boot_loader_gap_requires_a_planned_table() {
     assert_eq!(finishing(&of_sectors(512)).boot_disks, [boot_disk("/dev/sda")]);
     assert_eq!(finishing(&of_sectors(4096)).boot_disks, [BootDisk { gap: None, ..boot_disk("/dev/sda") }]);
     // The disk is preserved, so the plan does not write its partition table.
-    let mut kept = layout();
-    kept.filesystems[0].path = Some("/boot".to_owned());
-    let first = make(&kept, &machine(), InstallMode::Install).unwrap();
-    let again = make(&kept, &after(&first, machine()), InstallMode::Reinstall).unwrap();
+    let mut preserved = layout();
+    preserved.filesystems[0].path = Some("/boot".to_owned());
+    let first = make(&preserved, &machine(), InstallMode::Install).unwrap();
+    let again = make(&preserved, &after(&first, machine()), InstallMode::Reinstall).unwrap();
     assert_eq!(finishing(&again).boot_disks, [BootDisk { gap: None, ..boot_disk("/dev/sdb") }]);
 }
 
@@ -342,7 +342,7 @@ fn finisher_receives_esps_boot_disks_and_root_arrays() {
     volume
         .filesystems
         .iter_mut()
-        .filter(|is| is.path.as_deref() == Some("/"))
+        .filter(|filesystem| filesystem.path.as_deref() == Some("/"))
         .for_each(|is| is.device = "/dev/vg/root".into());
     let plan = finished(&volume, FirmwareType::Uefi, &by(FinisherChoice::Builtin)).unwrap();
     let root = finishing(&plan).root.volume.as_ref().unwrap();

@@ -91,7 +91,7 @@ fn accepts_mount_option_that_names_a_preserved_device() {
     }
     // A new filesystem has no data on other disks, so the option is harmless.
     let (mut layout, inventory) = with_option("");
-    let root = layout.filesystems.iter_mut().find(|is| is.path.as_deref() == Some("/")).unwrap();
+    let root = layout.filesystems.iter_mut().find(|filesystem| filesystem.path.as_deref() == Some("/")).unwrap();
     root.mountoptions = vec!["journal_path=/dev/sda3".to_owned()];
     make(&layout, &inventory, InstallMode::Reinstall).unwrap();
     // A first installation wipes all listed disks, so the option is accepted.

@@ -4,7 +4,7 @@
 use super::arrays_and_groups::{group, whole};
 use super::*;
 use model::inventory::{LvmLogicalVolume, VolumeHealth};
-use operations::{Operation, ProveKept, SessionOp};
+use operations::{Operation, ProvePreserved, SessionOp};
 
 /// Layout for both drivers. csi-driver-lvm uses `/dev/sdb`, with a group that the layout lists. TopoLVM uses
 /// `/dev/sdc`, which the layout only preserves.
@@ -59,11 +59,11 @@ fn reinstall_preserves_csi_groups_and_reports_every_volume() {
     for volume in ["pvc-1f0c", "pvc-77aa", "pool0", "0b6a7d1e-99c5-4d4e"] {
         assert!(text.contains(volume), "{volume}\n{text}");
     }
-    let kept = plan.stages.iter().flat_map(|stage| &stage.operations).find_map(|operation| match operation {
-        Operation::Run(SessionOp::ProveKept(ProveKept(kept))) => Some(kept.clone()),
+    let preserved = plan.stages.iter().flat_map(|stage| &stage.operations).find_map(|operation| match operation {
+        Operation::Run(SessionOp::ProvePreserved(ProvePreserved(preserved))) => Some(preserved.clone()),
         _ => None,
     });
-    let proofs = super::super::preservation_proof::compare_preserved(&kept.unwrap(), &after(&plan, machine));
+    let proofs = super::super::preservation_proof::compare_preserved(&preserved.unwrap(), &after(&plan, machine));
     let said = |object: &str, name: &str| {
         let proof = proofs.iter().find(|proof| proof.object == object).unwrap();
         assert_eq!(proof.before, proof.after);

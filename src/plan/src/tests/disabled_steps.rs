@@ -1,7 +1,7 @@
 //! Templates that disable steps.
 
 use super::*;
-use model::deploy_steps::{CATALOGUE, StepList, TemplateStep, merge_templates};
+use model::deploy_steps::{CATALOG, StepList, TemplateStep, merge_templates};
 use operations::StageName;
 
 fn disabled(names: &[&str]) -> Result<Plan, Box<PlanRefusal>> {
@@ -10,7 +10,7 @@ fn disabled(names: &[&str]) -> Result<Plan, Box<PlanRefusal>> {
         TemplateStep { interface: interface.into(), step: step.into(), priority: Some(0), ..TemplateStep::default() }
     };
     let defaults = StepList::default().list().to_vec();
-    let steps = merge_templates(&CATALOGUE, defaults, &[names.iter().map(wanted).collect()]).unwrap();
+    let steps = merge_templates(&CATALOG, defaults, &[names.iter().map(wanted).collect()]).unwrap();
     let request = PlanRequest {
         mode: InstallMode::Install,
         steps: steps.into(),

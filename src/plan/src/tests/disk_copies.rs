@@ -68,11 +68,11 @@ fn only_copies_of_preserved_objects_are_refused() {
         }),
         ("no UUID", |inventory| {
             inventory.disks[2].table.as_mut().unwrap().partitions[0].signatures[0].uuid.clear();
-            let kept = inventory.disks[1].table.as_mut().unwrap();
-            let mut second = kept.partitions[0].clone();
+            let preserved = inventory.disks[1].table.as_mut().unwrap();
+            let mut second = preserved.partitions[0].clone();
             (second.device, second.number) = ("/dev/sdb2".into(), 2);
             second.signatures[0].uuid.clear();
-            kept.partitions.push(second);
+            preserved.partitions.push(second);
         }),
         ("a copy of the root, which is wiped", |inventory| {
             let root = inventory.disks[0].table.as_ref().unwrap().partitions[1].signatures.clone();

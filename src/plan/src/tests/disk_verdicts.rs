@@ -74,9 +74,9 @@ fn reinstall_preserves_disks_without_wipeonreinstall() {
     let srv = before.disks[1].table.as_ref().unwrap().partitions[0].signatures[0].uuid.clone();
     let entry = plan.fstab.iter().find(|entry| entry.path == "/srv").unwrap();
     assert_eq!(entry.source, format!("UUID={srv}"));
-    let kept = plan.stages.iter().find(|stage| stage.name == StageName::StorageMountKept).unwrap();
+    let preserved = plan.stages.iter().find(|stage| stage.name == StageName::StorageMountPreserved).unwrap();
     assert_eq!(
-        kept.operations[0],
+        preserved.operations[0],
         Operation::Run(SessionOp::UnlockDisk(UnlockDisk { device: "/dev/sdb".into(), others: vec![] }))
     );
     assert_eq!(after(&plan, before.clone()).disks[1], before.disks[1]);

@@ -8,8 +8,8 @@ use model::device_name::{DevicePath, KernelName};
 use model::inventory::{AttemptTarget, FailedAttempt};
 use model::layout::{EncryptionSpec, KeySource, LvmType};
 use operations::{
-    CheckContainers, CloseContainer, CrypttabEntry, DeactivateGroup, DeviceOp, Holder, LockDisk, LuksContainer,
-    Operation, ProveKept, SessionOp, StageName, StopInspectedDevices, WriteCrypttab,
+    CheckContainers, CloseContainer, CrypttabEntry, DeactivateGroup, DeviceOp, DiskHolder, LockDisk, LuksContainer,
+    Operation, ProvePreserved, SessionOp, StageName, StopInspectedDevices, WriteCrypttab,
 };
 
 /// Layout with two filesystems in a group on two preserved disks. Each physical volume is in a separate container.
@@ -40,8 +40,9 @@ fn locked(layout: &Layout, why: Option<&str>) -> Inventory {
     let mut inventory = installed(layout);
     inventory.groups.clear();
     let gone: Vec<KernelName> = inventory.stacked.drain(..).map(|stacked| stacked.name).collect();
-    let forget =
-        |uses: &mut Vec<DeviceUse>| uses.retain(|is| !matches!(is, DeviceUse::Holder(name) if gone.contains(name)));
+    let forget = |uses: &mut Vec<DeviceUse>| {
+        uses.retain(|device_use| !matches!(device_use, DeviceUse::Holder(name) if gone.contains(name)))
+    };
     for disk in &mut inventory.disks {
         forget(&mut disk.uses);
         disk.table.iter_mut().flat_map(|table| &mut table.partitions).for_each(|part| forget(&mut part.uses));
@@ -69,7 +70,9 @@ fn creates_containers_before_the_group_and_closes_afterwards() {
     let operations = on_device(&plan);
     let containers: Vec<&LuksContainer> = operations
         .iter()
-        .filter_map(|is| if let DeviceOp::CreateContainer(is) = is { Some(is) } else { None })
+        .filter_map(
+            |operation| if let DeviceOp::CreateContainer(operation) = operation { Some(operation) } else { None },
+        )
         .collect();
     let on: Vec<&str> = containers.iter().map(|container| container.device.as_str()).collect();
     assert_eq!(on, ["/dev/sdb1", "/dev/sdc"]);
@@ -77,10 +80,14 @@ fn creates_containers_before_the_group_and_closes_afterwards() {
     let at = |is: &dyn Fn(&DeviceOp) -> bool| operations.iter().position(|operation| is(operation)).unwrap();
     let order = [
         at(&|is| matches!(is, DeviceOp::CreateContainer(is) if is.mapping == mappings[1])),
-        at(&|is| matches!(is, DeviceOp::CreateGroup(group) if group.devices == mappings)),
-        at(&|is| matches!(is, DeviceOp::CreateVolume(volume) if volume.physical == mappings)),
-        at(&|is| matches!(is, DeviceOp::DeactivateGroup(DeactivateGroup { devices, .. }) if *devices == mappings)),
-        at(&|is| matches!(is, DeviceOp::CloseContainer(CloseContainer { mapping }) if *mapping == mappings[0])),
+        at(&|operation| matches!(operation, DeviceOp::CreateGroup(group) if group.devices == mappings)),
+        at(&|operation| matches!(operation, DeviceOp::CreateVolume(volume) if volume.physical == mappings)),
+        at(
+            &|operation| matches!(operation, DeviceOp::DeactivateGroup(DeactivateGroup { devices, .. }) if *devices == mappings),
+        ),
+        at(
+            &|operation| matches!(operation, DeviceOp::CloseContainer(CloseContainer { mapping }) if *mapping == mappings[0]),
+        ),
     ];
     assert!(order.is_sorted(), "{operations:?}");
     assert!(plan.fstab.iter().filter(|entry| entry.path == "/srv").all(|entry| entry.source.starts_with("UUID=")));
@@ -104,27 +111,28 @@ fn preserves_encrypted_group_with_its_key_and_content() {
     let plan = planned(&layout, &installed(&layout), InstallMode::Reinstall).unwrap();
     assert!(!plan.warnings.iter().any(|said| said.contains("vault")), "{:?}", plan.warnings);
     let operations = on_device(&plan);
-    let is_made = |is: &&DeviceOp| matches!(is, DeviceOp::CreateContainer(_) | DeviceOp::CreateGroup(_));
+    let is_made = |operation: &&DeviceOp| matches!(operation, DeviceOp::CreateContainer(_) | DeviceOp::CreateGroup(_));
     assert!(!operations.iter().any(is_made));
     let place = |is: &dyn Fn(&DeviceOp) -> bool| operations.iter().rposition(|operation| is(operation)).unwrap();
     let down = place(
-        &|is| matches!(is, DeviceOp::StopInspectedDevices(StopInspectedDevices { devices }) if *devices == ["/dev/sdb1", "/dev/sdc"]),
+        &|operation| matches!(operation, DeviceOp::StopInspectedDevices(StopInspectedDevices { devices }) if *devices == ["/dev/sdb1", "/dev/sdc"]),
     );
-    let opened = place(&|is| matches!(is, DeviceOp::OpenContainer(open) if !open.read_only));
-    let active = place(&|is| matches!(is, DeviceOp::ActivateGroup(group) if group.volumes == ["srv", "log"]));
-    let inactive = place(&|is| matches!(is, DeviceOp::DeactivateGroup(_)));
-    let closed = operations.iter().position(|is| matches!(is, DeviceOp::CloseContainer(_))).unwrap();
+    let opened = place(&|operation| matches!(operation, DeviceOp::OpenContainer(open) if !open.read_only));
+    let active =
+        place(&|operation| matches!(operation, DeviceOp::ActivateGroup(group) if group.volumes == ["srv", "log"]));
+    let inactive = place(&|operation| matches!(operation, DeviceOp::DeactivateGroup(_)));
+    let closed = operations.iter().position(|operation| matches!(operation, DeviceOp::CloseContainer(_))).unwrap();
     assert!([down, opened, active, inactive, closed].is_sorted(), "{operations:?}");
     let rehearsed = plan.stages.iter().find(|stage| stage.name == StageName::StorageRehearse).unwrap();
     let [Operation::Run(SessionOp::Rehearse(rehearsal))] = &rehearsed.operations[..] else { panic!("{rehearsed:?}") };
     assert_eq!(rehearsal.over, ["/dev/sdb1", "/dev/sdc"]);
-    let kept = plan.stages.iter().flat_map(|stage| &stage.operations).find_map(|operation| match operation {
-        Operation::Run(SessionOp::ProveKept(ProveKept(kept))) => Some(kept),
+    let preserved = plan.stages.iter().flat_map(|stage| &stage.operations).find_map(|operation| match operation {
+        Operation::Run(SessionOp::ProvePreserved(ProvePreserved(preserved))) => Some(preserved),
         _ => None,
     });
-    let kept: Vec<String> = kept.unwrap().iter().map(|kept| kept.object.to_string()).collect();
+    let preserved: Vec<String> = preserved.unwrap().iter().map(|preserved| preserved.object.to_string()).collect();
     for object in ["volume group vault", "filesystem at /srv", "filesystem at /log", "filesystem on /dev/sdb1"] {
-        assert!(kept.iter().any(|is| is == object), "{object}: {kept:?}");
+        assert!(preserved.iter().any(|is| is == object), "{object}: {preserved:?}");
     }
     assert!(plan.to_string().contains("volume group vault: UUID uuid-of-vault"), "{plan}");
     assert_eq!(crypttab(&plan).len(), 2);
@@ -136,12 +144,13 @@ fn opens_containers_of_unused_groups_read_only() {
     let mut layout = encrypted(&[]);
     let inventory = installed(&layout);
     layout.logicalvolumes.clear();
-    layout.filesystems.retain(|is| !is.device.as_str().starts_with("/dev/vault"));
+    layout.filesystems.retain(|filesystem| !filesystem.device.as_str().starts_with("/dev/vault"));
     let plan = planned(&layout, &inventory, InstallMode::Reinstall).unwrap();
     let operations = on_device(&plan);
-    let opened = operations.iter().filter(|is| matches!(is, DeviceOp::OpenContainer(open) if open.read_only));
+    let opened =
+        operations.iter().filter(|operation| matches!(operation, DeviceOp::OpenContainer(open) if open.read_only));
     assert_eq!(opened.count(), 2);
-    assert!(!operations.iter().any(|is| matches!(is, DeviceOp::ActivateGroup(_))));
+    assert!(!operations.iter().any(|operation| matches!(operation, DeviceOp::ActivateGroup(_))));
     assert!(crypttab(&plan).iter().all(|entry| entry.options == ["luks", "nofail"] && entry.needed_at.is_none()));
 }
 
@@ -152,9 +161,9 @@ fn unopened_optional_group_remains_locked_as_a_whole() {
     let plan = planned(&layout, &inventory, InstallMode::Reinstall).unwrap();
     let warned = |said: &String| said.contains("vg:vault stays LOCKED and unchanged") && said.contains("no key");
     assert!(plan.warnings.iter().any(warned), "{:?}", plan.warnings);
-    let is_touched = |is: &&DeviceOp| {
+    let is_touched = |operation: &&DeviceOp| {
         matches!(
-            is,
+            operation,
             DeviceOp::OpenContainer(_)
                 | DeviceOp::CreateContainer(_)
                 | DeviceOp::ActivateGroup(_)
@@ -166,7 +175,7 @@ fn unopened_optional_group_remains_locked_as_a_whole() {
     assert!(crypttab(&plan).is_empty() && plan.to_string().contains("stays locked"), "{plan}");
     for (device, least) in [("/dev/sdb", 3), ("/dev/sdc", 2)] {
         let mut all = plan.stages.iter().flat_map(|stage| &stage.operations);
-        let compared = |is: &Operation| matches!(is, Operation::Run(SessionOp::LockDisk(LockDisk { device: disk, untouched })) if *disk == device && untouched.len() >= least);
+        let compared = |operation: &Operation| matches!(operation, Operation::Run(SessionOp::LockDisk(LockDisk { device: disk, untouched })) if *disk == device && untouched.len() >= least);
         assert!(all.any(compared), "both ends of the content of {device} are compared");
     }
     // A Kubernetes volume in the locked group is refused.
@@ -235,7 +244,7 @@ fn offline_plan_warns_that_the_group_was_not_opened() {
         said.contains("vg:vault: the group was not opened for this plan; the machine will open the group")
     };
     assert!(plan.warnings.iter().any(says), "{:?}", plan.warnings);
-    assert!(on_device(&plan).iter().any(|is| matches!(is, DeviceOp::ActivateGroup(_))));
+    assert!(on_device(&plan).iter().any(|operation| matches!(operation, DeviceOp::ActivateGroup(_))));
     assert!(format!("{:?}", plan.verdicts.unwrap()).contains("group vault"));
 }
 
@@ -258,7 +267,9 @@ fn refuses_group_encrypted_differently_than_the_layout() {
     let mut other = sealed.clone();
     other.volumegroups[0].name = "other".to_owned();
     other.logicalvolumes.iter_mut().for_each(|volume| volume.volumegroup = "other".to_owned());
-    for filesystem in other.filesystems.iter_mut().filter(|is| is.device.as_str().starts_with("/dev/vault")) {
+    for filesystem in
+        other.filesystems.iter_mut().filter(|filesystem| filesystem.device.as_str().starts_with("/dev/vault"))
+    {
         filesystem.device = filesystem.device.as_str().replace("vault", "other").as_str().into();
     }
     let refusal = planned(&other, &installed(&sealed), InstallMode::Reinstall).unwrap_err();
@@ -337,13 +348,13 @@ fn releases_old_encrypted_group_from_the_top_before_wiping() {
     let plan = planned(&layout, &installed(&layout), InstallMode::Install).unwrap();
     let releases: Vec<String> = on_device(&plan)
         .into_iter()
-        .filter_map(|is| match is {
-            DeviceOp::Release(Holder::Volume { name, .. }) => Some(name.clone()),
-            DeviceOp::Release(Holder::Mapping { .. }) => Some("container".to_owned()),
+        .filter_map(|operation| match operation {
+            DeviceOp::Release(DiskHolder::Volume { name, .. }) => Some(name.clone()),
+            DeviceOp::Release(DiskHolder::Mapping { .. }) => Some("container".to_owned()),
             _ => None,
         })
         .collect();
     assert_eq!(releases.len(), 4, "{releases:?}");
-    let first = releases.iter().position(|is| is == "container").unwrap();
+    let first = releases.iter().position(|release| release == "container").unwrap();
     assert!(first > 0 && releases[releases.len() - 1] == "container", "{releases:?}");
 }

@@ -12,13 +12,13 @@ struct Case {
     remembers: bool,
     ordered: bool,
     mode: InstallMode,
-    there: There,
+    found_marker: FoundMarker,
     waiver: Option<MarkerWaiver>,
-    started: Begun,
+    started: StartedAttempt,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq)]
-enum There {
+enum FoundMarker {
     Nothing,
     Ours,
     FormerName,
@@ -27,7 +27,7 @@ enum There {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq)]
-enum Begun {
+enum StartedAttempt {
     Never,
     OnTheseDisks,
     OnOthers,
@@ -42,10 +42,16 @@ fn cases() -> Vec<Case> {
             (false, InstallMode::Reinstall),
             (true, InstallMode::Reinstall),
         ] {
-            for there in [There::Nothing, There::Ours, There::FormerName, There::OtherAllocation, There::OtherMachine] {
+            for found_marker in [
+                FoundMarker::Nothing,
+                FoundMarker::Ours,
+                FoundMarker::FormerName,
+                FoundMarker::OtherAllocation,
+                FoundMarker::OtherMachine,
+            ] {
                 for waiver in [None, Some(MarkerWaiver::Operator), Some(MarkerWaiver::Begun)] {
-                    for started in [Begun::Never, Begun::OnTheseDisks, Begun::OnOthers] {
-                        cases.push(Case { succeeded, remembers, ordered, mode, there, waiver, started });
+                    for started in [StartedAttempt::Never, StartedAttempt::OnTheseDisks, StartedAttempt::OnOthers] {
+                        cases.push(Case { succeeded, remembers, ordered, mode, found_marker, waiver, started });
                     }
                 }
             }
@@ -59,20 +65,20 @@ impl Case {
         let mut inventory = marked();
         let ours = inventory.filesystems.pop().unwrap();
         let recorded = InstallMarker { secret: Some(secret()), ..ours.marker.clone().unwrap() };
-        let attempt = record_of(&recorded).filter(|_| self.started != Begun::Never);
-        let found = match self.there {
-            There::Nothing => None,
-            There::Ours => Some(recorded.clone()),
-            There::FormerName => Some(InstallMarker { machine: "m-0".to_owned(), ..recorded.clone() }),
-            There::OtherAllocation => Some(InstallMarker { allocation: "a-0".to_owned(), ..recorded.clone() }),
-            There::OtherMachine => Some(InstallMarker { machine: "m-9".to_owned(), ..recorded.clone() }),
+        let attempt = record_of(&recorded).filter(|_| self.started != StartedAttempt::Never);
+        let found = match self.found_marker {
+            FoundMarker::Nothing => None,
+            FoundMarker::Ours => Some(recorded.clone()),
+            FoundMarker::FormerName => Some(InstallMarker { machine: "m-0".to_owned(), ..recorded.clone() }),
+            FoundMarker::OtherAllocation => Some(InstallMarker { allocation: "a-0".to_owned(), ..recorded.clone() }),
+            FoundMarker::OtherMachine => Some(InstallMarker { machine: "m-9".to_owned(), ..recorded.clone() }),
         };
         inventory.filesystems.push(inventory::FilesystemContents { marker: found, ..ours });
         let mut begun_on = marker(&inventory).disks;
         match self.started {
-            Begun::Never => begun_on.clear(),
-            Begun::OnTheseDisks => {}
-            Begun::OnOthers => begun_on[0].serial = "Z9".to_owned(),
+            StartedAttempt::Never => begun_on.clear(),
+            StartedAttempt::OnTheseDisks => {}
+            StartedAttempt::OnOthers => begun_on[0].serial = "Z9".to_owned(),
         }
         let claim = InstallClaim {
             order: self.ordered.then(|| "o-1".to_owned()),
@@ -107,7 +113,7 @@ fn no_plan_destroys_preserved_disks_of_an_installed_allocation() {
         let after = after(&plan, inventory.clone());
         assert_eq!(after.disks[1], inventory.disks[1], "{case:?}");
         assert!(case.mode == InstallMode::Reinstall || plan.already.is_some(), "{case:?}");
-        assert!(plan.already.is_some() || case.there != There::OtherMachine, "{case:?}");
+        assert!(plan.already.is_some() || case.found_marker != FoundMarker::OtherMachine, "{case:?}");
     }
     assert!(judged > 600 && planned_for > 150, "{judged} judged, {planned_for} of them planned");
 }
@@ -124,12 +130,12 @@ fn unrecorded_allocation_is_installed_booted_or_refused() {
     }) {
         let (inventory, claim) = case.machine();
         let plan = planned(&layout(), &inventory, case.mode, claim);
-        let is_marked = matches!(case.there, There::Ours | There::FormerName);
-        let is_booted = is_marked && case.started != Begun::Never;
+        let is_marked = matches!(case.found_marker, FoundMarker::Ours | FoundMarker::FormerName);
+        let is_booted = is_marked && case.started != StartedAttempt::Never;
         // Without a marker, the preserved data disk may belong to an installation that was not recorded.
-        let is_unmarked = case.there == There::Nothing && case.started == Begun::Never;
-        let is_refused = case.there == There::OtherMachine
-            || case.started == Begun::OnOthers
+        let is_unmarked = case.found_marker == FoundMarker::Nothing && case.started == StartedAttempt::Never;
+        let is_refused = case.found_marker == FoundMarker::OtherMachine
+            || case.started == StartedAttempt::OnOthers
             || is_unmarked
             || (is_marked && !is_booted);
         match plan {

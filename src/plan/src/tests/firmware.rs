@@ -1,8 +1,8 @@
 //! Boot variables that earlier systems left: how the plan displays them, and which ones it removes.
 
 use super::*;
-use crate::firmware::{self as boot_variables, RemovalPolicy};
 use crate::pool_machine_erasure::{self, PoolAllocation};
+use crate::stale_boot_variables::{self, RemovalPolicy};
 use LoadOptionClass::{Boot, Driver, OsRecovery, PlatformRecovery, SysPrep};
 use model::inventory::{
     FirmwareLoadOption, FirmwareType, FirmwareVariables, LoadOptionClass, LoadTarget, OtherFirmwareVariable,
@@ -223,7 +223,7 @@ fn entry_for_possibly_preserved_partition_is_kept() {
     let mut copied = hostile();
     let table = copied.disks[0].table.clone();
     copied.disks[2].table = table;
-    let plan = boot_variables::plan_variables(&copied, None, RemovalPolicy::Foreign).unwrap();
+    let plan = stale_boot_variables::plan_variables(&copied, None, RemovalPolicy::Foreign).unwrap();
     assert!(!plan.variables[1].removed, "nothing is destroyed");
     let mut unread = hostile();
     unread.disks[2].unreadable = Some("read error".to_owned());

@@ -13,7 +13,7 @@ pub(super) const NAMES: [&str; 6] = ["sda", "sdb", "sdc", "sdd", "sde", "sdf"];
 
 /// Random properties of one disk of a layout.
 #[derive(Debug, Clone)]
-struct Drawn {
+struct RandomDisk {
     listed: bool,
     /// True for a data disk, which a reinstall preserves. A system disk is wiped.
     data: bool,
@@ -23,13 +23,13 @@ struct Drawn {
 }
 
 prop_compose! {
-    fn drawn()(
+    fn random_disk()(
         listed in prop::bool::weighted(0.7),
         data in any::<bool>(),
         sizes in prop::collection::vec(prop_oneof![Just(0u64), 300u64..1500], 0..4),
         use_of in prop::collection::vec(0u8..6, 4),
-    ) -> Drawn {
-        Drawn { listed, data, sizes, use_of }
+    ) -> RandomDisk {
+        RandomDisk { listed, data, sizes, use_of }
     }
 }
 
@@ -57,7 +57,7 @@ prop_compose! {
     /// quarter, a raw image is written to one of the disks.
     pub(super) fn any_layout()(
         raw in prop::option::weighted(0.25, raw()),
-        drawn in prop::collection::vec(drawn(), NAMES.len()),
+        random_disk in prop::collection::vec(random_disk(), NAMES.len()),
         mixed in prop::bool::weighted(0.25),
         levels in prop::collection::vec(0usize..5, 4),
         volumes in prop::collection::vec((0usize..3, 1u64..60), 1..4),
@@ -70,18 +70,18 @@ prop_compose! {
         let mut buckets: BTreeMap<(bool, u8), Vec<LayoutPath>> = BTreeMap::new();
         let mut plain = Vec::new();
         let mut brought: Vec<LayoutPath> = Vec::new();
-        let listed: Vec<(&str, &Drawn)> =
-            NAMES.into_iter().zip(&drawn).filter(|(name, drawn)| *name == "sda" || drawn.listed).collect();
+        let listed: Vec<(&str, &RandomDisk)> =
+            NAMES.into_iter().zip(&random_disk).filter(|(name, random_disk)| *name == "sda" || random_disk.listed).collect();
         let raw = raw.map(|raw| (raw.disk.index(listed.len()), raw));
-        for (index, (name, drawn)) in listed.into_iter().enumerate() {
+        for (index, (name, random_disk)) in listed.into_iter().enumerate() {
             let device = LayoutPath::from(format!("/dev/{name}"));
             if let Some((_, raw)) = raw.as_ref().filter(|(taken, _)| *taken == index) {
                 brought = raw.numbers.iter().map(|number| device.partition_path(*number)).collect();
                 made.disks.push(DiskSpec { device, hints: Default::default(), partitions: Vec::new(), wipeonreinstall: true, image: true });
                 continue;
             }
-            let last = drawn.sizes.len();
-            let sizes = drawn.sizes.iter().enumerate();
+            let last = random_disk.sizes.len();
+            let sizes = random_disk.sizes.iter().enumerate();
             let sizes = sizes.map(|(index, size)| if index + 1 < last { (*size).max(300) } else { *size });
             let partitions: Vec<PartitionSpec> =
                 sizes.enumerate().map(|(index, size)| partition(index as u32 + 1, "p", size, PartitionType::Linux)).collect();
@@ -89,19 +89,19 @@ prop_compose! {
                 true => vec![device.clone()],
                 false => partitions.iter().map(|partition| device.partition_path(partition.number)).collect(),
             };
-            for (leaf, use_of) in leaves.into_iter().zip(&drawn.use_of) {
+            for (leaf, use_of) in leaves.into_iter().zip(&random_disk.use_of) {
                 match use_of {
-                    0 | 1 => plain.push((drawn.data, leaf)),
-                    other => buckets.entry((drawn.data && !mixed, *other)).or_default().push(leaf),
+                    0 | 1 => plain.push((random_disk.data, leaf)),
+                    other => buckets.entry((random_disk.data && !mixed, *other)).or_default().push(leaf),
                 }
             }
-            made.disks.push(DiskSpec { device, hints: Default::default(), partitions, wipeonreinstall: !drawn.data, image: false });
+            made.disks.push(DiskSpec { device, hints: Default::default(), partitions, wipeonreinstall: !random_disk.data, image: false });
         }
         stack_up(&mut made, buckets, &mut plain, &levels, &volumes, last_takes_all);
         put_filesystems(&mut made, &brought, plain, &formats, &below);
         encrypt(&mut made, &encrypted);
         if raw.is_some_and(|(_, raw)| raw.grow) {
-            let grows = |is: &&mut FilesystemSpec| brought.contains(&is.device) && is.format != FilesystemFormat::Vfat;
+            let grows = |filesystem: &&mut FilesystemSpec| brought.contains(&filesystem.device) && filesystem.format != FilesystemFormat::Vfat;
             made.filesystems.iter_mut().find(grows).unwrap().grow = true;
         }
         made
@@ -152,7 +152,8 @@ fn stack_up(
 
 /// Encrypts some of the groups, but not the group with `/`.
 fn encrypt(made: &mut Layout, encrypted: &[bool]) {
-    let root = made.filesystems.iter().find(|is| is.path.as_deref() == Some("/")).unwrap().device.clone();
+    let root =
+        made.filesystems.iter().find(|filesystem| filesystem.path.as_deref() == Some("/")).unwrap().device.clone();
     for (group, _) in made.volumegroups.iter_mut().zip(encrypted).filter(|(_, encrypted)| **encrypted) {
         if !root.as_str().starts_with(&format!("/dev/{}/", group.name)) {
             group.encrypted = Some(EncryptionSpec { key: KeySource::Server });

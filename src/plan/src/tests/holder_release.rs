@@ -4,7 +4,7 @@ use super::arrays_and_groups::{five, installed, layout, operations};
 use super::*;
 use model::device_name::DevicePath;
 use model::inventory::{LvmPhysicalVolume, MemberRole, StackedDevice, StackedDeviceKind};
-use operations::{DeviceOp, Holder, Operation, StageName};
+use operations::{DeviceOp, DiskHolder, Operation, StageName};
 
 /// Adds an array on sda1 and the foreign disk sdf.
 fn foreign_array(inventory: &mut Inventory, assembled: bool) {
@@ -50,7 +50,7 @@ fn warns_about_removing_wiped_disk_from_foreign_array() {
     let said = "REMOVES sda1 FROM md9, whose other members on sdf are not in the layout and stay unchanged";
     assert!(plan.warnings[0].starts_with(said), "{plan}");
     assert_eq!((&plan.dismantled[0].name[..], &plan.dismantled[0].wiped[..]), ("md9", &["sda1".into()][..]));
-    let holder = Holder::Array { device: "/dev/md9".into() };
+    let holder = DiskHolder::Array { device: "/dev/md9".into() };
     assert_eq!(operations(&plan, StageName::StorageRelease)[0], Operation::Device(DeviceOp::Release(holder)));
 
     let reasons = reasons(make(&layout(), &inventory, InstallMode::Reinstall));
@@ -143,9 +143,9 @@ fn releases_swap_and_unknown_mappings_topmost_first() {
     let plan = make(&layout(), &inventory, InstallMode::Install).unwrap();
     let mapping = DevicePath::from("/dev/mapper/mpatha");
     let expected = [
-        Operation::Device(DeviceOp::Release(Holder::Swap { device: mapping.clone() })),
-        Operation::Device(DeviceOp::Release(Holder::Mapping { device: mapping })),
-        Operation::Device(DeviceOp::Release(Holder::Array { device: "/dev/md9".into() })),
+        Operation::Device(DeviceOp::Release(DiskHolder::Swap { device: mapping.clone() })),
+        Operation::Device(DeviceOp::Release(DiskHolder::Mapping { device: mapping })),
+        Operation::Device(DeviceOp::Release(DiskHolder::Array { device: "/dev/md9".into() })),
     ];
     assert_eq!(operations(&plan, StageName::StorageRelease)[..3], expected);
 }

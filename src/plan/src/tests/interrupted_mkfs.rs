@@ -63,7 +63,7 @@ fn signature(uuid: &str) -> Option<DeviceSignature> {
 
 /// Returns the UUID of the filesystem that the plan creates for /srv.
 fn made(plan: &Plan) -> Option<String> {
-    operations(plan, StageName::StorageMountKept).iter().find_map(|operation| match operation {
+    operations(plan, StageName::StorageMountPreserved).iter().find_map(|operation| match operation {
         Operation::Device(DeviceOp::MakeFilesystem(make)) => Some(make.uuid.clone()),
         _ => None,
     })

@@ -16,7 +16,7 @@ use super::*;
 use model::allocation::Allocation;
 use model::inventory::{FilesystemContents as Inside, SparseFile};
 use model::layout::{EncryptionSpec, KeySource, LvmType, RaidLevel};
-use operations::{DeviceOp, Operation, PlanAssignment, ProveKept, SessionOp, StageName, UnlockDisk};
+use operations::{DeviceOp, Operation, PlanAssignment, ProvePreserved, SessionOp, StageName, UnlockDisk};
 use serde_json::{Value, json};
 
 fn uid(number: u8) -> String {
@@ -120,7 +120,7 @@ fn mark(inventory: &mut Inventory) {
     inventory.filesystems.push(Inside { device: "/dev/sda2".into(), marker, ..Inside::default() });
 }
 
-fn shown(plan: &Plan) -> Vec<String> {
+fn format_volumes(plan: &Plan) -> Vec<String> {
     let line = |volume: &PersistentVolume| {
         let (verdict, disks) = (json!(volume.verdict), volume.disks.join(","));
         format!("{} {} {} {}", volume.name, volume.device, verdict.as_str().unwrap(), disks)
@@ -133,7 +133,7 @@ fn prepares(plan: &Plan) -> Vec<String> {
     operations
         .iter()
         .filter_map(|operation| match operation {
-            Operation::Device(DeviceOp::PreparePersistent(volume)) => Some(volume.name.clone()),
+            Operation::Device(DeviceOp::CreateK8sVolume(volume)) => Some(volume.name.clone()),
             _ => None,
         })
         .collect()
@@ -143,7 +143,7 @@ fn prepares(plan: &Plan) -> Vec<String> {
 fn install_creates_volumes_and_reinstall_preserves_them() {
     let first = planned(&layout(), &machine(), InstallMode::Install, &four()).unwrap();
     assert_eq!(
-        shown(&first),
+        format_volumes(&first),
         [
             "data /dev/sdc make sdc",
             "block /dev/sdd make sdd",
@@ -160,7 +160,7 @@ fn install_creates_volumes_and_reinstall_preserves_them() {
 
     let inventory = installed(&four());
     let again = planned(&layout(), &inventory, InstallMode::Reinstall, &four()).unwrap();
-    assert!(shown(&again).iter().all(|line| line.contains(" keep ")), "{again}");
+    assert!(format_volumes(&again).iter().all(|line| line.contains(" keep ")), "{again}");
     assert_eq!(prepares(&again), [""; 0]);
     assert_sound(&again, &inventory);
     // The disks of the volumes stay locked, and are compared at the end.
@@ -173,7 +173,9 @@ fn install_creates_volumes_and_reinstall_preserves_them() {
     });
     assert_eq!(unlocked.count(), 0);
     let proves = operations.filter_map(|operation| match operation {
-        Operation::Run(SessionOp::ProveKept(ProveKept(kept))) => Some(kept.iter().map(|kept| kept.object.to_string())),
+        Operation::Run(SessionOp::ProvePreserved(ProvePreserved(preserved))) => {
+            Some(preserved.iter().map(|preserved| preserved.object.to_string()))
+        }
         _ => None,
     });
     let proven: Vec<String> = proves.flatten().collect();
@@ -193,7 +195,7 @@ fn adds_new_volumes_to_a_preserved_group() {
     ]);
     let plan = planned(&layout(), &inventory, InstallMode::Reinstall, &volumes).unwrap();
     assert_eq!(
-        shown(&plan)[4..],
+        format_volumes(&plan)[4..],
         [
             "more /dev/csi/more extend sdb",
             "bare /dev/csi/bare extend sdb",
@@ -204,22 +206,22 @@ fn adds_new_volumes_to_a_preserved_group() {
     assert_sound(&plan, &inventory);
     assert_printed("volumes-extend", &plan);
     // The comparison of preserved objects ignores the added volumes.
-    let kept = plan.stages.iter().flat_map(|stage| &stage.operations).find_map(|operation| match operation {
-        Operation::Run(SessionOp::ProveKept(ProveKept(kept))) => Some(kept.clone()),
+    let preserved = plan.stages.iter().flat_map(|stage| &stage.operations).find_map(|operation| match operation {
+        Operation::Run(SessionOp::ProvePreserved(ProvePreserved(preserved))) => Some(preserved.clone()),
         _ => None,
     });
     let reinstalled = after(&plan, inventory.clone());
-    let proofs = super::super::preservation_proof::compare_preserved(&kept.clone().unwrap(), &reinstalled);
+    let proofs = super::super::preservation_proof::compare_preserved(&preserved.clone().unwrap(), &reinstalled);
     assert_eq!(super::super::preservation_proof::describe_differences(&proofs), [""; 0]);
     // The next reinstall also preserves the added volumes.
     let next = planned(&layout(), &reinstalled, InstallMode::Reinstall, &volumes[..6]).unwrap();
-    assert!(shown(&next).iter().all(|line| line.contains(" keep ")), "{next}");
+    assert!(format_volumes(&next).iter().all(|line| line.contains(" keep ")), "{next}");
     // Only the volumes that the plan adds are ignored. A volume that another program has created is reported as a
     // change of the group.
     let mut meddled = reinstalled;
     let theirs = model::inventory::LvmLogicalVolume { name: "theirs".into(), ..Default::default() };
     meddled.groups[0].volumes.push(theirs);
-    let proofs = super::super::preservation_proof::compare_preserved(&kept.unwrap(), &meddled);
+    let proofs = super::super::preservation_proof::compare_preserved(&preserved.unwrap(), &meddled);
     assert!(
         super::super::preservation_proof::describe_differences(&proofs)[0].contains("volume theirs was nothing"),
         "{proofs:?}"
@@ -236,7 +238,7 @@ fn extends_preserved_group_without_layout_volumes() {
     let inventory = after(&first, machine());
     let volumes = [in_group("pvc", 1, "Filesystem", "csi", "1Gi")];
     let plan = planned(&layout, &inventory, InstallMode::Reinstall, &volumes).unwrap();
-    assert_eq!(shown(&plan), ["pvc /dev/csi/pvc extend sdb"]);
+    assert_eq!(format_volumes(&plan), ["pvc /dev/csi/pvc extend sdb"]);
     assert_sound(&plan, &inventory);
     let words: Vec<String> = plan.to_string().lines().map(|line| line.trim().to_owned()).collect();
     for expected in [
@@ -261,7 +263,7 @@ fn preserves_sparse_files_on_an_encrypted_filesystem() {
     let again = |inventory: &Inventory, volume: &Value| {
         let plan = planned(&layout, inventory, InstallMode::Reinstall, std::slice::from_ref(volume)).unwrap();
         assert_sound(&plan, inventory);
-        shown(&plan).concat()
+        format_volumes(&plan).concat()
     };
     let mounted = first.fstab.iter().find(|entry| entry.path == "/var/lib").unwrap();
     inventory.filesystems.push(Inside { device: mounted.source.as_str().into(), ..Inside::default() });

@@ -9,8 +9,8 @@ use model::inventory::{AttemptTarget, FailedAttempt};
 use model::layout::{EncryptionSpec, KeySource};
 use model::registry_auth::SecretText;
 use operations::{
-    CheckContainers, CloseContainer, CrypttabEntry, DeviceOp, LockDisk, OpenContainer, Operation, ProveKept, SessionOp,
-    StageName, WriteCrypttab,
+    CheckContainers, CloseContainer, CrypttabEntry, DeviceOp, LockDisk, OpenContainer, Operation, ProvePreserved,
+    SessionOp, StageName, WriteCrypttab,
 };
 
 const KEY: &str = "0123456789abcdef0123456789abcdef";
@@ -29,7 +29,7 @@ fn encrypted_by(key: KeySource, options: &[&str]) -> Layout {
 }
 
 fn data(layout: &mut Layout) -> &mut FilesystemSpec {
-    layout.filesystems.iter_mut().find(|is| is.device.as_str().starts_with("/dev/sdb")).unwrap()
+    layout.filesystems.iter_mut().find(|filesystem| filesystem.device.as_str().starts_with("/dev/sdb")).unwrap()
 }
 
 pub(super) fn request_with_key(mode: InstallMode) -> PlanRequest {
@@ -80,16 +80,19 @@ fn container_is_created_between_device_and_filesystem() {
     let device = data(&mut layout).device.as_device();
     let plan = planned(&layout, &machine(), InstallMode::Install).unwrap();
     let operations = on_device(&plan);
-    let container =
-        operations.iter().find_map(|is| if let DeviceOp::CreateContainer(is) = is { Some(is) } else { None });
+    let container = operations
+        .iter()
+        .find_map(|op| if let DeviceOp::CreateContainer(container) = op { Some(container) } else { None });
     let container = container.unwrap();
     assert_eq!((&container.device, container.key.reveal()), (&device, KEY));
     assert_eq!(container.mapping.as_str(), format!("/dev/mapper/luks-{}", container.uuid));
     let at = |is: &dyn Fn(&DeviceOp) -> bool| operations.iter().position(|operation| is(operation)).unwrap();
-    let made = at(&|is| matches!(is, DeviceOp::CreateContainer(_)));
-    let formatted = at(&|is| matches!(is, DeviceOp::MakeFilesystem(make) if make.device == container.mapping));
-    let closed =
-        at(&|is| matches!(is, DeviceOp::CloseContainer(CloseContainer { mapping }) if *mapping == container.mapping));
+    let made = at(&|operation| matches!(operation, DeviceOp::CreateContainer(_)));
+    let formatted =
+        at(&|operation| matches!(operation, DeviceOp::MakeFilesystem(make) if make.device == container.mapping));
+    let closed = at(
+        &|operation| matches!(operation, DeviceOp::CloseContainer(CloseContainer { mapping }) if *mapping == container.mapping),
+    );
     assert!(made < formatted && formatted < closed, "{operations:?}");
     assert!(plan.fstab.iter().any(|entry| entry.source == container.mapping.as_str()), "{:?}", plan.fstab);
     let text = plan.to_string();
@@ -109,22 +112,24 @@ fn preserves_container_with_its_key_and_recreates_nothing() {
     let plan = planned(&layout, &inventory, InstallMode::Reinstall).unwrap();
     assert!(!plan.warnings.iter().any(|said| said.contains("opens it")), "{:?}", plan.warnings);
     let operations = on_device(&plan);
-    assert!(!operations.iter().any(|is| matches!(is, DeviceOp::CreateContainer(_))));
-    let opened = operations.iter().find_map(|is| if let DeviceOp::OpenContainer(is) = is { Some(is) } else { None });
+    assert!(!operations.iter().any(|op| matches!(op, DeviceOp::CreateContainer(_))));
+    let opened = operations
+        .iter()
+        .find_map(|op| if let DeviceOp::OpenContainer(container) = op { Some(container) } else { None });
     let OpenContainer { container, read_only } = opened.unwrap();
     assert!((&container.device, container.key.reveal(), *read_only) == (&device, KEY, false));
     assert!(
-        !operations.iter().any(|is| matches!(is, DeviceOp::MakeFilesystem(make) if make.device == container.mapping))
+        !operations.iter().any(|op| matches!(op, DeviceOp::MakeFilesystem(make) if make.device == container.mapping))
     );
     let rehearsed = plan.stages.iter().find(|stage| stage.name == StageName::StorageRehearse).unwrap();
     assert!(format!("{rehearsed:?}").contains("OpenContainer"), "{rehearsed:?}");
-    let kept = plan.stages.iter().flat_map(|stage| &stage.operations).find_map(|operation| match operation {
-        Operation::Run(SessionOp::ProveKept(ProveKept(kept))) => Some(kept),
+    let preserved = plan.stages.iter().flat_map(|stage| &stage.operations).find_map(|operation| match operation {
+        Operation::Run(SessionOp::ProvePreserved(ProvePreserved(preserved))) => Some(preserved),
         _ => None,
     });
-    let proven: Vec<String> = kept.unwrap().iter().map(|kept| format!("{:?}", kept.identity)).collect();
+    let proven: Vec<String> = preserved.unwrap().iter().map(|preserved| format!("{:?}", preserved.identity)).collect();
     assert!(proven.iter().any(|is| is.contains("crypto_LUKS")), "{proven:?}");
-    assert!(kept.unwrap().iter().all(|kept| !kept.identity.is_empty()), "{proven:?}");
+    assert!(preserved.unwrap().iter().all(|preserved| !preserved.identity.is_empty()), "{proven:?}");
 }
 
 #[test]
@@ -137,7 +142,7 @@ fn unopened_optional_container_remains_locked() {
         );
         assert!(plan.to_string().contains("stays locked"), "{plan}");
         let operations = on_device(&plan);
-        assert!(!operations.iter().any(|is| matches!(is, DeviceOp::OpenContainer(_) | DeviceOp::CreateContainer(_))));
+        assert!(!operations.iter().any(|op| matches!(op, DeviceOp::OpenContainer(_) | DeviceOp::CreateContainer(_))));
         assert!(!plan.fstab.iter().any(|entry| entry.source.contains("luks-")), "{:?}", plan.fstab);
         let device = data(&mut layout.clone()).device.as_device();
         let mut all = plan.stages.iter().flat_map(|stage| &stage.operations);
@@ -183,17 +188,21 @@ fn refuses_container_or_content_that_differs_from_the_layout() {
     // The layout requires encryption, but the device is not encrypted.
     let plain = layout();
     let refusal = planned(&encrypted(&[]), &installed(&plain), InstallMode::Reinstall).unwrap_err();
-    assert!(refusal.problems.iter().any(|is| is.message.contains("in LUKS, but there is")), "{:?}", refusal.problems);
+    assert!(
+        refusal.problems.iter().any(|problem| problem.message.contains("in LUKS, but there is")),
+        "{:?}",
+        refusal.problems
+    );
     // The device is encrypted, but the layout does not require it.
     let refusal = planned(&plain, &installed(&encrypted(&[])), InstallMode::Reinstall).unwrap_err();
-    assert!(refusal.problems.iter().any(|is| is.message.contains("crypto_LUKS")), "{:?}", refusal.problems);
+    assert!(refusal.problems.iter().any(|problem| problem.message.contains("crypto_LUKS")), "{:?}", refusal.problems);
     // The container has a different filesystem.
     let mut other = encrypted(&[]);
     data(&mut other).format =
         if data(&mut other).format == FilesystemFormat::Xfs { FilesystemFormat::Ext4 } else { FilesystemFormat::Xfs };
     let refusal = planned(&other, &installed(&encrypted(&[])), InstallMode::Reinstall).unwrap_err();
     assert!(
-        refusal.problems.iter().any(|is| is.message.contains("must be preserved, and must contain")),
+        refusal.problems.iter().any(|problem| problem.message.contains("must be preserved, and must contain")),
         "{:?}",
         refusal.problems
     );
@@ -279,8 +288,8 @@ fn warns_about_container_that_only_disk_key_opens() {
     let warned = plan.warnings.iter().find(|said| said.contains("can only be opened with disk_key"));
     assert!(warned.is_some_and(|said| said.contains("systemd-cryptenroll") && said.contains("no TPM 2")), "{plan}");
     let operations = on_device(&plan);
-    assert!(operations.iter().any(|is| matches!(is, DeviceOp::OpenContainer(_))));
-    assert!(!operations.iter().any(|is| matches!(is, DeviceOp::CreateContainer(_))), "no container is created");
+    assert!(operations.iter().any(|op| matches!(op, DeviceOp::OpenContainer(_))));
+    assert!(!operations.iter().any(|op| matches!(op, DeviceOp::CreateContainer(_))), "no container is created");
     assert!(crypttab(&plan)[0].key.is_empty());
     assert_eq!(checked(&plan), 0, "the TPM is not required if it does not open the container");
 }
@@ -295,7 +304,11 @@ fn refuses_mapping_opened_with_another_key() {
         let device = data(&mut layout.clone()).device.as_device();
         inventory.failed.push(FailedAttempt { tried: AttemptTarget::Container(device), why: "no such key".to_owned() });
         let refusal = planned(&layout, &inventory, InstallMode::Reinstall).unwrap_err();
-        assert!(refusal.problems.iter().any(|is| is.message.contains("no such key")), "{:?}", refusal.problems);
+        assert!(
+            refusal.problems.iter().any(|problem| problem.message.contains("no such key")),
+            "{:?}",
+            refusal.problems
+        );
     }
 }
 
@@ -306,8 +319,8 @@ fn refuses_copy_of_a_preserved_container() {
     let layout = encrypted(&[]);
     let mut inventory = installed(&layout);
     let device = data(&mut layout.clone()).device.as_device();
-    let kept = inventory.disks.iter().find(|disk| device.as_str().starts_with(disk.device.as_str())).unwrap();
-    let mut table = kept.table.clone().unwrap();
+    let preserved = inventory.disks.iter().find(|disk| device.as_str().starts_with(disk.device.as_str())).unwrap();
+    let mut table = preserved.table.clone().unwrap();
     let free = inventory.disks.iter().position(|disk| disk.table.is_none()).expect("an unused disk");
     let name = inventory.disks[free].device.clone();
     for partition in &mut table.partitions {
@@ -316,8 +329,8 @@ fn refuses_copy_of_a_preserved_container() {
     }
     inventory.disks[free].table = Some(table);
     let refusal = planned(&layout, &inventory, InstallMode::Reinstall).unwrap_err();
-    let said = |is: &&common::diagnostic::Diagnostic| {
-        is.message.contains("have the same UUID") && is.message.contains("crypto_LUKS")
+    let said = |problem: &&common::diagnostic::Diagnostic| {
+        problem.message.contains("have the same UUID") && problem.message.contains("crypto_LUKS")
     };
     assert_eq!(refusal.problems.iter().filter(said).count(), 1, "{:?}", refusal.problems);
 }
@@ -330,7 +343,7 @@ fn unfinished_container_is_recreated_on_the_same_disk() {
     let mut before = marked();
     empty(&mut before.disks[1], "NEW");
     let first = reinstall(&layout, &before, claim()).unwrap();
-    let made = |plan: &Plan| on_device(plan).iter().any(|is| matches!(is, DeviceOp::CreateContainer(_)));
+    let made = |plan: &Plan| on_device(plan).iter().any(|operation| matches!(operation, DeviceOp::CreateContainer(_)));
     assert!(made(&first), "{first}");
     let mut cut = after(&first, before);
     cut.filesystems.clear();
@@ -355,7 +368,11 @@ fn refuses_preserved_container_that_contains_only_zeros() {
         (stacked.signatures, stacked.blank) = (vec![], true);
     }
     let refusal = planned(&layout, &inventory, InstallMode::Reinstall).unwrap_err();
-    assert!(refusal.problems.iter().any(|is| is.message.contains("holds only zeros")), "{:?}", refusal.problems);
+    assert!(
+        refusal.problems.iter().any(|problem| problem.message.contains("holds only zeros")),
+        "{:?}",
+        refusal.problems
+    );
 }
 
 #[test]

@@ -47,8 +47,8 @@ fn array_content_on_members_is_no_second_signature() {
         let inventory = with_metadata(metadata, None);
         let plan = make(&arrays_and_groups::layout(), &inventory, InstallMode::Reinstall)
             .unwrap_or_else(|refusal| panic!("{refusal}"));
-        let kept: Vec<DiskVerdict> = MEMBERS.iter().map(|index| plan.disks[*index].verdict).collect();
-        assert_eq!(kept, [DiskVerdict::Keep; 3], "{metadata}");
+        let preserved: Vec<DiskVerdict> = MEMBERS.iter().map(|index| plan.disks[*index].verdict).collect();
+        assert_eq!(preserved, [DiskVerdict::Keep; 3], "{metadata}");
     }
 }
 

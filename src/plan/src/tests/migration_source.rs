@@ -32,7 +32,8 @@ pub(super) fn moved() -> (Layout, Inventory) {
     else {
         panic!("{plan}")
     };
-    let root = inventory.stacked.iter().find(|is| is.signatures.iter().any(|is| is.label == "root")).unwrap();
+    let root =
+        inventory.stacked.iter().find(|is| is.signatures.iter().any(|signature| signature.label == "root")).unwrap();
     let (device, marker) =
         (root.device.clone(), Some(InstallMarker { time: "2026-11-01T00:00:00Z".to_owned(), ..marker.clone() }));
     inventory.filesystems = vec![FilesystemContents { device, marker, ..FilesystemContents::default() }];
@@ -43,18 +44,19 @@ pub(super) fn nic(name: &str, mac: &str) -> Nic {
     Nic { name: name.to_owned(), mac: mac.to_owned(), ..Nic::default() }
 }
 
-pub(super) fn carried(layout: &Layout, inventory: &Inventory) -> (MigratedMachine, Vec<SourceDevice>) {
+pub(super) fn migrated_machine(layout: &Layout, inventory: &Inventory) -> (MigratedMachine, Vec<SourceDevice>) {
     check_migration(layout, inventory, &claim()).unwrap_or_else(|problems| panic!("{problems:?}"))
 }
 
 #[test]
 fn migration_includes_all_objects_of_the_layout_by_id() {
     let (layout, inventory) = moved();
-    let (carried, from) = carried(&layout, &inventory);
-    assert_eq!(carried.marker.machine, "m-1");
-    let told =
-        |is: &model::machine_migration::MigratedFilesystem| format!("{} {} {}", is.device, is.format, is.uuid.len());
-    let told: Vec<String> = carried.filesystems.iter().map(told).collect();
+    let (migrated_machine, from) = migrated_machine(&layout, &inventory);
+    assert_eq!(migrated_machine.marker.machine, "m-1");
+    let told = |filesystem: &model::machine_migration::MigratedFilesystem| {
+        format!("{} {} {}", filesystem.device, filesystem.format, filesystem.uuid.len())
+    };
+    let told: Vec<String> = migrated_machine.filesystems.iter().map(told).collect();
     assert_eq!(
         told,
         [
@@ -75,14 +77,18 @@ fn migration_includes_all_objects_of_the_layout_by_id() {
         (inventory.filesystems[0].device.as_str(), FilesystemFormat::Ext4)
     );
     assert_eq!(
-        (carried.filesystems[2].size_bytes, carried.filesystems[2].sector_bytes),
+        (migrated_machine.filesystems[2].size_bytes, migrated_machine.filesystems[2].sector_bytes),
         (size(from[2].device.as_str()), 512)
     );
-    let arrays: Vec<(&str, Uuid)> = carried.arrays.iter().map(|is| (is.device.as_str(), is.uuid)).collect();
+    let arrays: Vec<(&str, Uuid)> =
+        migrated_machine.arrays.iter().map(|array| (array.device.as_str(), array.uuid)).collect();
     let uuids: Vec<Uuid> = inventory.arrays.iter().map(|array| array.uuid).collect();
     assert_eq!(arrays, [("/dev/md/efi", uuids[0]), ("/dev/md/root", uuids[1]), ("/dev/md/data", uuids[2])]);
-    assert_eq!(carried.partitions.len(), 6);
-    assert_eq!((carried.nics[1].name.as_str(), carried.nics[1].mac.as_str()), ("eth1", "52:54:00:00:00:02"));
+    assert_eq!(migrated_machine.partitions.len(), 6);
+    assert_eq!(
+        (migrated_machine.nics[1].name.as_str(), migrated_machine.nics[1].mac.as_str()),
+        ("eth1", "52:54:00:00:00:02")
+    );
 }
 
 /// Disks are recognized even if their names have changed, and a mirror is migrated even if one half is absent.
@@ -93,15 +99,15 @@ fn renamed_disks_and_degraded_mirrors_are_migrated() {
     swapped.disks.swap(2, 3);
     let (one, other) = (swapped.disks[2].serial.clone(), swapped.disks[3].serial.clone());
     (swapped.disks[2].serial, swapped.disks[3].serial) = (other, one);
-    assert_eq!(carried(&layout, &inventory).0.arrays, carried(&layout, &swapped).0.arrays);
+    assert_eq!(migrated_machine(&layout, &inventory).0.arrays, migrated_machine(&layout, &swapped).0.arrays);
     let mut half = inventory.clone();
     half.disks.remove(1);
     half.arrays
         .iter_mut()
         .for_each(|array| array.members.retain(|member| !member.device.as_str().starts_with("/dev/sdb")));
     half.stacked.iter_mut().for_each(|stacked| stacked.below.retain(|below| !below.as_str().starts_with("sdb")));
-    let (carried, _) = carried(&layout, &half);
-    assert_eq!((carried.filesystems.len(), carried.partitions.len()), (6, 4));
+    let (migrated_machine, _) = migrated_machine(&layout, &half);
+    assert_eq!((migrated_machine.filesystems.len(), migrated_machine.partitions.len()), (6, 4));
 }
 
 type Case = (&'static str, fn(&mut Layout, &mut Inventory), &'static [&'static str]);
@@ -235,7 +241,7 @@ fn refuses_unsuitable_source_with_all_reasons() {
         (
             "an array and a group of somebody else",
             |layout, inventory| {
-                layout.filesystems.retain(|is| is.device != "/dev/sdf1");
+                layout.filesystems.retain(|filesystem| filesystem.device != "/dev/sdf1");
                 let member = model::inventory::ArrayMember { device: "/dev/sdf1".into(), ..Default::default() };
                 let uuid = Uuid::from_u128(77);
                 inventory.arrays.push(MdArray {
@@ -284,6 +290,7 @@ fn refuses_unsuitable_source_with_all_reasons() {
 
 /// Returns the signatures of the stacked device whose filesystem has this label.
 fn signatures<'a>(inventory: &'a mut Inventory, label: &str) -> &'a mut Vec<DeviceSignature> {
-    let has = |is: &&mut inventory::StackedDevice| is.signatures.iter().any(|is| is.label == label);
+    let has =
+        |stacked: &&mut inventory::StackedDevice| stacked.signatures.iter().any(|signature| signature.label == label);
     &mut inventory.stacked.iter_mut().find(has).unwrap().signatures
 }

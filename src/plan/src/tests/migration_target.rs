@@ -3,8 +3,8 @@
 use super::arrays_and_groups::operations;
 use super::generators::{any_layout, blank};
 use super::installation_identity::{claim, install};
-use super::migration_source::{carried, moved};
-use super::property_counts::Judged;
+use super::migration_source::{migrated_machine, moved};
+use super::property_counts::PropertyCounts;
 use super::*;
 use crate::simulator::cut;
 use model::allocation::Allocation;
@@ -38,7 +38,7 @@ pub(super) fn other() -> Inventory {
 }
 
 /// Returns the migration as the control plane offers it to the target.
-fn moving(layout: &Layout, other: &Inventory, carried: MigratedMachine) -> MigrationOffer {
+fn moving(layout: &Layout, other: &Inventory, migrated_machine: MigratedMachine) -> MigrationOffer {
     let disk = |(listed, disk): (&DiskSpec, &inventory::InventoryDisk)| RecordedDisk {
         device: listed.device.to_string(),
         serial: disk.serial.clone(),
@@ -48,11 +48,11 @@ fn moving(layout: &Layout, other: &Inventory, carried: MigratedMachine) -> Migra
     let disks = layout.disks.iter().zip(&other.disks).map(disk).collect();
     MigrationOffer {
         order: "o-7".to_owned(),
-        part: MigrationSide::Receive,
+        part: MigrationSide::Target,
         started: false,
         awaits_approval: false,
         peer: None,
-        carried: Some(carried),
+        carried: Some(migrated_machine),
         disks,
     }
 }
@@ -86,7 +86,7 @@ fn receive_with(
 fn planned() -> (Layout, Inventory, MigrationOffer, Plan) {
     let (layout, inventory) = moved();
     let other = other();
-    let moving = moving(&layout, &other, carried(&layout, &inventory).0);
+    let moving = moving(&layout, &other, migrated_machine(&layout, &inventory).0);
     let plan = receive(&layout, &other, moving.clone(), of_other()).unwrap_or_else(|refusal| panic!("{refusal}"));
     (layout, other, moving, plan)
 }
@@ -110,7 +110,7 @@ fn filled(plan: &Plan) -> (Vec<&str>, Vec<&str>) {
     for operation in all(plan) {
         match operation {
             Operation::Run(SessionOp::Receive(receive)) => {
-                received.extend(receive.devices.iter().map(|is| is.device.as_str()));
+                received.extend(receive.devices.iter().map(|device| device.device.as_str()));
             }
             Operation::Device(DeviceOp::MakeFilesystem(make)) => made.push(make.device.as_str()),
             _ => {}
@@ -122,7 +122,7 @@ fn filled(plan: &Plan) -> (Vec<&str>, Vec<&str>) {
 /// A machine with identical hardware can always be the target, even though sizes of arrays and volumes are estimates.
 #[test]
 fn identical_hardware_receives_any_layout_with_its_ids() {
-    let judged = Judged::new("identical_hardware_receives_any_layout_with_its_ids");
+    let judged = PropertyCounts::new("identical_hardware_receives_any_layout_with_its_ids");
     proptest!(ProptestConfig::with_cases(300), |(layout in any_layout())| {
         judged.case();
         let with_serials = |kind: &str| {
@@ -132,19 +132,19 @@ fn identical_hardware_receives_any_layout_with_its_ids() {
         };
         let Ok(first) = install(&layout, &with_serials("A"), claim()) else { return Ok(()) };
         let mut there = after(&first, with_serials("A"));
-        let root = layout.filesystems.iter().find(|is| is.path.as_deref() == Some("/")).unwrap();
+        let root = layout.filesystems.iter().find(|filesystem| filesystem.path.as_deref() == Some("/")).unwrap();
         let device = LayoutMatch::new(&layout, &there).present_path(&root.device).unwrap();
         let marker = all(&first).find_map(|operation| match operation {
             Operation::Run(SessionOp::WriteMarker(WriteMarker(marker))) => Some(marker.clone()),
             _ => None,
         });
         there.filesystems = vec![FilesystemContents { device, marker, ..FilesystemContents::default() }];
-        let Ok((carried, from)) = check_migration(&layout, &there, &claim()) else {
+        let Ok((migrated_machine, from)) = check_migration(&layout, &there, &claim()) else {
             judged.note("stays", true);
             return Ok(());
         };
         judged.note("moved", true);
-        judged.note("moved with arrays", !carried.arrays.is_empty());
+        judged.note("moved with arrays", !migrated_machine.arrays.is_empty());
         let other = with_serials("B");
         let meant = LayoutMatch::new(&layout, &other);
         let disk = |(index, listed): (usize, &DiskSpec)| {
@@ -153,18 +153,18 @@ fn identical_hardware_receives_any_layout_with_its_ids() {
             RecordedDisk { device, serial, size_bytes: found.size_bytes, ..RecordedDisk::default() }
         };
         let disks = layout.disks.iter().enumerate().map(disk).collect();
-        let (order, carried) = ("o-7".to_owned(), Some(carried));
-        let moving = MigrationOffer { order, part: MigrationSide::Receive, started: false, awaits_approval: false, peer: None, carried, disks };
+        let (order, migrated_machine) = ("o-7".to_owned(), Some(migrated_machine));
+        let moving = MigrationOffer { order, part: MigrationSide::Target, started: false, awaits_approval: false, peer: None, carried: migrated_machine, disks };
         let plan = receive(&layout, &other, moving.clone(), of_other());
         let plan = plan.unwrap_or_else(|refusal| panic!("{refusal}"));
         properties::assert_sound(&plan, &other);
         assert_receives(&plan, from.len());
         let here = after(&plan, other);
-        let carried = moving.carried.unwrap();
+        let migrated_machine = moving.carried.unwrap();
         let uuids = |inventory: &Inventory| -> Vec<Uuid> { inventory.arrays.iter().map(|array| array.uuid).collect() };
         prop_assert_eq!(uuids(&here), uuids(&there));
-        for filesystem in carried.filesystems.iter().filter(|is| !is.uuid.is_empty()) {
-            let has = |signatures: &[DeviceSignature]| signatures.iter().any(|is| is.uuid == filesystem.uuid);
+        for filesystem in migrated_machine.filesystems.iter().filter(|filesystem| !filesystem.uuid.is_empty()) {
+            let has = |signatures: &[DeviceSignature]| signatures.iter().any(|signature| signature.uuid == filesystem.uuid);
             prop_assert!(here.all_signatures().any(|(_, signatures)| has(signatures)), "{:?}", filesystem);
         }
         let parts = |inventory: &Inventory| -> Vec<Option<Uuid>> {
@@ -195,7 +195,7 @@ fn each_filesystem_is_either_received_or_created() {
         panic!("{plan}")
     };
     assert_eq!((receive.order.as_str(), receive.machine.as_str()), ("o-7", "m-1"));
-    let received: Vec<&str> = receive.devices.iter().map(|is| is.name.as_str()).collect();
+    let received: Vec<&str> = receive.devices.iter().map(|device| device.name.as_str()).collect();
     let made = all(&plan).filter_map(|operation| match operation {
         Operation::Device(DeviceOp::MakeFilesystem(make)) => Some(make),
         _ => None,
@@ -203,7 +203,7 @@ fn each_filesystem_is_either_received_or_created() {
     let made: Vec<(&str, &str)> = made.map(|make| (make.device.as_str(), make.uuid.as_str())).collect();
     let swap = &moving.carried.as_ref().unwrap().filesystems[5];
     assert_eq!(made, [("/dev/nvme5n1p2", swap.uuid.as_str())]);
-    for filesystem in layout.filesystems.iter().filter(|is| is.format != FilesystemFormat::Tmpfs) {
+    for filesystem in layout.filesystems.iter().filter(|filesystem| filesystem.format != FilesystemFormat::Tmpfs) {
         let is_made = filesystem.format == FilesystemFormat::Swap;
         assert_ne!(received.contains(&filesystem.device.as_str()), is_made, "{}", filesystem.device);
     }
@@ -217,7 +217,7 @@ fn migration_plan_excludes_the_image_and_early_writes() {
         let of_image = matches!(
             operation,
             Operation::Run(
-                SessionOp::ReachImage(_)
+                SessionOp::ResolveImage(_)
                     | SessionOp::BurnImage(_)
                     | SessionOp::BurnDisk(_)
                     | SessionOp::CreateSystem(_)
@@ -245,9 +245,9 @@ fn migration_plan_excludes_the_image_and_early_writes() {
 #[test]
 fn target_uses_source_ids_except_for_partition_tables() {
     let (_, _, moving, plan) = planned();
-    let carried = moving.carried.unwrap();
-    let guids: Vec<Uuid> = carried.partitions.iter().map(|is| is.guid).collect();
-    let arrays: Vec<Uuid> = carried.arrays.iter().map(|is| is.uuid).collect();
+    let migrated_machine = moving.carried.unwrap();
+    let guids: Vec<Uuid> = migrated_machine.partitions.iter().map(|partition| partition.guid).collect();
+    let arrays: Vec<Uuid> = migrated_machine.arrays.iter().map(|array| array.uuid).collect();
     let (mut tables, mut parts, mut made) = (Vec::new(), Vec::new(), Vec::new());
     for operation in all(&plan) {
         match operation {
@@ -260,12 +260,13 @@ fn target_uses_source_ids_except_for_partition_tables() {
         }
     }
     assert_eq!((parts, made), (guids, arrays));
-    let known: Vec<&String> = carried.marker.disks.iter().filter_map(|disk| disk.guid.as_ref()).collect();
+    let known: Vec<&String> = migrated_machine.marker.disks.iter().filter_map(|disk| disk.guid.as_ref()).collect();
     assert!(tables.len() == 3 && tables.iter().all(|guid| !known.contains(&guid)));
-    let root = carried.filesystems.iter().find(|is| is.device == "/dev/md/root").unwrap();
+    let root = migrated_machine.filesystems.iter().find(|filesystem| filesystem.device == "/dev/md/root").unwrap();
     assert_eq!(plan.root_uuid, root.uuid);
     let sources: Vec<&str> = plan.fstab.iter().map(|entry| entry.source.as_str()).collect();
-    for filesystem in carried.filesystems.iter().filter(|is| is.format != FilesystemFormat::None) {
+    let filesystems = migrated_machine.filesystems.iter();
+    for filesystem in filesystems.filter(|filesystem| filesystem.format != FilesystemFormat::None) {
         assert!(sources.contains(&format!("UUID={}", filesystem.uuid).as_str()), "{sources:?}");
     }
 }
@@ -310,10 +311,9 @@ fn migration_restarts_after_a_power_failure_at_any_operation() {
     for done in 0..=all(&plan).count() {
         let mut after = cut(&plan, other.clone(), done);
         if done > received {
-            let root = after
-                .stacked
-                .iter()
-                .find(|is| is.device == "/dev/md/root" || is.signatures.iter().any(|is| is.uuid == plan.root_uuid));
+            let root = after.stacked.iter().find(|is| {
+                is.device == "/dev/md/root" || is.signatures.iter().any(|signature| signature.uuid == plan.root_uuid)
+            });
             let device = root.unwrap().device.clone();
             let marker = Some(moving.carried.as_ref().unwrap().marker.clone());
             after.filesystems = vec![FilesystemContents { device, marker, ..FilesystemContents::default() }];
@@ -343,8 +343,8 @@ fn written(plan: &Plan) -> InstallMarker {
 #[test]
 fn marker_of_migrated_machine_lists_superseded_installations() {
     let (layout, other, moving, plan) = planned();
-    let carried = &moving.carried.as_ref().unwrap().marker;
-    assert!(written(&plan).has_superseded(carried) && !carried.has_superseded(&written(&plan)));
+    let migrated_machine = &moving.carried.as_ref().unwrap().marker;
+    assert!(written(&plan).has_superseded(migrated_machine) && !migrated_machine.has_superseded(&written(&plan)));
     // The marker also lists the previous installation of this machine as replaced.
     let before = InstallMarker { machine: "m-2".to_owned(), allocation: "a-0".to_owned(), ..InstallMarker::default() };
     let filesystem = FilesystemContents {
@@ -354,18 +354,18 @@ fn marker_of_migrated_machine_lists_superseded_installations() {
     };
     let now = Inventory { filesystems: vec![filesystem], ..other };
     let again = receive(&layout, &now, moving.clone(), of_other()).unwrap_or_else(|refusal| panic!("{refusal}"));
-    assert!(written(&again).has_superseded(&before) && written(&again).has_superseded(carried));
+    assert!(written(&again).has_superseded(&before) && written(&again).has_superseded(migrated_machine));
 }
 
 /// If the migration is cancelled while the copy is being adapted, the source machine owns the system again.
 #[test]
 fn cancelled_migration_leaves_nothing_bootable() {
     let (_, _, _, plan) = planned();
-    let [Operation::Run(asked), Operation::Run(SessionOp::WriteMarker(_))] = operations(&plan, StageName::TargetMarker)
+    let [Operation::Run(check), Operation::Run(SessionOp::WriteMarker(_))] = operations(&plan, StageName::TargetMarker)
     else {
         panic!("{plan}")
     };
-    assert_eq!(*asked, SessionOp::CheckMigrationCanceled(CheckMigrationCanceled { order: "o-7".to_owned() }));
+    assert_eq!(*check, SessionOp::CheckMigrationCanceled(CheckMigrationCanceled { order: "o-7".to_owned() }));
     let closing = |plan: &Plan| match operations(plan, StageName::ReportFinal) {
         [Operation::Run(SessionOp::Report(closing))] => closing.clone(),
         operations => panic!("{operations:?}"),
@@ -395,6 +395,6 @@ fn migration_target_plan_is_approved_as_an_installation() {
 }
 
 fn filesystem<'a>(moving: &'a mut MigrationOffer, device: &str) -> &'a mut MigratedFilesystem {
-    let carried = moving.carried.as_mut().unwrap();
-    carried.filesystems.iter_mut().find(|is| is.device == device).unwrap()
+    let migrated_machine = moving.carried.as_mut().unwrap();
+    migrated_machine.filesystems.iter_mut().find(|filesystem| filesystem.device == device).unwrap()
 }

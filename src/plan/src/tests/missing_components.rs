@@ -34,16 +34,16 @@ fn refuses_to_wipe_component_of_a_preserved_object() {
         ("stratis pool", "stratis", Peer, "stratis", Peer),
         ("Ceph BlueStore", "ceph_bluestore", Peer, "ceph_bluestore", Peer),
     ] {
-        let kept = part("/dev/sdb1", on_kept, whole, kept_role);
+        let preserved = part("/dev/sdb1", on_kept, whole, kept_role);
         let wiped = part("/dev/sda3", on_wiped, whole, wiped_role);
-        let reasons = reasons(make(&layout(), &with(&[kept.clone(), wiped.clone()]), InstallMode::Reinstall));
+        let reasons = reasons(make(&layout(), &with(&[preserved.clone(), wiped.clone()]), InstallMode::Reinstall));
         let expected = format!(
             "disks: {whole} spans sda3, which a reinstall wipes, and sdb1, which the reinstall does not write: {whole} {ID}: {on_kept} on /dev/sdb1, {on_wiped} on /dev/sda3; dismantle this object first, or keep or wipe all of its disks"
         );
         assert_eq!(reasons, [expected]);
         // The two components belong to different objects.
         let other = SpanningComponent { id: "another".to_owned(), role: Serves, ..wiped };
-        let own = SpanningComponent { role: Serves, ..kept };
+        let own = SpanningComponent { role: Serves, ..preserved };
         make(&layout(), &with(&[own, other]), InstallMode::Reinstall).unwrap();
     }
 }
@@ -251,14 +251,14 @@ fn refuses_to_wipe_one_of_two_locked_containers() {
             .for_each(|(disk, part)| uninspected_objects::put(&mut inventory, *disk, *part, "crypto_LUKS", "crypto"));
         inventory
     };
-    let (wiped, kept, not_ours) = ((0, 2), (1, 1), (2, 0));
+    let (wiped, preserved, not_ours) = ((0, 2), (1, 1), (2, 0));
     for (places, words) in [
         (&[wiped][..], ""),
-        (&[kept], ""),
+        (&[preserved], ""),
         (&[not_ours], ""),
-        (&[kept, not_ours], ""),
+        (&[preserved, not_ours], ""),
         (
-            &[wiped, kept],
+            &[wiped, preserved],
             "crypto_LUKS on /dev/sdb2 must be preserved, and an object stored on it may lack a member on another device",
         ),
         (

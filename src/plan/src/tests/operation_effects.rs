@@ -76,7 +76,7 @@ fn on_device(operation: &DeviceOp) -> Effect<'_> {
         }
         DeviceOp::MakeFilesystem(make) => destroying([&make.device]),
         // Existing volumes do not change: only free space of the physical volumes is written.
-        DeviceOp::PreparePersistent(volume) => match &volume.create {
+        DeviceOp::CreateK8sVolume(volume) => match &volume.create {
             Some(create) => Effect {
                 written: all(&create.physical),
                 brought: vec![(create.device.clone(), all(&create.physical))],
@@ -105,7 +105,7 @@ fn on_device(operation: &DeviceOp) -> Effect<'_> {
 }
 
 fn brought_by(burn: &BurnDisk) -> Vec<(DevicePath, Vec<&DevicePath>)> {
-    burn.filesystems.iter().map(|is| (is.device.clone(), vec![&burn.device])).collect()
+    burn.filesystems.iter().map(|filesystem| (filesystem.device.clone(), vec![&burn.device])).collect()
 }
 
 fn of_run(operation: &SessionOp) -> Effect<'_> {
@@ -132,13 +132,13 @@ fn of_run(operation: &SessionOp) -> Effect<'_> {
         SessionOp::BurnImage(_)
         | SessionOp::WriteMachineFiles(_)
         | SessionOp::InjectFiles(_)
-        | SessionOp::WritePersistent(_)
+        | SessionOp::WriteK8sVolumeFiles(_)
         | SessionOp::WriteFstab(_)
         | SessionOp::ExtendFstab(_)
         | SessionOp::WriteCrypttab(_)
         | SessionOp::WriteMarker(_) => Effect::default(),
         // These operations write to no device, or only to devices for which other operations declare an effect.
-        SessionOp::ReachImage(_)
+        SessionOp::ResolveImage(_)
         | SessionOp::VerifyDefinition(_)
         | SessionOp::FindPrograms(_)
         | SessionOp::IdentifyDisk(_)
@@ -147,11 +147,11 @@ fn of_run(operation: &SessionOp) -> Effect<'_> {
         | SessionOp::UnlockDisk(_)
         | SessionOp::AnnouncePointOfNoReturn(_)
         | SessionOp::CheckMigrationCanceled(_)
-        | SessionOp::FindLoader
+        | SessionOp::FindBootLoader
         | SessionOp::RemoveVariables(_)
         | SessionOp::WriteBootEntries(_)
         | SessionOp::LoadKernel
-        | SessionOp::ProveKept(_)
+        | SessionOp::ProvePreserved(_)
         | SessionOp::Unmount
         | SessionOp::FlushDisks(_)
         | SessionOp::Report(_)

@@ -51,7 +51,7 @@ fn boot_loader_is_written_before_the_first_partition() {
     assert!(clears(&plan).iter().all(|clear| clear.boot_code), "a partial installation must not be bootable");
     // The gap does not overlap a preserved partition.
     let end = 2048 * 512;
-    assert!(clears(&plan).iter().flat_map(|clear| &clear.preserved).all(|kept| kept.start >= end));
+    assert!(clears(&plan).iter().flat_map(|clear| &clear.preserved).all(|preserved| preserved.start >= end));
     // The installer of the image has no access to the disks.
     assert_eq!(finishing(&plan).way, FinisherChoice::Builtin);
     assert!(!finishing(&plan).devices.iter().any(|device| ["/dev/sda", "/dev/sdb"].contains(&device.as_str())));
@@ -73,8 +73,8 @@ fn refuses_bios_machine_without_space_or_with_another_finisher() {
         let mut inventory = bios_machine();
         for disk in &mut inventory.disks {
             let table = disk.table.as_mut().unwrap();
-            let kept = table.partitions.iter_mut().find(|part| part.number == 3).unwrap();
-            kept.start_bytes = start_bytes;
+            let preserved = table.partitions.iter_mut().find(|part| part.number == 3).unwrap();
+            preserved.start_bytes = start_bytes;
         }
         inventory
     };

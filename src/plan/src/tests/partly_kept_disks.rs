@@ -3,7 +3,9 @@
 use super::*;
 use common::diagnostic::Diagnostic;
 use model::inventory::{FirmwareType, MemberRole};
-use operations::{ByteRange, ClearRanges, DeviceOp, Operation, PlanStage, ProveKept, SessionOp, StageName, TableEdit};
+use operations::{
+    ByteRange, ClearRanges, DeviceOp, Operation, PlanStage, ProvePreserved, SessionOp, StageName, TableEdit,
+};
 
 pub(super) const MIRRORED: &str = "id: mirrored
 constraints: {sizes: [], images: {}}
@@ -89,8 +91,8 @@ fn preserved_array_keeps_its_members_while_root_is_recreated() {
     for (edit, disk) in edits(&plan).into_iter().zip(&installed.disks) {
         let table = disk.table.as_ref().unwrap();
         assert_eq!((Some(edit.guid), &edit.removed), (table.guid, &vec![1, 2]));
-        let [kept] = edit.preserved.as_slice() else { panic!("{edit:?}") };
-        assert_eq!((kept.number, Some(kept.guid)), (3, table.partitions[2].guid));
+        let [preserved] = edit.preserved.as_slice() else { panic!("{edit:?}") };
+        assert_eq!((preserved.number, Some(preserved.guid)), (3, table.partitions[2].guid));
         // The partitions have the same bounds and types, so neither the entries nor the table change.
         let guids: Vec<_> = edit.added.iter().map(|new| Some(new.guid)).collect();
         assert_eq!(guids, table.partitions[..2].iter().map(|part| part.guid).collect::<Vec<_>>());
@@ -116,13 +118,13 @@ fn no_operation_writes_inside_a_preserved_partition() {
         assert!(clear.zero.iter().chain(&clear.first).all(|range| !overlap(range, &table[0])), "{clear:?}");
     }
     // The members of the array must not be writable before the stage that assembles it.
-    let closed = plan.extents.iter().take_while(|extents| !extents.stages.contains(&StageName::StorageMountKept));
+    let closed = plan.extents.iter().take_while(|extents| !extents.stages.contains(&StageName::StorageMountPreserved));
     let mut seen = 0;
     for extents in closed.flat_map(|extents| &extents.disks) {
         let disk = plan.disks.iter().find(|disk| disk.device == extents.device).unwrap();
         assert!(!disk.preserved.is_empty());
         assert!(
-            extents.ranges.iter().all(|range| disk.preserved.iter().all(|kept| !overlap(range, kept))),
+            extents.ranges.iter().all(|range| disk.preserved.iter().all(|preserved| !overlap(range, preserved))),
             "{extents:?}"
         );
         seen += 1;
@@ -141,10 +143,10 @@ fn preserved_objects_are_mounted_by_the_new_system_compared_at_the_end_and_recor
     let srv = plan.fstab.iter().find(|entry| entry.path == "/srv").unwrap();
     assert_eq!(srv.source, format!("UUID={}", data_of(&installed).2[0].uuid));
     let proven = operations_of(&plan).find_map(|operation| match operation {
-        Operation::Run(SessionOp::ProveKept(ProveKept(kept))) => Some(kept),
+        Operation::Run(SessionOp::ProvePreserved(ProvePreserved(preserved))) => Some(preserved),
         _ => None,
     });
-    let objects: Vec<String> = proven.unwrap().iter().map(|kept| kept.object.to_string()).collect();
+    let objects: Vec<String> = proven.unwrap().iter().map(|preserved| preserved.object.to_string()).collect();
     assert_eq!(objects, ["partition /dev/sda3", "partition /dev/sdb3", "array /dev/md/data", "filesystem at /srv"]);
     let reinstalled = after(&plan, installed);
     let proofs = preservation_proof::compare_preserved(proven.unwrap(), &reinstalled);
@@ -183,9 +185,9 @@ fn members_of_a_preserved_array_are_read_only_until_the_array_is_assembled_for_w
         (StageName::StorageWipe, "clear /dev/sdb"),
         (StageName::StoragePartition, "edit /dev/sda"),
         (StageName::StoragePartition, "edit /dev/sdb"),
-        (StageName::StorageMountKept, "unlock /dev/sda3"),
-        (StageName::StorageMountKept, "unlock /dev/sdb3"),
-        (StageName::StorageMountKept, "assemble /dev/md/data"),
+        (StageName::StorageMountPreserved, "unlock /dev/sda3"),
+        (StageName::StorageMountPreserved, "unlock /dev/sdb3"),
+        (StageName::StorageMountPreserved, "assemble /dev/md/data"),
     ];
     assert_eq!(lines, expected.map(|(stage, text)| (stage, text.to_owned())));
 }

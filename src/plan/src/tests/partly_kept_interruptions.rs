@@ -18,7 +18,9 @@ fn attempt(yaml: &str, left: &Inventory, claim: InstallClaim, ids: u128) -> Resu
 /// the announcement of the attempt.
 fn all_cuts(plan: &Plan, before: &Inventory) -> Vec<Inventory> {
     let operations: Vec<&Operation> = plan.stages.iter().flat_map(|stage| &stage.operations).collect();
-    let begin = operations.iter().position(|is| matches!(is, Operation::Run(SessionOp::AnnouncePointOfNoReturn(_))));
+    let begin = operations
+        .iter()
+        .position(|operation| matches!(operation, Operation::Run(SessionOp::AnnouncePointOfNoReturn(_))));
     let after = |done: usize| Inventory { filesystems: Vec::new(), ..cut(plan, before.clone(), done) };
     (begin.unwrap()..=operations.len()).map(after).collect()
 }

@@ -189,7 +189,10 @@ fn refuses_each_difference_from_the_approval_by_name() {
         (
             "thing",
             |is| {
-                is.things.iter_mut().filter(|is| is.fate == ObjectFate::Kept).for_each(|is| is.fate = ObjectFate::Made)
+                is.things
+                    .iter_mut()
+                    .filter(|thing| thing.fate == ObjectFate::Kept)
+                    .for_each(|is| is.fate = ObjectFate::Made)
             },
             "ext4 /srv on serial S-sdb: approved made, found kept",
         ),
@@ -272,9 +275,9 @@ fn continued_attempt_matches_the_approval_of_its_order() {
     let said = started(&before, false).unwrap_err().to_string();
     assert!(said.contains("approved recreated, because it is blank, found kept"), "{said}");
     // A plan that wipes more than was approved is refused, even after a started attempt.
-    let mut kept = verdicts_of(&layout(), &before, InstallMode::Reinstall);
-    kept.disks[0].verdict = DiskVerdict::Keep;
-    let mut request = request(InstallMode::Reinstall, Some(approval(&kept)));
+    let mut preserved = verdicts_of(&layout(), &before, InstallMode::Reinstall);
+    preserved.disks[0].verdict = DiskVerdict::Keep;
+    let mut request = request(InstallMode::Reinstall, Some(approval(&preserved)));
     request.claim = Some(InstallClaim { waiver: Some(MarkerWaiver::Begun), ..InstallClaim::default() });
     let said = with_ids(&layout(), &before, request, 3).unwrap_err().to_string();
     assert!(said.contains("disk serial S-sda: approved kept, found wiped"), "{said}");
@@ -307,10 +310,13 @@ fn number_of_reported_differences_is_limited() {
 fn serial_numbers_are_compared_in_sanitized_form() {
     let mut raw = numbered(machine());
     raw.disks[0].serial = " S\u{1b}[2J\n1 ".to_owned();
-    let mut kept = raw.clone();
-    kept.disks[0].serial = common::format::replace_hidden(&raw.disks[0].serial);
-    assert_ne!(raw.disks[0].serial, kept.disks[0].serial);
-    assert_eq!(verdicts_of(&layout(), &raw, InstallMode::Install), verdicts_of(&layout(), &kept, InstallMode::Install));
+    let mut preserved = raw.clone();
+    preserved.disks[0].serial = common::format::replace_hidden(&raw.disks[0].serial);
+    assert_ne!(raw.disks[0].serial, preserved.disks[0].serial);
+    assert_eq!(
+        verdicts_of(&layout(), &raw, InstallMode::Install),
+        verdicts_of(&layout(), &preserved, InstallMode::Install)
+    );
 }
 
 /// Disks without any identifier are identified by their name in the layout.

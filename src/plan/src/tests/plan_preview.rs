@@ -105,11 +105,11 @@ fn plan_ends_with_counts_of_wiped_and_preserved_disks() {
 }
 
 #[test]
-fn wiped_disks_are_coloured_on_a_terminal() {
+fn wiped_disks_are_colored_on_a_terminal() {
     let plan = make(&layout(), &installed(), InstallMode::Reinstall).unwrap();
-    let coloured = common::format::terminal_escaping::render_styles(&format!("{plan:#}"));
-    assert_eq!(coloured.matches("\x1b[1;31mWIPE\x1b[0m").count(), 1, "{coloured}");
-    assert_eq!(coloured.replace("\x1b[1;31m", "").replace("\x1b[0m", ""), plan.to_string());
+    let colored = common::format::terminal_escaping::render_styles(&format!("{plan:#}"));
+    assert_eq!(colored.matches("\x1b[1;31mWIPE\x1b[0m").count(), 1, "{colored}");
+    assert_eq!(colored.replace("\x1b[1;31m", "").replace("\x1b[0m", ""), plan.to_string());
 }
 
 #[test]

@@ -6,13 +6,13 @@ use crate::preservation_proof::{compare_preserved, describe_differences};
 use model::inventory::{DiskPartition as Found, LvmLogicalVolume};
 use model::layout::{LvmType, OnReinstall};
 use operations::{
-    ActivateGroup, AssembleArray, BurnImage, DeviceOp, ObjectLocator, Operation, PreservedObject, ProveKept, SessionOp,
-    StageName, WriteMarker,
+    ActivateGroup, AssembleArray, BurnImage, DeviceOp, ObjectLocator, Operation, PreservedObject, ProvePreserved,
+    SessionOp, StageName, WriteMarker,
 };
 
-fn kept(plan: &Plan) -> &[PreservedObject] {
-    match operations(plan, StageName::StorageProveKept) {
-        [Operation::Run(SessionOp::ProveKept(ProveKept(kept)))] => kept,
+fn preserved_objects(plan: &Plan) -> &[PreservedObject] {
+    match operations(plan, StageName::StorageProvePreserved) {
+        [Operation::Run(SessionOp::ProvePreserved(ProvePreserved(preserved)))] => preserved,
         other => panic!("{other:?}"),
     }
 }
@@ -48,14 +48,17 @@ fn refuses_preserved_filesystem_without_uuid_if_fstab_needs_it() {
     wanted.filesystems[0].path = None;
     let plan = make(&wanted, &inventory, InstallMode::Reinstall).unwrap();
     assert!(plan.fstab.iter().all(|line| line.source != "UUID="), "{plan}");
-    assert_eq!(kept(&plan).iter().filter(|is| matches!(is.object, ObjectLocator::Filesystem { .. })).count(), 1);
+    assert_eq!(
+        preserved_objects(&plan).iter().filter(|is| matches!(is.object, ObjectLocator::Filesystem { .. })).count(),
+        1
+    );
 }
 
 #[test]
 fn every_preserved_object_is_listed_for_proof() {
     let before = with_uuids(stacked());
     let plan = make(&stacked_layout(), &before, InstallMode::Reinstall).unwrap();
-    let objects: Vec<String> = kept(&plan).iter().map(|kept| kept.object.to_string()).collect();
+    let objects: Vec<String> = preserved_objects(&plan).iter().map(|preserved| preserved.object.to_string()).collect();
     assert_eq!(
         objects,
         [
@@ -68,12 +71,12 @@ fn every_preserved_object_is_listed_for_proof() {
             "filesystem at /srv",
         ]
     );
-    let group = &kept(&plan)[4].identity;
+    let group = &preserved_objects(&plan)[4].identity;
     assert_eq!(group["uuid"], "group-vg00");
     assert_eq!(group["physical volumes"], "pv-0");
     assert_eq!(group["volume varlib"], "lv-varlib, 419430400 bytes, linear");
-    assert_eq!(kept(&plan)[3].identity["members"], "/dev/sdc /dev/sdd /dev/sde");
-    assert_eq!(kept(&plan)[5].identity["label"], "varlib");
+    assert_eq!(preserved_objects(&plan)[3].identity["members"], "/dev/sdc /dev/sdd /dev/sde");
+    assert_eq!(preserved_objects(&plan)[5].identity["label"], "varlib");
 }
 
 #[test]
@@ -82,7 +85,7 @@ fn proof_ignores_changed_kernel_names() {
     let plan = make(&stacked_layout(), &before, InstallMode::Reinstall).unwrap();
     let now = renamed(&before);
     assert_ne!(now.stacked, before.stacked);
-    let proofs = compare_preserved(kept(&plan), &now);
+    let proofs = compare_preserved(preserved_objects(&plan), &now);
     assert_eq!(describe_differences(&proofs), [""; 0]);
     assert!(proofs.iter().all(|proof| proof.before == proof.after && !proof.after.is_empty()), "{proofs:?}");
 }
@@ -133,7 +136,7 @@ fn reports_every_change_of_a_preserved_stack() {
     for (change, words) in cases {
         let mut now = before.clone();
         change(&mut now);
-        let said = describe_differences(&compare_preserved(kept(&plan), &now));
+        let said = describe_differences(&compare_preserved(preserved_objects(&plan), &now));
         assert!(said.iter().any(|line| line == words), "{words}: {said:?}");
     }
 }
@@ -160,11 +163,11 @@ fn foreign_partitions_and_filesystems_are_proven() {
         ),
         (|now| now.disks[1].table.as_mut().unwrap().partitions[0].signatures.clear(), "filesystem at /srv is missing"),
     ];
-    assert_eq!(describe_differences(&compare_preserved(kept(&plan), &before)), [""; 0]);
+    assert_eq!(describe_differences(&compare_preserved(preserved_objects(&plan), &before)), [""; 0]);
     for (change, words) in cases {
         let mut now = before.clone();
         change(&mut now);
-        let said = describe_differences(&compare_preserved(kept(&plan), &now));
+        let said = describe_differences(&compare_preserved(preserved_objects(&plan), &now));
         assert!(said.iter().any(|line| line.starts_with(words)), "{words}: {said:?}");
     }
 }
@@ -172,13 +175,13 @@ fn foreign_partitions_and_filesystems_are_proven() {
 #[test]
 fn plan_without_preserved_disks_has_no_proof() {
     let plan = make(&layout(), &machine(), InstallMode::Install).unwrap();
-    for name in [StageName::StorageProveKept, StageName::StorageRehearse, StageName::TargetMarker] {
+    for name in [StageName::StorageProvePreserved, StageName::StorageRehearse, StageName::TargetMarker] {
         assert_eq!(operations(&plan, name), [], "{name}");
     }
     let mut all = layout();
     all.disks[1].wipeonreinstall = true;
     let plan = make(&all, &installed(), InstallMode::Reinstall).unwrap();
-    assert_eq!(operations(&plan, StageName::StorageProveKept), []);
+    assert_eq!(operations(&plan, StageName::StorageProvePreserved), []);
 }
 
 #[test]
@@ -221,16 +224,16 @@ fn merged_filesystem_is_mounted_before_the_image_is_written() {
     let plan = make(&layout, &before, InstallMode::Reinstall).unwrap();
     assert_eq!(super::bootable_images::finishing(&plan).new_mounts, Vec::<String>::new());
     assert_eq!(paths(&plan, StageName::StorageMount), ["/", "/boot/efi", "/var/lib"]);
-    assert_eq!(paths(&plan, StageName::StorageMountKept), ["/home", "/srv"]);
+    assert_eq!(paths(&plan, StageName::StorageMountPreserved), ["/home", "/srv"]);
     assert_eq!(beneath(&plan), (&["/home".to_owned(), "/srv".to_owned()][..], &["/var/lib".to_owned()][..]));
     assert!(
         matches!(operations(&plan, StageName::ImageBurn), [Operation::Run(SessionOp::BurnImage(BurnImage { fresh, .. }))] if fresh[..] == ["/boot/efi"])
     );
     let early = operations(&plan, StageName::StorageMount);
     let unlocked = |operations: &[Operation]| {
-        operations.iter().filter(|is| matches!(is, Operation::Run(SessionOp::UnlockDisk(_)))).count()
+        operations.iter().filter(|operation| matches!(operation, Operation::Run(SessionOp::UnlockDisk(_)))).count()
     };
-    let late = operations(&plan, StageName::StorageMountKept);
+    let late = operations(&plan, StageName::StorageMountPreserved);
     assert_eq!((unlocked(early), unlocked(late)), (3, 1));
     assert!(
         matches!(&early[4], Operation::Device(DeviceOp::AssembleArray(AssembleArray { device, .. })) if device == "/dev/md/data"),

@@ -4,13 +4,13 @@ use super::blank_and_failed_disks::{replace, unplug};
 use super::generators::{NAMES, any_layout, any_machine, blank};
 use super::installation_identity::{claim, marker, reinstall};
 use super::operation_effects::{Brought, brought, effect};
-use super::property_counts::Judged;
+use super::property_counts::PropertyCounts;
 use super::*;
 use model::device_name::DevicePath;
 use model::storage_graph::DeviceStack;
 use operations::{
-    AnnouncePointOfNoReturn, AssertFree, BurnDisk, ByteRange, DeviceOp, Holder, LockDisk, NewPartition, Operation,
-    PartitionTable, PreparePersistent, SessionOp, StageName, UnlockDisk, WipeDisk,
+    AnnouncePointOfNoReturn, AssertFree, BurnDisk, ByteRange, CreateK8sVolume, DeviceOp, DiskHolder, LockDisk,
+    NewPartition, Operation, PartitionTable, SessionOp, StageName, UnlockDisk, WipeDisk,
 };
 use proptest::prelude::*;
 use std::collections::BTreeSet;
@@ -75,14 +75,14 @@ fn writes_raw_image(plan: &Plan) -> bool {
     operations.any(|operation| matches!(operation, Operation::Run(SessionOp::BurnDisk(_))))
 }
 
-fn note_reinstall(judged: &Judged, plan: &Plan) {
+fn note_reinstall(judged: &PropertyCounts, plan: &Plan) {
     let (keeps, is_raw) = (verdicts(plan).contains(&DiskVerdict::Keep), writes_raw_image(plan));
     judged.note("reinstalls", true);
     judged.note("reinstalls that keep a disk", keeps);
     judged.note("reinstalls with a raw image", is_raw);
     judged.note("reinstalls that keep a disk, with a raw image", keeps && is_raw);
     let mut operations = plan.stages.iter().flat_map(|stage| &stage.operations);
-    let opens = operations.any(|is| matches!(is, Operation::Device(DeviceOp::OpenContainer(_))));
+    let opens = operations.any(|operation| matches!(operation, Operation::Device(DeviceOp::OpenContainer(_))));
     judged.note("reinstalls that keep an encrypted group", opens);
 }
 
@@ -90,7 +90,7 @@ fn note_reinstall(judged: &Judged, plan: &Plan) {
 /// top of it, or left active on a wiped disk.
 #[test]
 fn no_plan_destroys_preserved_or_foreign_disks() {
-    let judged = Judged::new("no_plan_destroys_preserved_or_foreign_disks");
+    let judged = PropertyCounts::new("no_plan_destroys_preserved_or_foreign_disks");
     proptest!(ProptestConfig::with_cases(CASES), |(
         layout in any_layout(),
         machine in any_machine(),
@@ -135,7 +135,7 @@ fn no_plan_destroys_preserved_or_foreign_disks() {
 
 #[test]
 fn repeated_reinstalls_preserve_their_data() {
-    let judged = Judged::new("repeated_reinstalls_preserve_their_data");
+    let judged = PropertyCounts::new("repeated_reinstalls_preserve_their_data");
     proptest!(ProptestConfig::with_cases(CASES), |(layout in any_layout(), machine in any_machine())| {
         judged.case();
         let Ok(first) = make(&layout, &machine, InstallMode::Install) else { return Ok(()) };
@@ -170,7 +170,7 @@ fn repeated_reinstalls_preserve_their_data() {
 /// matches the hints of one of the listed disks.
 #[test]
 fn no_reinstall_of_a_damaged_machine_destroys_preserved_data() {
-    let judged = Judged::new("no_reinstall_of_a_damaged_machine_destroys_preserved_data");
+    let judged = PropertyCounts::new("no_reinstall_of_a_damaged_machine_destroys_preserved_data");
     proptest!(ProptestConfig::with_cases(CASES), |(
         layout in any_layout(),
         pulled in prop::collection::vec(prop::bool::weighted(0.1), NAMES.len()),
@@ -232,7 +232,7 @@ fn no_reinstall_of_a_damaged_machine_destroys_preserved_data() {
         }
         if emptied {
             let partitions = machine.disks.iter_mut().flat_map(|disk| &mut disk.table).flat_map(|table| &mut table.partitions);
-            for part in partitions.filter(|part| part.signatures.iter().all(|is| is.usage != "raid")) {
+            for part in partitions.filter(|part| part.signatures.iter().all(|signature| signature.usage != "raid")) {
                 part.signatures.clear();
                 part.blank = true;
             }

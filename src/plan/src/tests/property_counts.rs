@@ -4,15 +4,15 @@
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 
-pub(super) struct Judged {
+pub(super) struct PropertyCounts {
     property: &'static str,
     cases: Cell<usize>,
     judged: RefCell<BTreeMap<&'static str, usize>>,
 }
 
-impl Judged {
-    pub(crate) fn new(property: &'static str) -> Judged {
-        Judged { property, cases: Cell::default(), judged: RefCell::default() }
+impl PropertyCounts {
+    pub(crate) fn new(property: &'static str) -> PropertyCounts {
+        PropertyCounts { property, cases: Cell::default(), judged: RefCell::default() }
     }
 
     /// Counts one case, regardless of its result.

@@ -21,7 +21,7 @@ const ZERO_WWN: &str = "0x0000000000000000";
 
 /// True role of a disk, independent of its kernel name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Whose {
+enum DiskRole {
     Root,
     Kept,
     Scratch,
@@ -32,7 +32,7 @@ enum Whose {
 
 #[derive(Debug, Clone)]
 struct Physical {
-    whose: Whose,
+    role: DiskRole,
     disk: inventory::InventoryDisk,
 }
 
@@ -115,8 +115,8 @@ fn with_own_uuids(machine: &mut Inventory, random: &mut Random) {
     }
 }
 
-fn whose(index: usize) -> Whose {
-    [Whose::Root, Whose::Kept, Whose::Kept, Whose::Scratch, Whose::Scratch, Whose::Foreign][index]
+fn role(index: usize) -> DiskRole {
+    [DiskRole::Root, DiskRole::Kept, DiskRole::Kept, DiskRole::Scratch, DiskRole::Scratch, DiskRole::Foreign][index]
 }
 
 /// Returns the disks of the installed machine, with foreign data on the unlisted disk, and the marker.
@@ -139,7 +139,7 @@ fn installed_with_marker(layout: &Layout, random: &mut Random) -> (Vec<Physical>
         }
     }
     let physical = inventory.disks.into_iter().enumerate();
-    let mut physical: Vec<Physical> = physical.map(|(index, disk)| Physical { whose: whose(index), disk }).collect();
+    let mut physical: Vec<Physical> = physical.map(|(index, disk)| Physical { role: role(index), disk }).collect();
     foreign_content(&mut physical[5].disk, random);
     (physical, marker)
 }
@@ -194,21 +194,21 @@ fn suffers(physical: &mut Vec<Physical>, random: &mut Random) {
                     new.wwn.clear();
                 }
                 foreign_content(&mut new, random);
-                physical[one] = Physical { whose: Whose::Foreign, disk: new };
+                physical[one] = Physical { role: DiskRole::Foreign, disk: new };
             }
             5 => {
                 let disk = &mut physical[one].disk;
                 (disk.table, disk.signatures, disk.blank) = (None, Vec::new(), true);
                 disk.serial = format!("B{one}");
-                physical[one].whose = Whose::Blank;
+                physical[one].role = DiskRole::Blank;
             }
             6 | 7 => physical[one].disk.serial.clear(),
             _ => {
                 // A disk was copied with `dd` onto a foreign disk.
                 let (table, signatures) = (physical[one].disk.table.clone(), physical[one].disk.signatures.clone());
-                if physical[other].whose == Whose::Foreign {
+                if physical[other].role == DiskRole::Foreign {
                     (physical[other].disk.table, physical[other].disk.signatures) = (table, signatures);
-                    physical[other].whose = physical[one].whose;
+                    physical[other].role = physical[one].role;
                 }
             }
         }
@@ -225,14 +225,14 @@ fn seen(physical: &[Physical], marker: &InstallMarker, random: &mut Random) -> I
     let mut inventory = Inventory::default();
     // A name is skipped occasionally, as after the failure of a disk.
     let mut letters = "abcdefghij".chars().filter(|_| !random.one_in(20));
-    for Physical { whose, disk } in physical {
+    for Physical { role, disk } in physical {
         let Some(letter) = letters.next() else { break };
         let (name, device) = (format!("sd{letter}"), format!("/dev/sd{letter}"));
         let mut disk = inventory::InventoryDisk { name: name.into(), device: device.as_str().into(), ..disk.clone() };
         for partition in disk.table.iter_mut().flat_map(|table| &mut table.partitions) {
             partition.device = disk.device.partition_path(partition.number);
         }
-        if *whose == Whose::Root && disk.table.as_ref().is_some_and(|table| table.partitions.len() == 3) {
+        if *role == DiskRole::Root && disk.table.as_ref().is_some_and(|table| table.partitions.len() == 3) {
             let marker = Some(marker.clone());
             inventory.filesystems.push(FilesystemContents {
                 device: format!("{device}2").into(),
@@ -253,11 +253,11 @@ fn assert_nothing_lost(plan: &Plan, inventory: &Inventory, physical: &[Physical]
             DiskVerdict::Wipe | DiskVerdict::Make => true,
             DiskVerdict::Keep | DiskVerdict::PartlyKept | DiskVerdict::NotOurs | DiskVerdict::Volumes => false,
         };
-        if !is_wiped || found.blank || matches!(is.whose, Whose::Root | Whose::Scratch) {
+        if !is_wiped || found.blank || matches!(is.role, DiskRole::Root | DiskRole::Scratch) {
             continue;
         }
         let said = plan.warnings.iter().any(|warning| warning.starts_with(&format!("{} ", disk.device)));
-        assert!(said, "seed {seed}: {} is {:?} and silently wiped\n{plan}\n{inventory:#?}", disk.device, is.whose);
+        assert!(said, "seed {seed}: {} is {:?} and silently wiped\n{plan}\n{inventory:#?}", disk.device, is.role);
     }
 }
 

@@ -23,15 +23,15 @@ const PLACEHOLDERS: [&str; 5] = ["000000000000", "None", "N/A", "0123456789ABCDE
 
 /// Content of the opaque object on a wiped partition.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Contained {
+enum OpaqueContent {
     /// The root filesystem with the only install marker.
     Marker,
     /// The second device of a filesystem on a preserved disk.
-    OfKept,
+    OfPreserved,
     /// The second device of a pool on a disk that the layout does not list.
     OfUnlisted,
     /// The second half of an object whose first half is in a locked container on a preserved disk.
-    OfLockedKept,
+    OfLockedPreserved,
     /// Nothing that any other object needs.
     Nothing,
 }
@@ -72,35 +72,35 @@ fn component(device: &str, kind: &str, role: ComponentRole) -> SpanningComponent
 }
 
 /// Returns an installed machine with an opaque object of this content, and the type of the object.
-fn concealing(contained: Contained, random: &mut Random) -> (Inventory, &'static str) {
+fn concealing(contained: OpaqueContent, random: &mut Random) -> (Inventory, &'static str) {
     let mut inventory = marked();
     inventory.explored = true;
     if random.one_in(4) {
         let shared = PLACEHOLDERS[random.below(PLACEHOLDERS.len())];
         inventory.disks[1].serial = shared.to_owned();
     }
-    let part = if contained == Contained::Marker { 1 } else { 2 };
+    let part = if contained == OpaqueContent::Marker { 1 } else { 2 };
     let object = conceal(&mut inventory, part, random);
     match contained {
-        Contained::Marker => inventory.filesystems.clear(),
-        Contained::OfKept => inventory.parts.push(component("/dev/sdb1", "btrfs", ComponentRole::OneOf(2))),
-        Contained::OfUnlisted => inventory.parts.push(component("/dev/sdc", "zfs_member", ComponentRole::Peer)),
-        Contained::OfLockedKept => {
+        OpaqueContent::Marker => inventory.filesystems.clear(),
+        OpaqueContent::OfPreserved => inventory.parts.push(component("/dev/sdb1", "btrfs", ComponentRole::OneOf(2))),
+        OpaqueContent::OfUnlisted => inventory.parts.push(component("/dev/sdc", "zfs_member", ComponentRole::Peer)),
+        OpaqueContent::OfLockedPreserved => {
             let partition = inventory::DiskPartition { number: 2, device: "/dev/sdb2".into(), ..Default::default() };
             inventory.disks[1].table.as_mut().unwrap().partitions.push(partition);
             put(&mut inventory, 1, 1, "crypto_LUKS", "crypto");
         }
-        Contained::Nothing => {}
+        OpaqueContent::Nothing => {}
     }
     (inventory, object)
 }
 
 /// Makes a random plan for a machine with an opaque object. Returns the content of the object, and whether the plan
 /// was accepted.
-fn check_seed(seed: u64) -> (Contained, bool) {
-    use Contained::{Marker, Nothing, OfKept, OfLockedKept, OfUnlisted};
+fn check_seed(seed: u64) -> (OpaqueContent, bool) {
+    use OpaqueContent::{Marker, Nothing, OfLockedPreserved, OfPreserved, OfUnlisted};
     let mut random = Random(seed);
-    let contained = [Marker, OfKept, OfUnlisted, OfLockedKept, Nothing][random.below(5)];
+    let contained = [Marker, OfPreserved, OfUnlisted, OfLockedPreserved, Nothing][random.below(5)];
     let (inventory, object) = concealing(contained, &mut random);
     let given = random.one_in(3);
     let give_up = if given { vec!["A0".to_owned(), "B0".to_owned()] } else { vec!["Z9".to_owned(), String::new()] };
@@ -127,7 +127,7 @@ fn check_seed(seed: u64) -> (Contained, bool) {
 
 #[test]
 fn fuzz_machines_with_concealed_contents() {
-    let mut tallies: BTreeMap<Contained, (u64, u64)> = BTreeMap::new();
+    let mut tallies: BTreeMap<OpaqueContent, (u64, u64)> = BTreeMap::new();
     let judged = judge_seeds(FEW, |seed| {
         let (contained, is_planned) = check_seed(seed);
         let (planned, refused) = tallies.entry(contained).or_default();
@@ -137,7 +137,7 @@ fn fuzz_machines_with_concealed_contents() {
         println!("{contained:?}: {planned} planned, {refused} refused");
     }
     // Both accepted and refused plans must occur.
-    let needed = tallies.iter().filter(|(contained, _)| **contained != Contained::Nothing);
+    let needed = tallies.iter().filter(|(contained, _)| **contained != OpaqueContent::Nothing);
     assert!(judged < 1000 || needed.clone().all(|(_, (planned, refused))| *planned > 0 && *refused > 0), "{tallies:?}");
-    assert!(judged < 1000 || tallies[&Contained::Nothing].0 > 0, "{tallies:?}");
+    assert!(judged < 1000 || tallies[&OpaqueContent::Nothing].0 > 0, "{tallies:?}");
 }

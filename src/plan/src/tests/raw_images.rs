@@ -7,7 +7,7 @@ use model::device_name::DevicePath;
 use model::inventory::StackedDevice;
 use operations::{
     AdaptImage, BurnDisk, DeviceOp, DiskIdentity, ExpectedFilesystem, ExtendFstab, GrowFilesystem, Operation,
-    ReachImage, SeedFilesystem, SessionOp, StageName,
+    ResolveImage, SeedFilesystem, SessionOp, StageName,
 };
 use std::collections::BTreeMap;
 
@@ -18,7 +18,11 @@ pub(super) fn raw() -> Layout {
     layout.disks[0].partitions.clear();
     layout.disks[0].image = true;
     layout.filesystems.retain(|filesystem| filesystem.format != FilesystemFormat::Swap);
-    layout.filesystems.iter_mut().filter(|is| is.path.as_deref() == Some("/")).for_each(|root| root.grow = true);
+    layout
+        .filesystems
+        .iter_mut()
+        .filter(|filesystem| filesystem.path.as_deref() == Some("/"))
+        .for_each(|root| root.grow = true);
     layout
 }
 
@@ -82,7 +86,11 @@ fn seed_partition_is_used_if_listed_in_the_layout() {
     beside.disks[1].wipeonreinstall = true;
     beside.disks[1].partitions =
         vec![partition(1, "seed", 8, PartitionType::Linux), partition(2, "srv", 0, PartitionType::Linux)];
-    beside.filesystems.iter_mut().filter(|is| is.device == "/dev/sdb1").for_each(|srv| srv.device = "/dev/sdb2".into());
+    beside
+        .filesystems
+        .iter_mut()
+        .filter(|filesystem| filesystem.device == "/dev/sdb1")
+        .for_each(|srv| srv.device = "/dev/sdb2".into());
     beside.filesystems.push(seed("/dev/sdb1"));
     for (layout, device, name) in [(&own, "/dev/sda3", "raw-seed"), (&beside, "/dev/sdb1", "raw-seed-beside")] {
         assert_eq!(model::layout::validate_layout(layout), []);
@@ -93,18 +101,21 @@ fn seed_partition_is_used_if_listed_in_the_layout() {
         assert_eq!(finishing.seed, Some(SeedFilesystem { device: device.into(), path: None }));
     }
     // A reinstall writes the seed to a preserved filesystem only through its mount point.
-    let mut kept = beside.clone();
-    kept.disks[1].wipeonreinstall = false;
-    let installed = after(&make(&kept, &machine(), InstallMode::Install).unwrap(), machine());
+    let mut preserved = beside.clone();
+    preserved.disks[1].wipeonreinstall = false;
+    let installed = after(&make(&preserved, &machine(), InstallMode::Install).unwrap(), machine());
     let finished = |layout: &Layout| {
         let plan = make(layout, &installed, InstallMode::Reinstall).unwrap();
         let adapt = operations(&plan, StageName::TargetInstaller);
         let [Operation::Run(SessionOp::AdaptImage(AdaptImage(finishing)))] = &adapt[..] else { panic!("{adapt:?}") };
         finishing.seed.clone()
     };
-    assert_eq!(finished(&kept), None);
-    kept.filesystems.last_mut().unwrap().path = Some("/seed".to_owned());
-    assert_eq!(finished(&kept), Some(SeedFilesystem { device: "/dev/sdb1".into(), path: Some("/seed".to_owned()) }));
+    assert_eq!(finished(&preserved), None);
+    preserved.filesystems.last_mut().unwrap().path = Some("/seed".to_owned());
+    assert_eq!(
+        finished(&preserved),
+        Some(SeedFilesystem { device: "/dev/sdb1".into(), path: Some("/seed".to_owned()) })
+    );
     // Of the partitions of the image, only the one for the seed may be listed without a mount point.
     let mut other = own.clone();
     other.filesystems.last_mut().unwrap().label = Some("data".to_owned());
@@ -119,9 +130,9 @@ fn reinstall_rewrites_the_image_and_preserves_other_disks() {
     let plan = make(&raw(), &installed, InstallMode::Reinstall).unwrap();
     assert_printed("raw-reinstall", &plan);
     assert_eq!(verdicts(&plan), [DiskVerdict::Wipe, DiskVerdict::Keep, DiskVerdict::NotOurs]);
-    let kept = operations(&plan, StageName::StorageMountKept);
+    let preserved = operations(&plan, StageName::StorageMountPreserved);
     assert!(
-        matches!(&kept[..], [Operation::Run(SessionOp::UnlockDisk(_)), Operation::Run(SessionOp::Mount(mount))] if mount.path == "/srv")
+        matches!(&preserved[..], [Operation::Run(SessionOp::UnlockDisk(_)), Operation::Run(SessionOp::Mount(mount))] if mount.path == "/srv")
     );
     let wiped: Vec<_> = operations(&plan, StageName::StorageWipe);
     assert!(
@@ -154,7 +165,7 @@ fn image_must_not_contain_identifiers_of_preserved_disks() {
         signatures: vec![signature("ext4", uuid)],
         ..StackedDevice::default()
     };
-    let kept = installed.disks[1].table.clone().unwrap();
+    let preserved = installed.disks[1].table.clone().unwrap();
     let root = &mut installed.disks[0].table.as_mut().unwrap();
     root.guid = Some(guid(1));
     root.partitions[0].guid = Some(guid(2));
@@ -165,9 +176,9 @@ fn image_must_not_contain_identifiers_of_preserved_disks() {
     });
     installed.stacked =
         vec![stacked("dm-0", &["sda2"], "on what is wiped"), stacked("dm-2", &["sdc1"], "on what is not ours")];
-    let srv = &kept.partitions[0];
+    let srv = &preserved.partitions[0];
     let of_kept = [
-        (kept.guid.unwrap().to_string(), "/dev/sdb"),
+        (preserved.guid.unwrap().to_string(), "/dev/sdb"),
         (srv.guid.unwrap().to_string(), "/dev/sdb1"),
         (srv.signatures[0].uuid.to_lowercase(), "/dev/sdb1"),
     ];
@@ -181,7 +192,7 @@ fn image_must_not_contain_identifiers_of_preserved_disks() {
         let plan = make(&raw(), &installed, mode).unwrap();
         let expected = expected.into_iter().map(|(uuid, device)| (uuid, DevicePath::from(device)));
         let reach = operations(&plan, StageName::ImageReach);
-        let [Operation::Run(SessionOp::ReachImage(ReachImage { onto: Some(burn), .. }))] = reach.as_slice() else {
+        let [Operation::Run(SessionOp::ResolveImage(ResolveImage { onto: Some(burn), .. }))] = reach.as_slice() else {
             panic!("{plan}")
         };
         assert_eq!(burn.taken, expected.collect());
@@ -218,7 +229,7 @@ fn image_partitions_are_named_after_their_disk() {
     let plan = make(&layout, &machine(), InstallMode::Install).unwrap();
     let burn = operations(&plan, StageName::ImageBurn);
     let [Operation::Run(SessionOp::BurnDisk(burn))] = &burn[..] else { panic!("{burn:?}") };
-    let devices: Vec<_> = burn.filesystems.iter().map(|is| is.device.as_str()).collect();
+    let devices: Vec<_> = burn.filesystems.iter().map(|filesystem| filesystem.device.as_str()).collect();
     assert_eq!((burn.device.as_str(), devices), ("/dev/sdc", vec!["/dev/sdc2", "/dev/sdc1"]));
     assert_eq!(verdicts(&plan), [DiskVerdict::NotOurs, DiskVerdict::Wipe, DiskVerdict::Wipe]);
 }
@@ -249,7 +260,9 @@ fn image_url_is_complete_but_printed_without_secrets() {
     let request = crate::request_from_allocation::build_request(&AssignedMachine::default(), "m-1", &allocation, &[]);
     let plan = super::super::make_plan(&layout(), &machine(), request, &mut counting()).unwrap();
     let reach = operations(&plan, StageName::ImageReach);
-    let [Operation::Run(SessionOp::ReachImage(ReachImage { image, .. }))] = reach.as_slice() else { panic!("{plan}") };
+    let [Operation::Run(SessionOp::ResolveImage(ResolveImage { image, .. }))] = reach.as_slice() else {
+        panic!("{plan}")
+    };
     assert_eq!(image.url, allocation.image.url);
     for text in [plan.to_string(), serde_json::to_string(&plan).unwrap()] {
         assert!(text.contains("https://") && !text.contains("hunter2") && !text.contains("secret"), "{text}");

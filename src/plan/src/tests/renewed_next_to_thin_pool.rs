@@ -5,7 +5,7 @@ use super::renewed_volumes::ONE_GROUP;
 use super::*;
 use crate::preservation_proof::{compare_preserved, describe_differences};
 use model::inventory::{LvmHiddenVolume, VolumeHealth};
-use operations::{ByteRange, DeviceOp, Operation, ProveKept, RemoveVolumes, SessionOp};
+use operations::{ByteRange, DeviceOp, Operation, ProvePreserved, RemoveVolumes, SessionOp};
 
 /// Layout of a machine with root and swap in the group of a thin pool.
 fn layout_without_data() -> String {
@@ -93,14 +93,14 @@ fn a_first_installation_and_a_reinstall_without_unlisted_volumes_are_possible() 
 fn changes_of_hidden_volumes_are_reported_at_the_end() {
     let installed = with_pool();
     let plan = renew(&layout_without_data(), &installed).unwrap();
-    let kept = operations_of(&plan).find_map(|operation| match operation {
-        Operation::Run(SessionOp::ProveKept(ProveKept(kept))) => Some(kept.clone()),
+    let preserved = operations_of(&plan).find_map(|operation| match operation {
+        Operation::Run(SessionOp::ProvePreserved(ProvePreserved(preserved))) => Some(preserved.clone()),
         _ => None,
     });
-    let (kept, mut reinstalled) = (kept.unwrap(), after(&plan, installed));
-    assert_eq!(describe_differences(&compare_preserved(&kept, &reinstalled)), [""; 0]);
+    let (preserved, mut reinstalled) = (preserved.unwrap(), after(&plan, installed));
+    assert_eq!(describe_differences(&compare_preserved(&preserved, &reinstalled)), [""; 0]);
     reinstalled.groups[0].hidden[1].size_bytes += MIB;
-    let differences = describe_differences(&compare_preserved(&kept, &reinstalled));
+    let differences = describe_differences(&compare_preserved(&preserved, &reinstalled));
     assert!(differences.len() == 1 && differences[0].contains("hidden volume pool_tmeta"), "{differences:?}");
 }
 

@@ -130,7 +130,7 @@ fn the_group_is_activated_before_its_volumes_are_removed_and_not_taken_down_afte
         other => panic!("{other:?}"),
     });
     assert_eq!(names.collect::<Vec<_>>(), ["take down", "assemble", "remove", "create", "create"]);
-    let late = arrays_and_groups::operations(&plan, StageName::StorageMountKept);
+    let late = arrays_and_groups::operations(&plan, StageName::StorageMountPreserved);
     let [Operation::Device(DeviceOp::ActivateGroup(group)), Operation::Run(SessionOp::Mount(mount))] = late else {
         panic!("{late:?}")
     };
@@ -144,7 +144,7 @@ fn no_stage_may_write_the_preserved_volume_before_it_is_activated() {
     let part = &installed.disks[0].table.as_ref().unwrap().partitions[1];
     let [range] = data_of(&installed)[0].0.ranges[..].to_vec().try_into().unwrap_or_else(|all| panic!("{all:?}"));
     let data = ByteRange { start: part.start_bytes + range.start_bytes, length: range.size_bytes };
-    let closed = plan.extents.iter().take_while(|extents| !extents.stages.contains(&StageName::StorageMountKept));
+    let closed = plan.extents.iter().take_while(|extents| !extents.stages.contains(&StageName::StorageMountPreserved));
     let closed: Vec<_> = closed.flat_map(|extents| &extents.disks).flat_map(|disk| &disk.ranges).collect();
     assert!(closed.len() > 2, "{:?}", plan.extents);
     for open in closed {

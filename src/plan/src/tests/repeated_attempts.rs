@@ -51,7 +51,7 @@ fn a_partition_table_on_a_kept_array_is_not_an_unfinished_filesystem() {
     let mut layout = arrays_and_groups::layout();
     layout.volumegroups.clear();
     layout.logicalvolumes.clear();
-    layout.filesystems.retain(|is| !is.device.as_str().starts_with("/dev/vg00"));
+    layout.filesystems.retain(|filesystem| !filesystem.device.as_str().starts_with("/dev/vg00"));
     layout.filesystems.push(filesystem("/srv", "/dev/md/data", FilesystemFormat::Ext4, "srv"));
     let mut machine =
         after(&make(&layout, &arrays_and_groups::five(), InstallMode::Install).unwrap(), arrays_and_groups::five());
@@ -187,7 +187,9 @@ fn replaced_disks_converge_after_two_interrupted_attempts() {
 /// of each filesystem.
 fn all_cuts(plan: &Plan, before: &Inventory) -> Vec<Inventory> {
     let operations: Vec<&Operation> = plan.stages.iter().flat_map(|stage| &stage.operations).collect();
-    let begin = operations.iter().position(|is| matches!(is, Operation::Run(SessionOp::AnnouncePointOfNoReturn(_))));
+    let begin = operations
+        .iter()
+        .position(|operation| matches!(operation, Operation::Run(SessionOp::AnnouncePointOfNoReturn(_))));
     let mut found = Vec::new();
     for done in begin.unwrap()..=operations.len() {
         let mut left = cut(plan, before.clone(), done);

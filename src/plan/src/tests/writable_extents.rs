@@ -143,7 +143,7 @@ fn place(plan: &Plan, device: &DevicePath) -> Option<(DevicePath, ByteRange)> {
 
 /// Returns one line for each group of consecutive stages with the same extents: the first and the last stage, and the
 /// extents as `DISK START+LENGTH` in MiB.
-fn shown(plan: &Plan) -> Vec<String> {
+fn format_extents(plan: &Plan) -> Vec<String> {
     let range = |range: &ByteRange| format!("{}+{}", range.start / MIB, range.length / MIB);
     let disk = |disk: &DiskExtents| {
         let ranges: Vec<String> = disk.ranges.iter().map(range).collect();
@@ -170,7 +170,7 @@ const NOTHING_AFTER: &str = "report.final … boot.kexec:";
 fn install_writes_disks_only_between_wipe_and_unmount() {
     let plan = make(&layout(), &machine(), InstallMode::Install).unwrap();
     let between = "storage.wipe … storage.unmount: /dev/sda 0+20000, /dev/sdb 0+8000";
-    assert_eq!(shown(&plan), [NOTHING_BEFORE, between, NOTHING_AFTER]);
+    assert_eq!(format_extents(&plan), [NOTHING_BEFORE, between, NOTHING_AFTER]);
 }
 
 #[test]
@@ -178,7 +178,7 @@ fn preserved_filesystem_is_writable_from_its_mount_on() {
     let plan = make(&layout(), &installed(), InstallMode::Reinstall).unwrap();
     let system = "storage.wipe … image.burn: /dev/sda 0+20000";
     let data = "storage.mount_kept … storage.unmount: /dev/sda 0+20000, /dev/sdb 1+7998";
-    assert_eq!(shown(&plan), [NOTHING_BEFORE, system, data, NOTHING_AFTER]);
+    assert_eq!(format_extents(&plan), [NOTHING_BEFORE, system, data, NOTHING_AFTER]);
     let json = serde_json::to_value(&plan).unwrap();
     let expected =
         serde_json::json!({"device": "/dev/sdb", "serial": "", "ranges": [{"start": MIB, "length": 7998 * MIB}]});
@@ -193,7 +193,7 @@ fn read_only_preserved_filesystem_is_not_writable() {
     for options in [&["ro"][..], &["noatime,ro"]] {
         let plan = make(&with_options(options), &installed(), InstallMode::Reinstall).unwrap();
         let system = "storage.wipe … storage.unmount: /dev/sda 0+20000";
-        assert_eq!(shown(&plan), [NOTHING_BEFORE, system, NOTHING_AFTER], "{options:?}");
+        assert_eq!(format_extents(&plan), [NOTHING_BEFORE, system, NOTHING_AFTER], "{options:?}");
     }
 }
 
@@ -203,7 +203,7 @@ fn merged_filesystem_is_writable_before_the_image_is_written() {
     merged.filesystems[0].reinstall = model::layout::OnReinstall::Merge;
     let plan = make(&merged, &installed(), InstallMode::Reinstall).unwrap();
     assert_eq!(
-        shown(&plan)[1..3],
+        format_extents(&plan)[1..3],
         [
             "storage.wipe … storage.format: /dev/sda 0+20000",
             "storage.mount … storage.unmount: /dev/sda 0+20000, /dev/sdb 1+7998",
@@ -214,17 +214,17 @@ fn merged_filesystem_is_writable_before_the_image_is_written() {
     let srv = &mut blank.disks[1].table.as_mut().unwrap().partitions[0];
     (srv.signatures, srv.blank) = (Vec::new(), true);
     let plan = make(&with_options(&["ro"]), &blank, InstallMode::Reinstall).unwrap();
-    assert_eq!(shown(&plan)[2], "storage.mount_kept … storage.unmount: /dev/sda 0+20000, /dev/sdb 1+7998");
+    assert_eq!(format_extents(&plan)[2], "storage.mount_kept … storage.unmount: /dev/sda 0+20000, /dev/sdb 1+7998");
 }
 
 #[test]
 fn preserved_group_on_array_is_writable_on_member_disks() {
     let plan = make(&stacked_layout(), &stacked(), InstallMode::Reinstall).unwrap();
     assert_eq!(
-        shown(&plan)[2],
+        format_extents(&plan)[2],
         "storage.mount_kept … storage.unmount: /dev/sda 0+20000, /dev/sdb 0+20000, /dev/sdc 0+20000, /dev/sdd 0+20000, /dev/sde 0+20000"
     );
-    assert_eq!(shown(&plan)[1], "storage.wipe … image.burn: /dev/sda 0+20000, /dev/sdb 0+20000");
+    assert_eq!(format_extents(&plan)[1], "storage.wipe … image.burn: /dev/sda 0+20000, /dev/sdb 0+20000");
 }
 
 #[test]
@@ -245,7 +245,7 @@ fn preserved_btrfs_devices_and_devices_in_options_are_writable() {
     }
     let plan = make(&layout, &before, InstallMode::Reinstall).unwrap();
     assert_eq!(
-        shown(&plan)[2],
+        format_extents(&plan)[2],
         "storage.mount_kept … storage.unmount: /dev/sda 0+20000, /dev/sdb 1+1000 2000+10 3000+1"
     );
 }
@@ -260,6 +260,6 @@ fn booted_existing_system_is_not_writable() {
     )
     .unwrap();
     assert!(plan.already.is_some());
-    assert_eq!(shown(&plan), ["storage.mount … boot.kexec:"]);
+    assert_eq!(format_extents(&plan), ["storage.mount … boot.kexec:"]);
     assert_just_what_is_written(&plan, &inventory);
 }

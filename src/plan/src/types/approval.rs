@@ -81,7 +81,7 @@ impl PartialOrd for ApprovedDisk {
 impl Ord for ApprovedDisk {
     fn cmp(&self, other: &ApprovedDisk) -> Ordering {
         let identity = |is: &ApprovedDisk| [is.serial.clone(), is.wwn.clone(), is.device.clone(), is.place.clone()];
-        let rest = |is: &ApprovedDisk| (is.size_bytes, is.verdict, is.partitions.clone(), is.model.clone());
+        let rest = |disk: &ApprovedDisk| (disk.size_bytes, disk.verdict, disk.partitions.clone(), disk.model.clone());
         let order = identity(self).cmp(&identity(other)).then_with(|| rest(self).cmp(&rest(other)));
         order.then_with(|| self.contents.cmp(&other.contents))
     }

@@ -166,7 +166,7 @@ async fn audit_file_that_is_not_regular_is_refused() {
     let file = dir.path().join("audit.fifo");
     nix::unistd::mkfifo(&file, nix::sys::stat::Mode::S_IRWXU).unwrap();
     let options = ServerConfig { audit_log: Some(file), ..options(dir.path()) };
-    let watch = StatusLog::json_into(Heard::default());
+    let watch = StatusLog::json_into(CapturedLog::default());
     let refused = ControlServer::bind_server(&options, watch, &silent(), 10_000).await.err().unwrap().to_string();
     assert!(refused.contains("--audit-log") && refused.contains("is not a regular file"), "{refused}");
 }
@@ -215,7 +215,7 @@ async fn entries_are_filtered_paged_and_written_to_a_file() {
         assert_eq!(server.v1(method, "/v1/audit", &Value::Null).await.status, 405, "{method}");
     }
     let read = || std::fs::read_to_string(&file).unwrap();
-    server.until(|| read().lines().count() == 7, "all entries are in the file").await;
+    server.wait_until(|| read().lines().count() == 7, "all entries are in the file").await;
     let lines = read();
     let lines: Vec<Value> = lines.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     assert_eq!(lines.len(), 7, "{lines:?}");

@@ -167,12 +167,12 @@ async fn boot_during_an_active_boot_counts_at_registration() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn boot_from_a_nic_of_another_machine_is_refused() {
     let dir = with_images();
-    let cards = [(MACHINE, "52:54:00:00:00:01"), (ATTACKER, "52:54:00:00:00:66")];
-    let neighbours = move |address: IpAddr| {
-        let found = cards.iter().filter(|(at, _)| at.parse() == Ok(address));
+    let nics = [(MACHINE, "52:54:00:00:00:01"), (ATTACKER, "52:54:00:00:00:66")];
+    let neighbors = move |address: IpAddr| {
+        let found = nics.iter().filter(|(at, _)| at.parse() == Ok(address));
         found.map(|(_, mac)| (*mac).to_owned()).collect()
     };
-    let around = HostEnvironment { neighbours: Arc::new(neighbours), ..silent() };
+    let around = HostEnvironment { neighbors: Arc::new(neighbors), ..silent() };
     let options = options(dir.path());
     let server = Running::start_with(dir, &options, &around, 10_000).await;
     assert!(server.boot_from(ATTACKER, ONE).await.text().contains("sanboot"));

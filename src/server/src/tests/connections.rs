@@ -104,13 +104,13 @@ async fn open_connections_are_limited() {
         idle.push(TcpStream::connect(server.address).await.unwrap());
     }
     server.heard("the server's limit on open connections is reached").await;
-    let asked = format!("uuid={ONE}");
+    let boot_query = format!("uuid={ONE}");
     let (_, script) = tokio::join!(
         async {
             tokio::time::sleep(Duration::from_millis(100)).await;
             idle.clear();
         },
-        server.boot(&asked)
+        server.boot(&boot_query)
     );
     assert_eq!(script.status, 200);
 }

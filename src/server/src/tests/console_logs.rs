@@ -14,14 +14,14 @@ async fn console_output_is_shown_on_the_machine_page() {
     let server = Running::start().await;
     let browser = server.browser().await;
     let (path, text) = (format!("/machines/{ONE}"), format!("/machines/{ONE}/log"));
-    let asked = token_of(&server.boot(&format!("uuid={ONE}")).await.text());
-    assert_eq!(server.says(&asked, ONE, 0, "somebody else's\n").await, 401, "anybody can ask for a boot");
-    assert_eq!(server.register(ONE, &asked).await.status, 200);
-    assert_eq!(server.says(&asked, ONE, 0, "drophammer: hardware is up\nPrepar").await, 200);
+    let token = token_of(&server.boot(&format!("uuid={ONE}")).await.text());
+    assert_eq!(server.says(&token, ONE, 0, "somebody else's\n").await, 401, "anybody can ask for a boot");
+    assert_eq!(server.register(ONE, &token).await.status, 200);
+    assert_eq!(server.says(&token, ONE, 0, "drophammer: hardware is up\nPrepar").await, 200);
     // The acknowledgement was lost, so the agent sends the output again, together with newer output.
-    assert_eq!(server.says(&asked, ONE, 0, "drophammer: hardware is up\nPreparing <b>\u{1b}[2J\n").await, 200);
-    assert_eq!(server.says(&asked, ONE, 45, "Registering\n").await, 200);
-    assert_eq!(server.says(&asked, ONE, 157, "Waiting\n").await, 200);
+    assert_eq!(server.says(&token, ONE, 0, "drophammer: hardware is up\nPreparing <b>\u{1b}[2J\n").await, 200);
+    assert_eq!(server.says(&token, ONE, 45, "Registering\n").await, 200);
+    assert_eq!(server.says(&token, ONE, 157, "Waiting\n").await, 200);
     let page = browser.text(&path).await;
     for words in ["Preparing &lt;b&gt; [2J\nRegistering\n[100 bytes are missing]\nWaiting\n", "href=\"/machines/"] {
         assert!(page.contains(words), "{words}: {page}");
@@ -31,9 +31,9 @@ async fn console_output_is_shown_on_the_machine_page() {
     assert_eq!((answer.status, answer.headers["content-type"].as_str()), (200, "text/plain; charset=utf-8"));
     assert!(answer.text().contains("Preparing <b> [2J\nRegistering\n"), "{}", answer.text());
     // After its success, a boot may still send its last output.
-    server.allocated(ONE, &asked).await;
-    server.report(ONE, &asked, "a1", true).await;
-    assert_eq!(server.says(&asked, ONE, 165, "Booting New Kernel\n").await, 200);
+    server.allocated(ONE, &token).await;
+    server.report(ONE, &token, "a1", true).await;
+    assert_eq!(server.says(&token, ONE, 165, "Booting New Kernel\n").await, 200);
     assert!(browser.text(&text).await.ends_with("Waiting\nBooting New Kernel\n"));
     assert_ne!(server.ask("GET", &text, &[], "").await.status, 200, "not for everybody");
 }

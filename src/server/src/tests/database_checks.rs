@@ -79,8 +79,11 @@ async fn missing_or_replaced_database_stops_the_server() {
 
 /// Checks that a server does not start in `dir`, and that the error contains these words.
 async fn refused(dir: &TempDir, words: &str) {
-    let error =
-        bind(dir, &Heard::default()).await.err().unwrap_or_else(|| panic!("the server starts: {words}")).to_string();
+    let error = bind(dir, &CapturedLog::default())
+        .await
+        .err()
+        .unwrap_or_else(|| panic!("the server starts: {words}"))
+        .to_string();
     assert!(error.contains(words) && error.contains("drophammer serve restore"), "{error}");
 }
 
@@ -98,7 +101,7 @@ async fn foreign_or_outdated_database_is_refused() {
         }
         to
     };
-    assert!(bind(&put(&early, &FILES), &Heard::default()).await.is_ok(), "of the same time");
+    assert!(bind(&put(&early, &FILES), &CapturedLog::default()).await.is_ok(), "of the same time");
     refused(&put(&early, &FILES[..1]), "is older than the last state of this directory").await;
     let other = Running::start_in(with_images()).await;
     other.installed().await;

@@ -2,7 +2,7 @@
 
 use super::*;
 use clap::Parser;
-use common::exit_status::CommandOutcome;
+use common::command_outcome::CommandOutcome;
 use drophammer::cli::{Cli, CliCommand};
 use std::time::Instant;
 use testing::postgres::{self, PrivatePostgres};
@@ -87,8 +87,8 @@ impl Running {
         let with = ["--server", &url, "--token-file", &token];
         let command = Cli::try_parse_from(["drophammer"].iter().chain(arguments).chain(&with)).unwrap().command;
         let run = move || match command {
-            CliCommand::Apply(options) => drophammer::operator_client::documents::run_apply(&options),
-            CliCommand::Export(options) => drophammer::operator_client::documents::run_export(&options),
+            CliCommand::Apply(options) => drophammer::server_commands::documents::run_apply(&options),
+            CliCommand::Export(options) => drophammer::server_commands::documents::run_export(&options),
             _ => panic!(),
         };
         tokio::task::spawn_blocking(run).await.unwrap()

@@ -2,7 +2,7 @@
 
 use super::*;
 use clap::Parser;
-use common::exit_status::CommandOutcome;
+use common::command_outcome::CommandOutcome;
 use control::api_types::RegisterRequest;
 use drophammer::cli::{Cli, CliCommand};
 use model::inventory::{FilesystemContents, Inventory};
@@ -56,7 +56,7 @@ impl Running {
         let arguments =
             ["drophammer", "layout", "from-machine", "--machine", machine, "--server", &url, "--token-file", &token];
         let CliCommand::Layout(options) = Cli::try_parse_from(arguments).unwrap().command else { panic!() };
-        let run = move || drophammer::operator_client::layouts::run_layout_command(&options);
+        let run = move || drophammer::server_commands::layouts::run_layout_command(&options);
         tokio::task::spawn_blocking(run).await.unwrap().unwrap()
     }
 }

@@ -2,7 +2,7 @@
 
 use super::*;
 use clap::Parser;
-use common::exit_status::CommandOutcome;
+use common::command_outcome::CommandOutcome;
 use drophammer::cli::{Cli, CliCommand, ImageArgs, ImageCommand};
 
 impl Running {
@@ -13,24 +13,24 @@ impl Running {
         let all = ["drophammer"].iter().chain(arguments).chain(&with);
         let command = Cli::try_parse_from(all).unwrap_or_else(|error| panic!("{error}")).command;
         let run = move || match command {
-            CliCommand::Layout(options) => drophammer::operator_client::layouts::run_layout_command(&options),
+            CliCommand::Layout(options) => drophammer::server_commands::layouts::run_layout_command(&options),
             CliCommand::Image(ImageArgs { command: ImageCommand::List(options) }) => {
-                drophammer::operator_client::images::list_images(&options)
+                drophammer::server_commands::images::list_images(&options)
             }
             CliCommand::Image(ImageArgs { command: ImageCommand::Modify(options) }) => {
-                drophammer::operator_client::images::modify_image(&options)
+                drophammer::server_commands::images::modify_image(&options)
             }
             CliCommand::Image(ImageArgs { command: ImageCommand::Show(options) }) => {
-                drophammer::operator_client::images::show_image(&options)
+                drophammer::server_commands::images::show_image(&options)
             }
             CliCommand::Image(ImageArgs { command: ImageCommand::Apply(options) }) => {
-                drophammer::operator_client::images::apply_image(&options)
+                drophammer::server_commands::images::apply_image(&options)
             }
             CliCommand::Image(ImageArgs { command: ImageCommand::Delete(options) }) => {
-                drophammer::operator_client::images::delete_image(&options)
+                drophammer::server_commands::images::delete_image(&options)
             }
-            CliCommand::Template(options) => drophammer::operator_client::templates::run_template_command(&options),
-            CliCommand::Size(options) => drophammer::operator_client::sizes::run_size_command(&options),
+            CliCommand::Template(options) => drophammer::server_commands::templates::run_template_command(&options),
+            CliCommand::Size(options) => drophammer::server_commands::sizes::run_size_command(&options),
             _ => panic!(),
         };
         tokio::task::spawn_blocking(run).await.unwrap()

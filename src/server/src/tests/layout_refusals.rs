@@ -7,13 +7,13 @@ const AT: &str = "/v1/filesystemlayout";
 
 /// Relation of this server's response to metal-api's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Goes {
+enum ResponseRelation {
     /// Status and text are the same. Additional fields are allowed.
     Same,
     /// This server responds with another status, for this reason.
     Ours(u16, &'static str),
 }
-use Goes::{Ours, Same};
+use ResponseRelation::{Ours, Same};
 
 fn layout() -> Value {
     json!({
@@ -31,7 +31,7 @@ fn layout() -> Value {
 
 /// Returns the cases, each with the field of [`layout`] to change, its value, metal-api's status and text, and the
 /// relation of this server's response to metal-api's. Status 201 without a message means that the layout is accepted.
-fn cases() -> Vec<(&'static str, Value, u16, &'static str, Goes)> {
+fn cases() -> Vec<(&'static str, Value, u16, &'static str, ResponseRelation)> {
     vec![
         ("/id", json!("t"), 201, "", Same),
         ("/id", json!(""), 400, "id should not be empty", Same),

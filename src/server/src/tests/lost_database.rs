@@ -7,7 +7,7 @@ use std::fs;
 async fn server_with_lost_database_does_not_start() {
     let dir = Running::start().await.stop().await;
     let path = |name: &str| dir.path().join(name);
-    let heard = Heard::default();
+    let heard = CapturedLog::default();
     assert!(bind(&dir, &heard).await.is_ok(), "all files exist");
     for ending in ["-wal", "-shm"] {
         let _ = fs::remove_file(path(&format!("drophammer.sqlite{ending}")));

@@ -3,7 +3,7 @@
 
 use super::*;
 use clap::Parser;
-use common::exit_status::CommandOutcome;
+use common::command_outcome::CommandOutcome;
 use drophammer::cli::{Cli, CliCommand};
 use drophammer::machine_adoption::{AdoptionHost, run_adopt_on};
 use model::install_marker::InstallMarker;
@@ -94,8 +94,8 @@ async fn an_adoption_is_removed_without_a_trace() {
     assert_eq!(server.adopt(&root, &UNDO).await.unwrap(), CommandOutcome::Good);
     assert!(!root.path().join("etc/metal").exists());
     assert!(!server.has_file("machines/web-1.yaml") && !server.has_file("layouts/web-1.yaml"));
-    let standing = server.find_listed(ADOPTED).await;
-    assert!(standing.is_none_or(|machine| machine["new"] == true));
+    let install_state = server.find_listed(ADOPTED).await;
+    assert!(install_state.is_none_or(|machine| machine["new"] == true));
     // The machine can be adopted again, and the removal can be repeated.
     assert_eq!(server.adopt(&root, &UNDO).await.unwrap(), CommandOutcome::Refused);
     assert_eq!(server.adopt(&root, &ADOPT).await.unwrap(), CommandOutcome::Good);
@@ -165,8 +165,8 @@ impl SentRegistration {
     }
 
     async fn is_recorded(&self, server: &Running) -> bool {
-        let standing = server.state.read_install_state(ADOPTED, &self.marker.allocation).await.unwrap();
-        standing.marker.as_ref() == Some(&self.marker)
+        let install_state = server.state.read_install_state(ADOPTED, &self.marker.allocation).await.unwrap();
+        install_state.marker.as_ref() == Some(&self.marker)
     }
 }
 
@@ -309,7 +309,7 @@ async fn the_layout_of_a_registered_machine_is_written() {
         tokio::task::spawn_blocking(move || {
             let mut outcome = None;
             let output = common::recorded_output::recorded(|| {
-                let run = drophammer::operator_client::layouts::run_layout_command(&options);
+                let run = drophammer::server_commands::layouts::run_layout_command(&options);
                 outcome = run.as_ref().ok().copied();
                 run
             });

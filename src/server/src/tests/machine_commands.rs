@@ -2,7 +2,7 @@
 
 use super::*;
 use clap::Parser;
-use common::exit_status::CommandOutcome;
+use common::command_outcome::CommandOutcome;
 use drophammer::cli::{Cli, CliCommand};
 
 impl Running {
@@ -13,7 +13,7 @@ impl Running {
         let with = ["--server", &url, "--token-file", &token];
         let all = ["drophammer", "machine"].iter().chain(arguments).chain(&with);
         let CliCommand::Machine(options) = Cli::try_parse_from(all).unwrap().command else { panic!() };
-        tokio::task::spawn_blocking(move || drophammer::operator_client::run_machine_command(&options)).await.unwrap()
+        tokio::task::spawn_blocking(move || drophammer::server_commands::run_machine_command(&options)).await.unwrap()
     }
 
     /// Waits until the change of the machine file that locks the machine is in effect.

@@ -8,9 +8,9 @@ const AT: &str = "/v1/machine";
 impl Running {
     /// Waits until the machine satisfies the condition, and returns it.
     async fn found(&self, id: &str, is_so: impl Fn(&Value) -> bool) -> Value {
-        let asked = json!({"id": id.to_uppercase()});
+        let request = json!({"id": id.to_uppercase()});
         loop {
-            let found = self.v1("POST", &format!("{AT}/find"), &asked).await.json();
+            let found = self.v1("POST", &format!("{AT}/find"), &request).await.json();
             if let Some(one) = found.get(0).filter(|one| is_so(one)) {
                 return one.clone();
             }

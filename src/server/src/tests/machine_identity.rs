@@ -119,7 +119,7 @@ async fn known_mac_with_another_uuid_boots_its_disk() {
     assert!(is_local_disk(&script), "{script}");
     let alarm = |line: &&str| line.contains(ONE) && line.contains(OTHER) && line.contains("machine rename");
     let heard = || server.heard.text().lines().filter(alarm).count();
-    server.until(|| heard() == 1, "one alarm that contains both UUIDs").await;
+    server.wait_until(|| heard() == 1, "one alarm that contains both UUIDs").await;
     // The machine itself still boots through this NIC, even if the UUID in its file and the UUID from its firmware have
     // different byte orders.
     for own in [ONE, "44454c4c-5100-1030-8052-b4c04f4d0001"] {
@@ -202,7 +202,7 @@ async fn files_that_share_uuid_or_mac_are_ambiguous() {
     server.write("machines/copy.yaml", &machine_file(ONE, "copy", "52:54:00:00:00:07", "a7", ""));
     server.heard("copy.yaml").await;
     let problem = |line: &str| line.contains("machines/copy.yaml") && line.contains("machines/one.yaml");
-    server.until(|| server.heard.text().lines().any(problem), "a line that names both files").await;
+    server.wait_until(|| server.heard.text().lines().any(problem), "a line that names both files").await;
     let script = server.boot(&format!("uuid={ONE}&mac=52:54:00:00:00:01")).await.text();
     let token = token_of(&script);
     assert_eq!(server.register(ONE, &token).await.status, 200);
@@ -251,7 +251,7 @@ async fn shared_nic_is_omitted_from_machine_files() {
             knows(&server, id).await;
             std::fs::remove_file(server.dir.path().join(format!("machines/{}.yaml", name(number)))).unwrap();
         }
-        server.until(|| !server.heard.text().is_empty(), "the output").await;
+        server.wait_until(|| !server.heard.text().is_empty(), "the output").await;
         for id in ids {
             let began = std::time::Instant::now();
             while operator(&server, "GET", "/v1/machine", Value::Null).await.text().contains(id) {
@@ -293,7 +293,7 @@ async fn unknown_machines_that_share_a_uuid_are_reported() {
     assert_eq!(register("127.0.0.61", "52:54:00:00:0a:01").await, 200);
     assert_eq!(register("127.0.0.62", "52:54:00:00:0a:02").await, 503);
     let both = |line: &str| line.contains("two machines") && line.contains("0a:01") && line.contains("0a:02");
-    server.until(|| server.heard.text().lines().any(both), "may be two machines").await;
+    server.wait_until(|| server.heard.text().lines().any(both), "may be two machines").await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

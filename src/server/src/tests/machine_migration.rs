@@ -81,7 +81,7 @@ impl Running {
         self.call(token, "POST", &format!("/v1/machine/{id}/report"), &body).await
     }
 
-    pub(super) async fn stands(&self, id: &str, token: &str, order: &str) -> Answer {
+    pub(super) async fn announce_waiting(&self, id: &str, token: &str, order: &str) -> Answer {
         let mut body = json!({ "order": order, "certificate": certificate(id) });
         match id == ONE {
             true => body["carried"] = json!({ "marker": marker(ONE), "filesystems": [] }),
@@ -130,7 +130,7 @@ impl Running {
         let (server, order) = Running::move_ordered().await;
         let (one, two) = (server.ramdisk(ONE).await, server.ramdisk(TWO).await);
         for (id, token) in [(ONE, &one), (TWO, &two)] {
-            let answer = server.stands(id, token, &order).await;
+            let answer = server.announce_waiting(id, token, &order).await;
             assert_eq!(answer.status, 200, "{}", answer.text());
         }
         server.exchange_certificates(&one).await;
@@ -144,7 +144,7 @@ impl Running {
 
     async fn files_say(&self, with: &str, without: &str) {
         let says = |name: &str| self.file(&format!("machines/{name}.yaml")).contains("allocation:");
-        self.until(|| says(with) && !says(without), "the allocation is in the other file").await;
+        self.wait_until(|| says(with) && !says(without), "the allocation is in the other file").await;
     }
 }
 
@@ -159,7 +159,7 @@ async fn migration_completes_across_server_restarts() {
     let moving = given.moving.clone().unwrap();
     assert_eq!(
         (moving.order.as_str(), moving.part, moving.started, moving.peer),
-        (order.as_str(), model::machine_migration::MigrationSide::Send, false, None)
+        (order.as_str(), model::machine_migration::MigrationSide::Source, false, None)
     );
     assert!(given.succeeded && !given.reinstall && given.image.url.is_empty() && given.order.is_none());
     // The server does not permit any agent to erase disks.
@@ -172,16 +172,16 @@ async fn migration_completes_across_server_restarts() {
     let wait = server.call(&two, "GET", &format!("/v1/machine/{TWO}/wait?seconds=0"), &Value::Null).await;
     assert_eq!(wait.status, 204, "machine one does not wait yet");
     assert_eq!(server.read_allocation(TWO, &two).await, Value::Null);
-    assert_eq!(server.stands(TWO, &two, &order).await.status, 409);
-    assert_eq!(server.stands(ONE, &one, "another").await.status, 409);
+    assert_eq!(server.announce_waiting(TWO, &two, &order).await.status, 409);
+    assert_eq!(server.announce_waiting(ONE, &one, "another").await.status, 409);
 
-    assert_eq!(server.stands(ONE, &one, &order).await.status, 200);
+    assert_eq!(server.announce_waiting(ONE, &one, &order).await.status, 200);
     let server = server.restarted().await;
     let given = server.allocated(TWO, &two).await.allocation.unwrap();
     let moving = given.moving.clone().unwrap();
     assert_eq!(
         (moving.part, moving.started, moving.disks[0].serial.as_str()),
-        (model::machine_migration::MigrationSide::Receive, false, "N1")
+        (model::machine_migration::MigrationSide::Target, false, "N1")
     );
     assert_eq!(moving.peer.unwrap().certificate, certificate(ONE));
     assert_eq!(moving.carried.unwrap().marker.machine, ONE);
@@ -192,7 +192,7 @@ async fn migration_completes_across_server_restarts() {
     );
     assert_eq!(given.parse_layout().unwrap().layout, model::layout::read_yaml(LAYOUT).unwrap().layout);
     assert_eq!(server.begins_to_receive(&two).await.status, 409, "machine two does not wait");
-    assert_eq!(server.stands(TWO, &two, &order).await.status, 200);
+    assert_eq!(server.announce_waiting(TWO, &two, &order).await.status, 200);
     assert_eq!(server.state().await, "planned");
     assert_eq!(server.read_allocation(ONE, &one).await["moving"]["peer"], Value::Null, "two is not approved");
     assert_eq!(server.approves(&[ONE, TWO]).await.status, 200);
@@ -220,7 +220,7 @@ async fn migration_completes_across_server_restarts() {
     let (one, two) = (server.ramdisk(ONE).await, server.ramdisk(TWO).await);
     assert_eq!(server.report_to(TWO, &two, success(TWO)).await.status, 409, "this boot has not started");
     for (id, token) in [(ONE, &one), (TWO, &two)] {
-        assert_eq!(server.stands(id, token, &order).await.status, 200);
+        assert_eq!(server.announce_waiting(id, token, &order).await.status, 200);
     }
     assert_eq!(server.begins_to_receive(&two).await.status, 200);
     for (words, shown) in [("sda2 cannot be read", "sda2 cannot be read"), ("", "")] {
@@ -228,9 +228,9 @@ async fn migration_completes_across_server_restarts() {
         let body = json!({ "order": order, "certificate": certificate(ONE), "carried": carried, "words": words });
         let answer = server.call(&one, "POST", &format!("/v1/machine/{ONE}/moving"), &body).await;
         assert_eq!(answer.status, 200, "{}", answer.text());
-        let is = server.about_move("GET", "", Value::Null).await.json();
+        let migration = server.about_move("GET", "", Value::Null).await.json();
         assert_eq!(
-            (&is["from_says"], &is["from_stands"], &is["state"]),
+            (&migration["from_says"], &migration["from_stands"], &migration["state"]),
             (&json!(shown), &json!(true), &json!("copying"))
         );
     }

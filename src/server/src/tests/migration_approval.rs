@@ -5,7 +5,7 @@ use super::machine_migration::{certificate, fingerprint, marker};
 use super::*;
 
 impl Running {
-    async fn stands_with(&self, id: &str, token: &str, order: &str, secret: bool) -> Answer {
+    async fn announce_waiting_with_secret(&self, id: &str, token: &str, order: &str, secret: bool) -> Answer {
         let mut body = json!({ "order": order, "certificate": certificate(id), "has_secret": secret });
         match id == ONE {
             true => body["carried"] = json!({ "marker": marker(ONE), "filesystems": [] }),
@@ -14,7 +14,7 @@ impl Running {
         self.call(token, "POST", &format!("/v1/machine/{id}/moving"), &body).await
     }
 
-    async fn shown(&self) -> Value {
+    async fn fetch_migration(&self) -> Value {
         self.about_move("GET", "", Value::Null).await.json()
     }
 
@@ -29,8 +29,8 @@ impl Running {
 async fn unapproved_receiver_is_neither_announced_nor_started() {
     let (server, order) = Running::move_ordered().await;
     let (one, impostor) = (server.ramdisk(ONE).await, server.ramdisk(TWO).await);
-    assert_eq!(server.stands(ONE, &one, &order).await.status, 200);
-    assert_eq!(server.stands(TWO, &impostor, &order).await.status, 200);
+    assert_eq!(server.announce_waiting(ONE, &one, &order).await.status, 200);
+    assert_eq!(server.announce_waiting(TWO, &impostor, &order).await.status, 200);
     server.heard(&format!("is not approved: compare its fingerprint {}", fingerprint(TWO))).await;
     for _ in 0..3 {
         let told = server.read_allocation(ONE, &one).await;
@@ -42,7 +42,7 @@ async fn unapproved_receiver_is_neither_announced_nor_started() {
     let success = json!({ "success": true, "message": "m", "allocationuuid": "a1", "marker": marker(TWO) });
     let answer = server.call(&impostor, "POST", &format!("/v1/machine/{TWO}/report"), &success).await;
     assert_eq!(answer.status, 409, "{}", answer.text());
-    let shown = server.shown().await;
+    let shown = server.fetch_migration().await;
     assert_eq!(shown["to_certificate"], json!({ "fingerprint": fingerprint(TWO), "trust": "unapproved" }));
     assert_eq!(shown["from_certificate"], json!({ "fingerprint": fingerprint(ONE), "trust": "unapproved" }));
     // The console of machine B shows a fingerprint that differs from the one at the server. Approvals of other
@@ -62,7 +62,7 @@ async fn approvals_are_individual_and_survive_a_restart() {
     let (server, order) = Running::move_ordered().await;
     let (one, two) = (server.ramdisk(ONE).await, server.ramdisk(TWO).await);
     for (id, token) in [(ONE, &one), (TWO, &two)] {
-        assert_eq!(server.stands(id, token, &order).await.status, 200);
+        assert_eq!(server.announce_waiting(id, token, &order).await.status, 200);
     }
     assert_eq!(server.approves(&[TWO]).await.json()["to_certificate"]["trust"], json!("operator"));
     assert_eq!(server.peer_of_sender(&one).await["approved"], json!(true));
@@ -83,7 +83,7 @@ async fn secret_or_order_option_replaces_the_approval() {
     let (server, order) = Running::move_ordered().await;
     let (one, two) = (server.ramdisk(ONE).await, server.ramdisk(TWO).await);
     for (id, token) in [(ONE, &one), (TWO, &two)] {
-        assert_eq!(server.stands_with(id, token, &order, true).await.status, 200);
+        assert_eq!(server.announce_waiting_with_secret(id, token, &order, true).await.status, 200);
     }
     let peer = server.peer_of_sender(&one).await;
     assert!(peer["certificate"] == json!(certificate(TWO)) && peer.get("approved").is_none(), "{peer}");
@@ -93,8 +93,8 @@ async fn secret_or_order_option_replaces_the_approval() {
     // The impostor claims to have the secret, but the source does not have it, so the secret replaces no approval.
     let (server, order) = Running::move_ordered().await;
     let (one, impostor) = (server.ramdisk(ONE).await, server.ramdisk(TWO).await);
-    assert_eq!(server.stands_with(ONE, &one, &order, false).await.status, 200);
-    assert_eq!(server.stands_with(TWO, &impostor, &order, true).await.status, 200);
+    assert_eq!(server.announce_waiting_with_secret(ONE, &one, &order, false).await.status, 200);
+    assert_eq!(server.announce_waiting_with_secret(TWO, &impostor, &order, true).await.status, 200);
     assert_eq!(server.peer_of_sender(&one).await, Value::Null);
     assert_eq!(server.begins_to_receive(&impostor).await.status, 503);
 
@@ -105,11 +105,11 @@ async fn secret_or_order_option_replaces_the_approval() {
     let order = answer.json()["id"].as_str().unwrap().to_owned();
     let (one, two) = (server.ramdisk(ONE).await, server.ramdisk(TWO).await);
     for (id, token) in [(ONE, &one), (TWO, &two)] {
-        assert_eq!(server.stands(id, token, &order).await.status, 200);
+        assert_eq!(server.announce_waiting(id, token, &order).await.status, 200);
     }
     for _ in 0..2 {
         assert_eq!(server.peer_of_sender(&one).await["approved"], json!(true));
     }
     assert_eq!(server.begins_to_receive(&two).await.status, 200);
-    assert_eq!(server.shown().await["to_certificate"]["trust"], json!("order"));
+    assert_eq!(server.fetch_migration().await["to_certificate"]["trust"], json!("order"));
 }

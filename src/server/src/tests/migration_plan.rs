@@ -5,8 +5,8 @@ use super::machine_migration::{certificate, disks, marker, with_one_disk};
 use super::plan_approval::{compared, rack, row};
 use super::*;
 use api::plan_input::PlanInput;
-use common::exit_status::CommandOutcome;
-use drophammer::commands::site_plan::PlanOptions;
+use common::command_outcome::CommandOutcome;
+use drophammer::local_commands::site_plan::PlanOptions;
 use model::install_marker::InstallMarker;
 use model::inventory::{FilesystemContents, Inventory};
 use operations::{AnnouncePointOfNoReturn, Operation, SessionOp, WriteMarker};
@@ -42,7 +42,7 @@ impl Running {
     }
 
     /// Returns the rows of both machines, and the outcome of `site plan`.
-    async fn both(&self, approve: bool) -> (Value, Value, CommandOutcome) {
+    async fn plan_both_machines(&self, approve: bool) -> (Value, Value, CommandOutcome) {
         let only = |options: &mut PlanOptions| {
             (options.approve, options.machine) = (approve, vec!["one".to_owned(), "two".to_owned()]);
         };
@@ -62,7 +62,12 @@ impl Running {
 
     /// Sends to the server the requests that a session sends when it carries out this plan. Stops before the
     /// operation for which `until` returns true, as if the machine lost power.
-    async fn told_by(&self, plan: &Plan, token: &str, until: impl Fn(&SessionOp) -> bool) -> Option<InstallMarker> {
+    async fn send_session_requests(
+        &self,
+        plan: &Plan,
+        token: &str,
+        until: impl Fn(&SessionOp) -> bool,
+    ) -> Option<InstallMarker> {
         let mut marker = plan.already.clone();
         for operation in plan.stages.iter().flat_map(|stage| &stage.operations) {
             let Operation::Run(operation) = operation else { continue };
@@ -100,12 +105,12 @@ impl Running {
         marker
     }
 
-    async fn given_to(&self, id: &str, token: &str) -> allocation::AssignedMachine {
+    async fn fetch_assignment(&self, id: &str, token: &str) -> allocation::AssignedMachine {
         let answer = self.call(token, "GET", &format!("/v1/machine/{id}"), &Value::Null).await;
         serde_json::from_value(answer.json()).unwrap()
     }
 
-    async fn begins_with(&self, token: &str, approved: Option<&str>) -> Answer {
+    async fn request_point_of_no_return(&self, token: &str, approved: Option<&str>) -> Answer {
         let mut body = json!({ "allocationuuid": "a1", "order": "", "disks": disks() });
         if let Some(approved) = approved {
             body["approved"] = approved.into();
@@ -119,7 +124,7 @@ async fn plan_of_migration_target_is_shown_and_approved() {
     let (server, order) = Running::move_ordered().await;
     // Until the source has reported its contents, the plan of the target is unknown. The source loses no data.
     let words = "waits in its ramdisk for the migration";
-    let (one, two, exit) = server.both(false).await;
+    let (one, two, exit) = server.plan_both_machines(false).await;
     assert_eq!(
         (&one["outcome"], &two["outcome"], exit),
         (&json!("nothing"), &json!("unknown"), CommandOutcome::Refused)
@@ -133,7 +138,7 @@ async fn plan_of_migration_target_is_shown_and_approved() {
     let body = json!({ "order": order, "certificate": certificate(ONE), "carried": carried() });
     let answer = server.call(&token_of_one, "POST", &format!("/v1/machine/{ONE}/moving"), &body).await;
     assert_eq!(answer.status, 200, "{}", answer.text());
-    let (_, two, _) = server.both(false).await;
+    let (_, two, _) = server.plan_both_machines(false).await;
     assert_eq!((&two["outcome"], &two["mode"], &two["approved"]), (&json!("erases"), &json!("install"), &json!(false)));
     // `drophammer plan` prints the same plan as the agent.
     let told =
@@ -148,24 +153,24 @@ async fn plan_of_migration_target_is_shown_and_approved() {
     assert_eq!(stages(&planned), stages(&printed));
     assert!(!planned.contains("the image's server"), "{planned}");
 
-    let (_, two, _) = server.both(true).await;
+    let (_, two, _) = server.plan_both_machines(true).await;
     let sha256 = two["sha256"].as_str().unwrap().to_owned();
     assert_eq!(two["approved"], json!(true));
     let plan = agent(&server.until_approved(&token, &sha256).await);
     assert_eq!(compared(&plan).as_deref(), Some(sha256.as_str()));
-    assert_eq!(server.stands(TWO, &token, &order).await.status, 200);
+    assert_eq!(server.announce_waiting(TWO, &token, &order).await.status, 200);
     server.exchange_certificates(&token_of_one).await;
     for (approved, words) in [(None, "is too old to compare plans"), (Some("sha256:0"), "is now in effect")] {
-        let answer = server.begins_with(&token, approved).await;
+        let answer = server.request_point_of_no_return(&token, approved).await;
         assert!(answer.status == 409 && answer.text().contains(words), "{}", answer.text());
     }
-    let answer = server.begins_with(&token, Some(&sha256)).await;
+    let answer = server.request_point_of_no_return(&token, Some(&sha256)).await;
     assert_eq!(answer.status, 200, "{}", answer.text());
     // After the point of no return, `site plan` predicts the plan. After the cancellation, it predicts no action.
-    let (_, two, _) = server.both(false).await;
+    let (_, two, _) = server.plan_both_machines(false).await;
     assert_eq!((&two["foreseen"], &two["outcome"]), (&json!(true), &json!("erases")), "{two}");
     assert_eq!(server.about_move("DELETE", "", Value::Null).await.status, 200);
-    assert_eq!(server.both(false).await.1["outcome"], json!("nothing"));
+    assert_eq!(server.plan_both_machines(false).await.1["outcome"], json!("nothing"));
 }
 
 /// Returns a server, the order, the token of machine A, and the inventory of machine B. B has received the complete
@@ -176,10 +181,11 @@ async fn complete_and_not_reported() -> (Running, String, String, Inventory) {
     let body = json!({ "order": order, "certificate": certificate(ONE), "carried": carried() });
     let answer = server.call(&token_of_one, "POST", &format!("/v1/machine/{ONE}/moving"), &body).await;
     assert_eq!(answer.status, 200, "{}", answer.text());
-    assert_eq!(server.stands(TWO, &token, &order).await.status, 200);
+    assert_eq!(server.announce_waiting(TWO, &token, &order).await.status, 200);
     server.exchange_certificates(&token_of_one).await;
-    let plan = agent(&server.given_to(TWO, &token).await);
-    let marker = server.told_by(&plan, &token, |operation| matches!(operation, SessionOp::Report(_))).await;
+    let plan = agent(&server.fetch_assignment(TWO, &token).await);
+    let marker =
+        server.send_session_requests(&plan, &token, |operation| matches!(operation, SessionOp::Report(_))).await;
     let mut after = simulator::after(&plan, with_one_disk());
     let root = after.disks[0].table.as_ref().unwrap().partitions[0].device.clone();
     after.filesystems = vec![FilesystemContents { device: root, marker, ..FilesystemContents::default() }];
@@ -191,10 +197,10 @@ async fn complete_and_not_reported() -> (Running, String, String, Inventory) {
 async fn complete_unreported_copy_is_reported_by_the_next_boot() {
     let (server, order, _, after) = complete_and_not_reported().await;
     let token = server.ramdisk(TWO).await;
-    assert_eq!(server.stands(TWO, &token, &order).await.status, 200);
-    let again = agent_on(&server.given_to(TWO, &token).await, &after);
+    assert_eq!(server.announce_waiting(TWO, &token, &order).await.status, 200);
+    let again = agent_on(&server.fetch_assignment(TWO, &token).await, &after);
     assert!(again.already.is_some(), "{again}");
-    server.told_by(&again, &token, |_| false).await;
+    server.send_session_requests(&again, &token, |_| false).await;
     let answer = server.about_move("GET", "", Value::Null).await;
     assert_eq!(answer.json()["state"], json!("booting"), "{}", answer.text());
 }
@@ -204,13 +210,13 @@ async fn complete_unreported_copy_is_reported_by_the_next_boot() {
 async fn copy_is_outdated_after_the_source_boots_again() {
     let (server, order, _, after) = complete_and_not_reported().await;
     let token = server.ramdisk(TWO).await;
-    assert_eq!(server.stands(TWO, &token, &order).await.status, 200);
-    let again = agent_on(&server.given_to(TWO, &token).await, &after);
+    assert_eq!(server.announce_waiting(TWO, &token, &order).await.status, 200);
+    let again = agent_on(&server.fetch_assignment(TWO, &token).await, &after);
     assert!(again.already.is_some(), "{again}");
     // The source boots before the server receives the report.
     let token_of_one = server.ramdisk(ONE).await;
     let until_report = |operation: &SessionOp| matches!(operation, SessionOp::Report(_));
-    let marker = server.told_by(&again, &token, until_report).await;
+    let marker = server.send_session_requests(&again, &token, until_report).await;
     let report = json!({ "success": true, "message": "m", "allocationuuid": "a1", "marker": marker });
     let reports = async |token: &str| server.call(token, "POST", &format!("/v1/machine/{TWO}/report"), &report).await;
     let answer = reports(&token).await;
@@ -222,8 +228,8 @@ async fn copy_is_outdated_after_the_source_boots_again() {
     assert_eq!(server.about_move("GET", "", Value::Null).await.json()["state"], json!("copying"));
     // The target must receive all data again in its next boot.
     let token = server.ramdisk(TWO).await;
-    assert_eq!(server.stands(TWO, &token, &order).await.status, 200);
-    let anew = agent_on(&server.given_to(TWO, &token).await, &after);
+    assert_eq!(server.announce_waiting(TWO, &token, &order).await.status, 200);
+    let anew = agent_on(&server.fetch_assignment(TWO, &token).await, &after);
     assert!(anew.already.is_none() && anew.to_string().contains("received from machine"), "{anew}");
 }
 
@@ -237,13 +243,13 @@ async fn target_waits_while_the_source_boots() {
         server.call(token, "POST", &format!("/v1/machine/{ONE}/moving"), &body).await.status
     };
     assert_eq!(stands(&token_of_one).await, 200);
-    assert_eq!(server.stands(TWO, &token, &order).await.status, 200);
+    assert_eq!(server.announce_waiting(TWO, &token, &order).await.status, 200);
     server.exchange_certificates(&token_of_one).await;
     let token_of_one = server.ramdisk(ONE).await;
-    let answer = server.begins_with(&token, None).await;
+    let answer = server.request_point_of_no_return(&token, None).await;
     assert!(answer.status == 503 && answer.text().contains("make sure that the source waits"), "{}", answer.text());
     assert_eq!(server.about_move("GET", "", Value::Null).await.json()["state"], json!("planned"));
     assert_eq!(stands(&token_of_one).await, 200);
     server.exchange_certificates(&token_of_one).await;
-    assert_eq!(server.begins_with(&token, None).await.status, 200);
+    assert_eq!(server.request_point_of_no_return(&token, None).await.status, 200);
 }

@@ -14,7 +14,7 @@ use site::allocation_resolution::image_without_location;
 use site::migrated_allocations::AllocationOwners;
 use site::operator_files::{self, MachineSpec};
 use site::site_objects::SiteObjects;
-use steps::{Step, any_step, way};
+use steps::{Step, any_step, successful_migration_steps};
 use store::machine_migration::testing::{carried as has, end, ordered, start};
 use store::machine_migration::{Migration, MigrationEvent};
 use store::schema;
@@ -33,7 +33,7 @@ const NEW: &str = "a9";
 
 /// One of the two machines.
 #[derive(Debug, Clone, Default)]
-struct Side {
+struct MigrationMachine {
     /// Allocation in the machine file; the outer `None` means that the file does not exist.
     file: Option<Option<String>>,
     /// Machine file as the server last scanned it.
@@ -46,17 +46,17 @@ struct Side {
     stands_for: Option<String>,
 }
 
-impl Side {
+impl MigrationMachine {
     fn leave(&mut self) {
         self.stands_for = None;
         self.before = self.boot.take().or(self.before);
     }
 }
 
-struct World {
+struct MigrationModel {
     database: Connection,
     known: SiteObjects,
-    sides: [Side; 2],
+    sides: [MigrationMachine; 2],
     boots: u8,
     orders: u32,
     /// True if B has reported its success in the open migration, and the operator has not confirmed since then that B
@@ -67,7 +67,7 @@ struct World {
 }
 
 fn index(part: MigrationSide) -> usize {
-    usize::from(part == MigrationSide::Receive)
+    usize::from(part == MigrationSide::Target)
 }
 
 fn id(part: MigrationSide) -> &'static str {
@@ -81,8 +81,8 @@ fn file(machine: &str, allocation: Option<&str>) -> MachineSpec {
     operator_files::parse_machine(&format!("id: {machine}\n{}", given.unwrap_or_default())).unwrap()
 }
 
-impl World {
-    fn new() -> World {
+impl MigrationModel {
+    fn new() -> MigrationModel {
         let database = Connection::open_in_memory().unwrap();
         schema::upgrade_schema(&database).unwrap();
         let text = "id: default\ndisks: [{device: /dev/sda, wipe: true, partitions: [{number: 1, label: root, size: 0, type: GPTLinux}]}]
@@ -98,17 +98,25 @@ filesystems: [{path: /, device: /dev/sda1, format: ext4, label: root}]\n";
         let mut known = SiteObjects::default();
         known.layouts.insert("default".to_owned(), layout);
         known.images.insert("debian-12".to_owned(), Some(image_without_location("debian-12".to_owned())));
-        let mut world =
-            World { database, known, sides: Default::default(), boots: 0, orders: 0, received: false, started: false };
-        world.sides[0] = Side { file: Some(Some(MOVED.to_owned())), runs: true, ..Side::default() };
-        world.sides[1] = Side { file: Some(None), ..Side::default() };
+        let mut world = MigrationModel {
+            database,
+            known,
+            sides: Default::default(),
+            boots: 0,
+            orders: 0,
+            received: false,
+            started: false,
+        };
+        world.sides[0] =
+            MigrationMachine { file: Some(Some(MOVED.to_owned())), runs: true, ..MigrationMachine::default() };
+        world.sides[1] = MigrationMachine { file: Some(None), ..MigrationMachine::default() };
         world.look();
         world
     }
 
     fn look(&mut self) {
         let moves = list_live(&self.database).unwrap();
-        let files: Vec<Option<MachineSpec>> = [MigrationSide::Send, MigrationSide::Receive]
+        let files: Vec<Option<MachineSpec>> = [MigrationSide::Source, MigrationSide::Target]
             .map(|part| self.sides[index(part)].file.as_ref().map(|given| file(id(part), given.as_deref())))
             .into();
         let overlay = AllocationOwners::new(&moves, files.clone().into_iter().flatten());
@@ -126,20 +134,20 @@ filesystems: [{path: /, device: /dev/sda1, format: ext4, label: root}]\n";
 
     fn hears(&mut self, word: &MigrationEvent) -> Option<Result<MigrationUpdate, String>> {
         self.transact(|transaction| {
-            find_live(transaction, A)?.map(|is| apply_event(transaction, &is, word)).transpose()
+            find_live(transaction, A)?.map(|migration| apply_event(transaction, &migration, word)).transpose()
         })
     }
 
     /// Records that the machine was instructed to run the system on its disks, and checks that this instruction is
     /// safe.
     fn may_run(&mut self, part: MigrationSide, why: &str) -> Result<(), TestCaseError> {
-        let other = if part == MigrationSide::Send { MigrationSide::Receive } else { MigrationSide::Send };
+        let other = if part == MigrationSide::Source { MigrationSide::Target } else { MigrationSide::Source };
         let holds_a_copy = self.started || self.received;
         match part {
-            MigrationSide::Send => {
+            MigrationSide::Source => {
                 prop_assert!(!self.received, "A is instructed to run after B has received everything: {why}")
             }
-            MigrationSide::Receive => {
+            MigrationSide::Target => {
                 prop_assert!(self.received || !holds_a_copy, "B is instructed to run an incomplete system: {why}")
             }
         }
@@ -162,7 +170,7 @@ filesystems: [{path: /, device: /dev/sda1, format: ext4, label: root}]\n";
                 if is_free && has_it.is_some_and(|has| has.id.as_str() == MOVED) {
                     self.orders += 1;
                     let order = format!("o{}", self.orders);
-                    let new = Migration { id: order, a: A.to_owned(), b: B.to_owned(), ..ordered() };
+                    let new = Migration { id: order, source: A.to_owned(), target: B.to_owned(), ..ordered() };
                     self.transact(|transaction| insert_migration(transaction, &new));
                 }
             }
@@ -170,11 +178,11 @@ filesystems: [{path: /, device: /dev/sda1, format: ext4, label: root}]\n";
             Step::Ask(part) => return self.read_allocation(part),
             Step::Stand(part) => {
                 if let Some(boot) = self.sides[index(part)].boot {
-                    let carried = (part == MigrationSide::Send).then(has);
-                    if let Some(Ok(MigrationUpdate { is, .. })) =
+                    let carried = (part == MigrationSide::Source).then(has);
+                    if let Some(Ok(MigrationUpdate { migration, .. })) =
                         self.hears(&MigrationEvent::Waiting(part, end(boot), carried.map(Box::new)))
                     {
-                        self.sides[index(part)].stands_for = Some(is.id);
+                        self.sides[index(part)].stands_for = Some(migration.id);
                     }
                 }
             }
@@ -204,12 +212,13 @@ filesystems: [{path: /, device: /dev/sda1, format: ext4, label: root}]\n";
                         ..InstallReport::default()
                     };
                     let heard = self.transact(|transaction| handle_report(transaction, id(part), boot, &report, "{}"));
-                    if let Some(Ok(MigrationUpdate { is, .. })) = heard {
-                        let is_late =
-                            part == MigrationSide::Receive && !is.state.is_open() && is.state != MigrationState::Done;
+                    if let Some(Ok(MigrationUpdate { migration, .. })) = heard {
+                        let is_late = part == MigrationSide::Target
+                            && !migration.state.is_open()
+                            && migration.state != MigrationState::Done;
                         prop_assert!(!is_late, "a late report of success is accepted");
-                        self.received |= part == MigrationSide::Receive;
-                        if part == MigrationSide::Receive {
+                        self.received |= part == MigrationSide::Target;
+                        if part == MigrationSide::Target {
                             self.sides[1].leave();
                             return self.may_run(part, "its report is acknowledged");
                         }
@@ -229,12 +238,12 @@ filesystems: [{path: /, device: /dev/sda1, format: ext4, label: root}]\n";
                     // Reports are truthful: the target cannot have written before it waits for a migration.
                     let is_told = self.sides[index(part)].stands_for.is_some();
                     let untouched = match part {
-                        MigrationSide::Send => untouched,
-                        MigrationSide::Receive => !self.started && (untouched || !is_told),
+                        MigrationSide::Source => untouched,
+                        MigrationSide::Target => !self.started && (untouched || !is_told),
                     };
                     let report = InstallReport { allocationuuid, untouched, ..InstallReport::default() };
                     self.transact(|transaction| handle_report(transaction, id(part), boot, &report, "{}"));
-                    self.started |= part == MigrationSide::Receive && !untouched;
+                    self.started |= part == MigrationSide::Target && !untouched;
                 }
             }
             Step::Phone => {
@@ -264,13 +273,13 @@ filesystems: [{path: /, device: /dev/sda1, format: ext4, label: root}]\n";
 
     /// Makes one change of a machine file, as `migration_requests::machine_file_update` does.
     fn settle(&mut self) {
-        let Some(is) = find_live(&self.database, A).unwrap().filter(|is| is.files) else { return };
-        let owner = index(is.state.owner_role());
+        let Some(migration) = find_live(&self.database, A).unwrap().filter(|migration| migration.files) else { return };
+        let owner = index(migration.state.owner_role());
         let has = |file: &Option<Option<String>>| file.as_ref().and_then(Option::as_deref) == Some(MOVED);
         let (has_it, other) = (has(&self.sides[owner].file), has(&self.sides[1 - owner].file));
         match (has_it, other) {
             (true, false) => {
-                self.transact(|transaction| store_migration(transaction, &Migration { files: false, ..is }))
+                self.transact(|transaction| store_migration(transaction, &Migration { files: false, ..migration }))
             }
             (true, true) => self.sides[1 - owner].file = Some(None),
             (false, true) if self.sides[owner].file == Some(None) => {
@@ -286,11 +295,11 @@ proptest! {
 
     #[test]
     fn migrated_system_runs_on_at_most_one_machine(
-        come in 0..=way().len(),
+        come in 0..=successful_migration_steps().len(),
         steps in prop::collection::vec(any_step(), 0..24),
     ) {
-        let mut world = World::new();
-        for step in way().into_iter().take(come).chain(steps) {
+        let mut world = MigrationModel::new();
+        for step in successful_migration_steps().into_iter().take(come).chain(steps) {
             world.step(step)?;
         }
     }
@@ -298,11 +307,11 @@ proptest! {
 
 #[test]
 fn undisturbed_migration_moves_the_allocation_to_the_target() {
-    let mut world = World::new();
-    for step in way() {
+    let mut world = MigrationModel::new();
+    for step in successful_migration_steps() {
         world.step(step).unwrap();
     }
-    let is: String = world.database.query_row("SELECT state FROM moves", [], |row| row.get(0)).unwrap();
-    assert_eq!((is.as_str(), world.received, world.sides[1].runs), ("done", true, true));
+    let migration: String = world.database.query_row("SELECT state FROM moves", [], |row| row.get(0)).unwrap();
+    assert_eq!((migration.as_str(), world.received, world.sides[1].runs), ("done", true, true));
     assert_eq!((&world.sides[0].file, &world.sides[1].file), (&Some(None), &Some(Some(MOVED.to_owned()))));
 }

@@ -2,7 +2,7 @@
 
 use super::web_page::Browser;
 use super::*;
-use common::exit_status::CommandOutcome;
+use common::command_outcome::CommandOutcome;
 
 const KEY: &str = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIO1wzNnTUvTTLTwPNTzGP3iVwJ7KzmKCcVKDeUHBBCQc a@b";
 

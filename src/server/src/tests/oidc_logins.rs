@@ -226,7 +226,7 @@ async fn login_requires_valid_oidc_settings() {
     assert_eq!(server.browse("/oidc/login", "").await.status, 409);
     let dir = server.stop().await;
     std::fs::write(dir.path().join("oidc.yaml"), "issuer: http://id.example.org\nclient_id: c\nroles: []\n").unwrap();
-    let error = bind(&dir, &Heard::default()).await.err().unwrap();
+    let error = bind(&dir, &CapturedLog::default()).await.err().unwrap();
     assert!(
         error.to_coded_text().contains("oidc.yaml:1:9: issuer: ") && error.to_coded_text().contains("DH-730"),
         "{error}"

@@ -3,7 +3,7 @@
 use super::plan_preview::inventory;
 use super::reinstall::with_images;
 use super::*;
-use common::exit_status::CommandOutcome;
+use common::command_outcome::CommandOutcome;
 use control::api_types::RegisterRequest;
 
 impl Running {

@@ -3,7 +3,7 @@
 
 use super::*;
 use bmc::redfish::test_double::{ActionInfo, Ignores, RedfishDouble, SYSTEM, SettingsOnly, Types};
-use testing::http::{Act, Request, Server as Controller};
+use testing::http::{Request, ResponseBehavior, Server as Controller};
 
 /// Redfish service of a machine. Changes take effect at the next restart of the machine.
 struct Service {
@@ -20,7 +20,7 @@ impl Service {
             let mut state = state.lock().unwrap();
             let link = has_bios.then(|| json!({"@odata.id": "/bios"}));
             let document = match (request.method.as_str(), request.path.as_str()) {
-                _ if request.authorization.is_none() => return Act::respond(401, ""),
+                _ if request.authorization.is_none() => return ResponseBehavior::respond(401, ""),
                 ("GET", "/redfish/v1/Systems/1") => {
                     json!({"PowerState": "On", "UUID": ONE, "Bios": link, "Boot": state.2,
                     "Actions": {"#ComputerSystem.Reset": {"target": "/reset"}}})
@@ -33,21 +33,21 @@ impl Service {
                 ("PATCH", "/settings") => {
                     let body: Value = serde_json::from_str(&request.body).unwrap();
                     state.1 = body["Attributes"].clone();
-                    return Act::respond(204, "");
+                    return ResponseBehavior::respond(204, "");
                 }
                 ("PATCH", "/redfish/v1/Systems/1") => {
                     let body: Value = serde_json::from_str(&request.body).unwrap();
                     state.2 = body["Boot"].clone();
-                    return Act::respond(204, "");
+                    return ResponseBehavior::respond(204, "");
                 }
                 ("POST", "/reset") => {
                     state.0 = state.1.clone();
-                    return Act::respond(204, "");
+                    return ResponseBehavior::respond(204, "");
                 }
-                ("GET", _) => return Act::respond(404, "{}"),
-                _ => return Act::respond(204, ""),
+                ("GET", _) => return ResponseBehavior::respond(404, "{}"),
+                _ => return ResponseBehavior::respond(204, ""),
             };
-            Act::respond(200, &document.to_string())
+            ResponseBehavior::respond(200, &document.to_string())
         });
         Service { http, bios }
     }

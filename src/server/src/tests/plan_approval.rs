@@ -3,8 +3,8 @@
 use super::plan_preview::inventory;
 use super::reinstall::{success, with_images};
 use super::*;
-use common::exit_status::CommandOutcome;
-use drophammer::commands::site_plan::{PlanOptions, rack_output};
+use common::command_outcome::CommandOutcome;
+use drophammer::local_commands::site_plan::{PlanOptions, rack_output};
 use operations::{AnnouncePointOfNoReturn, Operation, SessionOp};
 use plan::{Plan, PlanRefusal, request_from_allocation};
 use uuid::Uuid;

@@ -3,10 +3,10 @@
 use super::reinstall::with_images;
 use super::*;
 use clap::Parser;
-use common::exit_status::CommandOutcome;
+use common::command_outcome::CommandOutcome;
 use control::api_types::RegisterRequest;
 use drophammer::cli::{Cli, CliCommand};
-use drophammer::commands::plan::plan_output;
+use drophammer::local_commands::plan::plan_output;
 use model::inventory::Inventory;
 use plan::request_from_allocation;
 use plan::request_from_allocation::preview::placeholder_uuids;

@@ -64,7 +64,7 @@ fn with_ipxe(dir: &TempDir) -> PathBuf {
 
 fn with_pxe(dir: &TempDir, range: Option<&str>) -> ServerConfig {
     let range = range.map(|range| range.parse().unwrap());
-    let pxe = Some(PxeOptions { card: "eth1".to_owned(), range, dhcp_options: Vec::new(), ipxe: Some(with_ipxe(dir)) });
+    let pxe = Some(PxeOptions { nic: "eth1".to_owned(), range, dhcp_options: Vec::new(), ipxe: Some(with_ipxe(dir)) });
     ServerConfig { listen: SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), HTTP), pxe, ..options(dir.path()) }
 }
 
@@ -175,7 +175,7 @@ fn root_machines_receive_addresses_of_the_range() {
         assert!(leases.contains(&format!("52:54:00:aa:bb:01 {address}")), "{leases}");
         // The next dnsmasq process knows the leases of the previous one.
         let pxe = options.pxe.clone().unwrap();
-        let heard = Heard::default();
+        let heard = CapturedLog::default();
         let watch = StatusLog::json_into(heard.clone());
         let permission = Arc::new(std::sync::atomic::AtomicBool::new(true));
         let config = ServerConfig { dir: dir.path().to_owned(), ..options };
@@ -202,7 +202,8 @@ fn root_unusable_pxe_options_are_refused_at_the_start() {
         let good = with_pxe(&dir, None);
         let refused = |options: &ServerConfig| {
             let around = silent();
-            let bound = ControlServer::bind_server(options, StatusLog::json_into(Heard::default()), &around, 1000);
+            let bound =
+                ControlServer::bind_server(options, StatusLog::json_into(CapturedLog::default()), &around, 1000);
             runtime.block_on(bound).map(drop).unwrap_err().to_string()
         };
         let with = |change: &dyn Fn(&mut PxeOptions)| {
@@ -210,7 +211,7 @@ fn root_unusable_pxe_options_are_refused_at_the_start() {
             options.pxe.as_mut().map(change).unwrap();
             refused(&options)
         };
-        let why = with(&|pxe| pxe.card = "eth9".to_owned());
+        let why = with(&|pxe| pxe.nic = "eth9".to_owned());
         assert_eq!(why, "--pxe: there is no NIC \"eth9\"; the NICs are eth1, lo");
         let why = with(&|pxe| pxe.ipxe = Some("/nothing".into()));
         assert!(
@@ -229,7 +230,12 @@ fn root_unusable_pxe_options_are_refused_at_the_start() {
         let elsewhere = UdpSocket::bind("10.78.0.1:69").unwrap();
         drop(
             runtime
-                .block_on(ControlServer::bind_server(&good, StatusLog::json_into(Heard::default()), &silent(), 1000))
+                .block_on(ControlServer::bind_server(
+                    &good,
+                    StatusLog::json_into(CapturedLog::default()),
+                    &silent(),
+                    1000,
+                ))
                 .unwrap(),
         );
         drop(elsewhere);

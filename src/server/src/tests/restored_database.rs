@@ -2,7 +2,7 @@
 
 use super::reinstall::{failure, success, with_images};
 use super::*;
-use common::exit_status::CommandOutcome;
+use common::command_outcome::CommandOutcome;
 use model::install_marker::InstallMarker;
 use model::inventory::{FilesystemContents, Inventory};
 use plan::request_from_allocation;

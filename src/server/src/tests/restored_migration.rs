@@ -10,7 +10,7 @@ async fn restored() -> (Running, String, String, String) {
     let (server, order) = Running::move_ordered().await;
     let (one, two) = (server.ramdisk(ONE).await, server.ramdisk(TWO).await);
     for (id, token) in [(ONE, &one), (TWO, &two)] {
-        let answer = server.stands(id, token, &order).await;
+        let answer = server.announce_waiting(id, token, &order).await;
         assert_eq!(answer.status, 200, "{}", answer.text());
     }
     let folder = tempfile::tempdir().unwrap();
@@ -56,7 +56,7 @@ async fn restored_migration_waits_for_both_confirmations() {
     let (one, two) = (server.ramdisk(ONE).await, server.ramdisk(TWO).await);
     assert!(server.read_allocation(ONE, &one).await["moving"].is_object());
     for (id, token) in [(ONE, &one), (TWO, &two)] {
-        assert_eq!(server.stands(id, token, &order).await.status, 200);
+        assert_eq!(server.announce_waiting(id, token, &order).await.status, 200);
     }
     server.exchange_certificates(&one).await;
     let given = server.allocated(TWO, &two).await.allocation.unwrap();
@@ -97,5 +97,7 @@ async fn restored_migration_does_not_edit_files_before_confirmation() {
     confirm(&server, ONE).await;
     assert!(text("one").contains("allocation:") && !text("two").contains("allocation:"));
     confirm(&server, TWO).await;
-    server.until(|| text("two").contains("allocation:") && !text("one").contains("allocation:"), "it has moved").await;
+    server
+        .wait_until(|| text("two").contains("allocation:") && !text("one").contains("allocation:"), "it has moved")
+        .await;
 }

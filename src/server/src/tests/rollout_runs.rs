@@ -2,7 +2,7 @@
 //! that is halted.
 
 use super::*;
-use common::exit_status::CommandOutcome;
+use common::command_outcome::CommandOutcome;
 
 const PATH: &str = "/v1/rollouts/1";
 const MACHINES: usize = 12;

@@ -2,7 +2,7 @@
 
 use super::reinstall::with_images;
 use super::*;
-use common::exit_status::CommandOutcome;
+use common::command_outcome::CommandOutcome;
 
 /// Ids of the machines `m1` to `m99`.
 pub(super) fn id(number: usize) -> String {
@@ -106,7 +106,7 @@ impl Running {
         let run = move || {
             let mut outcome = CommandOutcome::Refused;
             let output = common::recorded_output::recorded(|| {
-                outcome = drophammer::operator_client::rollouts::run_rollout_command(&options)?;
+                outcome = drophammer::server_commands::rollouts::run_rollout_command(&options)?;
                 Ok(())
             });
             (output, outcome)

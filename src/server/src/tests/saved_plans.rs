@@ -2,7 +2,7 @@
 
 use super::reinstall::with_images;
 use super::*;
-use common::exit_status::CommandOutcome;
+use common::command_outcome::CommandOutcome;
 use std::os::unix::fs::PermissionsExt;
 
 impl Running {

@@ -4,7 +4,7 @@
 use super::reinstall::with_images;
 use super::*;
 use crate::store_options::StoreOptions;
-use testing::http::{Act, Request, Server as Controller};
+use testing::http::{Request, ResponseBehavior, Server as Controller};
 use testing::postgres;
 use tokio::sync::{Mutex as AsyncMutex, MutexGuard};
 
@@ -26,14 +26,14 @@ impl GatedController {
                 let boot = boot.lock().unwrap().clone();
                 let system = json!({"PowerState": "On", "UUID": uuid, "Boot": boot,
                     "Actions": {"#ComputerSystem.Reset": {"target": "/reset"}}});
-                Act::respond(200, &system.to_string())
+                ResponseBehavior::respond(200, &system.to_string())
             }
             method => {
                 drop(passed[usize::from(method == "POST")].blocking_lock());
                 if method == "PATCH" {
                     *boot.lock().unwrap() = serde_json::from_str::<Value>(&request.body).unwrap()["Boot"].clone();
                 }
-                Act::respond(204, "")
+                ResponseBehavior::respond(204, "")
             }
         });
         GatedController { http, gates }
@@ -111,7 +111,7 @@ async fn concurrent_power_action_at_another_server_is_refused() {
     let cycle = json!({ "action": "cycle" });
     let first = a.v1("POST", &path, &cycle);
     let second = async {
-        a.until(|| controller.count("POST") == 1, "the first request").await;
+        a.wait_until(|| controller.count("POST") == 1, "the first request").await;
         let refused = b.v1("POST", &path, &json!({ "action": "off" })).await;
         assert!(refused.status == 409 && refused.json()["code"] == "controller-busy", "{}", refused.text());
         let words = "machine one: cannot perform off: another action is in progress: cycle, requested by ";
@@ -134,13 +134,13 @@ async fn unsent_power_cycle_is_taken_over_and_sent_once() {
     let a = start(with_controller(&controller), &url).await;
     let gate = controller.close_gate("PATCH").await;
     order_power_cycle(&a).await;
-    a.until(|| controller.count("PATCH") == 1, "the boot device").await;
+    a.wait_until(|| controller.count("PATCH") == 1, "the boot device").await;
     let b = start_second(&a, &controller, &url).await;
     let (until, blocked) = mpsc::channel();
     let began = std::time::Instant::now();
     a.state.block_thread(blocked);
     drop(gate);
-    b.until(|| controller.count("POST") == 1, "the power cycle").await;
+    b.wait_until(|| controller.count("POST") == 1, "the power cycle").await;
     assert!(began.elapsed() < store::server_leases::LEASE + TAKEOVER, "{:?}", began.elapsed());
     assert!(began.elapsed() > store::server_leases::LEASE / 2, "the lease was in force: {:?}", began.elapsed());
     b.heard("one: switched off and on, as requested by rollout 1").await;
@@ -159,7 +159,7 @@ async fn unconfirmed_power_cycle_is_reported_and_not_repeated() {
     let a = start(with_controller(&controller), &url).await;
     let gate = controller.close_gate("POST").await;
     order_power_cycle(&a).await;
-    a.until(|| controller.count("POST") == 1, "the power cycle").await;
+    a.wait_until(|| controller.count("POST") == 1, "the power cycle").await;
     let b = start_second(&a, &controller, &url).await;
     let (until, blocked) = mpsc::channel();
     a.state.block_thread(blocked);
@@ -186,7 +186,7 @@ async fn canceled_rollout_power_cycles_no_machine() {
         let server = if is_shared { start(dir, &url).await } else { Running::start_in(dir).await };
         let gate = controller.close_gate("PATCH").await;
         order_power_cycle(&server).await;
-        server.until(|| controller.count("PATCH") == 1, "the boot device").await;
+        server.wait_until(|| controller.count("PATCH") == 1, "the boot device").await;
         let cancel = server.v1("DELETE", "/v1/rollouts/1", &Value::Null);
         let release = async {
             tokio::time::sleep(Duration::from_millis(300)).await;

@@ -90,7 +90,7 @@ async fn reports_of_unregistered_boots_are_logged_briefly() {
         let answer = server.call(&token, "POST", &format!("/v1/machine/{ONE}/report"), &report).await;
         assert_eq!(answer.status, 200, "{}", answer.text());
     }
-    server.until(|| server.answered().len() >= 41, "41 answers").await;
+    server.wait_until(|| server.answered().len() >= 41, "41 answers").await;
     let printed = server.heard.text().len() - before;
     assert!(printed < 40_000, "{printed} bytes of log from 40 reports");
 }
@@ -105,7 +105,7 @@ async fn log_limit_of_one_address_does_not_affect_others() {
         assert!(next_answer(&mut stream).await.starts_with("HTTP/1.1 400"));
     }
     assert_eq!(server.from(MACHINE, "GET", &unknown(0xffff), "", "").await.status, 400);
-    server.until(|| server.answered().len() >= 401, "401 answers").await;
+    server.wait_until(|| server.answered().len() >= 401, "401 answers").await;
     let lines = server.heard.text();
     assert!(lines.contains("52:54:00:aa:ff:ff"), "the alarm about {MACHINE} is not printed");
 }
@@ -178,14 +178,18 @@ async fn flood_of_one_address_delays_others_by_one_job() {
         stream.write_all(get(&format!("/boot.ipxe?uuid={ONE}")).as_bytes()).await.unwrap();
         streams.push(stream);
     }
-    server.until(|| server.request_permits.count_requests(flood) == CONNECTIONS, "all requests have arrived").await;
+    server
+        .wait_until(|| server.request_permits.count_requests(flood) == CONNECTIONS, "all requests have arrived")
+        .await;
     let mut other = server.keep_alive_from(MACHINE).await;
     other.write_all(get(&format!("/boot.ipxe?uuid={TWO}")).as_bytes()).await.unwrap();
     server
-        .until(|| server.request_permits.count_requests(machine) == 1, "the other machine's request has arrived")
+        .wait_until(|| server.request_permits.count_requests(machine) == 1, "the other machine's request has arrived")
         .await;
     let jobs = || (server.state.waiting_jobs(flood), server.state.waiting_jobs(machine));
-    server.until(|| jobs() == (http_server::request_permits::MAXIMUM_ADDRESS_REQUESTS, 1), "the first jobs wait").await;
+    server
+        .wait_until(|| jobs() == (http_server::request_permits::MAXIMUM_ADDRESS_REQUESTS, 1), "the first jobs wait")
+        .await;
     let before = server.state.served_clients().len();
     drop(release);
     assert!(next_answer(&mut other).await.contains("drophammer.token="));
@@ -214,7 +218,9 @@ async fn waiting_machines_do_not_use_turns_of_their_address() {
         streams.push(stream);
     }
     let count = || server.request_permits.count_requests("127.0.0.1".parse().unwrap());
-    server.until(|| count() == 3 * http_server::request_permits::MAXIMUM_ADDRESS_REQUESTS, "all of them wait").await;
+    server
+        .wait_until(|| count() == 3 * http_server::request_permits::MAXIMUM_ADDRESS_REQUESTS, "all of them wait")
+        .await;
     assert_eq!(server.call(&token, "GET", &format!("/v1/machine/{TWO}"), &Value::Null).await.status, 200);
 }
 

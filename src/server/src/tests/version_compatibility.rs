@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::site_check::find_problems;
-use common::exit_status::CommandOutcome;
+use common::command_outcome::CommandOutcome;
 use std::os::unix::fs::PermissionsExt;
 use store::backup::restore_database;
 

@@ -16,13 +16,16 @@ use store::{InstallState, marker_layout_comparison};
 /// contradiction, or if the installed layout is in the database.
 pub(crate) fn explain_layout_contradiction(
     machine: &MachineSpec,
-    standing: &InstallState,
+    install_state: &InstallState,
     known: &SiteObjects,
 ) -> Option<String> {
-    let allocation = machine.allocation.as_ref().filter(|_| standing.succeeded && standing.layout.is_none())?;
-    let layout = find_layout(machine, allocation, standing, known).ok()?;
-    let why =
-        marker_layout_comparison::find_contradiction(standing.marker.as_ref()?, &serde_json::to_value(layout).ok()?)?;
+    let allocation =
+        machine.allocation.as_ref().filter(|_| install_state.succeeded && install_state.layout.is_none())?;
+    let layout = find_layout(machine, allocation, install_state, known).ok()?;
+    let why = marker_layout_comparison::find_contradiction(
+        install_state.marker.as_ref()?,
+        &serde_json::to_value(layout).ok()?,
+    )?;
     Some(format_at(
         &allocation.id,
         &format!(
@@ -34,16 +37,16 @@ pub(crate) fn explain_layout_contradiction(
 
 /// Returns notes about the differences between the machine file and the installed system. The installed system takes
 /// precedence over the machine file.
-pub fn find_differences(machine: &MachineSpec, standing: &InstallState, known: &SiteObjects) -> Vec<String> {
-    let Some(allocation) = machine.allocation.as_ref().filter(|_| standing.succeeded) else { return Vec::new() };
+pub fn find_differences(machine: &MachineSpec, install_state: &InstallState, known: &SiteObjects) -> Vec<String> {
+    let Some(allocation) = machine.allocation.as_ref().filter(|_| install_state.succeeded) else { return Vec::new() };
     let mut notes = Vec::new();
     let says_other = |runs: &&String| **runs != **allocation.image && !allocation.image.is_empty();
-    if let Some(runs) = standing.image.as_ref().filter(says_other).filter(|_| standing.order.is_none()) {
+    if let Some(runs) = install_state.image.as_ref().filter(says_other).filter(|_| install_state.order.is_none()) {
         notes.push(format_at(&allocation.image, &describe_other_image(&allocation.image, runs)));
     }
-    notes.extend(describe_ignored_fields(allocation, standing));
-    notes.extend(find_version_change(allocation, standing));
-    if let (Some(layout), Some(installed)) = (&allocation.filesystemlayout, &standing.layout) {
+    notes.extend(describe_ignored_fields(allocation, install_state));
+    notes.extend(find_version_change(allocation, install_state));
+    if let (Some(layout), Some(installed)) = (&allocation.filesystemlayout, &install_state.layout) {
         let id = layout_id(installed);
         let is_other = known.layouts.get(layout.as_str()).is_some_and(|now| !is_same_layout(now, installed));
         if **layout != id {
@@ -76,8 +79,8 @@ fn describe_other_image(specified: &str, installed: &str) -> String {
 }
 
 /// Returns a note about the fields of the machine file that a reinstall without `--apply-allocation` ignores.
-fn describe_ignored_fields(allocation: &AllocationSpec, standing: &InstallState) -> Option<String> {
-    let all = find_allocation_differences(allocation, standing);
+fn describe_ignored_fields(allocation: &AllocationSpec, install_state: &InstallState) -> Option<String> {
+    let all = find_allocation_differences(allocation, install_state);
     let kept: Vec<&str> = all.iter().filter(|one| !one.is_applied()).map(|one| one.field.as_str()).collect();
     (!kept.is_empty()).then(|| {
         let names = kept.join(", ");
@@ -90,9 +93,9 @@ fn describe_ignored_fields(allocation: &AllocationSpec, standing: &InstallState)
 }
 
 /// Returns a note if the version of the machine's OS definition has changed since the installation.
-fn find_version_change(allocation: &AllocationSpec, standing: &InstallState) -> Option<String> {
+fn find_version_change(allocation: &AllocationSpec, install_state: &InstallState) -> Option<String> {
     let (os, DefinitionState::Usable(chosen)) = (allocation.os.as_ref()?, &allocation.definition) else { return None };
-    let installed = standing.marker.as_ref()?.definition.as_ref()?;
+    let installed = install_state.marker.as_ref()?.definition.as_ref()?;
     let is_same = OsSelector::parse(&installed.os).is_ok_and(|installed| installed.name == chosen.name);
     let (before, now) = (installed.os_version.as_deref(), chosen.os_version());
     let [said_before, said_now] = [before, now].map(|version| version.map_or("none".to_owned(), replace_hidden));

@@ -85,23 +85,27 @@ impl ImportedDirectory {
         let path = dir.join(relative);
         match fs::symlink_metadata(&path) {
             Err(error) => self.add_problem(&path, &error.to_string()),
-            Ok(is) if is.is_symlink() => {
+            Ok(metadata) if metadata.is_symlink() => {
                 self.add_problem(&path, "symbolic links are not supported; replace the link by a copy of the file");
             }
             // Folders below `images/` contain only images, which are not documents.
-            Ok(is) if is.is_dir() && depth > 0 && relative.starts_with("images/") => self.ignored.push(path),
-            Ok(is) if is.is_dir() && depth >= DEPTH => self.add_problem(&path, "the folders are nested too deeply"),
-            Ok(is) if is.is_dir() => match sorted_names(&path) {
+            Ok(metadata) if metadata.is_dir() && depth > 0 && relative.starts_with("images/") => {
+                self.ignored.push(path)
+            }
+            Ok(metadata) if metadata.is_dir() && depth >= DEPTH => {
+                self.add_problem(&path, "the folders are nested too deeply")
+            }
+            Ok(metadata) if metadata.is_dir() => match sorted_names(&path) {
                 Ok(names) => {
                     names.iter().for_each(|name| self.add_entry(dir, &format!("{relative}/{name}"), depth + 1));
                 }
                 Err(error) => self.add_problem(&path, &error.to_string()),
             },
-            Ok(is) => self.add_file(path, relative, &is),
+            Ok(metadata) => self.add_file(path, relative, &metadata),
         }
     }
 
-    fn add_file(&mut self, path: PathBuf, relative: &str, is: &Metadata) {
+    fn add_file(&mut self, path: PathBuf, relative: &str, metadata: &Metadata) {
         if let Err(why) = check_document_path(relative) {
             match why.ends_with("not a YAML file") {
                 true => self.ignored.push(path),
@@ -109,11 +113,11 @@ impl ImportedDirectory {
             }
             return;
         }
-        if !is.is_file() {
+        if !metadata.is_file() {
             return self.add_problem(&path, "not a regular file");
         }
-        if is.len() > DOCUMENT_BYTES {
-            let why = format!("the file is {} bytes long; the limit is {DOCUMENT_BYTES} bytes", is.len());
+        if metadata.len() > DOCUMENT_BYTES {
+            let why = format!("the file is {} bytes long; the limit is {DOCUMENT_BYTES} bytes", metadata.len());
             return self.add_problem(&path, &why);
         }
         if self.documents.len() >= DOCUMENTS {
@@ -131,7 +135,7 @@ impl ImportedDirectory {
             self.readable_secrets.push(path);
         }
         // Only files of OS definitions can be executable.
-        let executable = relative.starts_with("os/") && is.permissions().mode() & 0o100 != 0;
+        let executable = relative.starts_with("os/") && metadata.permissions().mode() & 0o100 != 0;
         self.documents.push((relative.to_owned(), DocumentContent { text, executable }));
     }
 

@@ -25,8 +25,8 @@ pub(crate) type FolderStamp = Vec<(String, u64, i64, i64, u32)>;
 /// Returns an error if a file cannot be read, or a limit is exceeded.
 pub(crate) fn stamp_folder(folder: &Path) -> io::Result<FolderStamp> {
     let mut stamp = FolderStamp::new();
-    walk_files(folder, "", 0, &mut |path, is, _| {
-        stamp.push((path, is.len(), is.mtime(), is.mtime_nsec(), is.mode()));
+    walk_files(folder, "", 0, &mut |path, metadata, _| {
+        stamp.push((path, metadata.len(), metadata.mtime(), metadata.mtime_nsec(), metadata.mode()));
         if stamp.len() > MAXIMUM_FILES {
             Err(io::Error::other(format!("the definition has more than {MAXIMUM_FILES} files")))
         } else {
@@ -43,8 +43,8 @@ pub(crate) fn stamp_folder(folder: &Path) -> io::Result<FolderStamp> {
 /// Fails as [`stamp_folder`] does, or if a file is not UTF-8 text.
 pub(crate) fn read_files(folder: &Path) -> io::Result<DefinitionFiles> {
     let (mut files, mut bytes) = (DefinitionFiles::new(), 0);
-    walk_files(folder, "", 0, &mut |path, is, file| {
-        bytes += is.len();
+    walk_files(folder, "", 0, &mut |path, metadata, file| {
+        bytes += metadata.len();
         if bytes > MAXIMUM_TOTAL_BYTES || files.len() >= MAXIMUM_FILES {
             return Err(too_large());
         }
@@ -56,7 +56,7 @@ pub(crate) fn read_files(folder: &Path) -> io::Result<DefinitionFiles> {
                 _ => format!("{path}: {error}"),
             })
         })?;
-        files.insert(path, DefinitionFile { executable: is.permissions().mode() & 0o100 != 0, text });
+        files.insert(path, DefinitionFile { executable: metadata.permissions().mode() & 0o100 != 0, text });
         Ok(())
     })?;
     Ok(files)
@@ -102,8 +102,8 @@ fn walk_files(
         match fs::metadata(&path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             Err(error) => return Err(io::Error::other(format!("{inner}: {error}"))),
-            Ok(is) if is.is_dir() => walk_files(&path, &format!("{inner}/"), depth + 1, see)?,
-            Ok(is) if is.is_file() => see(inner, &is, &path)?,
+            Ok(metadata) if metadata.is_dir() => walk_files(&path, &format!("{inner}/"), depth + 1, see)?,
+            Ok(metadata) if metadata.is_file() => see(inner, &metadata, &path)?,
             Ok(_) => return Err(io::Error::other(format!("{inner} is not a regular file"))),
         }
     }

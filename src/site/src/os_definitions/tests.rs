@@ -10,19 +10,19 @@ use tempfile::TempDir;
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Directory with `os/`, and its reader.
-struct Desk {
+struct DefinitionDirectory {
     dir: TempDir,
     definitions: OsDefinitions,
     done: mpsc::Receiver<VerifyResult>,
 }
 
-impl Desk {
-    fn new() -> Desk {
+impl DefinitionDirectory {
+    fn new() -> DefinitionDirectory {
         let dir = tempfile::tempdir().unwrap();
         let (sender, done) = mpsc::channel();
         let verified = VerifyCache::start(move |one| drop(sender.send(one))).unwrap();
         let definitions = OsDefinitions::new(dir.path().join("os"), verified);
-        Desk { dir, definitions, done }
+        DefinitionDirectory { dir, definitions, done }
     }
 
     fn write(&self, name: &str, text: &str) {
@@ -86,89 +86,105 @@ const YES: &str = "#!/bin/sh\n";
 
 #[test]
 fn site_wide_parameters_apply_unless_overridden() {
-    let mut desk = Desk::new();
-    desk.web(YES);
-    desk.write(
+    let mut definitions_directory = DefinitionDirectory::new();
+    definitions_directory.web(YES);
+    definitions_directory.write(
         "parameters.yaml",
         "web: [ns1=site, track=site]\nweb+large: [ns1=large, -track]\nnot-there-yet: [x=y]\n",
     );
-    assert_eq!(desk.problems(), [""; 0]);
-    assert_eq!(desk.good("  os: web"), ("web+small".to_owned(), pairs(&[("ns1", "site"), ("track", "site")])));
-    assert_eq!(desk.good("  os: web+large"), ("web+large".to_owned(), pairs(&[("ns1", "large")])));
-    let own = desk.good("  os: web+large\n  os_parameters: [track=own, -ns1]");
+    assert_eq!(definitions_directory.problems(), [""; 0]);
+    assert_eq!(
+        definitions_directory.good("  os: web"),
+        ("web+small".to_owned(), pairs(&[("ns1", "site"), ("track", "site")]))
+    );
+    assert_eq!(definitions_directory.good("  os: web+large"), ("web+large".to_owned(), pairs(&[("ns1", "large")])));
+    let own = definitions_directory.good("  os: web+large\n  os_parameters: [track=own, -ns1]");
     assert_eq!(own, ("web+large".to_owned(), pairs(&[("track", "own")])));
 }
 
 #[test]
 fn missing_definition_is_reported_with_available_ones() {
-    let mut desk = Desk::new();
-    assert_eq!(desk.bad("  os: web"), "5:7: OS definition \"web\" not found in os/; none is available");
-    desk.web(YES);
-    assert_eq!(desk.problems(), [""; 0]);
-    assert_eq!(desk.bad("  os: wep"), "5:7: OS definition \"wep\" not found in os/; did you mean \"web\"?");
-    assert_eq!(desk.bad("  os: web+huge"), "5:7: web: unknown variant \"huge\"; available: small, large");
+    let mut definitions_directory = DefinitionDirectory::new();
     assert_eq!(
-        desk.bad("  os: web\n  os_parameters: [ns2=1, track=x, -y]"),
+        definitions_directory.bad("  os: web"),
+        "5:7: OS definition \"web\" not found in os/; none is available"
+    );
+    definitions_directory.web(YES);
+    assert_eq!(definitions_directory.problems(), [""; 0]);
+    assert_eq!(
+        definitions_directory.bad("  os: wep"),
+        "5:7: OS definition \"wep\" not found in os/; did you mean \"web\"?"
+    );
+    assert_eq!(
+        definitions_directory.bad("  os: web+huge"),
+        "5:7: web: unknown variant \"huge\"; available: small, large"
+    );
+    assert_eq!(
+        definitions_directory.bad("  os: web\n  os_parameters: [ns2=1, track=x, -y]"),
         "6:19: web: unknown parameter \"ns2\"; available: ns1, track\n6:35: web: unknown parameter \"y\"; available: ns1, track"
     );
     // An invalid site-wide parameter makes each machine file that uses the definition invalid.
-    desk.write("parameters.yaml", "web: [ns2=1]\n");
-    assert_eq!(desk.problems(), ["os/parameters.yaml:1:7: web: unknown parameter \"ns2\"; available: ns1, track"]);
-    let why = "5:7: os/parameters.yaml:1:7: web: unknown parameter \"ns2\"; available: ns1, track";
-    assert_eq!(desk.bad("  os: web"), why);
-    desk.write("parameters.yaml", "web: [ns1]\n");
+    definitions_directory.write("parameters.yaml", "web: [ns2=1]\n");
     assert_eq!(
-        desk.problems()[0].split_once(" (").unwrap().0,
+        definitions_directory.problems(),
+        ["os/parameters.yaml:1:7: web: unknown parameter \"ns2\"; available: ns1, track"]
+    );
+    let why = "5:7: os/parameters.yaml:1:7: web: unknown parameter \"ns2\"; available: ns1, track";
+    assert_eq!(definitions_directory.bad("  os: web"), why);
+    definitions_directory.write("parameters.yaml", "web: [ns1]\n");
+    assert_eq!(
+        definitions_directory.problems()[0].split_once(" (").unwrap().0,
         "os/parameters.yaml:1:7: \"ns1\" is neither KEY=VALUE nor -KEY"
     );
-    desk.write("parameters.yaml", "web: [ns1=1]\n");
-    desk.write("second.yml", "web: [ns1=2]\n");
-    let twice = desk.problems();
+    definitions_directory.write("parameters.yaml", "web: [ns1=1]\n");
+    definitions_directory.write("second.yml", "web: [ns1=2]\n");
+    let twice = definitions_directory.problems();
     assert!(
         twice[0].starts_with("os/second.yml:1:1: OS definition web is already configured in ")
             && twice[0].ends_with(", which takes precedence"),
         "{twice:?}"
     );
-    assert_eq!(desk.good("  os: web").1, pairs(&[("ns1", "1")]));
+    assert_eq!(definitions_directory.good("  os: web").1, pairs(&[("ns1", "1")]));
 }
 
 /// Site-wide parameters are verified when they change, even if no machine uses them.
 #[test]
 fn site_wide_parameters_are_verified() {
-    let mut desk = Desk::new();
-    desk.web("#!/bin/sh\n[ \"$OSP_TRACK\" != sid ] && exit 0\necho no sid >&2\nexit 1\n");
-    desk.write("parameters.yaml", "web: [track=testing]\nweb+large: [ns1=1, track=sid]\nnot-there-yet: [track=sid]\n");
-    let settle = |desk: &mut Desk| {
-        let mut problems = desk.problems();
-        while desk.definitions.is_waiting() {
-            let done = desk.done.recv_timeout(PATIENCE).unwrap();
-            desk.definitions.store_verdict(done);
-            problems = desk.problems();
+    let mut definitions_directory = DefinitionDirectory::new();
+    definitions_directory.web("#!/bin/sh\n[ \"$OSP_TRACK\" != sid ] && exit 0\necho no sid >&2\nexit 1\n");
+    definitions_directory
+        .write("parameters.yaml", "web: [track=testing]\nweb+large: [ns1=1, track=sid]\nnot-there-yet: [track=sid]\n");
+    let settle = |definitions_directory: &mut DefinitionDirectory| {
+        let mut problems = definitions_directory.problems();
+        while definitions_directory.definitions.is_waiting() {
+            let done = definitions_directory.done.recv_timeout(PATIENCE).unwrap();
+            definitions_directory.definitions.store_verdict(done);
+            problems = definitions_directory.problems();
         }
         problems
     };
-    let problems = settle(&mut desk);
-    if matches!(desk.choose("  os: web").note, Some(note) if note.contains("was not run here")) {
+    let problems = settle(&mut definitions_directory);
+    if matches!(definitions_directory.choose("  os: web").note, Some(note) if note.contains("was not run here")) {
         return;
     }
     assert_eq!(problems.len(), 1, "{problems:?}");
     let why = "os/parameters.yaml:2:13: the verify program of web+large rejects the site-wide parameters: ";
     assert!(problems[0].starts_with(why) && problems[0].contains("no sid"), "{problems:?}");
     // A refusal of the definition's parameters is reported only once, although it concerns several variants.
-    desk.write("parameters.yaml", "web: [track=sid]\nweb+large: []\n");
-    let problems = settle(&mut desk);
+    definitions_directory.write("parameters.yaml", "web: [track=sid]\nweb+large: []\n");
+    let problems = settle(&mut definitions_directory);
     assert!(problems.len() == 1 && problems[0].starts_with("os/parameters.yaml:1:7: "), "{problems:?}");
-    desk.write("parameters.yaml", "web: [track=sid]\nweb+small: [track=]\nweb+large: [-track]\n");
-    assert_eq!(settle(&mut desk), [""; 0]);
+    definitions_directory.write("parameters.yaml", "web: [track=sid]\nweb+small: [track=]\nweb+large: [-track]\n");
+    assert_eq!(settle(&mut definitions_directory), [""; 0]);
 }
 
 #[test]
 fn requested_changes_are_combined_with_stored_ones() {
-    let mut desk = Desk::new();
-    desk.web(YES);
-    desk.write("parameters.yaml", "web: [ns1=site]\nweb+large: [track=large]\n");
-    assert_eq!(desk.problems(), [""; 0]);
-    let catalog = desk.definitions.catalog();
+    let mut definitions_directory = DefinitionDirectory::new();
+    definitions_directory.web(YES);
+    definitions_directory.write("parameters.yaml", "web: [ns1=site]\nweb+large: [track=large]\n");
+    assert_eq!(definitions_directory.problems(), [""; 0]);
+    let catalog = definitions_directory.definitions.catalog();
     let set = |text: &str| vec![ParameterChange::parse(text).unwrap()];
     let web = OsSelector::parse("web").unwrap();
     assert_eq!(catalog.site_changes(&web), set("ns1=site"));
@@ -191,33 +207,33 @@ fn requested_changes_are_combined_with_stored_ones() {
 
 #[test]
 fn definitions_are_read_again_when_they_change() {
-    let mut desk = Desk::new();
-    assert!(!desk.definitions.rescan());
-    desk.web(YES);
-    assert!(desk.definitions.rescan() && !desk.definitions.rescan());
-    fs::remove_file(desk.dir.path().join("os/web/verify")).unwrap();
-    assert_eq!(desk.problems(), ["os/web: verify is missing"]);
-    assert_eq!(desk.bad("  os: web"), "5:7: os/web cannot be used: verify is missing");
-    desk.web(YES);
-    assert_eq!(desk.problems(), [""; 0]);
-    fs::remove_dir_all(desk.dir.path().join("os")).unwrap();
-    assert!(desk.definitions.rescan() && !desk.definitions.rescan());
-    assert!(desk.bad("  os: web").contains("not found in os/"));
+    let mut definitions_directory = DefinitionDirectory::new();
+    assert!(!definitions_directory.definitions.rescan());
+    definitions_directory.web(YES);
+    assert!(definitions_directory.definitions.rescan() && !definitions_directory.definitions.rescan());
+    fs::remove_file(definitions_directory.dir.path().join("os/web/verify")).unwrap();
+    assert_eq!(definitions_directory.problems(), ["os/web: verify is missing"]);
+    assert_eq!(definitions_directory.bad("  os: web"), "5:7: os/web cannot be used: verify is missing");
+    definitions_directory.web(YES);
+    assert_eq!(definitions_directory.problems(), [""; 0]);
+    fs::remove_dir_all(definitions_directory.dir.path().join("os")).unwrap();
+    assert!(definitions_directory.definitions.rescan() && !definitions_directory.definitions.rescan());
+    assert!(definitions_directory.bad("  os: web").contains("not found in os/"));
 }
 
 #[test]
 fn create_program_must_declare_its_needs() {
-    let mut desk = Desk::new();
+    let mut definitions_directory = DefinitionDirectory::new();
     for name in ["create", "export", "import", "rename"] {
-        desk.write(&format!("noop/{name}"), "#!/bin/sh\n");
+        definitions_directory.write(&format!("noop/{name}"), "#!/bin/sh\n");
     }
-    desk.write("noop/ganeti_api_version", "5\n10\n");
-    assert_eq!(desk.problems(), [""; 0]);
-    let why = desk.bad("  os: noop");
+    definitions_directory.write("noop/ganeti_api_version", "5\n10\n");
+    assert_eq!(definitions_directory.problems(), [""; 0]);
+    let why = definitions_directory.bad("  os: noop");
     assert!(why.starts_with("5:7: noop has a create program, but lacks the file needs"), "{why}");
-    desk.write("noop/needs", "# nothing\n");
-    assert_eq!(desk.problems(), [""; 0]);
-    let DefinitionChoice { settled, image, .. } = desk.choose("  os: noop");
+    definitions_directory.write("noop/needs", "# nothing\n");
+    assert_eq!(definitions_directory.problems(), [""; 0]);
+    let DefinitionChoice { settled, image, .. } = definitions_directory.choose("  os: noop");
     assert_eq!((settled.created_os().unwrap().to_string(), image.unwrap()), ("noop".to_owned(), "noop".to_owned()));
     let told = settled.for_machine(true).unwrap();
     assert!(told.has_create() && told.files["create"].executable && told.api == 10);
@@ -225,15 +241,16 @@ fn create_program_must_declare_its_needs() {
 
 #[test]
 fn verify_refusal_is_reported_to_the_operator() {
-    let mut desk = Desk::new();
-    desk.web("#!/bin/sh\n[ \"$OSP_TRACK\" = testing ] && exit 0\necho \"no track '$OSP_TRACK'\" >&2\nexit 1\n");
-    assert_eq!(desk.problems(), [""; 0]);
-    let choice = desk.choose("  os: web\n  os_parameters: [track=testing]");
+    let mut definitions_directory = DefinitionDirectory::new();
+    definitions_directory
+        .web("#!/bin/sh\n[ \"$OSP_TRACK\" = testing ] && exit 0\necho \"no track '$OSP_TRACK'\" >&2\nexit 1\n");
+    assert_eq!(definitions_directory.problems(), [""; 0]);
+    let choice = definitions_directory.choose("  os: web\n  os_parameters: [track=testing]");
     if let Some(note) = choice.note {
         assert!(note.starts_with("5:7: the verify program of web+small was not run here: "), "{note}");
         return;
     }
-    let why = desk.bad("  os: web\n  os_parameters: [track=sid]");
+    let why = definitions_directory.bad("  os: web\n  os_parameters: [track=sid]");
     assert!(
         why.starts_with(
             "5:7: the verify program of web+small refuses these parameters: the program exited with 1, saying: "
@@ -242,9 +259,9 @@ fn verify_refusal_is_reported_to_the_operator() {
     );
     assert!(why.contains("no track 'sid'"), "{why}");
     // `verify` runs again if the definition has changed.
-    desk.web(YES);
-    assert_eq!(desk.problems(), [""; 0]);
-    assert_eq!(desk.good("  os: web\n  os_parameters: [track=sid]").1, pairs(&[("track", "sid")]));
+    definitions_directory.web(YES);
+    assert_eq!(definitions_directory.problems(), [""; 0]);
+    assert_eq!(definitions_directory.good("  os: web\n  os_parameters: [track=sid]").1, pairs(&[("track", "sid")]));
 }
 
 #[test]
@@ -256,7 +273,7 @@ fn documentation_example_is_a_valid_definition() {
     else {
         panic!("two lists, a verify, a machine and a site")
     };
-    let mut desk = Desk::new();
+    let mut definitions_directory = DefinitionDirectory::new();
     for (name, text) in [
         ("web/ganeti_api_version", "20\n"),
         ("web/image", "debian-12.0.20261122\n"),
@@ -265,15 +282,16 @@ fn documentation_example_is_a_valid_definition() {
         ("web/verify", verify),
         ("parameters.yaml", site),
     ] {
-        desk.write(name, text);
+        definitions_directory.write(name, text);
     }
-    assert_eq!(desk.problems(), [""; 0]);
+    assert_eq!(definitions_directory.problems(), [""; 0]);
     let lines = |change: fn(String) -> String| {
         let text = change(of_machine.clone());
         text.lines().filter(|line| line.starts_with("  os")).collect::<Vec<_>>().join("\n")
     };
     parse_machine(of_machine).unwrap();
-    let DefinitionChoice { settled: DefinitionState::Usable(chosen), image, note } = desk.choose(&lines(|text| text))
+    let DefinitionChoice { settled: DefinitionState::Usable(chosen), image, note } =
+        definitions_directory.choose(&lines(|text| text))
     else {
         panic!("no")
     };
@@ -284,7 +302,7 @@ fn documentation_example_is_a_valid_definition() {
     let told: Vec<_> = chosen.parameters.into_iter().collect();
     assert_eq!(told, pairs(&[("ns1", "192.0.2.53"), ("track", "testing")]));
     if note.is_none() {
-        let why = desk.bad(&lines(|text| text.replace("testing", "sid")));
+        let why = definitions_directory.bad(&lines(|text| text.replace("testing", "sid")));
         assert!(why.contains("there is no track 'sid': stable or testing"), "{why}");
     }
 }

@@ -52,9 +52,9 @@ impl VerifyCache {
     /// # Errors
     /// Returns an error if the thread cannot be started.
     pub fn start(done: impl Fn(VerifyResult) + Send + 'static) -> std::io::Result<VerifyCache> {
-        let (queue, asked) = mpsc::channel::<(VerifyKey, SelectedDefinition)>();
+        let (queue, requests) = mpsc::channel::<(VerifyKey, SelectedDefinition)>();
         let answer = move || {
-            for (key, chosen) in asked {
+            for (key, chosen) in requests {
                 done(VerifyResult { key, verdict: run_verify(&chosen, VERIFY_TIMEOUT) });
             }
         };

@@ -7,7 +7,7 @@ use crate::effective_allocation::with_effective_allocation;
 use crate::operator_files::{MachineSpec, format_at};
 use crate::site_objects::SiteObjects;
 use common::diagnostic::Diagnostic;
-use model::deploy_steps::{CATALOGUE, StepList, merge_templates};
+use model::deploy_steps::{CATALOG, StepList, merge_templates};
 use store::InstallState;
 
 /// Checks that every template that the machine's traits enable can run on the machine.
@@ -16,11 +16,11 @@ use store::InstallState;
 /// Returns all problems, one line each, with their positions in the machine file.
 pub fn check_enabled_templates(
     machine: &MachineSpec,
-    standing: &InstallState,
+    install_state: &InstallState,
     known: &SiteObjects,
 ) -> Result<(), String> {
-    let mut problems = find_enabled_problems(&with_effective_allocation(machine, standing), known);
-    problems.extend(standing.unsupported.iter().cloned());
+    let mut problems = find_enabled_problems(&with_effective_allocation(machine, install_state), known);
+    problems.extend(install_state.unsupported.iter().cloned());
     if problems.is_empty() { Ok(()) } else { Err(problems.join("\n")) }
 }
 
@@ -67,7 +67,7 @@ pub(super) fn find_unrequested(machine: &MachineSpec, known: &SiteObjects) -> Ve
 /// Returns all problems of the template.
 fn check_template(machine: &MachineSpec, enabled: &RequestedTemplate) -> Result<Option<RequestedArrays>, Vec<String>> {
     let defaults = StepList::default().list().to_vec();
-    let steps = merge_templates(&CATALOGUE, defaults, &[enabled.stored.template.template_steps()]);
+    let steps = merge_templates(&CATALOG, defaults, &[enabled.stored.template.template_steps()]);
     let steps = steps.map_err(|wrong| {
         let problems = wrong.into_iter().map(|wrong| Diagnostic::new(wrong.problem_path(), wrong.message));
         problems.map(|problem| enabled.format_problem(problem)).collect::<Vec<_>>()

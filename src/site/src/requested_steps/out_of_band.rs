@@ -46,19 +46,19 @@ pub fn find_out_of_band_templates(machine: &MachineSpec, known: &SiteObjects) ->
 pub(super) fn convert_steps(
     machine: &MachineSpec,
     steps: &[PlannedStep],
-    asked: &[RequestedTemplate],
+    requested_templates: &[RequestedTemplate],
     problems: &mut Vec<String>,
 ) -> Vec<OutOfBandStep> {
     let Some(first) = steps.first() else { return Vec::new() };
     if let Some(why) = explain_unsupported_controller(machine.bmc.as_ref()) {
-        problems.extend(format_step_problem(first, asked, &format!("{}: {why}", first.entry.name)));
+        problems.extend(format_step_problem(first, requested_templates, &format!("{}: {why}", first.entry.name)));
     }
     // Invalid steps are skipped, because their arguments were already checked, and reported, when the templates were
     // merged.
     let converted = steps.iter().filter_map(|step| OutOfBandStep::parse(step.entry.name, &step.arguments).ok());
     let converted: Vec<OutOfBandStep> = converted.collect();
     if let Some((index, why)) = find_misplaced_step(&converted) {
-        problems.extend(steps.get(index).and_then(|step| format_step_problem(step, asked, &why)));
+        problems.extend(steps.get(index).and_then(|step| format_step_problem(step, requested_templates, &why)));
     }
     converted
 }
@@ -76,8 +76,8 @@ fn explain_unsupported_controller(bmc: Option<&Bmc>) -> Option<&'static str> {
     }
 }
 
-fn format_step_problem(step: &PlannedStep, asked: &[RequestedTemplate], message: &str) -> Option<String> {
-    let template = asked.get(*step.from.first()?)?;
+fn format_step_problem(step: &PlannedStep, requested_templates: &[RequestedTemplate], message: &str) -> Option<String> {
+    let template = requested_templates.get(*step.from.first()?)?;
     let wanted = step.as_template_step();
     let is_this = |other: &TemplateStep| other.interface == wanted.interface && other.step == wanted.step;
     let index = template.stored.template.template_steps().iter().position(is_this)?;

@@ -48,8 +48,8 @@ pub struct CertificateShown {
 impl Migration {
     fn find_endpoint(&self, part: MigrationSide) -> Option<&MigrationEndpoint> {
         match part {
-            MigrationSide::Send => self.sender.as_ref(),
-            MigrationSide::Receive => self.receiver.as_ref(),
+            MigrationSide::Source => self.source_endpoint.as_ref(),
+            MigrationSide::Target => self.target_endpoint.as_ref(),
         }
     }
 
@@ -67,8 +67,8 @@ impl Migration {
     /// Returns whether the certificate of the machine with this role is trusted, and the reason.
     pub(crate) fn certificate_trust(&self, part: MigrationSide) -> CertificateTrust {
         let approved = match part {
-            MigrationSide::Send => &self.approved.sender,
-            MigrationSide::Receive => &self.approved.receiver,
+            MigrationSide::Source => &self.approved.source,
+            MigrationSide::Target => &self.approved.target,
         };
         let own =
             self.find_endpoint(part).and_then(|end| linux::pem_encoding::certificate_fingerprint(&end.certificate));
@@ -89,7 +89,7 @@ impl Migration {
 
     /// Returns whether at least one of the two certificates is unknown or not trusted.
     pub fn awaits_approval(&self) -> bool {
-        [MigrationSide::Send, MigrationSide::Receive]
+        [MigrationSide::Source, MigrationSide::Target]
             .into_iter()
             .any(|part| self.find_endpoint(part).is_none() || !self.is_released(part))
     }
@@ -101,7 +101,7 @@ impl Migration {
     pub fn approval_is_missing(&self) -> bool {
         match self.state {
             MigrationState::Planned => self.awaits_approval(),
-            MigrationState::Copying => !self.is_released(MigrationSide::Receive),
+            MigrationState::Copying => !self.is_released(MigrationSide::Target),
             _ => false,
         }
     }
@@ -110,8 +110,8 @@ impl Migration {
     pub fn explain_missing_approval(&self) -> String {
         format!(
             "the certificates of machines {a} and {b} are not both approved: compare the fingerprints that `drophammer machine move {a}` prints with those on the consoles of the machines, and approve the certificates with `drophammer machine move {a} --approve FINGERPRINT --approve FINGERPRINT`",
-            a = self.a,
-            b = self.b
+            a = self.source,
+            b = self.target
         )
     }
 
@@ -121,7 +121,7 @@ impl Migration {
         let other = opposite_role(part);
         let end = self.present_endpoint(other, now)?;
         let trust = self.certificate_trust(other);
-        let is_withheld = part == MigrationSide::Send && trust == CertificateTrust::Unapproved;
+        let is_withheld = part == MigrationSide::Source && trust == CertificateTrust::Unapproved;
         let approved = matches!(trust, CertificateTrust::Operator | CertificateTrust::Order);
         let peer = || MigrationPeer { certificate: end.certificate.clone(), address: end.address.clone(), approved };
         (!is_withheld).then(peer)
@@ -147,9 +147,9 @@ impl Migration {
                 linux::pem_encoding::certificate_fingerprint(&end.certificate)
                     .filter(|full| full[PREFIX.len()..].starts_with(&digits))
             };
-            match (full(MigrationSide::Send), full(MigrationSide::Receive)) {
-                (Some(own), _) => next.approved.sender = Some(own),
-                (None, Some(own)) => next.approved.receiver = Some(own),
+            match (full(MigrationSide::Source), full(MigrationSide::Target)) {
+                (Some(own), _) => next.approved.source = Some(own),
+                (None, Some(own)) => next.approved.target = Some(own),
                 (None, None) => return Err(self.explain_unknown_fingerprint(given, now)),
             }
         }
@@ -167,14 +167,14 @@ impl Migration {
         let given = common::format::replace_hidden(common::format::truncate_bytes(given, PREFIX.len() + DIGITS));
         format!(
             "{given} is not the fingerprint of a current certificate; current certificates: {source_certificate}, {target_certificate}. A machine creates a new certificate in each boot: compare the fingerprint with the machine's console again",
-            source_certificate = shown(MigrationSide::Send, &self.a),
-            target_certificate = shown(MigrationSide::Receive, &self.b)
+            source_certificate = shown(MigrationSide::Source, &self.source),
+            target_certificate = shown(MigrationSide::Target, &self.target)
         )
     }
 }
 
 fn opposite_role(part: MigrationSide) -> MigrationSide {
-    if part == MigrationSide::Send { MigrationSide::Receive } else { MigrationSide::Send }
+    if part == MigrationSide::Source { MigrationSide::Target } else { MigrationSide::Source }
 }
 
 /// Returns the hexadecimal digits of a fingerprint that an operator entered: with or without `sha256:`, and with or

@@ -12,7 +12,9 @@ impl Migration {
     /// Returns the reason why the event is rejected. The machine that sent the event must not continue.
     pub fn apply_event(&self, word: &MigrationEvent) -> Result<Migration, String> {
         match word {
-            MigrationEvent::Waiting(part, end, carried) => self.register_endpoint(*part, end, carried.as_deref()),
+            MigrationEvent::Waiting(part, end, migrated_machine) => {
+                self.register_endpoint(*part, end, migrated_machine.as_deref())
+            }
             MigrationEvent::ProblemReported(part, boot, words) => Ok(self.set_problem(*part, *boot, words)),
             MigrationEvent::StartRequested { start, now } => self.start_copy(start, *now),
             MigrationEvent::Succeeded { part, boot, received_from, now } => {
@@ -22,7 +24,7 @@ impl Migration {
                 Ok(self.record_failure(*part, *boot, *untouched, message))
             }
             MigrationEvent::PhonedHome(boot) => {
-                let is_it = self.receiver.as_ref().is_some_and(|end| end.boot == *boot);
+                let is_it = self.target_endpoint.as_ref().is_some_and(|end| end.boot == *boot);
                 Ok(if self.state == MigrationState::Booting && is_it {
                     self.with_state(MigrationState::Done)
                 } else {
@@ -47,37 +49,37 @@ impl Migration {
         &self,
         part: MigrationSide,
         end: &MigrationEndpoint,
-        carried: Option<&MigratedMachine>,
+        migrated_machine: Option<&MigratedMachine>,
     ) -> Result<Migration, String> {
         if !matches!(self.state, MigrationState::Ordered | MigrationState::Planned | MigrationState::Copying) {
             return Err(format!("the migration is {}", self.state));
         }
-        if part == MigrationSide::Send && self.left == Some(end.boot) {
+        if part == MigrationSide::Source && self.left == Some(end.boot) {
             return Err("this boot has already sent its report of success: the machine must boot its ramdisk again to wait for the migration".to_owned());
         }
         let mut next = self.clone();
         match part {
-            MigrationSide::Send => {
-                let carried = carried.ok_or(
+            MigrationSide::Source => {
+                let migrated_machine = migrated_machine.ok_or(
                     "the source machine must describe the system on its disks: the field `carried` is missing",
                 )?;
-                if carried.marker.allocation != self.allocation {
+                if migrated_machine.marker.allocation != self.allocation {
                     return Err(format!(
                         "the install marker on the source machine's disks names allocation {marker_allocation:?}, \
                          but allocation {allocation:?} is being migrated",
-                        marker_allocation = carried.marker.allocation,
+                        marker_allocation = migrated_machine.marker.allocation,
                         allocation = self.allocation
                     ));
                 }
-                next.carried = Some(carried.clone());
-                next.sender = Some(end.clone());
+                next.carried = Some(migrated_machine.clone());
+                next.source_endpoint = Some(end.clone());
             }
-            MigrationSide::Receive if self.sender.is_none() => {
+            MigrationSide::Target if self.source_endpoint.is_none() => {
                 return Err("the source machine is not waiting in its ramdisk yet".to_owned());
             }
-            MigrationSide::Receive => next.receiver = Some(end.clone()),
+            MigrationSide::Target => next.target_endpoint = Some(end.clone()),
         }
-        if next.sender.is_some() && next.receiver.is_some() && next.state == MigrationState::Ordered {
+        if next.source_endpoint.is_some() && next.target_endpoint.is_some() && next.state == MigrationState::Ordered {
             next.state = MigrationState::Planned;
         }
         Ok(next)
@@ -86,8 +88,8 @@ impl Migration {
     fn set_problem(&self, part: MigrationSide, boot: TokenHash, words: &str) -> Migration {
         let mut next = self.clone();
         let (end, said) = match part {
-            MigrationSide::Send => (&self.sender, &mut next.words_a),
-            MigrationSide::Receive => (&self.receiver, &mut next.words_b),
+            MigrationSide::Source => (&self.source_endpoint, &mut next.source_problem),
+            MigrationSide::Target => (&self.target_endpoint, &mut next.target_problem),
         };
         if self.state.is_open() && end.as_ref().is_some_and(|end| end.boot == boot) {
             words.clone_into(said);
@@ -97,7 +99,7 @@ impl Migration {
 
     fn start_copy(&self, start: &AttemptStart, now: CurrentBoots) -> Result<Migration, String> {
         let AttemptStart { by: boot, disks, secret_digest } = start.clone();
-        let stands = self.receiver.as_ref().is_some_and(|end| end.boot == boot) && now.b == Some(boot);
+        let stands = self.target_endpoint.as_ref().is_some_and(|end| end.boot == boot) && now.target == Some(boot);
         match self.state {
             MigrationState::Planned | MigrationState::Copying if !stands => {
                 return Err(
@@ -105,7 +107,7 @@ impl Migration {
                         .to_owned(),
                 );
             }
-            MigrationState::Planned if self.present_endpoint(MigrationSide::Send, now).is_none() => {
+            MigrationState::Planned if self.present_endpoint(MigrationSide::Source, now).is_none() => {
                 return Err("the source machine is not waiting in its ramdisk".to_owned());
             }
             MigrationState::Planned | MigrationState::Copying if self.approval_is_missing() => {
@@ -131,31 +133,36 @@ impl Migration {
     ) -> Result<Migration, String> {
         let has_begun = self.started_copy.as_ref().is_some_and(|started| started.by == boot);
         match (part, self.state) {
-            (MigrationSide::Receive, MigrationState::Copying) if has_begun && !self.is_source_unchanged(from, now) => {
+            (MigrationSide::Target, MigrationState::Copying) if has_begun && !self.is_source_unchanged(from, now) => {
                 Err(format!(
                     "source machine {source} has booted again since all data was received, and its own system may have written data since then: the data must be received again",
-                    source = self.a
+                    source = self.source
                 ))
             }
-            (MigrationSide::Receive, MigrationState::Copying) if has_begun => {
-                let (words_a, words_b) = Default::default();
-                Ok(Migration { files: true, words_a, words_b, ..self.with_state(MigrationState::Booting) })
+            (MigrationSide::Target, MigrationState::Copying) if has_begun => {
+                let (source_problem, target_problem) = Default::default();
+                Ok(Migration {
+                    files: true,
+                    source_problem,
+                    target_problem,
+                    ..self.with_state(MigrationState::Booting)
+                })
             }
-            (MigrationSide::Receive, MigrationState::Copying) => {
+            (MigrationSide::Target, MigrationState::Copying) => {
                 Err("this boot has not started to receive the data of the migration".to_owned())
             }
-            (MigrationSide::Receive, MigrationState::Booting | MigrationState::Done) if has_begun => Ok(self.clone()),
+            (MigrationSide::Target, MigrationState::Booting | MigrationState::Done) if has_begun => Ok(self.clone()),
             // The boot of the report has started the installed system before the migration was ordered. If the source
             // already waits in its ramdisk in a later boot, the delayed report is no longer evidence that the installed
             // system runs.
-            (MigrationSide::Send, MigrationState::Ordered) if self.sender.is_none() => {
+            (MigrationSide::Source, MigrationState::Ordered) if self.source_endpoint.is_none() => {
                 Ok(Migration { left: Some(boot), ..self.clone() })
             }
-            (MigrationSide::Send, state) => Err(format!(
+            (MigrationSide::Source, state) => Err(format!(
                 "the system of this machine is being migrated to machine {target}: the migration is {state}",
-                target = self.b
+                target = self.target
             )),
-            (MigrationSide::Receive, state) => {
+            (MigrationSide::Target, state) => {
                 Err(format!("the migration is {state}: this machine has not received a system to boot"))
             }
         }
@@ -164,9 +171,9 @@ impl Migration {
     /// Returns whether the source is still in the boot in which it sent all data. A later boot is noticed only after it
     /// has registered.
     fn is_source_unchanged(&self, from: Option<&str>, now: CurrentBoots) -> bool {
-        let Some(sender) = &self.sender else { return false };
+        let Some(sender) = &self.source_endpoint else { return false };
         let is_it = from.is_none_or(|from| from == machine_migration::certificate_digest(&sender.certificate));
-        is_it && now.a.is_none_or(|boot| boot == sender.boot)
+        is_it && now.source.is_none_or(|boot| boot == sender.boot)
     }
 
     fn record_failure(&self, part: MigrationSide, boot: TokenHash, untouched: bool, message: &str) -> Migration {
@@ -177,20 +184,20 @@ impl Migration {
             return next;
         }
         match part {
-            MigrationSide::Send => message.clone_into(&mut next.words_a),
-            MigrationSide::Receive => message.clone_into(&mut next.words_b),
+            MigrationSide::Source => message.clone_into(&mut next.source_problem),
+            MigrationSide::Target => message.clone_into(&mut next.target_problem),
         }
         let is_only = self.started_copy.as_ref().is_some_and(|started| started.only && started.by == boot);
         match (part, self.state) {
-            (MigrationSide::Send, MigrationState::Ordered | MigrationState::Planned) => {
+            (MigrationSide::Source, MigrationState::Ordered | MigrationState::Planned) => {
                 next.state = MigrationState::Refused
             }
-            (MigrationSide::Receive, MigrationState::Ordered | MigrationState::Planned) if untouched => {
+            (MigrationSide::Target, MigrationState::Ordered | MigrationState::Planned) if untouched => {
                 next.state = MigrationState::Refused
             }
             // The target has written without permission. It must request permission to pass the point of no return
             // before it may report that everything was received.
-            (MigrationSide::Receive, MigrationState::Ordered | MigrationState::Planned) => {
+            (MigrationSide::Target, MigrationState::Ordered | MigrationState::Planned) => {
                 next.state = MigrationState::Copying;
                 next.started_copy = Some(StartedCopy {
                     disks: self.disks.clone(),
@@ -201,10 +208,10 @@ impl Migration {
                 next.failures += 1;
                 next.failed = Some(boot);
             }
-            (MigrationSide::Receive, MigrationState::Copying) if untouched && is_only => {
+            (MigrationSide::Target, MigrationState::Copying) if untouched && is_only => {
                 next.state = MigrationState::Refused
             }
-            (MigrationSide::Receive, MigrationState::Copying) if self.failed != Some(boot) => {
+            (MigrationSide::Target, MigrationState::Copying) if self.failed != Some(boot) => {
                 next.failures += 1;
                 next.failed = Some(boot);
             }
@@ -223,7 +230,7 @@ impl Migration {
             }
             MigrationState::Booting => Err(format!(
                 "machine {0} has received all data and may run the system: switch the machine off, verify that the machine is off, and confirm this with `--off {0}`",
-                self.b
+                self.target
             )),
             state => Err(format!("the migration is {state}: it can no longer be canceled")),
         }

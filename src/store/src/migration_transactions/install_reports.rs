@@ -35,24 +35,24 @@ pub fn handle_report(
     report: &InstallReport,
     text: &str,
 ) -> sql::Result<Option<Result<MigrationUpdate, String>>> {
-    let of = find_live(transaction, machine)?.filter(|is| is.allocation == report.allocationuuid);
+    let of = find_live(transaction, machine)?.filter(|migration| migration.allocation == report.allocationuuid);
     // If the migration has ended, only a repeated report of success is handled here.
-    let Some(is) = of else { return handle_repeated_report(transaction, machine, boot, report) };
-    let part = is.role_of(machine);
+    let Some(migration) = of else { return handle_repeated_report(transaction, machine, boot, report) };
+    let part = migration.role_of(machine);
     let step = report.step.as_deref().map(|step| format!("{step}: ")).unwrap_or_default();
     let message = format!("{step}{}", report.message);
     let word = match report.success {
-        true => success_event(transaction, &is, part, boot, report)?,
+        true => success_event(transaction, &migration, part, boot, report)?,
         false => MigrationEvent::Failed { part, boot, untouched: report.untouched, message },
     };
-    let heard = apply_event(transaction, &is, &word)?;
-    if let Ok(MigrationUpdate { is: Migration { state: MigrationState::Booting, .. }, news: true }) = &heard
+    let heard = apply_event(transaction, &migration, &word)?;
+    if let Ok(MigrationUpdate { migration: Migration { state: MigrationState::Booting, .. }, news: true }) = &heard
         && report.success
     {
         let marker = report.marker.as_ref().map(to_json_column).transpose()?;
         transaction.execute(
             "UPDATE allocations SET report = ?3, marker = coalesce(?4, marker) WHERE machine = ?1 AND id = ?2",
-            params![machine, is.allocation, text, marker],
+            params![machine, migration.allocation, text, marker],
         )?;
     }
     Ok(Some(heard))
@@ -61,13 +61,18 @@ pub fn handle_report(
 /// Returns the event that corresponds to a report of success.
 fn success_event(
     transaction: &Transaction,
-    is: &Migration,
+    migration: &Migration,
     part: model::machine_migration::MigrationSide,
     boot: TokenHash,
     report: &InstallReport,
 ) -> sql::Result<MigrationEvent> {
     let received_from = report.marker.as_ref().and_then(|marker| marker.received_from.clone());
-    Ok(MigrationEvent::Succeeded { part, boot, received_from, now: read_current_boots(transaction, &is.a, &is.b)? })
+    Ok(MigrationEvent::Succeeded {
+        part,
+        boot,
+        received_from,
+        now: read_current_boots(transaction, &migration.source, &migration.target)?,
+    })
 }
 
 /// Handles a report of a machine whose migration has ended. If the boot that received the system repeats its report of
@@ -80,21 +85,23 @@ fn handle_repeated_report(
 ) -> sql::Result<Option<Result<MigrationUpdate, String>>> {
     let select = "SELECT document FROM moves WHERE (a = ?1 OR b = ?1) AND allocation = ?2 ORDER BY rowid DESC LIMIT 1";
     let key = [machine, report.allocationuuid.as_str()];
-    let is: Option<Migration> = transaction.query_row(select, key, |row| parse_column(row, 0)).optional()?.flatten();
-    let Some(is) = is.filter(|_| !report.allocationuuid.is_empty()) else { return Ok(None) };
-    let is_taken_back = matches!(is.state, MigrationState::Cancelled | MigrationState::Refused);
-    if !report.success && !report.untouched && is_taken_back && is.b == machine {
+    let migration: Option<Migration> =
+        transaction.query_row(select, key, |row| parse_column(row, 0)).optional()?.flatten();
+    let Some(migration) = migration.filter(|_| !report.allocationuuid.is_empty()) else { return Ok(None) };
+    let is_taken_back = matches!(migration.state, MigrationState::Cancelled | MigrationState::Refused);
+    if !report.success && !report.untouched && is_taken_back && migration.target == machine {
         // The target has written without permission: it must not boot from its disks.
-        bar_allocations(transaction, machine, &is.allocation, &is.id)?;
+        bar_allocations(transaction, machine, &migration.allocation, &migration.id)?;
     }
     if !report.success {
         return Ok(None);
     }
-    let has_begun = is.started_copy.as_ref().is_some_and(|started| started.by == boot);
-    match is.role_of(machine) {
-        model::machine_migration::MigrationSide::Receive if has_begun => {
-            let word = success_event(transaction, &is, model::machine_migration::MigrationSide::Receive, boot, report)?;
-            Ok(Some(is.apply_event(&word).map(|after| MigrationUpdate { is: after, news: false })))
+    let has_begun = migration.started_copy.as_ref().is_some_and(|started| started.by == boot);
+    match migration.role_of(machine) {
+        model::machine_migration::MigrationSide::Target if has_begun => {
+            let word =
+                success_event(transaction, &migration, model::machine_migration::MigrationSide::Target, boot, report)?;
+            Ok(Some(migration.apply_event(&word).map(|after| MigrationUpdate { migration: after, news: false })))
         }
         _ => Ok(None),
     }

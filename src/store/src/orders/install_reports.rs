@@ -13,7 +13,7 @@ use crate::order_records::{ReinstallOrder, ReinstallOutcome, delete_order, store
 use crate::restore_confirmation::{ConfirmedBy, insert_confirmation};
 use crate::sql::{self, OptionalExtension, Transaction, params};
 use crate::success_proof::{self, SuccessEffect, UnprovenReason};
-use crate::{ServerState, TokenHash, adoption, first_install, migration_records, now, to_json};
+use crate::{ServerState, TokenHash, first_install, migration_records, now, to_json, unrecorded_installations};
 use common::error::Result;
 use control::api_types::InstallReport;
 use model::install_marker::InstallMarker;
@@ -58,7 +58,12 @@ impl ServerState {
                 Ok(effect) => effect,
                 Err(why) => {
                     if why == UnprovenReason::NotAdopted {
-                        adoption::withdraw_adoption(transaction, &machine, &allocation, report.marker.as_ref())?;
+                        unrecorded_installations::withdraw_adoption(
+                            transaction,
+                            &machine,
+                            &allocation,
+                            report.marker.as_ref(),
+                        )?;
                     }
                     return Ok(ReportOutcome { unproven: Some(why), ..ReportOutcome::default() });
                 }
@@ -213,12 +218,12 @@ fn confirm_by_report(
 /// Returns the reported marker if it names this allocation but the server must not record it as installed: the report
 /// is a failure, or the machine needs confirmation and the recorded marker differs.
 fn find_unknown_marker<'a>(
-    standing: &InstallState,
+    install_state: &InstallState,
     allocation: &str,
     report: &'a InstallReport,
 ) -> Option<&'a InstallMarker> {
     let is_unknown = |marker: &&InstallMarker| {
-        let differs = standing.unconfirmed && standing.marker.as_ref() != Some(*marker);
+        let differs = install_state.unconfirmed && install_state.marker.as_ref() != Some(*marker);
         marker.allocation == allocation && (!report.success || differs)
     };
     report.marker.as_ref().filter(is_unknown)

@@ -94,22 +94,22 @@ fn update_rollout_state(
 /// Returns the state of a member whose reinstall was ordered, and the reason if it has failed.
 pub(super) fn observe_member(connection: &Connection, member: &RolloutMember) -> sql::Result<(MemberState, String)> {
     let RolloutMember { machine, record, .. } = member;
-    let standing = read_install_state(connection, machine, &record.allocation)?;
-    if let Some(order) = standing.order.as_ref().filter(|order| order.id == record.order) {
+    let install_state = read_install_state(connection, machine, &record.allocation)?;
+    if let Some(order) = install_state.order.as_ref().filter(|order| order.id == record.order) {
         return Ok(match (order.given_up, order.started || order.attempts > 0) {
             (true, _) if order.is_suspended() => {
-                let outcome = standing.outcome.filter(|outcome| outcome.order == record.order);
+                let outcome = install_state.outcome.filter(|outcome| outcome.order == record.order);
                 (MemberState::Failed, outcome.map(|outcome| outcome.message).unwrap_or_default())
             }
             (true, _) => (
                 MemberState::Failed,
-                format!("abandoned after its point of no return{reason}", reason = last_message(&standing)),
+                format!("abandoned after its point of no return{reason}", reason = last_message(&install_state)),
             ),
             (false, true) => (MemberState::Installing, String::new()),
             (false, false) => (MemberState::Ordered, String::new()),
         });
     }
-    if let Some(outcome) = standing.outcome.filter(|outcome| outcome.order == record.order) {
+    if let Some(outcome) = install_state.outcome.filter(|outcome| outcome.order == record.order) {
         return Ok(match outcome.success {
             true => (MemberState::Done, String::new()),
             false => (MemberState::Failed, outcome.message),
@@ -126,8 +126,8 @@ pub(super) fn observe_member(connection: &Connection, member: &RolloutMember) ->
     })
 }
 
-fn last_message(standing: &InstallState) -> String {
-    standing.failure.as_ref().map(|failure| format!(": {failure}")).unwrap_or_default()
+fn last_message(install_state: &InstallState) -> String {
+    install_state.failure.as_ref().map(|failure| format!(": {failure}")).unwrap_or_default()
 }
 
 /// Returns the last entry about an order in the history of the machine.

@@ -6,7 +6,7 @@ use super::*;
 fn report_failure(state: &ServerState, order: &str) {
     let failure = InstallReport { message: "no space".to_owned(), untouched: true, ..report(false, order) };
     wait(state.handle_report("m", "a", BOOT, &failure));
-    assert_eq!(standing(state, "m").failure.unwrap().message, "no space");
+    assert_eq!(install_state(state, "m").failure.unwrap().message, "no space");
 }
 
 #[test]
@@ -15,7 +15,7 @@ fn an_adoption_clears_the_failure() {
     let state = open(&dir);
     report_failure(&state, "");
     assert_eq!(wait(state.adopt_allocation("m", "a")), AdoptOutcome::Adopted);
-    assert_eq!(standing(&state, "m").failure, None);
+    assert_eq!(install_state(&state, "m").failure, None);
 }
 
 #[test]
@@ -27,7 +27,7 @@ fn a_reinstall_order_clears_the_failure() {
     let OrderOutcome::Placed { order, .. } = place() else { panic!() };
     report_failure(&state, &order.id);
     assert!(matches!(place(), OrderOutcome::Placed { .. }));
-    assert_eq!(standing(&state, "m").failure, None);
+    assert_eq!(install_state(&state, "m").failure, None);
 }
 
 /// The agent repeats its report if the response was lost.
@@ -41,7 +41,7 @@ fn repeated_report_does_not_restore_a_cleared_failure() {
         let failure = InstallReport { message: message.to_owned(), untouched: true, ..report(false, order) };
         let reported = wait(state.handle_report("m", "a", [7; 32], &failure));
         reported.over.into_iter().for_each(|success| wait(state.record_boot_end([7; 32], success)));
-        standing(&state, "m").failure.map(|failure| failure.message)
+        install_state(&state, "m").failure.map(|failure| failure.message)
     };
     let place = || match wait(state.place_order("m", "a", "i1", ReinstallOverrides::default())) {
         OrderOutcome::Placed { order, .. } => order.id,

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::boot_activity::MachineBoot;
-use crate::boot_registration::{EnrollOutcome, Enrollment};
+use crate::boot_registration::{EnrollOutcome, RegisteringClient};
 use crate::boot_token::RequestedBoot;
 use time::{Duration as TimeSpan, OffsetDateTime};
 
@@ -14,7 +14,7 @@ fn request(state: &ServerState) -> OffsetDateTime {
 /// Registers a boot with this token hash and request time. The boot then ends.
 fn register(state: &ServerState, hash: u8, created: OffsetDateTime) -> EnrollOutcome {
     let requested = RequestedBoot { machine: "m".to_owned(), created, while_active: false };
-    let by = Enrollment { address: "10.0.0.7".to_owned(), allocation: Some("a".to_owned()), has_file: true };
+    let by = RegisteringClient { address: "10.0.0.7".to_owned(), allocation: Some("a".to_owned()), has_file: true };
     let outcome = wait(state.enroll_boot(MachineBoot::from_request([hash; 32], requested), by));
     wait(state.record_boot_end([hash; 32], false));
     outcome

@@ -28,7 +28,7 @@ fn database_of_earlier_schema_is_upgraded_with_its_records() {
     drop(old);
     for _ in 0..2 {
         let state = open(&dir);
-        let now = standing(&state, "m");
+        let now = install_state(&state, "m");
         assert_eq!((now.created.as_str(), now.succeeded), ("2026-01-01T00:00:00Z", true));
         assert_eq!((now.layout_id.as_deref(), now.layout, now.image), (Some("default"), None, None));
         assert_eq!(wait(state.decide_next_boot("m", FileAllocation::Allocated("a".to_owned()))).next, BootTarget::Disk);
@@ -59,11 +59,11 @@ fn database_of_earlier_schema_is_upgraded_with_its_records() {
     assert_eq!(refused.unproven, Some(UnprovenReason::NotBegun));
     assert!(matches!(wait(state.start_order("m", "a", &order.id, start())), OrderStart::Permitted(..)));
     wait(state.handle_report("m", "a", BOOT, &report(true, &order.id)));
-    let now = standing(&state, "m");
+    let now = install_state(&state, "m");
     assert_eq!((now.image.as_deref(), now.layout, now.order), (Some("i1"), Some(layout), None));
     // A first installation works as well.
     install(&state, "n");
-    assert!(standing(&state, "n").succeeded);
+    assert!(install_state(&state, "n").succeeded);
 }
 
 #[test]

@@ -17,13 +17,13 @@ fn serve(state: &ServerState, order: &str, fields: &InstalledAllocation) {
 }
 
 fn installed_hostname(state: &ServerState) -> Option<String> {
-    Some(standing(state, "m").installed_allocation?.plain["hostname"].as_str()?.to_owned())
+    Some(install_state(state, "m").installed_allocation?.plain["hostname"].as_str()?.to_owned())
 }
 
 fn order(state: &ServerState, apply_allocation: bool) -> String {
     let words = ReinstallOverrides { apply_allocation, ..ReinstallOverrides::default() };
     let OrderOutcome::Placed { order, .. } = wait(state.place_order("m", "a", "i1", words)) else { panic!() };
-    assert_eq!(standing(state, "m").order.unwrap().apply_allocation, apply_allocation);
+    assert_eq!(install_state(state, "m").order.unwrap().apply_allocation, apply_allocation);
     order.id
 }
 
@@ -58,7 +58,7 @@ fn only_a_completed_order_changes_the_installed_fields() {
     let dir = tempfile::tempdir().unwrap();
     let state = open(&dir);
     install_with(&state, &fields("h1", "u"));
-    let is_kept = || standing(&state, "m").preserved_allocation().is_some();
+    let is_kept = || install_state(&state, "m").preserved_allocation().is_some();
     assert!(is_kept());
     let cancelled = order(&state, true);
     assert!(!is_kept());
@@ -99,7 +99,7 @@ fn secrets_sent_to_the_installing_boot_are_recorded() {
     send(true, "u2");
     send(false, "of a later boot");
     wait(state.handle_report("m", "a", [7; 32], &report(true, "")));
-    let record = standing(&state, "m").installed_allocation.unwrap();
+    let record = install_state(&state, "m").installed_allocation.unwrap();
     let was = |value| record.is_same_secret("user_data", Some(value));
     assert_eq!(["u0", "u1", "u2", "of a later boot"].map(was), [false, false, true, false]);
 }
@@ -113,7 +113,7 @@ fn an_adopted_installation_has_no_record() {
     let marker =
         install_marker::InstallMarker { image: "i0".to_owned(), allocation: "a".to_owned(), ..Default::default() };
     wait(state.handle_report("m", "a", BOOT, &InstallReport { marker: Some(marker), ..report(true, "") }));
-    assert!(standing(&state, "m").succeeded);
+    assert!(install_state(&state, "m").succeeded);
     assert_eq!(installed_hostname(&state), None);
 }
 
@@ -130,15 +130,15 @@ fn a_canceled_order_leaves_an_adoption_unproven() {
         wait(state.place_order("m", "a", "i1", words))
     };
     assert!(matches!(place(true), OrderOutcome::Placed { .. }));
-    assert!(standing(&state, "m").is_claimed);
+    assert!(install_state(&state, "m").is_claimed);
     assert!(matches!(wait(state.cancel_order("m", "a")), CancelOutcome::Done(_)));
-    assert!(standing(&state, "m").is_claimed, "without the order, the machine boots its disks");
+    assert!(install_state(&state, "m").is_claimed, "without the order, the machine boots its disks");
     assert!(matches!(place(false), OrderOutcome::NotInstalled));
     // The agent refuses the plan, and nothing was written.
     let OrderOutcome::Placed { order, .. } = place(true) else { panic!() };
     let refused = InstallReport { untouched: true, ..report(false, &order.id) };
     wait(state.handle_report("m", "a", BOOT, &refused));
-    assert!(standing(&state, "m").order.is_none());
+    assert!(install_state(&state, "m").order.is_none());
     assert!(matches!(place(false), OrderOutcome::NotInstalled));
 }
 

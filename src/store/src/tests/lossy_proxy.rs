@@ -49,7 +49,7 @@ impl LossyProxy {
                 thread::spawn(move || {
                     copy(server, client, |bytes| match is_committed.load(Ordering::SeqCst) {
                         true => lose_response(&mut lost, bytes),
-                        false => Fate::Forwarded,
+                        false => ByteTreatment::Forwarded,
                     });
                 });
             }
@@ -68,7 +68,7 @@ impl LossyProxy {
 }
 
 /// Treatment of bytes that the proxy has read.
-enum Fate {
+enum ByteTreatment {
     Forwarded,
     /// The bytes are lost.
     Lost,
@@ -80,31 +80,31 @@ fn contains_commit(bytes: &[u8]) -> bool {
     bytes.windows(7).any(|window| window == b"COMMIT\0")
 }
 
-fn is_request_lost(state: &Mutex<ProxyState>, commits: &AtomicBool, bytes: &[u8]) -> Fate {
+fn is_request_lost(state: &Mutex<ProxyState>, commits: &AtomicBool, bytes: &[u8]) -> ByteTreatment {
     let mut state = state.lock().unwrap();
-    let ProxyState::Armed(loss) = *state else { return Fate::Forwarded };
+    let ProxyState::Armed(loss) = *state else { return ByteTreatment::Forwarded };
     if !contains_commit(bytes) {
-        return Fate::Forwarded;
+        return ByteTreatment::Forwarded;
     }
     *state = ProxyState::Forward;
     commits.store(loss == Loss::Response, Ordering::SeqCst);
-    if loss == Loss::Request { Fate::Cut } else { Fate::Forwarded }
+    if loss == Loss::Request { ByteTreatment::Cut } else { ByteTreatment::Forwarded }
 }
 
 /// Loses responses until PostgreSQL has confirmed the commit.
-fn lose_response(lost: &mut Vec<u8>, bytes: &[u8]) -> Fate {
+fn lose_response(lost: &mut Vec<u8>, bytes: &[u8]) -> ByteTreatment {
     lost.extend_from_slice(bytes);
-    if contains_commit(lost) { Fate::Cut } else { Fate::Lost }
+    if contains_commit(lost) { ByteTreatment::Cut } else { ByteTreatment::Lost }
 }
 
 /// Copies until one of the streams is closed, or `decide` cuts the connection. Then closes both streams.
-fn copy(mut from: UnixStream, mut to: UnixStream, mut decide: impl FnMut(&[u8]) -> Fate) {
+fn copy(mut from: UnixStream, mut to: UnixStream, mut decide: impl FnMut(&[u8]) -> ByteTreatment) {
     let mut buffer = [0; 1 << 16];
     while let Ok(length @ 1..) = from.read(&mut buffer) {
         match decide(&buffer[..length]) {
-            Fate::Lost => {}
-            Fate::Forwarded if to.write_all(&buffer[..length]).is_ok() => {}
-            Fate::Forwarded | Fate::Cut => break,
+            ByteTreatment::Lost => {}
+            ByteTreatment::Forwarded if to.write_all(&buffer[..length]).is_ok() => {}
+            ByteTreatment::Forwarded | ByteTreatment::Cut => break,
         }
     }
     let _ = from.shutdown(Shutdown::Both);

@@ -93,15 +93,15 @@ impl Expected {
         next
     }
 
-    pub(super) fn of(standing: &InstallState, orders: u32) -> Expected {
-        let open = standing.order.clone().map(|order| OpenOrder {
+    pub(super) fn of(install_state: &InstallState, orders: u32) -> Expected {
+        let open = install_state.order.clone().map(|order| OpenOrder {
             image: order.image,
             attempts: order.attempts,
             started: order.started,
             given_up: order.given_up,
             seen: order.attempt.is_some(),
         });
-        Expected { image: standing.image.clone().unwrap(), open, orders }
+        Expected { image: install_state.image.clone().unwrap(), open, orders }
     }
 }
 

@@ -46,7 +46,7 @@ fn two_servers_share_all_records_and_start_an_order_once() {
     let dirs = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
     let [a, b] = [open_at(&address, &dirs[0]), open_at(&address, &dirs[1])];
     install(&a, "m");
-    assert!(standing(&b, "m").succeeded);
+    assert!(install_state(&b, "m").succeeded);
     let order = order_of(&a);
     // Both servers count attempts in the same record.
     for (server, attempt) in [(&a, 1), (&b, 2), (&a, 3)] {
@@ -172,7 +172,7 @@ fn moved_database_no_longer_starts_and_overwrites_none() {
     assert!(refused.to_string().contains("was moved to PostgreSQL database"), "{refused}");
     assert_eq!(refused.code(), ErrorCode::DatabaseMoved);
     let state = open_at(&address, &dir);
-    assert!(standing(&state, "m").succeeded);
+    assert!(install_state(&state, "m").succeeded);
     let again = store_transfer::move_to_postgres(dir.path(), &address).unwrap_err().to_string();
     assert!(again.contains("is not empty"), "{again}");
 }
@@ -268,7 +268,7 @@ fn requests_fail_until_the_database_is_available_again() {
     while RUNTIME.with(|runtime| runtime.block_on(state.check_pulse())).is_err() {
         std::thread::sleep(Duration::from_millis(100));
     }
-    assert_eq!(standing(&state, "m").order.map(|order| order.id), Some(order.id.clone()));
+    assert_eq!(install_state(&state, "m").order.map(|order| order.id), Some(order.id.clone()));
     assert!(matches!(wait(state.start_order("m", "a", &order.id, start())), OrderStart::Permitted(_, true)));
     // After the connection is restored, waiting requests read the database again.
     RUNTIME.with(|runtime| runtime.block_on(state.wait_for_change(&mut changes)));

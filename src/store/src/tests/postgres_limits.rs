@@ -35,7 +35,10 @@ fn a_server_connects_again_after_there_were_too_many_connections() {
         assert!(began.elapsed() < Duration::from_secs(10));
         std::thread::sleep(Duration::from_millis(50));
     }
-    assert!(standing(&state, "m").succeeded && standing(&state, "m").order.is_none(), "nothing was stored or lost");
+    assert!(
+        install_state(&state, "m").succeeded && install_state(&state, "m").order.is_none(),
+        "nothing was stored or lost"
+    );
     assert!(matches!(
         wait(state.place_order("m", "a", "i1", ReinstallOverrides::default())),
         OrderOutcome::Placed { .. }

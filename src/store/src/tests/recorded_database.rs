@@ -36,7 +36,7 @@ fn storage_disks(number: u32) -> Vec<(String, String, Option<WipePolicy>, usize)
     vec![disk("sda", "A", WipePolicy::Wiped, 0), disk("sdb", "B", WipePolicy::Kept, 1)]
 }
 
-fn shown(disks: &[RecordedDisk]) -> Vec<(String, String, Option<WipePolicy>, usize)> {
+fn summarize_disks(disks: &[RecordedDisk]) -> Vec<(String, String, Option<WipePolicy>, usize)> {
     let show = |disk: &RecordedDisk| (disk.device.clone(), disk.serial.clone(), disk.promise, disk.making.len());
     disks.iter().map(show).collect()
 }
@@ -88,7 +88,7 @@ fn orders_keep_their_options_attempts_and_disks() {
     let started = state_of(&state, 0x04, "a-reinstalling");
     let order = started.order.clone().unwrap();
     assert_eq!((order.image.as_str(), order.attempts, order.started, order.given_up), (NEWER, 1, true, false));
-    assert_eq!((shown(&order.disks), &order.attempt), (storage_disks(0x04), &None));
+    assert_eq!((summarize_disks(&order.disks), &order.attempt), (storage_disks(0x04), &None));
     assert_eq!(started.outcome.as_ref().map(|last| last.message.as_str()), Some("image.burn: cut off"));
     assert_eq!(started.pinned_layout().unwrap()["id"], "storage");
     let BootTarget::Attempt(next) = next_boot(&state, 0x04, "a-reinstalling") else { panic!() };
@@ -108,7 +108,7 @@ fn installing_and_waiting_machines_keep_their_state() {
     let started = state_of(&state, 0x03, "a-first");
     let first = started.first.clone().unwrap();
     assert_eq!((started.succeeded, first.only, first.heard, &first.record), (false, true, false, &None));
-    assert_eq!(shown(&first.disks), storage_disks(0x03));
+    assert_eq!(summarize_disks(&first.disks), storage_disks(0x03));
     assert_eq!(started.pinned_layout().unwrap()["id"], "storage");
     assert_eq!(first.to_attempt().by, first.by, "the started boot may still report its success");
 
@@ -131,16 +131,16 @@ fn migrations_keep_their_state_and_the_owner_of_the_allocation() {
     for number in [0x0b, 0x0c] {
         let copying = wait(state.find_live_migration(&id(number))).unwrap();
         assert_eq!((copying.state, copying.allocation.as_str()), (MigrationState::Copying, "a-moved"));
-        assert_eq!((copying.a, copying.b), (id(0x0b), id(0x0c)));
+        assert_eq!((copying.source, copying.target), (id(0x0b), id(0x0c)));
         let started = copying.started_copy.unwrap();
         assert_eq!((started.disks[0].serial.as_str(), started.only, started.secret_digest), ("S0cA", true, None));
         assert_eq!(copying.carried.unwrap().filesystems[0].size_bytes, 20_000_000_000);
-        assert!(copying.sender.unwrap().certificate.starts_with("-----BEGIN CERTIFICATE-----"));
-        assert!(copying.receiver.unwrap().address.ends_with(":4711"));
+        assert!(copying.source_endpoint.unwrap().certificate.starts_with("-----BEGIN CERTIFICATE-----"));
+        assert!(copying.target_endpoint.unwrap().address.ends_with(":4711"));
         assert_eq!((copying.marker.unwrap().machine, copying.fencing), (id(0x0b), None));
     }
     let done = wait(state.find_last_migration(&id(0x10))).unwrap();
-    assert_eq!((done.state, done.files, done.b), (MigrationState::Done, false, id(0x11)));
+    assert_eq!((done.state, done.files, done.target), (MigrationState::Done, false, id(0x11)));
     let (former, owner) = (state_of(&state, 0x10, "a-done"), state_of(&state, 0x11, "a-done"));
     assert!(former.barred && !former.succeeded && owner.succeeded && !owner.barred);
     assert_eq!(former.elsewhere, Some(id(0x11)));

@@ -63,13 +63,13 @@ fn boot(state: &ServerState, machine: &str) {
 
 fn begin(state: &ServerState, machine: &str) {
     boot(state, machine);
-    let open = standing(state, machine).order.unwrap();
+    let open = install_state(state, machine).order.unwrap();
     let started = wait(state.start_order(machine, allocation(machine), &open.id, start()));
     assert!(matches!(started, OrderStart::Permitted(..)), "{started:?}");
 }
 
 fn end(state: &ServerState, machine: &str, success: bool) {
-    let open = standing(state, machine).order.unwrap();
+    let open = install_state(state, machine).order.unwrap();
     let ended = InstallReport { untouched: !open.started && !success, ..report(success, &open.id) };
     wait(state.handle_report(machine, allocation(machine), BOOT, &ended));
 }
@@ -97,7 +97,7 @@ fn a_rollout_runs_in_waves_across_restarts() {
     assert_eq!((rollout.state, rollout.record.reason.as_str()), (RolloutState::Finished, ""));
     for machine in ["m1", "m2", "m3"] {
         let ordered = wait(state.list_history(machine)).into_iter().filter(|entry| entry.kind == HistoryKind::Ordered);
-        assert_eq!((ordered.count(), standing(&state, machine).image.unwrap().as_str()), (1, "i1"), "{machine}");
+        assert_eq!((ordered.count(), install_state(&state, machine).image.unwrap().as_str()), (1, "i1"), "{machine}");
     }
     assert_eq!(wait(state.list_active_rollouts()), []);
     assert!(matches!(request(&state, &["m1"], limits(1, 1)), RolloutOutcome::Done(_)), "m1 has ended");
@@ -145,7 +145,7 @@ fn halt_spares_running_members_and_cancellation_withdraws_others() {
     wait(state.update_rollouts());
     assert!(matches!(change(RolloutChange::Cancel("ann".to_owned())), RolloutOutcome::Done(_)));
     assert_eq!(letters(&state, id), "dsis");
-    assert!(standing(&state, "m2").order.is_none() && standing(&state, "m3").order.is_some());
+    assert!(install_state(&state, "m2").order.is_none() && install_state(&state, "m3").order.is_some());
     assert!(matches!(change(RolloutChange::Resume), RolloutOutcome::Refused(why) if why.contains("was canceled")));
     end(&state, "m3", true);
     assert_eq!((advance(&state, id).as_str(), find(&state, id).state), ("dsds", RolloutState::Canceled));
@@ -206,7 +206,7 @@ fn power_cycle_is_claimed_once_and_failure_cancels_order() {
     assert!(claims(&state, (id, 0)) && !claims(&state, (id, 0)));
     assert!(wait(state.fail_member((id, 0), "no controller".to_owned())));
     assert!(!wait(state.fail_member((id, 0), "again".to_owned())));
-    assert!(standing(&state, "m1").order.is_none());
+    assert!(install_state(&state, "m1").order.is_none());
     assert_eq!(advance(&state, id), "fo");
 }
 

@@ -2,7 +2,7 @@
 //! registers, and attempts that do not start.
 
 use super::*;
-use crate::boot_registration::{EnrollOutcome, Enrollment};
+use crate::boot_registration::{EnrollOutcome, RegisteringClient};
 use crate::boot_token::RequestedBoot;
 use crate::install_attempt::UNREGISTERED_BOOTS;
 
@@ -31,7 +31,7 @@ fn request(state: &ServerState) -> BootTarget {
 fn register_agent(state: &ServerState, number: u8, while_active: bool) -> Option<BootTarget> {
     let requested = RequestedBoot { machine: "m".to_owned(), created: state.shared_time(), while_active };
     let boot = MachineBoot::from_request([100 + number; 32], requested);
-    let by = Enrollment { address: "10.0.0.7".to_owned(), allocation: Some("a".to_owned()), has_file: true };
+    let by = RegisteringClient { address: "10.0.0.7".to_owned(), allocation: Some("a".to_owned()), has_file: true };
     let EnrollOutcome::Registered(next) = wait(state.enroll_boot(boot, by)) else { panic!() };
     // The boot ends, so that it does not block the next one.
     wait(state.record_boot_end([100 + number; 32], false));
@@ -39,7 +39,7 @@ fn register_agent(state: &ServerState, number: u8, while_active: bool) -> Option
 }
 
 fn attempts(state: &ServerState) -> u32 {
-    standing(state, "m").order.unwrap().attempts
+    install_state(state, "m").order.unwrap().attempts
 }
 
 #[test]
@@ -54,7 +54,7 @@ fn requests_that_are_not_answered_do_not_end_an_order() {
         register_agent(&state, u8::try_from(number).unwrap(), false);
         assert_eq!(attempts(&state), number);
     }
-    assert_eq!(standing(&state, "m").order.unwrap().id, order.id);
+    assert_eq!(install_state(&state, "m").order.unwrap().id, order.id);
 }
 
 #[test]
@@ -67,7 +67,7 @@ fn attempts_that_do_not_start_suspend_the_order_until_the_operator_decides() {
     for _ in 0..3 {
         assert!(matches!(request(&state), BootTarget::Suspended(open) if open.id == order.id));
     }
-    let now = standing(&state, "m");
+    let now = install_state(&state, "m");
     assert!(now.order.as_ref().is_some_and(ReinstallOrder::is_suspended) && !now.will_install(), "{now:?}");
     assert_eq!(now.clone().without_withheld_order().order, None);
     let outcome = now.outcome.unwrap();
@@ -101,7 +101,7 @@ fn a_ramdisk_whose_agent_never_registers_suspends_the_order() {
         );
     }
     assert!(matches!(request(&state), BootTarget::Suspended(_)));
-    let message = standing(&state, "m").outcome.unwrap().message;
+    let message = install_state(&state, "m").outcome.unwrap().message;
     assert!(message.starts_with("suspended: no agent has registered after 10 boots of the ramdisk"), "{message}");
 }
 
@@ -142,7 +142,7 @@ fn quick_requests_at_servers_with_different_clocks_are_counted_once() {
     let database = time::OffsetDateTime::now_utc() + time::Duration::minutes(10);
     state.heard.clock.record(milliseconds(database));
     assert_eq!((count(), count()), (2, 2), "10 minutes have passed at the database");
-    let handed = standing(&state, "m").order.unwrap().handed.unwrap();
+    let handed = install_state(&state, "m").order.unwrap().handed.unwrap();
     assert!(state.heard.clock.time_since(&handed) < Duration::from_secs(60), "{handed}");
 }
 

@@ -85,7 +85,7 @@ impl FourMachines {
     }
 
     fn read(&self, state: &ServerState, number: usize) -> InstallState {
-        standing(state, &self.names[number])
+        install_state(state, &self.names[number])
     }
 }
 

@@ -12,11 +12,11 @@ use std::time::Instant;
 
 const ORDER: &str = "0f1e2d3c-0000-4000-8000-000000000001";
 
-struct Room(tempfile::TempDir);
+struct TransferDirectory(tempfile::TempDir);
 
-impl Room {
-    fn new() -> Room {
-        Room(tempfile::tempdir().unwrap())
+impl TransferDirectory {
+    fn new() -> TransferDirectory {
+        TransferDirectory(tempfile::tempdir().unwrap())
     }
 
     fn device(&self, name: &str, file: &str, content: &[u8]) -> TransferDevice {
@@ -52,18 +52,19 @@ fn of(own: &OwnIdentity) -> MigrationPeer {
 
 #[test]
 fn all_devices_of_all_groups_are_received() {
-    let room = Room::new();
+    let directory = TransferDirectory::new();
     let (one, two, three) = (content(1, 3 << 20), content(2, 2_000_384), content(3, 70_144));
     let groups = vec![
-        vec![room.device("/dev/sda2", "a1", &one), room.device("/dev/vg/home", "a2", &two)],
-        vec![room.device("/dev/md/data", "a3", &three)],
+        vec![directory.device("/dev/sda2", "a1", &one), directory.device("/dev/vg/home", "a2", &two)],
+        vec![directory.device("/dev/md/data", "a3", &three)],
     ];
     let larger = vec![0xff; 4 << 20];
     let onto = ["/dev/sda2", "/dev/vg/home", "/dev/md/data"];
     let onto: Vec<TransferDevice> =
-        onto.iter().enumerate().map(|(n, name)| room.device(name, &format!("b{n}"), &larger)).collect();
+        onto.iter().enumerate().map(|(n, name)| directory.device(name, &format!("b{n}"), &larger)).collect();
     for secret in [None, Some("of both")] {
-        let (sender, incoming) = (room.own(secret), IncomingMigration::open_port(room.own(secret), None).unwrap());
+        let (sender, incoming) =
+            (directory.own(secret), IncomingMigration::open_port(directory.own(secret), None).unwrap());
         incoming.set_peer(&of(&sender)).unwrap();
         let devices = onto
             .iter()
@@ -92,8 +93,8 @@ fn all_devices_of_all_groups_are_received() {
 #[test]
 #[ignore = "needs root and loop devices"]
 fn loop_partition_table_inside_a_device_is_not_changed() {
-    let room = Room::new();
-    let guest = room.device("g", "g", &content(6, 8 << 20));
+    let directory = TransferDirectory::new();
+    let guest = directory.device("g", "g", &content(6, 8 << 20));
     let made = std::process::Command::new("sgdisk").args(["-o", "-n", "1:2048:0", guest.path.as_str()]).output();
     assert!(made.as_ref().is_ok_and(|made| made.status.success()), "{made:?}");
     let wanted = fs::read(guest.path.as_str()).unwrap();
@@ -107,7 +108,7 @@ fn loop_partition_table_inside_a_device_is_not_changed() {
     let path = guest.path.clone();
     let from = |name: &str| TransferDevice { name: name.to_owned(), path: path.clone() };
     let groups = vec![vec![from("/dev/sda1"), from("/dev/sdb")]];
-    let (sender, incoming) = (room.own(None), IncomingMigration::open_port(room.own(None), None).unwrap());
+    let (sender, incoming) = (directory.own(None), IncomingMigration::open_port(directory.own(None), None).unwrap());
     incoming.set_peer(&of(&sender)).unwrap();
     let onto = [("/dev/sda1", disk.partition(1)), ("/dev/sdb", whole.path().clone())];
     let devices = onto.clone().map(|(name, path)| TransferDevice { name: name.to_owned(), path });
@@ -128,13 +129,13 @@ fn loop_partition_table_inside_a_device_is_not_changed() {
 /// announced the new certificate.
 #[test]
 fn rebooted_sender_is_accepted_after_its_announcement() {
-    let room = Room::new();
+    let directory = TransferDirectory::new();
     let wanted = content(4, 1 << 20);
-    let groups = vec![vec![room.device("d", "a", &wanted)]];
-    let (first, second) = (room.own(None), room.own(None));
-    let incoming = IncomingMigration::open_port(room.own(None), None).unwrap();
+    let groups = vec![vec![directory.device("d", "a", &wanted)]];
+    let (first, second) = (directory.own(None), directory.own(None));
+    let incoming = IncomingMigration::open_port(directory.own(None), None).unwrap();
     incoming.set_peer(&of(&first)).unwrap();
-    let arriving = incoming.open_devices(ORDER, vec![room.device("d", "b", &vec![1; 1 << 20])]).unwrap();
+    let arriving = incoming.open_devices(ORDER, vec![directory.device("d", "b", &vec![1; 1 << 20])]).unwrap();
     let peer = at(&incoming);
     thread::scope(|scope| {
         let whole = scope.spawn(|| arriving.receive_all(&|_| ()));
@@ -144,7 +145,7 @@ fn rebooted_sender_is_accepted_after_its_announcement() {
         send_devices(&second, &peer, ORDER, &groups, &|_| (), &|_| ()).unwrap();
         whole.join().unwrap().unwrap();
     });
-    assert_eq!(fs::read(room.0.path().join("b")).unwrap(), wanted);
+    assert_eq!(fs::read(directory.0.path().join("b")).unwrap(), wanted);
 }
 
 /// Sends a device over a connection that is dropped after this number of bytes.
@@ -170,17 +171,17 @@ fn cut_after(bytes: usize, sender: &OwnIdentity, incoming: &IncomingMigration, d
 /// that was already received completely, and to the part of another device that was already copied.
 #[test]
 fn copy_never_mixes_two_states_of_a_rebooted_machine() {
-    let room = Room::new();
+    let directory = TransferDirectory::new();
     let mut contents = [content(6, 3 << 20), content(7, 24 << 20), content(8, 2 << 20)];
     contents[1][..8 << 20].fill(0x55);
     let names = ["whole", "cut", "to come"];
     let on_a = |contents: &[Vec<u8>]| -> Vec<TransferDevice> {
-        (0..3).map(|n| room.device(names[n], &format!("a{n}"), &contents[n])).collect()
+        (0..3).map(|n| directory.device(names[n], &format!("a{n}"), &contents[n])).collect()
     };
     let larger = vec![7; 25 << 20];
-    let onto = (0..3).map(|n| room.device(names[n], &format!("b{n}"), &larger)).collect();
-    let (first, second) = (room.own(None), room.own(None));
-    let incoming = IncomingMigration::open_port(room.own(None), None).unwrap();
+    let onto = (0..3).map(|n| directory.device(names[n], &format!("b{n}"), &larger)).collect();
+    let (first, second) = (directory.own(None), directory.own(None));
+    let incoming = IncomingMigration::open_port(directory.own(None), None).unwrap();
     incoming.set_peer(&of(&first)).unwrap();
     let arriving = incoming.open_devices(ORDER, onto).unwrap();
     thread::scope(|scope| {
@@ -196,16 +197,16 @@ fn copy_never_mixes_two_states_of_a_rebooted_machine() {
         contents[1][3 << 20..(3 << 20) + 70_000].fill(0);
         contents[1][10 << 20] ^= 1;
         incoming.set_peer(&of(&second)).unwrap();
-        let (address, travelled) = wire(&at(&incoming).address, &[]);
+        let (address, traveled) = wire(&at(&incoming).address, &[]);
         let peer = MigrationPeer { address, ..at(&incoming) };
         send_devices(&second, &peer, ORDER, &[on_a(&contents)], &|_| (), &|_| ()).unwrap();
         whole.join().unwrap().unwrap();
-        let travelled = travelled.load(Ordering::Relaxed);
+        let traveled = traveled.load(Ordering::Relaxed);
         // Equal data is compared, but not transmitted.
-        assert!(travelled < 20 << 20, "{travelled}");
+        assert!(traveled < 20 << 20, "{traveled}");
     });
     for (n, content) in contents.iter().enumerate() {
-        assert!(fs::read(room.0.path().join(format!("b{n}"))).unwrap().starts_with(content), "{}", names[n]);
+        assert!(fs::read(directory.0.path().join(format!("b{n}"))).unwrap().starts_with(content), "{}", names[n]);
     }
 }
 
@@ -213,14 +214,14 @@ fn copy_never_mixes_two_states_of_a_rebooted_machine() {
 /// sender are unknown.
 #[test]
 fn device_received_before_a_reboot_must_be_sent_again() {
-    let room = Room::new();
+    let directory = TransferDirectory::new();
     let wanted = content(9, 2 << 20);
-    let (first, second) = (room.own(None), room.own(None));
-    let incoming = IncomingMigration::open_port(room.own(None), None).unwrap();
+    let (first, second) = (directory.own(None), directory.own(None));
+    let incoming = IncomingMigration::open_port(directory.own(None), None).unwrap();
     incoming.set_peer(&of(&first)).unwrap();
-    let onto = ["d", "e"].map(|name| room.device(name, &format!("b{name}"), &vec![1; 2 << 20]));
+    let onto = ["d", "e"].map(|name| directory.device(name, &format!("b{name}"), &vec![1; 2 << 20]));
     let arriving = incoming.open_devices(ORDER, onto.into()).unwrap();
-    let from = |name: &str| room.device(name, &format!("a{name}"), &wanted);
+    let from = |name: &str| directory.device(name, &format!("a{name}"), &wanted);
     thread::scope(|scope| {
         let whole = scope.spawn(|| arriving.receive_all(&|_| ()));
         send_devices(&first, &at(&incoming), ORDER, &[vec![from("d")]], &|_| (), &|_| ()).unwrap();
@@ -238,21 +239,21 @@ fn device_received_before_a_reboot_must_be_sent_again() {
 #[test]
 #[ignore = "needs root and loop devices"]
 fn loop_complete_disk_accepts_another_state_of_the_machine() {
-    let room = Room::new();
+    let directory = TransferDirectory::new();
     let disk = TestLoopDevice::new(8 << 20, 512);
-    let (mut wanted, first, second) = (content(11, 8 << 20), room.own(None), room.own(None));
-    let incoming = IncomingMigration::open_port(room.own(None), None).unwrap();
+    let (mut wanted, first, second) = (content(11, 8 << 20), directory.own(None), directory.own(None));
+    let incoming = IncomingMigration::open_port(directory.own(None), None).unwrap();
     incoming.set_peer(&of(&first)).unwrap();
     let onto = TransferDevice { name: "d".to_owned(), path: disk.path().clone() };
-    let arriving = incoming.open_devices(ORDER, vec![onto, room.device("e", "be", &vec![1; 1 << 20])]).unwrap();
+    let arriving = incoming.open_devices(ORDER, vec![onto, directory.device("e", "be", &vec![1; 1 << 20])]).unwrap();
     thread::scope(|scope| {
         let whole = scope.spawn(|| arriving.receive_all(&|_| ()));
-        let before = room.device("d", "ad", &wanted);
+        let before = directory.device("d", "ad", &wanted);
         send_devices(&first, &at(&incoming), ORDER, &[vec![before]], &|_| (), &|_| ()).unwrap();
         wanted[5 << 20..6 << 20].fill(0);
         wanted[7 << 20] ^= 1;
         incoming.set_peer(&of(&second)).unwrap();
-        let now = vec![room.device("d", "ad", &wanted), room.device("e", "ae", &vec![2; 1 << 20])];
+        let now = vec![directory.device("d", "ad", &wanted), directory.device("e", "ae", &vec![2; 1 << 20])];
         send_devices(&second, &at(&incoming), ORDER, &[now], &|_| (), &|_| ()).unwrap();
         whole.join().unwrap().unwrap();
     });
@@ -261,13 +262,13 @@ fn loop_complete_disk_accepts_another_state_of_the_machine() {
 
 #[test]
 fn another_order_is_refused_and_an_ended_transfer_stops() {
-    let room = Room::new();
-    let groups = vec![vec![room.device("d", "a", &content(5, 1 << 20))]];
-    let sender = room.own(None);
-    let incoming = IncomingMigration::open_port(room.own(None), None).unwrap();
+    let directory = TransferDirectory::new();
+    let groups = vec![vec![directory.device("d", "a", &content(5, 1 << 20))]];
+    let sender = directory.own(None);
+    let incoming = IncomingMigration::open_port(directory.own(None), None).unwrap();
     incoming.set_peer(&of(&sender)).unwrap();
     let before = vec![7; 1 << 20];
-    let arriving = incoming.open_devices(ORDER, vec![room.device("d", "b", &before)]).unwrap();
+    let arriving = incoming.open_devices(ORDER, vec![directory.device("d", "b", &before)]).unwrap();
     let peer = at(&incoming);
     let other = "0f1e2d3c-0000-4000-8000-000000000002";
     thread::scope(|scope| {
@@ -276,9 +277,9 @@ fn another_order_is_refused_and_an_ended_transfer_stops() {
         assert!(refused.is_refusal() && refused.to_string().contains("magic"), "{refused}");
         assert!(whole.join().unwrap().unwrap_err().is_refusal());
     });
-    assert_eq!(fs::read(room.0.path().join("b")).unwrap(), before, "nothing was written");
+    assert_eq!(fs::read(directory.0.path().join("b")).unwrap(), before, "nothing was written");
 
-    let arriving = incoming.open_devices(ORDER, vec![room.device("e", "e", &before)]).unwrap();
+    let arriving = incoming.open_devices(ORDER, vec![directory.device("e", "e", &before)]).unwrap();
     let ended = AtomicBool::new(false);
     thread::scope(|scope| {
         let whole = scope.spawn(|| {
@@ -295,9 +296,9 @@ fn another_order_is_refused_and_an_ended_transfer_stops() {
 
 #[test]
 fn certificate_without_valid_signature_is_refused() {
-    let room = Room::new();
-    let (signed, plain) = (room.own(Some("s")), room.own(None));
-    let other = room.own(Some("t"));
+    let directory = TransferDirectory::new();
+    let (signed, plain) = (directory.own(Some("s")), directory.own(None));
+    let other = directory.own(Some("t"));
     let incoming = IncomingMigration::open_port(signed, None).unwrap();
     for stranger in [&plain, &other] {
         assert!(incoming.set_peer(&of(stranger)).unwrap_err().is_refusal());
@@ -305,14 +306,14 @@ fn certificate_without_valid_signature_is_refused() {
     let began = Instant::now();
     assert!(send_devices(&other, &at(&incoming), ORDER, &[], &|_| (), &|_| ()).unwrap_err().is_refusal());
     assert!(began.elapsed() < CONNECT_TIMEOUT, "the sender retries in spite of a wrong certificate");
-    incoming.set_peer(&of(&room.own(Some("s")))).unwrap();
+    incoming.set_peer(&of(&directory.own(Some("s")))).unwrap();
 }
 
 /// A difference of up to a day is accepted, because clocks may be set to local time or may be hours wrong.
 #[test]
 fn clocks_may_differ_by_a_day() {
-    let room = Room::new();
-    let (one, other) = (room.own(None), room.own(None));
+    let directory = TransferDirectory::new();
+    let (one, other) = (directory.own(None), directory.own(None));
     let (hour, now) = (60 * 60, OffsetDateTime::now_utc().unix_timestamp());
     for (hours, is_good) in [(-25, false), (-23, true), (-2, true), (0, true), (24 * 6, true), (24 * 7 + 1, false)] {
         let ends = one.endpoints_at(&of(&other), now + hours * hour);
@@ -329,14 +330,14 @@ fn clocks_may_differ_by_a_day() {
 /// The operator should not have to wait for the other disks, which may take a day.
 #[test]
 fn read_failure_is_reported_while_other_devices_continue() {
-    let room = Room::new();
-    let sender = room.own(None);
-    let incoming = IncomingMigration::open_port(room.own(None), None).unwrap();
+    let directory = TransferDirectory::new();
+    let sender = directory.own(None);
+    let incoming = IncomingMigration::open_port(directory.own(None), None).unwrap();
     incoming.set_peer(&of(&sender)).unwrap();
-    let gone = room.device("gone", "gone", b"");
+    let gone = directory.device("gone", "gone", b"");
     fs::remove_file(gone.path.as_str()).unwrap();
-    let groups = vec![vec![gone], vec![room.device("d", "a", &content(10, 1 << 20))]];
-    let arriving = incoming.open_devices(ORDER, vec![room.device("d", "b", &vec![1; 1 << 20])]).unwrap();
+    let groups = vec![vec![gone], vec![directory.device("d", "a", &content(10, 1 << 20))]];
+    let arriving = incoming.open_devices(ORDER, vec![directory.device("d", "b", &vec![1; 1 << 20])]).unwrap();
     let (peer, failed) = (at(&incoming), AtomicBool::new(false));
     thread::scope(|scope| {
         let fails = |error: &Error| {
@@ -364,7 +365,7 @@ fn silence_is_reported_once_and_times_out() {
         [0, 3, 599, 600].map(|at| after(&mut silence, at)),
         [SilenceState::Started, SilenceState::Continued, SilenceState::Continued, SilenceState::TimedOut]
     );
-    silence.is_broken();
+    silence.reset();
     assert_eq!(
         [601, 1200, 1201].map(|at| after(&mut silence, at)),
         [SilenceState::Started, SilenceState::Continued, SilenceState::TimedOut]

@@ -7,9 +7,9 @@ use super::frames::{
 };
 use super::receive_state::{ConnectionRejection, ReceiveState, ReceivedDisk, TransferSender};
 use super::{BusyTime, CHUNK_BYTES, ConnectionEnd, worker_count};
-use crate::certificate::PeerCertificate;
 use crate::connection::TlsLink;
-use crate::destination_disk::TransferDest;
+use crate::destination_disk::TransferDestination;
+use crate::signed_certificate::PeerCertificate;
 use common::encoding::encode_hex;
 use common::sync::lock_mutex;
 use linux::storage::aligned_buffer::AlignedBuffer;
@@ -88,7 +88,7 @@ fn receive_after_hello(
     let pieces = receive_pieces(link, disk, state, hello.size_bytes);
     let received = pieces.and_then(|pieces| {
         if !state.is_whole {
-            let onto = state.open_dest()?;
+            let onto = state.open_destination()?;
             pieces.busy.measure_time(|| onto.write_head()).map_err(permanent_failure)?;
         }
         Ok(ReceiptFigures {
@@ -123,7 +123,7 @@ fn accept_hello(
 ) -> Result<(), ConnectionEnd> {
     match &state.hello {
         None => {
-            state.open_dest()?.erase_head().map_err(permanent_failure)?;
+            state.open_destination()?.erase_head().map_err(permanent_failure)?;
             (state.hello, state.from) = (Some(hello.clone()), Some(from));
         }
         Some(before) if !before.is_same_disk(hello) => {
@@ -161,7 +161,7 @@ fn receive_pieces(
     size_bytes: u64,
 ) -> Result<ReceivedPieces, ConnectionEnd> {
     let (jobs, todo) = mpsc::sync_channel(PIECES);
-    let (onto, placed) = (state.open_dest()?, &disk.placed);
+    let (onto, placed) = (state.open_destination()?, &disk.placed);
     let shared =
         ReceiveShared { onto, placed, todo: Mutex::new(todo), failed: Mutex::new(None), busy: BusyTime::default() };
     let mut sum = PiecesDigest::new();
@@ -222,7 +222,7 @@ fn read_pieces(
 
 /// Returns whether the disk already contains the offered piece, according to its digest. Pieces of the first MiB are
 /// always missing, because the first MiB was zeroed.
-fn has_piece(onto: &TransferDest, offer: &PieceOffer, size_bytes: u64, scratch: &mut AlignedBuffer) -> bool {
+fn has_piece(onto: &TransferDestination, offer: &PieceOffer, size_bytes: u64, scratch: &mut AlignedBuffer) -> bool {
     let PieceOffer { offset, length, sha256 } = *offer;
     let piece = DiskPiece::Same { offset, length, sha256 };
     let length = length as usize;
@@ -234,7 +234,7 @@ fn has_piece(onto: &TransferDest, offer: &PieceOffer, size_bytes: u64, scratch: 
 
 /// State shared by the worker threads and the thread that reads.
 struct ReceiveShared<'d> {
-    onto: &'d TransferDest,
+    onto: &'d TransferDestination,
     placed: &'d AtomicU64,
     todo: Mutex<Receiver<(DiskPiece, Vec<u8>)>>,
     failed: Mutex<Option<io::Error>>,

@@ -2,9 +2,9 @@
 //! connections.
 
 use super::frames::{SenderRun, TransferHello};
-use crate::certificate::PeerCertificate;
 use crate::connection::ShutdownHandle;
-use crate::destination_disk::TransferDest;
+use crate::destination_disk::TransferDestination;
+use crate::signed_certificate::PeerCertificate;
 use common::error::Result as Opened;
 use common::sync::lock_mutex;
 use std::io;
@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use uuid::Uuid;
 
 /// Function that opens a destination.
-pub(crate) type OpenDest = fn(&Path) -> Opened<TransferDest>;
+pub(crate) type OpenDest = fn(&Path) -> Opened<TransferDestination>;
 
 /// Maximum number of earlier runs that are remembered. This number limits the memory that a sender can consume by
 /// restarting repeatedly.
@@ -79,7 +79,7 @@ pub(crate) struct TransferSender {
 /// Progress of receiving a disk.
 pub(crate) struct ReceiveState {
     /// Destination; `None` if the destination could not be reopened for another run of the sender.
-    onto: Option<TransferDest>,
+    onto: Option<TransferDestination>,
     /// Whether the disk may contain data from an earlier run. Such data is compared by digest.
     pub compare: bool,
     /// Offset before which all data is verified and on the disk, in bytes.
@@ -92,7 +92,7 @@ pub(crate) struct ReceiveState {
 }
 
 impl ReceiveState {
-    pub(crate) fn open_dest(&self) -> io::Result<&TransferDest> {
+    pub(crate) fn open_destination(&self) -> io::Result<&TransferDestination> {
         self.onto.as_ref().ok_or_else(|| io::Error::other("the disk could not be reopened"))
     }
 }
@@ -101,7 +101,7 @@ impl ReceivedDisk {
     /// Opens the destination for a disk.
     ///
     /// # Errors
-    /// Fails for the same reasons as [`TransferDest::open_dest`].
+    /// Fails for the same reasons as [`TransferDestination::open_destination`].
     pub(crate) fn open_disk(
         name: String,
         (path, opens): (PathBuf, OpenDest),
@@ -137,7 +137,7 @@ impl ReceivedDisk {
     /// Fails if the destination is too small.
     pub(crate) fn require_size(&self, bytes: u64) -> io::Result<()> {
         match bytes > self.own_bytes {
-            true => Err(lock_mutex(&self.state).open_dest()?.too_small_error(bytes)),
+            true => Err(lock_mutex(&self.state).open_destination()?.too_small_error(bytes)),
             false => Ok(()),
         }
     }
@@ -149,14 +149,14 @@ impl ReceivedDisk {
     pub(crate) fn receive_at_once(
         &self,
         from: &PeerCertificate,
-        take: impl FnOnce(&TransferDest) -> io::Result<u64>,
+        take: impl FnOnce(&TransferDestination) -> io::Result<u64>,
     ) -> io::Result<u64> {
         let mut state =
             self.state.try_lock().map_err(|_| io::Error::other("another connection already transfers this disk"))?;
         if lock_mutex(&self.current).wait != WaitState::Running {
             return Err(io::Error::other("the receiver has finished"));
         }
-        let taken = take(state.open_dest()?)?;
+        let taken = take(state.open_destination()?)?;
         state.from = Some(TransferSender { certificate: from.clone(), run: None });
         state.is_whole = true;
         Ok(taken)

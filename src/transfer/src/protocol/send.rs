@@ -42,7 +42,7 @@ pub(crate) struct SendResult {
     /// Statistics like those of `image burn`: bytes on the wire, and the load of each stage.
     pub figures: ImageTransferFigures,
     /// Numbers of bytes of the disk that were transferred over this connection.
-    pub carried: SentBytes,
+    pub sent_bytes: SentBytes,
     pub digest: String,
 }
 
@@ -77,7 +77,7 @@ pub(crate) fn send_disk(
     };
     let (done, ready) = mpsc::channel();
     let wire = BusyTime::default();
-    let (received, carried, travelled, sum) = thread::scope(|scope| {
+    let (received, sent_bytes, traveled, sum) = thread::scope(|scope| {
         for _ in 0..worker_count() {
             let (done, shared) = (done.clone(), &shared);
             scope.spawn(move || shared.pack_loop(&done));
@@ -92,11 +92,11 @@ pub(crate) fn send_disk(
             batch: Vec::new(),
             compare,
             empty,
-            carried: SentBytes::default(),
-            travelled: 0,
+            sent_bytes: SentBytes::default(),
+            traveled: 0,
         };
         let received = writer.write_all_pieces(ready, &shared.queued);
-        (received, writer.carried, writer.travelled, writer.sum)
+        (received, writer.sent_bytes, writer.traveled, writer.sum)
     });
     let digest = encode_hex(sum.current_digest());
     let ReceiptFigures { digest: theirs, disk_percent } = received?;
@@ -107,8 +107,8 @@ pub(crate) fn send_disk(
     }
     let elapsed = began.elapsed();
     let shares = shared.compute_shares(elapsed, &wire, disk_percent);
-    let figures = ImageTransferFigures { bytes: travelled, seconds: elapsed.as_secs_f64(), shares };
-    Ok(SendResult { figures, carried, digest })
+    let figures = ImageTransferFigures { bytes: traveled, seconds: elapsed.as_secs_f64(), shares };
+    Ok(SendResult { figures, sent_bytes, digest })
 }
 
 /// Sends the description of the disk. Returns the offset from which the receiver needs data, and whether the receiver

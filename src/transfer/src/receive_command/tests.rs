@@ -6,7 +6,7 @@ mod interruptions;
 mod refusals;
 
 use super::super::options::{CommonOptions, NamedDisk, SendOptions, SigningOptions};
-use super::super::{key, send_command};
+use super::super::{key_generation, send_command};
 use super::*;
 use std::fs;
 use std::io::{Read, Write};
@@ -17,15 +17,21 @@ use std::sync::Arc;
 const MIB: usize = 1 << 20;
 
 /// Directory with the certificates of A, the sender, B, the receiver, and C, which is not trusted.
-struct Room(tempfile::TempDir);
+struct CertificateDirectory(tempfile::TempDir);
 
-impl Room {
-    fn new() -> Room {
-        let room = Room(tempfile::tempdir().unwrap());
+impl CertificateDirectory {
+    fn new() -> CertificateDirectory {
+        let directory = CertificateDirectory(tempfile::tempdir().unwrap());
         for who in ["a", "b", "c"] {
-            key::write_files(&room.path(&format!("{who}.key")), &room.path(&format!("{who}.pem")), 1, None).unwrap();
+            key_generation::write_files(
+                &directory.path(&format!("{who}.key")),
+                &directory.path(&format!("{who}.pem")),
+                1,
+                None,
+            )
+            .unwrap();
         }
-        room
+        directory
     }
 
     fn path(&self, name: &str) -> PathBuf {
@@ -163,14 +169,14 @@ fn path(path: &Path) -> &str {
 
 #[test]
 fn disks_are_received_completely_and_by_name() {
-    let room = Room::new();
+    let directory = CertificateDirectory::new();
     for size in [512, MIB, 3 * MIB + 512, 9 * MIB] {
         let (one, other) = (disk(size), disk(size + 512));
-        let (a1, a2) = (room.file("a1", &one), room.file("a2", &other));
-        let (b1, b2) = (room.file("b1", &vec![7; size + 1024]), room.file("b2", &vec![7; size + 1024]));
-        let send = room.send(&[&format!("root={}", path(&a1)), &format!("data={}", path(&a2))]);
-        let receive = room.receive(&[&format!("data={}", path(&b2)), &format!("root={}", path(&b1))]);
-        let (sent, received) = room.moved(send, &receive);
+        let (a1, a2) = (directory.file("a1", &one), directory.file("a2", &other));
+        let (b1, b2) = (directory.file("b1", &vec![7; size + 1024]), directory.file("b2", &vec![7; size + 1024]));
+        let send = directory.send(&[&format!("root={}", path(&a1)), &format!("data={}", path(&a2))]);
+        let receive = directory.receive(&[&format!("data={}", path(&b2)), &format!("root={}", path(&b1))]);
+        let (sent, received) = directory.moved(send, &receive);
         received.unwrap();
         assert_eq!(sent.unwrap(), CommandOutcome::Good);
         assert!(fs::read(&b1).unwrap()[..size] == one[..], "{size}");
@@ -180,13 +186,13 @@ fn disks_are_received_completely_and_by_name() {
 
 #[test]
 fn zeros_overwrite_old_content_and_are_not_transmitted() {
-    let room = Room::new();
+    let directory = CertificateDirectory::new();
     let mut content = vec![0; 64 * MIB];
     content[MIB + 5] = 1;
-    let (a, b) = (room.file("a", &content), room.file("b", &vec![7; 64 * MIB]));
-    let travelled = room.travels(&a, &room.receive(&[path(&b)]), &[]);
+    let (a, b) = (directory.file("a", &content), directory.file("b", &vec![7; 64 * MIB]));
+    let traveled = directory.travels(&a, &directory.receive(&[path(&b)]), &[]);
     assert!(fs::read(&b).unwrap() == content);
-    assert!(travelled < 80_000, "{travelled}");
+    assert!(traveled < 80_000, "{traveled}");
 }
 
 /// Loop device, which is detached when this value is dropped.
@@ -210,18 +216,18 @@ impl Drop for Loop {
 #[test]
 #[ignore = "needs root and loop devices"]
 fn loop_partitioned_disk_is_received_on_larger_one() {
-    let room = Room::new();
-    let (a, b) = (room.file("a", &disk(40 * MIB)), room.file("b", &vec![7; 64 * MIB]));
+    let directory = CertificateDirectory::new();
+    let (a, b) = (directory.file("a", &disk(40 * MIB)), directory.file("b", &vec![7; 64 * MIB]));
     let table = std::process::Command::new("sgdisk").args(["-o", "-n", "1:2048:0", path(&a)]).output().unwrap();
     assert!(table.status.success(), "{table:?}");
     let before = fs::read(&a).unwrap();
     let (from, onto) = (Loop::new(&a), Loop::new(&b));
-    let refused = TransferReceiver::from_options(&room.receive(&[path(&b)])).map(drop).unwrap_err();
+    let refused = TransferReceiver::from_options(&directory.receive(&[path(&b)])).map(drop).unwrap_err();
     assert!(
         refused.is_refusal() && refused.to_string().contains("the file is in use as the backing file of loop"),
         "{refused}"
     );
-    let (sent, received) = room.moved(room.send(&[&from.0]), &room.receive(&[&onto.0]));
+    let (sent, received) = directory.moved(directory.send(&[&from.0]), &directory.receive(&[&onto.0]));
     received.unwrap();
     assert_eq!(sent.unwrap(), CommandOutcome::Good);
     drop((from, onto));
@@ -236,14 +242,14 @@ fn loop_partitioned_disk_is_received_on_larger_one() {
 /// The unauthenticated clients send only one byte.
 #[test]
 fn unauthenticated_clients_do_not_delay_the_end() {
-    let room = Room::new();
-    let a = room.file("a", &disk(3 * MIB));
+    let directory = CertificateDirectory::new();
+    let a = directory.file("a", &disk(3 * MIB));
     for (magic, is_good) in [(None, true), (Some("abcde".parse().unwrap()), false)] {
-        let b = room.file("b", &vec![7; 4 * MIB]);
-        let mut send = room.send(&[path(&a)]);
+        let b = directory.file("b", &vec![7; 4 * MIB]);
+        let mut send = directory.send(&[path(&a)]);
         send.common.magic = magic;
         let (mut strangers, began) = (Vec::new(), Instant::now());
-        let (sent, received) = room.moved_over(send, &room.receive(&[path(&b)]), |port| {
+        let (sent, received) = directory.moved_over(send, &directory.receive(&[path(&b)]), |port| {
             strangers.extend((0..5).map(|_| TcpStream::connect(port).unwrap()));
             strangers.iter_mut().for_each(|stranger| stranger.write_all(&[22]).unwrap());
             // All unauthenticated clients are connected before the sender.

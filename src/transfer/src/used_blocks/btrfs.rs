@@ -233,7 +233,7 @@ impl BtrfsTree<'_> {
             let bytes = self.view.read_bytes(place, self.node)?;
             let own = bytes.le64(80);
             let is_it = bytes.le64(48) == logical && bytes.le64(88) == self.owner && bytes[100] == level;
-            if !is_it || own > self.newest || generation.is_some_and(|is| is != own) {
+            if !is_it || own > self.newest || generation.is_some_and(|generation| generation != own) {
                 return None;
             }
             let count = bytes.le32(96) as usize;

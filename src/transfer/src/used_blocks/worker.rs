@@ -31,8 +31,8 @@ const NAME_BYTES: usize = 400;
 pub(crate) fn read_in_worker(disk: &File, size: u64, sector: u64) -> UsedBlocks {
     let started = start_worker().map_err(|error| error.to_string());
     let read = started.and_then(|(mut worker, socket)| {
-        let asked = serve_worker(&socket, disk, ReadRequest { size, sector }, Instant::now() + WORKER_TIMEOUT);
-        asked.map_err(|why| {
+        let served = serve_worker(&socket, disk, ReadRequest { size, sector }, Instant::now() + WORKER_TIMEOUT);
+        served.map_err(|why| {
             if why.kind() == ErrorKind::UnexpectedEof {
                 replace_hidden(&worker.describe_end())
             } else {

@@ -13,7 +13,7 @@ const BLOCK_SIZE: usize = 4;
 const BLOCKS: usize = 8;
 const LOG_START: usize = 48;
 const GROUP_BLOCKS: usize = 84;
-const GROUPS: usize = 88;
+const GROUP_COUNT_OFFSET: usize = 88;
 const LOG_BLOCKS: usize = 96;
 const VERSION: usize = 100;
 const SECTOR_SIZE: usize = 102;
@@ -77,7 +77,7 @@ impl XfsSuperblock {
             block: u64::from(superblock.be32(BLOCK_SIZE)),
             blocks: superblock.be64(BLOCKS),
             sector: u64::from(superblock.be16(SECTOR_SIZE)),
-            groups: u64::from(superblock.be32(GROUPS)),
+            groups: u64::from(superblock.be32(GROUP_COUNT_OFFSET)),
             group_blocks: u64::from(superblock.be32(GROUP_BLOCKS)),
             is_5: version == 5,
         };

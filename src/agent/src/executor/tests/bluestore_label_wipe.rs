@@ -32,18 +32,18 @@ const ZEROED: [(u64, u64); 11] = [
 ];
 
 /// Sparse disk with labels directly inside and outside both ends of each range in [`ZEROED`].
-struct LabelledDisk {
+struct LabeledDisk {
     disk: TestLoopDevice,
     sector: u64,
 }
 
-impl LabelledDisk {
-    fn new(sector_bytes: u32) -> LabelledDisk {
-        let labelled = LabelledDisk { disk: TestLoopDevice::new(SIZE, sector_bytes), sector: sector_bytes.into() };
-        let image = fs::OpenOptions::new().write(true).open(labelled.disk.image()).unwrap();
-        let inside = ZEROED.iter().flat_map(|(start, end)| [*start, end - labelled.sector]);
-        labelled.outside().into_iter().chain(inside).for_each(|at| image.write_all_at(LABEL, at).unwrap());
-        labelled
+impl LabeledDisk {
+    fn new(sector_bytes: u32) -> LabeledDisk {
+        let labeled = LabeledDisk { disk: TestLoopDevice::new(SIZE, sector_bytes), sector: sector_bytes.into() };
+        let image = fs::OpenOptions::new().write(true).open(labeled.disk.image()).unwrap();
+        let inside = ZEROED.iter().flat_map(|(start, end)| [*start, end - labeled.sector]);
+        labeled.outside().into_iter().chain(inside).for_each(|at| image.write_all_at(LABEL, at).unwrap());
+        labeled
     }
 
     fn outside(&self) -> Vec<u64> {
@@ -103,7 +103,7 @@ impl LabelledDisk {
 }
 
 /// Returns a layout with one partition on each disk. A reinstall preserves the second disk.
-fn layout(wiped: &LabelledDisk, kept: &LabelledDisk) -> Layout {
+fn layout(wiped: &LabeledDisk, preserved: &LabeledDisk) -> Layout {
     let disk = |device: &DevicePath, wipeonreinstall| DiskSpec {
         device: device.as_str().into(),
         hints: BTreeMap::new(),
@@ -124,8 +124,8 @@ fn layout(wiped: &LabelledDisk, kept: &LabelledDisk) -> Layout {
         preserve: false,
     };
     Layout {
-        disks: vec![disk(wiped.disk.path(), true), disk(kept.disk.path(), false)],
-        filesystems: vec![filesystem("/", wiped.disk.partition(1)), filesystem("/srv", kept.disk.partition(1))],
+        disks: vec![disk(wiped.disk.path(), true), disk(preserved.disk.path(), false)],
+        filesystems: vec![filesystem("/", wiped.disk.partition(1)), filesystem("/srv", preserved.disk.partition(1))],
         ..Layout::default()
     }
 }
@@ -153,10 +153,10 @@ fn reinstall_up_to(last: StageName, layout: &Layout, inventory: &Inventory) -> V
 #[ignore = "needs root and loop devices"]
 fn loop_label_copies_are_zeroed_only_on_wiped_disks() {
     for sector_bytes in [512, 4096] {
-        let [wiped, kept, unlisted] = [(); 3].map(|()| LabelledDisk::new(sector_bytes));
-        let layout = layout(&wiped, &kept);
+        let [wiped, preserved, unlisted] = [(); 3].map(|()| LabeledDisk::new(sector_bytes));
+        let layout = layout(&wiped, &preserved);
         let old = wiped.partitioned(&[(MIB, SECOND), (SECOND, SIZE - MIB)]);
-        let mut stays = kept.partitioned(&[(MIB, SIZE - MIB)]);
+        let mut stays = preserved.partitioned(&[(MIB, SIZE - MIB)]);
         let ext4 = DeviceSignature {
             kind: "ext4".into(),
             usage: "filesystem".into(),
@@ -165,7 +165,7 @@ fn loop_label_copies_are_zeroed_only_on_wiped_disks() {
         };
         stays.table.as_mut().unwrap().partitions[0].signatures = vec![ext4];
         let inventory = Inventory { disks: vec![old, stays, unlisted.found()], ..Inventory::default() };
-        let others = || (kept.content(), unlisted.content());
+        let others = || (preserved.content(), unlisted.content());
         let before = others();
 
         let verdicts = reinstall_up_to(StageName::StorageWipe, &layout, &inventory);
@@ -188,7 +188,7 @@ fn loop_label_copies_are_zeroed_only_on_wiped_disks() {
 #[test]
 #[ignore = "needs root and loop devices"]
 fn loop_no_disk_is_wiped_if_another_one_has_changed() {
-    let [unchanged, grown] = [(); 2].map(|()| LabelledDisk::new(512));
+    let [unchanged, grown] = [(); 2].map(|()| LabeledDisk::new(512));
     let disks = [&unchanged.disk, &grown.disk];
     let identify = (StageName::StorageIdentify, disks.map(identify_operation).into());
     let zero = || ZEROED.iter().map(|(start, end)| ByteRange { start: *start, length: end - start }).collect();

@@ -125,7 +125,7 @@ const STAGES: [StageName; 9] = [
     StageName::StoragePartition,
     StageName::StorageFormat,
     StageName::StorageMount,
-    StageName::StorageMountKept,
+    StageName::StorageMountPreserved,
     StageName::StorageUnmount,
 ];
 
@@ -262,10 +262,10 @@ fn loop_data_next_to_the_root_survive_a_reinstall_interrupted_after_any_operatio
 
 #[test]
 #[ignore = "needs root and loop devices"]
-fn loop_a_failed_reinstall_makes_the_new_system_unbootable_and_leaves_its_neighbour() {
+fn loop_a_failed_reinstall_makes_the_new_system_unbootable_and_leaves_its_neighbor() {
     let shared = SharedDisk::new();
     let mut whole = shared.plan_reinstall(30);
-    whole.stages.retain(|stage| stage.name < StageName::StorageMountKept);
+    whole.stages.retain(|stage| stage.name < StageName::StorageMountPreserved);
     let by_the_image = FinishInputs { way: FinisherChoice::Image, ..FinishInputs::default() };
     let failing = vec![Operation::Run(SessionOp::Finish(Box::new(by_the_image)))];
     whole.stages.push(PlanStage { name: StageName::TargetInstaller, operations: failing });

@@ -34,7 +34,7 @@ fn unbootable_tree_is_refused_before_the_first_write() {
     let url = format!("file://{}", path.display());
     let image =
         Box::new(allocation::AllocatedImage { id: "os-1".into(), url: url.clone(), digest, ..Default::default() });
-    let reach = SessionOp::ReachImage(ReachImage { name: "os-1".into(), url, image, onto: None, needs });
+    let reach = SessionOp::ResolveImage(ResolveImage { name: "os-1".into(), url, image, onto: None, needs });
     let plan = plan(vec![
         (StageName::ImageReach, vec![Operation::Run(reach)]),
         (StageName::StorageWipe, vec![wipe_operation("/dev/no-such-disk".into(), vec![])]),
@@ -80,12 +80,12 @@ fn changed_preserved_object_fails_the_installation() {
     let marker = Operation::Run(SessionOp::WriteMarker(WriteMarker(InstallMarker::default())));
     let plan = plan(vec![
         (StageName::StorageWipe, vec![]),
-        (StageName::StorageProveKept, vec![Operation::Run(SessionOp::ProveKept(ProveKept(vec![gone])))]),
+        (StageName::StorageProvePreserved, vec![Operation::Run(SessionOp::ProvePreserved(ProvePreserved(vec![gone])))]),
         (StageName::TargetMarker, vec![marker]),
     ]);
     let bench = Bench::new();
     let failure = bench.run(&plan).unwrap_err();
-    assert_eq!((failure.stage, failure.past_point_of_no_return), (StageName::StorageProveKept, true));
+    assert_eq!((failure.stage, failure.past_point_of_no_return), (StageName::StorageProvePreserved, true));
     let text = failure.error.to_string();
     assert!(text.contains("HAVE CHANGED: ") && text.contains("no-such-disk"), "{text}");
 }

@@ -16,7 +16,7 @@ fn final_report_contains_boot_info_and_must_be_acknowledged() {
     let bench = Bench::new();
     let closing = FinalReport { allocation: "a-1".into(), order: Some("o-1".into()), ..FinalReport::default() };
     assert!(bench.session().report_success(&closing).is_err());
-    let (hidden, kept) = (HiddenFiles { path: "/var/lib".into(), files: 7 }, PreservationProof::default());
+    let (hidden, preserved) = (HiddenFiles { path: "/var/lib".into(), files: 7 }, PreservationProof::default());
     let marker = Some(InstallMarker { order: Some("o-1".into()), ..InstallMarker::default() });
     let booted = || PlanExecutor {
         printed: "the plan".into(),
@@ -24,7 +24,7 @@ fn final_report_contains_boot_info_and_must_be_acknowledged() {
         ..bench.session()
     };
     let mut session = booted();
-    let done = DiskChanges { hidden: vec![hidden], kept: vec![kept], ..DiskChanges::default() };
+    let done = DiskChanges { hidden: vec![hidden], kept: vec![preserved], ..DiskChanges::default() };
     session.facts.done = done.clone();
     session.facts.marker = marker.clone();
     session.report_success(&closing).unwrap();
@@ -91,7 +91,7 @@ fn marker_is_withheld_if_the_source_machine_has_rebooted() {
     for (peer, stands_still) in [(None, true), (Some(peer("one")), true), (Some(peer("two")), false)] {
         let moving = MigrationOffer {
             order: "o-7".into(),
-            part: MigrationSide::Receive,
+            part: MigrationSide::Target,
             started: true,
             awaits_approval: false,
             peer,

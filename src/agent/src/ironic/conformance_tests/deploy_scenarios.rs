@@ -1,10 +1,10 @@
-//! Simulated machines (`steps::tests::Paper`): their disks are inventories from `testdata`, and their executor records the stages. No code
+//! Simulated machines (`step_runner::tests::SimulatedMachine`): their disks are inventories from `testdata`, and their executor records the stages. No code
 //! here can open a device, so the disks of the host are safe.
 
-use super::super::steps::tests::{Paper, elsewhere, machine, one_disk};
+use super::super::step_runner::tests::{SimulatedMachine, elsewhere, machine, one_disk};
 use super::super::*;
 use super::ironic_process::{Ironic, PATIENCE, step};
-use model::cmdline::ControlPlaneSource;
+use model::agent_kernel_arguments::ControlPlaneSource;
 use model::inventory::{InventoryDisk, Nic};
 use operations::StageName;
 use serde_json::{Value, json};
@@ -13,19 +13,19 @@ use std::thread::JoinHandle;
 
 /// Simulated machine that is switched on.
 pub(crate) struct Booted {
-    pub paper: Arc<Paper>,
+    pub simulated: Arc<SimulatedMachine>,
     pub run: JoinHandle<Result<IronicEnding>>,
 }
 
-pub(crate) fn boot(ironic: &Ironic, mac: &str, words: &str, change: impl FnOnce(&mut Paper)) -> Booted {
+pub(crate) fn boot(ironic: &Ironic, mac: &str, words: &str, change: impl FnOnce(&mut SimulatedMachine)) -> Booted {
     let mut inventory = machine("sata-1");
     inventory.nics = vec![Nic { name: "eth0".into(), mac: mac.into(), ..Nic::default() }];
-    let mut paper = Paper::new(inventory.clone());
-    change(&mut paper);
-    let paper = Arc::new(paper);
+    let mut simulated = SimulatedMachine::new(inventory.clone());
+    change(&mut simulated);
+    let simulated = Arc::new(simulated);
     let cmdline =
         format!("{} ipa-advertise-host=127.0.0.1 ipa-listen-port=0 BOOTIF={mac}", words.replace("IRONIC", &ironic.url));
-    let hands = paper.clone();
+    let actions = simulated.clone();
     let run = thread::spawn(move || {
         let ControlPlaneSource::Conductor(conductor) = AgentSettings::from_cmdline(&cmdline).unwrap().control else {
             panic!("{cmdline}")
@@ -37,9 +37,9 @@ pub(crate) fn boot(ironic: &Ironic, mac: &str, words: &str, change: impl FnOnce(
             directory: directory.path(),
             gap: HEARTBEAT_INTERVAL,
         };
-        agent.serve_conductor(hands, &[])
+        agent.serve_conductor(actions, &[])
     });
-    Booted { paper, run }
+    Booted { simulated, run }
 }
 
 pub(crate) const API: &str = "ipa-api-url=IRONIC";
@@ -50,7 +50,7 @@ pub(crate) fn two_steps() -> Value {
 }
 
 pub(crate) fn ran(booted: &Booted, stage: StageName) -> bool {
-    booted.paper.ran.lock().unwrap().contains(&stage)
+    booted.simulated.ran.lock().unwrap().contains(&stage)
 }
 
 /// Cleans automatically, and then deploys with the same agent, without a reboot. In between, the conductor forgets the agent, so the agent
@@ -59,11 +59,11 @@ pub(crate) fn cleaning(ironic: &mut Ironic) -> String {
     let mac = ironic.enroll("cleaning", "fake", &json!({"cpu_arch": "x86_64"}));
     ironic.target("cleaning", "provide");
     let booted = boot(ironic, &mac, API, |_| ());
-    let history = ironic.until("cleaning", &["available"]);
+    let history = ironic.wait_for_state("cleaning", &["available"]);
     assert!(ran(&booted, StageName::StorageWipe) && !ran(&booted, StageName::StoragePartition));
     ironic.choose("cleaning", &two_steps());
     ironic.target("cleaning", "active");
-    let again = ironic.until("cleaning", &["active"]);
+    let again = ironic.wait_for_state("cleaning", &["active"]);
     assert_eq!(booted.run.join().unwrap().unwrap(), IronicEnding::PowerOff);
     format!("{history}; then {again}")
 }
@@ -74,19 +74,19 @@ pub(crate) fn manual_cleaning(ironic: &mut Ironic) -> String {
     let mac = ironic.enroll("manual", "fake", &properties);
     let steps = ["erase_devices", "erase_devices_metadata"].map(|step| json!({"interface": "deploy", "step": step}));
     ironic.wish("manual", &json!({"target": "clean", "clean_steps": steps}));
-    let booted = boot(ironic, &mac, API, |paper| {
+    let booted = boot(ironic, &mac, API, |simulated| {
         let kept = InventoryDisk {
             name: "sdb".into(),
             device: "/dev/sdb".into(),
             serial: "KEEP".into(),
-            ..paper.inventory.disks[0].clone()
+            ..simulated.inventory.disks[0].clone()
         };
-        paper.inventory.disks.push(kept);
+        simulated.inventory.disks.push(kept);
     });
-    let history = ironic.until("manual", &["manageable"]);
-    let wipes = booted.paper.ran.lock().unwrap().iter().filter(|stage| **stage == StageName::StorageWipe).count();
+    let history = ironic.wait_for_state("manual", &["manageable"]);
+    let wipes = booted.simulated.ran.lock().unwrap().iter().filter(|stage| **stage == StageName::StorageWipe).count();
     assert_eq!(wipes, 2);
-    assert_eq!(*booted.paper.wiped.lock().unwrap(), ["/dev/sda", "/dev/sda"]);
+    assert_eq!(*booted.simulated.wiped.lock().unwrap(), ["/dev/sda", "/dev/sda"]);
     history
 }
 
@@ -95,7 +95,7 @@ pub(crate) fn manual_cleaning(ironic: &mut Ironic) -> String {
 pub(crate) fn abort(ironic: &mut Ironic) -> String {
     let mac = ironic.with_template("aborted", &two_steps());
     ironic.target("aborted", "active");
-    let booted = boot(ironic, &mac, API, |paper| paper.pause = Duration::from_secs(12));
+    let booted = boot(ironic, &mac, API, |simulated| simulated.pause = Duration::from_secs(12));
     let end = Instant::now() + PATIENCE;
     loop {
         let node = ironic.node("aborted");
@@ -106,7 +106,7 @@ pub(crate) fn abort(ironic: &mut Ironic) -> String {
         thread::sleep(Duration::from_millis(200));
     }
     ironic.target("aborted", "abort");
-    let history = ironic.until("aborted", &["deploy failed"]);
+    let history = ironic.wait_for_state("aborted", &["deploy failed"]);
     assert!(!ran(&booted, StageName::ImageBurn));
     history
 }
@@ -115,9 +115,9 @@ pub(crate) fn deploy(ironic: &mut Ironic) -> String {
     let mac = ironic.with_template("deploy", &two_steps());
     ironic.target("deploy", "active");
     let booted = boot(ironic, &mac, API, |_| ());
-    let history = ironic.until("deploy", &["active"]);
+    let history = ironic.wait_for_state("deploy", &["active"]);
     assert_eq!(booted.run.join().unwrap().unwrap(), IronicEnding::PowerOff);
-    let ran = booted.paper.ran.lock().unwrap();
+    let ran = booted.simulated.ran.lock().unwrap();
     let place =
         |stage: StageName| ran.iter().position(|one| *one == stage).unwrap_or_else(|| panic!("{stage}: {ran:?}"));
     assert!(place(StageName::StorageFormat) < place(StageName::ImageReach));
@@ -131,7 +131,7 @@ pub(crate) fn everything_in_one_step(ironic: &mut Ironic) -> String {
     let mac = ironic.with_template("one-step", &json!([step("install", 90, &args)]));
     ironic.target("one-step", "active");
     let booted = boot(ironic, &mac, API, |_| ());
-    let history = ironic.until("one-step", &["active"]);
+    let history = ironic.wait_for_state("one-step", &["active"]);
     assert!(ran(&booted, StageName::TargetMarker) && !ran(&booted, StageName::BootKexec));
     history
 }
@@ -140,10 +140,11 @@ pub(crate) fn everything_in_one_step(ironic: &mut Ironic) -> String {
 pub(crate) fn failing_step(ironic: &mut Ironic) -> String {
     let mac = ironic.with_template("failing", &two_steps());
     ironic.target("failing", "active");
-    let booted = boot(ironic, &mac, API, |paper| *paper.fails_at.get_mut().unwrap() = Some(StageName::ImageBurn));
-    let history = ironic.until("failing", &["deploy failed"]);
+    let booted =
+        boot(ironic, &mac, API, |simulated| *simulated.fails_at.get_mut().unwrap() = Some(StageName::ImageBurn));
+    let history = ironic.wait_for_state("failing", &["deploy failed"]);
     let error = ironic.node("failing")["last_error"].to_string();
-    assert!(error.contains("image.burn fails on paper"), "{error}");
+    assert!(error.contains("image.burn fails on a simulated machine"), "{error}");
     let logs: Vec<_> = fs::read_dir(ironic.directory.join("logs")).unwrap().collect();
     assert!(!logs.is_empty(), "no logs were stored");
     drop(booted);
@@ -156,10 +157,10 @@ pub(crate) fn refused_layout(ironic: &mut Ironic) -> String {
     let mac = ironic.with_template("refused", &json!([step("apply_layout", 90, &json!({"layout": wrong}))]));
     ironic.target("refused", "active");
     let booted = boot(ironic, &mac, API, |_| ());
-    let history = ironic.until("refused", &["deploy failed"]);
+    let history = ironic.wait_for_state("refused", &["deploy failed"]);
     let error = ironic.node("refused")["last_error"].to_string();
     assert!(error.contains("/dev/sdy"), "{error}");
-    assert_eq!(*booted.paper.ran.lock().unwrap(), []);
+    assert_eq!(*booted.simulated.ran.lock().unwrap(), []);
     history
 }
 
@@ -167,10 +168,10 @@ pub(crate) fn unknown_step(ironic: &mut Ironic) -> String {
     let mac = ironic.with_template("unknown", &json!([step("apply_magic", 90, &json!({}))]));
     ironic.target("unknown", "active");
     let booted = boot(ironic, &mac, API, |_| ());
-    let history = ironic.until("unknown", &["deploy failed"]);
+    let history = ironic.wait_for_state("unknown", &["deploy failed"]);
     let error = ironic.node("unknown")["last_error"].to_string();
     assert!(error.contains("apply_magic"), "{error}");
-    assert_eq!(*booted.paper.ran.lock().unwrap(), []);
+    assert_eq!(*booted.simulated.ran.lock().unwrap(), []);
     history
 }
 
@@ -179,10 +180,10 @@ pub(crate) fn undeclared_argument(ironic: &mut Ironic) -> String {
     let mac = ironic.with_template("undeclared", &json!([step("apply_layout", 90, &args)]));
     ironic.target("undeclared", "active");
     let booted = boot(ironic, &mac, API, |_| ());
-    let history = ironic.until("undeclared", &["deploy failed"]);
+    let history = ironic.wait_for_state("undeclared", &["deploy failed"]);
     let error = ironic.node("undeclared")["last_error"].to_string();
     assert!(error.contains("colour"), "{error}");
-    assert_eq!(*booted.paper.ran.lock().unwrap(), []);
+    assert_eq!(*booted.simulated.ran.lock().unwrap(), []);
     history
 }
 
@@ -190,7 +191,7 @@ pub(crate) fn undeclared_argument(ironic: &mut Ironic) -> String {
 pub(crate) fn wrong_token(ironic: &mut Ironic) -> String {
     let mac = ironic.with_template("stranger", &two_steps());
     ironic.target("stranger", "active");
-    let booted = boot(ironic, &mac, API, |paper| paper.pause = Duration::from_secs(4));
+    let booted = boot(ironic, &mac, API, |simulated| simulated.pause = Duration::from_secs(4));
     let end = Instant::now() + PATIENCE;
     let url = loop {
         let node = ironic.node("stranger");
@@ -209,7 +210,7 @@ pub(crate) fn wrong_token(ironic: &mut Ironic) -> String {
     let old = linux::http::client_builder(Some(PATIENCE)).danger_accept_invalid_certs(true);
     let old = old.tls_version_max(reqwest::tls::Version::TLS_1_2).build().unwrap();
     assert!(old.get(&url).send().is_err(), "TLS 1.2 is answered");
-    let history = ironic.until("stranger", &["active"]);
+    let history = ironic.wait_for_state("stranger", &["active"]);
     assert_eq!(booted.run.join().unwrap().unwrap(), IronicEnding::PowerOff);
     history
 }
@@ -218,7 +219,7 @@ pub(crate) fn wrong_token(ironic: &mut Ironic) -> String {
 pub(crate) fn conductor_away(ironic: &mut Ironic) -> String {
     let mac = ironic.with_template("away", &two_steps());
     ironic.target("away", "active");
-    let booted = boot(ironic, &mac, API, |paper| paper.pause = Duration::from_secs(6));
+    let booted = boot(ironic, &mac, API, |simulated| simulated.pause = Duration::from_secs(6));
     let end = Instant::now() + PATIENCE;
     while ironic.node("away")["deploy_step"]["step"] != "apply_layout" {
         assert!(Instant::now() < end);
@@ -228,7 +229,7 @@ pub(crate) fn conductor_away(ironic: &mut Ironic) -> String {
     ironic.kill();
     thread::sleep(Duration::from_secs(8));
     ironic.start_again();
-    let history = ironic.until("away", &["active"]);
+    let history = ironic.wait_for_state("away", &["active"]);
     assert_eq!(booted.run.join().unwrap().unwrap(), IronicEnding::PowerOff);
     history
 }

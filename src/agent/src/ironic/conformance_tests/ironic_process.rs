@@ -102,7 +102,7 @@ impl Ironic {
     }
 
     /// Waits for one of these states. Returns all intermediate states with their times.
-    pub(crate) fn until(&self, name: &str, states: &[&str]) -> String {
+    pub(crate) fn wait_for_state(&self, name: &str, states: &[&str]) -> String {
         let (began, mut history, mut last) = (Instant::now(), Vec::new(), String::new());
         loop {
             let node = self.node(name);
@@ -137,7 +137,7 @@ impl Ironic {
         let mac = format!("52:54:00:00:{:02x}:{:02x}", fastrand::u8(..), fastrand::u8(..));
         self.ask(Method::POST, "ports", &json!({"node_uuid": node["uuid"], "address": mac}));
         self.target(name, "manage");
-        self.until(name, &["manageable"]);
+        self.wait_for_state(name, &["manageable"]);
         mac
     }
 
@@ -150,7 +150,7 @@ impl Ironic {
             &json!([{"op": "add", "path": "/automated_clean", "value": false}]),
         );
         self.target(name, "provide");
-        self.until(name, &["available"]);
+        self.wait_for_state(name, &["available"]);
         self.choose(name, steps);
         mac
     }

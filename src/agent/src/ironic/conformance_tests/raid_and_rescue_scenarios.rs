@@ -1,6 +1,6 @@
 //! Scenarios other than a plain deploy, with simulated machines: inspection, arrays, `direct`, rescue, service.
 
-use super::super::steps::tests::{Paper, machine};
+use super::super::step_runner::tests::{SimulatedMachine, machine};
 use super::super::*;
 use super::deploy_scenarios::{API, boot, ran, two_steps};
 use super::ironic_process::{Ironic, step};
@@ -13,10 +13,10 @@ pub(crate) fn inspection(ironic: &mut Ironic) -> String {
     let mac = ironic.enroll("inspected", "ipxe", &json!({}));
     ironic.target("inspected", "inspect");
     let booted = boot(ironic, &mac, "ipa-inspection-callback-url=IRONIC/v1/continue_inspection", |_| ());
-    let history = ironic.until("inspected", &["manageable"]);
+    let history = ironic.wait_for_state("inspected", &["manageable"]);
     let found = ironic.ask(Method::GET, "nodes/inspected/inventory", &Value::Null);
     assert_eq!(found["inventory"]["interfaces"][0]["mac_address"], json!(mac));
-    assert_eq!(found["inventory"]["disks"].as_array().unwrap().len(), booted.paper.inventory.disks.len());
+    assert_eq!(found["inventory"]["disks"].as_array().unwrap().len(), booted.simulated.inventory.disks.len());
     history
 }
 
@@ -27,8 +27,8 @@ fn arrays() -> Value {
     ]})
 }
 
-fn five_disks(paper: &mut Paper) {
-    paper.inventory.disks = machine("five-sata").disks;
+fn five_disks(simulated: &mut SimulatedMachine) {
+    simulated.inventory.disks = machine("five-sata").disks;
 }
 
 /// Deploys on arrays that `raid.apply_configuration` creates. The conductor then stores the result of this step in the
@@ -40,7 +40,7 @@ pub(crate) fn deploy_on_arrays(ironic: &mut Ironic) -> String {
     let mac = ironic.with_template("arrays", &json!([step_of_raid, step("burn_image", 80, &image)]));
     ironic.target("arrays", "active");
     let booted = boot(ironic, &mac, API, five_disks);
-    let history = ironic.until("arrays", &["active"]);
+    let history = ironic.wait_for_state("arrays", &["active"]);
     assert!(ran(&booted, StageName::StorageRaid) && ran(&booted, StageName::TargetMarker));
     let node = ironic.node("arrays");
     assert_eq!(node["raid_config"]["logical_disks"], arrays()["logical_disks"]);
@@ -58,7 +58,7 @@ pub(crate) fn deploy_on_arrays_of_the_proposal(ironic: &mut Ironic) -> String {
     let mac = ironic.with_template("proposal", &steps);
     ironic.target("proposal", "active");
     let booted = boot(ironic, &mac, API, five_disks);
-    let history = ironic.until("proposal", &["active"]);
+    let history = ironic.wait_for_state("proposal", &["active"]);
     assert!(ran(&booted, StageName::StorageRaid) && ran(&booted, StageName::TargetMarker));
     history
 }
@@ -69,7 +69,7 @@ pub(crate) fn arrays_by_cleaning(ironic: &mut Ironic) -> String {
     let steps = ["delete_configuration", "create_configuration"].map(|step| json!({"interface": "raid", "step": step}));
     ironic.wish("raid-clean", &json!({"target": "clean", "clean_steps": steps}));
     let booted = boot(ironic, &mac, API, five_disks);
-    let history = ironic.until("raid-clean", &["manageable"]);
+    let history = ironic.wait_for_state("raid-clean", &["manageable"]);
     assert!(ran(&booted, StageName::StorageRaid));
     assert_eq!(ironic.node("raid-clean")["raid_config"]["logical_disks"], arrays()["logical_disks"]);
     history
@@ -77,7 +77,7 @@ pub(crate) fn arrays_by_cleaning(ironic: &mut Ironic) -> String {
 
 /// Deploys with the interface for whole-disk images and a config drive.
 pub(crate) fn direct(ironic: &mut Ironic) -> String {
-    let server = testing::http::Server::start(vec![7; 1 << 20], |_| testing::http::Act::default());
+    let server = testing::http::Server::start(vec![7; 1 << 20], |_| testing::http::ResponseBehavior::default());
     let mac = ironic.with_template("direct", &json!([step("erase_devices_metadata", 95, &json!({}))]));
     let patch = json!([
         {"op": "add", "path": "/deploy_interface", "value": "direct"},
@@ -92,11 +92,11 @@ pub(crate) fn direct(ironic: &mut Ironic) -> String {
     ]);
     ironic.ask(Method::PATCH, "nodes/direct", &patch);
     ironic.target("direct", "active");
-    let booted = boot(ironic, &mac, API, |paper| {
-        paper.inventory.system.firmware = FirmwareType::Uefi;
-        paper.brings = machine("installed-default").disks[0].table.clone();
+    let booted = boot(ironic, &mac, API, |simulated| {
+        simulated.inventory.system.firmware = FirmwareType::Uefi;
+        simulated.brings = machine("installed-default").disks[0].table.clone();
     });
-    let history = ironic.until("direct", &["active"]);
+    let history = ironic.wait_for_state("direct", &["active"]);
     assert!(ran(&booted, StageName::ImageBurn) && !ran(&booted, StageName::TargetInstaller));
     // After the conductor has ordered the step that writes the image, it orders the step that installs a boot loader.
     assert!(ran(&booted, StageName::BootEntries));
@@ -107,7 +107,7 @@ pub(crate) fn direct(ironic: &mut Ironic) -> String {
 /// Tests a partition image. The conductor accepts the image, but the agent refuses it with an error that contains a
 /// remedy.
 pub(crate) fn direct_partition(ironic: &mut Ironic) -> String {
-    let server = testing::http::Server::start(vec![7; 1 << 20], |_| testing::http::Act::default());
+    let server = testing::http::Server::start(vec![7; 1 << 20], |_| testing::http::ResponseBehavior::default());
     let mac = ironic.with_template("partition", &json!([step("erase_devices_metadata", 95, &json!({}))]));
     let patch = json!([
         {"op": "add", "path": "/deploy_interface", "value": "direct"},
@@ -122,7 +122,7 @@ pub(crate) fn direct_partition(ironic: &mut Ironic) -> String {
     ironic.ask(Method::PATCH, "nodes/partition", &patch);
     ironic.target("partition", "active");
     let booted = boot(ironic, &mac, API, |_| ());
-    let history = ironic.until("partition", &["deploy failed"]);
+    let history = ironic.wait_for_state("partition", &["deploy failed"]);
     let error = ironic.node("partition")["last_error"].to_string();
     assert!(error.contains("this is a partition image; use a whole-disk image"), "{error}");
     assert!(!ran(&booted, StageName::ImageBurn));
@@ -143,17 +143,17 @@ pub(crate) fn rescue(ironic: &mut Ironic) -> String {
     ironic.ask(Method::PATCH, "nodes/rescued", &patch);
     ironic.target("rescued", "active");
     let booted = boot(ironic, &mac, API, |_| ());
-    let deployed = ironic.until("rescued", &["active"]);
+    let deployed = ironic.wait_for_state("rescued", &["active"]);
     assert_eq!(booted.run.join().unwrap().unwrap(), IronicEnding::PowerOff);
     ironic.wish("rescued", &json!({"target": "rescue", "rescue_password": "correct horse"}));
     let booted = boot(ironic, &mac, API, |_| ());
-    let rescued = ironic.until("rescued", &["rescue"]);
+    let rescued = ironic.wait_for_state("rescued", &["rescue"]);
     assert_eq!(booted.run.join().unwrap().unwrap(), IronicEnding::Rescue);
-    let hash = booted.paper.let_in.lock().unwrap().clone().unwrap();
+    let hash = booted.simulated.let_in.lock().unwrap().clone().unwrap();
     assert!(hash.starts_with("$5$") || hash.starts_with("$6$"), "{hash}");
-    assert_eq!(*booted.paper.ran.lock().unwrap(), []);
+    assert_eq!(*booted.simulated.ran.lock().unwrap(), []);
     ironic.target("rescued", "unrescue");
-    format!("{deployed}; {rescued}; {}", ironic.until("rescued", &["active"]))
+    format!("{deployed}; {rescued}; {}", ironic.wait_for_state("rescued", &["active"]))
 }
 
 /// Writes a file into the installed system of a deployed machine.
@@ -161,13 +161,13 @@ pub(crate) fn service(ironic: &mut Ironic) -> String {
     let mac = ironic.with_template("serviced", &two_steps());
     ironic.target("serviced", "active");
     let booted = boot(ironic, &mac, API, |_| ());
-    ironic.until("serviced", &["active"]);
+    ironic.wait_for_state("serviced", &["active"]);
     assert_eq!(booted.run.join().unwrap().unwrap(), IronicEnding::PowerOff);
     let files = json!([{"path": "/etc/motd", "partition": "/dev/sda2", "content": "aGVsbG8="}]);
     let step = json!({"interface": "deploy", "step": "inject_files", "args": {"files": files}});
     ironic.wish("serviced", &json!({"target": "service", "service_steps": [step]}));
-    let booted = boot(ironic, &mac, API, |paper| paper.inventory.disks = machine("installed-default").disks);
-    let history = ironic.until("serviced", &["active"]);
+    let booted = boot(ironic, &mac, API, |simulated| simulated.inventory.disks = machine("installed-default").disks);
+    let history = ironic.wait_for_state("serviced", &["active"]);
     assert!(ran(&booted, StageName::TargetFiles) && !ran(&booted, StageName::StorageWipe));
     history
 }

@@ -154,8 +154,8 @@ mod tests {
     }
 
     fn has_to_give_way(place: &ConnectionSlot) -> bool {
-        let mut asked = std::pin::pin!(place.wait_until_closed());
-        asked.as_mut().poll(&mut std::task::Context::from_waker(std::task::Waker::noop())).is_ready()
+        let mut closed = std::pin::pin!(place.wait_until_closed());
+        closed.as_mut().poll(&mut std::task::Context::from_waker(std::task::Waker::noop())).is_ready()
     }
 
     #[test]

@@ -2,16 +2,16 @@
 
 use super::super::certificate;
 use super::super::command_result::CommandFault;
-use super::super::commands::tests::held;
+use super::super::commands::tests::gated_executor;
 use super::super::commands::{CommandExecutor, CommandList, IronicCommand};
 use super::*;
 use reqwest::blocking::Client;
 use serde_json::{Map, Value, json};
 use std::io::{Read, Write};
 
-struct Nothing;
+struct IdleExecutor;
 
-impl CommandExecutor for Nothing {
+impl CommandExecutor for IdleExecutor {
     fn execute_command(&self, _: IronicCommand, _: &Map<String, Value>) -> Result<Option<Value>, CommandFault> {
         Ok(None)
     }
@@ -37,7 +37,7 @@ fn serve_with(work: Arc<dyn CommandExecutor>, bounds: ServerLimits) -> String {
 
 #[test]
 fn only_the_conductor_with_the_token_is_served() {
-    let (host, client) = (serve_with(Arc::new(Nothing), BOUNDS), client());
+    let (host, client) = (serve_with(Arc::new(IdleExecutor), BOUNDS), client());
     let url = |query: &str| format!("https://{host}/v1/commands/?{query}");
     let order = json!({"name": "standby.sync", "params": {}});
     let answer = client.post(url("wait=true&agent_token=secret")).json(&order).send().unwrap();
@@ -70,7 +70,7 @@ fn oversized_or_slow_requests_are_disconnected() {
     let short = Duration::from_millis(300);
     let bounds =
         ServerLimits { body_bytes: 1000, body: short, head: short, handshake: short, connections: 2, ..BOUNDS };
-    let (host, client) = (serve_with(Arc::new(Nothing), bounds), client());
+    let (host, client) = (serve_with(Arc::new(IdleExecutor), bounds), client());
     let url = format!("https://{host}/v1/commands/?agent_token=secret");
     let answer = patiently(|| client.post(&url).body("x".repeat(2000)).send());
     assert_eq!(answer.status(), 413);
@@ -86,7 +86,7 @@ fn oversized_or_slow_requests_are_disconnected() {
 /// An address has the maximum number of connections, all of which are silent.
 #[test]
 fn exhausted_address_does_not_block_other_addresses() {
-    let host = serve_with(Arc::new(Nothing), ServerLimits { of_an_address: 2, ..BOUNDS });
+    let host = serve_with(Arc::new(IdleExecutor), ServerLimits { of_an_address: 2, ..BOUNDS });
     let silent: Vec<_> = (0..2).map(|_| std::net::TcpStream::connect(&host).unwrap()).collect();
     let mut third = std::net::TcpStream::connect(&host).unwrap();
     assert_eq!(third.read(&mut [0; 16]).unwrap_or_default(), 0);
@@ -118,7 +118,7 @@ fn silent_from(host: &str, last: u8) -> std::net::TcpStream {
 
 #[test]
 fn silent_connections_do_not_block_the_conductor() {
-    let host = serve_with(Arc::new(Nothing), BOUNDS);
+    let host = serve_with(Arc::new(IdleExecutor), BOUNDS);
     let silent: Vec<_> = (10..15).flat_map(|last| (0..8).map(move |_| last)).collect();
     let silent: Vec<_> = silent.into_iter().map(|last| silent_from(&host, last)).collect();
     // The request finishes before the handshake of the silent clients times out.
@@ -139,7 +139,7 @@ fn resident() -> u64 {
 #[test]
 #[ignore = "measures the memory of the process, so it runs alone"]
 fn alone_ten_thousand_wrong_tokens_cost_no_memory() {
-    let (host, client) = (serve_with(Arc::new(Nothing), BOUNDS), client());
+    let (host, client) = (serve_with(Arc::new(IdleExecutor), BOUNDS), client());
     let ask = || {
         let body = json!({"name": "standby.sync", "params": {"x": "y".repeat(1000)}});
         let url = format!("https://{host}/v1/commands/?agent_token=wrong");
@@ -154,7 +154,7 @@ fn alone_ten_thousand_wrong_tokens_cost_no_memory() {
 
 #[test]
 fn older_tls_and_plain_http_get_no_response() {
-    let host = serve_with(Arc::new(Nothing), BOUNDS);
+    let host = serve_with(Arc::new(IdleExecutor), BOUNDS);
     let old = linux::http::client_builder(Some(Duration::from_secs(60)))
         .danger_accept_invalid_certs(true)
         .tls_version_max(reqwest::tls::Version::TLS_1_2);
@@ -169,7 +169,7 @@ fn older_tls_and_plain_http_get_no_response() {
 /// While a command runs, its conductor requests the list of commands.
 #[test]
 fn running_command_does_not_block_queries() {
-    let (work, gate) = held();
+    let (work, gate) = gated_executor();
     let (host, client) = (serve_with(work, BOUNDS), client());
     let url = |query: &str| format!("https://{host}/v1/commands/?agent_token=secret&{query}");
     let order = json!({"name": "clean.execute_clean_step", "params": {}});
@@ -184,17 +184,17 @@ fn running_command_does_not_block_queries() {
 
 /// Certificate verifier that accepts any certificate.
 #[derive(Debug)]
-struct Anybody(Arc<rustls::crypto::CryptoProvider>);
+struct AcceptAnyCertificate(Arc<rustls::crypto::CryptoProvider>);
 
-mod anybody {
-    use super::Anybody;
+mod accept_any_certificate {
+    use super::AcceptAnyCertificate;
     use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
     use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
     use rustls::{DigitallySignedStruct as Signature, Error, SignatureScheme};
 
     type Valid = Result<HandshakeSignatureValid, Error>;
 
-    impl ServerCertVerifier for Anybody {
+    impl ServerCertVerifier for AcceptAnyCertificate {
         fn verify_server_cert(
             &self,
             _: &CertificateDer<'_>,
@@ -246,10 +246,10 @@ fn damaged(random: &mut fastrand::Rng) -> Vec<u8> {
 #[test]
 fn random_input_does_not_prevent_the_next_request() {
     let short = Duration::from_millis(200);
-    let host = serve_with(Arc::new(Nothing), ServerLimits { body: short, head: short, ..BOUNDS });
+    let host = serve_with(Arc::new(IdleExecutor), ServerLimits { body: short, head: short, ..BOUNDS });
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let config = rustls::ClientConfig::builder_with_provider(provider.clone()).with_safe_default_protocol_versions();
-    let verifier = Arc::new(Anybody(provider));
+    let verifier = Arc::new(AcceptAnyCertificate(provider));
     let config = config.unwrap().dangerous().with_custom_certificate_verifier(verifier).with_no_client_auth();
     let (config, mut random) = (Arc::new(config), fastrand::Rng::with_seed(17));
     for _ in 0..150 {

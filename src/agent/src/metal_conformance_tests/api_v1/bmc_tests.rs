@@ -19,7 +19,7 @@ fn judge_first_bmc() {
     assert_eq!(first.rack.log()["ipmi"], known);
     // Even a registration that metal-api refuses replaces the record.
     let mut alone = machine();
-    alone.nics[1].neighbours.clear();
+    alone.nics[1].neighbors.clear();
     control.register_machine(&alone).unwrap_err();
     assert_eq!(first.rack.log()["ipmi"], known);
     first.rack.steer("allocate", &allocation(ONE, "default"));

@@ -32,8 +32,11 @@ fn judge_first_installed_by_another_agent() {
     first.rack.steer("reinstall", &json!({"image": {"id": "debian-12.0.20261101"}}));
     let (control, _) = first.boots();
     assert!(control.wait_for_allocation(PATIENCE).unwrap());
-    let asked = control.fetch_machine().unwrap().allocation.unwrap();
-    assert_eq!((asked.reinstall, asked.succeeded, erasure(&machine(), Some(&asked))), (true, true, None));
+    let allocation = control.fetch_machine().unwrap().allocation.unwrap();
+    assert_eq!(
+        (allocation.reinstall, allocation.succeeded, erasure(&machine(), Some(&allocation))),
+        (true, true, None)
+    );
     let lacks_record = FailureSummary { lacks_record: true, ..FailureSummary::default() };
     let failed =
         InstallResult { outcome: InstallOutcome::FailedUntouched(lacks_record), allocation: ONE.into(), ..ended() };

@@ -4,7 +4,9 @@ use linux::storage::vm_test_disks::{TestDisks, fingerprints};
 use linux::storage::{activation_rehearsal, lvm, mkfs};
 use model::inventory;
 use model::layout::{FilesystemFormat, LvmType, read_yaml};
-use operations::{ActivateGroup, CreateGroup, CreateVolume, MakeFilesystem, MountFilesystem, Rehearsal, RestoreOp};
+use operations::{
+    ActivateGroup, ActivationRehearsal, CreateGroup, CreateVolume, MakeFilesystem, MountFilesystem, RestoreOp,
+};
 use uuid::Uuid;
 
 const KEY: &str = "0123456789abcdef0123456789abcdef";
@@ -106,7 +108,7 @@ fn vm_luks_encrypted_group_is_inspected_and_rehearsed_without_writes() {
     assert!(physical.len() == 2 && devices.iter().all(|device| physical.contains(&device)), "{physical:?}");
     let running = group.volumes[0].running.as_ref().expect("the volume is active");
     let shown = inventory.stacked.iter().find(|stacked| stacked.name == *running).unwrap();
-    assert_eq!(shown.signatures.iter().map(|is| is.uuid.as_str()).collect::<Vec<_>>(), [UUID]);
+    assert_eq!(shown.signatures.iter().map(|signature| signature.uuid.as_str()).collect::<Vec<_>>(), [UUID]);
     assert!(fs::write(&shown.device, b"x").is_err(), "the volume is read-only");
     let inside =
         inventory.stacked.iter().filter(|stacked| stacked.kind == StackedDeviceKind::Crypt && stacked.assembled);
@@ -121,7 +123,7 @@ fn vm_luks_encrypted_group_is_inspected_and_rehearsed_without_writes() {
     assert!(locked.failed.len() == 2 && locked.groups.is_empty(), "{:?} {:?}", locked.failed, locked.groups);
     assert_eq!(fingerprints(disks.all()), before, "a second inspection does not write");
 
-    let opens = containers.iter().map(|is| OpenContainer { container: is.clone(), read_only: false });
+    let opens = containers.iter().map(|container| OpenContainer { container: container.clone(), read_only: false });
     let volumes = vec!["srv".to_owned()];
     let activate = ActivateGroup { name: name.clone(), devices: devices.clone(), volumes: volumes.clone() };
     let (path, options, others) = ("/srv".to_owned(), vec![], vec![]);
@@ -129,7 +131,7 @@ fn vm_luks_encrypted_group_is_inspected_and_rehearsed_without_writes() {
     let operations = opens.clone().map(RestoreOp::OpenContainer);
     let operations = operations.chain([RestoreOp::ActivateGroup(activate), RestoreOp::Mount(mount)]).collect();
     let over = disks.all().to_vec();
-    let rehearsed = activation_rehearsal::run_rehearsal(&Rehearsal { over, operations }).unwrap();
+    let rehearsed = activation_rehearsal::run_rehearsal(&ActivationRehearsal { over, operations }).unwrap();
     assert_eq!(rehearsed.filesystems, 1);
     assert_eq!(fingerprints(disks.all()), before, "a rehearsal does not write");
 
@@ -227,6 +229,6 @@ fn vm_luks_container_on_a_volume_is_found_without_writes() {
     let inventory = read_assembled_with(Some(&mut opens)).unwrap();
     assert_eq!(inventory.failed, []);
     let inside = inventory.stacked.iter().find(|stacked| stacked.device == inner.mapping).unwrap();
-    assert_eq!(inside.signatures.iter().map(|is| is.uuid.as_str()).collect::<Vec<_>>(), [UUID]);
+    assert_eq!(inside.signatures.iter().map(|signature| signature.uuid.as_str()).collect::<Vec<_>>(), [UUID]);
     assert_eq!(fingerprints(disks.all()), before);
 }

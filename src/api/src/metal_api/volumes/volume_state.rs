@@ -180,7 +180,8 @@ pub(crate) fn reconcile_state(mut seen: ObservedVolume) -> Option<VolumeState> {
                 (seen.state, seen.job) = (Some(VolumeState::Available), StorageJob::None);
             }
             LifecycleStep::Unpublish => {
-                seen.persistent = seen.persistent.map(|is| PersistentVolumeStatus { terminating: true, ..is });
+                seen.persistent =
+                    seen.persistent.map(|persistent| PersistentVolumeStatus { terminating: true, ..persistent });
             }
             LifecycleStep::RemoveFinalizers => return None,
         }

@@ -4,7 +4,7 @@ use super::*;
 use crate::redfish::RedfishMachine;
 use model::bmc::{Bmc, BmcAddress};
 use model::registry_auth::SecretText;
-use testing::http::{Act, Request, Server};
+use testing::http::{Request, ResponseBehavior, Server};
 
 const SYSTEM: &str = "/redfish/v1/Systems/1";
 const ID: &str = "4c4c4544-0051-3010-8052-b4c04f4d0001";
@@ -34,10 +34,13 @@ fn service(bios: Option<&'static str>) -> Server {
             ("GET", "/en") => json!({"Id": "B.1", "RegistryEntries": {"Attributes": [
                 {"AttributeName": "Vmx", "Value": [{"ValueName": "On"}, {"ValueName": "Off"}], "DefaultValue": "Off"},
                 {"AttributeName": "Cores", "ReadOnly": true, "LowerBound": 1, "UpperBound": 8}]}}),
-            ("GET", _) => return Act::respond(404, "{}"),
-            _ => return Act::respond(204, ""),
+            ("GET", _) => return ResponseBehavior::respond(404, "{}"),
+            _ => return ResponseBehavior::respond(204, ""),
         };
-        Act { headers: vec![("ETag", "\"7\"".to_owned())], ..Act::respond(200, &document.to_string()) }
+        ResponseBehavior {
+            headers: vec![("ETag", "\"7\"".to_owned())],
+            ..ResponseBehavior::respond(200, &document.to_string())
+        }
     })
 }
 

@@ -54,12 +54,12 @@ fn encode_cpu(cpu: &Cpu) -> ProtobufMessage {
         .add_number(4, u64::from(*threads))
 }
 
-fn encode_nic(card: &RegisteredNic) -> ProtobufMessage {
-    let RegisteredNic { name, mac, identifier, hostname, neighbours } = card;
+fn encode_nic(nic: &RegisteredNic) -> ProtobufMessage {
+    let RegisteredNic { name, mac, identifier, hostname, neighbors } = nic;
     let own = ProtobufMessage::default().add_text(1, mac).add_text(2, name);
     // The recursion ends after one level, because the neighbors in a registration are listed without neighbors of their
     // own.
-    own.add_messages(3, neighbours.iter().map(self::encode_nic)).add_text(4, hostname).add_text(5, identifier)
+    own.add_messages(3, neighbors.iter().map(self::encode_nic)).add_text(4, hostname).add_text(5, identifier)
 }
 
 /// Returns a request that contains only the id of the machine, as field 1, which is named `machine_id` or `uuid`.
@@ -135,12 +135,12 @@ mod tests {
 
     #[test]
     fn a_registration_has_the_published_field_numbers() {
-        let nic = |name: &str, identifier: &str, neighbours: Vec<RegisteredNic>| RegisteredNic {
+        let nic = |name: &str, identifier: &str, neighbors: Vec<RegisteredNic>| RegisteredNic {
             name: name.to_owned(),
             mac: "a".to_owned(),
             identifier: identifier.to_owned(),
             hostname: "h".to_owned(),
-            neighbours,
+            neighbors,
         };
         let registration = MachineRegistration {
             machine: "m".to_owned(),

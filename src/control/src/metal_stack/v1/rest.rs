@@ -22,7 +22,7 @@ const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
 const DOCUMENT_BYTES: u64 = 4 << 20;
 
 /// Length of the salt in a signature, in characters.
-const LETTERS: usize = 24;
+const SALT_LENGTH: usize = 24;
 
 /// Maximum length of a server's error message, in characters.
 const MAXIMUM_ERROR_CHARACTERS: usize = 500;
@@ -193,7 +193,7 @@ fn sign_request(key: &str, date: &str, method: &str, salt: &str) -> String {
 }
 
 fn generate_salt() -> String {
-    (0..LETTERS).map(|_| fastrand::alphabetic()).collect()
+    (0..SALT_LENGTH).map(|_| fastrand::alphabetic()).collect()
 }
 
 fn read_bounded(response: Response) -> std::io::Result<Vec<u8>> {

@@ -269,7 +269,7 @@ fn is_timeout(error: &io::Error) -> bool {
 mod tests {
     use super::*;
     use serde_json::json;
-    use testing::http::{Act, Server};
+    use testing::http::{ResponseBehavior, Server};
 
     fn connect(server: &Server) -> ConnectClient {
         let api = server.url("").trim_end_matches('/').to_owned();
@@ -279,15 +279,19 @@ mod tests {
     const SHORT: Duration = Duration::from_millis(300);
     const LONG: Duration = Duration::from_secs(60);
 
-    fn wait(act: Act, patience: Duration) -> Result<FirstEvent, ConnectFailure> {
+    fn wait(act: ResponseBehavior, patience: Duration) -> Result<FirstEvent, ConnectFailure> {
         let server = Server::start(Vec::new(), move |_| act.clone());
         connect(&server).read_first_message("Wait", &json!({"uuid": "u"}), patience)
     }
 
     /// Returns a body that consists of these envelopes.
-    fn stream(messages: &[(u8, &str)]) -> Act {
+    fn stream(messages: &[(u8, &str)]) -> ResponseBehavior {
         let one = |(flags, text): &(u8, &str)| [&[*flags][..], &encode_envelope(text.as_bytes())[1..]].concat();
-        Act { body: Some(messages.iter().flat_map(one).collect()), length: false, ..Act::default() }
+        ResponseBehavior {
+            body: Some(messages.iter().flat_map(one).collect()),
+            length: false,
+            ..ResponseBehavior::default()
+        }
     }
 
     #[test]
@@ -341,7 +345,7 @@ mod tests {
 
     #[test]
     fn first_message_of_an_open_stream_is_returned() {
-        let act = Act { hold: true, ..stream(&[(0, r#"{"allocation": {"uuid": "a"}}"#)]) };
+        let act = ResponseBehavior { hold: true, ..stream(&[(0, r#"{"allocation": {"uuid": "a"}}"#)]) };
         let first = wait(act, LONG).unwrap();
         assert_eq!(first, FirstEvent::Message(json!({"allocation": {"uuid": "a"}})));
         assert_eq!(wait(stream(&[(0, "{}"), (2, "{}")]), LONG).unwrap(), FirstEvent::Message(json!({})));
@@ -349,12 +353,12 @@ mod tests {
 
     #[test]
     fn stream_distinguishes_silence_end_and_error() {
-        let silent = Act { silent: true, ..Act::default() };
-        let header_alone = Act { hold: true, ..stream(&[]) };
+        let silent = ResponseBehavior { silent: true, ..ResponseBehavior::default() };
+        let header_alone = ResponseBehavior { hold: true, ..stream(&[]) };
         for act in [silent, header_alone] {
             assert_eq!(wait(act, SHORT).unwrap(), FirstEvent::Silence);
         }
-        let half = Act { cut: Some(9), ..stream(&[(0, "{\"allocation\": {}}")]) };
+        let half = ResponseBehavior { cut: Some(9), ..stream(&[(0, "{\"allocation\": {}}")]) };
         for act in [stream(&[]), stream(&[(2, "{}")]), half] {
             assert_eq!(wait(act, LONG).unwrap(), FirstEvent::End);
         }
@@ -365,7 +369,7 @@ mod tests {
         for strange in [stream(&[(1, "{}")]), stream(&[(0, "no JSON")])] {
             assert!(matches!(wait(strange, LONG), Err(ConnectFailure::Permanent(_))));
         }
-        let endless = Act { body: Some(vec![0, 0xff, 0xff, 0xff, 0xff]), ..stream(&[]) };
+        let endless = ResponseBehavior { body: Some(vec![0, 0xff, 0xff, 0xff, 0xff]), ..stream(&[]) };
         assert!(matches!(wait(endless, LONG), Err(ConnectFailure::Permanent(_))));
         let gone = ConnectClient::new(http::new_client().unwrap(), "http://127.0.0.1:9", "S", "T".into());
         assert!(matches!(gone.read_first_message("Wait", &json!({}), LONG), Err(ConnectFailure::Transient(_))));
@@ -373,7 +377,7 @@ mod tests {
 
     #[test]
     fn certificate_from_unknown_ca_is_reported() {
-        let server = Server::start_tls(Vec::new(), |_| Act::default());
+        let server = Server::start_tls(Vec::new(), |_| ResponseBehavior::default());
         let failure = connect(&server).call_unary("Register", &json!({}), LONG).unwrap_err();
         assert!(
             matches!(&failure, ConnectFailure::Certificate(error) if error.to_string().contains("from a CA that is not in pixie")),

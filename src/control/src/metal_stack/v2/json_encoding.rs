@@ -70,17 +70,17 @@ fn is_mac(text: &str) -> bool {
         && bytes.all(|byte| byte.len() == 2 && byte.chars().all(|digit| digit.is_ascii_hexdigit()))
 }
 
-fn encode_nic(card: &RegisteredNic) -> Value {
+fn encode_nic(nic: &RegisteredNic) -> Value {
     let mut fields = nonempty_fields(&[
-        ("name", &card.name),
-        ("mac", &card.mac),
-        ("identifier", &card.identifier),
-        ("hostname", &card.hostname),
+        ("name", &nic.name),
+        ("mac", &nic.mac),
+        ("identifier", &nic.identifier),
+        ("hostname", &nic.hostname),
     ]);
-    if !card.neighbours.is_empty() {
+    if !nic.neighbors.is_empty() {
         // The recursion ends after one level, because the neighbors in a registration are listed without neighbors of
         // their own.
-        fields["neighbors"] = card.neighbours.iter().map(self::encode_nic).collect();
+        fields["neighbors"] = nic.neighbors.iter().map(self::encode_nic).collect();
     }
     fields
 }

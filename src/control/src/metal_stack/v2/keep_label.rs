@@ -57,7 +57,7 @@ mod tests {
         json!({"description": description, "disks": [disk("/dev/sda"), disk("/dev/sdb"), disk("/dev/sdc")]})
     }
 
-    fn labelled(value: &str) -> Value {
+    fn labeled(value: &str) -> Value {
         json!({"meta": {"labels": {"labels": {"drophammer.keep": value, "other": "x"}}}})
     }
 
@@ -66,8 +66,8 @@ mod tests {
         for (allocation, description, kept) in [
             (json!({}), "of web servers", None),
             (json!({}), "data stays: drophammer.keep=/dev/sdb,/dev/sdc .", Some(vec!["/dev/sdb", "/dev/sdc"])),
-            (labelled("/dev/sdb"), "of web servers", Some(vec!["/dev/sdb"])),
-            (labelled(" /dev/sdb , /dev/sdc"), "drophammer.keep=/dev/sda", Some(vec!["/dev/sdb", "/dev/sdc"])),
+            (labeled("/dev/sdb"), "of web servers", Some(vec!["/dev/sdb"])),
+            (labeled(" /dev/sdb , /dev/sdc"), "drophammer.keep=/dev/sda", Some(vec!["/dev/sdb", "/dev/sdc"])),
             (json!({}), "drophammer.keeper=/dev/sda", None),
         ] {
             let mut layout = layout(description);
@@ -81,7 +81,7 @@ mod tests {
     #[test]
     fn unknown_disk_in_label_is_refused() {
         for value in ["/dev/sdx", "/dev/sdb,sdc", "", " , "] {
-            let error = mark_preserved_disks(&labelled(value), &mut layout("")).unwrap_err();
+            let error = mark_preserved_disks(&labeled(value), &mut layout("")).unwrap_err();
             assert!(
                 error.is_refusal()
                     && error.to_string().contains("the layout has the disks /dev/sda, /dev/sdb, /dev/sdc"),

@@ -9,7 +9,7 @@ use common::error::Phase;
 use model::install_report::{FailureSummary, ProgressEvent};
 use model::inventory::Inventory;
 use std::path::Path;
-use testing::http::{Act, Request, Server};
+use testing::http::{Request, ResponseBehavior, Server};
 
 const MACHINE: &str = "4c4c4544-0051-3010-8052-b4c04f4e4232";
 
@@ -39,17 +39,17 @@ const SURE: V2Timeouts = V2Timeouts {
 /// the name of the method.
 fn control(
     pace: V2Timeouts,
-    act: impl Fn(&str, &Request) -> Act + Send + Sync + 'static,
+    act: impl Fn(&str, &Request) -> ResponseBehavior + Send + Sync + 'static,
 ) -> (MetalControlPlane, Server) {
     let act = move |request: &Request| match request.path.strip_prefix(&format!("/{SERVICE}/")) {
         Some(method) => act(method, request),
         // The token of a machine does not permit this call.
-        None if request.path.ends_with("/GetBMC") => Act::respond(403, r#"{"code": "permission_denied"}"#),
+        None if request.path.ends_with("/GetBMC") => ResponseBehavior::respond(403, r#"{"code": "permission_denied"}"#),
         // The response contains the address at which the request was received.
         None => {
             let url = format!("http://{}", request.header("host").unwrap());
             let client = json!({"metal_apiserver_url": url, "metal_hammer_token": format!("T{}", request.nth)});
-            Act::respond(200, &json!({"client": client, "partition": "fra"}).to_string())
+            ResponseBehavior::respond(200, &json!({"client": client, "partition": "fra"}).to_string())
         }
     };
     let server = Server::start(Vec::new(), act);
@@ -65,17 +65,22 @@ fn booted(pixie: &str, pace: V2Timeouts, record: &FirmwareRecord) -> MetalContro
     MetalControlPlane::with_api(Box::new(api), MACHINE, &config.partition, record.clone())
 }
 
-fn silent() -> Act {
-    Act { silent: true, ..Act::default() }
+fn silent() -> ResponseBehavior {
+    ResponseBehavior { silent: true, ..ResponseBehavior::default() }
 }
 
 /// Returns a response with this message in an envelope. The stream stays open.
-fn message(text: &str) -> Act {
+fn message(text: &str) -> ResponseBehavior {
     let head = [&[0][..], &(text.len() as u32).to_be_bytes()].concat();
-    Act { body: Some([&head[..], text.as_bytes()].concat()), length: false, hold: true, ..Act::default() }
+    ResponseBehavior {
+        body: Some([&head[..], text.as_bytes()].concat()),
+        length: false,
+        hold: true,
+        ..ResponseBehavior::default()
+    }
 }
 
-fn allocated(id: &str) -> Act {
+fn allocated(id: &str) -> ResponseBehavior {
     message(&json!({"allocation": {"uuid": id, "hostname": "h"}}).to_string())
 }
 
@@ -87,8 +92,8 @@ fn requested_methods(server: &Server) -> Vec<String> {
 #[test]
 fn refused_token_is_fetched_again() {
     let (control, server) = control(SURE, |_, request| match request.authorization.as_deref() {
-        Some("Bearer T0") => Act::respond(401, r#"{"code": "unauthenticated", "message": "expired"}"#),
-        _ => Act::respond(200, "{}"),
+        Some("Bearer T0") => ResponseBehavior::respond(401, r#"{"code": "unauthenticated", "message": "expired"}"#),
+        _ => ResponseBehavior::respond(200, "{}"),
     });
     control.register_machine(&Inventory::default()).unwrap();
     assert_eq!(requested_methods(&server), ["Register", "Register"]);
@@ -100,7 +105,7 @@ fn refused_token_is_fetched_again() {
 #[test]
 fn permanent_refusal_is_not_retried() {
     const SWITCHES: &str = r#"{"code": "failed_precondition", "message": "not connected to exactly two switches"}"#;
-    let (control, server) = control(SURE, |_, _| Act::respond(400, SWITCHES));
+    let (control, server) = control(SURE, |_, _| ResponseBehavior::respond(400, SWITCHES));
     let error = control.register_machine(&Inventory::default()).unwrap_err().to_string();
     assert!(error.contains("Register: ") && error.ends_with("not connected to exactly two switches"), "{error}");
     assert_eq!(requested_methods(&server), ["Register"]);
@@ -111,8 +116,8 @@ fn permanent_refusal_is_not_retried() {
 #[test]
 fn ended_stream_is_reopened_until_allocation() {
     let (control, server) = control(QUICK, |_, request| match request.nth {
-        0 => Act { body: Some(Vec::new()), ..Act::default() },
-        1 => Act::respond(503, r#"{"code": "unavailable"}"#),
+        0 => ResponseBehavior { body: Some(Vec::new()), ..ResponseBehavior::default() },
+        1 => ResponseBehavior::respond(503, r#"{"code": "unavailable"}"#),
         2 => silent(),
         _ => allocated("a-1"),
     });
@@ -120,8 +125,8 @@ fn ended_stream_is_reopened_until_allocation() {
     while !control.wait_for_allocation(Duration::from_secs(60)).unwrap() {
         assert!(Instant::now() < end, "{:?}", requested_methods(&server));
     }
-    let asked = requested_methods(&server);
-    assert!(asked.len() >= 4 && asked.iter().all(|call| call == "Wait"), "{asked:?}");
+    let methods = requested_methods(&server);
+    assert!(methods.len() >= 4 && methods.iter().all(|call| call == "Wait"), "{methods:?}");
     let machine = control.fetch_machine().unwrap();
     let allocation = machine.allocation.unwrap();
     assert_eq!((machine.id.as_str(), allocation.id.as_str()), (MACHINE, "a-1"));
@@ -139,7 +144,7 @@ fn unparsable_end_of_stream_is_reported() {
         let brief = RetryPolicy { patience: Duration::from_millis(20), ..QUICK.retries };
         let (control, _server) = control(V2Timeouts { retries: brief, ..QUICK }, move |_, _| {
             let head = [&[2][..], &(text.len() as u32).to_be_bytes()].concat();
-            Act { body: Some([&head[..], text.as_bytes()].concat()), ..Act::default() }
+            ResponseBehavior { body: Some([&head[..], text.as_bytes()].concat()), ..ResponseBehavior::default() }
         });
         let error = control.machine_pool().unwrap().is_allocated(false).unwrap_err().to_string();
         assert!(error.contains(reason), "{text}: {error}");
@@ -149,14 +154,14 @@ fn unparsable_end_of_stream_is_reported() {
 /// A missing response must never cause disks to be erased.
 #[test]
 fn machine_is_unallocated_only_if_live_server_is_silent() {
-    let answers = |pace: V2Timeouts, act: fn(&str, &Request) -> Act, at_stake: bool| {
+    let answers = |pace: V2Timeouts, act: fn(&str, &Request) -> ResponseBehavior, at_stake: bool| {
         let (control, server) = control(pace, act);
         let answer = control.machine_pool().unwrap().is_allocated(at_stake);
         (answer.map_err(|error| error.to_string()), requested_methods(&server))
     };
-    let free: fn(&str, &Request) -> Act = |method, _| match method {
+    let free: fn(&str, &Request) -> ResponseBehavior = |method, _| match method {
         "Wait" => silent(),
-        _ => Act::respond(200, r#"{"featureDisabled": true}"#),
+        _ => ResponseBehavior::respond(200, r#"{"featureDisabled": true}"#),
     };
     let (wait, alive) = ("Wait".to_owned(), "SuperUserPassword".to_owned());
     assert_eq!(answers(QUICK, free, false), (Ok(false), vec![wait.clone(), alive.clone()]));
@@ -164,43 +169,47 @@ fn machine_is_unallocated_only_if_live_server_is_silent() {
     assert_eq!(answers(QUICK, free, true), (Ok(false), thrice));
     assert_eq!(answers(SURE, |_, _| allocated("a-1"), true), (Ok(true), vec![wait]));
     // A proxy cuts the first streams.
-    let cut: fn(&str, &Request) -> Act = |_, request| match request.nth {
-        0 => Act::respond(502, "<html>"),
-        1 => Act { body: Some(Vec::new()), ..Act::default() },
+    let cut: fn(&str, &Request) -> ResponseBehavior = |_, request| match request.nth {
+        0 => ResponseBehavior::respond(502, "<html>"),
+        1 => ResponseBehavior { body: Some(Vec::new()), ..ResponseBehavior::default() },
         _ => allocated("a-1"),
     };
     assert_eq!(answers(SURE, cut, false).0, Ok(true));
     // The first stream is silent.
-    let late: fn(&str, &Request) -> Act = |method, request| match (method, request.nth) {
+    let late: fn(&str, &Request) -> ResponseBehavior = |method, request| match (method, request.nth) {
         ("Wait", 0) => silent(),
         ("Wait", _) => allocated("a-1"),
-        _ => Act::respond(200, "{}"),
+        _ => ResponseBehavior::respond(200, "{}"),
     };
     assert_eq!(answers(V2Timeouts { long_silence: Duration::from_secs(5), ..SURE }, late, true).0, Ok(true));
     // The stream is silent, but the server does not respond correctly to other requests.
-    let dead: fn(&str, &Request) -> Act = |method, _| match method {
+    let dead: fn(&str, &Request) -> ResponseBehavior = |method, _| match method {
         "Wait" => silent(),
-        _ => Act::respond(400, r#"{"code": "permission_denied", "message": "no"}"#),
+        _ => ResponseBehavior::respond(400, r#"{"code": "permission_denied", "message": "no"}"#),
     };
     assert!(answers(QUICK, dead, false).0.unwrap_err().ends_with("permission_denied: no"));
 }
 
 #[test]
 fn installation_starts_only_while_its_allocation_exists() {
-    let begin = |pace: V2Timeouts, act: fn(&str, &Request) -> Act| {
+    let begin = |pace: V2Timeouts, act: fn(&str, &Request) -> ResponseBehavior| {
         let (control, _server) = control(pace, act);
         control
             .announce_point_of_no_return(&AttemptNotice { allocation: "a-1", ..AttemptNotice::default() })
             .map_err(|error| error.to_string())
     };
     assert_eq!(begin(SURE, |_, _| allocated("a-1")), Ok(()));
-    assert_eq!(begin(SURE, |_, request| if request.nth == 0 { Act::status(502) } else { allocated("a-1") }), Ok(()));
+    assert_eq!(
+        begin(SURE, |_, request| if request.nth == 0 { ResponseBehavior::status(502) } else { allocated("a-1") }),
+        Ok(())
+    );
     assert!(begin(SURE, |_, _| allocated("a-2")).unwrap_err().contains("the machine has another allocation"));
-    let nobody = |pace: V2Timeouts, act: fn(&str, &Request) -> Act| {
+    let nobody = |pace: V2Timeouts, act: fn(&str, &Request) -> ResponseBehavior| {
         let (control, _server) = control(pace, act);
         control.announce_point_of_no_return(&AttemptNotice::default()).map_err(|error| error.to_string())
     };
-    let free = |method: &str, _: &Request| if method == "Wait" { silent() } else { Act::respond(200, "{}") };
+    let free =
+        |method: &str, _: &Request| if method == "Wait" { silent() } else { ResponseBehavior::respond(200, "{}") };
     assert_eq!(nobody(QUICK, free), Ok(()));
     assert!(nobody(SURE, |_, _| allocated("a-1")).unwrap_err().contains("this machine was allocated"));
     assert!(begin(QUICK, |_, _| silent()).unwrap_err().contains("no confirmation was received. Nothing was written"));
@@ -210,8 +219,8 @@ fn installation_starts_only_while_its_allocation_exists() {
 fn only_successful_installations_are_reported() {
     let (control, server) = control(SURE, |method, request| match (method, request.nth) {
         ("Wait", _) => allocated("a-1"),
-        ("InstallationSucceeded", 0) => Act::status(503),
-        _ => Act::respond(200, "{}"),
+        ("InstallationSucceeded", 0) => ResponseBehavior::status(503),
+        _ => ResponseBehavior::respond(200, "{}"),
     });
     let failed = |outcome: fn(FailureSummary) -> InstallOutcome| InstallResult {
         outcome: outcome(FailureSummary::default()),
@@ -240,7 +249,10 @@ fn only_successful_installations_are_reported() {
 #[test]
 fn accidental_boot_does_not_repeat_the_report() {
     let (first, server) =
-        control(SURE, |method, _| if method == "Wait" { allocated("a-1") } else { Act::respond(200, "{}") });
+        control(
+            SURE,
+            |method, _| if method == "Wait" { allocated("a-1") } else { ResponseBehavior::respond(200, "{}") },
+        );
     let (pixie, directory) = (server.url("certs"), tempfile::tempdir().unwrap());
     let record = FirmwareRecord::new(directory.path());
     drop(first);
@@ -274,8 +286,9 @@ fn accidental_boot_does_not_repeat_the_report() {
 /// If the server refuses a report, the report does not count as acknowledged.
 #[test]
 fn a_report_that_is_refused_is_an_error() {
-    let (control, _server) =
-        control(SURE, |_, _| Act::respond(400, r#"{"code": "failed_precondition", "message": "not allocated"}"#));
+    let (control, _server) = control(SURE, |_, _| {
+        ResponseBehavior::respond(400, r#"{"code": "failed_precondition", "message": "not allocated"}"#)
+    });
     assert!(control.report_result(&ended()).unwrap_err().to_string().ends_with("not allocated"));
 }
 
@@ -283,11 +296,11 @@ fn a_report_that_is_refused_is_an_error() {
 fn unsupported_events_are_sent_only_once() {
     let event =
         |event: EventName| ProgressEvent { event, message: "m".into(), stage: None, seconds: None, progress: None };
-    let (old, server) = control(SURE, |_, _| Act::respond(404, "404 page not found"));
+    let (old, server) = control(SURE, |_, _| ResponseBehavior::respond(404, "404 page not found"));
     old.send_event(&event(EventName::Preparing)).unwrap();
     old.send_event(&event(EventName::Registering)).unwrap();
     assert_eq!(requested_methods(&server), ["SendEvent"]);
-    let (new, server) = control(SURE, |_, _| Act::respond(200, "{}"));
+    let (new, server) = control(SURE, |_, _| ResponseBehavior::respond(200, "{}"));
     for name in [EventName::Preparing, EventName::Registering, EventName::Registering] {
         new.send_event(&event(name)).unwrap();
     }

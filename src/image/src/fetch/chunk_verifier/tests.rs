@@ -4,7 +4,7 @@ use super::*;
 use crate::testing::{noise, pace};
 use linux::http;
 use proptest::prelude::*;
-use testing::http::{Act, Server};
+use testing::http::{ResponseBehavior, Server};
 
 const CHUNK: u32 = 1000;
 
@@ -38,7 +38,7 @@ fn altered(body: &[u8], at: usize) -> Vec<u8> {
 }
 
 fn good(body: &[u8]) -> Server {
-    Server::start(body.to_vec(), |_| Act::default())
+    Server::start(body.to_vec(), |_| ResponseBehavior::default())
 }
 
 fn ranges(server: &Server) -> Vec<Option<String>> {
@@ -76,8 +76,8 @@ fn single_server_is_asked_for_the_chunk_again() {
     let body = noise(5432);
     let bad = altered(&body, 2345);
     let server = Server::start(body.clone(), move |request| match request.nth {
-        0..=2 => Act { body: Some(bad.clone()), ..Act::default() },
-        _ => Act::default(),
+        0..=2 => ResponseBehavior { body: Some(bad.clone()), ..ResponseBehavior::default() },
+        _ => ResponseBehavior::default(),
     });
     let outcome = fetch(&[&server], &body);
     outcome.end.unwrap();
@@ -107,9 +107,9 @@ fn persistently_invalid_chunk_is_reported_with_range_and_urls() {
 fn manifest_allows_resuming_without_etag() {
     let body = noise(300_000);
     let server = Server::start(body.clone(), |request| match request.nth {
-        0 => Act { etag: None, ..Act::cut_after(100_500) },
-        1 => Act { etag: Some("\"two\"".into()), ..Act::cut_after(100_500) },
-        _ => Act { etag: Some("\"three\"".into()), ..Act::default() },
+        0 => ResponseBehavior { etag: None, ..ResponseBehavior::cut_after(100_500) },
+        1 => ResponseBehavior { etag: Some("\"two\"".into()), ..ResponseBehavior::cut_after(100_500) },
+        _ => ResponseBehavior { etag: Some("\"three\"".into()), ..ResponseBehavior::default() },
     });
     let outcome = fetch(&[&server], &body);
     outcome.end.unwrap();
@@ -127,28 +127,31 @@ fn refuses_length_that_differs_from_the_manifest() {
         let error = outcome.end.unwrap_err().to_string();
         assert!(error.contains(says) && outcome.bytes.is_empty(), "{error}");
     }
-    let longer = Server::start(noise(6000), |_| Act { length: false, ..Act::default() });
+    let longer = Server::start(noise(6000), |_| ResponseBehavior { length: false, ..ResponseBehavior::default() });
     let error = fetch(&[&longer], &body).end.unwrap_err().to_string();
     assert!(error.contains("sent more data than the Content-Length of the image"), "{error}");
 }
 
 /// Possible responses of a server to one request.
-fn acts(body: &[u8]) -> Vec<Act> {
+fn acts(body: &[u8]) -> Vec<ResponseBehavior> {
     let length = body.len();
-    let with = |bytes: Vec<u8>| Act { body: Some(bytes), ..Act::default() };
+    let with = |bytes: Vec<u8>| ResponseBehavior { body: Some(bytes), ..ResponseBehavior::default() };
     vec![
-        Act::default(),
-        Act::cut_after(0),
-        Act::cut_after(700),
-        Act::cut_after(2500),
-        Act { etag: None, ..Act::cut_after(1999) },
-        Act { etag: Some("\"two\"".into()), ..Act::default() },
-        Act { ranges: false, ..Act::default() },
-        Act { length: false, ..Act::cut_after(1200) },
-        Act { content_range: Some(format!("bytes 0-{}/{length}", length - 1)), ..Act::default() },
-        Act::status(503),
-        Act::status(404),
-        Act::status(416),
+        ResponseBehavior::default(),
+        ResponseBehavior::cut_after(0),
+        ResponseBehavior::cut_after(700),
+        ResponseBehavior::cut_after(2500),
+        ResponseBehavior { etag: None, ..ResponseBehavior::cut_after(1999) },
+        ResponseBehavior { etag: Some("\"two\"".into()), ..ResponseBehavior::default() },
+        ResponseBehavior { ranges: false, ..ResponseBehavior::default() },
+        ResponseBehavior { length: false, ..ResponseBehavior::cut_after(1200) },
+        ResponseBehavior {
+            content_range: Some(format!("bytes 0-{}/{length}", length - 1)),
+            ..ResponseBehavior::default()
+        },
+        ResponseBehavior::status(503),
+        ResponseBehavior::status(404),
+        ResponseBehavior::status(416),
         with(altered(body, 10 % length)),
         with(altered(body, length - 1)),
         with(body[..length - 1].to_vec()),

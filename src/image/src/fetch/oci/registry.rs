@@ -2,7 +2,7 @@
 
 use super::super::head_request::{HeadAnswer, ImageHead, request_head};
 use super::super::retry::{DocumentAnswer, FetchRetryPolicy};
-use super::document::accepted_types;
+use super::manifest::accepted_types;
 use super::reference::ImageReference;
 use super::token;
 use crate::pipeline::{Digest, DigestKind, DigestReader};

@@ -10,7 +10,7 @@ use sha2::{Digest as _, Sha256};
 use std::collections::BTreeMap;
 use std::fs;
 use std::sync::{Arc, Mutex};
-use testing::http::{Act, Request, Server};
+use testing::http::{Request, ResponseBehavior, Server};
 
 mod passwords;
 mod platforms;
@@ -50,11 +50,11 @@ impl Contents {
         json!({"mediaType": MANIFEST, "digest": digest, "size": bytes.len()})
     }
 
-    fn act(&self, request: &Request) -> Act {
+    fn act(&self, request: &Request) -> ResponseBehavior {
         let name = request.path.strip_prefix("/v2/os/debian/").unwrap_or_default();
         match self.0.get(name) {
-            Some(bytes) => Act { body: Some(bytes.clone()), ..Act::default() },
-            None => Act::status(404),
+            Some(bytes) => ResponseBehavior { body: Some(bytes.clone()), ..ResponseBehavior::default() },
+            None => ResponseBehavior::status(404),
         }
     }
 
@@ -317,7 +317,10 @@ fn redirected_blob_is_fetched_without_the_token() {
             return unauthorized(&challenge);
         }
         match request.path.strip_prefix("/v2/os/debian/").filter(|path| path.starts_with("blobs/")) {
-            Some(blob) => Act { headers: vec![("Location", format!("{elsewhere}{blob}"))], ..Act::status(307) },
+            Some(blob) => ResponseBehavior {
+                headers: vec![("Location", format!("{elsewhere}{blob}"))],
+                ..ResponseBehavior::status(307)
+            },
             None => contents.act(request),
         }
     });
@@ -336,7 +339,7 @@ fn redirected_blob_is_fetched_without_the_token() {
 #[test]
 fn unavailable_registry_is_replaced_by_a_mirror() {
     let (contents, descriptor) = image();
-    let (down, up) = (Server::start(Vec::new(), |_| Act::status(503)), contents.serve());
+    let (down, up) = (Server::start(Vec::new(), |_| ResponseBehavior::status(503)), contents.serve());
     let source = ImageSource { url: url(&down, ":12"), mirrors: vec![url(&up, ":12")], ..ImageSource::default() };
     let reached = resolve_image(&http::new_client().unwrap(), &source, &pace()).unwrap();
     assert_eq!(

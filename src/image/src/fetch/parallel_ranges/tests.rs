@@ -3,7 +3,7 @@
 
 use super::*;
 use crate::fetch::open_source;
-use crate::fetch::resumable::ResumableDownload;
+use crate::fetch::resumable_download::ResumableDownload;
 use crate::fetch::retry::FetchRetryPolicy;
 use crate::pipeline::{Digest, StreamSource};
 use crate::testing::{Tar, noise, pace};
@@ -11,7 +11,7 @@ use crate::{ImageManifest, ImagePart, IncomingImage, MountsBelow, PayloadKind, R
 use linux::http;
 use std::sync::atomic::AtomicUsize;
 use std::sync::{Barrier, LazyLock, Mutex};
-use testing::http::{Act, Request, Server};
+use testing::http::{Request, ResponseBehavior, Server};
 
 mod faulty_servers;
 
@@ -66,16 +66,16 @@ fn spans(server: &Server) -> Vec<(usize, usize)> {
 }
 
 fn good(body: &[u8]) -> Server {
-    Server::start(body.to_vec(), |_| Act::default())
+    Server::start(body.to_vec(), |_| ResponseBehavior::default())
 }
 
 /// Server that answers the requests of the single stream correctly. `lane` answers the requests of the lanes; its
 /// parameter is the number of the request, counted from 0 over all lanes.
-fn server(body: &[u8], lane: impl Fn(usize) -> Act + Send + Sync + 'static) -> Server {
+fn server(body: &[u8], lane: impl Fn(usize) -> ResponseBehavior + Send + Sync + 'static) -> Server {
     let count = AtomicUsize::new(0);
     Server::start(body.to_vec(), move |request| match span(request) {
         Some(_) => lane(count.fetch_add(1, Ordering::Relaxed)),
-        None => Act::default(),
+        None => ResponseBehavior::default(),
     })
 }
 
@@ -121,7 +121,7 @@ fn measured_rates_select_the_lane_count() {
     let body = noise(3_000_000);
     let server = Server::start(body.clone(), move |request| {
         let pause = span(request).is_none().then_some(Duration::from_millis(500));
-        Act { trickle: pause, ..Act::default() }
+        ResponseBehavior { trickle: pause, ..ResponseBehavior::default() }
     });
     let lanes = LaneRules {
         window: Duration::from_millis(120),
@@ -143,7 +143,7 @@ fn each_lane_has_a_separate_connection() {
         if nth < 2 {
             both.wait();
         }
-        Act::default()
+        ResponseBehavior::default()
     });
     let outcome = fetch_part(&part(&[&server]), &eager(0.0));
     assert!(outcome.bytes.unwrap() == body);
@@ -161,10 +161,16 @@ fn small_or_unprovable_images_use_one_stream() {
     only_plain(&good(&body), &FetchRetryPolicy { lanes: large, ..pace() });
     only_plain(&good(&body), &pace());
     for etag in [None, Some("W/\"one\"".to_owned())] {
-        let server = Server::start(body.clone(), move |_| Act { etag: etag.clone(), ..Act::default() });
+        let server = Server::start(body.clone(), move |_| ResponseBehavior {
+            etag: etag.clone(),
+            ..ResponseBehavior::default()
+        });
         only_plain(&server, &eager(0.0));
     }
-    only_plain(&Server::start(body.clone(), |_| Act { length: false, ..Act::default() }), &eager(0.0));
+    only_plain(
+        &Server::start(body.clone(), |_| ResponseBehavior { length: false, ..ResponseBehavior::default() }),
+        &eager(0.0),
+    );
 
     let directory = tempfile::tempdir().unwrap();
     std::fs::write(directory.path().join("image"), &body).unwrap();
@@ -201,7 +207,7 @@ fn verified(image: &ImagePart, body: &[u8]) -> io::Result<Vec<u8>> {
 #[test]
 fn manifest_replaces_etag_and_verifies_lanes() {
     let body = noise(4 << 20);
-    let no_etag = || Act { etag: None, ..Act::default() };
+    let no_etag = || ResponseBehavior { etag: None, ..ResponseBehavior::default() };
     let server = Server::start(body.clone(), move |_| no_etag());
     assert!(verified(&part(&[&server]), &body).unwrap() == body);
     assert!(spans(&server).len() > 50 && server.requests().iter().all(|request| request.if_range.is_none()));
@@ -209,7 +215,7 @@ fn manifest_replaces_etag_and_verifies_lanes() {
     // Range requests return one wrong byte, and the single stream the right one.
     let bad = altered(&body, 3_000_000);
     let server = Server::start(body.clone(), move |request| match span(request) {
-        Some(_) => Act { body: Some(bad.clone()), ..no_etag() },
+        Some(_) => ResponseBehavior { body: Some(bad.clone()), ..no_etag() },
         None => no_etag(),
     });
     assert!(verified(&part(&[&server]), &body).unwrap() == body);
@@ -239,16 +245,18 @@ fn data_of_lanes_pass_the_digest_check() {
     assert_eq!((bytes, resumed), (tar.len() as u64, 0));
     assert!(data == noise(1_000_000));
     let bad = altered(&tar, 900_000);
-    let error = burn(&server(&tar, move |_| Act { body: Some(bad.clone()), ..Act::default() })).unwrap_err();
+    let error =
+        burn(&server(&tar, move |_| ResponseBehavior { body: Some(bad.clone()), ..ResponseBehavior::default() }))
+            .unwrap_err();
     assert!(error.to_string().contains("digest mismatch"), "{error}");
 }
 
 /// Starts lanes without a reader.
 fn lanes(server: &Server, total: u64, count: u64) -> ParallelRanges {
     let (stall, etag) = (pace().stall, Some("\"one\"".to_owned()));
-    let asked =
+    let range_request =
         RangeRequest { client: client(), url: server.url("image"), authorization: None, etag, start: 0, total, stall };
-    ParallelRanges::start(asked, count, 50_000).unwrap()
+    ParallelRanges::start(range_request, count, 50_000).unwrap()
 }
 
 fn wait_for(what: impl Fn() -> bool) {

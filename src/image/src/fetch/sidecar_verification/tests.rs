@@ -6,7 +6,7 @@ use crate::testing::pace;
 use base64::prelude::{BASE64_STANDARD, Engine};
 use linux::http;
 use std::collections::BTreeMap;
-use testing::http::{Act, Server};
+use testing::http::{ResponseBehavior, Server};
 
 const MANIFEST_TEXT: &[u8] = include_bytes!("../../../../../testdata/trust/img.tar.zst.manifest");
 const SHA256_TEXT: &[u8] = include_bytes!("../../../../../testdata/trust/img.tar.zst.sha256");
@@ -46,8 +46,8 @@ fn verified_with(
         .collect();
     let digest: Option<Digest> = digest.map(|digest| digest.parse().unwrap());
     let minimum = &MinimumVersions::default();
-    let asked = KnownImage { url: URL, digest: digest.as_ref(), size_bytes: Some(size_bytes), id: None, minimum };
-    verify_documents(&|url| Ok(files.get(url).cloned()), keys, &asked)
+    let known_image = KnownImage { url: URL, digest: digest.as_ref(), size_bytes: Some(size_bytes), id: None, minimum };
+    verify_documents(&|url| Ok(files.get(url).cloned()), keys, &known_image)
 }
 
 #[test]
@@ -100,7 +100,7 @@ fn refuses_invalid_signatures_with_the_remedy() {
     // The signature does not cover the key id. If the id is replaced, the signature does not match the key of that id.
     let (mut bytes, two) = (base64(by_one), base64(TWO.lines().nth(1).unwrap()));
     bytes[2..10].copy_from_slice(&two[2..10]);
-    let relabelled = with_line(BY_ONE, 2, &BASE64_STANDARD.encode(bytes));
+    let relabeled = with_line(BY_ONE, 2, &BASE64_STANDARD.encode(bytes));
     let swapped = with_line(BY_TWO, 2, by_one);
     let cut = &BY_ONE[..BY_ONE.len() / 2];
     let bad_kind = with_line(BY_ONE, 2, &format!("RV{}", &by_one[2..]));
@@ -122,7 +122,7 @@ fn refuses_invalid_signatures_with_the_remedy() {
         (vec![(".manifest", MANIFEST_TEXT), (".manifest.minisig", &other_comment)], does_not_fit),
         (vec![(".manifest", MANIFEST_TEXT), (".manifest.minisig", &swapped)], does_not_fit),
         (
-            vec![(".manifest", MANIFEST_TEXT), (".manifest.minisig", &relabelled)],
+            vec![(".manifest", MANIFEST_TEXT), (".manifest.minisig", &relabeled)],
             "signed by key 1D1052ED9DBCA100, which is not trusted",
         ),
         (vec![(".sha256", &sha256), (".sha256.minisig", SHA256_BY_ONE)], "damaged or forged"),
@@ -145,7 +145,7 @@ fn refuses_invalid_signatures_with_the_remedy() {
         }
     }
     // The signature also does not match the key whose id was inserted.
-    let files: Files = &[(".manifest", MANIFEST_TEXT), (".manifest.minisig", &relabelled)];
+    let files: Files = &[(".manifest", MANIFEST_TEXT), (".manifest.minisig", &relabeled)];
     let error = verified_with(files, &keys(&[ONE, TWO]), None, 10).unwrap_err().to_string();
     assert!(error.contains(does_not_fit), "{error}");
 }
@@ -182,9 +182,10 @@ fn unsigned_document_is_used_without_keys_if_consistent() {
     assert_eq!(verified_with(both, &none, Some(&other), 10).unwrap(), None);
     assert_eq!(verified_with(&[(".manifest", MANIFEST_TEXT)], &none, None, 11).unwrap(), None);
     let broken = |_: &str| Err(Error::new(Phase::Image, "the server is in trouble"));
-    let asked = KnownImage { url: URL, digest: None, size_bytes: None, id: None, minimum: &MinimumVersions::default() };
-    assert_eq!(verify_documents(&broken, &none, &asked).unwrap(), None);
-    assert!(verify_documents(&broken, &keys(&[ONE]), &asked).is_err());
+    let known_image =
+        KnownImage { url: URL, digest: None, size_bytes: None, id: None, minimum: &MinimumVersions::default() };
+    assert_eq!(verify_documents(&broken, &none, &known_image).unwrap(), None);
+    assert!(verify_documents(&broken, &keys(&[ONE]), &known_image).is_err());
 }
 
 #[test]
@@ -257,9 +258,9 @@ fn reach_with(
     let server = Server::start(vec![0; 10], move |request| {
         let beside = files.iter().find(|(suffix, _)| request.path == format!("/img.tar.zst{suffix}"));
         match beside {
-            Some((_, text)) => Act { body: Some(text.to_vec()), ..Act::default() },
-            None if request.path == "/img.tar.zst" => Act::default(),
-            None => Act::status(404),
+            Some((_, text)) => ResponseBehavior { body: Some(text.to_vec()), ..ResponseBehavior::default() },
+            None if request.path == "/img.tar.zst" => ResponseBehavior::default(),
+            None => ResponseBehavior::status(404),
         }
     });
     let digest = digest.map(|digest| digest.parse().unwrap());

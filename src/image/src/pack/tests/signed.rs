@@ -27,7 +27,12 @@ fn signed_image_is_burned_only_with_its_key() {
 /// Resolves the image as requested with the image id `id`, and with `oldest` as minimum versions. Returns the signed
 /// id.
 fn reach_as(server: &Server, id: &str, oldest: &[&str]) -> Result<Option<String>> {
-    let key = fs::read_to_string(Path::new(KEYS).join("one.pub")).unwrap().lines().nth(1).unwrap().to_owned();
+    let key = fs::read_to_string(Path::new(TRUSTED_KEYS_DIRECTORY).join("one.pub"))
+        .unwrap()
+        .lines()
+        .nth(1)
+        .unwrap()
+        .to_owned();
     let keys = SignatureKeys::read(&[key], Path::new("/no/such/directory"))?;
     let oldest: Vec<String> = oldest.iter().map(|id| (*id).to_owned()).collect();
     let minimum = crate::MinimumVersions::read(&oldest, Path::new("/no/such/file"), &keys)?;

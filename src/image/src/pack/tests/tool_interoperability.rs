@@ -48,7 +48,7 @@ fn root_packed_image_is_readable_by_gnu_tar_and_bsdtar() {
     }
     run("sha256sum", &["-c", "image.tar.zst.sha256"], out.path());
     for suffix in [".manifest", ".sha256"] {
-        let key = Path::new(KEYS).join("one.pub");
+        let key = Path::new(TRUSTED_KEYS_DIRECTORY).join("one.pub");
         run("minisign", &["-V", "-p", key.to_str().unwrap(), "-m", &format!("image.tar.zst{suffix}")], out.path());
     }
 }

@@ -46,7 +46,9 @@ impl EmptyInputLimit {
 
     /// Decreases the counter by bytes of decompressed output.
     pub(crate) fn add_output(&self, bytes: usize) {
-        let less = |barren: u64| Some(barren.saturating_sub(INPUT_BYTES_PER_OUTPUT_BYTE.saturating_mul(bytes as u64)));
+        let less = |unproductive: u64| {
+            Some(unproductive.saturating_sub(INPUT_BYTES_PER_OUTPUT_BYTE.saturating_mul(bytes as u64)))
+        };
         // The result is ignored: it is always `Ok`, because the closure always returns a value.
         let _ = self.bytes.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
     }

@@ -17,7 +17,7 @@ pub(crate) struct CompressedInput {
     /// Number of chunks received so far.
     pulled: usize,
     position: u64,
-    barren: Arc<EmptyInputLimit>,
+    empty_input_limit: Arc<EmptyInputLimit>,
     failed: bool,
 }
 
@@ -26,10 +26,10 @@ impl CompressedInput {
         CompressedInput::bounded(source, MAXIMUM_EMPTY_INPUT_BYTES)
     }
 
-    /// Creates an input that fails after `most_barren` consecutive bytes that produce no output.
-    pub(crate) fn bounded(source: PipelineReader, most_barren: u64) -> CompressedInput {
-        let barren = Arc::new(EmptyInputLimit::with_limit(most_barren));
-        CompressedInput { source, ahead: VecDeque::new(), pulled: 0, position: 0, barren, failed: false }
+    /// Creates an input that fails after `empty_input_bytes` consecutive bytes that produce no output.
+    pub(crate) fn bounded(source: PipelineReader, empty_input_bytes: u64) -> CompressedInput {
+        let empty_input_limit = Arc::new(EmptyInputLimit::with_limit(empty_input_bytes));
+        CompressedInput { source, ahead: VecDeque::new(), pulled: 0, position: 0, empty_input_limit, failed: false }
     }
 
     pub(crate) fn clock(&self) -> Arc<StageClock> {
@@ -37,8 +37,8 @@ impl CompressedInput {
     }
 
     /// Returns the counter of input that has not produced output. The caller must add all output to this counter.
-    pub(crate) fn barren(&self) -> Arc<EmptyInputLimit> {
-        self.barren.clone()
+    pub(crate) fn empty_input_limit(&self) -> Arc<EmptyInputLimit> {
+        self.empty_input_limit.clone()
     }
 
     /// Sets the clock on which waits are recorded from this call on.
@@ -74,7 +74,7 @@ impl CompressedInput {
     /// Fetches one more chunk; returns `false` at the end of the stream.
     fn pull(&mut self) -> io::Result<bool> {
         let next = self.source.take_chunk(usize::MAX).and_then(|next| {
-            self.barren.add_input(next.as_ref().map_or(0, |chunk| chunk.len()))?;
+            self.empty_input_limit.add_input(next.as_ref().map_or(0, |chunk| chunk.len()))?;
             Ok(next)
         });
         let next = next.inspect_err(|_| self.failed = true)?;

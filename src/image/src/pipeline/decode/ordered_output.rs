@@ -2,7 +2,7 @@
 
 use super::CompressionFormat;
 use super::empty_input_limit::EmptyInputLimit;
-use super::lz4_blocks::{ContentSum, ContentTrailer};
+use super::lz4_frames::{ContentSum, ContentTrailer};
 use crate::pipeline::buffer_pipe::{BufferChunk, PipeSender, WritableBuffer};
 use crate::pipeline::stage_clock::StageClock;
 use common::sync::lock_mutex;
@@ -35,12 +35,13 @@ struct PendingItems {
     /// Items that arrived early and wait for items with lower numbers.
     early: BTreeMap<u64, DecodedItem>,
     sum: Option<ContentSum>,
-    barren: Arc<EmptyInputLimit>,
+    empty_input_limit: Arc<EmptyInputLimit>,
 }
 
 impl OrderedOutput {
-    pub fn new(sender: PipeSender, barren: Arc<EmptyInputLimit>) -> OrderedOutput {
-        let order = PendingItems { sender: Some(sender), next: 0, early: BTreeMap::new(), sum: None, barren };
+    pub fn new(sender: PipeSender, empty_input_limit: Arc<EmptyInputLimit>) -> OrderedOutput {
+        let order =
+            PendingItems { sender: Some(sender), next: 0, early: BTreeMap::new(), sum: None, empty_input_limit };
         OrderedOutput { order: Mutex::new(order), stopped: AtomicBool::new(false) }
     }
 
@@ -91,7 +92,7 @@ impl PendingItems {
                 if let Some(sum) = &mut self.sum {
                     sum.add(&chunk);
                 }
-                self.barren.add_output(chunk.len());
+                self.empty_input_limit.add_output(chunk.len());
                 if !chunk.is_empty() && sender.send(chunk, clock).is_err() {
                     self.sender = None;
                 }

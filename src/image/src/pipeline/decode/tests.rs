@@ -16,26 +16,27 @@ const FORMATS: [&str; 4] = ["zstd", "lz4", "gzip", "xz"];
 
 /// Parameters of decoding.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct How {
+pub(super) struct DecodeParameters {
     pub threads: usize,
     /// Size of the fetched buffers, and of the buffers in the pool.
     pub buffer_bytes: usize,
     pub plain: PayloadKind,
 }
 
-pub(super) const ONE: How = How { threads: 1, buffer_bytes: 1 << 19, plain: PayloadKind::Tar };
-pub(super) const SEVERAL: How = How { threads: 3, ..ONE };
+pub(super) const ONE: DecodeParameters =
+    DecodeParameters { threads: 1, buffer_bytes: 1 << 19, plain: PayloadKind::Tar };
+pub(super) const SEVERAL: DecodeParameters = DecodeParameters { threads: 3, ..ONE };
 /// Buffers so small that every structure of the stream is split across buffers.
-const SMALL: How = How { buffer_bytes: 7, ..ONE };
-const SMALL_SEVERAL: How = How { buffer_bytes: 7, ..SEVERAL };
-const EACH: [How; 4] = [ONE, SEVERAL, SMALL, SMALL_SEVERAL];
+const SMALL: DecodeParameters = DecodeParameters { buffer_bytes: 7, ..ONE };
+const SMALL_SEVERAL: DecodeParameters = DecodeParameters { buffer_bytes: 7, ..SEVERAL };
+const EACH: [DecodeParameters; 4] = [ONE, SEVERAL, SMALL, SMALL_SEVERAL];
 
 /// Decodes the source, while `read` reads the output.
-pub(super) fn through<T>(source: PipelineReader, how: How, read: impl FnOnce(PipelineReader) -> T) -> T {
+pub(super) fn through<T>(source: PipelineReader, how: DecodeParameters, read: impl FnOnce(PipelineReader) -> T) -> T {
     through_input(CompressedInput::new(source), how, read)
 }
 
-fn through_input<T>(input: CompressedInput, how: How, read: impl FnOnce(PipelineReader) -> T) -> T {
+fn through_input<T>(input: CompressedInput, how: DecodeParameters, read: impl FnOnce(PipelineReader) -> T) -> T {
     let (sender, receiver) = create_pipe(4);
     let pool = BufferPool::new(4, how.buffer_bytes.max(100));
     let stages = StageClocks::start();
@@ -50,11 +51,11 @@ fn no_disk(start: &[u8]) -> io::Result<()> {
     if start.ends_with(&[0x55, 0xaa]) { Err(damaged_error("it is a disk")) } else { Ok(()) }
 }
 
-pub(super) fn decoded(bytes: &[u8], how: How) -> io::Result<Vec<u8>> {
+pub(super) fn decoded(bytes: &[u8], how: DecodeParameters) -> io::Result<Vec<u8>> {
     decoded_from(source(bytes, how.buffer_bytes, Ok(())), how)
 }
 
-fn decoded_from(source: PipelineReader, how: How) -> io::Result<Vec<u8>> {
+fn decoded_from(source: PipelineReader, how: DecodeParameters) -> io::Result<Vec<u8>> {
     through(source, how, all)
 }
 
@@ -64,7 +65,7 @@ fn all(mut reader: PipelineReader) -> io::Result<Vec<u8>> {
 }
 
 #[track_caller]
-fn refused(bytes: &[u8], how: How) -> String {
+fn refused(bytes: &[u8], how: DecodeParameters) -> String {
     decoded(bytes, how).expect_err(&format!("{how:?}")).to_string()
 }
 
@@ -189,7 +190,7 @@ fn uncompressed_disk_is_reported_if_a_tree_is_expected() {
         let error = refused(&disk, how);
         assert!(error.contains("it is a disk"), "{error}");
     }
-    assert!(decoded(&disk, How { plain: PayloadKind::AnyBytes, ..ONE }).unwrap() == disk);
+    assert!(decoded(&disk, DecodeParameters { plain: PayloadKind::AnyBytes, ..ONE }).unwrap() == disk);
 }
 
 #[test]
@@ -217,7 +218,7 @@ fn plain_tar_is_recognized_by_its_first_header() {
 
 #[test]
 fn uncompressed_bytes_are_passed_on_if_accepted() {
-    for how in EACH.map(|how| How { plain: PayloadKind::AnyBytes, ..how }) {
+    for how in EACH.map(|how| DecodeParameters { plain: PayloadKind::AnyBytes, ..how }) {
         for bytes in [&noise(100_000)[..], &[0; 5000], b"x", &[0xfd, b'7', b'z', b'X', b'Z', 1], &[0x28, 0xb5, 0x2f]] {
             assert!(decoded(bytes, how).unwrap() == bytes, "{how:?}");
         }

@@ -7,7 +7,7 @@
 use super::CompressionFormat;
 use super::empty_input_limit::EmptyInputLimit;
 use super::input::CompressedInput;
-use super::lz4_blocks::{ContentSum, Lz4Block};
+use super::lz4_frames::{ContentSum, Lz4Block};
 use super::ordered_output::{DecodedItem, OrderedOutput};
 use super::zstd_frames::{self, ZstdFrame};
 use crate::pipeline::buffer_pipe::{BufferChunk, BufferPool, PipeSender, WritableBuffer};
@@ -112,8 +112,12 @@ struct TaskQueue {
 }
 
 impl DecoderState {
-    pub fn new(sender: PipeSender, barren: Arc<EmptyInputLimit>) -> DecoderState {
-        DecoderState { outlet: OrderedOutput::new(sender, barren), tasks: Mutex::default(), more: Condvar::new() }
+    pub fn new(sender: PipeSender, empty_input_limit: Arc<EmptyInputLimit>) -> DecoderState {
+        DecoderState {
+            outlet: OrderedOutput::new(sender, empty_input_limit),
+            tasks: Mutex::default(),
+            more: Condvar::new(),
+        }
     }
 
     fn lock(&self) -> MutexGuard<'_, TaskQueue> {

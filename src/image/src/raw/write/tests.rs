@@ -12,7 +12,7 @@ use std::fs;
 use std::sync::Arc;
 use tempfile::NamedTempFile;
 use testing::byte_patterns::is_filled_with;
-use testing::http::{Act, Server};
+use testing::http::{ResponseBehavior, Server};
 
 const MIB: usize = 1 << 20;
 

@@ -8,20 +8,20 @@ use std::cell::RefCell;
 use std::rc::Rc;
 
 #[derive(Default, Clone)]
-struct Said(Vec<u8>);
+struct WorkerFrames(Vec<u8>);
 
-impl Said {
-    fn accepted() -> Said {
-        Said::default().frame(MemberFrame::Accepted, &[])
+impl WorkerFrames {
+    fn accepted() -> WorkerFrames {
+        WorkerFrames::default().frame(MemberFrame::Accepted, &[])
     }
 
-    fn frame(mut self, frame: MemberFrame, bytes: &[u8]) -> Said {
+    fn frame(mut self, frame: MemberFrame, bytes: &[u8]) -> WorkerFrames {
         self.0.extend(frame.encode_head(bytes.len()));
         self.0.extend(bytes);
         self
     }
 
-    fn member(self, kind: MemberKind, position: u64, blocks: u64) -> Said {
+    fn member(self, kind: MemberKind, position: u64, blocks: u64) -> WorkerFrames {
         let attributes = MemberAttributes { mode: 0o644, uid: 0, gid: 0, mtime: (0, 0), xattrs: Vec::new() };
         let mut bytes = Vec::new();
         ParseProgress { position, blocks }.append_to(&mut bytes);
@@ -29,7 +29,7 @@ impl Said {
         self.frame(MemberFrame::Member, &bytes)
     }
 
-    fn last(self, position: u64, blocks: u64) -> Said {
+    fn last(self, position: u64, blocks: u64) -> WorkerFrames {
         let mut bytes = Vec::new();
         ParseProgress { position, blocks }.append_to(&mut bytes);
         self.frame(MemberFrame::Last, &bytes)
@@ -64,8 +64,10 @@ fn file(size: u64) -> MemberKind {
 
 #[test]
 fn members_are_received_with_their_content() {
-    let said =
-        Said::accepted().member(file(5), 512, 1).frame(MemberFrame::Content, b"abc").frame(MemberFrame::Content, b"de");
+    let said = WorkerFrames::accepted()
+        .member(file(5), 512, 1)
+        .frame(MemberFrame::Content, b"abc")
+        .frame(MemberFrame::Content, b"de");
     let said = said.frame(MemberFrame::LogMessage, b"by the way").member(MemberKind::Fifo, 1536, 2).last(2560, 3);
     assert_eq!(said.read().unwrap(), (b"abcde".to_vec(), 2560, 3));
     let mut members = said.heard();
@@ -80,7 +82,7 @@ fn members_are_received_with_their_content() {
 fn limit_requests_are_answered_with_the_current_limit() {
     let answers = Rc::new(RefCell::new(Vec::new()));
     let told = answers.clone();
-    let said = Said::accepted()
+    let said = WorkerFrames::accepted()
         .frame(MemberFrame::LimitRequest, &[])
         .member(file(1), 512, 1)
         .frame(MemberFrame::LimitRequest, &[]);
@@ -95,10 +97,10 @@ fn limit_requests_are_answered_with_the_current_limit() {
 
 #[test]
 fn invalid_frames_are_detected() {
-    let accepted = Said::accepted;
-    let content = |said: Said, bytes: &[u8]| said.frame(MemberFrame::Content, bytes);
+    let accepted = WorkerFrames::accepted;
+    let content = |said: WorkerFrames, bytes: &[u8]| said.frame(MemberFrame::Content, bytes);
     let lies = [
-        Said::default().member(file(0), 512, 1),
+        WorkerFrames::default().member(file(0), 512, 1),
         accepted().frame(MemberFrame::Accepted, &[]),
         accepted().frame(MemberFrame::Refused, b"late"),
         content(accepted(), b"of nobody"),
@@ -115,10 +117,10 @@ fn invalid_frames_are_detected() {
         // The worker exits early.
         accepted(),
         accepted().member(file(3), 512, 1),
-        Said(accepted().0[..3].to_vec()),
+        WorkerFrames(accepted().0[..3].to_vec()),
         // Malformed frames.
-        Said([&accepted().0[..], &[99, 0, 0, 0, 0]].concat()),
-        Said([&accepted().0[..], &MemberFrame::Member.encode_head(usize::MAX)].concat()),
+        WorkerFrames([&accepted().0[..], &[99, 0, 0, 0, 0]].concat()),
+        WorkerFrames([&accepted().0[..], &MemberFrame::Member.encode_head(usize::MAX)].concat()),
         accepted().frame(MemberFrame::Member, b"no member"),
         accepted().frame(MemberFrame::Last, b""),
     ];
@@ -130,7 +132,7 @@ fn invalid_frames_are_detected() {
 
 #[test]
 fn limits_on_bytes_and_headers_are_enforced() {
-    let said = Said::accepted()
+    let said = WorkerFrames::accepted()
         .member(file(4), 512, 1)
         .frame(MemberFrame::Content, b"abcd")
         .member(file(0), 1536, 9)
@@ -150,10 +152,10 @@ fn limits_on_bytes_and_headers_are_enforced() {
 
 #[test]
 fn refusal_is_known_before_anything_is_created() {
-    let why = || Said::default().frame(MemberFrame::Refused, b"it is a disk\x1b[2J");
+    let why = || WorkerFrames::default().frame(MemberFrame::Refused, b"it is a disk\x1b[2J");
     assert_eq!(why().read().unwrap_err().to_string(), "it is a disk [2J");
     assert_eq!(check_beginning(&mut reader(&why().0, 4)).unwrap(), Err("it is a disk [2J".to_owned()));
-    let mut stream = reader(&Said::accepted().last(1024, 2).0, 4);
+    let mut stream = reader(&WorkerFrames::accepted().last(1024, 2).0, 4);
     assert_eq!(check_beginning(&mut stream).unwrap(), Ok(()));
     read(MemberReceiver::new(stream, Box::new(|_| ())), 2).unwrap();
     check_beginning(&mut reader(b"", 4)).unwrap_err();

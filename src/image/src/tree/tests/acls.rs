@@ -13,7 +13,7 @@ fn record(name: &str, acl: &[u8]) -> Vec<u8> {
 
 /// Returns the names of all ACLs below the root.
 fn acls(root: &Path) -> Vec<String> {
-    let acls = |(path, seen): (PathBuf, Seen)| {
+    let acls = |(path, seen): (PathBuf, FileState)| {
         let names = seen.xattrs.into_keys().filter_map(|name| name.into_string().ok());
         let names: Vec<_> = names.filter_map(|name| Some(name.strip_prefix("system.posix_acl_")?.to_owned())).collect();
         (!names.is_empty()).then(|| format!("{}: {}", path.display(), names.join(" ")))
@@ -67,10 +67,10 @@ fn loop_no_file_inherits_an_acl_absent_from_the_image() {
         }
         let mut seen = acls(&root);
         seen.retain(|line| merged.is_empty() || !line.starts_with("kept"));
-        let kept = ["kept/shared: default", "kept/shared/own: access"];
+        let preserved = ["kept/shared: default", "kept/shared/own: access"];
         let expected = ["team: default", "team/later/own: access", "team/own: access"];
-        let kept = if merged.is_empty() { &kept[..] } else { &[] };
-        assert_eq!(seen, [kept, &expected].concat());
+        let preserved = if merged.is_empty() { &preserved[..] } else { &[] };
+        assert_eq!(seen, [preserved, &expected].concat());
         assert_eq!(
             [mode(&root, "team/file"), mode(&root, "team/open"), mode(&root, "team/implied")],
             [0o644, 0o666, 0o755]

@@ -62,7 +62,7 @@ fn old_sparse(pieces: &'static [(&'static [u8; 12], &'static [u8; 12])], extende
 
 const ZERO: &[u8; 12] = b"00000000000\0";
 const FOUR: &[u8; 12] = b"00000000004\0";
-const BLOCK: &[u8; 12] = b"00000001000\0";
+const BLOCK_SIZE_FIELD: &[u8; 12] = b"00000001000\0";
 const FAR: &[u8; 12] = b"00000020000\0";
 const NONE: &[u8; 12] = &[0; 12];
 const SIGN: &[u8; 12] = b"+\0\0\0\0\0\0\0\0\0\0\0";
@@ -140,7 +140,10 @@ fn contradictions() -> Vec<(&'static str, Tar)> {
         ("a time in a wider base", with_field(136, &[0x81, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0])),
         ("a uid in a wider base", with_field(108, &[0x81, 0, 0, 0, 0, 0, 0, 1])),
         ("a device of a file with a sign", with_field(329, b"+000000\0")),
-        ("a sign in an empty segment of a sparse map", old_sparse(&[(ZERO, BLOCK), (FAR, FOUR), (SIGN, NONE)], false)),
+        (
+            "a sign in an empty segment of a sparse map",
+            old_sparse(&[(ZERO, BLOCK_SIZE_FIELD), (FAR, FOUR), (SIGN, NONE)], false),
+        ),
         ("a size in decimal", with_size(*b"00000000999\0")),
         ("a path after the name of a sparse file", sparse_1(&[b"GNU.sparse.name=n", b"path=p"])),
         (
@@ -192,9 +195,9 @@ fn contradictions() -> Vec<(&'static str, Tar)> {
             Tar::new().pax(b'x', &[b"GNU.sparse.size=8196", b"GNU.sparse.map=0,512,8192,4"]).raw("s", b'0', &DATA, gnu),
         ),
         ("a piece that ends within a block", sparse_0(&[b"GNU.sparse.map=0,4,8192,512"])),
-        ("a piece after an empty one", old_sparse(&[(ZERO, BLOCK), (NONE, NONE), (FAR, FOUR)], false)),
-        ("an extension after an empty piece", old_sparse(&[(ZERO, BLOCK), (FAR, FOUR)], true)),
-        ("a piece with a sign", old_sparse(&[(b"+0000000000\0", BLOCK), (FAR, FOUR)], false)),
+        ("a piece after an empty one", old_sparse(&[(ZERO, BLOCK_SIZE_FIELD), (NONE, NONE), (FAR, FOUR)], false)),
+        ("an extension after an empty piece", old_sparse(&[(ZERO, BLOCK_SIZE_FIELD), (FAR, FOUR)], true)),
+        ("a piece with a sign", old_sparse(&[(b"+0000000000\0", BLOCK_SIZE_FIELD), (FAR, FOUR)], false)),
         ("a symlink with a size of zero", plain().pax(b'x', &[b"size=0"]).raw("l", b'2', b"", |h| h.set_size(512))),
     ]
 }
@@ -238,7 +241,7 @@ fn agreements() -> Vec<(&'static str, Tar)> {
                 .file("s", &sparse_map()),
         ),
         ("sparse 0.1", sparse_0(&[b"GNU.sparse.numblocks=2", b"GNU.sparse.map=0,512,8192,4"])),
-        ("old sparse", old_sparse(&[(ZERO, BLOCK), (FAR, FOUR)], false).file("b", b"y")),
+        ("old sparse", old_sparse(&[(ZERO, BLOCK_SIZE_FIELD), (FAR, FOUR)], false).file("b", b"y")),
         (
             "the oldest format",
             Tar::new().raw("a", 0, b"x", |h| h.as_mut_bytes()[257..265].fill(0)).raw("d/", 0, b"", |h| {

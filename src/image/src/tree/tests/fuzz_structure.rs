@@ -72,7 +72,7 @@ fn generate(random: &mut Rng) -> Vec<u8> {
     let mut tar = Tar::new();
     for number in 0..random.usize(1..5) {
         if random.u8(..8) == 0 {
-            let key = if is_flawed(random) { *random.choice(&KEYS).unwrap() } else { "comment" };
+            let key = if is_flawed(random) { *random.choice(&PAX_KEYS).unwrap() } else { "comment" };
             let record = format!("{key}={}", random.choice(&VALUES).unwrap());
             tar = tar.pax(b'g', &[record.as_bytes()]);
         }
@@ -90,7 +90,7 @@ fn generate(random: &mut Rng) -> Vec<u8> {
     bytes
 }
 
-const KEYS: [&str; 12] = [
+const PAX_KEYS: [&str; 12] = [
     "path",
     "linkpath",
     "size",
@@ -125,7 +125,7 @@ fn plain_member(random: &mut Rng, mut tar: Tar, number: usize) -> Tar {
         records.push("linkpath=target".to_owned());
     }
     if is_flawed(random) {
-        records.push(format!("{}={}", random.choice(&KEYS).unwrap(), random.choice(&VALUES).unwrap()));
+        records.push(format!("{}={}", random.choice(&PAX_KEYS).unwrap(), random.choice(&VALUES).unwrap()));
     }
     let long = if is_flawed(random) { format!("l{number}\0") } else { format!("p{number}\0") };
     let has_long = random.u8(..5) == 0;
@@ -304,7 +304,7 @@ fn pax_sparse(random: &mut Rng, tar: Tar, number: usize) -> Tar {
     }
     content.extend(data);
     if is_flawed(random) {
-        records.push(format!("{}={}", random.choice(&KEYS).unwrap(), random.choice(&VALUES).unwrap()));
+        records.push(format!("{}={}", random.choice(&PAX_KEYS).unwrap(), random.choice(&VALUES).unwrap()));
     }
     let records: Vec<&[u8]> = records.iter().map(|record| record.as_bytes()).collect();
     let is_gnu = is_flawed(random);

@@ -30,7 +30,7 @@ fn unpack(
 
 /// Creates a root with a preserved filesystem at `/var/lib`, and a directory outside of the root. Symlinks on the
 /// preserved filesystem point to the directory outside.
-pub(crate) fn kept(directory: &Path) -> PathBuf {
+pub(crate) fn preserved_tree(directory: &Path) -> PathBuf {
     let root = directory.join("root");
     let lib = root.join("var/lib");
     for path in ["root/var/lib/dpkg", "root/var/lib/docker/volumes", "root/var/lib/empty", "outside"] {
@@ -60,7 +60,7 @@ pub(crate) fn text(path: PathBuf) -> String {
 #[test]
 fn image_files_replace_existing_ones_and_others_remain() {
     let directory = tempfile::tempdir().unwrap();
-    let root = kept(directory.path());
+    let root = preserved_tree(directory.path());
     let lib = root.join("var/lib");
     let tar = Tar::new()
         .directory("var/lib")
@@ -90,7 +90,7 @@ fn image_files_replace_existing_ones_and_others_remain() {
 #[test]
 fn preserved_directory_is_not_replaced_by_other_types() {
     let directory = tempfile::tempdir().unwrap();
-    let root = kept(directory.path());
+    let root = preserved_tree(directory.path());
     let tar = Tar::new()
         .file("var/lib/docker", b"a file")
         .symlink("var/lib/empty", "/srv")
@@ -113,7 +113,7 @@ fn preserved_directory_is_not_replaced_by_other_types() {
 #[test]
 fn symlinks_of_a_preserved_filesystem_are_not_followed() {
     let directory = tempfile::tempdir().unwrap();
-    let root = kept(directory.path());
+    let root = preserved_tree(directory.path());
     let lib = root.join("var/lib");
     // Symlinks of the image are followed, even to the preserved filesystem.
     let tar = Tar::new()

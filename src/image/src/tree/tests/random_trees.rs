@@ -11,7 +11,7 @@ use std::os::unix::fs::{FileExt, PermissionsExt, lchown, symlink};
 use std::process::{Command, Stdio};
 
 #[derive(Debug, Clone)]
-enum Thing {
+enum EntryContent {
     File(Vec<u8>),
     /// Numbers of the pages that contain data, and the number of all pages. The other pages are holes.
     Sparse(Vec<u64>, u64),
@@ -28,7 +28,7 @@ struct Entry {
     /// Index of the parent directory among the earlier directories.
     within: usize,
     name: Vec<u8>,
-    thing: Thing,
+    thing: EntryContent,
     mode: u32,
     owner: (u32, u32),
     mtime: (i64, i64),
@@ -46,16 +46,16 @@ fn entries() -> impl Strategy<Value = Vec<Entry>> {
     };
     let name = prop_oneof![6 => bytes(12), 1 => bytes(120), 1 => bytes(255)];
     let thing = prop_oneof![
-        3 => vec(any::<u8>(), 0..2000).prop_map(Thing::File),
-        1 => (1_usize..70_000).prop_map(|length| Thing::File(noise(length))),
+        3 => vec(any::<u8>(), 0..2000).prop_map(EntryContent::File),
+        1 => (1_usize..70_000).prop_map(|length| EntryContent::File(noise(length))),
         1 => (btree_set(0..200_u64, 0..8), 0..200_u64).prop_map(|(pages, more)| {
             let last = pages.iter().max().map_or(0, |page| page + 1);
-            Thing::Sparse(pages.into_iter().collect(), last + more)
+            EntryContent::Sparse(pages.into_iter().collect(), last + more)
         }),
-        3 => Just(Thing::Directory),
-        1 => bytes(300).prop_map(Thing::Symlink),
-        1 => any::<usize>().prop_map(Thing::HardLink),
-        1 => Just(Thing::Fifo),
+        3 => Just(EntryContent::Directory),
+        1 => bytes(300).prop_map(EntryContent::Symlink),
+        1 => any::<usize>().prop_map(EntryContent::HardLink),
+        1 => Just(EntryContent::Fifo),
     ];
     let xattr = ("(user|trusted)\\.[a-z%=]{1,20}", vec(any::<u8>(), 0..80));
     let mode = prop_oneof![3 => Just(0o644), 2 => Just(0o755), 2 => 0..0o10000_u32];
@@ -81,7 +81,7 @@ fn entries() -> impl Strategy<Value = Vec<Entry>> {
 
 /// Attributes that a tar program can store in an archive of a given format.
 #[derive(Clone, Copy)]
-struct Tells {
+struct ArchiveCapabilities {
     nanoseconds: bool,
     xattrs: bool,
     /// ACLs, as xattrs or as text in separate records.
@@ -90,10 +90,10 @@ struct Tells {
     names: bool,
 }
 
-const ALL: Tells = Tells { nanoseconds: true, xattrs: true, acls: true, names: true };
+const ALL: ArchiveCapabilities = ArchiveCapabilities { nanoseconds: true, xattrs: true, acls: true, names: true };
 
 /// Creates the tree, without names and attributes that cannot be packed.
-fn make(root: &Path, entries: &[Entry], tells: Tells) {
+fn make(root: &Path, entries: &[Entry], tells: ArchiveCapabilities) {
     let (mut directories, mut files) = (vec![PathBuf::new()], Vec::new());
     let mut made: Vec<(PathBuf, &Entry)> = Vec::new();
     for entry in entries {
@@ -110,26 +110,26 @@ fn make(root: &Path, entries: &[Entry], tells: Tells) {
             continue;
         }
         match &entry.thing {
-            Thing::File(content) => fs::write(&full, content).unwrap(),
-            Thing::Sparse(pages, length) => {
+            EntryContent::File(content) => fs::write(&full, content).unwrap(),
+            EntryContent::Sparse(pages, length) => {
                 let file = fs::File::create(&full).unwrap();
                 pages.iter().for_each(|page| file.write_all_at(&noise(4096), page * 4096).unwrap());
                 file.set_len(length * 4096).unwrap();
             }
-            Thing::Directory => fs::create_dir(&full).unwrap(),
-            Thing::Symlink(target) if !tells.names && (target.len() > 90 || !target.is_ascii()) => continue,
-            Thing::Symlink(target) => symlink(std::ffi::OsString::from_vec(target.clone()), &full).unwrap(),
-            Thing::HardLink(_) if files.is_empty() => continue,
-            Thing::HardLink(of) => {
+            EntryContent::Directory => fs::create_dir(&full).unwrap(),
+            EntryContent::Symlink(target) if !tells.names && (target.len() > 90 || !target.is_ascii()) => continue,
+            EntryContent::Symlink(target) => symlink(std::ffi::OsString::from_vec(target.clone()), &full).unwrap(),
+            EntryContent::HardLink(_) if files.is_empty() => continue,
+            EntryContent::HardLink(of) => {
                 fs::hard_link(root.join(&files[of % files.len()]), &full).unwrap();
                 continue;
             }
-            Thing::Fifo => mknod(&full, SFlag::S_IFIFO, Mode::S_IRUSR, 0).unwrap(),
+            EntryContent::Fifo => mknod(&full, SFlag::S_IFIFO, Mode::S_IRUSR, 0).unwrap(),
         }
         match &entry.thing {
-            Thing::Directory => directories.push(path.clone()),
+            EntryContent::Directory => directories.push(path.clone()),
             // FIFOs are not linked, because GNU tar packs the second name of a FIFO as another FIFO.
-            Thing::Fifo => {}
+            EntryContent::Fifo => {}
             _ => files.push(path.clone()),
         }
         made.push((path, entry));
@@ -138,12 +138,13 @@ fn make(root: &Path, entries: &[Entry], tells: Tells) {
     for (path, entry) in made.iter().rev() {
         let full = root.join(path);
         lchown(&full, Some(entry.owner.0), Some(entry.owner.1)).unwrap();
-        let is_symlink = matches!(entry.thing, Thing::Symlink(_));
-        let with = tells.xattrs && matches!(entry.thing, Thing::File(_) | Thing::Sparse(..) | Thing::Directory);
+        let is_symlink = matches!(entry.thing, EntryContent::Symlink(_));
+        let with = tells.xattrs
+            && matches!(entry.thing, EntryContent::File(_) | EntryContent::Sparse(..) | EntryContent::Directory);
         for (name, value) in entry.xattrs.iter().filter(|_| with) {
             xattr::set(&full, name, value).unwrap();
         }
-        let is_directory = matches!(entry.thing, Thing::Directory);
+        let is_directory = matches!(entry.thing, EntryContent::Directory);
         for (name, acl) in ["access", "default"].into_iter().zip(entry.acls) {
             let may = with && tells.acls && (name == "access" || is_directory);
             if let Some((user, permissions)) = acl.filter(|_| may) {
@@ -204,7 +205,7 @@ fn pack_with_the_crate(root: &Path) -> Vec<u8> {
 
 /// Returns whether the tar program restores the tree from its own archive. In rare cases it does not: bsdtar truncates
 /// the long path of a sparse file if the path is not UTF-8.
-fn gives_back(tool: &str, root: &Path, tar: &[u8], tells: Tells) -> bool {
+fn gives_back(tool: &str, root: &Path, tar: &[u8], tells: ArchiveCapabilities) -> bool {
     let target = tempfile::tempdir().unwrap();
     let mut command = Command::new(tool);
     command.args(["--numeric-owner", "--xattrs", "-xpf", "-", "-C"]).arg(target.path()).env("LC_ALL", "C.UTF-8");
@@ -217,7 +218,7 @@ fn gives_back(tool: &str, root: &Path, tar: &[u8], tells: Tells) -> bool {
     child.wait().unwrap().success() && look(root, tells.nanoseconds) == look(target.path(), tells.nanoseconds)
 }
 
-fn assert_arrives(root: &Path, tar: &[u8], cut: usize, tells: Tells, what: &str) {
+fn assert_arrives(root: &Path, tar: &[u8], cut: usize, tells: ArchiveCapabilities, what: &str) {
     let target = tempfile::tempdir().unwrap();
     unpack_into(target.path(), tar, cut, false).unwrap_or_else(|error| panic!("{what}: {error}"));
     assert_same(&look(root, tells.nanoseconds), &look(target.path(), tells.nanoseconds), what);
@@ -230,10 +231,10 @@ proptest! {
     fn root_random_trees_are_unpacked_unchanged(entries in entries(), cut in 1..6000_usize) {
         let gnu = ["tar", "--xattrs", "--xattrs-include=*", "--numeric-owner"];
         let posix = |sparse: &'static [&'static str]| [&gnu[..], &["--format=posix"], sparse].concat();
-        let few = Tells { nanoseconds: false, xattrs: false, ..ALL };
-        let ustar = Tells { names: false, ..few };
+        let few = ArchiveCapabilities { nanoseconds: false, xattrs: false, ..ALL };
+        let ustar = ArchiveCapabilities { names: false, ..few };
         let text = ["tar", "--acls", "--xattrs", "--xattrs-include=user.*", "--xattrs-include=trusted.*", "--numeric-owner"];
-        let producers: [(Vec<&str>, Tells); 10] = [
+        let producers: [(Vec<&str>, ArchiveCapabilities); 10] = [
             ([&text[..], &["--format=posix"]].concat(), ALL),
             (posix(&[]), ALL),
             (posix(&["--sparse", "--sparse-version=1.0"]), ALL),
@@ -263,7 +264,7 @@ proptest! {
             assert_arrives(tree.path(), &pack_ourselves(tree.path()), cut, ALL, "our own");
         }
         // The tar crate packs the second name of a file as another file.
-        let single: Vec<_> = entries.into_iter().filter(|entry| !matches!(entry.thing, Thing::HardLink(_))).collect();
+        let single: Vec<_> = entries.into_iter().filter(|entry| !matches!(entry.thing, EntryContent::HardLink(_))).collect();
         let tree = tempfile::tempdir().unwrap();
         make(tree.path(), &single, few);
         assert_arrives(tree.path(), &pack_with_the_crate(tree.path()), cut, few, "the tar crate");

@@ -6,7 +6,7 @@ use std::os::unix::fs::FileTypeExt;
 /// Attributes and content of a file, from stat(2) and getxattr(2). `same_as` is the first path with the same inode, by
 /// which hard links are compared.
 #[derive(Debug, PartialEq)]
-pub(crate) struct Seen {
+pub(crate) struct FileState {
     pub(crate) mode: u32,
     pub(crate) owner: (u32, u32),
     pub(crate) device: u64,
@@ -19,7 +19,7 @@ pub(crate) struct Seen {
     pub(crate) xattrs: BTreeMap<std::ffi::OsString, Vec<u8>>,
 }
 
-pub(crate) fn look(root: &Path, with_nanoseconds: bool) -> BTreeMap<PathBuf, Seen> {
+pub(crate) fn look(root: &Path, with_nanoseconds: bool) -> BTreeMap<PathBuf, FileState> {
     let mut todo = vec![PathBuf::new()];
     let mut paths = Vec::new();
     while let Some(path) = todo.pop() {
@@ -35,7 +35,7 @@ pub(crate) fn look(root: &Path, with_nanoseconds: bool) -> BTreeMap<PathBuf, See
         let full = root.join(&path);
         let metadata = fs::symlink_metadata(&full).unwrap();
         let xattrs = xattr::list(&full).unwrap();
-        let has = Seen {
+        let has = FileState {
             mode: metadata.mode(),
             owner: (metadata.uid(), metadata.gid()),
             device: metadata.rdev(),
@@ -53,16 +53,16 @@ pub(crate) fn look(root: &Path, with_nanoseconds: bool) -> BTreeMap<PathBuf, See
     seen
 }
 
-pub(crate) fn assert_same(one: &BTreeMap<PathBuf, Seen>, other: &BTreeMap<PathBuf, Seen>, what: &str) {
-    let paths = |seen: &BTreeMap<PathBuf, Seen>| seen.keys().cloned().collect::<Vec<_>>();
+pub(crate) fn assert_same(one: &BTreeMap<PathBuf, FileState>, other: &BTreeMap<PathBuf, FileState>, what: &str) {
+    let paths = |seen: &BTreeMap<PathBuf, FileState>| seen.keys().cloned().collect::<Vec<_>>();
     assert_eq!(paths(one), paths(other), "{what}");
     for (path, was) in one {
         let is = &other[path];
         // The contents are not printed, because they are long.
-        let short = |seen: &Seen| {
+        let short = |seen: &FileState| {
             format!(
                 "{:?}",
-                Seen {
+                FileState {
                     content: None,
                     xattrs: seen.xattrs.clone(),
                     same_as: seen.same_as.clone(),

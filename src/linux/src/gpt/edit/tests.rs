@@ -89,10 +89,10 @@ fn refuse(disk: &[u8], edit: &TableEdit) -> String {
 fn only_the_sectors_of_changed_entries_and_headers_are_written() {
     for sector in SECTORS_BYTES {
         let (first, last) = (2 + 16384 / sector, SECTORS - 2 - 16384 / sector);
-        let (kept, gone) = (entry(1, first, 99), entry(2, 100, 199));
-        let before = disk(sector, &[kept.clone(), gone, entry(7, last, last)]);
+        let (preserved, gone) = (entry(1, first, 99), entry(2, 100, 199));
+        let before = disk(sector, &[preserved.clone(), gone, entry(7, last, last)]);
         let edit =
-            edit(sector, vec![kept, entry(7, last, last)], &[2], vec![new(2, 150, 300), new(128, 301, last - 1)]);
+            edit(sector, vec![preserved, entry(7, last, last)], &[2], vec![new(2, 150, 300), new(128, 301, last - 1)]);
         let writes = compute_table_writes(&read_from(&before), SECTORS, &edit).unwrap();
         let mut after = before.clone();
         apply(&mut after, &writes);
@@ -138,12 +138,12 @@ fn refuses_edit_of_another_table_with_all_reasons() {
     };
     let guid = |guid| NewPartition { guid, ..new(4, 300, 349) };
     let cases = [
-        (edit(512, with(|is| is.last_lba = 98), &[3], vec![]), "its sectors are 34 to 99 instead of 34 to 98"),
-        (edit(512, with(|is| is.kind = is.guid), &[3], vec![]), "its type is 0fc63daf-"),
-        (edit(512, with(|is| is.guid = is.kind), &[3], vec![]), "its GUID is 00000000-"),
-        (edit(512, with(|is| is.name.clear()), &[3], vec![]), "its name is \"Ä 1\" instead of \"\""),
+        (edit(512, with(|entry| entry.last_lba = 98), &[3], vec![]), "its sectors are 34 to 99 instead of 34 to 98"),
+        (edit(512, with(|entry| entry.kind = entry.guid), &[3], vec![]), "its type is 0fc63daf-"),
+        (edit(512, with(|entry| entry.guid = entry.kind), &[3], vec![]), "its GUID is 00000000-"),
+        (edit(512, with(|entry| entry.name.clear()), &[3], vec![]), "its name is \"Ä 1\" instead of \"\""),
         (
-            edit(512, with(|is| is.number = 5), &[3], vec![]),
+            edit(512, with(|entry| entry.number = 5), &[3], vec![]),
             "partition 5 is preserved, but is not in the partition table",
         ),
         (edit(512, [one(), one()].concat(), &[3], vec![]), "partition 1 is listed twice as preserved"),
@@ -178,7 +178,7 @@ fn refuses_edit_of_another_table_with_all_reasons() {
         let error = refuse(&before, &edit);
         assert!(error.contains(expected) && error.contains("plan again"), "{expected}: {error}");
     }
-    let error = refuse(&before, &edit(512, with(|is| is.last_lba = 9), &[9], vec![new(4, 1, 1)]));
+    let error = refuse(&before, &edit(512, with(|entry| entry.last_lba = 9), &[9], vec![new(4, 1, 1)]));
     assert_eq!(error.matches("; ").count(), 4, "{error}");
 }
 
@@ -187,9 +187,9 @@ type Damage = fn(&mut Vec<u8>);
 
 #[test]
 fn refuses_table_copies_that_disagree_or_are_damaged() {
-    let kept = vec![entry(1, 34, 99)];
+    let preserved = vec![entry(1, 34, 99)];
     let good = disk(512, &[entry(1, 34, 99), entry(2, 100, 199)]);
-    let edit = edit(512, kept, &[2], vec![]);
+    let edit = edit(512, preserved, &[2], vec![]);
     let cases: [(&str, Damage); 10] = [
         ("sector 1 does not contain a GPT header", |disk| disk[512] = 0),
         ("sector 399 does not contain a GPT header", |disk| disk[399 * 512] = 0),

@@ -2,7 +2,7 @@
 
 use super::super::simulated_machine::FakeMachine;
 use super::*;
-use crate::efi::load_option::testing::{PCI, card, option, partition};
+use crate::efi::load_option::testing::{PCI, mac_node, option, partition};
 use proptest::prelude::*;
 
 const EFIVARS: &str = "sys/firmware/efi/efivars";
@@ -50,7 +50,7 @@ fn every_variable_that_starts_a_program_is_listed() {
     write(&tree, "BootNext", &[1, 0]);
     write(&tree, "BootOrder", &[3, 0, 1, 0, 9]);
     write(&tree, "Boot0001", &file_on_partition(7).to_bytes());
-    write(&tree, "Boot0003", &option(1, "UEFI PXEv4\u{1b}[2J", &[PCI, &card([2, 0, 0, 0, 0, 1])]).to_bytes());
+    write(&tree, "Boot0003", &option(1, "UEFI PXEv4\u{1b}[2J", &[PCI, &mac_node([2, 0, 0, 0, 0, 1])]).to_bytes());
     write(&tree, "Boot00ff", b"firmware reads capital letters alone");
     write(&tree, "Driver0000", &option(1, "driver", &[&node(4, 4, &[b'x', 0, 0, 0])]).to_bytes());
     write(&tree, "SysPrep000A", &[1]);
@@ -113,7 +113,7 @@ fn other_variables_are_listed_by_purpose() {
 
 #[test]
 fn load_options_are_classified_by_target() {
-    let (nic, hd) = (card([2, 0, 0, 0, 0, 1]), &file_on_partition(7).to_bytes()[20..62]);
+    let (nic, hd) = (mac_node([2, 0, 0, 0, 0, 1]), &file_on_partition(7).to_bytes()[20..62]);
     assert_eq!(hd[..4], [4, 1, 42, 0]);
     let mut mbr = hd.to_vec();
     mbr[40..].copy_from_slice(&[1, 1]);

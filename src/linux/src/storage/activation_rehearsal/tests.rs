@@ -29,11 +29,11 @@ fn mounting(device: &DevicePath, format: FilesystemFormat, options: &[&str]) -> 
     MountFilesystem { device: device.clone(), path: "/srv".to_owned(), format, options, others: vec![] }
 }
 
-fn rehearsal(over: &[&DevicePath], operations: Vec<RestoreOp>) -> Rehearsal {
-    Rehearsal { over: over.iter().map(|device| (*device).clone()).collect(), operations }
+fn rehearsal(over: &[&DevicePath], operations: Vec<RestoreOp>) -> ActivationRehearsal {
+    ActivationRehearsal { over: over.iter().map(|device| (*device).clone()).collect(), operations }
 }
 
-fn only(device: &DevicePath, format: FilesystemFormat, options: &[&str]) -> Rehearsal {
+fn only(device: &DevicePath, format: FilesystemFormat, options: &[&str]) -> ActivationRehearsal {
     rehearsal(&[device], vec![RestoreOp::Mount(mounting(device, format, options))])
 }
 
@@ -149,7 +149,7 @@ fn vm_rehearsed_failures_are_refused_with_the_kernel_message() {
     let parts: Vec<DevicePath> = disks.partition(&[340]).concat();
     let part = &parts[0];
     let file = || fs::OpenOptions::new().read(true).write(true).open(part).unwrap();
-    let refused = |rehearsal: &Rehearsal, words: &[&str]| {
+    let refused = |rehearsal: &ActivationRehearsal, words: &[&str]| {
         let error = unchanged(&disks, || run_rehearsal(rehearsal)).unwrap_err();
         assert!(error.is_refusal(), "{error}");
         let said = error.to_string();

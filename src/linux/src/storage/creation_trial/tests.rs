@@ -110,21 +110,21 @@ fn root_options_that_tool_or_kernel_refuses_fail_in_memory() {
 #[test]
 fn one_successful_size_suffices() {
     let tried = |good: &[u64], sizes: &[u64]| {
-        let asked = std::cell::RefCell::new(Vec::new());
+        let tried_sizes = std::cell::RefCell::new(Vec::new());
         let result = try_sizes(sizes.iter(), |size| {
-            asked.borrow_mut().push(*size);
+            tried_sizes.borrow_mut().push(*size);
             let is_good = good.contains(size);
             if is_good { Ok(Some(size.to_string())) } else { Err(Error::new(Phase::Storage, format!("not {size}"))) }
         });
-        (result.map_err(|error| error.to_string()), asked.into_inner())
+        (result.map_err(|error| error.to_string()), tried_sizes.into_inner())
     };
-    for (good, sizes, expected, asked) in [
+    for (good, sizes, expected, tried_sizes) in [
         (&[4][..], &[4, 9, 1][..], Ok(Some("4".to_owned())), &[4][..]),
         (&[1, 9], &[4, 9, 1], Ok(Some("9".to_owned())), &[4, 9]),
         (&[], &[4, 9, 1], Err("not 4".to_owned()), &[4, 9, 1]),
         (&[], &[4], Err("not 4".to_owned()), &[4]),
     ] {
-        assert_eq!(tried(good, sizes), (expected, asked.to_vec()));
+        assert_eq!(tried(good, sizes), (expected, tried_sizes.to_vec()));
     }
 }
 

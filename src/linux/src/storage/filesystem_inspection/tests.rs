@@ -257,20 +257,20 @@ fn loop_inspection_of_a_damaged_errors_panic_filesystem_changes_nothing() {
 /// offset of the superblock.
 fn cut_inside(make: &str, superblock: u64, is_written: bool) -> TestLoopDevice {
     use std::os::unix::fs::FileExt;
-    const BLOCK: u64 = 4096;
+    const BLOCK_BYTES: u64 = 4096;
     let (whole, half) = (TestLoopDevice::new(300 * MIB, 512), TestLoopDevice::new(300 * MIB, 512));
     ran(&format!("{make} {}", whole.path()));
     let (from, to) =
         (fs::File::open(whole.path()).unwrap(), fs::OpenOptions::new().write(true).open(half.path()).unwrap());
-    let mut block = [0; BLOCK as usize];
+    let mut block = [0; BLOCK_BYTES as usize];
     let mut count = 0;
-    for at in (0..300 * MIB).step_by(BLOCK as usize) {
+    for at in (0..300 * MIB).step_by(BLOCK_BYTES as usize) {
         from.read_exact_at(&mut block, at).unwrap();
         if block.iter().all(|byte| *byte == 0) {
             continue;
         }
         count += 1;
-        let is_superblock = at == superblock / BLOCK * BLOCK;
+        let is_superblock = at == superblock / BLOCK_BYTES * BLOCK_BYTES;
         if if is_superblock { is_written } else { count % 2 == 0 } {
             to.write_all_at(&block, at).unwrap();
         }

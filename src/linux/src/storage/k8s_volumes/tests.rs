@@ -13,8 +13,8 @@ fn uid() -> Uuid {
     UID.parse().unwrap()
 }
 
-fn filesystem(device: &DevicePath, format: FilesystemFormat, options: &[&str]) -> VolumeFilling {
-    VolumeFilling::Filesystem(MakeFilesystem {
+fn filesystem(device: &DevicePath, format: FilesystemFormat, options: &[&str]) -> InitialVolumeContent {
+    InitialVolumeContent::Filesystem(MakeFilesystem {
         device: device.clone(),
         format,
         label: None,
@@ -23,12 +23,12 @@ fn filesystem(device: &DevicePath, format: FilesystemFormat, options: &[&str]) -
     })
 }
 
-fn partition() -> VolumeFilling {
-    VolumeFilling::Partition { guid: Uuid::from_u128(7) }
+fn partition() -> InitialVolumeContent {
+    InitialVolumeContent::Partition { guid: Uuid::from_u128(7) }
 }
 
-fn volume(device: &DevicePath, filling: VolumeFilling) -> PreparePersistent {
-    PreparePersistent {
+fn volume(device: &DevicePath, filling: InitialVolumeContent) -> CreateK8sVolume {
+    CreateK8sVolume {
         name: "db-1".to_owned(),
         uid: uid(),
         device: device.clone(),
@@ -120,7 +120,7 @@ fn loop_files_of_sparse_volumes_are_prepared() {
         fill_sparse_file(&path, &filling, uid(), "db-1").unwrap();
         let path = path.to_str().unwrap();
         match &filling {
-            VolumeFilling::Partition { .. } => assert!(is_prepared_block(path)),
+            InitialVolumeContent::Partition { .. } => assert!(is_prepared_block(path)),
             _ => assert!(is_prepared_filesystem(path)),
         }
         let metadata = std::fs::metadata(path).unwrap();
@@ -145,9 +145,10 @@ fn vm_volumes_of_lvm_are_prepared() {
     let physical = disks.all().to_vec();
     let group = CreateGroup { name: "kube".to_owned(), devices: physical.clone(), tags: Vec::new() };
     lvm::create_group(&group).unwrap();
-    for (name, filling) in
-        [("fs", filesystem(&"/dev/kube/fs".into(), FilesystemFormat::Ext4, &[])), ("bare", VolumeFilling::Nothing)]
-    {
+    for (name, filling) in [
+        ("fs", filesystem(&"/dev/kube/fs".into(), FilesystemFormat::Ext4, &[])),
+        ("bare", InitialVolumeContent::Nothing),
+    ] {
         let device = DevicePath::from(format!("/dev/kube/{name}"));
         let create = CreateVolume {
             name: name.to_owned(),
@@ -157,8 +158,8 @@ fn vm_volumes_of_lvm_are_prepared() {
             size: 33.into(),
             kind: LvmType::Linear,
         };
-        let is_fs = matches!(filling, VolumeFilling::Filesystem(_));
-        let new = PreparePersistent { create: Some(create.clone()), must_be_blank: false, ..volume(&device, filling) };
+        let is_fs = matches!(filling, InitialVolumeContent::Filesystem(_));
+        let new = CreateK8sVolume { create: Some(create.clone()), must_be_blank: false, ..volume(&device, filling) };
         prepare_volume(&new).unwrap();
         assert_eq!(read_device_size(&device).unwrap(), 36 << 20, "whole extents");
         assert!(!is_fs || is_prepared_filesystem(device.as_str()));

@@ -33,9 +33,11 @@ fn bcache_is_stopped_and_its_removal_awaited() {
 #[test]
 fn missing_holder_is_an_error() {
     let device = || DevicePath::from("/dev/no-such");
-    for holder in
-        [Holder::Swap { device: device() }, Holder::Mapping { device: device() }, Holder::Bcache { device: device() }]
-    {
+    for holder in [
+        DiskHolder::Swap { device: device() },
+        DiskHolder::Mapping { device: device() },
+        DiskHolder::Bcache { device: device() },
+    ] {
         let error = release_holder(&holder).unwrap_err().to_string();
         assert!(error.contains("/dev/no-such") && error.contains("ENOENT") | error.contains("No such file"), "{error}");
     }
@@ -59,8 +61,8 @@ fn volume(name: &str, group: &str, physical: &[DevicePath], kind: LvmType) -> Cr
     }
 }
 
-fn mapping(device: &DevicePath) -> Holder {
-    Holder::Mapping { device: device.clone() }
+fn mapping(device: &DevicePath) -> DiskHolder {
+    DiskHolder::Mapping { device: device.clone() }
 }
 
 #[test]
@@ -95,12 +97,12 @@ fn vm_release_dismantles_a_deep_stack_and_verifies_it() {
             "{error}"
         );
         let md = fs::canonicalize("/dev/md/pv").unwrap();
-        let array = Holder::Array { device: md.to_str().unwrap().into() };
+        let array = DiskHolder::Array { device: md.to_str().unwrap().into() };
         let error = release_holder(&array).unwrap_err().to_string();
         let (md, name) = (md.display(), md.file_name().unwrap().to_string_lossy());
         assert!(error.starts_with(&format!("stop {md}, used by: {name} is held by dm-0 (vg00-root)")), "{error}");
 
-        release_holder(&Holder::Swap { device: swap.clone() }).unwrap();
+        release_holder(&DiskHolder::Swap { device: swap.clone() }).unwrap();
         release_holder(&mapping(&"/dev/mapper/secret".into())).unwrap();
         release_holder(&mapping(&"/dev/dm-0".into())).unwrap();
         assert!(!Path::new("/dev/vg00").exists());

@@ -48,7 +48,7 @@ const REPEATED: usize = 4;
 /// Minimum length at which an ascending or descending sequence is treated as a placeholder.
 const SEQUENCE: usize = 5;
 /// Maximum length of a block of characters whose repetition is treated as a placeholder.
-const BLOCK: usize = 4;
+const MAXIMUM_REPEATED_BLOCK_LENGTH: usize = 4;
 /// Minimum number of repetitions of a block in a string that is treated as a placeholder.
 const BLOCKS: usize = 3;
 /// Minimum length of a string of repeated blocks that is treated as a placeholder.
@@ -104,5 +104,5 @@ fn repeats_a_block(letters: &[char]) -> bool {
     let is_block = |length: usize| {
         letters.len() >= length * BLOCKS && letters.iter().enumerate().all(|(at, c)| *c == letters[at % length])
     };
-    letters.len() >= BLOCKS_LENGTH && (2..=BLOCK).any(is_block)
+    letters.len() >= BLOCKS_LENGTH && (2..=MAXIMUM_REPEATED_BLOCK_LENGTH).any(is_block)
 }

@@ -93,7 +93,7 @@ mod tests {
         for key in KeySource::ALL {
             let text = layout(&format!("path: /data, format: xfs, encrypted: {{key: {key}}}"));
             let parsed = read_yaml(&text).unwrap();
-            assert_eq!(parsed.layout.filesystems[1].encrypted.map(|is| is.key), Some(key));
+            assert_eq!(parsed.layout.filesystems[1].encrypted.map(|encrypted| encrypted.key), Some(key));
             assert_eq!(parsed.layout.filesystems[0].encrypted, None);
             let again = read_yaml(&crate::layout::canonical_yaml(&parsed.layout)).unwrap();
             assert_eq!((again.layout, again.notes.len()), (parsed.layout, 0));
@@ -149,7 +149,8 @@ mod tests {
             match read_yaml(&with("encrypted: {key: server}", filesystem)) {
                 Ok(parsed) => {
                     assert!(words.is_empty(), "{filesystem}");
-                    let encrypted: Vec<KeySource> = parsed.layout.encryption_specs().map(|is| is.key).collect();
+                    let encrypted: Vec<KeySource> =
+                        parsed.layout.encryption_specs().map(|encryption_spec| encryption_spec.key).collect();
                     assert_eq!(encrypted, [KeySource::Server]);
                     let again = read_yaml(&crate::layout::canonical_yaml(&parsed.layout)).unwrap();
                     assert_eq!((again.layout, again.notes.len()), (parsed.layout, 0));

@@ -2,7 +2,7 @@
 
 use super::validation_state::{DeviceSource, LayoutCheck};
 use crate::device_name::LayoutPath;
-use crate::layout::mapper_name::{explain_excessive_name, mapper_name};
+use crate::layout::logical_volume_name_limits::{explain_excessive_name, mapper_name};
 use crate::layout::{Layout, LogicalVolumeSpec, LvmType, RequestedSize, VolumeGroupSpec};
 
 /// Maximum length of a name: NAME_LEN in LVM's metadata-exported.h, without the closing NUL.

@@ -125,12 +125,12 @@ impl PreserveRules<'_, '_> {
             LayoutItem::Group(_) => self.preserved.includes_completely(below),
             _ => self.preserved.includes(below),
         };
-        let is_kept = |below: &&usize| includes(**below) && !self.preserved.is_on_preserved_disks(**below);
-        let kept: Vec<&str> = object.below.iter().filter(is_kept).map(name).collect();
+        let is_preserved = |below: &&usize| includes(**below) && !self.preserved.is_on_preserved_disks(**below);
+        let preserved: Vec<&str> = object.below.iter().filter(is_preserved).map(name).collect();
         let others: Vec<&str> = object.below.iter().filter(|below| !includes(**below)).map(name).collect();
-        let (first, kept, others) = (kept.first()?, kept.join(", "), others.join(", "));
+        let (first, preserved, others) = (preserved.first()?, preserved.join(", "), others.join(", "));
         Some(format!(
-            "a reinstall preserves {kept} and renews {others}, but {upper} spans both: set `preserve: true` on \
+            "a reinstall preserves {preserved} and renews {others}, but {upper} spans both: set `preserve: true` on \
             {upper}, or remove `preserve: true` from {first}",
             upper = object.name
         ))
@@ -309,8 +309,8 @@ filesystems:
                     .contains("renew b and preserve other volumes, which is not supported in an encrypted group"),
             "{found:#?}"
         );
-        let kept = text.replace("/dev/sdb, wipeonreinstall: true", "/dev/sdb, wipeonreinstall: false");
-        let found = problems(&kept);
+        let preserved = text.replace("/dev/sdb, wipeonreinstall: true", "/dev/sdb, wipeonreinstall: false");
+        let found = problems(&preserved);
         assert!(
             found.iter().any(|why| why.contains(
                 "renew b and preserve other volumes, but vg:vg uses /dev/sdb, which has wipeonreinstall: false"

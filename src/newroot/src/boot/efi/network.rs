@@ -83,7 +83,7 @@ mod tests {
     const URI: &[u8] = &[3, 24, 4, 0];
     const END: &[u8] = &[0x7f, 0xff, 4, 0];
 
-    fn card(mac: [u8; 6]) -> Vec<u8> {
+    fn mac_node(mac: [u8; 6]) -> Vec<u8> {
         [&[3, 11, 37, 0][..], &mac, &[0; 26], &[1]].concat()
     }
 
@@ -96,18 +96,18 @@ mod tests {
 
     #[test]
     fn load_option_with_a_nic_is_a_network_entry() {
-        let whole = option(1, "UEFI PXEv4 (MAC:525400123456)", &[PCI, &card(MAC), IPV4, END]);
+        let whole = option(1, "UEFI PXEv4 (MAC:525400123456)", &[PCI, &mac_node(MAC), IPV4, END]);
         let entry = parse_network_entry(3, &whole).unwrap();
         assert_eq!((entry.number, entry.mac.as_str(), entry.http, entry.ipv6), (3, "52:54:00:12:34:56", false, false));
         assert_eq!(entry.description, "UEFI PXEv4 (MAC:525400123456)");
-        let http = parse_network_entry(4, &option(1, "HTTP", &[PCI, &card(MAC), IPV6, URI, END])).unwrap();
+        let http = parse_network_entry(4, &option(1, "HTTP", &[PCI, &mac_node(MAC), IPV6, URI, END])).unwrap();
         assert!(http.http && http.ipv6);
         for (what, option) in [
             ("a disk", option(1, "debian", &[PCI, &[4, 1, 42, 0], &[0; 38], END])),
-            ("inactive", option(0, "off", &[PCI, &card(MAC), END])),
-            ("a NIC after the end", option(1, "late", &[PCI, END, &card(MAC)])),
-            ("a node of no length", option(1, "zero", &[&[3, 11, 0, 0], &card(MAC), END])),
-            ("a node beyond the path", option(1, "long", &[&[1, 1, 200, 0], &card(MAC), END])),
+            ("inactive", option(0, "off", &[PCI, &mac_node(MAC), END])),
+            ("a NIC after the end", option(1, "late", &[PCI, END, &mac_node(MAC)])),
+            ("a node of no length", option(1, "zero", &[&[3, 11, 0, 0], &mac_node(MAC), END])),
+            ("a node beyond the path", option(1, "long", &[&[1, 1, 200, 0], &mac_node(MAC), END])),
             ("a NIC without address", option(1, "short", &[&[3, 11, 6, 0, 1, 2], END])),
             ("no path", option(1, "none", &[])),
             ("nothing", Vec::new()),
@@ -126,11 +126,11 @@ mod tests {
         let other = [2, 0, 0, 0, 0, 1];
         assert_eq!(find_pxe_entry(variables, &[]).unwrap(), None);
         for (name, nodes) in [
-            ("Boot0000", &[PCI, &card(MAC), IPV4, URI, END][..]),
-            ("Boot0001", &[PCI, &card(MAC), IPV6, END]),
-            ("Boot0002", &[PCI, &card(MAC), IPV4, END]),
-            ("Boot000A", &[PCI, &card(MAC), IPV4, END]),
-            ("Boot0004", &[PCI, &card(other), IPV4, END]),
+            ("Boot0000", &[PCI, &mac_node(MAC), IPV4, URI, END][..]),
+            ("Boot0001", &[PCI, &mac_node(MAC), IPV6, END]),
+            ("Boot0002", &[PCI, &mac_node(MAC), IPV4, END]),
+            ("Boot000A", &[PCI, &mac_node(MAC), IPV4, END]),
+            ("Boot0004", &[PCI, &mac_node(other), IPV4, END]),
             ("Boot0005", &[PCI, END]),
         ] {
             write(variables, name, &option(1, name, nodes));

@@ -1,7 +1,7 @@
 //! Tests with a directory instead of efivarfs: the logged lines, and the variables that are written.
 
 use super::*;
-use linux::efi::load_option::testing::{PCI, card, option};
+use linux::efi::load_option::testing::{PCI, mac_node, option};
 use linux::efi::variables::{self, testing, variable_path};
 use model::allocation::BootOrder;
 use operations::Esp;
@@ -42,7 +42,7 @@ fn entries_of_two_disks_are_added_only_once() {
     let path = directory.path();
     testing::write(path, "BootOrder", &[0, 0, 1, 0]);
     testing::write(path, "BootCurrent", &[0, 0]);
-    testing::write(path, "Boot0000", &option(1, "UEFI PXEv4", &[PCI, &card([2, 0, 0, 0, 0, 1])]).to_bytes());
+    testing::write(path, "Boot0000", &option(1, "UEFI PXEv4", &[PCI, &mac_node([2, 0, 0, 0, 0, 1])]).to_bytes());
     testing::write(path, "Boot0001", &option(1, "drophammer: old", &[PCI]).to_bytes());
     let expected = [
         "BootCurrent: 0000",

@@ -19,7 +19,7 @@ const MDADM_CONFS: [&str; 2] = ["/etc/mdadm/mdadm.conf", "/etc/mdadm.conf"];
 ///
 /// # Errors
 /// Returns an error if the file cannot be read or written.
-pub(crate) fn replace_in_fstab(root: &NewRoot, carried: &MigratedMachine, say: LogSink) -> Result<()> {
+pub(crate) fn replace_in_fstab(root: &NewRoot, migrated_machine: &MigratedMachine, say: LogSink) -> Result<()> {
     let Some(text) = read_if_exists(root.read_text(FSTAB))
         .context(Phase::Target, || format!("read the migrated system's {FSTAB}"))?
     else {
@@ -29,7 +29,7 @@ pub(crate) fn replace_in_fstab(root: &NewRoot, carried: &MigratedMachine, say: L
     let lines = text.lines().map(|line| {
         let source = fstab::parse_fstab(line).into_iter().next().map(|line| line.source);
         let Some(source) = source.filter(|source| is_hardware_name(source)) else { return line.to_owned() };
-        let Some(uuid) = find_uuid(&source, carried) else {
+        let Some(uuid) = find_uuid(&source, migrated_machine) else {
             say(&format!(
                 "WARNING: {FSTAB} refers to {source}, a device of the previous machine. The line is not changed, because the corresponding device of this machine is unknown"
             ));
@@ -67,11 +67,11 @@ fn is_hardware_name(source: &str) -> bool {
     (is_node || by_hardware) && !stays.iter().chain(&by_own_name).any(|start| source.starts_with(start))
 }
 
-fn find_uuid<'a>(source: &str, carried: &'a MigratedMachine) -> Option<&'a str> {
-    let by_link = carried.marker.disks.iter().find_map(|disk| resolve_udev_link(source, disk));
+fn find_uuid<'a>(source: &str, migrated_machine: &'a MigratedMachine) -> Option<&'a str> {
+    let by_link = migrated_machine.marker.disks.iter().find_map(|disk| resolve_udev_link(source, disk));
     let name = by_link.unwrap_or_else(|| source.into());
-    let is_it = |is: &&MigratedFilesystem| is.device == name && !is.uuid.is_empty();
-    carried.filesystems.iter().find(is_it).map(|is| is.uuid.as_str())
+    let is_it = |filesystem: &&MigratedFilesystem| filesystem.device == name && !filesystem.uuid.is_empty();
+    migrated_machine.filesystems.iter().find(is_it).map(|is| is.uuid.as_str())
 }
 
 /// Returns the name that the layout uses for the device to which a udev link of the previous machine referred.
@@ -129,9 +129,9 @@ fn remove_disk_names(line: &str) -> String {
     if line.trim_start().starts_with('#') || !lower.contains("devices=") {
         return line.to_owned();
     }
-    let is_kept = |word: &&str| !word.to_ascii_lowercase().starts_with("devices=");
+    let is_preserved = |word: &&str| !word.to_ascii_lowercase().starts_with("devices=");
     let begin = if line.starts_with([' ', '\t']) { " " } else { "" };
-    format!("{begin}{}", line.split_whitespace().filter(is_kept).collect::<Vec<_>>().join(" "))
+    format!("{begin}{}", line.split_whitespace().filter(is_preserved).collect::<Vec<_>>().join(" "))
 }
 
 /// Returns the result of reading a file; `None` if the file does not exist.
@@ -150,7 +150,7 @@ mod tests {
     use model::layout::{FilesystemFormat, RaidLevel};
     use uuid::Uuid;
 
-    fn carried() -> MigratedMachine {
+    fn migrated_machine() -> MigratedMachine {
         let filesystem = |device: &str, uuid: &str| MigratedFilesystem {
             device: device.into(),
             format: FilesystemFormat::Ext4,
@@ -188,7 +188,7 @@ mod tests {
             .replace("/dev/disk/by-id/ata-DISK_S1-part1 ", "UUID=1A2B-3C4D ")
             .replace("/dev/disk/by-id/wwn-0x5000-part2 ", "UUID=r-uuid ");
         let (_dir, root) = tree(&[("etc/fstab", own)]);
-        let (done, lines) = capture_log(|say| replace_in_fstab(&root, &carried(), say));
+        let (done, lines) = capture_log(|say| replace_in_fstab(&root, &migrated_machine(), say));
         done.unwrap();
         assert_eq!(root.read_text(FSTAB).unwrap(), expected);
         assert_eq!(lines.len(), 4, "{lines:?}");
@@ -199,13 +199,13 @@ mod tests {
     fn unknown_devices_in_fstab_are_kept_with_a_warning() {
         let own = "/dev/sdz9 /z ext4 defaults 0 0\n/dev/sda4 /w ext4 defaults 0 0\n/dev/disk/by-id/usb-X-part1 /u vfat ro 0 0";
         let (_dir, root) = tree(&[("etc/fstab", own)]);
-        let (done, lines) = capture_log(|say| replace_in_fstab(&root, &carried(), say));
+        let (done, lines) = capture_log(|say| replace_in_fstab(&root, &migrated_machine(), say));
         done.unwrap();
         assert_eq!(root.read_text(FSTAB).unwrap(), own);
         assert_eq!(lines.len(), 3);
         assert!(lines.iter().all(|line| line.starts_with("WARNING: /etc/fstab refers to /dev/")), "{lines:?}");
         let (_dir, root) = tree(&[]);
-        replace_in_fstab(&root, &carried(), &|_| {}).unwrap();
+        replace_in_fstab(&root, &migrated_machine(), &|_| {}).unwrap();
         assert!(!root.path_exists(FSTAB));
     }
 

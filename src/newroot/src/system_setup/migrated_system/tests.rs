@@ -16,7 +16,7 @@ fn finishing(firmware: FirmwareType) -> FinishInputs {
     let carried = Some(MigratedMachine { nics, ..MigratedMachine::default() });
     let moving = MigrationOffer {
         order: "o-1".into(),
-        part: MigrationSide::Receive,
+        part: MigrationSide::Target,
         started: true,
         awaits_approval: false,
         peer: None,

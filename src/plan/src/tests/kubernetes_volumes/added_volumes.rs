@@ -66,12 +66,12 @@ fn extension_of_a_group_with_space_is_rehearsed() {
         else {
             panic!("{plan}")
         };
-        let added = rehearsal.operations.iter().filter(|is| matches!(is, RestoreOp::CreateVolume(_)));
+        let added = rehearsal.operations.iter().filter(|operation| matches!(operation, RestoreOp::CreateVolume(_)));
         assert_eq!(added.count(), sizes.len(), "{plan}");
         assert!(rehearsal.over.contains(&"/dev/sdb".into()), "{plan}");
         // The plan also contains trials of mkfs in memory.
         let lock = super::super::arrays_and_groups::operations(&plan, StageName::StorageLock);
-        let tried = lock.iter().filter(|is| matches!(is, Operation::Device(DeviceOp::TryFilesystem(_))));
+        let tried = lock.iter().filter(|operation| matches!(operation, Operation::Device(DeviceOp::TryFilesystem(_))));
         assert_eq!(tried.count(), sizes.len(), "{plan}");
     }
 }
@@ -102,7 +102,8 @@ fn volume_size_is_rounded_up_to_group_extents() {
 fn refuses_filesystem_without_space_for_sparse_volumes() {
     let with = |used_mib: u64, volumes: &[Value]| {
         let mut inventory = installed(&[]);
-        let carrier = inventory.filesystems.iter_mut().find(|is| is.device == "/dev/mapper/csi-varlib").unwrap();
+        let carrier =
+            inventory.filesystems.iter_mut().find(|filesystem| filesystem.device == "/dev/mapper/csi-varlib").unwrap();
         (carrier.size_bytes, carrier.used_bytes) = (1000 * MIB, used_mib * MIB);
         let list = with_class(volumes.to_vec(), json!({"fsType": "xfs"}));
         crate::make_plan(&layout(), &inventory, request(InstallMode::Reinstall, list, None), &mut counting_from(3000))

@@ -35,7 +35,7 @@ fn volume_is_identified_by_uuid_instead_of_path() {
     (inventory.disks[3].name, inventory.disks[3].device) = (name, device);
     inventory.disks[3].table.as_mut().unwrap().partitions[0].device = "/dev/sdc1".into();
     let plan = planned(&layout(), &inventory, InstallMode::Reinstall, &volumes).unwrap();
-    assert_eq!(shown(&plan), ["data /dev/sdd keep sdd", "block /dev/sdc1 keep sdc"]);
+    assert_eq!(format_volumes(&plan), ["data /dev/sdd keep sdd", "block /dev/sdc1 keep sdc"]);
     let said = |name: &str, named: &str, on: &str| {
         format!("volume {name} refers to /dev/{named}, but is kept on /dev/{on}, which has the UUID of the volume")
     };
@@ -60,11 +60,11 @@ fn blank_disks_are_discovered_by_hints_and_found_again() {
         raw("named", 3, "Filesystem", "/dev/sdd"),
     ];
     let plan = planned(&layout(), &machine, InstallMode::Install, &volumes).unwrap();
-    assert_eq!(shown(&plan), ["large /dev/sdc make sdc", "any /dev/sde make sde", "named /dev/sdd make sdd"]);
+    assert_eq!(format_volumes(&plan), ["large /dev/sdc make sdc", "any /dev/sde make sde", "named /dev/sdd make sdd"]);
     assert_sound(&plan, &machine);
     let installed = after(&plan, machine.clone());
     let again = planned(&layout(), &installed, InstallMode::Reinstall, &volumes).unwrap();
-    assert_eq!(shown(&again), ["large /dev/sdc keep sdc", "any /dev/sde keep sde", "named /dev/sdd keep sdd"]);
+    assert_eq!(format_volumes(&again), ["large /dev/sdc keep sdc", "any /dev/sde keep sde", "named /dev/sdd keep sdd"]);
     let more = [&volumes[..], &[discover("none", 4, json!({"serial": "x"}))]].concat();
     let said = refused(&layout(), &machine, InstallMode::Install, &more);
     assert!(
@@ -103,7 +103,7 @@ fn devices_of_the_layout_provide_volumes() {
     assert_eq!((part.guid.to_string(), part.name.as_str()), (uid(2), "part"));
     let inventory = after(&plan, machine());
     let again = planned(&layout, &inventory, InstallMode::Reinstall, &volumes).unwrap();
-    assert!(shown(&again).iter().all(|line| line.contains(" keep ")), "{again}");
+    assert!(format_volumes(&again).iter().all(|line| line.contains(" keep ")), "{again}");
     assert_sound(&again, &inventory);
     // Only a logical volume can be added to a preserved device.
     let mut other = volumes.clone();

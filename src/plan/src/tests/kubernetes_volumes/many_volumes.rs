@@ -45,7 +45,7 @@ fn many_volumes_each_get_a_separate_device() {
     installed.filesystems.push(Inside { device: "/dev/mapper/csi-varlib".into(), sparse, ..Inside::default() });
     installed.filesystems.push(Inside { device: "/dev/sda2".into(), marker, ..Inside::default() });
     let again = planned(&layout(), &installed, InstallMode::Reinstall, &volumes).unwrap();
-    assert!(shown(&again).iter().all(|line| line.contains(" keep ")), "{again}");
+    assert!(format_volumes(&again).iter().all(|line| line.contains(" keep ")), "{again}");
     assert_eq!(prepares(&again), [""; 0]);
     // For each type of disk, there is one volume more than disks. Both additional volumes are refused, and nothing is
     // created.

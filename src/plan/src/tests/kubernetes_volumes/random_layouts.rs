@@ -3,7 +3,7 @@
 use super::*;
 use crate::tests::generators::{NAMES, any_layout, any_machine};
 use crate::tests::operation_effects::effect;
-use crate::tests::property_counts::Judged;
+use crate::tests::property_counts::PropertyCounts;
 use operations::{DeviceOp, Operation};
 use proptest::prelude::*;
 
@@ -45,7 +45,7 @@ fn of_others(inventory: &Inventory, plan: &Plan) -> Vec<String> {
         .stages
         .iter()
         .flat_map(|stage| &stage.operations)
-        .filter(|operation| matches!(operation, Operation::Device(DeviceOp::PreparePersistent(_))))
+        .filter(|operation| matches!(operation, Operation::Device(DeviceOp::CreateK8sVolume(_))))
         .flat_map(|operation| effect(operation).destroyed)
         .collect();
     let stays = |disk: &&model::inventory::InventoryDisk| {
@@ -65,7 +65,7 @@ fn of_others(inventory: &Inventory, plan: &Plan) -> Vec<String> {
 
 #[test]
 fn no_volume_changes_another_volume() {
-    let judged = Judged::new("no_volume_changes_another_volume");
+    let judged = PropertyCounts::new("no_volume_changes_another_volume");
     proptest!(ProptestConfig::with_cases(60), |(
         layout in any_layout(),
         machine in any_machine(),
@@ -92,7 +92,7 @@ fn no_volume_changes_another_volume() {
         let volumes = accepted(&layout, &installed, InstallMode::Reinstall, volumes);
         let Ok(second) = planned(&layout, &installed, InstallMode::Reinstall, &volumes) else { return Ok(()) };
         judged.note("reinstalls", true);
-        let made = |plan: &Plan| plan.volumes.iter().any(|is| is.verdict != PersistentVerdict::Keep && !is.kind.starts_with("sparse"));
+        let made = |plan: &Plan| plan.volumes.iter().any(|volume| volume.verdict != PersistentVerdict::Keep && !volume.kind.starts_with("sparse"));
         prop_assert!(!made(&second), "{}", second);
         let rename = |mut volume: Value| {
             let number = volume["metadata"]["name"].as_str().unwrap().trim_start_matches("kv").parse::<u8>().unwrap() + 100;
@@ -102,11 +102,11 @@ fn no_volume_changes_another_volume() {
         let more = [volumes, more.into_iter().map(rename).collect()].concat();
         let more = accepted(&layout, &installed, InstallMode::Reinstall, more);
         let Ok(third) = planned(&layout, &installed, InstallMode::Reinstall, &more) else { return Ok(()) };
-        judged.note("reinstalls that add volumes to a preserved group", third.volumes.iter().any(|is| is.verdict == PersistentVerdict::Extend && is.kind.starts_with("lvm")));
+        judged.note("reinstalls that add volumes to a preserved group", third.volumes.iter().any(|volume| volume.verdict == PersistentVerdict::Extend && volume.kind.starts_with("lvm")));
         assert_sound(&third, &installed);
         let reinstalled = after(&third, installed.clone());
         prop_assert_eq!(of_others(&installed, &third), of_others(&reinstalled, &third));
-        for volume in third.volumes.iter().filter(|is| is.verdict == PersistentVerdict::Keep) {
+        for volume in third.volumes.iter().filter(|volume| volume.verdict == PersistentVerdict::Keep) {
             let signatures = |inventory: &Inventory| {
                 let device = model::storage_graph::all_units(inventory).find(|(device, _)| **device == volume.device);
                 device.map(|(_, unit)| unit.signatures().to_vec())
@@ -162,8 +162,9 @@ fn disturb(machine: &mut Inventory, kind: usize, at: usize) {
                 usage: "raid".into(),
                 ..DeviceSignature::default()
             };
-            let has_uid =
-                |signatures: &[DeviceSignature]| signatures.iter().any(|is| is.uuid.starts_with(&uid(0)[..34]));
+            let has_uid = |signatures: &[DeviceSignature]| {
+                signatures.iter().any(|signature| signature.uuid.starts_with(&uid(0)[..34]))
+            };
             let disks = machine.disks.iter_mut().map(|disk| &mut disk.signatures);
             let stacked = machine.stacked.iter_mut().map(|stacked| &mut stacked.signatures);
             disks.chain(stacked).filter(|is| has_uid(is)).for_each(|is| is.insert(at % 2, stale()));
@@ -179,7 +180,7 @@ fn disturb(machine: &mut Inventory, kind: usize, at: usize) {
 
 #[test]
 fn no_prepared_volume_is_prepared_again() {
-    let judged = Judged::new("no_prepared_volume_is_prepared_again");
+    let judged = PropertyCounts::new("no_prepared_volume_is_prepared_again");
     proptest!(ProptestConfig::with_cases(160), |(
         layout in any_layout(),
         machine in any_machine(),
@@ -200,8 +201,8 @@ fn no_prepared_volume_is_prepared_again() {
         }
         judged.note("reinstalls", true);
         // The inventory lacks the content of filesystems, as for an offline plan.
-        let seen = first.volumes.iter().filter(|is| !is.kind.starts_with("sparse"));
-        let prepared = seen.map(|is| model::install_marker::RecordedVolume { uid: is.uid.to_string(), ..Default::default() });
+        let seen = first.volumes.iter().filter(|volume| !volume.kind.starts_with("sparse"));
+        let prepared = seen.map(|seen| model::install_marker::RecordedVolume { uid: seen.uid.to_string(), ..Default::default() });
         let prepared: Vec<_> = prepared.collect();
         for (kind, volume) in (0..4).flat_map(|kind| volumes.iter().map(move |volume| (kind, volume))) {
             // Each volume is planned separately, so that the refusal of one volume does not hide the refusal of
@@ -214,12 +215,12 @@ fn no_prepared_volume_is_prepared_again() {
             let is_prepared = |uid: &str| prepared.iter().any(|is| is.uid == uid);
             judged.note("refused", plan.is_err());
             let Ok(plan) = plan else { continue };
-            for is in plan.volumes.iter().filter(|is| is_prepared(&is.uid.to_string())) {
+            for is in plan.volumes.iter().filter(|volume| is_prepared(&volume.uid.to_string())) {
                 judged.note("kept", true);
                 prop_assert_eq!(is.verdict, PersistentVerdict::Keep, "{}", plan);
             }
             for operation in plan.stages.iter().flat_map(|stage| &stage.operations) {
-                if let Operation::Device(DeviceOp::PreparePersistent(made)) = operation {
+                if let Operation::Device(DeviceOp::CreateK8sVolume(made)) = operation {
                     prop_assert!(!is_prepared(&made.uid.to_string()), "{}", plan);
                 }
             }

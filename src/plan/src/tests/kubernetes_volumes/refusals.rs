@@ -136,7 +136,7 @@ fn refuses_volume_on_devices_that_a_reinstall_recreates() {
     layout.disks.push(DiskSpec { wipeonreinstall: true, ..whole("/dev/sdc") });
     let volumes = [raw("data", 1, "Filesystem", "/dev/sdc")];
     let first = planned(&layout, &machine(), InstallMode::Install, &volumes).unwrap();
-    assert_eq!(shown(&first), ["data /dev/sdc make sdc"]);
+    assert_eq!(format_volumes(&first), ["data /dev/sdc make sdc"]);
     let said =
         "volume data is on /dev/sdc, which a reinstall wipes: as long as the volume is listed, reinstalls are refused";
     assert!(first.warnings.contains(&said.to_owned()), "{first}");

@@ -60,7 +60,7 @@ fn record(recorder: Recorder, records: &[RecordedVolume], request: &mut PlanRequ
             request.claim.as_mut().unwrap().installed = Some(remembered);
         }
         Recorder::Disk => {
-            let mut markers = machine.filesystems.iter_mut().filter_map(|is| is.marker.as_mut());
+            let mut markers = machine.filesystems.iter_mut().filter_map(|filesystem| filesystem.marker.as_mut());
             markers.next().unwrap().volumes = records;
         }
     }
@@ -126,14 +126,14 @@ fn refuses_spare_disk_for_volume_of_absent_disk() {
         let mut both = whole;
         both.disks.push(blank("sde", 500));
         let plan = try_on(&both, Some(recorder), &[]).unwrap();
-        assert!(shown(&plan)[0].ends_with(" keep sdc"), "{plan}");
+        assert!(format_volumes(&plan)[0].ends_with(" keep sdc"), "{plan}");
         // A volume without a record is prepared.
-        assert_eq!(shown(&try_on(&gone, None, &[]).unwrap()), ["data /dev/sdc make sdc"]);
+        assert_eq!(format_volumes(&try_on(&gone, None, &[]).unwrap()), ["data /dev/sdc make sdc"]);
         if recorder != Recorder::ControlPlane {
             assert!(said[0].contains("--give-up serial of sdc"), "{said:?}");
             assert!(try_on(&gone, Some(recorder), &["spare sdc"]).is_err(), "the volume is on another disk");
             let plan = try_on(&gone, Some(recorder), &["serial of sdc"]).unwrap();
-            assert_eq!(shown(&plan), ["data /dev/sdc make sdc"]);
+            assert_eq!(format_volumes(&plan), ["data /dev/sdc make sdc"]);
             assert!(
                 plan.warnings
                     .iter()
@@ -149,13 +149,13 @@ fn file_is_created_only_if_never_prepared() {
     let small = [sparse("small", 4, "Block", "10Mi")];
     let (recorded, whole) = (records(&small), installed(&small));
     let carrier = |machine: &mut Inventory| {
-        machine.filesystems.iter().position(|is| is.device == "/dev/mapper/csi-varlib").unwrap()
+        machine.filesystems.iter().position(|filesystem| filesystem.device == "/dev/mapper/csi-varlib").unwrap()
     };
-    assert!(shown(&reinstall(&whole, &small, &recorded).unwrap())[0].contains(" keep "));
+    assert!(format_volumes(&reinstall(&whole, &small, &recorded).unwrap())[0].contains(" keep "));
     let mut gone = whole.clone();
     let at = carrier(&mut gone);
     let files = std::mem::take(&mut gone.filesystems[at].sparse);
-    assert!(shown(&reinstall(&gone, &small, &[]).unwrap())[0].contains(" extend "));
+    assert!(format_volumes(&reinstall(&gone, &small, &[]).unwrap())[0].contains(" extend "));
     let said = reasons(reinstall(&gone, &small, &recorded));
     assert!(said[0].contains("and no device of this machine has its file"), "{said:?}");
     // If the file is in another filesystem, the volume is not prepared a second time.
@@ -189,10 +189,10 @@ fn volumes_of_replaced_disk_are_recreated_only_if_discarded() {
     let web = [in_group("web", 3, "Filesystem", "csi", "1Gi")];
     let mut machine = installed(&web);
     (machine.groups, machine.stacked) = (Vec::new(), Vec::new());
-    machine.filesystems.retain(|is| is.marker.is_some());
+    machine.filesystems.retain(|filesystem| filesystem.marker.is_some());
     machine.disks[1] = blank("sdb", machine.disks[1].size_bytes / MIB);
     assert!(reinstall(&machine, &[], &[]).is_ok());
-    assert_eq!(shown(&reinstall(&machine, &web, &[]).unwrap()), ["web /dev/csi/web make sdb"]);
+    assert_eq!(format_volumes(&reinstall(&machine, &web, &[]).unwrap()), ["web /dev/csi/web make sdb"]);
     let recorded = RecordedVolume {
         disks: vec![RecordedDisk { serial: "serial of sdb".into(), ..records(&web)[0].disks[0].clone() }],
         ..records(&web)[0].clone()
@@ -202,7 +202,7 @@ fn volumes_of_replaced_disk_are_recreated_only_if_discarded() {
     let mut request = plan_request(InstallMode::Reinstall, &web);
     request.claim.as_mut().unwrap().give_up = vec!["serial of sdb".to_owned()];
     record(Recorder::Disk, &[recorded], &mut request, &mut machine);
-    assert_eq!(shown(&make(&layout(), &machine, request).unwrap()), ["web /dev/csi/web make sdb"]);
+    assert_eq!(format_volumes(&make(&layout(), &machine, request).unwrap()), ["web /dev/csi/web make sdb"]);
 }
 
 /// An installation of a new allocation erases all listed disks, and with them the volumes on these disks. Other volumes
@@ -217,7 +217,7 @@ fn installation_recreates_the_volumes_that_it_erases() {
         (claim.allocation, claim.order) = ("a-2".to_owned(), None);
         make(&layout(), &machine, request)
     };
-    let verdicts = shown(&fresh(&machine).unwrap());
+    let verdicts = format_volumes(&fresh(&machine).unwrap());
     for (line, verdict) in verdicts.iter().zip(["keep", "keep", "make", "make"]) {
         assert!(line.contains(&format!(" {verdict} ")), "{verdicts:?}");
     }
@@ -243,7 +243,7 @@ fn interrupted_preparation_is_not_continued_on_another_disk() {
         let claim = InstallClaim { begun_on: disks.clone(), ..claim.clone() };
         make(&layout(), machine, request(InstallMode::Install, list(&volume), Some(claim)))
     };
-    assert_eq!(shown(&again(&there).unwrap()), ["data /dev/sdc make sdc"]);
+    assert_eq!(format_volumes(&again(&there).unwrap()), ["data /dev/sdc make sdc"]);
     let mut gone = there;
     gone.disks[2] = blank("sdc", 500);
     let said = reasons(again(&gone));

@@ -15,7 +15,7 @@ fn writes(plan: &Plan) -> Vec<&Operation> {
     let is = |operation: &&Operation| {
         matches!(
             operation,
-            Operation::Device(_) | Operation::Run(SessionOp::UnlockDisk(_) | SessionOp::WritePersistent(_))
+            Operation::Device(_) | Operation::Run(SessionOp::UnlockDisk(_) | SessionOp::WriteK8sVolumeFiles(_))
         )
     };
     operations.filter(is).collect()
@@ -26,7 +26,7 @@ fn volume_marked_for_deletion_is_not_prepared() {
     let volumes: Vec<Value> = four().into_iter().map(marked).chain([marked(discover("any", 5, json!({})))]).collect();
     let plan = planned(&layout(), &machine(), InstallMode::Install, &volumes).unwrap();
     assert_eq!(
-        shown(&plan),
+        format_volumes(&plan),
         [
             "data /dev/sdc leave ",
             "block /dev/sdd leave ",
@@ -42,7 +42,7 @@ fn volume_marked_for_deletion_is_not_prepared() {
     // In a reinstall, no preserved group is extended, and no file is added to a preserved filesystem.
     let inventory = installed(&[]);
     let again = planned(&layout(), &inventory, InstallMode::Reinstall, &volumes).unwrap();
-    assert!(shown(&again).iter().all(|line| line.ends_with(" leave ")), "{again}");
+    assert!(format_volumes(&again).iter().all(|line| line.ends_with(" leave ")), "{again}");
     let bare = planned(&layout(), &inventory, InstallMode::Reinstall, &[]).unwrap();
     assert_eq!(writes(&again), writes(&bare));
     // A disk with other content is not refused, because the plan does not write to it.
@@ -57,14 +57,14 @@ fn existing_volume_marked_for_deletion_is_preserved() {
     let plain = planned(&layout(), &inventory, InstallMode::Reinstall, &four()).unwrap();
     let volumes: Vec<Value> = four().into_iter().map(marked).collect();
     let plan = planned(&layout(), &inventory, InstallMode::Reinstall, &volumes).unwrap();
-    assert_eq!(shown(&plan), shown(&plain));
-    assert!(shown(&plan).iter().all(|line| line.contains(" keep ")), "{plan}");
+    assert_eq!(format_volumes(&plan), format_volumes(&plain));
+    assert!(format_volumes(&plan).iter().all(|line| line.contains(" keep ")), "{plan}");
     assert_eq!(prepares(&plan), [""; 0]);
     assert_eq!((plan.disks.clone(), plan.summary.clone()), (plain.disks, plain.summary));
     assert_sound(&plan, &inventory);
     // The installed system attaches the file while it exists.
     let written = plan.stages.iter().flat_map(|stage| &stage.operations).find_map(|operation| match operation {
-        Operation::Run(SessionOp::WritePersistent(write)) => Some(write),
+        Operation::Run(SessionOp::WriteK8sVolumeFiles(write)) => Some(write),
         _ => None,
     });
     let written = written.unwrap();
@@ -74,7 +74,10 @@ fn existing_volume_marked_for_deletion_is_preserved() {
     larger[2]["spec"]["lvmLogicalVolume"]["size"] = json!("2Gi");
     larger[3]["spec"]["sparseLoopDevice"]["size"] = json!("20Mi");
     let plan = planned(&layout(), &inventory, InstallMode::Reinstall, &larger).unwrap();
-    assert_eq!(shown(&plan), shown(&planned(&layout(), &inventory, InstallMode::Reinstall, &four()).unwrap()));
+    assert_eq!(
+        format_volumes(&plan),
+        format_volumes(&planned(&layout(), &inventory, InstallMode::Reinstall, &four()).unwrap())
+    );
 }
 
 #[test]
@@ -90,7 +93,7 @@ fn refuses_reinstall_that_erases_a_volume_marked_for_deletion() {
     // A volume that was never on the disk does not prevent the layout from using it.
     let other = marked(raw("other", 2, "Filesystem", "/dev/sdc"));
     let plan = planned(&layout, &inventory, InstallMode::Reinstall, &[other]).unwrap();
-    assert_eq!(shown(&plan), ["other /dev/sdc leave "]);
+    assert_eq!(format_volumes(&plan), ["other /dev/sdc leave "]);
     // A deleted volume in a group that is wiped is refused as well.
     let mut wiped = self::layout();
     wiped.disks[1].wipeonreinstall = true;
@@ -148,12 +151,12 @@ fn volume_marked_for_deletion_is_preserved_on_layout_devices() {
     let volumes = [raw("part", 2, "Block", "/dev/sdc1"), raw("lv", 3, "Block", "/dev/csi/bare")];
     let inventory = after(&planned(&layout, &machine(), InstallMode::Install, &volumes).unwrap(), machine());
     let plan = planned(&layout, &inventory, InstallMode::Reinstall, &volumes.clone().map(marked)).unwrap();
-    assert_eq!(shown(&plan)[0], "part /dev/sdc1 keep sdc");
-    assert!(shown(&plan)[1].starts_with("lv /dev/csi/bare keep "), "{plan}");
+    assert_eq!(format_volumes(&plan)[0], "part /dev/sdc1 keep sdc");
+    assert!(format_volumes(&plan)[1].starts_with("lv /dev/csi/bare keep "), "{plan}");
     assert_sound(&plan, &inventory);
     // A first installation creates both devices for the layout, without the UUID of a volume.
     let plan = planned(&layout, &machine(), InstallMode::Install, &volumes.map(marked)).unwrap();
-    assert_eq!(shown(&plan), ["part /dev/sdc1 leave ", "lv /dev/csi/bare leave "]);
+    assert_eq!(format_volumes(&plan), ["part /dev/sdc1 leave ", "lv /dev/csi/bare leave "]);
     let bare = planned(&layout, &machine(), InstallMode::Install, &[]).unwrap();
     assert_eq!(writes(&plan), writes(&bare));
 }

@@ -30,7 +30,7 @@ fn interrupted_volume_preparation_is_repeated() {
     half.disks[2].blank = false;
     let claim = InstallClaim { begun_on: disks.clone(), ..claim };
     let again = make(&half, InstallMode::Install, &volumes, claim.clone()).unwrap();
-    assert_eq!(shown(&again)[0], "data /dev/sdc make sdc");
+    assert_eq!(format_volumes(&again)[0], "data /dev/sdc make sdc");
     // mkfs was interrupted after it had written the UUID, so the filesystem cannot be mounted.
     let mut marked = half.clone();
     let signature =
@@ -39,14 +39,14 @@ fn interrupted_volume_preparation_is_repeated() {
     let failed =
         FailedAttempt { tried: AttemptTarget::Filesystem("/dev/sdc".into()), why: "mkfs is not over".to_owned() };
     let whole = make(&marked, InstallMode::Install, &volumes, claim.clone()).unwrap();
-    assert_eq!(shown(&whole)[0], "data /dev/sdc keep sdc", "the filesystem can be mounted");
+    assert_eq!(format_volumes(&whole)[0], "data /dev/sdc keep sdc", "the filesystem can be mounted");
     marked.failed.push(failed);
     let again = make(&marked, InstallMode::Install, &volumes, claim.clone()).unwrap();
-    assert_eq!(shown(&again)[0], "data /dev/sdc make sdc");
+    assert_eq!(format_volumes(&again)[0], "data /dev/sdc make sdc");
     // If no attempt was creating the filesystem, it counts as damaged, and is preserved.
     let claim_of_nothing = InstallClaim { begun_on: Vec::new(), ..claim.clone() };
-    let kept = make(&marked, InstallMode::Install, &volumes, claim_of_nothing).unwrap();
-    assert_eq!(shown(&kept)[0], "data /dev/sdc keep sdc");
+    let preserved = make(&marked, InstallMode::Install, &volumes, claim_of_nothing).unwrap();
+    assert_eq!(format_volumes(&preserved)[0], "data /dev/sdc keep sdc");
     // A disk with another serial number in the same slot is not the disk of the attempt.
     half.disks[2].serial = "other".into();
     let said = reasons(make(&half, InstallMode::Install, &volumes, claim));
@@ -61,7 +61,7 @@ fn existing_blank_logical_volume_is_filled() {
     let web = inventory.stacked.iter_mut().find(|stacked| stacked.device == "/dev/mapper/csi-web").unwrap();
     (web.signatures, web.blank) = (Vec::new(), true);
     let plan = planned(&layout(), &inventory, InstallMode::Reinstall, &volumes).unwrap();
-    assert_eq!(shown(&plan), ["web /dev/csi/web extend sdb"]);
+    assert_eq!(format_volumes(&plan), ["web /dev/csi/web extend sdb"]);
     let text = plan.to_string();
     assert!(text.contains("activate varlib, web of csi (sdb)") && text.contains("volume web: csi/web, ext4"), "{text}");
     let web = inventory.stacked.iter_mut().find(|stacked| stacked.device == "/dev/mapper/csi-web").unwrap();

@@ -46,7 +46,7 @@ fn renamed_logical_volume_is_preserved() {
         let mut machine = installed(&web);
         rename(&mut machine, "web", "old");
         let plan = reinstall(&machine, &web, known).unwrap();
-        assert_eq!(shown(&plan), ["web /dev/mapper/csi-old keep sdb"]);
+        assert_eq!(format_volumes(&plan), ["web /dev/mapper/csi-old keep sdb"]);
         assert_eq!(prepares(&plan), [""; 0]);
         let said =
             "volume web refers to /dev/csi/web, but is kept on /dev/mapper/csi-old, which has the UUID of the volume"
@@ -57,7 +57,7 @@ fn renamed_logical_volume_is_preserved() {
         let mut machine = installed(&web);
         remove(&mut machine, "web");
         (machine.disks[2].signatures, machine.disks[2].blank) = (vec![ext4(&uid(3))], false);
-        assert_eq!(shown(&reinstall(&machine, &web, known).unwrap()), ["web /dev/sdc keep sdc"]);
+        assert_eq!(format_volumes(&reinstall(&machine, &web, known).unwrap()), ["web /dev/sdc keep sdc"]);
         // Another volume has the requested name.
         let mut machine = installed(&web);
         rename(&mut machine, "web", "old");
@@ -83,7 +83,7 @@ fn missing_logical_volume_is_created_only_if_new() {
         let said = reasons(reinstall(&machine, &web, &recorded));
         let expected = "volume web cannot be prepared on /dev/csi/web: the volume was prepared on /dev/csi/web, a disk without serial number";
         assert!(said.len() == 1 && said[0].contains(expected), "{said:?}");
-        assert_eq!(shown(&reinstall(&machine, &web, &[]).unwrap()), ["web /dev/csi/web extend sdb"]);
+        assert_eq!(format_volumes(&reinstall(&machine, &web, &[]).unwrap()), ["web /dev/csi/web extend sdb"]);
     }
     // The volume is inactive and renamed, so its UUID is not visible.
     let web = [in_group("web", 3, "Filesystem", "csi", "1Gi")];
@@ -92,7 +92,7 @@ fn missing_logical_volume_is_created_only_if_new() {
     deactivate(&mut machine, "old");
     assert!(reasons(reinstall(&machine, &web, &records(&web)))[0].contains("the volume was prepared on /dev/csi/web"));
     assert_eq!(
-        shown(&reinstall(&machine, &web, &[]).unwrap()),
+        format_volumes(&reinstall(&machine, &web, &[]).unwrap()),
         ["web /dev/csi/web extend sdb"],
         "the marker lists none"
     );
@@ -123,10 +123,10 @@ fn recorded_lvm_uuid_identifies_its_block_volume() {
     volumes.for_each(|volume| volume.uuid = format!("l-{}", volume.name));
     let mut recorded = records(&block);
     recorded[0].path = logical_volume_link("g-g", "l-bare");
-    assert_eq!(shown(&reinstall(&machine, &block, &recorded).unwrap()), ["bare /dev/csi/bare keep sdb"]);
+    assert_eq!(format_volumes(&reinstall(&machine, &block, &recorded).unwrap()), ["bare /dev/csi/bare keep sdb"]);
     rename(&mut machine, "bare", "old");
     let plan = reinstall(&machine, &block, &recorded).unwrap();
-    assert_eq!(shown(&plan), ["bare /dev/csi/old keep sdb"]);
+    assert_eq!(format_volumes(&plan), ["bare /dev/csi/old keep sdb"]);
     assert_eq!(plan.volumes[0].path.as_deref(), Some(recorded[0].path.as_str()));
     // A different logical volume has the requested name now.
     let other = LvmLogicalVolume {
@@ -136,7 +136,7 @@ fn recorded_lvm_uuid_identifies_its_block_volume() {
         ..LvmLogicalVolume::default()
     };
     machine.groups[0].volumes.push(other);
-    assert_eq!(shown(&reinstall(&machine, &block, &recorded).unwrap()), ["bare /dev/csi/old keep sdb"]);
+    assert_eq!(format_volumes(&reinstall(&machine, &block, &recorded).unwrap()), ["bare /dev/csi/old keep sdb"]);
 }
 
 #[test]
@@ -178,7 +178,7 @@ fn array_content_on_members_is_no_second_copy() {
     mark(&mut inventory);
     inventory.disks[2..4].iter_mut().for_each(|disk| disk.signatures.push(ext4(&uid(1))));
     let again = super::planned(&layout, &inventory, InstallMode::Reinstall, &volume).unwrap();
-    assert!(shown(&again)[0].contains(" keep sdc,sdd"), "{again}");
+    assert!(format_volumes(&again)[0].contains(" keep sdc,sdd"), "{again}");
     // The array is inactive, and the layout does not list it.
     inventory.stacked.retain(|stacked| stacked.kind != inventory::StackedDeviceKind::Array);
     inventory.arrays[0].running = None;
@@ -203,5 +203,5 @@ fn refuses_copy_on_a_wiped_disk_unless_discarded() {
     };
     let said = reasons(again(&[]));
     assert!(said[0].contains("has its UUID") && said[0].contains("on several devices: /dev/sdc, /dev/sdd"), "{said:?}");
-    assert_eq!(shown(&again(&["serial of sdc"]).unwrap()), ["data /dev/sdd keep sdd"]);
+    assert_eq!(format_volumes(&again(&["serial of sdc"]).unwrap()), ["data /dev/sdd keep sdd"]);
 }

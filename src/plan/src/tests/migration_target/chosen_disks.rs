@@ -15,7 +15,8 @@ fn the_disks_are_those_of_the_move() {
         panic!("{plan}")
     };
     assert_eq!((marker.machine.as_str(), marker.allocation.as_str()), ("m-2", "a-1"));
-    let disks: Vec<(&str, &str)> = marker.disks.iter().map(|is| (is.device.as_str(), is.serial.as_str())).collect();
+    let disks: Vec<(&str, &str)> =
+        marker.disks.iter().map(|disk| (disk.device.as_str(), disk.serial.as_str())).collect();
     assert_eq!(disks[..2], [("/dev/sda", "B0"), ("/dev/sdb", "B1")]);
     assert_eq!(plan.disks[0].verdict, DiskVerdict::NotOurs);
 }

@@ -16,7 +16,8 @@ fn own_marker_is_trusted_after_the_point_of_no_return() {
         panic!("{plan}")
     };
     let mut after = after(&plan, other);
-    let root = after.stacked.iter().find(|is| is.signatures.iter().any(|is| is.uuid == plan.root_uuid)).unwrap();
+    let root =
+        after.stacked.iter().find(|is| is.signatures.iter().any(|signature| signature.uuid == plan.root_uuid)).unwrap();
     let device = root.device.clone();
     after.filesystems =
         vec![FilesystemContents { device, marker: Some(marker.clone()), ..FilesystemContents::default() }];
@@ -73,7 +74,8 @@ fn a_marker_of_its_own_is_not_believed_once_the_other_machine_has_booted_again()
         panic!("{plan}")
     };
     let mut now = after(&plan, other);
-    let root = now.stacked.iter().find(|is| is.signatures.iter().any(|is| is.uuid == plan.root_uuid)).unwrap();
+    let root =
+        now.stacked.iter().find(|is| is.signatures.iter().any(|signature| signature.uuid == plan.root_uuid)).unwrap();
     let claim = InstallClaim { begun_on: disks.clone(), attempt: record_of(own), ..of_other() };
     let device = root.device.clone();
     let peer = |certificate: &str| {
@@ -112,7 +114,8 @@ fn newer_migration_of_this_machine_is_not_overwritten() {
         panic!("{plan}")
     };
     let here = after(&plan, other);
-    let root = here.stacked.iter().find(|is| is.signatures.iter().any(|is| is.uuid == plan.root_uuid)).unwrap();
+    let root =
+        here.stacked.iter().find(|is| is.signatures.iter().any(|signature| signature.uuid == plan.root_uuid)).unwrap();
     let (began, before, later) = (&disks[..], "2026-10-31T23:59:59Z", "2026-11-02T00:00:00Z");
     let other_tables: Vec<RecordedDisk> = began
         .iter()
@@ -142,8 +145,8 @@ fn newer_migration_of_this_machine_is_not_overwritten() {
         let (machine, time) = (machine.to_owned(), time.to_owned());
         let marker = InstallMarker { machine, time, ..own.clone() };
         if is_replaced {
-            let carried = &mut moving.carried.as_mut().unwrap().marker;
-            carried.supersedes = lineage::collect_superseded(std::iter::once(&marker));
+            let migrated_machine = &mut moving.carried.as_mut().unwrap().marker;
+            migrated_machine.supersedes = lineage::collect_superseded(std::iter::once(&marker));
         }
         let filesystem =
             FilesystemContents { device: root.device.clone(), marker: Some(marker), ..FilesystemContents::default() };

@@ -35,7 +35,13 @@ fn unsuitable_target_is_refused_before_the_first_write() {
         (
             "smaller sectors",
             |_, moving, _| {
-                moving.carried.as_mut().unwrap().filesystems.iter_mut().for_each(|is| is.sector_bytes = 4096);
+                moving
+                    .carried
+                    .as_mut()
+                    .unwrap()
+                    .filesystems
+                    .iter_mut()
+                    .for_each(|filesystem| filesystem.sector_bytes = 4096);
             },
             &[
                 "filesystems[1]: /dev/md/efi would be on ",
@@ -45,7 +51,9 @@ fn unsuitable_target_is_refused_before_the_first_write() {
         ),
         (
             "a filesystem that does not come",
-            |_, moving, _| moving.carried.as_mut().unwrap().filesystems.retain(|is| is.device != "/dev/vg00/srv"),
+            |_, moving, _| {
+                moving.carried.as_mut().unwrap().filesystems.retain(|filesystem| filesystem.device != "/dev/vg00/srv")
+            },
             &[
                 "filesystems[3]: /dev/vg00/srv must have btrfs according to the layout, but the source machine does not have this filesystem",
             ],

@@ -33,7 +33,7 @@ prop_compose! {
             };
         });
         layout.logicalvolumes.iter_mut().for_each(|volume| volume.preserve = marks.next().unwrap());
-        let filesystems = layout.filesystems.iter_mut().filter(|is| is.path.as_deref() != Some("/"));
+        let filesystems = layout.filesystems.iter_mut().filter(|filesystem| filesystem.path.as_deref() != Some("/"));
         filesystems.zip(of_filesystems).for_each(|(is, mark)| is.preserve = mark);
         layout
     }
@@ -184,7 +184,7 @@ fn renews_volumes(plan: &Plan) -> bool {
 
 #[test]
 fn two_reinstalls_preserve_every_marked_object_and_write_outside_of_it_only() {
-    let judged = Judged::new("two_reinstalls_preserve_every_marked_object_and_write_outside_of_it_only");
+    let judged = PropertyCounts::new("two_reinstalls_preserve_every_marked_object_and_write_outside_of_it_only");
     let ranges = std::cell::Cell::new(0);
     proptest!(ProptestConfig::with_cases(2 * CASES), |(layout in marked_layout())| {
         judged.case();

@@ -12,7 +12,7 @@ pub(crate) fn assert_sound(plan: &Plan, inventory: &Inventory) {
                 assert!(!disks.is_empty(), "{operation:?}");
                 let fills =
                     matches!(operation, Operation::Device(DeviceOp::MakeFilesystem(_))) && is_blank(inventory, device);
-                let takes = matches!(operation, Operation::Device(DeviceOp::PreparePersistent(_)));
+                let takes = matches!(operation, Operation::Device(DeviceOp::CreateK8sVolume(_)));
                 let is_renewed = |disk: &&str| {
                     is_made(verdict(disk))
                         || is_renewed_part(plan, &brought, device, disk)
@@ -22,7 +22,7 @@ pub(crate) fn assert_sound(plan: &Plan, inventory: &Inventory) {
                 assert!(index >= plan.point_of_no_return);
             }
             match operation {
-                Operation::Device(DeviceOp::PreparePersistent(volume)) => assert_prepares(volume, plan, inventory),
+                Operation::Device(DeviceOp::CreateK8sVolume(volume)) => assert_prepares(volume, plan, inventory),
                 Operation::Device(operation) => assert_on_device(operation, inventory, verdict),
                 Operation::Run(operation) => assert_of_run(operation, inventory, verdict),
             }
@@ -58,9 +58,9 @@ fn is_renewed_part(plan: &Plan, brought: &Brought, device: &DevicePath, disk: &s
 pub(crate) fn is_in_renewed_group(plan: &Plan, operation: &Operation, device: &DevicePath) -> bool {
     let operations = || plan.stages.iter().flat_map(|stage| &stage.operations);
     let is_renewed = |group: &str| {
-        operations().any(|is| matches!(is, Operation::Device(DeviceOp::RemoveVolumes(remove)) if remove.group == group))
+        operations().any(|operation| matches!(operation, Operation::Device(DeviceOp::RemoveVolumes(remove)) if remove.group == group))
     };
-    let is_new = |is: &Operation| matches!(is, Operation::Device(DeviceOp::CreateVolume(new)) if new.device == *device && is_renewed(&new.group));
+    let is_new = |operation: &Operation| matches!(operation, Operation::Device(DeviceOp::CreateVolume(new)) if new.device == *device && is_renewed(&new.group));
     matches!(operation, Operation::Device(DeviceOp::CreateVolume(new)) if is_renewed(&new.group))
         || operations().any(is_new)
 }
@@ -90,7 +90,7 @@ fn assert_on_device(operation: &DeviceOp, inventory: &Inventory, verdict: impl F
         | DeviceOp::TryArray(_)
         | DeviceOp::TryFilesystem(_)
         | DeviceOp::MakeFilesystem(_)
-        | DeviceOp::PreparePersistent(_)
+        | DeviceOp::CreateK8sVolume(_)
         | DeviceOp::DeactivateGroup(_)
         | DeviceOp::StopArray(_) => {}
     }
@@ -119,7 +119,7 @@ fn assert_of_run(operation: &SessionOp, inventory: &Inventory, verdict: impl Fn(
                 "{operation:?}"
             );
         }
-        SessionOp::ReachImage(_)
+        SessionOp::ResolveImage(_)
         | SessionOp::VerifyDefinition(_)
         | SessionOp::FindPrograms(_)
         | SessionOp::IdentifyDisk(_)
@@ -133,7 +133,7 @@ fn assert_of_run(operation: &SessionOp, inventory: &Inventory, verdict: impl Fn(
         | SessionOp::BurnImage(_)
         | SessionOp::WriteMachineFiles(_)
         | SessionOp::InjectFiles(_)
-        | SessionOp::WritePersistent(_)
+        | SessionOp::WriteK8sVolumeFiles(_)
         | SessionOp::Finish(_)
         | SessionOp::AdaptImage(_)
         | SessionOp::AdaptMoved(_)
@@ -141,11 +141,11 @@ fn assert_of_run(operation: &SessionOp, inventory: &Inventory, verdict: impl Fn(
         | SessionOp::WriteFstab(_)
         | SessionOp::ExtendFstab(_)
         | SessionOp::WriteCrypttab(_)
-        | SessionOp::FindLoader
+        | SessionOp::FindBootLoader
         | SessionOp::RemoveVariables(_)
         | SessionOp::WriteBootEntries(_)
         | SessionOp::LoadKernel
-        | SessionOp::ProveKept(_)
+        | SessionOp::ProvePreserved(_)
         | SessionOp::WriteMarker(_)
         | SessionOp::Unmount
         | SessionOp::FlushDisks(_)
@@ -156,7 +156,7 @@ fn assert_of_run(operation: &SessionOp, inventory: &Inventory, verdict: impl Fn(
 
 /// Asserts that a Kubernetes volume is prepared on a new device of the plan, on an otherwise unused blank disk, or in
 /// the free space of a group on preserved disks, and that no other disk is written.
-fn assert_prepares(volume: &PreparePersistent, plan: &Plan, inventory: &Inventory) {
+fn assert_prepares(volume: &CreateK8sVolume, plan: &Plan, inventory: &Inventory) {
     let brought = brought(plan);
     let disks: BTreeSet<&str> =
         volume.written_devices().into_iter().flat_map(|device| bottoms(plan, &brought, device)).collect();
@@ -174,7 +174,7 @@ fn assert_prepares(volume: &PreparePersistent, plan: &Plan, inventory: &Inventor
             DiskVerdict::Keep => {
                 let create = volume.create.as_ref().unwrap_or_else(|| panic!("{volume:?}"));
                 let group = inventory.groups.iter().find(|group| group.name == create.group).unwrap();
-                assert!(group.volumes.iter().all(|is| is.name != create.name), "{volume:?}");
+                assert!(group.volumes.iter().all(|volume| volume.name != create.name), "{volume:?}");
                 assert!(create.size.as_mib().unwrap() * MIB <= group.free_bytes.unwrap(), "{volume:?}");
             }
             DiskVerdict::PartlyKept | DiskVerdict::NotOurs => panic!("{volume:?} on {disk}, which is foreign"),
@@ -184,13 +184,13 @@ fn assert_prepares(volume: &PreparePersistent, plan: &Plan, inventory: &Inventor
 
 /// Asserts that a released device is on a wiped disk, or was assembled for inspection and is not on preserved disks
 /// only.
-fn assert_release(holder: &Holder, inventory: &Inventory, verdict: impl Fn(&str) -> DiskVerdict) {
+fn assert_release(holder: &DiskHolder, inventory: &Inventory, verdict: impl Fn(&str) -> DiskVerdict) {
     let device = match holder {
-        Holder::Swap { device }
-        | Holder::Array { device }
-        | Holder::Mapping { device }
-        | Holder::Volume { device, .. }
-        | Holder::Bcache { device } => device,
+        DiskHolder::Swap { device }
+        | DiskHolder::Array { device }
+        | DiskHolder::Mapping { device }
+        | DiskHolder::Volume { device, .. }
+        | DiskHolder::Bcache { device } => device,
     };
     let stack = DeviceStack::new(inventory);
     let disks = stack.disks_below(&stack.kernel_name(&device.as_str().into()));
@@ -232,8 +232,11 @@ fn assert_table(table: &PartitionTable, disk: &inventory::InventoryDisk) {
 fn assert_burn(burn: &BurnDisk, disk: &inventory::InventoryDisk) {
     assert_eq!((burn.size_bytes, burn.sector_bytes), (disk.size_bytes, disk.sector_bytes));
     assert!(!burn.filesystems.is_empty());
-    assert!(burn.filesystems.iter().all(|is| is.device == disk.device.partition_path(is.number)), "{burn:?}");
-    let is_listed = |number: u32| burn.filesystems.iter().any(|is| is.number == number);
+    assert!(
+        burn.filesystems.iter().all(|filesystem| filesystem.device == disk.device.partition_path(filesystem.number)),
+        "{burn:?}"
+    );
+    let is_listed = |number: u32| burn.filesystems.iter().any(|filesystem| filesystem.number == number);
     assert!(burn.grow.is_none_or(is_listed), "{burn:?}");
 }
 

@@ -54,8 +54,8 @@ async fn canceled_migration_returns_the_system_to_the_source() {
 async fn a_refused_plan_ends_the_order() {
     let (server, order) = Running::move_ordered().await;
     let (one, two) = (server.ramdisk(ONE).await, server.ramdisk(TWO).await);
-    server.stands(ONE, &one, &order).await;
-    server.stands(TWO, &two, &order).await;
+    server.announce_waiting(ONE, &one, &order).await;
+    server.announce_waiting(TWO, &two, &order).await;
     let answer = server.report_to(TWO, &two, failure(true)).await;
     assert_eq!(answer.json(), json!({ "retry": false }));
     let shown = server.about_move("GET", "", Value::Null).await.json();

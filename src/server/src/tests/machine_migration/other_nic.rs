@@ -5,7 +5,7 @@ use crate::tests::reinstall::with_images;
 
 impl Running {
     /// Boots the machine through a NIC that no file lists. Returns a word for the effect of the script.
-    async fn by_another_card(&self, id: &str) -> &'static str {
+    async fn boot_through_unlisted_nic(&self, id: &str) -> &'static str {
         let script = self.boot(&format!("uuid={id}&mac=52:54:00:00:00:99")).await.text();
         let held = "/boot.ipxe?uuid=${uuid}&mac=${netX/mac} || goto again";
         match script {
@@ -21,13 +21,15 @@ impl Running {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn boot_from_another_nic_respects_the_migration_state() {
     let none = Running::start_in(with_images()).await;
-    assert_eq!(none.by_another_card(ONE).await, "disk", "no move");
+    assert_eq!(none.boot_through_unlisted_nic(ONE).await, "disk", "no move");
     let (server, order) = Running::move_ordered().await;
-    let by_both = async |server: &Running| [server.by_another_card(ONE).await, server.by_another_card(TWO).await];
+    let by_both = async |server: &Running| {
+        [server.boot_through_unlisted_nic(ONE).await, server.boot_through_unlisted_nic(TWO).await]
+    };
     assert_eq!(by_both(&server).await, ["waits", "waits"], "ordered");
     let (one, two) = (server.ramdisk(ONE).await, server.ramdisk(TWO).await);
     for (id, token) in [(ONE, &one), (TWO, &two)] {
-        assert_eq!(server.stands(id, token, &order).await.status, 200);
+        assert_eq!(server.announce_waiting(id, token, &order).await.status, 200);
     }
     assert_eq!(by_both(&server).await, ["waits", "waits"], "planned");
     server.exchange_certificates(&one).await;
@@ -46,18 +48,18 @@ async fn boot_from_another_nic_respects_the_migration_state() {
     // The disks of machine one still contain the migrated system, whichever allocation the machine gets next.
     for allocation in [MARKED, "a9"] {
         server.write("machines/one.yaml", &machine_file(ONE, "one", "52:54:00:00:00:01", allocation, ""));
-        assert_eq!(server.by_another_card(ONE).await, "waits", "{allocation}");
+        assert_eq!(server.boot_through_unlisted_nic(ONE).await, "waits", "{allocation}");
     }
     let one = server.ramdisk(ONE).await;
     server.until_given(ONE, &one, "a9").await;
-    assert_eq!(server.by_another_card(ONE).await, "waits", "a9 is not installed");
+    assert_eq!(server.boot_through_unlisted_nic(ONE).await, "waits", "a9 is not installed");
     let body = json!({ "allocationuuid": "a9", "order": "", "disks": disks() });
     let answer = server.call(&one, "POST", &format!("/v1/machine/{ONE}/point-of-no-return"), &body).await;
     assert_eq!(answer.status, 200, "{}", answer.text());
     let mut body = success(ONE);
     (body["allocationuuid"], body["marker"]["allocation"]) = (json!("a9"), json!("a9"));
     assert_eq!(server.report_to(ONE, &one, body).await.status, 200);
-    assert_eq!(server.by_another_card(ONE).await, "disk", "a9 is installed");
+    assert_eq!(server.boot_through_unlisted_nic(ONE).await, "disk", "a9 is installed");
 
     // The migration is canceled after the target has received everything.
     let (server, _, _, two) = Running::move_begun().await;

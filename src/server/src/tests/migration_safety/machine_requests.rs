@@ -11,7 +11,7 @@ use store::testing::*;
 use store::{BootTarget, FileAllocation, MachineBoot, boots};
 use time::OffsetDateTime;
 
-impl World {
+impl MigrationModel {
     pub(super) fn boot(&mut self, part: MigrationSide) -> Result<(), TestCaseError> {
         let given = self.sides[index(part)].picture.as_ref();
         let given = match given.map(|machine| machine.allocation.as_ref().map(|allocation| allocation.id.to_string())) {
@@ -48,22 +48,28 @@ impl World {
     /// response states explicitly and truthfully that the migration has ended.
     fn is_heard_rightly(&self, part: MigrationSide, moving: Option<&MigrationOffer>) -> Result<(), TestCaseError> {
         let Some(order) = &self.sides[index(part)].stands_for else { return Ok(()) };
-        let newest = find_last(&self.database, id(part)).unwrap().map(|is| is.to_status());
+        let newest = find_last(&self.database, id(part)).unwrap().map(|migration| migration.to_status());
         let state = |order: &str| -> Migration {
             let select = "SELECT document FROM moves WHERE id = ?1";
             self.database.query_row(select, [order], |row| parse_column(row, 0)).unwrap().unwrap()
         };
-        let (is, said) = (state(order), heard(order, moving, newest.as_ref()));
+        let (migration, said) = (state(order), heard(order, moving, newest.as_ref()));
         match said {
             MigrationAnswer::Role(_) => {
-                prop_assert!(is.state.is_open() && is.state != MigrationState::Booting, "{is:?}")
+                prop_assert!(migration.state.is_open() && migration.state != MigrationState::Booting, "{migration:?}")
             }
             MigrationAnswer::Waiting(state) => {
-                prop_assert!(is.state.is_open() && is.state.name() == state, "{state} {is:?}")
+                prop_assert!(migration.state.is_open() && migration.state.name() == state, "{state} {migration:?}")
             }
-            MigrationAnswer::Done => prop_assert!(is.state == MigrationState::Done && self.received, "{is:?}"),
-            MigrationAnswer::Ended => prop_assert!(!is.state.is_open(), "its end is reported too early: {is:?}"),
-            MigrationAnswer::Unmentioned => prop_assert!(false, "the response does not mention the migration {is:?}"),
+            MigrationAnswer::Done => {
+                prop_assert!(migration.state == MigrationState::Done && self.received, "{migration:?}")
+            }
+            MigrationAnswer::Ended => {
+                prop_assert!(!migration.state.is_open(), "its end is reported too early: {migration:?}")
+            }
+            MigrationAnswer::Unmentioned => {
+                prop_assert!(false, "the response does not mention the migration {migration:?}")
+            }
         }
         // A server of an earlier version sends a response without this field. The agent must never interpret it as the
         // end of the migration, whatever the files contain.
@@ -81,31 +87,31 @@ impl World {
         let now = read_current_boots(&self.database, A, B).unwrap();
         let hands = find_live(&self.database, id(part))
             .unwrap()
-            .map_or(MigrationRole::Unaffected, |is| is.role_in(id(part), now));
+            .map_or(MigrationRole::Unaffected, |migration| migration.role_in(id(part), now));
         let of = match hands {
             MigrationRole::Waiting => return Ok(()),
-            MigrationRole::Sender | MigrationRole::Receiver => MigrationSide::Send,
+            MigrationRole::Source | MigrationRole::Target => MigrationSide::Source,
             MigrationRole::Unaffected => part,
         };
         let Some(machine) = self.sides[index(of)].picture.clone() else { return Ok(()) };
         let Some(allocation) = &machine.allocation else { return Ok(()) };
         let allocation = self.spelled(of, allocation.id.to_string());
-        let standing = read_install_state(&self.database, id(of), &allocation).unwrap();
-        let Ok(Some(assigned)) = resolve_allocation(&machine, &standing, &self.known) else { return Ok(()) };
+        let install_state = read_install_state(&self.database, id(of), &allocation).unwrap();
+        let Ok(Some(assigned)) = resolve_allocation(&machine, &install_state, &self.known) else { return Ok(()) };
         match (hands, part, assigned.installs) {
             (MigrationRole::Unaffected, _, false) => {
                 // The agent boots the installed system, and does not send further requests.
                 self.sides[index(part)].leave();
                 self.may_run(part, &format!("{allocation} is installed"))
             }
-            (MigrationRole::Unaffected, MigrationSide::Send, true) => {
-                let open = find_live(&self.database, A).unwrap().is_some_and(|is| is.state.is_open());
+            (MigrationRole::Unaffected, MigrationSide::Source, true) => {
+                let open = find_live(&self.database, A).unwrap().is_some_and(|migration| migration.state.is_open());
                 prop_assert!(allocation == NEW && !open, "A receives {allocation} to install");
                 Ok(())
             }
             // The target may only install a new allocation, which replaces the system that the migration has started to
             // write.
-            (MigrationRole::Unaffected, MigrationSide::Receive, true) => {
+            (MigrationRole::Unaffected, MigrationSide::Target, true) => {
                 prop_assert!(allocation == NEW, "B receives {allocation} as a first installation");
                 Ok(())
             }
@@ -119,16 +125,16 @@ impl World {
     /// role only if A's file is readable and contains the migrated allocation.
     fn moving(&self, part: MigrationSide) -> Option<MigrationOffer> {
         let now = read_current_boots(&self.database, A, B).unwrap();
-        let is = find_live(&self.database, id(part)).unwrap()?;
-        if !matches!(is.role_in(id(part), now), MigrationRole::Sender | MigrationRole::Receiver) {
+        let migration = find_live(&self.database, id(part)).unwrap()?;
+        if !matches!(migration.role_in(id(part), now), MigrationRole::Source | MigrationRole::Target) {
             return None;
         }
         let given = self.sides[0].picture.as_ref()?.allocation.as_ref()?;
-        let is_it = given.id.as_str() == is.allocation;
+        let is_it = given.id.as_str() == migration.allocation;
         is_it.then(|| MigrationOffer {
-            order: is.id.clone(),
+            order: migration.id.clone(),
             part,
-            started: is.state == MigrationState::Copying,
+            started: migration.state == MigrationState::Copying,
             awaits_approval: false,
             peer: None,
             carried: None,

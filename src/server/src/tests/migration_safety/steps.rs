@@ -31,9 +31,9 @@ pub(super) enum Step {
     Remove(MigrationSide),
 }
 
-pub(super) fn way() -> Vec<Step> {
+pub(super) fn successful_migration_steps() -> Vec<Step> {
     use Step::*;
-    let (a, b) = (MigrationSide::Send, MigrationSide::Receive);
+    let (a, b) = (MigrationSide::Source, MigrationSide::Target);
     vec![
         Order,
         Boot(a),
@@ -61,7 +61,7 @@ pub(super) fn way() -> Vec<Step> {
 
 pub(super) fn any_step() -> impl Strategy<Value = Step> {
     use Step::*;
-    let part = || prop_oneof![Just(MigrationSide::Send), Just(MigrationSide::Receive)];
+    let part = || prop_oneof![Just(MigrationSide::Source), Just(MigrationSide::Target)];
     let allocation = prop_oneof![Just(None), Just(Some(MOVED)), Just(Some(OLD)), Just(Some(NEW))];
     prop_oneof![
         1 => Just(Order),

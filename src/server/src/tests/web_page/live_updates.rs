@@ -1,7 +1,7 @@
 //! Live updates of the web page: their number is limited, and they end with the session or the server.
 
 use super::*;
-use http_server::live_updates::WATCHERS_PER_USER;
+use http_server::live_machine_states::WATCHERS_PER_USER;
 use store::users::UserChange;
 use tokio::net::tcp::OwnedReadHalf;
 
@@ -19,14 +19,14 @@ impl Browser<'_> {
         let request = format!("GET /events HTTP/1.1\r\nHost: d\r\nCookie: {}\r\n\r\n", self.cookie);
         write.write_all(request.as_bytes()).await.unwrap();
         let mut watching = Watching { read, _write: write, heard: String::new() };
-        watching.until("\r\n\r\n").await;
+        watching.read_until("\r\n\r\n").await;
         watching
     }
 }
 
 impl Watching {
     /// Reads until these words were received.
-    async fn until(&mut self, words: &str) {
+    async fn read_until(&mut self, words: &str) {
         let read = async {
             while !self.heard.contains(words) {
                 let mut bytes = [0; 4096];
@@ -56,12 +56,12 @@ async fn live_updates_show_installation_progress() {
     let progress = json!({ "bytes": 100, "total_bytes": 200, "bytes_per_second": 31_000_000, "seconds_left": 3 });
     let event = json!({ "event": "Installing", "message": "", "step": "image.burn", "progress": progress });
     assert_eq!(server.call(&token, "POST", &format!("/v1/machine/{ONE}/event"), &event).await.status, 200);
-    watching.until("\"percent\":50").await;
+    watching.read_until("\"percent\":50").await;
     server.report(ONE, &token, "a1", true).await;
-    watching.until("\"whole\":true").await;
+    watching.read_until("\"whole\":true").await;
     server.write("machines/two.yaml", "id: [\n");
-    watching.until("event: directory").await;
-    watching.until("two.yaml").await;
+    watching.read_until("event: directory").await;
+    watching.read_until("two.yaml").await;
     // The updates end when the session ends.
     let form = browser.token().await;
     assert_eq!(browser.post("/logout", &[], &[("form", &form)]).await.status, 303);
@@ -80,8 +80,8 @@ async fn updates_end_when_user_or_token_is_revoked() {
             true => drop(server.state.change_user(name, disabled).await.unwrap()),
             false => drop(server.state.revoke_user_token(name, "t").await.unwrap()),
         }
-        watching.until("event: logout").await;
-        watching.until("\r\n0\r\n\r\n").await;
+        watching.read_until("event: logout").await;
+        watching.read_until("\r\n0\r\n\r\n").await;
         assert_eq!(browser.get("/events").await.status, 401);
     }
 }
@@ -95,8 +95,8 @@ async fn viewers_do_not_receive_the_output_of_an_installer() {
     server.allocated(ONE, &token).await;
     let event = json!({ "event": "Crashed", "message": "`/install.sh` exited with 3: hunter2\nhunter2" });
     assert_eq!(server.call(&token, "POST", &format!("/v1/machine/{ONE}/event"), &event).await.status, 200);
-    watching.until("`/install.sh` exited with 3").await;
-    watching.until("}]\n\n").await;
+    watching.read_until("`/install.sh` exited with 3").await;
+    watching.read_until("}]\n\n").await;
     assert!(!watching.heard.contains("hunter2"), "{}", watching.heard);
 }
 

@@ -1,7 +1,7 @@
 //! Plans of all machines on the web page: the same rows as in `drophammer site plan`, filters, and refused changes.
 
 use super::*;
-use drophammer::commands::site_plan::{PlanOptions, rack_output};
+use drophammer::local_commands::site_plan::{PlanOptions, rack_output};
 
 impl Running {
     /// Returns the rows and the summary that `drophammer site plan --json` prints.

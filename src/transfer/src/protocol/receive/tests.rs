@@ -3,7 +3,7 @@
 use super::super::frames::{Sha256Bytes, hash_bytes};
 use super::super::receive_state::close_if_complete;
 use super::*;
-use crate::certificate::PeerCertificate;
+use crate::signed_certificate::PeerCertificate;
 use crate::tls::TlsEndpoints;
 use rcgen::{CertificateParams, KeyPair};
 use std::fs;
@@ -31,9 +31,14 @@ fn exchange_frames(
     let (a, b) = ends();
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap().to_string();
-    let disks =
-        [ReceivedDisk::open_disk("0".to_owned(), (path.to_owned(), TransferDest::open_dest), None, None, false)
-            .unwrap()];
+    let disks = [ReceivedDisk::open_disk(
+        "0".to_owned(),
+        (path.to_owned(), TransferDestination::open_destination),
+        None,
+        None,
+        false,
+    )
+    .unwrap()];
     thread::scope(|scope| {
         let sending = scope.spawn(move || {
             let mut link = TlsLink::connect(&address, &a, Duration::from_secs(5)).unwrap();
@@ -155,8 +160,14 @@ fn replaced_connection_writes_nothing() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("disk");
     fs::write(&path, vec![7; SIZE as usize]).unwrap();
-    let disks =
-        [ReceivedDisk::open_disk("0".to_owned(), (path.clone(), TransferDest::open_dest), None, None, false).unwrap()];
+    let disks = [ReceivedDisk::open_disk(
+        "0".to_owned(),
+        (path.clone(), TransferDestination::open_destination),
+        None,
+        None,
+        false,
+    )
+    .unwrap()];
     let ((a, b), listener) = (ends(), TcpListener::bind("127.0.0.1:0").unwrap());
     let address = listener.local_addr().unwrap().to_string();
     let ProtocolFrame::Hello(hello) = hello() else { panic!() };
@@ -194,9 +205,14 @@ fn late_sender_is_informed_and_writes_nothing() {
     for (is_whole, had_a_place) in [(true, false), (false, false), (false, true)] {
         let what = format!("whole {is_whole}, had a place {had_a_place}");
         fs::write(&path, vec![7; SIZE as usize]).unwrap();
-        let disks =
-            [ReceivedDisk::open_disk("0".to_owned(), (path.clone(), TransferDest::open_dest), None, None, false)
-                .unwrap()];
+        let disks = [ReceivedDisk::open_disk(
+            "0".to_owned(),
+            (path.clone(), TransferDestination::open_destination),
+            None,
+            None,
+            false,
+        )
+        .unwrap()];
         let ((a, b), listener) = (ends(), TcpListener::bind("127.0.0.1:0").unwrap());
         let address = listener.local_addr().unwrap().to_string();
         {

@@ -22,8 +22,8 @@ pub(super) struct PieceWriter<'l> {
     pub(super) batch: Vec<PackedSegment>,
     pub(super) compare: bool,
     pub(super) empty: Sender<AlignedBuffer>,
-    pub(super) carried: SentBytes,
-    pub(super) travelled: u64,
+    pub(super) sent_bytes: SentBytes,
+    pub(super) traveled: u64,
 }
 
 impl PieceWriter<'_> {
@@ -134,14 +134,14 @@ impl PieceWriter<'_> {
 
     fn send_piece(&mut self, piece: &DiskPiece, bytes: &[u8]) -> Result<(), ConnectionEnd> {
         let range = piece.range();
-        let carried = match piece {
-            DiskPiece::Bytes { .. } => &mut self.carried.sent,
-            DiskPiece::Same { .. } => &mut self.carried.same,
-            DiskPiece::Zero(_) => &mut self.carried.zero,
-            DiskPiece::Unused(_) => &mut self.carried.unused,
+        let sent_bytes = match piece {
+            DiskPiece::Bytes { .. } => &mut self.sent_bytes.sent,
+            DiskPiece::Same { .. } => &mut self.sent_bytes.same,
+            DiskPiece::Zero(_) => &mut self.sent_bytes.zero,
+            DiskPiece::Unused(_) => &mut self.sent_bytes.unused,
         };
-        *carried += range.end - range.start;
-        self.travelled += bytes.len() as u64;
+        *sent_bytes += range.end - range.start;
+        self.traveled += bytes.len() as u64;
         self.sum.add_piece(piece);
         let wire = self.wire;
         match wire.measure_time(|| frames::write_piece(self.link, piece, bytes)) {

@@ -2,18 +2,18 @@
 
 use super::*;
 
-const SECRET: &str = "0f0e0d0c0b0a09080706050403020100ffeeddcc\n";
+const OPENSSL_SECRET: &str = "0f0e0d0c0b0a09080706050403020100ffeeddcc\n";
 
 /// Returns a directory with signed certificates of A and B, and the file with the secret.
-fn signed_room() -> (Room, PathBuf) {
-    let room = Room(tempfile::tempdir().unwrap());
-    let file = room.file("secret", SECRET.as_bytes());
+fn signed_room() -> (CertificateDirectory, PathBuf) {
+    let directory = CertificateDirectory(tempfile::tempdir().unwrap());
+    let file = directory.file("secret", OPENSSL_SECRET.as_bytes());
     let secret = crate::read_secret(&file).unwrap();
     for who in ["a", "b"] {
-        let (key, certificate) = (room.path(&format!("{who}.key")), room.path(&format!("{who}.pem")));
-        key::write_files(&key, &certificate, 1, Some(&secret)).unwrap();
+        let (key, certificate) = (directory.path(&format!("{who}.key")), directory.path(&format!("{who}.pem")));
+        key_generation::write_files(&key, &certificate, 1, Some(&secret)).unwrap();
     }
-    (room, file)
+    (directory, file)
 }
 
 fn with_secret(common: CommonOptions, secret: &Path) -> CommonOptions {
@@ -25,22 +25,23 @@ fn with_secret(common: CommonOptions, secret: &Path) -> CommonOptions {
 fn created_secret_signs_and_is_not_overwritten() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("secret");
-    key::write_secret(&file).unwrap();
+    key_generation::write_secret(&file).unwrap();
     let text = fs::read_to_string(&file).unwrap();
     assert!(text.trim_end().len() == 40 && text.trim_end().bytes().all(|byte| byte.is_ascii_hexdigit()), "{text}");
     assert_eq!(std::os::unix::fs::PermissionsExt::mode(&fs::metadata(&file).unwrap().permissions()) & 0o777, 0o600);
-    let error = key::write_secret(&file).unwrap_err().to_string();
+    let error = key_generation::write_secret(&file).unwrap_err().to_string();
     assert!(error.contains("secret") && fs::read_to_string(&file).unwrap() == text, "{error}");
 }
 
 #[test]
 fn signatures_are_mandatory_unless_they_are_disabled() {
-    let room = Room::new();
-    let (secret, unsigned) = (room.file("secret", SECRET.as_bytes()), SigningOptions { secret: None, unsigned: true });
+    let directory = CertificateDirectory::new();
+    let (secret, unsigned) =
+        (directory.file("secret", OPENSSL_SECRET.as_bytes()), SigningOptions { secret: None, unsigned: true });
     assert!(crate::load_secret(&unsigned).unwrap().is_none());
     let neither = crate::load_secret(&SigningOptions { secret: None, unsigned: false }).unwrap_err();
     assert!(neither.is_refusal() && neither.to_string().contains("--unsigned"), "{neither}");
-    let common = with_secret(room.common("b", "a"), &secret);
+    let common = with_secret(directory.common("b", "a"), &secret);
     let secret = crate::load_secret(&common.signing).unwrap();
     let error = crate::load_endpoints(&common, secret.as_ref()).unwrap_err();
     assert!(error.is_refusal() && error.to_string().contains("certificate is not signed"), "{error}");
@@ -48,11 +49,11 @@ fn signatures_are_mandatory_unless_they_are_disabled() {
 
 #[test]
 fn short_rsa_key_is_refused_by_its_size() {
-    let room = Room::new();
+    let directory = CertificateDirectory::new();
     let short = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../../testdata/moving/rsa1024.pem"));
     for common in [
-        CommonOptions { peer: short.to_owned(), ..room.common("b", "a") },
-        CommonOptions { cert: short.to_owned(), ..room.common("b", "a") },
+        CommonOptions { peer: short.to_owned(), ..directory.common("b", "a") },
+        CommonOptions { cert: short.to_owned(), ..directory.common("b", "a") },
     ] {
         let error = crate::load_endpoints(&common, None).unwrap_err();
         let words = "rsa1024.pem: certificate has an RSA key of 1024 bits, but at least 2048 bits are required";
@@ -63,10 +64,10 @@ fn short_rsa_key_is_refused_by_its_size() {
 /// Before it connects, the sender refuses an unsigned address, and an address that is signed for other disks.
 #[test]
 fn refuses_unsigned_destination_address() {
-    let (room, secret) = signed_room();
-    let a = room.file("a", &disk(MIB));
+    let (directory, secret) = signed_room();
+    let a = directory.file("a", &disk(MIB));
     let send = |change: &dyn Fn(&mut SendOptions)| {
-        let mut send = room.send(&[path(&a)]);
+        let mut send = directory.send(&[path(&a)]);
         (send.to, send.common) = ("127.0.0.1:9".to_owned(), with_secret(send.common, &secret));
         change(&mut send);
         send_command::run_send(&send).unwrap_err()
@@ -77,16 +78,16 @@ fn refuses_unsigned_destination_address() {
     assert!(wrong.is_refusal() && wrong.to_string().contains("127.0.0.1:9 does not match"), "{wrong}");
     let refused_by_the_port = send(&|send| send.unsigned_address = true);
     assert!(!refused_by_the_port.is_refusal(), "{refused_by_the_port}");
-    assert!(room.path("a.key").exists(), "the key remains after a failure");
+    assert!(directory.path("a.key").exists(), "the key remains after a failure");
 }
 
 #[test]
 fn signed_address_is_the_announced_one() {
-    let (room, secret) = signed_room();
+    let (directory, secret) = signed_room();
     let secret = crate::read_secret(&secret).unwrap();
-    let b = room.file("b", &[7; 512]);
+    let b = directory.file("b", &[7; 512]);
     let sign = |bound: &str, announce: Option<&str>| {
-        let receive = ReceiveOptions { announce: announce.map(str::to_owned), ..room.receive(&[path(&b)]) };
+        let receive = ReceiveOptions { announce: announce.map(str::to_owned), ..directory.receive(&[path(&b)]) };
         sign_destination(&receive, bound, &secret)
     };
     for (bound, announce, address) in [
@@ -112,28 +113,28 @@ fn signed_address_is_the_announced_one() {
 #[test]
 fn keys_are_destroyed_after_the_last_disk_unless_kept() {
     for keep in [false, true] {
-        let (room, secret) = signed_room();
-        let (a, b) = (room.file("a1", &disk(MIB)), room.file("b1", &[7; MIB]));
-        let mut send = room.send(&[path(&a)]);
+        let (directory, secret) = signed_room();
+        let (a, b) = (directory.file("a1", &disk(MIB)), directory.file("b1", &[7; MIB]));
+        let mut send = directory.send(&[path(&a)]);
         send.common = CommonOptions { keep_key: keep, ..with_secret(send.common, &secret) };
         send.unsigned_address = true;
-        let receive = room.receive(&[path(&b)]);
-        let (sent, received) = room.moved(send, &receive);
+        let receive = directory.receive(&[path(&b)]);
+        let (sent, received) = directory.moved(send, &receive);
         received.unwrap();
         sent.unwrap();
-        assert_eq!([room.path("a.key").exists(), room.path("a.pem").exists()], [keep; 2]);
-        let own = CommonOptions { keep_key: keep, ..room.common("b", "a") };
+        assert_eq!([directory.path("a.key").exists(), directory.path("a.pem").exists()], [keep; 2]);
+        let own = CommonOptions { keep_key: keep, ..directory.common("b", "a") };
         crate::destroy_key(&own);
-        assert_eq!([room.path("b.key").exists(), room.path("b.pem").exists()], [keep; 2]);
+        assert_eq!([directory.path("b.key").exists(), directory.path("b.pem").exists()], [keep; 2]);
     }
 }
 
 #[test]
 fn keys_of_other_programs_are_preserved() {
-    let (room, _) = signed_room();
-    let pem = fs::read_to_string(room.path("a.key")).unwrap();
+    let (directory, _) = signed_room();
+    let pem = fs::read_to_string(directory.path("a.key")).unwrap();
     let (_, plain) = pem.split_once("\n\n").unwrap();
-    let key = room.file("other.key", plain.as_bytes());
-    key::destroy_files(&key, &room.path("a.pem"));
-    assert!(key.exists() && room.path("a.pem").exists());
+    let key = directory.file("other.key", plain.as_bytes());
+    key_generation::destroy_files(&key, &directory.path("a.pem"));
+    assert!(key.exists() && directory.path("a.pem").exists());
 }

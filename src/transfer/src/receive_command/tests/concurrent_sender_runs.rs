@@ -7,14 +7,14 @@ use crate::source_disk::TransferSource;
 
 /// Sends a disk over one connection of a run. Connections are dropped after these numbers of bytes.
 fn connection(
-    room: &Room,
+    directory: &CertificateDirectory,
     port: &str,
     run: &SenderRun,
     (name, file): (&str, &Path),
     cuts: &[usize],
 ) -> Result<SendResult, ConnectionEnd> {
     let (address, _) = wire(port, cuts);
-    let ends = crate::load_endpoints(&room.common("a", "b"), None).unwrap();
+    let ends = crate::load_endpoints(&directory.common("a", "b"), None).unwrap();
     let mut link = TlsLink::connect(&address, &ends, Duration::from_secs(5)).unwrap();
     let source = TransferSource::open_source(file, false).unwrap();
     let hello = TransferHello {
@@ -34,9 +34,9 @@ fn run_of(disks: &[&str]) -> SenderRun {
 
 /// Starts a receiver of the disks "a" and "b". While it runs, calls `happens` with the receiver's address and a
 /// function that returns whether the receiver is still running.
-fn while_two_are_awaited(room: &Room, happens: impl FnOnce(&str, &dyn Fn() -> bool)) {
-    let [b_a, b_b] = ["ba", "bb"].map(|name| room.file(name, &vec![7; 25 * MIB]));
-    let receive = room.receive(&[&format!("a={}", path(&b_a)), &format!("b={}", path(&b_b))]);
+fn while_two_are_awaited(directory: &CertificateDirectory, happens: impl FnOnce(&str, &dyn Fn() -> bool)) {
+    let [b_a, b_b] = ["ba", "bb"].map(|name| directory.file(name, &vec![7; 25 * MIB]));
+    let receive = directory.receive(&[&format!("a={}", path(&b_a)), &format!("b={}", path(&b_b))]);
     let waiting = TransferReceiver::from_options(&receive).unwrap();
     let port = ListeningPort::open(&receive.at).unwrap();
     let ends = crate::load_endpoints(&receive.common, None).unwrap();
@@ -55,25 +55,25 @@ fn while_two_are_awaited(room: &Room, happens: impl FnOnce(&str, &dyn Fn() -> bo
 /// `send` has ended, its disks were modified, and `send` was started again with the same certificate.
 #[test]
 fn two_runs_of_a_sender_never_mix_two_states() {
-    let room = Room::new();
+    let directory = CertificateDirectory::new();
     let (mut whole, mut cut) = (disk(3 * MIB), disk(24 * MIB));
     cut[..8 * MIB].fill(0x55);
-    let [a, b] = [room.file("a", &whole), room.file("b", &cut)];
-    while_two_are_awaited(&room, |port, _| {
+    let [a, b] = [directory.file("a", &whole), directory.file("b", &cut)];
+    while_two_are_awaited(&directory, |port, _| {
         let first = run_of(&["a", "b"]);
-        connection(&room, port, &first, ("a", &a), &[]).unwrap();
-        let stopped = connection(&room, port, &first, ("b", &b), &[6 * MIB]).unwrap_err();
+        connection(&directory, port, &first, ("a", &a), &[]).unwrap();
+        let stopped = connection(&directory, port, &first, ("b", &b), &[6 * MIB]).unwrap_err();
         assert!(matches!(stopped, ConnectionEnd::Interrupted(_)), "{stopped:?}");
         whole[2 * MIB] ^= 1;
         cut[3 * MIB..3 * MIB + 70_000].fill(0);
         cut[5 * MIB] ^= 1;
-        let disks = [("a", room.file("a", &whole)), ("b", room.file("b", &cut))];
-        let send =
-            room.send(&disks.each_ref().map(|(name, file)| format!("{name}={}", path(file))).each_ref().map(|s| &**s));
+        let disks = [("a", directory.file("a", &whole)), ("b", directory.file("b", &cut))];
+        let send = directory
+            .send(&disks.each_ref().map(|(name, file)| format!("{name}={}", path(file))).each_ref().map(|s| &**s));
         assert_eq!(send_command::run_send(&SendOptions { to: port.to_owned(), ..send }).unwrap(), CommandOutcome::Good);
     });
     for (name, wanted) in [("ba", whole), ("bb", cut)] {
-        assert!(fs::read(room.path(name)).unwrap().starts_with(&wanted), "{name}");
+        assert!(fs::read(directory.path(name)).unwrap().starts_with(&wanted), "{name}");
     }
 }
 
@@ -81,41 +81,41 @@ fn two_runs_of_a_sender_never_mix_two_states() {
 /// two runs would endlessly restart each other's transfer.
 #[test]
 fn replaced_sender_is_informed() {
-    let room = Room::new();
+    let directory = CertificateDirectory::new();
     let (first, second) = (disk(24 * MIB), disk(24 * MIB).into_iter().rev().collect::<Vec<_>>());
-    let [one, other] = [room.file("one", &first), room.file("other", &second)];
-    while_two_are_awaited(&room, |port, still_waits| {
+    let [one, other] = [directory.file("one", &first), directory.file("other", &second)];
+    while_two_are_awaited(&directory, |port, still_waits| {
         let (earlier, later) = (run_of(&["a", "b"]), run_of(&["a", "b"]));
         for (run, file) in [(&earlier, &one), (&later, &other)] {
-            let stopped = connection(&room, port, run, ("a", file), &[2 * MIB]).unwrap_err();
+            let stopped = connection(&directory, port, run, ("a", file), &[2 * MIB]).unwrap_err();
             assert!(matches!(stopped, ConnectionEnd::Interrupted(_)), "{stopped:?}");
         }
-        let stopped = connection(&room, port, &earlier, ("a", &one), &[]).unwrap_err();
+        let stopped = connection(&directory, port, &earlier, ("a", &one), &[]).unwrap_err();
         assert!(matches!(&stopped, ConnectionEnd::Refused(why) if why.contains("another sender")), "{stopped:?}");
         assert!(still_waits());
         for name in ["a", "b"] {
-            connection(&room, port, &later, (name, &other), &[]).unwrap();
+            connection(&directory, port, &later, (name, &other), &[]).unwrap();
         }
     });
     for name in ["ba", "bb"] {
-        assert!(fs::read(room.path(name)).unwrap().starts_with(&second), "{name}");
+        assert!(fs::read(directory.path(name)).unwrap().starts_with(&second), "{name}");
     }
 }
 
 #[test]
 fn runs_with_different_disks_are_complete_together() {
-    let room = Room::new();
-    let file = room.file("one", &disk(2 * MIB));
+    let directory = CertificateDirectory::new();
+    let file = directory.file("one", &disk(2 * MIB));
     let (of_a, of_b, of_both) = (run_of(&["a"]), run_of(&["b"]), run_of(&["a", "b"]));
-    while_two_are_awaited(&room, |port, still_waits| {
-        connection(&room, port, &of_a, ("a", &file), &[]).unwrap();
+    while_two_are_awaited(&directory, |port, still_waits| {
+        connection(&directory, port, &of_a, ("a", &file), &[]).unwrap();
         assert!(still_waits());
-        connection(&room, port, &of_b, ("b", &file), &[]).unwrap();
+        connection(&directory, port, &of_b, ("b", &file), &[]).unwrap();
     });
-    while_two_are_awaited(&room, |port, still_waits| {
-        connection(&room, port, &of_a, ("a", &file), &[]).unwrap();
-        connection(&room, port, &of_both, ("b", &file), &[]).unwrap();
+    while_two_are_awaited(&directory, |port, still_waits| {
+        connection(&directory, port, &of_a, ("a", &file), &[]).unwrap();
+        connection(&directory, port, &of_both, ("b", &file), &[]).unwrap();
         assert!(still_waits(), "the disk may have changed since, and must be received again");
-        connection(&room, port, &of_both, ("a", &file), &[]).unwrap();
+        connection(&directory, port, &of_both, ("a", &file), &[]).unwrap();
     });
 }

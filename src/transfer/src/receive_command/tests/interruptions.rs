@@ -4,19 +4,19 @@ use super::*;
 
 #[test]
 fn interrupted_transfer_continues_from_verified_data() {
-    let room = Room::new();
+    let directory = CertificateDirectory::new();
     let mut content = vec![0; 24 * MIB];
     fastrand::Rng::with_seed(1).fill(&mut content);
-    let (a, b) = (room.file("a", &content), room.file("b", &vec![7; 24 * MIB]));
-    let travelled = room.travels(&a, &room.receive(&[path(&b)]), &[5 * MIB, 9 * MIB, 1000]);
+    let (a, b) = (directory.file("a", &content), directory.file("b", &vec![7; 24 * MIB]));
+    let traveled = directory.travels(&a, &directory.receive(&[path(&b)]), &[5 * MIB, 9 * MIB, 1000]);
     assert!(fs::read(&b).unwrap() == content);
     // After the interruption, only data in flight (the content of the buffers) is transmitted again.
-    assert!((24 * MIB..36 * MIB).contains(&travelled), "{travelled}");
+    assert!((24 * MIB..36 * MIB).contains(&traveled), "{traveled}");
 }
 
 #[test]
 fn data_of_an_earlier_run_are_not_sent_again() {
-    let room = Room::new();
+    let directory = CertificateDirectory::new();
     let mut content = vec![0; 24 * MIB];
     fastrand::Rng::with_seed(2).fill(&mut content);
     // State of the disk after a power failure: the first MiB is zero, followed by half of the data, and then the old
@@ -25,11 +25,11 @@ fn data_of_an_earlier_run_are_not_sent_again() {
     part[..MIB].fill(0);
     part[12 * MIB..].fill(7);
     part[5 * MIB + 9] ^= 1;
-    let (a, b) = (room.file("a", &content), room.file("b", &part));
-    let receive = ReceiveOptions { resume: true, ..room.receive(&[path(&b)]) };
-    let travelled = room.travels(&a, &receive, &[]);
+    let (a, b) = (directory.file("a", &content), directory.file("b", &part));
+    let receive = ReceiveOptions { resume: true, ..directory.receive(&[path(&b)]) };
+    let traveled = directory.travels(&a, &receive, &[]);
     assert!(fs::read(&b).unwrap() == content);
-    assert!((14 * MIB..15 * MIB).contains(&travelled), "{travelled}");
+    assert!((14 * MIB..15 * MIB).contains(&traveled), "{traveled}");
 }
 
 /// Starts a proxy that changes one byte, after the first MiB of the first connection: on the way to the receiver or,
@@ -66,15 +66,16 @@ fn damaging_wire(to: &str, is_back: bool) -> String {
 
 #[test]
 fn damaged_record_ends_its_connection_but_not_the_copy() {
-    let room = Room::new();
+    let directory = CertificateDirectory::new();
     let mut content = vec![0; 24 * MIB];
     fastrand::Rng::with_seed(5).fill(&mut content);
-    let a = room.file("a", &content);
+    let a = directory.file("a", &content);
     for is_back in [false, true] {
-        let b = room.file("b", &vec![7; 24 * MIB]);
+        let b = directory.file("b", &vec![7; 24 * MIB]);
         // With `resume`, the receiver also sends data during the transfer.
-        let receive = ReceiveOptions { resume: true, ..room.receive(&[path(&b)]) };
-        let (sent, received) = room.moved_over(room.send(&[path(&a)]), &receive, |port| damaging_wire(port, is_back));
+        let receive = ReceiveOptions { resume: true, ..directory.receive(&[path(&b)]) };
+        let (sent, received) =
+            directory.moved_over(directory.send(&[path(&a)]), &receive, |port| damaging_wire(port, is_back));
         assert_eq!(sent.unwrap(), CommandOutcome::Good, "{is_back}");
         received.unwrap();
         assert!(fs::read(&b).unwrap() == content, "{is_back}");

@@ -4,8 +4,8 @@ use super::*;
 
 #[test]
 fn unsuitable_transfer_is_refused_on_both_ends_without_writes() {
-    let room = Room::new();
-    let a = room.file("a", &disk(2 * MIB));
+    let directory = CertificateDirectory::new();
+    let a = directory.file("a", &disk(2 * MIB));
     let magic = |word: &str| Some(word.parse().unwrap());
     for (bytes, own, their, words) in [
         (MIB, None, None, "0 is 2097152 bytes, but the destination is only 1048576"),
@@ -13,11 +13,11 @@ fn unsuitable_transfer_is_refused_on_both_ends_without_writes() {
         (2 * MIB, None, magic("abcde"), "magic mismatch"),
         (2 * MIB, magic("abcdx"), magic("abcde"), "magic mismatch"),
     ] {
-        let b = room.file("b", &vec![7; bytes]);
-        let mut send = room.send(&[path(&a)]);
-        let mut receive = room.receive(&[path(&b)]);
+        let b = directory.file("b", &vec![7; bytes]);
+        let mut send = directory.send(&[path(&a)]);
+        let mut receive = directory.receive(&[path(&b)]);
         (send.common.magic, receive.common.magic) = (own, their);
-        let (sent, received) = room.moved(send, &receive);
+        let (sent, received) = directory.moved(send, &receive);
         // The error is a refusal, which determines the exit status.
         assert!(sent.unwrap_err().is_refusal());
         let error = received.unwrap_err();
@@ -28,10 +28,10 @@ fn unsuitable_transfer_is_refused_on_both_ends_without_writes() {
 
 #[test]
 fn refuses_size_that_differs_from_the_option() {
-    let room = Room::new();
-    let (a, b) = (room.file("a", &disk(MIB)), room.file("b", &vec![7; 2 * MIB]));
-    let receive = ReceiveOptions { size: Some(2 * MIB as u64), ..room.receive(&[path(&b)]) };
-    let (sent, received) = room.moved(room.send(&[path(&a)]), &receive);
+    let directory = CertificateDirectory::new();
+    let (a, b) = (directory.file("a", &disk(MIB)), directory.file("b", &vec![7; 2 * MIB]));
+    let receive = ReceiveOptions { size: Some(2 * MIB as u64), ..directory.receive(&[path(&b)]) };
+    let (sent, received) = directory.moved(directory.send(&[path(&a)]), &receive);
     assert!(sent.unwrap_err().is_refusal());
     let error = received.unwrap_err();
     assert!(error.is_refusal() && error.to_string().contains("expected 2097152"), "{error}");
@@ -40,16 +40,17 @@ fn refuses_size_that_differs_from_the_option() {
 
 #[test]
 fn unknown_peer_neither_receives_nor_sends_data() {
-    let room = Room::new();
-    let a = room.file("a", &disk(1000 * 512));
+    let directory = CertificateDirectory::new();
+    let a = directory.file("a", &disk(1000 * 512));
     // Three cases: the sender uses C's key, the receiver uses C's key, or the sender has pinned C's certificate.
     for (sender, senders_peer, receiver, receivers_peer) in
         [("c", "b", "b", "a"), ("a", "b", "c", "a"), ("a", "c", "b", "a")]
     {
-        let b = room.file("b", &vec![7; MIB]);
-        let send = SendOptions { common: room.common(sender, senders_peer), ..room.send(&[path(&a)]) };
-        let receive = ReceiveOptions { common: room.common(receiver, receivers_peer), ..room.receive(&[path(&b)]) };
-        let (sent, received) = room.moved(send, &receive);
+        let b = directory.file("b", &vec![7; MIB]);
+        let send = SendOptions { common: directory.common(sender, senders_peer), ..directory.send(&[path(&a)]) };
+        let receive =
+            ReceiveOptions { common: directory.common(receiver, receivers_peer), ..directory.receive(&[path(&b)]) };
+        let (sent, received) = directory.moved(send, &receive);
         assert!(!sent.unwrap_err().is_refusal());
         let error = received.unwrap_err().to_string();
         assert!(error.contains("no connection from the sender for 3 s"), "{error}");
@@ -59,18 +60,18 @@ fn unknown_peer_neither_receives_nor_sends_data() {
 
 #[test]
 fn invalid_options_are_refused_before_connecting() {
-    let room = Room::new();
-    let b = room.file("b", &vec![7; MIB]);
+    let directory = CertificateDirectory::new();
+    let b = directory.file("b", &vec![7; MIB]);
     let begin = |change: &dyn Fn(&mut ReceiveOptions)| {
-        let mut receive = room.receive(&[path(&b)]);
+        let mut receive = directory.receive(&[path(&b)]);
         change(&mut receive);
         match crate::load_endpoints(&receive.common, None).and_then(|_| TransferReceiver::from_options(&receive)) {
             Ok(_) => panic!("it is not refused"),
             Err(error) => (error.is_refusal(), error.to_string()),
         }
     };
-    let odd = room.file("odd", &[7; 1000]);
-    let folder = room.0.path().to_owned();
+    let odd = directory.file("odd", &[7; 1000]);
+    let folder = directory.0.path().to_owned();
     for (words, change) in [
         (
             "confirm with --overwrite",
@@ -81,7 +82,7 @@ fn invalid_options_are_refused_before_connecting() {
         ("cannot be the destination", &|receive| receive.disks = named(&[path(&folder)])),
         ("No such file", &|receive| receive.disks = named(&["/nowhere/disk"])),
         ("two disks have the name x", &|receive| receive.disks = named(&["x=/a", "x=/b"])),
-        ("does not belong to the certificate", &|receive| receive.common.key = room.path("a.key")),
+        ("does not belong to the certificate", &|receive| receive.common.key = directory.path("a.key")),
     ] {
         let (is_refusal, said) = begin(change);
         assert!(is_refusal && said.contains(words), "{words}: {said}");
@@ -92,12 +93,12 @@ fn invalid_options_are_refused_before_connecting() {
 /// A retry would fail again.
 #[test]
 fn rejected_certificates_and_invalid_frames_are_not_retried() {
-    let room = Room::new();
+    let directory = CertificateDirectory::new();
     let port = ListeningPort::open("127.0.0.1:0").unwrap();
     for (own, bytes) in [("c", None), ("a", Some([99, 0, 0, 0, 0]))] {
         let failed = thread::scope(|scope| {
             let receiving = scope.spawn(|| {
-                let ends = crate::load_endpoints(&room.common("b", "a"), None).unwrap();
+                let ends = crate::load_endpoints(&directory.common("b", "a"), None).unwrap();
                 let tcp = loop {
                     match port.accept_next().unwrap() {
                         Some(tcp) => break tcp,
@@ -106,7 +107,7 @@ fn rejected_certificates_and_invalid_frames_are_not_retried() {
                 };
                 TlsLink::accept(tcp, &ends).map(|mut link| receive_disk(&mut link, &[], ends.peer_certificate()))
             });
-            let ends = crate::load_endpoints(&room.common(own, "b"), None).unwrap();
+            let ends = crate::load_endpoints(&directory.common(own, "b"), None).unwrap();
             let mut link = TlsLink::connect(&port.address, &ends, Duration::from_secs(5)).unwrap();
             if let Some(bytes) = bytes {
                 link.write_all(&bytes).unwrap();

@@ -58,7 +58,11 @@ fn fat32_with_few_clusters_is_not_fat16() {
     assert_eq!(used.what, "vfat");
     let place = |cluster: u64| (reserved + copies * table_sectors + cluster - 2) * SECTOR;
     let file_is = place(chain.start)..place(chain.end);
-    assert!(used.ranges.iter().any(|is| is.start <= file_is.start && file_is.end <= is.end), "{:?}", used.ranges);
+    assert!(
+        used.ranges.iter().any(|range| range.start <= file_is.start && file_is.end <= range.end),
+        "{:?}",
+        used.ranges
+    );
     assert!(bytes(&used) < 40 * MIB, "{}", bytes(&used));
     // According to its table size, this filesystem is a FAT16, but it has more clusters than 16 bits can number.
     file.write_all_at(&(table_sectors as u16).to_le_bytes(), 22).unwrap();

@@ -75,10 +75,10 @@ fn taken_over(messages: &[u8]) -> io::Result<UsedBlocks> {
         let _ = there.shutdown(std::net::Shutdown::Write);
         let _ = io::copy(&mut there, &mut io::sink());
     });
-    let asked = serve_worker(&here, &disk(), ReadRequest { size: SIZE, sector: 512 }, Instant::now() + WORKER_TIMEOUT);
+    let served = serve_worker(&here, &disk(), ReadRequest { size: SIZE, sector: 512 }, Instant::now() + WORKER_TIMEOUT);
     drop(here);
     other.join().unwrap();
-    asked
+    served
 }
 
 fn message(messages: &[WorkerMessage]) -> Vec<u8> {

@@ -53,8 +53,9 @@ fn registry_receives_the_password_only_after_a_challenge() {
     let reached = reach_with(&server, secret(&server)).unwrap();
     assert!(!is_told(&format!("{reached:?}")), "the debug output, which is logged, contains a secret");
     assert!(burn(reached).unwrap());
-    let asked: Vec<bool> = server.requests().iter().map(|request| request.authorization.is_some()).collect();
-    assert!(!asked[0] && asked[1..].iter().all(|with| *with), "{asked:?}");
+    let with_authorization: Vec<bool> =
+        server.requests().iter().map(|request| request.authorization.is_some()).collect();
+    assert!(!with_authorization[0] && with_authorization[1..].iter().all(|with| *with), "{with_authorization:?}");
 
     let open = image().0.serve();
     assert!(burn(reach_with(&open, secret(&open)).unwrap()).unwrap());
@@ -87,11 +88,11 @@ fn guarded_tokens(last: &Arc<Mutex<String>>) -> Server {
     Server::start(Vec::new(), move |request| {
         let refreshed = request.method == "POST" && request.body.contains("refresh_token=refresh-me");
         if !refreshed && request.authorization != Some(basic()) {
-            return Act::status(401);
+            return ResponseBehavior::status(401);
         }
         let token = format!("t{}", request.nth);
         *last.lock().unwrap() = format!("Bearer {token}");
-        Act::body(json!({ "access_token": token }).to_string())
+        ResponseBehavior::body(json!({ "access_token": token }).to_string())
     })
 }
 
@@ -117,7 +118,8 @@ fn registry_receives_only_the_token() {
         *last.lock().unwrap() = "none".to_owned();
         assert!(burn(reached).unwrap());
         assert!(!is_told(&sent(&server)), "{}", sent(&server));
-        let asked: Vec<_> = tokens.requests().iter().map(|request| (request.line(), request.body.clone())).collect();
+        let token_requests: Vec<_> =
+            tokens.requests().iter().map(|request| (request.line(), request.body.clone())).collect();
         let scope = "service=r&scope=repository%3Aos%2Fdebian%3Apull";
         let expected = match identity {
             "" => (format!("GET /token?{scope}"), String::new()),
@@ -126,7 +128,7 @@ fn registry_receives_only_the_token() {
                 format!("grant_type=refresh_token&client_id=drophammer&refresh_token=refresh-me&{scope}"),
             ),
         };
-        assert_eq!(asked, [expected.clone(), expected]);
+        assert_eq!(token_requests, [expected.clone(), expected]);
     }
 }
 
@@ -140,7 +142,7 @@ fn redirect_target_of_a_blob_receives_no_credentials() {
     let lead_on = move |request: &Request| match (&request.authorization, request.path.contains("/blobs/")) {
         (Some(given), true) if *given == basic() => {
             let place = to.url(request.path.trim_start_matches('/'));
-            Act { headers: vec![("Location", place)], ..Act::status(307) }
+            ResponseBehavior { headers: vec![("Location", place)], ..ResponseBehavior::status(307) }
         }
         (Some(given), false) if *given == basic() => open.act(request),
         _ => unauthorized("Basic realm=\"registry\""),
@@ -153,13 +155,15 @@ fn redirect_target_of_a_blob_receives_no_credentials() {
 
 #[test]
 fn redirect_target_cannot_request_the_password_during_the_burn() {
-    let thief = Arc::new(Server::start(Vec::new(), |_| Act::body("{\"token\": \"t\"}")));
+    let thief = Arc::new(Server::start(Vec::new(), |_| ResponseBehavior::body("{\"token\": \"t\"}")));
     let realm = format!("Bearer realm=\"{}\"", thief.url("token"));
     let storage = Arc::new(Server::start(Vec::new(), move |_| unauthorized(&realm)));
     let leads_on = Arc::new(Mutex::new(false));
     let (contents, to, leads) = (image().0, storage.clone(), leads_on.clone());
     let server = Server::start(Vec::new(), move |request| match &request.authorization {
-        Some(_) if *leads.lock().unwrap() => Act { headers: vec![("Location", to.url("b"))], ..Act::status(307) },
+        Some(_) if *leads.lock().unwrap() => {
+            ResponseBehavior { headers: vec![("Location", to.url("b"))], ..ResponseBehavior::status(307) }
+        }
         Some(_) => contents.act(request),
         None => unauthorized("Basic realm=\"registry\""),
     });
@@ -185,7 +189,7 @@ fn foreign_realm_receives_no_password() {
 #[test]
 fn another_port_of_the_registry_host_receives_no_password() {
     for identity in ["", "refresh-me"] {
-        let thief = Server::start(Vec::new(), |_| Act::body("{\"token\": \"t\"}"));
+        let thief = Server::start(Vec::new(), |_| ResponseBehavior::body("{\"token\": \"t\"}"));
         let server = wants(image().0, basic(), format!("Bearer realm=\"{}\"", thief.url("token")));
         let secret = PullSecret { identitytoken: SecretText::new(identity), ..secret(&server) };
         let error = reach_with(&server, secret).unwrap_err().to_string();
@@ -197,11 +201,11 @@ fn another_port_of_the_registry_host_receives_no_password() {
 #[test]
 fn realm_cannot_redirect_the_password() {
     for identity in ["", "refresh-me"] {
-        let thief = Arc::new(Server::start(Vec::new(), |_| Act::body("{\"token\": \"t\"}")));
+        let thief = Arc::new(Server::start(Vec::new(), |_| ResponseBehavior::body("{\"token\": \"t\"}")));
         let to = thief.clone();
-        let tokens = Server::start(Vec::new(), move |_| Act {
+        let tokens = Server::start(Vec::new(), move |_| ResponseBehavior {
             headers: vec![("Location", to.url("token"))],
-            ..Act::status(307)
+            ..ResponseBehavior::status(307)
         });
         let server = wants(image().0, basic(), format!("Bearer realm=\"{}\"", tokens.url("token")));
         let token_service = model::registry_auth::registry_of(&url(&tokens, ":12")).unwrap();

@@ -9,13 +9,16 @@ pub(super) fn tokens(field: &'static str) -> (Server, Arc<Mutex<String>>) {
     let server = Server::start(Vec::new(), move |request| {
         let token = format!("t{}", request.nth);
         *keep.lock().unwrap() = format!("Bearer {token}");
-        Act { body: Some(json!({field: token, "expires_in": 60}).to_string().into_bytes()), ..Act::default() }
+        ResponseBehavior {
+            body: Some(json!({field: token, "expires_in": 60}).to_string().into_bytes()),
+            ..ResponseBehavior::default()
+        }
     });
     (server, last)
 }
 
-pub(super) fn unauthorized(challenge: &str) -> Act {
-    Act { headers: vec![("WWW-Authenticate", challenge.to_owned())], ..Act::status(401) }
+pub(super) fn unauthorized(challenge: &str) -> ResponseBehavior {
+    ResponseBehavior { headers: vec![("WWW-Authenticate", challenge.to_owned())], ..ResponseBehavior::status(401) }
 }
 
 /// Registry that requires the last token that the token service has returned.
@@ -38,8 +41,8 @@ fn token_is_requested_if_the_registry_requires_one() {
             reached.parts[0].authorization.as_ref().map(model::registry_auth::SecretText::reveal),
             Some("Bearer t0")
         );
-        let asked: Vec<_> = tokens.requests().into_iter().map(|request| request.path).collect();
-        assert_eq!(asked, ["/token?account=x&service=r.example&scope=repository%3Aos%2Fdebian%3Apull"]);
+        let paths: Vec<_> = tokens.requests().into_iter().map(|request| request.path).collect();
+        assert_eq!(paths, ["/token?account=x&service=r.example&scope=repository%3Aos%2Fdebian%3Apull"]);
         let root = tempfile::tempdir().unwrap();
         IncomingImage::start_at_pace(reached, PayloadKind::Tar, pace())
             .unwrap()
@@ -61,8 +64,8 @@ fn token_that_expires_before_the_burn_is_renewed() {
         .unwrap()
         .burn_to_root(root.path(), &Default::default(), &|_| ())
         .unwrap();
-    let asked: Vec<_> = tokens.requests().into_iter().map(|request| request.path).collect();
-    assert_eq!((asked.len(), &asked[0]), (2, &asked[1]));
+    let paths: Vec<_> = tokens.requests().into_iter().map(|request| request.path).collect();
+    assert_eq!((paths.len(), &paths[0]), (2, &paths[1]));
 }
 
 #[test]
@@ -109,16 +112,16 @@ fn registry_without_obtainable_token_is_named() {
         assert!(error.contains(says), "{error}");
         assert_eq!(server.requests().len(), 1);
     }
-    let silent = Server::start(Vec::new(), |_| Act::status(401));
+    let silent = Server::start(Vec::new(), |_| ResponseBehavior::status(401));
     let error = reach_at(url(&silent, ":12"), None).unwrap_err().to_string();
     assert!(
         error.contains("requires authentication with user and password (scheme: none that is supported)"),
         "{error}"
     );
 
-    let body = |text: &str| Act { body: Some(text.as_bytes().to_vec()), ..Act::default() };
+    let body = |text: &str| ResponseBehavior { body: Some(text.as_bytes().to_vec()), ..ResponseBehavior::default() };
     for (answer, says) in [
-        (Act::status(403), "the server responded with 403"),
+        (ResponseBehavior::status(403), "the server responded with 403"),
         (body("<html>"), "request a token at"),
         (body("{}"), "the response contains no token"),
         (body("{\"token\": \"\"}"), "the response contains no token"),
@@ -134,7 +137,10 @@ fn registry_without_obtainable_token_is_named() {
 }
 
 /// Registry that serves manifests without authentication. `blob` may answer requests for blobs.
-fn open_manifests(contents: Contents, blob: impl Fn(&Request) -> Option<Act> + Send + Sync + 'static) -> Server {
+fn open_manifests(
+    contents: Contents,
+    blob: impl Fn(&Request) -> Option<ResponseBehavior> + Send + Sync + 'static,
+) -> Server {
     Server::start(Vec::new(), move |request| match request.path.contains("/blobs/") {
         true => blob(request).unwrap_or_else(|| contents.act(request)),
         false => contents.act(request),
@@ -152,7 +158,7 @@ fn token_is_requested_if_only_blobs_require_one() {
         let (tokens, last) = tokens("token");
         let challenge = format!("Bearer realm=\"{}\"", tokens.url("token"));
         let server = open_manifests(contents.clone(), move |request| match &request.authorization {
-            _ if !head && request.method == "HEAD" => Some(Act::status(405)),
+            _ if !head && request.method == "HEAD" => Some(ResponseBehavior::status(405)),
             Some(token) if *token == *last.lock().unwrap() => None,
             _ => Some(unauthorized(&challenge)),
         });
@@ -163,8 +169,8 @@ fn token_is_requested_if_only_blobs_require_one() {
             .burn_to_root(root.path(), &Default::default(), &|_| ())
             .unwrap();
         assert!(root.path().join("lower").exists() && root.path().join("upper").exists());
-        let asked: Vec<_> = tokens.requests().into_iter().map(|request| request.path).collect();
-        assert_eq!(asked, ["/token?scope=repository%3Aos%2Fdebian%3Apull"]);
+        let paths: Vec<_> = tokens.requests().into_iter().map(|request| request.path).collect();
+        assert_eq!(paths, ["/token?scope=repository%3Aos%2Fdebian%3Apull"]);
         // The first request was sent without a token.
         assert_eq!(server.requests()[0].authorization, None);
     }
@@ -190,7 +196,8 @@ fn challenge_of_another_host_causes_no_token_request() {
     let challenge = format!("Bearer realm=\"{}\"", tokens.url("token"));
     let storage = Server::start(Vec::new(), move |_| unauthorized(&challenge));
     let elsewhere = storage.url("blob");
-    let lead_on = move || Act { headers: vec![("Location", elsewhere.clone())], ..Act::status(307) };
+    let lead_on =
+        move || ResponseBehavior { headers: vec![("Location", elsewhere.clone())], ..ResponseBehavior::status(307) };
     let whole = lead_on.clone();
     for server in [open_manifests(image().0, move |_| Some(lead_on())), Server::start(Vec::new(), move |_| whole())] {
         let error = reach_at(url(&server, ":12"), None).unwrap_err().to_string();

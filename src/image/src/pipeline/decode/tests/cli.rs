@@ -34,7 +34,7 @@ fn comes_back(tool: &str, arguments: &str, content: &[u8]) {
     let unpacker = if tool == "pzstd" { "zstd" } else { tool };
     assert!(through_tool(unpacker, "-dc", &packed) == content, "{tool} itself, {arguments}");
     let twice = [&packed[..], &packed].concat();
-    for how in [ONE, How { buffer_bytes: 10_007, ..SEVERAL }] {
+    for how in [ONE, DecodeParameters { buffer_bytes: 10_007, ..SEVERAL }] {
         assert!(decoded(&packed, how).unwrap() == content, "{tool} {arguments} {how:?}");
     }
     assert!(decoded(&twice, SEVERAL).unwrap() == [content, content].concat(), "{tool} {arguments} twice");

@@ -31,7 +31,7 @@ fn on_and_on(head: &[u8], piece: &[u8], threads: usize) -> String {
         sender.fail(io::Error::other("it goes on"));
     });
     let input = CompressedInput::bounded(PipelineReader::new(receiver, std::sync::Arc::default()), LIMIT);
-    let how = How { threads, buffer_bytes: BUFFER_BYTES, plain: PayloadKind::AnyBytes };
+    let how = DecodeParameters { threads, buffer_bytes: BUFFER_BYTES, plain: PayloadKind::AnyBytes };
     through_input(input, how, all).unwrap_err().to_string()
 }
 

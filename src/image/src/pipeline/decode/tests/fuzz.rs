@@ -33,8 +33,8 @@ fn fuzz_decoders() {
 /// Returns whether the input is valid. Fails if decoding panics, or if several threads give a different result than
 /// one.
 fn check_input(input: &[u8], buffer_bytes: usize) -> bool {
-    let how = How { buffer_bytes, plain: PayloadKind::Tar, threads: 1 };
-    let (one, several) = (beginning(input, how), beginning(input, How { threads: 2, ..how }));
+    let how = DecodeParameters { buffer_bytes, plain: PayloadKind::Tar, threads: 1 };
+    let (one, several) = (beginning(input, how), beginning(input, DecodeParameters { threads: 2, ..how }));
     let says = |made: &io::Result<Vec<u8>>| made.as_ref().map_or_else(|error| error.to_string(), |_| "good".to_owned());
     let same = match (&one, &several) {
         (Ok(one), Ok(several)) => one == several,
@@ -47,7 +47,7 @@ fn check_input(input: &[u8], buffer_bytes: usize) -> bool {
 }
 
 /// Decodes the input, up to [`ENOUGH_BYTES`]; then the reader is dropped.
-fn beginning(input: &[u8], how: How) -> io::Result<Vec<u8>> {
+fn beginning(input: &[u8], how: DecodeParameters) -> io::Result<Vec<u8>> {
     through(source(input, how.buffer_bytes, Ok(())), how, |mut reader| {
         let mut out = Vec::new();
         while let Some(chunk) = reader.take_chunk(usize::MAX)? {

@@ -97,7 +97,7 @@ proptest! {
         cuts.sort_unstable();
         let frames = cuts.windows(2).zip(shapes.iter().cycle());
         let packed: Vec<u8> = frames.flat_map(|(cut, shape)| frame(format, &content[cut[0]..cut[1]], *shape)).collect();
-        let how = How { threads, buffer_bytes, plain: PayloadKind::Tar };
+        let how = DecodeParameters { threads, buffer_bytes, plain: PayloadKind::Tar };
         prop_assert!(decoded(&packed, how).unwrap() == content);
     }
 }

@@ -1,7 +1,7 @@
 //! Order and failures of parts that are decoded by several threads.
 
 use super::super::error::DecodeResult;
-use super::super::lz4_blocks::Lz4Frame;
+use super::super::lz4_frames::Lz4Frame;
 use super::*;
 use crate::pipeline::buffer_pipe::create_pipe;
 use crate::pipeline::pipe_reader::PipelineReader;

@@ -5,7 +5,7 @@ use common::error::Phase;
 
 /// Burns `served` to a file, with the digest of `promised` as the expected digest.
 fn burn(served: &[u8], promised: &[u8], disk: &NamedTempFile) -> common::error::Result<crate::BurnResult> {
-    let server = Server::start(served.to_vec(), |_| Act::default());
+    let server = Server::start(served.to_vec(), |_| ResponseBehavior::default());
     burn_from(&server, promised, disk)
 }
 
@@ -42,9 +42,13 @@ fn changed_image_is_written_again_from_its_start() {
     let (old, new) = (compress("gzip", &image(5 * MIB)), compress("zstd", &image(2 * MIB)));
     let changed = new.clone();
     let server = Server::start(old, move |request| match (request.method.as_str(), request.nth) {
-        ("HEAD", _) => Act::default(),
-        ("GET", 0) => Act::cut_after(4 * MIB),
-        _ => Act { etag: Some("\"two\"".into()), body: Some(changed.clone()), ..Act::default() },
+        ("HEAD", _) => ResponseBehavior::default(),
+        ("GET", 0) => ResponseBehavior::cut_after(4 * MIB),
+        _ => ResponseBehavior {
+            etag: Some("\"two\"".into()),
+            body: Some(changed.clone()),
+            ..ResponseBehavior::default()
+        },
     });
     let disk = file(10 * MIB);
     let burned = burn_from(&server, &new, &disk).unwrap();
@@ -66,8 +70,8 @@ fn repeatedly_changing_image_is_an_error_with_the_reason() {
     let server = Server::start(body.clone(), move |request| {
         let etag = Some(format!("\"{}\"", request.nth));
         match request.method.as_str() {
-            "HEAD" => Act::default(),
-            _ => Act { etag, body: Some(changed.clone()), ..Act::cut_after(2 * MIB) },
+            "HEAD" => ResponseBehavior::default(),
+            _ => ResponseBehavior { etag, body: Some(changed.clone()), ..ResponseBehavior::cut_after(2 * MIB) },
         }
     });
     let disk = file(10 * MIB);
@@ -128,7 +132,7 @@ fn loop_wrong_digest_leaves_the_first_mib_zero() {
     let disk = TestLoopDevice::new(8 * MIB as u64, 512);
     fs::write(disk.path(), vec![0xaa; 8 * MIB]).unwrap();
     let packed = compress("zstd", &image(3 * MIB));
-    let server = Server::start(packed, |_| Act::default());
+    let server = Server::start(packed, |_| ResponseBehavior::default());
     let source =
         ImageSource { url: server.url("x"), digest: Some(Digest::of_bytes(b"another")), ..ImageSource::default() };
     let burn = || {

@@ -33,7 +33,7 @@ fn raw_image_is_refused_as_a_tree_before_writing() {
         (compress("lz4", &image(3 * MIB)), refused),
         (compress("zstd", &crowded_image(4096, 500)), refused),
     ] {
-        let server = Server::start(bytes, |_| Act::default());
+        let server = Server::start(bytes, |_| ResponseBehavior::default());
         let said = arriving_as(&server, PayloadKind::Tar).require_tree().map_err(|error| error.to_string());
         match says {
             None => assert_eq!(said, Ok(())),
@@ -115,7 +115,7 @@ fn unsuitable_disk_image_is_refused_before_writing() {
         (&changed(image(3 * MIB), 450, &[5]), 512, expected(&[2, 5], None), "partition 2; it contains only 1"),
     ];
     for (image, sector, expected, says) in cases {
-        let server = Server::start(compress("zstd", image), |_| Act::default());
+        let server = Server::start(compress("zstd", image), |_| ResponseBehavior::default());
         let error = arriving(&server).require_disk(&sda(sector), &expected).unwrap_err().to_string();
         assert!(error.contains(says), "{says}: {error}");
     }
@@ -127,10 +127,10 @@ fn unsuitable_disk_image_is_refused_before_writing() {
         (changed(image(3 * MIB), 450, &[5]), 512, expected(&[1, 5], None)),
     ];
     for (image, sector, expected) in good {
-        let server = Server::start(compress("zstd", &image), |_| Act::default());
+        let server = Server::start(compress("zstd", &image), |_| ResponseBehavior::default());
         arriving(&server).require_disk(&sda(sector), &expected).unwrap();
     }
-    let server = Server::start(compress("zstd", &image(MIB)), |_| Act::default());
+    let server = Server::start(compress("zstd", &image(MIB)), |_| ResponseBehavior::default());
     let mut layered = arriving(&server);
     layered.reached.parts.extend(layered.reached.parts.clone());
     let error = layered.require_disk(&sda(512), &ImageRequirements::default()).unwrap_err().to_string();
@@ -139,7 +139,7 @@ fn unsuitable_disk_image_is_refused_before_writing() {
 
 #[test]
 fn image_with_ids_of_another_disk_is_refused_early() {
-    let server = Server::start(compress("zstd", &crowded_image(512, 4000)), |_| Act::default());
+    let server = Server::start(compress("zstd", &crowded_image(512, 4000)), |_| ResponseBehavior::default());
     let uuid = |byte: u8| Uuid::from_bytes([byte; 16]).to_string();
     let taken = |taken: &[(u8, &str)]| ImageRequirements {
         partitions: vec![1],
@@ -191,7 +191,7 @@ fn refuses_added_partition_without_a_gpt() {
     let added = operations::AddedPartition { name: "config-2".into(), guid: Uuid::nil(), content: vec![0] };
     let expected = ImageRequirements { added: Some(added), ..ImageRequirements::default() };
     for image in [noise(2 * MIB), image(2 * MIB)] {
-        let server = Server::start(compress("zstd", &image), |_| Act::default());
+        let server = Server::start(compress("zstd", &image), |_| ResponseBehavior::default());
         let error = arriving(&server).require_disk(&sda(512), &expected).unwrap_err().to_string();
         assert!(error.contains("cannot add partition config-2: the image does not contain a GPT"), "{error}");
     }
@@ -203,7 +203,8 @@ fn table_beyond_the_first_mib_is_not_checked_early() {
     let image = crowded_image(512, 4000);
     let whole = image_table_adaptation::check_image_table(&image, 512, 8 * MIB as u64, None, None).unwrap().unwrap();
     assert_eq!(whole.guid, Some(Uuid::from_bytes([0xf7; 16])));
-    let partitions: Vec<_> = whole.partitions.iter().map(|is| (is.number, is.guid.unwrap().as_bytes()[0])).collect();
+    let partitions: Vec<_> =
+        whole.partitions.iter().map(|partition| (partition.number, partition.guid.unwrap().as_bytes()[0])).collect();
     assert_eq!(partitions, (1..=128).zip(34..).collect::<Vec<(u32, u8)>>());
     assert_eq!(
         image_table_adaptation::check_image_table(&image[..16 * 1024], 512, 8 * MIB as u64, None, None).unwrap(),
@@ -220,9 +221,13 @@ fn image_that_changes_during_inspection_is_inspected_again() {
     let (old, new) = (noise(3 * MIB), compress("zstd", &image(3 * MIB)));
     let changed = new.clone();
     let server = Server::start(old, move |request| match (request.method.as_str(), request.nth) {
-        ("HEAD", _) => Act::default(),
-        ("GET", 0) => Act::cut_after(MIB / 2),
-        _ => Act { etag: Some("\"two\"".into()), body: Some(changed.clone()), ..Act::default() },
+        ("HEAD", _) => ResponseBehavior::default(),
+        ("GET", 0) => ResponseBehavior::cut_after(MIB / 2),
+        _ => ResponseBehavior {
+            etag: Some("\"two\"".into()),
+            body: Some(changed.clone()),
+            ..ResponseBehavior::default()
+        },
     });
     let mut incoming = arriving(&server);
     incoming.require_disk(&sda(512), &partitioned()).unwrap();
@@ -232,8 +237,8 @@ fn image_that_changes_during_inspection_is_inspected_again() {
 
     let body = compress("zstd", &image(3 * MIB));
     let server = Server::start(body.clone(), move |request| match request.method.as_str() {
-        "HEAD" => Act::default(),
-        _ => Act { etag: Some(format!("\"{}\"", request.nth)), ..Act::cut_after(MIB / 2) },
+        "HEAD" => ResponseBehavior::default(),
+        _ => ResponseBehavior { etag: Some(format!("\"{}\"", request.nth)), ..ResponseBehavior::cut_after(MIB / 2) },
     });
     let error = arriving(&server).require_disk(&sda(512), &partitioned()).unwrap_err().to_string();
     assert!(

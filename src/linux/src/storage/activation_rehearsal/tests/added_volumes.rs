@@ -16,7 +16,7 @@ fn volume(name: &str, physical: &[DevicePath], size_mib: u64) -> CreateVolume {
     }
 }
 
-fn adding(physical: &[DevicePath], sizes_mib: &[u64]) -> Rehearsal {
+fn adding(physical: &[DevicePath], sizes_mib: &[u64]) -> ActivationRehearsal {
     let over: Vec<&DevicePath> = physical.iter().collect();
     let volumes = sizes_mib.iter().enumerate();
     let volumes = volumes.map(|(index, mib)| RestoreOp::CreateVolume(volume(&format!("new{index}"), physical, *mib)));

@@ -39,11 +39,11 @@ fn vm_lvm_foreign_volumes_remain_inactive_and_unchanged() {
     let mut looked = crate::storage::read_only_assembly::assemble_read_only(all).unwrap();
     looked.unlock_disks().unwrap();
     let found = probe::read_inventory(ProbeDepth::Deep).unwrap();
-    let kept = found.groups.iter().find(|group| group.volumes.iter().any(|volume| volume.name == "ours")).unwrap();
-    let mut entangled: Vec<_> = kept.volumes.iter().filter(|volume| volume.entangled.is_some()).collect();
+    let preserved = found.groups.iter().find(|group| group.volumes.iter().any(|volume| volume.name == "ours")).unwrap();
+    let mut entangled: Vec<_> = preserved.volumes.iter().filter(|volume| volume.entangled.is_some()).collect();
     entangled.sort_by_key(|volume| &volume.name);
     let names: Vec<&str> = entangled.iter().map(|volume| volume.name.as_str()).collect();
-    assert_eq!(names, ["both", "origin"], "{kept:?}");
+    assert_eq!(names, ["both", "origin"], "{preserved:?}");
     all.iter().for_each(|disk| release_above(disk).unwrap());
     activate_volumes("vg00", &words("ours"), all).unwrap();
     assert_eq!(mapped("vg00"), ["vg00-ours"]);

@@ -2,7 +2,7 @@
 
 use super::super::tests::esp;
 use super::*;
-use linux::efi::load_option::testing::{PCI, card, option};
+use linux::efi::load_option::testing::{PCI, mac_node, option};
 use proptest::prelude::*;
 
 const DISK: &[u8] = &[3, 18, 10, 0, 0, 0, 0xff, 0xff, 0, 0];
@@ -18,7 +18,7 @@ fn foreign() -> LoadOption {
 }
 
 fn pxe(mac: u8) -> LoadOption {
-    option(1, "UEFI PXEv4", &[PCI, &card([2, 0, 0, 0, 0, mac])])
+    option(1, "UEFI PXEv4", &[PCI, &mac_node([2, 0, 0, 0, 0, mac])])
 }
 
 fn with(entries: &[(u16, LoadOption)], order: &[u16]) -> BootVariables {
@@ -100,8 +100,8 @@ fn booted_network_entry_comes_first() {
         let changes = decide_changes(&with_current(current, order), &[ours(1)], BootOrder::Pxe);
         assert_eq!(changes.network, first, "{what}");
     }
-    let card = card([2, 0, 0, 0, 0, 1]);
-    let kinds: [(u16, &[&[u8]]); 3] = [(1, &[&card, HTTP]), (2, &[&card, IPV6]), (3, &[&card])];
+    let mac_node = mac_node([2, 0, 0, 0, 0, 1]);
+    let kinds: [(u16, &[&[u8]]); 3] = [(1, &[&mac_node, HTTP]), (2, &[&mac_node, IPV6]), (3, &[&mac_node])];
     let entries: Vec<(u16, LoadOption)> =
         kinds.iter().map(|(number, nodes)| (*number, option(1, "n", nodes))).collect();
     let disk = [&entries[..], &[(0, option(1, "disk", &[DISK]))]].concat();
@@ -121,7 +121,7 @@ fn network_entries_are_recognized_in_all_forms() {
         (true, option(1, "PCI LAN", &[vendor])),
         (true, option(1, "Slot 4 PXEv4", &[])),
         (true, option(1, "x", &[bios])),
-        (false, option(0, "off", &[&card([0; 6])])),
+        (false, option(0, "off", &[&mac_node([0; 6])])),
         (false, option(1, "x", &[bios_disk])),
         (false, option(1, "Atlantic plan", &[vendor])),
         (false, option(1, "network boot program", &[file])),

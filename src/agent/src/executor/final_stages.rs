@@ -1,0 +1,102 @@
+//! Final stages of an installation: verification, report, and boot of the installed system.
+
+use super::{FINAL_EVENTS_TIMEOUT, PlanExecutor, RunFacts, peak_rss_bytes};
+use common::error::{Context, Error, Phase, Result};
+use linux::console_log::print_line;
+use linux::probe::{self, ProbeDepth};
+use linux::storage::activation_rehearsal::{self, RehearsalResult};
+use linux::storage::{mount, signature_wipe};
+use model::device_name::DevicePath;
+use model::install_report::{EventName, InstallOutcome, InstallResult, StageTime};
+use newroot::boot::kexec;
+use nix::sys::reboot::{RebootMode, reboot};
+use operations::{ActivationRehearsal, FailureState, FinalReport, PreservedObject, UndoOperation};
+use std::time::Instant;
+
+impl PlanExecutor {
+    pub(super) fn run_rehearsal(&self, rehearsal: &ActivationRehearsal) -> Result<()> {
+        let began = Instant::now();
+        let RehearsalResult { filesystems, memory_bytes } = activation_rehearsal::run_rehearsal(rehearsal)?;
+        let (seconds, memory) = (began.elapsed().as_secs_f64(), common::format::format_bytes(memory_bytes));
+        self.print_line(&format!(
+            "rehearsal: {filesystems} preserved filesystems were assembled and mounted in {seconds:.1} s, using {memory} of memory"
+        ));
+        Ok(())
+    }
+
+    pub(super) fn verify_preserved(&mut self, preserved: &[PreservedObject]) -> Result<()> {
+        self.facts.done.kept =
+            plan::preservation_proof::compare_preserved(preserved, &probe::read_inventory(ProbeDepth::Deep)?);
+        let mut changed = plan::preservation_proof::describe_differences(&self.facts.done.kept);
+        changed.extend(self.locks.find_changed_ranges());
+        if changed.is_empty() {
+            self.print_line(&format!("{} preserved objects are unchanged", self.facts.done.kept.len()));
+            return Ok(());
+        }
+        Err(Error::new(Phase::Storage, format!("preserved contents HAVE CHANGED: {}", changed.join("; "))))
+    }
+
+    pub(super) fn unmount_target(&mut self) -> Result<()> {
+        self.mounts.unmount_all()?;
+        self.undo.retain(|undo| !matches!(undo, UndoOperation::Unmount | UndoOperation::EndProcesses));
+        Ok(())
+    }
+
+    pub(super) fn flush_disks(&mut self, disks: &[DevicePath]) -> Result<()> {
+        disks.iter().try_for_each(mount::flush_disk)?;
+        self.locks.unlock_all()?;
+        self.undo.retain(|undo| *undo != UndoOperation::Unlock);
+        Ok(())
+    }
+
+    pub(super) fn report_success(&self, closing: &FinalReport) -> Result<()> {
+        let RunFacts { boot, marker, done } = self.facts.clone();
+        let boot = boot.ok_or_else(|| Error::new(Phase::Boot, "cannot report success: no kernel is loaded"))?;
+        let FinalReport { allocation, order, message, already, taken_back } = closing.clone();
+        let reported = self.control.report_result(&InstallResult {
+            outcome: InstallOutcome::Succeeded { boot, marker: marker.or(already) },
+            message,
+            allocation,
+            order,
+            plan: self.printed.clone(),
+            timings: self.reporter.stage_times(),
+            peak_rss_bytes: peak_rss_bytes(),
+            done,
+        });
+        reported
+            .map(drop)
+            .map_err(|error| if error.is_denial() { self.wipe_rejected(&taken_back, error) } else { error })
+    }
+
+    /// Wipes the start and the end of these disks after the control plane has rejected the report of success. Arrays
+    /// and volume groups on the disks are already stopped.
+    fn wipe_rejected(&self, disks: &[DevicePath], denied: Error) -> Error {
+        let wipe = |disk: &DevicePath| match self
+            .held
+            .verify_underlying_disks(disk)
+            .and_then(|()| signature_wipe::wipe_ends(disk))
+        {
+            Ok(()) => {
+                format!("the start and the end of {disk} were wiped, so that the machine does not boot from this disk")
+            }
+            Err(error) => format!("{disk} MAY STILL BE BOOTABLE: {error}"),
+        };
+        let said: Vec<String> = disks.iter().map(wipe).collect();
+        if said.is_empty() { denied } else { Error::with_source(Phase::Move, said.join("; "), denied) }
+    }
+
+    pub(super) fn start_kernel(&mut self) -> Result<()> {
+        print_line(&format!("\n{}", StageTime::format_table(&self.reporter.stage_times())));
+        self.reporter.start_phase(EventName::BootingNewKernel, "leaving the ramdisk");
+        self.reporter.wait_until_sent(FINAL_EVENTS_TIMEOUT);
+        // The cleanup below must not unload the kernel that is about to start.
+        self.undo.retain(|undo| *undo != UndoOperation::UnloadKernel);
+        self.leave_session(FailureState::Complete);
+        self.undo.push(UndoOperation::UnloadKernel);
+        if self.firmware_boot.is_some() {
+            nix::unistd::sync();
+            match reboot(RebootMode::RB_AUTOBOOT).context(Phase::Boot, || "reboot into the installed system")? {}
+        }
+        match kexec::boot_loaded_kernel()? {}
+    }
+}

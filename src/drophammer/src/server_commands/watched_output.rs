@@ -1,0 +1,36 @@
+//! `--watch`: repeats the output of a command.
+
+use super::{OperatorResponse, print_refusal};
+use crate::object_list::watch_list;
+use clap::Args;
+use clap::builder::FalseyValueParser;
+use common::command_outcome::{CommandOutcome, report_refusal};
+use common::error::Result;
+use std::time::Duration;
+
+/// Time between two requests.
+const WATCH_PAUSE: Duration = Duration::from_secs(2);
+
+#[derive(Debug, Clone, Copy, Args)]
+pub struct WatchOptions {
+    /// Repeat the output every two seconds, until Ctrl-C.
+    #[arg(short, long, env = "DROPHAMMER_WATCH", value_parser = FalseyValueParser::new())]
+    pub watch: bool,
+}
+
+/// Sends a request and prints the response repeatedly, until a request fails or is refused.
+///
+/// # Errors
+/// Returns the error of the request that has failed.
+pub(super) fn watch_responses<T>(
+    fetch: impl Fn() -> Result<OperatorResponse<T>>,
+    format: impl Fn(&T) -> Result<String>,
+) -> Result<CommandOutcome> {
+    report_refusal(watch_list(WATCH_PAUSE, || match fetch()? {
+        OperatorResponse::Good(response) => format(&response).map(Some),
+        OperatorResponse::Refused(why) => {
+            print_refusal(&why);
+            Ok(None)
+        }
+    }))
+}
