@@ -65,6 +65,11 @@ class Browser:
         keys = [{"type": kind, "value": key} for key in text for kind in ("keyDown", "keyUp")]
         self.ask("POST", "/actions", {"actions": [{"type": "key", "id": "keys", "actions": keys}]})
 
+    def chord(self, text):
+        """Presses the first key, and the others while the first one is held."""
+        keys = [{"type": "keyDown", "value": key} for key in text] + [{"type": "keyUp", "value": key} for key in reversed(text)]
+        self.ask("POST", "/actions", {"actions": [{"type": "key", "id": "keys", "actions": keys}]})
+
     def text(self):
         return self.run("return document.body.innerText")
 
@@ -81,6 +86,14 @@ class Browser:
     def picture(self, path):
         with open(path, "wb") as file:
             file.write(base64.b64decode(self.ask("GET", "/screenshot")))
+
+    def whole_picture(self, path):
+        """Takes a picture of the whole page, including the parts outside of the window."""
+        size = self.cdp("Page.getLayoutMetrics")["cssContentSize"]
+        clip = {"x": 0, "y": 0, "width": size["width"], "height": min(size["height"], 4000), "scale": 1}
+        found = self.cdp("Page.captureScreenshot", format="png", captureBeyondViewport=True, clip=clip)
+        with open(path, "wb") as file:
+            file.write(base64.b64decode(found["data"]))
 
     def complaints(self):
         """Returns errors that the browser reports: scripts or styles that the policy blocks, and script errors."""
