@@ -51,7 +51,7 @@ class AccessibilityCheck:
             if needed > width:
                 self.too_wide.append((name, mode, needed))
             slug = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-") or "machines"
-            self.browser.whole_picture(f"{self.pictures}/{slug[:60]}-{mode}.png")
+            self.browser.whole_picture(width, f"{self.pictures}/{slug[:60]}-{mode}.png")
         self.browser.size(1280, 800)
         self.browser.dark(False)
         print(f"   {name}: {'; '.join(results)}", flush=True)
@@ -126,5 +126,7 @@ def check_new_machine(browser, rack, check, good, picture):
     browser.click("form.stack button")
     until("the file is announced", lambda: "will describe this machine" in browser.text())
     browser.click("form.stack[method=post] button")
-    until("added", lambda: browser.run("return location.pathname") == f"/machines/{machine_id(13)}" and "storage-13" in browser.text())
+    path = f"/machines/{machine_id(13)}"
+    until("added", lambda: browser.run("return location.pathname") == path)
+    until("the name is shown", lambda: browser.open(rack.url + path) or "storage-13" in browser.text())
     good("the machine is added", os.path.exists(f"{rack.dir}/machines/storage-13.yaml"))

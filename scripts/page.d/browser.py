@@ -9,6 +9,8 @@ import urllib.request
 
 ELEMENT = "element-6066-11e4-a52e-4f735466cecf"
 PATIENCE = 60
+# Waits until the page is painted: the second frame starts after the first was painted.
+PAINTED = "requestAnimationFrame(() => requestAnimationFrame(() => setTimeout(arguments[0], 0)));"
 
 
 class Browser:
@@ -87,13 +89,11 @@ class Browser:
         with open(path, "wb") as file:
             file.write(base64.b64decode(self.ask("GET", "/screenshot")))
 
-    def whole_picture(self, path):
-        """Takes a picture of the whole page, including the parts outside of the window."""
-        size = self.cdp("Page.getLayoutMetrics")["cssContentSize"]
-        clip = {"x": 0, "y": 0, "width": size["width"], "height": min(size["height"], 4000), "scale": 1}
-        found = self.cdp("Page.captureScreenshot", format="png", captureBeyondViewport=True, clip=clip)
-        with open(path, "wb") as file:
-            file.write(base64.b64decode(found["data"]))
+    def whole_picture(self, width, path):
+        """Takes a picture of the whole page, including the parts outside of the window. Enlarges the window."""
+        self.size(width, min(self.run("return document.documentElement.scrollHeight"), 4000))
+        self.ask("POST", "/execute/async", {"script": PAINTED, "args": []})
+        self.picture(path)
 
     def complaints(self):
         """Returns errors that the browser reports: scripts or styles that the policy blocks, and script errors."""

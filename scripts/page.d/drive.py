@@ -117,12 +117,16 @@ def watching():
     for agent in agents:
         for phase, message in (("Preparing", "drophammer 0.1.0"), ("Registering", agent.id), ("Waiting", "for an allocation")):
             agent.event(phase, message)
+        agent.event("Installing", "debian-12.0.20261101 as storage")
         agent.begin()
         run_stages(agent, STAGES[:7], 0.25 if agent is agents[1] else 0.001)
         agent.event("Installing", "begins", step="image.burn")
     Agent(rack, 4).event("Preparing", "reading the disks")
     failed = Agent(rack, 5)
-    failed.event("Crashed", "mkfs.ext4 /dev/sda2: Input/output error", step="storage.format")
+    run_stages(failed, STAGES[:5], 0.001)
+    failed.event("Installing", "begins", step="storage.format")
+    failed.event("Installing", "failed after 0.3 s", step="storage.format", seconds=0.3)
+    failed.event("Crashed", "storage.format: mkfs.ext4 /dev/sda2: Input/output error")
     until("live", lambda: browser.run("return document.querySelector('#live').textContent") == "live")
     until("rows that have changed are fetched", lambda: cell(6, ".word") == "installed" and cell(5, ".word") == "failed")
     good("the reason of a failure is in its row", cell(5, ".reason") == "storage.format: mkfs.ext4 /dev/sda2: Input/output error")

@@ -4,7 +4,7 @@ use super::disks;
 use common::format::format_bytes;
 use control::api_types::RegisterRequest;
 use maud::{Markup, html};
-use model::inventory::Inventory;
+use model::inventory::{Cpu, Inventory};
 use plan::DiskVerdict;
 
 /// Shows model, firmware, processors, memory and NICs.
@@ -20,7 +20,9 @@ pub(crate) fn show_hardware(register: &RegisterRequest) -> Markup {
             dt { "Firmware" } dd { (said([&register.bios.vendor, &register.bios.version, &register.bios.date])) }
             dt { "Processors" }
             dd {
-                @for cpu in &inventory.cpus { (cpu.model) ", " (cpu.cores) " cores, " (cpu.threads) " threads. " }
+                @for same in inventory.cpus.chunk_by(|one, next| describe_cpu(one) == describe_cpu(next)) {
+                    div { @if same.len() > 1 { (same.len()) " × " } (describe_cpu(&same[0])) }
+                }
                 @if inventory.cpus.is_empty() { (register.hardware.cpu_cores) " cores" }
             }
             dt { "Memory" } dd { (format_bytes(register.hardware.memory)) }
@@ -32,6 +34,10 @@ pub(crate) fn show_hardware(register: &RegisterRequest) -> Markup {
             @if !register.agent.is_empty() { dt { "Agent" } dd { (register.agent) } }
         }
     }
+}
+
+fn describe_cpu(cpu: &Cpu) -> String {
+    format!("{}, {} cores, {} threads", cpu.model, cpu.cores, cpu.threads)
 }
 
 /// Shows the registered disks. `has_begun_since` is true if an installation has started after the registration.
