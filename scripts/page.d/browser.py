@@ -9,6 +9,8 @@ import urllib.request
 
 ELEMENT = "element-6066-11e4-a52e-4f735466cecf"
 PATIENCE = 60
+# Waits until the page is painted: the second frame starts after the first was painted.
+PAINTED = "requestAnimationFrame(() => requestAnimationFrame(() => setTimeout(arguments[0], 0)));"
 
 
 class Browser:
@@ -65,6 +67,11 @@ class Browser:
         keys = [{"type": kind, "value": key} for key in text for kind in ("keyDown", "keyUp")]
         self.ask("POST", "/actions", {"actions": [{"type": "key", "id": "keys", "actions": keys}]})
 
+    def chord(self, text):
+        """Presses the first key, and the others while the first one is held."""
+        keys = [{"type": "keyDown", "value": key} for key in text] + [{"type": "keyUp", "value": key} for key in reversed(text)]
+        self.ask("POST", "/actions", {"actions": [{"type": "key", "id": "keys", "actions": keys}]})
+
     def text(self):
         return self.run("return document.body.innerText")
 
@@ -81,6 +88,12 @@ class Browser:
     def picture(self, path):
         with open(path, "wb") as file:
             file.write(base64.b64decode(self.ask("GET", "/screenshot")))
+
+    def whole_picture(self, width, path):
+        """Takes a picture of the whole page, including the parts outside of the window. Enlarges the window."""
+        self.size(width, min(self.run("return document.documentElement.scrollHeight"), 4000))
+        self.ask("POST", "/execute/async", {"script": PAINTED, "args": []})
+        self.picture(path)
 
     def complaints(self):
         """Returns errors that the browser reports: scripts or styles that the policy blocks, and script errors."""

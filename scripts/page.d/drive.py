@@ -1,4 +1,5 @@
-"""Drives the page like a user. Called by scripts/page: PROGRAM DIR AXE; pictures go to DIR/pictures."""
+"""Drives the page like a user. Called by scripts/page: PROGRAM DIR AXE SCREENS; pictures go to DIR/pictures, and
+pictures of all pages to SCREENS."""
 
 import json
 import os
@@ -7,8 +8,9 @@ import subprocess
 import sys
 import time
 
-from accessibility import find_violations
+from accessibility import AccessibilityCheck, check_new_machine, check_pages
 from browser import Browser, until
+from input_and_display import use_keyboard, use_phone, use_without_script
 from plans import allocate, plan_all_machines, select_on_a_phone
 from rack import LAYOUT, Agent, Rack, inventory, machine_id
 from rollout import roll_out
@@ -18,7 +20,7 @@ HOSTILE = "\"'></pre><script>window.hacked = 1</script><img src=x onerror='windo
 STAGES = [("image.reach", 0.4), ("storage.lock", 0.1), ("storage.release", 0.2), ("storage.wipe", 2.8), ("storage.partition", 1.1),
           ("storage.format", 3.6), ("storage.mount", 0.3), ("image.burn", 14.2), ("target.files", 0.2), ("target.install", 8.9),
           ("boot.kexec", 0.6)]
-program, here, axe = sys.argv[1:]
+program, here, axe, screens = sys.argv[1:]
 passed = 0
 
 
@@ -65,6 +67,15 @@ def printed(number):
     return subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout.rstrip()
 
 
+def run_stages(agent, stages, speed):
+    """Simulates stages, each of which takes `speed` times its duration."""
+    for stage, seconds in stages:
+        agent.event("Installing", "begins", step=stage)
+        time.sleep(seconds * speed)
+        agent.event("Installing", f"{stage} is done", step=stage, seconds=seconds * speed)
+        agent.log(f"Installing          {stage}\nInstalling          {stage} took {seconds} s\n")
+
+
 def install(number, speed=0.001):
     """Simulates a complete installation and its report. Its stages take `speed` times the time in the report."""
     agent = Agent(rack, number)
@@ -72,11 +83,7 @@ def install(number, speed=0.001):
     agent.log("drophammer: hardware is up after 9.31 s: 61 modules; disks: sda sdb sdc; network cards: eth0\n"
               "drophammer: eth0: 10.0.0.117/24, router 10.0.0.1\nPreparing           drophammer 0.1.0\n"
               "Waiting             for an allocation\nInstalling          debian-12.0.20261101 as storage-6\n\n" + printed(number) + "\n")
-    for stage, seconds in STAGES:
-        agent.event("Installing", "begins", step=stage)
-        time.sleep(seconds * speed)
-        agent.event("Installing", f"{stage} is done", step=stage, seconds=seconds * speed)
-        agent.log(f"Installing          {stage}\nInstalling          {stage} took {seconds} s\n")
+    run_stages(agent, STAGES, speed)
     timings = [{"step": stage, "seconds": seconds} for stage, seconds in STAGES]
     same = {"guid": "11111111-2222-4333-8444-555555555555", "partition 1": "2048-7812939775 varlib"}
     agent.report(True, "debian-12.0.20261101 is installed", timings=timings, plan=printed(number),
@@ -108,13 +115,21 @@ def watching():
     install(8)
     agents = [Agent(rack, number) for number in (1, 2, 3)]
     for agent in agents:
+        for phase, message in (("Preparing", "drophammer 0.1.0"), ("Registering", agent.id), ("Waiting", "for an allocation")):
+            agent.event(phase, message)
+        agent.event("Installing", "debian-12.0.20261101 as storage")
         agent.begin()
-        agent.event("Installing", "both ends read back as zero", step="storage.wipe", seconds=2.8)
+        run_stages(agent, STAGES[:7], 0.25 if agent is agents[1] else 0.001)
+        agent.event("Installing", "begins", step="image.burn")
     Agent(rack, 4).event("Preparing", "reading the disks")
     failed = Agent(rack, 5)
-    failed.event("Crashed", "mkfs.ext4 /dev/sda2: Input/output error", step="storage.format")
+    run_stages(failed, STAGES[:5], 0.001)
+    failed.event("Installing", "begins", step="storage.format")
+    failed.event("Installing", "failed after 0.3 s", step="storage.format", seconds=0.3)
+    failed.event("Crashed", "storage.format: mkfs.ext4 /dev/sda2: Input/output error")
     until("live", lambda: browser.run("return document.querySelector('#live').textContent") == "live")
     until("rows that have changed are fetched", lambda: cell(6, ".word") == "installed" and cell(5, ".word") == "failed")
+    good("the reason of a failure is in its row", cell(5, ".reason") == "storage.format: mkfs.ext4 /dev/sda2: Input/output error")
     browser.run("window.kept = 1")
     seen = []
     for percent in range(7, 100, 10):
@@ -136,6 +151,11 @@ def watching():
     agents[1].burn(88)
     until("the machine's page moves too", lambda: "88 %" in browser.text())
     good("the machine's page moves too", True)
+    until("the timeline shows the running stage", lambda: browser.run("return document.querySelector('table.timeline tr.busy')"))
+    browser.run("scrollTo(0, 0)")
+    browser.size(1280, 900)
+    picture("timeline")
+    browser.size(1280, 800)
     agents[1].log("Installing          image.burn: <b>one of two mirrors</b> is away\n")
     until("the log grows", lambda: "image.burn: <b>one of two mirrors</b> is away" in browser.text())
     good("the log grows without loading the page again", True)
@@ -287,7 +307,7 @@ def planning():
 
 def accessible():
     say("axe-core")
-    good("axe-core finds nothing serious or critical", not find_violations(browser, rack, axe))
+    check_pages(browser, rack, check)
     log_in(rack)
 
 
@@ -327,39 +347,22 @@ def hostile():
     good("markup is shown as text", "onerror=" in browser.text())
 
 
-def by_keys_and_without_script():
-    say("keys, phone, no JavaScript")
-    browser.open(rack.url + "/")
-    browser.keys("jj")
-    good("j goes from machine to machine", browser.run("return document.activeElement.textContent").startswith("storage-"))
-    browser.keys("/")
-    good("/ goes to the filter", browser.run("return document.activeElement.id") == "filter")
-    browser.type("#filter", "storage-12")
-    rows = "return [...document.querySelectorAll('#machines tr')].filter((row) => !row.hidden).length"
-    good("the filter is applied during typing", browser.run(rows) == 1)
-    browser.size(390, 844)
-    for path in ("/", f"/machines/{machine_id(6)}", f"/machines/{machine_id(7)}/reinstall?image=debian-13.1.20261101", "/orders", "/images", "/layouts"):
-        browser.open(rack.url + path)
-        width = browser.run("return document.documentElement.scrollWidth")
-        good(f"{path.split('?')[0]} fits a phone: {width} of 390", width <= 390)
-    browser.open(rack.url + "/")
-    browser.dark(True)
-    back = browser.run("return getComputedStyle(document.body).backgroundColor")
-    picture("phone")
-    browser.dark(False)
-    good("dark and light mode have different colors", back != browser.run("return getComputedStyle(document.body).backgroundColor"))
-    browser.size(1280, 800)
-    browser.script(False)
-    browser.open(f"{rack.url}/?q=storage-12")
-    good("without JavaScript the filter works", "storage-12" in browser.text() and "storage-11" not in browser.text())
-    browser.open(f"{rack.url}/machines/{machine_id(7)}")
-    browser.click("form[action$=cancel] button")
-    until("taken back", lambda: "Cancel the order" not in browser.text())
-    good("an order can be canceled", "reinstall ordered" not in browser.text())
+def input_and_display():
+    say("keyboard")
+    use_keyboard(browser, rack, good)
+    say("phone, dark colors")
+    use_phone(browser, rack, good, picture)
+    say("no JavaScript")
+    use_without_script(browser, rack, good)
+
+
+def adding():
+    say("a new machine")
+    log_in(rack)
+    check_new_machine(browser, rack, check, good, picture)
+    say("accessibility of all pages")
+    check.summarize(good)
     browser.click("form[action='/logout'] button")
-    until("out", lambda: "Use your own token" in browser.text())
-    good("the logout works", True)
-    browser.script(True)
 
 
 def rolling_out():
@@ -378,16 +381,17 @@ def many():
 
 
 browser = Browser(free())
+check = AccessibilityCheck(browser, axe, screens)
 rack = Rack(program, f"{here}/rack", 12)
 try:
-    for part in (logging_in, watching, machine, reinstalling, refusals, sorting_and_filtering, editing, planning, accessible, unreadable, hostile, by_keys_and_without_script,
-                 rolling_out, many):
+    for part in (logging_in, watching, machine, reinstalling, refusals, sorting_and_filtering, editing, planning, accessible, unreadable, hostile,
+                 input_and_display, adding, rolling_out, many):
         part()
     # Refusals are responses with an error status, which the browser logs.
     complaints = [line for line in browser.complaints() if "the server responded with a status of 4" not in line]
     good(f"the browser reports no errors: {complaints}", not complaints)
 except Exception:
-    picture("failed")
+    browser.picture(f"{screens}/failed.png")
     print(f"{browser.text()}\n{browser.complaints()}")
     raise
 finally:

@@ -221,7 +221,8 @@ fn documented_machines_and_images_are_valid() {
     assert!(parse_machine(least).unwrap().allocation.is_some());
     parse_image(an_image).unwrap();
 
-    let of_start = code_blocks(include_str!("../../../docs/start.md"), "yaml");
+    let tutorial = concat!(include_str!("../../../docs/start.md"), include_str!("../../../docs/start-machine.md"));
+    let of_start = code_blocks(tutorial, "yaml");
     let [a_layout, first] = &of_start[..] else { panic!("{of_start:?}") };
     assert_eq!(a_layout.trim_end(), include_str!("../../../examples/site/layouts/one-disk.yaml").trim_end());
     let parsed = layout::read_yaml(a_layout).unwrap_or_else(|problems| panic!("{}", join_problems(&problems)));

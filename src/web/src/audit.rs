@@ -43,14 +43,14 @@ fn show_entries(audit_query: &AuditQuery, entries: &[AuditEntry], directory: &Si
     ];
     html! {
         h1 { "Audit" }
-        form method="get" action="/audit" {
+        form.choices method="get" action="/audit" {
             @for (name, label, value) in fields {
-                label { (label) " " input name=(name) value=(value); }
+                label { span.faint { (label) " " } input name=(name) value=(value); }
             }
             button { "Filter" }
         }
         @if entries.is_empty() { p.faint { "No entries match." } } @else {
-            table {
+            table.cards {
                 thead { tr { th { "Time" } th { "User" } th { "Address" } th { "Action" } th { "Object" } th { "Outcome" } th { "Changes" } } }
                 tbody { @for entry in entries { (show_entry(entry, &describe_objects(entry, directory))) } }
             }
@@ -84,12 +84,12 @@ fn show_entry(entry: &AuditEntry, object: &str) -> Markup {
     html! {
         tr {
             td { (show_age(&entry.time)) }
-            td { (if entry.user.is_empty() { "–" } else { &entry.user }) @if !entry.token.is_empty() { br; span.faint { (entry.token) } } }
-            td { (entry.address) }
-            td { (entry.action) br; span.faint { (entry.request) } }
-            td title=[(entry.object != object).then_some(&entry.object)] { (object) }
-            td { (entry.outcome.as_str()) @if let Some(status) = entry.status { " " (status) } @if !entry.reason.is_empty() { br; span.faint { (entry.reason) } } }
-            td {
+            td data-label="User" { (if entry.user.is_empty() { "–" } else { &entry.user }) @if !entry.token.is_empty() { br; span.faint { (entry.token) } } }
+            td data-label="Address" { (entry.address) }
+            td data-label="Action" { (entry.action) br; span.faint { (entry.request) } }
+            td data-label="Object" title=[(entry.object != object).then_some(&entry.object)] { (object) }
+            td data-label="Outcome" { (entry.outcome.as_str()) @if let Some(status) = entry.status { " " (status) } @if !entry.reason.is_empty() { br; span.faint { (entry.reason) } } }
+            td data-label="Changes" {
                 @if !entry.changes.is_empty() {
                     details {
                         summary { (entry.changes.len()) }

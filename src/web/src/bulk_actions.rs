@@ -1,9 +1,10 @@
-//! `/bulk/review` and `/bulk/confirm`: reinstalls of several machines, and cancellation of several orders. The checks
-//! of each machine are the same as for an action on its own page. `bulk_pages` renders the pages.
+//! `/bulk/review` and `/bulk/confirm`: reinstalls of several machines, cancellation of several orders, and power
+//! actions. The checks of each machine are the same as for an action on its own page. `bulk_pages` renders the pages.
 
 use super::allocation_differences::AllocationChanges;
 use super::bulk_pages::{BulkResults, show_review};
 use super::form::{ChangeForm, SubmittedForm};
+use super::machine_actions::POWER_ACTIONS;
 use super::page_frame::{self, named_words};
 use super::plan_preview::PlanPreview;
 use super::reinstall::{ReinstallPreview, preview_digest, preview_reinstall};
@@ -11,11 +12,14 @@ use super::session::LoggedIn;
 use api::AppState;
 use api::access::set_audited_object;
 use api::base_url::BaseUrls;
+use api::display_phase::DisplayPhase;
 use api::operator::reinstalls::{self, ReinstallRequest};
 use api::operator::{OperatorAuth, find_machine, summarize_machine};
+use api::power;
 use axum::extract::{Path, State};
 use axum::http::StatusCode;
 use axum::response::Response;
+use bmc::PowerAction;
 use common::format::format_count;
 use http_server::api_error::ApiError;
 use http_server::quotas::ClientAddress;
@@ -40,12 +44,15 @@ pub(crate) enum BulkAction {
     /// Order reinstalls with this image.
     Reinstall(String),
     Cancel,
+    Power(PowerAction),
 }
 
 /// Machine on which the action can be carried out, with the effect of the action.
 pub(crate) struct ReviewedMachine {
     pub id: String,
     pub name: String,
+    /// Phase of the machine, which a power action may interrupt. `None` for other actions.
+    pub phase: Option<DisplayPhase>,
     /// Number of bytes that would be lost, and the disks that would be wiped.
     pub lost: u64,
     pub wiped: Vec<String>,
@@ -79,7 +86,11 @@ impl BulkAction {
             ("reinstall", "") => Err(ApiError::bad_request("nothing was ordered: no image is selected")),
             ("reinstall", image) => Ok(BulkAction::Reinstall(image.to_owned())),
             ("cancel", _) => Ok(BulkAction::Cancel),
-            _ => Err(ApiError::bad_request("the form has no action")),
+            (word, _) => {
+                let action = POWER_ACTIONS.iter().find(|(_, power, _)| *power == word);
+                let action = action.ok_or_else(|| ApiError::bad_request("the form has no action"))?;
+                Ok(BulkAction::Power(action.0))
+            }
         }
     }
 
@@ -87,13 +98,16 @@ impl BulkAction {
         match self {
             BulkAction::Reinstall(_) => "reinstall",
             BulkAction::Cancel => "cancel",
+            BulkAction::Power(action) => {
+                POWER_ACTIONS.iter().find(|(power, ..)| power == action).map_or("", |(_, word, _)| word)
+            }
         }
     }
 
     pub(crate) fn image(&self) -> &str {
         match self {
             BulkAction::Reinstall(image) => image,
-            BulkAction::Cancel => "",
+            BulkAction::Cancel | BulkAction::Power(_) => "",
         }
     }
 
@@ -103,6 +117,10 @@ impl BulkAction {
         match self {
             BulkAction::Reinstall(image) => format!("Reinstall {machines} with {image}"),
             BulkAction::Cancel => format!("Cancel the orders of {machines}"),
+            BulkAction::Power(PowerAction::On) => format!("Switch on {machines}"),
+            BulkAction::Power(PowerAction::Off) => format!("Switch off {machines}"),
+            BulkAction::Power(PowerAction::Cycle) => format!("Switch {machines} off and on"),
+            BulkAction::Power(PowerAction::Pxe) => format!("Boot {machines} over PXE at the next boot"),
         }
     }
 
@@ -116,22 +134,39 @@ impl BulkAction {
         let reviewed = ReviewedMachine {
             id: machine.id.clone(),
             name: app.directory().display_name(&machine.id).to_owned(),
+            phase: None,
             lost: 0,
             wiped: Vec::new(),
             foreseen: None,
             digest: String::new(),
         };
-        let BulkAction::Reinstall(_) = self else {
-            let order = summarize_machine(app, &machine).await?.order;
-            let order = order.ok_or_else(|| ApiError::not_found("no reinstall is ordered"))?;
-            let started = || Err(reinstalls::already_started(&order));
-            return if order.started {
-                started()
-            } else {
-                Ok(ReviewedMachine { digest: order.id.clone(), ..reviewed })
-            };
-        };
-        let ReinstallPreview { plan, changes } = preview_reinstall(app, base, &self.request(&machine.id)).await?;
+        match self {
+            BulkAction::Reinstall(_) => self.review_reinstall(app, base, reviewed).await,
+            BulkAction::Cancel => {
+                let order = summarize_machine(app, &machine).await?.order;
+                let order = order.ok_or_else(|| ApiError::not_found("no reinstall is ordered"))?;
+                let started = || Err(reinstalls::already_started(&order));
+                if order.started { started() } else { Ok(ReviewedMachine { digest: order.id.clone(), ..reviewed }) }
+            }
+            BulkAction::Power(_) if machine.bmc.is_none() => {
+                let why = "the machine file does not name a management controller: add `bmc`";
+                Err(ApiError::new(StatusCode::CONFLICT, why))
+            }
+            BulkAction::Power(_) => {
+                let phase = DisplayPhase::current(app, &summarize_machine(app, &machine).await?);
+                Ok(ReviewedMachine { phase: Some(phase), digest: phase.word.to_owned(), ..reviewed })
+            }
+        }
+    }
+
+    /// Returns the effect of a reinstall on a machine.
+    async fn review_reinstall(
+        &self,
+        app: &AppState,
+        base: &BaseUrls,
+        reviewed: ReviewedMachine,
+    ) -> Result<ReviewedMachine, ApiError> {
+        let ReinstallPreview { plan, changes } = preview_reinstall(app, base, &self.request(&reviewed.id)).await?;
         match plan {
             PlanPreview::Refused(why) => {
                 let reasons = why.lines().next().unwrap_or_default();
@@ -174,13 +209,14 @@ impl BulkAction {
         match limit.run(self.review(app, base, id)).await? {
             Err(error) => return Some(Err(error)),
             Ok(reviewed) if reviewed.digest != shown => {
-                let why = "the plan or the order has changed since it was shown; review the machine again";
+                let why = "the plan, the order or the phase has changed since it was shown; review the machine again";
                 return Some(Err(ApiError::new(StatusCode::CONFLICT, why)));
             }
             Ok(_) => {}
         }
         Some(match self {
             BulkAction::Reinstall(_) => reinstalls::place_order(app, peer, &self.request(id)).await.map(drop),
+            BulkAction::Power(action) => power::switch_as_requested(app, &id.to_lowercase(), *action, peer).await,
             BulkAction::Cancel => {
                 reinstalls::cancel_reinstall(State(app.clone()), Path(id.to_owned()), OperatorAuth, peer)
                     .await

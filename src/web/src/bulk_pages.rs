@@ -4,6 +4,7 @@ use super::bulk_actions::{BulkAction, RefusedMachine, ReviewedMachine, TIME_LIMI
 use super::page_frame;
 use super::session::LoggedIn;
 use api::AppState;
+use bmc::PowerAction;
 use common::format::{format_bytes, format_count};
 use maud::{Markup, html};
 use plan::request_from_allocation::preview::PREVIEW_REMARK;
@@ -26,11 +27,18 @@ pub(crate) fn show_review(
         (show_unreached(app, person, action, unreached))
         @if !reviewed.is_empty() {
             @if let BulkAction::Reinstall(_) = action { p { strong { "Data lost: " (format_bytes(lost)) } } }
-            div.scroll { table.cards {
-                thead { tr { th { "Machine" } @if let BulkAction::Reinstall(_) = action { th.number { "Data lost" } th { "Wiped disks" } } } }
+            div.scroll tabindex="0" { table.cards {
+                thead { tr {
+                    th { "Machine" }
+                    @if let BulkAction::Power(_) = action { th { "Phase" } }
+                    @if let BulkAction::Reinstall(_) = action { th.number { "Data lost" } th { "Wiped disks" } }
+                } }
                 @for machine in reviewed {
                     tr {
                         td { a href={ "/machines/" (machine.id) } { (machine.name) } }
+                        @if let Some(phase) = machine.phase {
+                            td.phase.(phase.kind.css_class()) data-label="Phase" { span.word { (phase.word) } }
+                        }
                         @if let BulkAction::Reinstall(_) = action {
                             td.number data-label="Data lost" { (format_bytes(machine.lost)) }
                             td data-label="Wiped disks" {
@@ -69,7 +77,7 @@ fn show_refused(title: &str, refused: &[RefusedMachine]) -> Markup {
     html! {
         @if !refused.is_empty() {
             h2 { (title) ": " (refused.len()) }
-            div.scroll { table.cards {
+            div.scroll tabindex="0" { table.cards {
                 thead { tr { th { "Machine" } th { "Reason" } } }
                 @for machine in refused {
                     tr { td { a href={ "/machines/" (machine.id) } { (machine.name) } } td.words.bad { (machine.reason) } }
@@ -114,6 +122,8 @@ impl BulkResults {
         let done = match action {
             BulkAction::Reinstall(_) => "Reinstall ordered",
             BulkAction::Cancel => "Order canceled",
+            BulkAction::Power(PowerAction::Pxe) => "PXE selected",
+            BulkAction::Power(_) => "Switched",
         };
         let count = changed.len() + refused.len() + unreached.len();
         html! {

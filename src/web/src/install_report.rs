@@ -25,7 +25,7 @@ pub(crate) fn show_report(report: &InstallReport) -> Markup {
         }
         @if !report.erased.is_empty() {
             h3 { "Erased disks" }
-            div.scroll { table {
+            div.scroll tabindex="0" { table {
                 tr { th { "Disk" } th { "Serial" } th { "Proof" } th.number { "Took" } }
                 @for disk in &report.erased {
                     tr { td { code { (disk.device) } } td { (disk.serial) } td { (disk.proof) } td.number { (format_seconds(disk.seconds)) } }
@@ -72,8 +72,8 @@ fn show_timings(timings: &[StageTime]) -> Markup {
 /// Shows the identifying properties of each preserved object, read before the first stage and after the last stage.
 fn show_preserved(kept: &[PreservationProof]) -> Markup {
     html! {
-        div.scroll { table {
-            tr { th { "Object" } th { "Identified by" } th { "Before" } th { "After" } th {} }
+        div.scroll tabindex="0" { table {
+            tr { th { "Object" } th { "Identified by" } th { "Before" } th { "After" } th { "Result" } }
             @for proof in kept {
                 @let names: BTreeSet<&String> = proof.before.keys().chain(proof.after.keys()).collect();
                 @for (index, name) in names.into_iter().enumerate() {

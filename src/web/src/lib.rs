@@ -6,13 +6,14 @@
 //! * Frame: `page_frame` renders the frame of every page, `live_updates` sends events, and `assets` contains style
 //!   sheet, script and icon.
 //! * Machines: `machines` renders the list, which `machine_list_query` filters and sorts, also by
-//!   `hardware_identifiers`. `machine` renders the page of one machine, with the drawings of `disks` and
-//!   `installed_disks`, the last `install_report`, the `machine_events`, the plan from `plan_preview`, and the timeline
-//!   from `machine_timeline`. `machine_layout` returns the layout of a machine that another installer has installed.
+//!   `hardware_identifiers` and `static_addresses`. `rack_drawing` draws all machines as squares. `machine` renders the
+//!   page of one machine, with `machine_hardware`, the drawings of `disks` and `installed_disks`, the last
+//!   `install_report`, the `machine_events`, the plan from `plan_preview`, and the timeline from `machine_timeline`. `machine_layout` returns the layout of a
+//!   machine that another installer has installed.
 //! * Changes of a machine: `machine_actions` switches machines on and off, locks and frees them, `machine_file_editor`
 //!   edits machine files, `allocate` adds allocations, and `add_machine` creates machine files. `machine_text_check`
 //!   checks edited files, and `confirmation` renders the field for the name of the machine. `reinstall` orders
-//!   reinstalls. `bulk_actions` orders or cancels reinstalls of several machines, and `bulk_pages` renders its pages.
+//!   reinstalls. `bulk_actions` carries out actions on several machines, and `bulk_pages` renders its pages.
 //! * Overviews: `rack_plan` shows the plans of all machines, which `rack_plan_runs` computes. `rollouts` shows, halts
 //!   and resumes rollouts. `overviews` renders layouts, images and orders, `audit` renders the audit log, and
 //!   `site_objects` renders sizes, templates and volumes.
@@ -35,6 +36,7 @@ mod machine;
 mod machine_actions;
 mod machine_events;
 mod machine_file_editor;
+mod machine_hardware;
 mod machine_layout;
 mod machine_list_query;
 mod machine_log;
@@ -45,12 +47,14 @@ mod oidc_login;
 mod overviews;
 mod page_frame;
 mod plan_preview;
+mod rack_drawing;
 mod rack_plan;
 mod rack_plan_runs;
 mod reinstall;
 mod rollouts;
 mod session;
 mod site_objects;
+mod static_addresses;
 mod volumes;
 
 use api::base_url::BaseUrls;

@@ -5,9 +5,10 @@ use super::confirmation::confirmation_name;
 use super::machines::MachineRow;
 use super::plan_preview::{self, PlanPreview};
 use super::session::LoggedIn;
+use super::static_addresses::list_static_addresses;
 use super::{
-    disks, install_report, installed_disks, machine_events, machine_layout, machine_timeline, page_frame, rollouts,
-    volumes,
+    disks, install_report, installed_disks, machine_events, machine_hardware, machine_layout, machine_timeline,
+    page_frame, rollouts, volumes,
 };
 use api::base_url::BaseUrls;
 use api::display_phase::ObjectFate;
@@ -16,11 +17,9 @@ use api::operator::{self, MachineFailure, MachineSummary, ReinstallOrder};
 use api::{AppState, access, full_install_state, machine_details, metal_api};
 use axum::extract::{Path, State};
 use axum::response::Response;
-use common::format::format_bytes;
 use control::api_types::{InstallReport, RegisterRequest};
 use http_server::api_error::ApiError;
 use maud::{Markup, html};
-use model::inventory::Inventory;
 use plan::DiskVerdict;
 use site::operator_files::MachineSpec;
 use std::sync::Arc;
@@ -83,12 +82,16 @@ async fn build_page(
     let verdict = |device: &str| find_verdict(plan.as_ref()?, device);
     let main = html! {
         div data-machine=(id) { (show_header(person, machine, &row)) } (membership)
+        div.sides {
+            div { (show_facts(machine, &row)) }
+            @if let Some(register) = &register { div { (machine_hardware::show_hardware(register)) } }
+        }
+        (show_changes(&row))
         (machine_timeline::show_timeline(&timeline))
-        @if let Some(register) = &register { (show_hardware(register)) }
         @if let Some(layout) = row.listed.layout.as_ref().filter(|_| row.listed.installed && has_begun_since) {
             (installed_disks::show_installed_disks(id, layout))
         }
-        @if let Some(inventory) = inventory { (show_disks(inventory, has_begun_since, verdict)) (layout) }
+        @if let Some(inventory) = inventory { (machine_hardware::show_disks(inventory, has_begun_since, verdict)) (layout) }
         (volumes::show_volumes(&of_kubernetes))
         @if let Some(plan) = &plan { (show_pending_plan(plan)) }
         @if let Some(report) = &report { (install_report::show_report(report)) }
@@ -118,7 +121,7 @@ fn show_unknown_machine(person: &LoggedIn, id: &str, register: Option<&RegisterR
     html! {
         h1 { (id) }
         p { "This machine is new: it does not have a file in machines/. " @if person.is_operator() { a.button href={ "/machines/" (id) "/add" } { "Add…" } } }
-        @if let Some(register) = register { (show_hardware(register)) }
+        @if let Some(register) = register { (machine_hardware::show_hardware(register)) }
         @if let Some(inventory) = register.and_then(|register| register.inventory.as_ref()) {
             h2 { "Disks" } (disks::draw_disks(inventory, |_| None))
         }
@@ -218,8 +221,6 @@ fn show_header(person: &LoggedIn, machine: &MachineSpec, row: &MachineRow) -> Ma
                 @if !outcome.success { strong { "failed: " } } (page_frame::reword_message(&outcome.message))
             }
         }
-        (show_facts(machine, row))
-        (show_changes(row))
     }
 }
 
@@ -311,7 +312,10 @@ fn show_warnings(machine: &MachineSpec, row: &MachineRow) -> Markup {
 
 fn show_facts(machine: &MachineSpec, row: &MachineRow) -> Markup {
     let listed = &row.listed;
+    let allocation = machine.allocation.as_ref();
+    let addresses = allocation.map(|allocation| list_static_addresses(&allocation.passed_on)).unwrap_or_default();
     html! {
+        h2 { "Machine" }
         dl.facts {
             dt { "Id" } dd { code { (machine.id) } }
             @if !machine.macs.is_empty() { dt { "MACs" } dd { code { (machine.macs.join(" ")) } } }
@@ -324,6 +328,7 @@ fn show_facts(machine: &MachineSpec, row: &MachineRow) -> Markup {
             }
             @if let Some(wanted) = row.wanted.as_ref().filter(|_| listed.image.is_none()) { dt { "Image" } dd { "wanted: " (wanted) } }
             @if let Some(layout) = &row.layout { dt { "Layout" } dd { a href={ "/layouts#" (layout) } { (layout) } } }
+            @if !addresses.is_empty() { dt { "Addresses" } dd { code { (addresses.join(" ")) } } }
             @if let Some(address) = &listed.address { dt { "Registered from" } dd { code { (address) } } }
             @if let Some(seen) = &listed.last_seen { dt { "Last seen" } dd { (page_frame::show_age(seen)) } }
         }
@@ -349,50 +354,6 @@ fn show_order(person: &LoggedIn, machine: &MachineSpec, order: &ReinstallOrder, 
             @if !order.started && person.is_operator() {
                 form method="post" action={ "/machines/" (machine.id) "/cancel" } {
                     (page_frame::form_token(person)) button { "Cancel the order" }
-                }
-            }
-        }
-    }
-}
-
-fn show_hardware(register: &RegisterRequest) -> Markup {
-    let none = Inventory::default();
-    let inventory = register.inventory.as_ref().unwrap_or(&none);
-    let system = &inventory.system;
-    let said = |parts: [&str; 3]| parts.iter().filter(|part| !part.is_empty()).copied().collect::<Vec<_>>().join(" ");
-    html! {
-        h2 { "Hardware" }
-        dl.facts {
-            dt { "Machine" } dd { (said([&system.vendor, &system.product, &system.serial])) }
-            dt { "Firmware" } dd { (said([&register.bios.vendor, &register.bios.version, &register.bios.date])) }
-            dt { "Processors" }
-            dd {
-                @for cpu in &inventory.cpus { (cpu.model) ", " (cpu.cores) " cores, " (cpu.threads) " threads. " }
-                @if inventory.cpus.is_empty() { (register.hardware.cpu_cores) " cores" }
-            }
-            dt { "Memory" } dd { (format_bytes(register.hardware.memory)) }
-            dt { "NICs" }
-            dd {
-                @for nic in &register.hardware.nics { code { (nic.mac) } " " (nic.name) " " }
-                @if register.hardware.nics.is_empty() { "none" }
-            }
-            @if !register.agent.is_empty() { dt { "Agent" } dd { (register.agent) } }
-        }
-    }
-}
-
-fn show_disks(inventory: &Inventory, has_begun_since: bool, verdict: impl Fn(&str) -> Option<DiskVerdict>) -> Markup {
-    html! {
-        h2 { "Disks, as registered" @if has_begun_since { " before the installation" } }
-        @if has_begun_since { p.faint { "An installation has started since then: the contents of the disks have changed." } }
-        (disks::draw_disks(inventory, verdict))
-        @if inventory.disks.is_empty() { p.faint { "none" } }
-        @if !inventory.arrays.is_empty() || !inventory.groups.is_empty() {
-            dl.facts {
-                @for array in &inventory.arrays { dt { "Array" } dd { (array.level) " " (array.name) " " span.faint { (array.uuid) } } }
-                @for group in &inventory.groups {
-                    dt { "Volume group" }
-                    dd { (group.name) ": " @for volume in &group.volumes { (volume.name) " " span.faint { (format_bytes(volume.size_bytes)) } " " } }
                 }
             }
         }

@@ -20,7 +20,7 @@ use site::operator_files::MachineSpec;
 use std::sync::Arc;
 
 /// Power actions, each with the value of its form field and its description.
-const POWER_ACTIONS: [(PowerAction, &str, &str); 4] = [
+pub(crate) const POWER_ACTIONS: [(PowerAction, &str, &str); 4] = [
     (PowerAction::On, "on", "switch on"),
     (PowerAction::Cycle, "cycle", "switch off and on, without a shutdown"),
     (PowerAction::Off, "off", "switch off, without a shutdown"),

@@ -1,7 +1,7 @@
 //! Timeline of a machine's last installation, with a bar for each stage, and the machine's history of orders and
 //! installations.
 
-use super::page_frame::{reword_message, show_age, show_time};
+use super::page_frame::{reword_message, show_age, show_time_of_day};
 use api::install_timeline::{TimelineEntry, TimelineState};
 use common::format::format_seconds;
 use maud::{Markup, html};
@@ -15,12 +15,12 @@ pub(crate) fn show_timeline(entries: &[TimelineEntry]) -> Markup {
     html! {
         @if !entries.is_empty() {
             h2 { "Timeline of the last installation" }
-            div.scroll { table.timeline {
-                tr { th { "Phase or stage" } th { "Started (UTC)" } th.number { "Took" } th aria-label="Drawing" {} th { "Message" } }
+            div.scroll tabindex="0" { table.timeline {
+                tr { th { "Phase or stage" } th.number { "Started (UTC)" } th.number { "Took" } th { "Time axis" } th { "Message" } }
                 @for (entry, (left, width)) in entries.iter().zip(bars) {
                     tr class=(css_class(entry.state)) {
                         td { span.word { (entry.name) } }
-                        td { (show_time(&entry.started)) }
+                        td.number { (show_time_of_day(&entry.started)) }
                         td.number {
                             @match (entry.seconds, entry.state) {
                                 (Some(seconds), _) => { (format_seconds(seconds)) }
@@ -28,7 +28,7 @@ pub(crate) fn show_timeline(entries: &[TimelineEntry]) -> Markup {
                                 (None, _) => {}
                             }
                         }
-                        td { svg.span aria-hidden="true" {
+                        td.drawn { svg.span aria-hidden="true" {
                             rect x={ (format!("{left:.2}%")) } y="2" width={ (format!("{width:.2}%")) } height="10" {}
                         } }
                         td { (reword_message(&entry.message)) }
@@ -69,7 +69,7 @@ pub(crate) fn show_history(entries: &[HistoryEntry]) -> Markup {
     html! {
         @if !entries.is_empty() {
             h2 { "History" }
-            div.scroll { table {
+            div.scroll tabindex="0" { table {
                 tr { th { "When" } th { "Event" } th { "Image" } th { "Stage" } th.number { "Took" } th { "Message" } }
                 @for entry in entries.iter().rev() {
                     tr {

@@ -4,7 +4,9 @@ use super::hardware_identifiers::{HardwareIdentifiers, read_identifiers};
 use super::live_updates::MachineUpdate;
 use super::machine_list_query::{MachineListQuery, SortColumn};
 use super::page_frame;
+use super::rack_drawing::{MachineSquare, draw_machines};
 use super::session::LoggedIn;
+use super::static_addresses::list_static_addresses;
 use api::AppState;
 use api::access;
 use api::display_phase::{DisplayPhase, FILE_ERROR, ObjectFate};
@@ -13,7 +15,7 @@ use axum::Extension;
 use axum::extract::{Path, RawQuery, State};
 use axum::http::StatusCode;
 use axum::response::Response;
-use common::format::format_count;
+use common::format::{format_count, natural_sort_key};
 use http_server::api_error::ApiError;
 use maud::{Markup, html};
 use std::collections::BTreeMap;
@@ -47,7 +49,7 @@ pub(crate) struct MachineRow {
     pub moved: Option<MachineUpdate>,
     /// Description of the machine's open migration; `None` if no migration is open.
     pub moving: Option<String>,
-    /// MAC addresses and serial numbers, for the filter of the list.
+    /// MAC addresses, IP addresses in the machine file, and serial numbers, for the filter of the list.
     pub identifiers: Vec<String>,
 }
 
@@ -57,8 +59,9 @@ impl MachineRow {
         let machine = directory.find_machine(&listed.id);
         let wanted = machine.and_then(|machine| machine.allocation.as_ref());
         let layout = listed.layout.clone().or_else(|| Some(wanted?.filesystemlayout.as_ref()?.to_string()));
+        let mut identifiers = machine.map(|machine| machine.macs.clone()).unwrap_or_default();
+        identifiers.extend(wanted.iter().flat_map(|allocation| list_static_addresses(&allocation.passed_on)));
         let wanted = wanted.map(|allocation| allocation.image.as_str().to_owned());
-        let identifiers = machine.map(|machine| machine.macs.clone()).unwrap_or_default();
         let live = app.watch.live.last_event(&listed.id);
         let phase = DisplayPhase::current(app, &listed);
         let moved = live.filter(|_| matches!(phase.kind, ObjectFate::Busy | ObjectFate::Bad)).map(|(event, ago)| {
@@ -92,7 +95,6 @@ impl MachineRow {
 
     pub(crate) fn markup(&self) -> Markup {
         let MachineSummary { id, image, order, last_seen, locked, outcome, .. } = &self.listed;
-        let moved = self.moved.clone().unwrap_or_default();
         let failed = outcome.as_ref().filter(|outcome| !outcome.success && order.is_none());
         html! {
             tr data-id=(id) data-find=(self.filter_text()) class=(self.phase.kind.css_class()) {
@@ -110,7 +112,6 @@ impl MachineRow {
                         div.reason.words { (page_frame::reword_message(&access::visible_file_error(error))) }
                     }
                     @if self.listed.new { " " a href={ "/machines/" (id) "/add" } { "Add…" } }
-                    @if let Some(failure) = self.failure() { div.reason.words { (page_frame::reword_message(&failure.attempt.to_string())) } }
                 }
                 td.image {
                     @match (image, &self.wanted, order) {
@@ -120,6 +121,27 @@ impl MachineRow {
                         (None, None, _) => {}
                     }
                 }
+                (self.show_activity())
+                td.seen { @if let Some(seen) = last_seen { (page_frame::show_age(seen)) } }
+            }
+        }
+    }
+
+    /// Returns the reason that the list shows for a failed machine. Before the final report, the reason is the last
+    /// event.
+    fn failure_reason(&self) -> Option<String> {
+        let reported = self.failure().map(|failure| page_frame::reword_message(&failure.attempt.to_string()));
+        let event = self.moved.as_ref().filter(|moved| self.phase.kind == ObjectFate::Bad && !moved.what.is_empty());
+        reported.or_else(|| event.map(|event| event.what.clone()))
+    }
+
+    /// Shows the reason of a failure, or the progress of a running operation.
+    fn show_activity(&self) -> Markup {
+        let moved = self.moved.clone().unwrap_or_default();
+        html! {
+            @if let Some(reason) = self.failure_reason() {
+                td.reason.words { (reason) }
+            } @else {
                 td.progress {
                     progress max="100" value=[moved.percent] hidden[moved.percent.is_none()]
                         aria-label={ "Progress of " (self.name()) } {}
@@ -128,7 +150,6 @@ impl MachineRow {
                 }
                 td.rate { (moved.rate) }
                 td.left { (moved.left) }
-                td.seen { @if let Some(seen) = last_seen { (page_frame::show_age(seen)) } }
             }
         }
     }
@@ -193,6 +214,7 @@ fn show_list(app: &AppState, person: &LoggedIn, rows: &[MachineRow], query: &Mac
             }
         }
         p #phases data-phase=(query.phase) { (show_phases(rows, query)) }
+        (draw_rack(rows, query))
         @if person.is_operator() { (show_bulk_form(app, person)) }
         table.machines {
             thead { tr { th.select { input #all type="checkbox" aria-label="Select all machines in the list" hidden; } @for (name, column) in COLUMNS { (show_column(query, name, column)) } } }
@@ -204,6 +226,19 @@ fn show_list(app: &AppState, person: &LoggedIn, rows: &[MachineRow], query: &Mac
     }
 }
 
+/// Draws all machines in the order of their names. Machines that do not match the query are pale.
+fn draw_rack(rows: &[MachineRow], query: &MachineListQuery) -> Markup {
+    let mut sorted: Vec<&MachineRow> = rows.iter().collect();
+    sorted.sort_by_cached_key(|row| natural_sort_key(row.name()));
+    draw_machines(sorted.into_iter().map(|row| MachineSquare {
+        path: format!("/machines/{}", row.listed.id),
+        name: row.name(),
+        state: row.phase.word,
+        class: row.phase.kind.css_class(),
+        matches: query.matches(row),
+    }))
+}
+
 /// Shows the form for actions on the selected machines. The checkboxes in the rows belong to this form.
 fn show_bulk_form(app: &AppState, person: &LoggedIn) -> Markup {
     html! {
@@ -213,6 +248,10 @@ fn show_bulk_form(app: &AppState, person: &LoggedIn) -> Markup {
             select #action name="action" {
                 option value="reinstall" { "Reinstall with" }
                 option value="cancel" { "Cancel the order" }
+                option value="on" { "Switch on" }
+                option value="cycle" { "Switch off and on" }
+                option value="off" { "Switch off" }
+                option value="pxe" { "Boot over PXE next time" }
             }
             select name="image" aria-label="Image of the reinstall" {
                 option value="" { "image" }

@@ -88,7 +88,7 @@ pub(crate) async fn get_images(State(app): State<Arc<AppState>>, person: LoggedI
     }
     let main = html! {
         h1 { (format_count(directory.known.images.len(), "image", "images")) }
-        div.scroll { table {
+        div.scroll tabindex="0" { table {
             tr { th { "Image" } th { "Name" } th { "Location" } th.number { "Size" } th { "Changed" } th { "Digest" } th.number { "Runs on" } }
             @for (id, image) in &directory.known.images {
                 tr {
@@ -132,7 +132,7 @@ pub(crate) async fn get_orders(State(app): State<Arc<AppState>>, person: LoggedI
     let main = html! {
         h1 { (format_count(open.len(), "open order", "open orders")) }
         @if !open.is_empty() {
-            div.scroll { table {
+            div.scroll tabindex="0" { table {
                 tr { th { "Machine" } th { "Image" } th { "Ordered" } th { "Attempts" } th { "State" } }
                 @for (machine, order) in &open {
                     tr {
@@ -152,7 +152,7 @@ pub(crate) async fn get_orders(State(app): State<Arc<AppState>>, person: LoggedI
         }
         h2 { "Results" }
         @if ended.is_empty() { p.faint { "none so far" } } @else {
-            div.scroll { table {
+            div.scroll tabindex="0" { table {
                 tr { th { "Machine" } th { "Image" } th { "Ended" } th { "Result" } }
                 @for (machine, outcome) in &ended {
                     tr {

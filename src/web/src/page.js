@@ -75,6 +75,19 @@
     const all = phases.dataset.phase ? [link("", "", 0), " · "] : [];
     phases.replaceChildren(...all, ...links.flatMap((one) => [one, " "]));
   };
+  // Squares of the drawing, by the paths of the machines' pages.
+  const rack = find("#rack");
+  const squares = new Map();
+  const readSquares = () => {
+    squares.clear();
+    for (const square of rack.children) squares.set(square.getAttribute("href"), square);
+  };
+  if (body) readSquares();
+  const squareOf = (id) => squares.get(`/machines/${id}`);
+  const draw = (square, one, phase, state) => {
+    if (square.className !== state) square.className = state;
+    if (!square.title.endsWith(`: ${phase}`)) square.title = `${find("td.name", one).textContent}: ${phase}`;
+  };
   const filterAll = () => {
     if (!isComplete) return;
     const words = filter.value.toLowerCase().split(/\s+/).filter(Boolean);
@@ -86,6 +99,8 @@
       const has = words.every((word) => one.dataset.find.includes(word) || phase.toLowerCase().includes(word));
       const isShown = has && (!phases.dataset.phase || phases.dataset.phase === phase);
       if (one.hidden === isShown) one.hidden = !isShown;
+      const square = squareOf(one.dataset.id);
+      if (square) draw(square, one, phase, isShown ? kind : `${kind} pale`);
       if (isShown) shown += 1;
       if (kind === "bad") failed += 1;
       if (has) counts.set(phase, { kind, count: (counts.get(phase) || { count: 0 }).count + 1 });
@@ -163,11 +178,15 @@
   // --- Refresh of the whole page
   const refreshList = async () => {
     const text = await fetched(listUrl({ q: "", phase: "" }));
-    const fresh = text && find("#machines", new DOMParser().parseFromString(text, "text/html"));
+    const page = text && new DOMParser().parseFromString(text, "text/html");
+    const fresh = page && find("#machines", page);
     if (!fresh) return text;
     const focused = document.activeElement && document.activeElement.closest("#machines tr");
     const selected = selectedIds();
     body.replaceChildren(...fresh.rows);
+    rack.replaceChildren(...find("#rack", page).children);
+    rack.className = find("#rack", page).className;
+    readSquares();
     select(selected);
     if (focused && row(focused.dataset.id)) find("a", row(focused.dataset.id)).focus();
     isComplete = true;
@@ -244,6 +263,8 @@
     for (const one of all.filter((one) => !one.whole)) {
       const at = row(one.id);
       if (at) show(at, one);
+      const square = body && squareOf(one.id);
+      if (square && one.percent !== null) square.style.setProperty("--done", `${one.percent}%`);
     }
     if (body) recount();
     if (machine) {

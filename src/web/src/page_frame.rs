@@ -244,6 +244,12 @@ pub(crate) fn show_time(text: &str) -> Markup {
     html! { time datetime=(text) title="UTC" { (to_second(text)) } }
 }
 
+/// Formats the time of day in UTC, to the second, with the date as a tooltip.
+pub(crate) fn show_time_of_day(text: &str) -> Markup {
+    let second = to_second(text);
+    html! { time datetime=(text) title={ (second) " UTC" } { (second.get(11..).unwrap_or(&second)) } }
+}
+
 fn to_second(text: &str) -> String {
     text.get(..19).map_or_else(|| text.to_owned(), |second| second.replace('T', " "))
 }
@@ -251,6 +257,15 @@ fn to_second(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn times_of_day_have_the_date_as_a_tooltip() {
+        let shown = show_time_of_day("2026-11-28T10:00:30.5Z").0;
+        assert!(shown.contains("title=\"2026-11-28 10:00:30 UTC\"") && shown.ends_with(">10:00:30</time>"), "{shown}");
+        for short in ["", "yesterday", "2026-11-28é"] {
+            assert!(show_time_of_day(short).0.ends_with(&format!(">{short}</time>")), "{short}");
+        }
+    }
 
     #[test]
     fn ages_have_the_exact_time_as_a_tooltip() {

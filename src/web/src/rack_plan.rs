@@ -3,6 +3,7 @@
 
 use super::form::SubmittedForm;
 use super::page_frame::{self, show_age};
+use super::rack_drawing::{MachineSquare, draw_machines};
 use super::rack_plan_runs::{RackPlanProgress, RackPlanRun, RackPlanRuns};
 use super::session::LoggedIn;
 use api::AppState;
@@ -195,6 +196,7 @@ fn show_run(query: &PlanQuery, run: &RackPlanRun) -> Markup {
         }
         (show_summary(query, &summary, run))
         (show_verdicts(query, &rows))
+        (draw_rack(query, &rows))
         (show_rows(query, shown.iter().skip((page - 1) * ROWS).take(ROWS).copied()))
         @if pages > 1 {
             nav.pages aria-label="Pages of the list" {
@@ -249,6 +251,16 @@ fn show_verdicts(query: &PlanQuery, rows: &[RackRow]) -> Markup {
             }
         }
     }
+}
+
+/// Draws all machines in the order of their names, with the outcomes of their plans.
+fn draw_rack(query: &PlanQuery, rows: &[RackRow]) -> Markup {
+    let mut sorted: Vec<&RackRow> = rows.iter().collect();
+    sorted.sort_by_cached_key(|row| natural_sort_key(display_name(row)));
+    draw_machines(sorted.into_iter().map(|row| {
+        let (_, _, state, class) = describe_outcome(row.outcome);
+        MachineSquare { path: query.plan_url(row), name: display_name(row), state, class, matches: query.matches(row) }
+    }))
 }
 
 fn show_rows<'a>(query: &PlanQuery, rows: impl Iterator<Item = &'a RackRow>) -> Markup {

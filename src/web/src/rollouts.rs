@@ -2,6 +2,7 @@
 
 use super::form::ChangeForm;
 use super::page_frame::{self, show_age, show_time};
+use super::rack_drawing::{MachineSquare, draw_machines};
 use super::session::LoggedIn;
 use api::AppState;
 use api::access;
@@ -24,7 +25,7 @@ pub(crate) async fn get_rollouts(State(app): State<Arc<AppState>>, person: Logge
             p.faint { "A rollout reinstalls many machines, but only a limited number at the same time: "
                 code { "drophammer machine reinstall ID… --image IMAGE --at-most N" } }
         } @else {
-            div.scroll { table.cards {
+            div.scroll tabindex="0" { table.cards {
                 thead { tr { th { "Rollout" } th { "State" } th { "Progress" } th { "Image" } th { "Ordered" } th { "Actions" } } }
                 tbody { @for rollout in &all { (show_row(&person, rollout)) } }
             } }
@@ -103,13 +104,29 @@ pub(crate) async fn get_rollout(
         div.head { h1 { "Rollout " (rollout.id) } (show_actions(&person, &rollout)) }
         p { (show_state(&rollout)) }
         p { (show_progress(&rollout)) }
+        (draw_members(&rollout.members))
         (show_limits(&rollout))
-        div.scroll { table.cards {
+        div.scroll tabindex="0" { table.cards {
             thead { tr { th { "Machine" } th { "State" } th { "Ordered" } th { "Ended" } th.number { "Data lost" } th { "Reason" } } }
             tbody { @for member in &rollout.members { (show_member(member)) } }
         } }
     };
     Ok(page_frame::render_page(&app, &person, &format!("Rollout {id}"), "/rollouts", main))
+}
+
+/// Draws the members in the order in which they are reinstalled.
+fn draw_members(members: &[MemberView]) -> Markup {
+    draw_machines(members.iter().map(|member| MachineSquare {
+        path: format!("/machines/{}", member.machine),
+        name: member_name(member),
+        state: member.state.as_str(),
+        class: member_class(member.state).unwrap_or("idle"),
+        matches: true,
+    }))
+}
+
+fn member_name(member: &MemberView) -> &str {
+    if member.name.is_empty() { &member.machine } else { &member.name }
 }
 
 fn show_limits(rollout: &RolloutView) -> Markup {
@@ -129,7 +146,7 @@ fn show_limits(rollout: &RolloutView) -> Markup {
 fn show_member(member: &MemberView) -> Markup {
     html! {
         tr class=[member_class(member.state)] {
-            td { a href={ "/machines/" (member.machine) } { (if member.name.is_empty() { &member.machine } else { &member.name }) } }
+            td { a href={ "/machines/" (member.machine) } { (member_name(member)) } }
             td.phase data-label="State" { span.word { (member.state) } }
             td data-label="Ordered" { @if !member.ordered.is_empty() { (show_age(&member.ordered)) } }
             td data-label="Ended" { @if !member.ended.is_empty() { (show_age(&member.ended)) } }

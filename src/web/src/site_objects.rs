@@ -20,7 +20,7 @@ pub(crate) async fn get_sizes(State(app): State<Arc<AppState>>, person: LoggedIn
     let count = |id: &str| directory.machines().filter(|machine| machine.size.as_deref() == Some(id)).count();
     let main = html! {
         h1 { (format_count(sizes.len(), "size", "sizes")) }
-        div.scroll { table {
+        div.scroll tabindex="0" { table {
             tr { th { "Size" } th { "Name" } th { "Constraints" } th.number { "Machines" } }
             @for (id, size) in sizes {
                 tr {
@@ -54,7 +54,7 @@ pub(crate) async fn get_templates(State(app): State<Arc<AppState>>, person: Logg
     };
     let main = html! {
         h1 { (format_count(templates.len(), "deploy template", "deploy templates")) }
-        div.scroll { table {
+        div.scroll tabindex="0" { table {
             tr { th { "Template" } th { "File" } th { "Steps" } th.number { "Machines with this trait" } }
             @for stored in &templates {
                 tr {
@@ -91,7 +91,7 @@ async fn show_volumes(app: &AppState) -> Result<Markup, ApiError> {
     }
     Ok(html! {
         h1 { (format_count(all.len(), "Kubernetes volume", "Kubernetes volumes")) }
-        div.scroll { table {
+        div.scroll tabindex="0" { table {
             tr { th { "Machine" } th { "Volume" } th { "Kind" } th { "State" } th.number { "Size" } th { "Path" } th { "Message" } }
             @for volume in &all {
                 tr {

@@ -9,7 +9,7 @@ pub(crate) fn show_volumes(all: &[VolumeResponse]) -> Markup {
         @if !all.is_empty() {
             h2 { "Kubernetes volumes" }
             table {
-                thead { tr { th { "volume" } th { "kind" } th { "state" } th { "size" } th { "path" } th {} } }
+                thead { tr { th { "volume" } th { "kind" } th { "state" } th { "size" } th { "path" } th { "message" } } }
                 tbody {
                     @for volume in all {
                         tr {

@@ -22,7 +22,10 @@ pages![
     "refusals-disks.md",
     "refusals.md",
     "codes-plan.md",
+    "codes-allocation.md",
     "codes-install.md",
+    "codes-image.md",
+    "codes-control.md",
     "codes-server.md",
 ];
 

@@ -1,7 +1,9 @@
 //! Actions on several machines: the review page, the confirmation by the number of machines, the checks of each
 //! machine, and failures of single machines.
 
+use super::super::power_control::bmc_field;
 use super::*;
+use bmc::redfish::test_double::RedfishDouble;
 
 impl Browser<'_> {
     async fn bulk(&self, path: &str, fields: &[(&str, &str)]) -> Answer {
@@ -93,6 +95,34 @@ async fn a_planned_reinstall_shows_what_the_machine_loses() {
     let text =
         browser.bulk("/bulk/confirm", &[&fields[..1], &[("image", "debian-12")], &fields[2..]].concat()).await.text();
     assert!(text.contains("0 of 1 machine changed"), "{text}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn several_machines_are_switched_after_a_review() {
+    let controller = RedfishDouble::start("On", &[]);
+    let dir = with_images();
+    let text = machine_file(ONE, "one", "52:54:00:00:00:01", "a1", &bmc_field(&controller));
+    std::fs::write(dir.path().join("machines/one.yaml"), text).unwrap();
+    let server = Running::start_in(dir).await;
+    let browser = server.browser().await;
+    let page = browser.review("off", "").await;
+    for words in ["Switch off 1 machine", "not installed", "Machines that will be skipped: 1", "management controller"]
+    {
+        assert!(page.contains(words), "{words}: {page}");
+    }
+    assert_eq!(values(&page, "machine"), [ONE]);
+    let shown = values(&page, "shown")[0];
+    let confirm = async |shown: &str, count: &str| {
+        let fields = [("action", "off"), ("machine", ONE), ("shown", shown), ("count", count)];
+        browser.bulk("/bulk/confirm", &fields).await
+    };
+    assert_eq!(confirm(shown, "2").await.status, 400);
+    let text = confirm("installing", "1").await.text();
+    assert!(text.contains("0 of 1 machine changed") && text.contains("the phase has changed"), "{text}");
+    assert!(controller.changes().is_empty(), "a machine whose phase has changed is not switched");
+    let text = confirm(shown, "1").await.text();
+    assert!(text.contains("Switched: 1"), "{text}");
+    assert_eq!(controller.changes(), ["POST ForceOff"]);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
