@@ -66,6 +66,10 @@ pub struct InstallMarker {
     /// volumes. Empty in older markers.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub preserved: Vec<String>,
+    /// Volumes that the layout renews in preserved groups, as `GROUP/NAME`: a reinstall may remove them. `None` in older
+    /// markers.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub renewed: Option<Vec<String>>,
     /// Digests of the installations that this installation replaced, latest first; empty in markers of earlier versions. See [`lineage`].
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub supersedes: Vec<String>,

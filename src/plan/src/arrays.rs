@@ -85,6 +85,7 @@ impl<'a> PlanDecider<'a> {
 
     fn preserve_array(&mut self, place: &str, raid: &ArraySpec, below: &UnderlyingDevices) {
         let Some(array) = self.array_to_keep(place, raid, below) else { return };
+        self.decided.matching.push(raid.arrayname.clone());
         if let Some(why) = self.inventory.find_failure(&AttemptTarget::Array(array.uuid)) {
             let message = format!(
                 "{array} must be preserved, but {members} cannot be assembled: {why}",

@@ -116,6 +116,7 @@ impl<'a> PlanDecider<'a> {
         below: &UnderlyingDevices<'a>,
         uuids: &[Uuid],
     ) {
+        self.decided.matching.extend(group.devices.iter().cloned());
         // While a container is locked, it is unknown which disks belong to the group, and whether the group works
         // without the absent disk.
         if below.absent().next().is_some() {

@@ -65,6 +65,7 @@ impl<'a> PlanDecider<'a> {
                         self.check_mountable(place, filesystem, device, true);
                     }
                     FilesystemFate::Preserved { .. } => {
+                        self.decided.matching.push(filesystem.device.clone());
                         self.check_mountable(place, filesystem, device, false);
                         self.refuse_companions(place, filesystem, device);
                     }

@@ -4,14 +4,19 @@
 //! happens if another installer has installed the machine and the machine was not adopted, if the records of the
 //! control plane were lost together with the disk that contains the marker, or if the disks belong to another machine.
 
-use super::{DiskPlan, DiskVerdict, InstallClaim, InstallMode, MarkerWaiver, ObjectFate, PlanRequest};
+use super::plan_decisions::PlanDecisions;
+use super::{DiskPlan, DiskVerdict, InstallClaim, InstallMode, MarkerWaiver, PlanRequest, disks};
 use crate::request_from_allocation::preview::placeholder_uuids;
 use common::diagnostic::Diagnostic;
 use common::error_code::ErrorCode;
 use model::allocation::RecordSource;
-use model::device_name::DevicePath;
+use model::device_name::{DevicePath, KernelName, LayoutPath};
 use model::inventory::{Inventory, InventoryDisk, UniqueIdentifiers};
-use model::layout::Layout;
+use model::layout::graph::LayoutGraph;
+use model::layout::preserved_objects::PreservedObjects;
+use model::layout::{DiskSpec, FilesystemFormat, Layout, PartitionSpec};
+use model::storage_graph::LayoutMatch;
+use std::collections::BTreeSet;
 
 /// Data that a first installation would erase, and that a reinstall with the same layout would preserve.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -20,8 +25,8 @@ pub struct EndangeredData {
     pub disks: Vec<DevicePath>,
     /// First reason why the reinstall would be refused; `None` if it would be possible.
     pub refusal: Option<Diagnostic>,
-    /// True if the disks contain an array, group, volume or filesystem that matches the layout, even if it is damaged or
-    /// cannot be used at present.
+    /// True if the disks contain an array, group, volume, filesystem or partition that matches the layout, even if it is
+    /// damaged or cannot be used at present, or if another disk differs from the layout.
     pub matches_layout: bool,
 }
 
@@ -36,27 +41,67 @@ pub fn find_endangered_data(layout: &Layout, inventory: &Inventory, request: &Pl
         return None;
     }
     let reinstall = reinstall_request(request, claim);
-    let (disks, refusal, matches_layout) =
-        match crate::make_plan(layout, inventory, reinstall, &mut placeholder_uuids()) {
-            Ok(plan) => {
-                let objects = plan.verdicts.map(|verdicts| verdicts.things).unwrap_or_default();
-                (plan.disks, None, objects.iter().any(|object| object.fate == ObjectFate::Kept))
-            }
-            Err(refusal) => {
-                let matches_layout = refusal.problems.iter().any(is_about_matching_object);
-                (refusal.disks, refusal.problems.into_iter().next(), matches_layout)
-            }
-        };
+    let meant = reinstall.source().adapt_layout(layout, inventory);
+    let trial = crate::decide_with_retry(&meant, inventory, &reinstall, &mut placeholder_uuids());
     let identifiers = UniqueIdentifiers::from_disks(&inventory.disks);
     let is_discarded = |disk: &InventoryDisk| claim.give_up.iter().any(|given| identifiers.is_named_by(disk, given));
-    let holds_data = |planned: &DiskPlan| {
+    let holds_data = |planned: &&DiskPlan| {
         let mut found = inventory.disks.iter().filter(|disk| disk.name == planned.name);
-        found.any(|disk| has_contents(disk) && !is_discarded(disk))
+        matches!(planned.verdict, DiskVerdict::Keep | DiskVerdict::PartlyKept)
+            && found.any(|disk| has_contents(disk) && !is_discarded(disk))
     };
-    let preserved =
-        disks.into_iter().filter(|disk| matches!(disk.verdict, DiskVerdict::Keep | DiskVerdict::PartlyKept));
-    let disks: Vec<DevicePath> = preserved.filter(holds_data).map(|disk| disk.device).collect();
-    (!disks.is_empty()).then_some(EndangeredData { disks, refusal, matches_layout })
+    let kept: Vec<&DiskPlan> = trial.disks.iter().filter(holds_data).collect();
+    if kept.is_empty() {
+        return None;
+    }
+    let names = kept.iter().map(|disk| disk.name.clone()).collect();
+    let matches_layout = trial.problems.iter().any(is_about_matching_object)
+        || has_matching_object(&LayoutMatch::new(&meant, inventory), &trial, &names);
+    let disks = kept.into_iter().map(|disk| disk.device.clone()).collect();
+    let refusal = trial.problems.into_iter().next().map(|problem| problem.with_default_code(ErrorCode::Plan));
+    Some(EndangeredData { disks, refusal, matches_layout })
+}
+
+/// Returns whether one of these disks contains an object that the reinstall would preserve. The reinstall may be refused
+/// because of another disk.
+fn has_matching_object(meant: &LayoutMatch, trial: &PlanDecisions, disks: &BTreeSet<KernelName>) -> bool {
+    let graph = &meant.graph;
+    let is_on_disks = |device: &LayoutPath| {
+        let bottoms = graph.find_bottoms(graph.find_device(device));
+        let mut found = bottoms.into_iter().filter_map(|node| meant.matched_disk(node));
+        found.any(|disk| disks.contains(&disk.name))
+    };
+    let mut raw = meant.graph.layout.disks.iter().enumerate().filter(|(index, listed)| {
+        let found = meant.matched_disk(*index).filter(|disk| disks.contains(&disk.name));
+        found.is_some_and(|found| has_raw_content(graph, listed, found))
+    });
+    trial.matching.iter().any(is_on_disks) || raw.next().is_some()
+}
+
+/// Returns whether the disk contains data on a preserved device for which the layout does not specify any content. Only
+/// the number, size and type of a partition can be compared with the layout.
+fn has_raw_content(graph: &LayoutGraph, listed: &DiskSpec, found: &InventoryDisk) -> bool {
+    let preserved = PreservedObjects::from_graph(graph);
+    let is_kept = |part: &PartitionSpec| preserved.includes_device(&listed.device.partition_path(part.number));
+    let format = |device: &LayoutPath| {
+        let mut filesystems = graph.layout.filesystems.iter();
+        filesystems.find(|filesystem| filesystem.device == *device).map(|filesystem| filesystem.format)
+    };
+    let is_raw = |device: &LayoutPath| {
+        !graph.is_member(device) && format(device).is_none_or(|format| format == FilesystemFormat::None)
+    };
+    if !disks::keep_disk("", listed, found, &is_kept).is_empty() {
+        return false;
+    }
+    let kept = listed.partitions.iter().filter(|part| is_kept(part));
+    let mut raw = kept.filter(|part| is_raw(&listed.device.partition_path(part.number)));
+    let has_data = |part: &PartitionSpec| {
+        let mut partitions = disks::gpt_partitions(found).iter().filter(|is| is.number == part.number);
+        partitions.any(|is| !is.blank || !is.signatures.is_empty())
+    };
+    // A disk is compared as a whole only if the layout states that its content has no known format.
+    let is_raw_disk = listed.partitions.is_empty() && format(&listed.device) == Some(FilesystemFormat::None);
+    raw.any(has_data) || is_raw_disk
 }
 
 /// Returns whether the problem prevents the reinstall although it is about an object that matches the layout. Problems
@@ -65,7 +110,8 @@ pub fn find_endangered_data(layout: &Layout, inventory: &Inventory, request: &Pl
 fn is_about_matching_object(problem: &Diagnostic) -> bool {
     match problem.code {
         Some(ErrorCode::PreservedUnusable | ErrorCode::DuplicateObject) => true,
-        Some(ErrorCode::IncompleteObject) => problem.place != "disks",
+        // One half of a mirror, or of another preserved object, was replaced by a blank disk.
+        Some(ErrorCode::IncompleteObject | ErrorCode::BlankDevice) => problem.place != "disks",
         _ => false,
     }
 }
@@ -92,12 +138,11 @@ fn reinstall_request(request: &PlanRequest, claim: &InstallClaim) -> PlanRequest
 }
 
 /// Refuses a first installation that would erase objects that match the layout and would be preserved by a reinstall. A
-/// layout with `preserve` describes the data of an existing machine. With such a layout, objects that do not match the
-/// layout, and therefore prevent the reinstall, are not erased either.
+/// layout with `preserve` describes the data of an existing machine. With such a layout, no data on preserved disks is
+/// erased, even if it does not match the layout.
 pub(crate) fn refuse_erasing_data(layout: &Layout, inventory: &Inventory, request: &PlanRequest) -> Option<Diagnostic> {
     let found = find_endangered_data(layout, inventory, request)?;
-    let is_refused = found.refusal.is_some() && has_preserved_objects(layout);
-    if !found.matches_layout && !is_refused {
+    if !found.matches_layout && !has_preserved_objects(layout) {
         return None;
     }
     let (is, contains) = if found.disks.len() == 1 { ("is", "contains") } else { ("are", "contain") };

@@ -57,6 +57,7 @@ pub(crate) fn build_marker(
         disks: disks.collect(),
         received_from: None,
         preserved: preserved_objects.names_on_renewed_disks(),
+        renewed: Some(preserved_objects.renewed_volume_names()).filter(|names| !names.is_empty()),
         supersedes: superseded_digests(meant.inventory, request, claim),
         volumes: Some(decided.persistent.records.clone()),
         definition: installed_definition(request),

@@ -4,10 +4,10 @@
 
 use super::installed_disk_identity::DiskRecords;
 use super::planner_state::PlanDecider;
-use super::{DiskVerdict, InstallClaim, InstallMode, MarkerWaiver};
+use super::{DiskVerdict, InstallClaim, InstallMode, MarkerWaiver, order_age};
 use common::error_code::ErrorCode;
 use model::device_name::{DevicePath, KernelName, LayoutPath};
-use model::install_marker::{self, InstallMarker, RecordedDisk, lineage};
+use model::install_marker::{self, FencingToken, InstallMarker, RecordedDisk, lineage};
 use model::machine_migration::MigratedMachine;
 use std::collections::BTreeSet;
 
@@ -188,15 +188,16 @@ impl<'a> PlanDecider<'a> {
     /// |---|---|---|---|
     /// | another machine | that will be wiped | refused | refused, unless the operator discards the disk |
     /// | another machine | that will be preserved | not applicable | refused |
-    /// | another allocation of this machine | that will be wiped | wiped, because that allocation has ended | as for
-    /// another machine |
+    /// | another allocation of this machine | that will be wiped | wiped, because that allocation has ended; refused if the
+    /// marker is newer than the request | as for another machine |
     fn refuse_others(&mut self, marked: &[MarkedFilesystem]) {
         let request = self.request;
         let Some(claim) = &request.claim else { return };
         for found in marked {
             let is_foreign = !claim.is_of_this_machine(found.marker);
-            let is_over = !is_foreign && self.request.mode == InstallMode::Install;
-            if claim.is_ours(found.marker) || is_over {
+            let is_other_allocation = !is_foreign && self.request.mode == InstallMode::Install;
+            let is_outdated = is_other_allocation && order_age::is_outdated_install(claim, found.marker);
+            if claim.is_ours(found.marker) || is_other_allocation && !is_outdated {
                 continue;
             }
             let on = |verdicts: &[DiskVerdict]| -> Vec<KernelName> {
@@ -218,7 +219,9 @@ impl<'a> PlanDecider<'a> {
                     device = found.device
                 )
             };
-            if !wiped.is_empty() {
+            if !wiped.is_empty() && is_outdated {
+                self.refuse_outdated_install(claim, found.marker, &holds(&wiped, "wiped"));
+            } else if !wiped.is_empty() {
                 let said = holds(&wiped, "wiped");
                 if request.mode == InstallMode::Reinstall && wiped.iter().all(|disk| self.is_discarded(disk)) {
                     self.warn(format!("{said}: that installation will be discarded, as requested by the operator"));
@@ -235,6 +238,18 @@ impl<'a> PlanDecider<'a> {
                 );
             }
         }
+    }
+
+    /// Refuses a first installation that was requested before the installation on the disks was made. The control plane was
+    /// reset to an earlier state, for example to a snapshot of its virtual machine.
+    fn refuse_outdated_install(&mut self, claim: &InstallClaim, marker: &InstallMarker, subject: &str) {
+        let number = |token: &Option<FencingToken>| token.as_ref().map(|token| token.sequence).unwrap_or_default();
+        let message = format!(
+            "{subject}, and that installation is newer (number {installed}) than this request (number {requested} of the same database): the control plane may have been reset to an earlier state. Restore the latest state of the control plane; or, if the installation on the disk is not needed, erase the disk (wipefs -a in the rescue shell, on each of its partitions and on the disk itself)",
+            installed = number(&marker.fencing),
+            requested = number(&claim.fencing)
+        );
+        self.refuse(ErrorCode::OrderOutdated, "disks", message);
     }
 
     fn decide_without_marker(&mut self, marked: &[MarkedFilesystem], root: &BTreeSet<KernelName>) {

@@ -130,8 +130,9 @@ impl PlanDecider<'_> {
         }
     }
 
-    /// Refuses the plan if a recorded disk reads as blank, because this disk has lost its data. A disk that replaces a
-    /// recorded disk may be blank.
+    /// Refuses the plan if a recorded disk reads as blank, because this disk has lost its data. The serial number or WWN
+    /// proves that it is the recorded disk, even if its size or model differs. A disk that replaces a recorded disk may be
+    /// blank.
     fn refuse_blanked(
         &mut self,
         place: &str,
@@ -140,7 +141,9 @@ impl PlanDecider<'_> {
         known: &DiskRecords,
     ) {
         let mut recorded = known.finished.iter().filter(|record| record.device == listed.device);
-        let is_it = recorded.any(|record| known.is_recorded_disk(record, found));
+        let has_its_hardware =
+            |record: &RecordedDisk| recorded_disk_match::has_recorded_hardware(record, found, &known.shared);
+        let is_it = recorded.any(|record| known.is_recorded_disk(record, found) || has_its_hardware(record));
         if self.verdict(&found.name) != DiskVerdict::Make || !is_it {
             return;
         }

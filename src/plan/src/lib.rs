@@ -100,6 +100,7 @@ use model::install_marker::AttemptSecret;
 use model::inventory::Inventory;
 use model::layout::Layout;
 use model::storage_graph::LayoutMatch;
+use plan_decisions::PlanDecisions;
 use uuid::Uuid;
 
 /// Decides the fate of every disk of the machine. `ids` supplies the UUIDs of new objects, so that the plan contains
@@ -120,20 +121,11 @@ pub fn make_plan(
     if let Some(marked) = existing_system_boot::find_installation(layout, inventory, &request) {
         return existing_system_boot::plan_boot(layout, inventory, request, &marked);
     }
-    let mut decided = planner::decide_plan(layout, inventory, &request, &Default::default(), ids);
-    // Objects that an interrupted attempt has completed are preserved. Only incomplete objects are recreated.
-    let remade = attempt_retry::disks_to_remake(layout, inventory, &request, &decided.problems);
-    if !remade.is_empty() {
-        let again = planner::decide_plan(layout, inventory, &request, &remade, ids);
-        let is_better = again.problems.is_empty()
-            && attempt_retry::changes_only(&LayoutMatch::new(layout, inventory), &remade, &decided, &again);
-        decided = if is_better { again } else { decided };
+    let mut decided = decide_with_retry(layout, inventory, &request, ids);
+    // Disks of another machine are already protected, and the remedy for them is different.
+    if !decided.problems.iter().any(|problem| problem.code == Some(ErrorCode::ForeignDisks)) {
+        decided.problems.extend(first_install_protection::refuse_erasing_data(layout, inventory, &request));
     }
-    decided.problems.extend(step_selection::missing_steps(&request.steps));
-    decided.problems.extend(request.source().find_problems(layout, inventory, &decided));
-    decided.problems.extend(stale_boot_variables::refuse_cleaning(layout, inventory));
-    decided.problems.extend(nonblank_disk_protection::refuse_wiping(&request, inventory, &decided.disks));
-    decided.problems.extend(first_install_protection::refuse_erasing_data(layout, inventory, &request));
     decided.secret = Some(AttemptSecret::generate(ids));
     let verdicts =
         decided.problems.is_empty().then(|| approval_summary::summarize_plan(layout, inventory, &request, &decided));
@@ -153,6 +145,29 @@ pub fn make_plan(
         }));
     }
     Ok(Plan { verdicts, ..stages::arrange_stages(layout, inventory, request, decided) })
+}
+
+/// Makes all decisions on the objects of the layout. If an earlier attempt was interrupted, the objects that it has
+/// completed are preserved, and only incomplete objects are recreated.
+fn decide_with_retry(
+    layout: &Layout,
+    inventory: &Inventory,
+    request: &PlanRequest,
+    ids: &mut dyn FnMut() -> Uuid,
+) -> PlanDecisions {
+    let mut decided = planner::decide_plan(layout, inventory, request, &Default::default(), ids);
+    let remade = attempt_retry::disks_to_remake(layout, inventory, request, &decided.problems);
+    if !remade.is_empty() {
+        let again = planner::decide_plan(layout, inventory, request, &remade, ids);
+        let is_better = again.problems.is_empty()
+            && attempt_retry::changes_only(&LayoutMatch::new(layout, inventory), &remade, &decided, &again);
+        decided = if is_better { again } else { decided };
+    }
+    decided.problems.extend(step_selection::missing_steps(&request.steps));
+    decided.problems.extend(request.source().find_problems(layout, inventory, &decided));
+    decided.problems.extend(stale_boot_variables::refuse_cleaning(layout, inventory));
+    decided.problems.extend(nonblank_disk_protection::refuse_wiping(request, inventory, &decided.disks));
+    decided
 }
 
 #[cfg(any(test, feature = "testing"))]

@@ -168,6 +168,7 @@ impl<'a> PlanDecider<'a> {
         uuid: Uuid,
     ) {
         let needed = mount_path(filesystem).filter(|_| !is_optional(filesystem));
+        self.decided.matching.push(filesystem.device.clone());
         match (self.inventory.find_failure(&AttemptTarget::Container(device.now.clone())), needed) {
             (Some(why), Some(path)) => {
                 let message = format!(

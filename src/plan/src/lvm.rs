@@ -124,6 +124,7 @@ impl<'a> PlanDecider<'a> {
                 return self.refuse(ErrorCode::PreservedMismatch, place, message);
             }
         };
+        self.decided.matching.extend(group.devices.iter().cloned());
         if !self.is_usable(place, group, below, preserved) || !self.is_complete(place, group, below, preserved) {
             return;
         }

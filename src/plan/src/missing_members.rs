@@ -63,7 +63,7 @@ impl<'a> PlanDecider<'a> {
     /// plans with these objects.
     fn opaque_of_one_fate(&self) -> Vec<OpaqueOnDisks> {
         let is_wiped = |it: &OpaqueOnDisks| {
-            let verdicts: BTreeSet<DiskVerdict> = it.disks.iter().map(|disk| self.verdict(disk)).collect();
+            let verdicts = self.verdicts_on_object(it);
             (verdicts.iter().any(|verdict| verdict.loses_data()), verdicts.iter().any(|verdict| !verdict.loses_data()))
         };
         let all: Vec<OpaqueOnDisks> =
@@ -84,6 +84,18 @@ impl<'a> PlanDecider<'a> {
         };
         let dismantled: Vec<bool> = all.iter().map(is_torn).collect();
         all.into_iter().zip(dismantled).filter(|(_, dismantled)| !dismantled).map(|(it, _)| it).collect()
+    }
+
+    /// Returns the verdicts on the devices of the object. On a partly kept disk, they differ from the verdict on the disk.
+    fn verdicts_on_object(&self, it: &OpaqueOnDisks) -> BTreeSet<DiskVerdict> {
+        let devices = it.object.devices.iter().filter(|device| !self.disks_below(device).is_empty());
+        devices.flat_map(|device| self.verdicts_on(device)).collect()
+    }
+
+    /// Returns whether a device of the object is on this disk and will be wiped.
+    fn loses_devices_on(&self, it: &OpaqueOnDisks, disk: &KernelName) -> bool {
+        let mut devices = it.object.devices.iter().filter(|device| self.disks_below(device).contains(disk));
+        devices.any(|device| self.verdicts_on(device).iter().any(|verdict| verdict.loses_data()))
     }
 
     /// Returns the id of the filesystem or pool of which the object is a component; `None` if the object is not a
@@ -144,12 +156,12 @@ impl<'a> PlanDecider<'a> {
     /// Describes the objects that could not be inspected and are on disks that are not wiped. An array, group or
     /// filesystem in such an object may lack a component. Objects that the agent has not tried to open are omitted.
     fn describe_possibly_incomplete(&self, opaque: &[OpaqueOnDisks]) -> Vec<String> {
-        let stay = opaque.iter().filter(|it| !it.object.untried).filter_map(|OpaqueOnDisks { object, disks }| {
-            let verdicts: BTreeSet<DiskVerdict> = disks.iter().map(|disk| self.verdict(disk)).collect();
-            let fate = self.describe_fate_of(&verdicts)?;
+        let stay = opaque.iter().filter(|it| !it.object.untried).filter_map(|it| {
+            let fate = self.describe_fate_of(&self.verdicts_on_object(it))?;
             Some(format!(
                 "{object} {fate}, and an object stored on it may lack a member on another device: {reason}",
-                reason = object.reason
+                object = it.object,
+                reason = it.object.reason
             ))
         });
         stay.collect()
@@ -160,7 +172,7 @@ impl<'a> PlanDecider<'a> {
     fn opaque_on_wiped(&self, opaque: &[OpaqueOnDisks]) -> Vec<(&'a InventoryDisk, String)> {
         let wiped = self.inventory.disks.iter().filter(|disk| self.verdict(&disk.name).loses_data());
         let on = |name: &KernelName| -> Vec<String> {
-            let here = opaque.iter().filter(|it| it.disks.contains(name));
+            let here = opaque.iter().filter(|it| self.loses_devices_on(it, name));
             here.map(|it| format!("{} ({})", it.object, it.object.reason)).collect()
         };
         let opaque = wiped.map(|disk| (disk, on(&disk.name))).filter(|(_, objects)| !objects.is_empty());

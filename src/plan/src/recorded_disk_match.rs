@@ -134,16 +134,30 @@ pub(crate) fn compare_disk(
 /// of the partition table must be the same. Other differences are ignored, because this function searches for a disk
 /// that was moved.
 pub(crate) fn may_be_recorded_disk(record: &RecordedDisk, disk: &InventoryDisk, shared: &SharedIdentifiers) -> bool {
+    let has_its_table = |guid: String| !shared.guids.contains(&guid) && record.guid == Some(guid);
+    match compare_hardware(record, disk, shared) {
+        Some(is_same) => is_same,
+        None => table_guid(disk).is_some_and(has_its_table),
+    }
+}
+
+/// Returns whether the serial number or WWN proves that the disk is the recorded one. Size, sector size and model are
+/// ignored: a virtual disk may have been resized, and a failing disk or a new firmware may report other values.
+pub(crate) fn has_recorded_hardware(record: &RecordedDisk, disk: &InventoryDisk, shared: &SharedIdentifiers) -> bool {
+    compare_hardware(record, disk, shared) == Some(true)
+}
+
+/// Compares serial number and WWN. Returns false if one of them differs, true if one of them is the same and unique, and
+/// `None` if neither is the case.
+fn compare_hardware(record: &RecordedDisk, disk: &InventoryDisk, shared: &SharedIdentifiers) -> Option<bool> {
     let pairs = [
         (is_same_serial(&record.serial, &disk.serial), shared.has_serial(disk)),
         (is_same_wwn(&record.wwn, &disk.wwn), shared.has_wwn(disk)),
     ];
     if pairs.iter().any(|(same, _)| *same == Some(false)) {
-        return false;
+        return Some(false);
     }
-    let is_named = pairs.iter().any(|(same, is_shared)| *same == Some(true) && !is_shared);
-    let has_its_table = |guid: String| !shared.guids.contains(&guid) && record.guid == Some(guid);
-    is_named || table_guid(disk).is_some_and(has_its_table)
+    pairs.iter().any(|(same, is_shared)| *same == Some(true) && !is_shared).then_some(true)
 }
 
 /// Returns whether the disk looks like the recorded one and is in the same slot. This evidence is weak, but there is no

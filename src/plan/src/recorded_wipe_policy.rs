@@ -2,6 +2,7 @@
 //! until an operator changes it.
 
 use super::planner_state::PlanDecider;
+use super::renewed_volumes;
 use common::error_code::ErrorCode;
 use model::install_marker::InstallMarker;
 use model::layout;
@@ -32,10 +33,19 @@ impl PlanDecider<'_> {
                 self.report_policy_change(format!("disks[{index}].wipeonreinstall"), message, may_change);
             }
         }
-        for object in PreservedObjects::from_graph(self.graph).find_given_up(marker) {
+        let preserved = PreservedObjects::from_graph(self.graph);
+        for object in preserved.find_given_up(marker) {
             changes = true;
             let message = format!(
                 "{object} would be renewed according to the {now}, but must be preserved according to the {then}, with which the machine was installed"
+            );
+            self.report_policy_change("layout".to_owned(), message, may_change);
+        }
+        let is_same_layout = marker.layout_digest.as_ref().is_none_or(|then| *then == digest);
+        for volume in preserved.find_removed(marker, is_same_layout, &self.list_removed(&preserved)) {
+            changes = true;
+            let message = format!(
+                "volume {volume} exists, and would be removed and created again according to the {now}, but the {then}, with which the machine was installed, preserves the volume group and does not renew this volume"
             );
             self.report_policy_change("layout".to_owned(), message, may_change);
         }
@@ -46,6 +56,16 @@ impl PlanDecider<'_> {
 }
 
 impl PlanDecider<'_> {
+    /// Returns the existing volumes that the layout renews, as `GROUP/NAME`. The remains of a volume count as the volume.
+    fn list_removed(&self, preserved: &PreservedObjects) -> Vec<String> {
+        let listed = self.layout.volumegroups.iter().flat_map(|group| preserved.renewed_volumes(group));
+        let exists = |volume: &&layout::LogicalVolumeSpec| {
+            let mut groups = self.inventory.groups.iter().filter(|group| group.name == volume.volumegroup);
+            groups.any(|group| group.volumes.iter().any(|found| renewed_volumes::is_removed(found, &[*volume])))
+        };
+        listed.filter(exists).map(|volume| format!("{}/{}", volume.volumegroup, volume.name)).collect()
+    }
+
     fn report_policy_change(&mut self, place: String, message: String, may_change: bool) {
         match may_change {
             true => self.warn(format!("{message}: the wipe policy will be changed, as requested by the operator")),

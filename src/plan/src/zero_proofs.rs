@@ -7,7 +7,8 @@
 //! | a preserved volume that becomes a Kubernetes volume | is read completely |
 //! | an unlisted disk that becomes a Kubernetes volume, in a reinstall | is read completely |
 //! | a preserved disk that is recreated | is read completely, except the ends with the partition table |
-//! | a preserved disk that is recreated, and that differs from the recorded disk | is not read: the recorded disk was replaced |
+//! | a preserved disk that is recreated, that differs from the recorded disk, and that has neither its serial number nor
+//! its WWN | is not read: the recorded disk was replaced |
 //! | a device that an earlier attempt read completely and then started to write | is not read: it may contain an unfinished object |
 //! | a device whose disks the operator discards | is not read |
 //!
@@ -18,7 +19,7 @@ use super::InstallMode;
 use super::partition_placement::MIB;
 use super::planned_devices::PlannedDevice;
 use super::planner_state::PlanDecider;
-use super::recorded_disk_match::{DiskLikeness, SharedIdentifiers, compare_disk};
+use super::recorded_disk_match::{DiskLikeness, SharedIdentifiers, compare_disk, has_recorded_hardware};
 use model::device_name::DevicePath;
 use model::install_marker::RecordedDisk;
 use model::inventory::InventoryDisk;
@@ -69,16 +70,19 @@ impl<'a> PlanDecider<'a> {
         self.decided.zero_proofs.push(ZeroProof { device: device.clone(), ranges, give_up });
     }
 
-    /// Returns whether the recorded disk was replaced: the listed disk has records, and all of them contradict the
-    /// present disk.
+    /// Returns whether the recorded disk was replaced: the listed disk has records, all of them contradict the present
+    /// disk, and none of them has its serial number or WWN.
     fn is_replaced(&self, listed: &layout::DiskSpec, found: &InventoryDisk) -> bool {
         let all = self.records.get_or_init(|| self.own_records()).iter();
         let records = all.flat_map(|(disks, shared)| {
             let records = disks.iter().filter(|record| record.device == listed.device);
-            records.map(move |record| compare_disk(record, &[], found, shared))
+            records.map(move |record| {
+                compare_disk(record, &[], found, shared) == DiskLikeness::Contradicting
+                    && !has_recorded_hardware(record, found, shared)
+            })
         });
-        let likenesses: Vec<DiskLikeness> = records.collect();
-        !likenesses.is_empty() && likenesses.iter().all(|likeness| *likeness == DiskLikeness::Contradicting)
+        let is_different: Vec<bool> = records.collect();
+        !is_different.is_empty() && is_different.iter().all(|is_different| *is_different)
     }
 
     /// Returns the disks in each record of this installation. The records come from the markers, the control plane, and

@@ -16,10 +16,10 @@ impl InstallMarker {
     /// Returns `sha256:HEX` of the marker, which identifies the installation. The digest omits allocation and project,
     /// so that it stays the same when a reinstall with `drophammer.keep` assigns the marker to a new allocation. The
     /// digest also omits the list of replaced installations, because earlier versions of drophammer drop this list when
-    /// they rewrite a marker.
+    /// they rewrite a marker, and the list of renewed volumes, which earlier versions do not read.
     pub fn digest(&self) -> String {
         let (allocation, project, supersedes) = (String::new(), String::new(), Vec::new());
-        let identity = InstallMarker { allocation, project, supersedes, ..self.clone() };
+        let identity = InstallMarker { allocation, project, supersedes, renewed: None, ..self.clone() };
         let text = serde_json::to_vec(&identity).unwrap_or_default();
         format_sha256(text)
     }
@@ -111,6 +111,8 @@ mod tests {
         let changed =
             InstallMarker { allocation: "b".into(), project: "p".into(), supersedes: vec![], ..second.clone() };
         assert_eq!(changed.digest(), second.digest());
+        let read = InstallMarker { renewed: Some(vec!["vg0/root".into()]), ..second.clone() };
+        assert_eq!(read.digest(), second.digest());
         let later = InstallMarker { time: "2026-11-26T00:00:00Z".into(), ..second.clone() };
         assert!(later.digest() != second.digest() && second.digest() != first.digest());
     }

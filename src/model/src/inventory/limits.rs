@@ -91,8 +91,11 @@ impl Inventory {
     fn count_findings(&self) -> [LimitCheck; 14] {
         let erase = "erase devices that are not needed (wipefs)";
         let markers = || self.filesystems.iter().filter_map(|filesystem| filesystem.marker.as_ref());
-        let records = markers()
-            .map(|marker| marker.disks.len() + marker.supersedes.len() + marker.volumes.as_ref().map_or(0, Vec::len));
+        let records = markers().map(|marker| {
+            let (volumes, renewed) =
+                (marker.volumes.as_ref().map_or(0, Vec::len), marker.renewed.as_ref().map_or(0, Vec::len));
+            marker.disks.len() + marker.supersedes.len() + volumes + renewed
+        });
         let sparse = self.filesystems.iter().map(|filesystem| filesystem.sparse.len());
         let unknown = self.unknown.iter().map(|unknown| unknown.devices.len() + 1);
         let neighbors = self.nics.iter().map(|nic| nic.neighbors.len());

@@ -64,6 +64,13 @@ impl<'g, 'a> PreservedObjects<'g, 'a> {
         volumes.collect()
     }
 
+    /// Returns the volumes that a reinstall renews in preserved groups, as `GROUP/NAME`.
+    pub fn renewed_volume_names(&self) -> Vec<String> {
+        let groups = self.graph.layout.volumegroups.iter();
+        let volumes = groups.flat_map(|group| self.renewed_volumes(group));
+        volumes.map(|volume| format!("{}/{}", volume.volumegroup, volume.name)).collect()
+    }
+
     /// Returns whether the layout defines this device and preserves it.
     pub fn includes_device(&self, device: &LayoutPath) -> bool {
         self.graph.find_device(device).is_some_and(|node| self.preserved[node])
@@ -120,6 +127,27 @@ impl<'g, 'a> PreservedObjects<'g, 'a> {
         };
         let objects = marker.preserved.iter().filter(|name| !is_preserved(name));
         parts.chain(objects.cloned()).collect()
+    }
+
+    /// Returns the volumes in `existing`, as `GROUP/NAME`, that a reinstall with this layout would remove, although the
+    /// installed layout did not renew them: it did not list them, and a preserved group retains unlisted volumes.
+    ///
+    /// Older markers do not list the renewed volumes. With another layout than the installed one, every removal from a
+    /// group of which a part is recorded as preserved is then returned.
+    pub fn find_removed(&self, marker: &InstallMarker, is_same_layout: bool, existing: &[String]) -> Vec<String> {
+        let is_permitted = |name: &String| match &marker.renewed {
+            Some(renewed) => renewed.contains(name),
+            None => is_same_layout,
+        };
+        let has_preserved_group = |name: &str| {
+            let group = name.split('/').next().unwrap_or_default();
+            let (unlisted, volumes) = (name_unlisted_of(group), format!("volume {group}/"));
+            marker.preserved.iter().any(|name| *name == unlisted || name.starts_with(&volumes))
+        };
+        // A volume that is recorded as preserved itself is already returned by `find_given_up`.
+        let is_recorded = |name: &str| marker.preserved.contains(&format!("volume {name}"));
+        let removed = self.renewed_volume_names().into_iter().filter(|name| existing.contains(name));
+        removed.filter(|name| has_preserved_group(name) && !is_recorded(name) && !is_permitted(name)).collect()
     }
 
     /// Returns whether the name in a marker represents the unlisted volumes of a group that is preserved. A preserved
@@ -182,7 +210,11 @@ impl<'g, 'a> PreservedObjects<'g, 'a> {
 
 /// Returns the name that represents the unlisted volumes of a group in install markers.
 fn name_unlisted(group: &VolumeGroupSpec) -> String {
-    format!("unlisted volumes of group {}", group.name)
+    name_unlisted_of(&group.name)
+}
+
+fn name_unlisted_of(group: &str) -> String {
+    format!("unlisted volumes of group {group}")
 }
 
 fn keeps_unlisted(item: LayoutItem) -> bool {

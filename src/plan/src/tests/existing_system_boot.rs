@@ -28,6 +28,7 @@ fn marker(order: &str) -> InstallMarker {
         disks: vec![disk("/dev/sda", "S-A"), disk("/dev/sdb", "S-B")],
         received_from: None,
         preserved: Vec::new(),
+        renewed: None,
         supersedes: Vec::new(),
         volumes: None,
         definition: None,

@@ -1,6 +1,8 @@
 //! Components of the same object on disks with different fates, and preserved objects that lack a component.
 
 use super::installation_identity::{claim, marked, reinstall};
+use super::partly_kept_disks::{installed_with, problems_of, renew};
+use super::renewed_next_to_thin_pool::{layout_without_data, with_pool};
 use super::*;
 use model::device_name::{DevicePath, KernelName};
 use model::inventory::{AttemptTarget, ComponentRole, FailedAttempt, SpanningComponent};
@@ -292,4 +294,53 @@ fn unmountable_filesystem_is_not_a_missing_component() {
     inventory.failed.push(failed);
     let plan = reinstall(&layout(), &inventory, claim()).unwrap();
     assert!(plan.opaque.iter().any(|object| object.devices == ["/dev/sda3"]), "{plan}");
+}
+
+/// A locked container in a preserved partition of a partly kept disk may contain a member of the same object as a locked
+/// container on a disk that will be wiped.
+#[test]
+fn preserved_partitions_with_opaque_objects_protect_opaque_wiped_objects() {
+    let yaml = "id: locked
+constraints: {sizes: [], images: {}}
+disks:
+- {device: /dev/sda, wipeonreinstall: true, partitions: [{number: 1, size: 5000}, {number: 3, size: 0, preserve: true}]}
+- {device: /dev/sdb, wipeonreinstall: true, partitions: [{number: 1, size: 0}]}
+filesystems:
+- {path: /, device: /dev/sda1, format: ext4, label: root}
+- {path: /var, device: /dev/sdb1, format: ext4, label: var}
+";
+    let mut inventory = installed_with(yaml);
+    let lock = |inventory: &mut Inventory, disk: usize, part: usize| {
+        let parts = &mut inventory.disks[disk].table.as_mut().unwrap().partitions;
+        let (kind, usage) = ("crypto_LUKS".to_owned(), "crypto".to_owned());
+        parts[part].signatures = vec![DeviceSignature { kind, usage, ..DeviceSignature::default() }];
+        parts[part].blank = false;
+    };
+    lock(&mut inventory, 0, 1);
+    renew(yaml, &inventory).unwrap();
+    lock(&mut inventory, 1, 0);
+    let said = problems_of(yaml, &inventory).join("\n");
+    assert!(
+        said.starts_with("disks: /dev/sdb will be wiped") && said.contains("on /dev/sda3 must be preserved"),
+        "{said}"
+    );
+    // A container in a partition that the reinstall replaces is not preserved.
+    let all = yaml.replace(", preserve: true", "");
+    renew(&all, &inventory).unwrap();
+}
+
+/// The thin pool on a partly kept disk is not wiped, so it does not matter that the pool on the unlisted disk may lack a
+/// component.
+#[test]
+fn preserved_thin_pool_is_not_treated_as_wiped() {
+    let mut inventory = with_pool();
+    let signature = DeviceSignature {
+        kind: "zfs_member".to_owned(),
+        usage: "raid".to_owned(),
+        label: "tank".to_owned(),
+        uuid: "17".to_owned(),
+    };
+    inventory.disks.push(inventory::InventoryDisk { signatures: vec![signature], ..disk("sdc", 9_000) });
+    inventory.parts.push(part("/dev/sdc", "zfs_member", "zpool", ComponentRole::Peer));
+    renew(&layout_without_data(), &inventory).unwrap_or_else(|problems| panic!("{problems:#?}"));
 }

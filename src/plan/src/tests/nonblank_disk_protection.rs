@@ -1,10 +1,9 @@
 //! Only blank disks are erased if it is uncertain whether the machine is the one that its machine file describes.
 
-use super::installation_identity::{claim, empty, marker};
+use super::installation_identity::{claim, empty, marked, marker};
 use super::*;
 use model::allocation::Allocation;
 use model::install_marker::{InstallMarker, RecordedDisk};
-use model::inventory::FilesystemContents;
 use operations::PlanAssignment;
 
 fn planned(inventory: &Inventory, mode: InstallMode, claim: InstallClaim) -> Result<Plan, Box<PlanRefusal>> {
@@ -61,21 +60,17 @@ fn names_each_nonblank_disk_with_the_reason() {
 
 #[test]
 fn accepts_nonblank_disks_with_proof_of_ownership() {
-    // The disk has the marker of an earlier installation of this machine.
-    let mut inventory = installed();
-    let of_machine = |machine: &str| {
-        Some(InstallMarker { machine: machine.into(), allocation: "a-0".into(), ..InstallMarker::default() })
+    // The marker of an earlier installation of this machine records the disks.
+    let mut inventory = marked();
+    let of_machine = |inventory: &Inventory, machine: &str| {
+        Some(InstallMarker { machine: machine.into(), allocation: "a-0".into(), ..marker(inventory) })
     };
-    inventory.filesystems.push(FilesystemContents {
-        device: "/dev/sda2".into(),
-        marker: of_machine("m-1"),
-        ..FilesystemContents::default()
-    });
+    inventory.filesystems[0].marker = of_machine(&inventory, "m-1");
     planned(&inventory, InstallMode::Install, first()).unwrap();
     let renamed = InstallClaim { former_machines: vec!["m-0".to_owned()], ..first() };
-    inventory.filesystems[0].marker = of_machine("m-0");
+    inventory.filesystems[0].marker = of_machine(&inventory, "m-0");
     planned(&inventory, InstallMode::Install, renamed).unwrap();
-    inventory.filesystems[0].marker = of_machine("m-9");
+    inventory.filesystems[0].marker = of_machine(&inventory, "m-9");
     let why = reasons(planned(&inventory, InstallMode::Install, first()));
     assert!(why.iter().any(|line| line.starts_with("blank_only: /dev/sda ")), "{why:?}");
 
@@ -85,16 +80,24 @@ fn accepts_nonblank_disks_with_proof_of_ownership() {
     planned(&installed(), InstallMode::Install, started).unwrap();
 
     // A reinstall is accepted if a marker of the machine exists, but not if the marker is only waived.
-    let mut inventory = installed();
-    inventory.filesystems.push(FilesystemContents {
-        device: "/dev/sda2".into(),
-        marker: Some(marker(&inventory)),
-        ..FilesystemContents::default()
-    });
+    let mut inventory = marked();
     planned(&inventory, InstallMode::Reinstall, claim()).unwrap();
     let mut forgotten = claim();
     super::installation_identity::forget_marker(&mut inventory, &mut forgotten);
     forgotten.waiver = Some(MarkerWaiver::Operator);
     let why = reasons(planned(&inventory, InstallMode::Reinstall, forgotten));
     assert!(why.iter().any(|line| line.starts_with("blank_only: /dev/sda ")), "{why:?}");
+}
+
+/// A marker proves only that the disks that it records belong to the machine, and not that other disks do.
+#[test]
+fn marker_permits_the_erasure_of_recorded_disks_only() {
+    let mut inventory = marked();
+    let earlier = InstallMarker { allocation: "a-0".into(), ..marker(&inventory) };
+    inventory.filesystems[0].marker = Some(earlier);
+    planned(&inventory, InstallMode::Install, first()).unwrap();
+    // sdb was replaced by a disk of another machine.
+    inventory.disks[1].serial = "Z9".to_owned();
+    let why = reasons(planned(&inventory, InstallMode::Install, first()));
+    assert!(why.len() == 1 && why[0].starts_with("blank_only: /dev/sdb is not blank"), "{why:?}");
 }

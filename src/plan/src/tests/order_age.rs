@@ -1,6 +1,6 @@
 //! Age of an order relative to the installation on the disks: tests each row of the table in `plan/order_age.rs`.
 
-use super::installation_identity::{claim, empty, marked, planned, reinstall};
+use super::installation_identity::{claim, empty, install, marked, planned, reinstall};
 use super::*;
 use model::install_marker::{FencingToken, InstallMarker};
 use operations::{Operation, SessionOp, WriteMarker};
@@ -139,5 +139,28 @@ fn marker_records_its_fencing_token() {
             })
             .collect();
         assert_eq!(markers.iter().map(|marker| marker.fencing.clone()).collect::<Vec<_>>(), [token(ONE, 7)]);
+    }
+}
+
+/// The server was reset to a snapshot of its virtual machine: its database is the same, but older than the disks.
+#[test]
+fn first_installation_older_than_an_earlier_allocation_on_the_disks_is_refused() {
+    for (requested, installed, is_planned) in [
+        (token(ONE, 7), token(ONE, 6), true),
+        (token(ONE, 6), token(ONE, 6), false),
+        (token(ONE, 5), token(ONE, 6), false),
+        (token(TWO, 5), token(ONE, 6), true),
+        (token(ONE, 5), token(ONE, 0), true),
+        (token(ONE, 5), None, true),
+        (None, token(ONE, 6), true),
+    ] {
+        let case = format!("{requested:?} {installed:?}");
+        let claim = InstallClaim { allocation: "a-2".to_owned(), ..ordered(requested) };
+        let plan = install(&layout(), &installed_with(installed), claim);
+        assert_eq!(plan.is_ok(), is_planned, "{case}");
+        if let Err(refusal) = plan {
+            assert_eq!(refusal.code(), ErrorCode::OrderOutdated, "{case}");
+            assert!(refusal.problems[0].message.contains("is newer (number 6) than this request (number"), "{refusal}");
+        }
     }
 }

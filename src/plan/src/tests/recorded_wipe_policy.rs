@@ -165,3 +165,82 @@ fn refuses_recorded_preserved_disk_that_reads_as_blank() {
     let again = InstallClaim { begun_on: disks.clone(), waiver: Some(MarkerWaiver::Begun), ..claim() };
     assert_eq!(reinstall(&layout(), &inventory, again).unwrap().disks[1].verdict, DiskVerdict::Make);
 }
+
+/// Group in which a reinstall renews the root volume, and preserves the volumes that the layout does not list.
+const UNLISTED: &str = "id: unlisted
+constraints: {sizes: [], images: {}}
+disks:
+- device: /dev/sda
+  wipeonreinstall: true
+  partitions: [{number: 1, label: efi, size: 500, gpttype: ef00}, {number: 2, size: 0, gpttype: 8e00}]
+volumegroups:
+- {name: vg0, devices: [/dev/sda2], preserve: unlisted}
+logicalvolumes:
+- {name: root, volumegroup: vg0, size: 4000, lvmtype: linear}
+filesystems:
+- {path: /, device: /dev/vg0/root, format: ext4, label: root}
+- {path: /boot/efi, device: /dev/sda1, format: vfat}
+";
+
+/// Returns a machine with the layout `UNLISTED` and its marker. An administrator has created the volume `vg0/images`.
+fn with_images_volume() -> Inventory {
+    let mut machine = super::partly_kept_disks::blank_machine();
+    machine.disks[0].serial = "A0".to_owned();
+    let layout = layout_of(UNLISTED);
+    let plan = install(&layout, &machine, claim()).unwrap();
+    let mut inventory = after(&plan, machine);
+    let [Operation::Run(SessionOp::WriteMarker(WriteMarker(marker)))] =
+        super::arrays_and_groups::operations(&plan, StageName::TargetMarker)
+    else {
+        panic!("{plan}")
+    };
+    let volume = &inventory.groups[0].volumes[0];
+    let images = inventory::LvmLogicalVolume {
+        name: "images".to_owned(),
+        running: None,
+        ranges: Vec::new(),
+        size_bytes: 1000 * MIB,
+        ..volume.clone()
+    };
+    inventory.groups[0].volumes.push(images);
+    inventory.filesystems.push(FilesystemContents {
+        device: "/dev/vg0/root".into(),
+        marker: Some(marker.clone()),
+        ..FilesystemContents::default()
+    });
+    let root =
+        inventory.stacked.iter().find(|stacked| Some(&stacked.name) == inventory.groups[0].volumes[0].running.as_ref());
+    inventory.filesystems[0].device = root.unwrap().device.clone();
+    inventory
+}
+
+/// A preserved group retains the volumes that the installed layout did not list. An edited layout that lists one of them
+/// without `preserve` would remove it.
+#[test]
+fn refuses_to_remove_volume_that_the_installed_layout_did_not_list() {
+    let inventory = with_images_volume();
+    let order = || InstallClaim { waiver: Some(MarkerWaiver::Operator), ..claim() };
+    let plan = reinstall(&layout_of(UNLISTED), &inventory, order());
+    plan.unwrap_or_else(|refusal| panic!("{refusal}"));
+    let listed = UNLISTED
+        .replace("filesystems:\n", "- {name: images, volumegroup: vg0, size: 500, lvmtype: linear}\nfilesystems:\n");
+    let edited = layout_of(&listed);
+    let refusal = reinstall(&edited, &inventory, order()).unwrap_err();
+    assert_eq!(refusal.code(), ErrorCode::WipePolicyChanged, "{refusal}");
+    let said = refusal.problems.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n");
+    assert!(said.contains("volume vg0/images exists") && !said.contains("vg0/root"), "{said}");
+    let changed = InstallClaim { change_promise: true, ..order() };
+    assert!(reinstall(&edited, &inventory, changed).is_ok());
+    // The volume does not exist, or the layout preserves it.
+    let mut without = inventory.clone();
+    without.groups[0].volumes.truncate(1);
+    assert!(reinstall(&edited, &without, order()).is_ok());
+    // An older marker does not list the renewed volumes, so an edited layout may not remove any of them.
+    let mut old = inventory;
+    let marker = old.filesystems[0].marker.as_mut().unwrap();
+    assert_eq!(marker.renewed, Some(vec!["vg0/root".to_owned()]));
+    marker.renewed = None;
+    assert!(reinstall(&layout_of(UNLISTED), &old, order()).is_ok());
+    let said = reasons(reinstall(&edited, &old, order())).join("\n");
+    assert!(said.contains("volume vg0/images exists") && said.contains("volume vg0/root exists"), "{said}");
+}

@@ -8,14 +8,14 @@ use model::inventory::{LvmHiddenVolume, VolumeHealth};
 use operations::{ByteRange, DeviceOp, Operation, ProvePreserved, RemoveVolumes, SessionOp};
 
 /// Layout of a machine with root and swap in the group of a thin pool.
-fn layout_without_data() -> String {
+pub(super) fn layout_without_data() -> String {
     let lines = ONE_GROUP.lines().filter(|line| !line.contains("data"));
     let text: String = lines.flat_map(|line| [line, "\n"]).collect();
     text.replace("{name: vg0, ", "{name: vg0, preserve: unlisted, ")
 }
 
 /// Returns the machine after the first installation and the creation of a thin pool.
-fn with_pool() -> Inventory {
+pub(super) fn with_pool() -> Inventory {
     let mut installed = installed_with(&layout_without_data());
     assert!(simulator::add_thin_pool(&mut installed.groups[0]));
     installed

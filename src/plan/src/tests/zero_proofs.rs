@@ -92,3 +92,45 @@ fn reads_disk_with_a_table_except_the_table() {
     let proof = proof(&plan).unwrap_or_else(|| panic!("{plan}"));
     assert!(["sdc", "sdd", "sde"].iter().all(|disk| proof.contains(disk)), "{proof}");
 }
+
+/// The serial number or WWN proves that the blank disk is the recorded one, even if its size, sector size or model
+/// differs: a virtual disk was resized, or a failing disk reports other values.
+#[test]
+fn recorded_disk_that_reads_as_blank_is_refused_regardless_of_its_shape() {
+    let blanked = |change: fn(&mut inventory::InventoryDisk)| {
+        let mut inventory = marked();
+        inventory.disks[1].wwn = "0x5000c500a1b2c3d4".to_owned();
+        inventory.disks[1].model = "VIRTUAL-DISK".to_owned();
+        let mut marker = super::installation_identity::marker(&inventory);
+        marker.disks[1].model = "VIRTUAL-DISK".to_owned();
+        marker.disks[1].sector_bytes = 512;
+        inventory.filesystems[0].marker = Some(marker);
+        let disk = &mut inventory.disks[1];
+        (disk.table, disk.blank) = (None, true);
+        change(disk);
+        inventory
+    };
+    type Change = fn(&mut inventory::InventoryDisk);
+    let cases: [(&str, Change, bool); 6] = [
+        ("size", |disk| disk.size_bytes *= 2, false),
+        ("sector size", |disk| disk.sector_bytes = 4096, false),
+        ("model", |disk| disk.model = "INTERNAL-TEST".to_owned(), false),
+        ("only the WWN is known", |disk| (disk.serial, disk.model) = (String::new(), "X".to_owned()), false),
+        ("another serial number", |disk| disk.serial = "N1".to_owned(), true),
+        ("another WWN", |disk| disk.wwn = "0x5000c500a1b2c3d5".to_owned(), true),
+    ];
+    for (case, change, is_planned) in cases {
+        let inventory = blanked(change);
+        let plan = reinstall(&layout(), &inventory, claim());
+        assert_eq!(plan.is_ok(), is_planned, "{case}: {plan:?}");
+        match plan {
+            Ok(plan) => assert_eq!(proof(&plan), None, "{case}"),
+            Err(refusal) => {
+                let said = &refusal.problems[0].message;
+                assert!(said.contains("this disk must be preserved, but reads as blank"), "{case}: {said}");
+                let given = InstallClaim { give_up: vec!["B0".into(), "0x5000c500a1b2c3d4".into()], ..claim() };
+                assert!(reinstall(&layout(), &inventory, given).is_ok(), "{case}");
+            }
+        }
+    }
+}
