@@ -101,7 +101,8 @@ pub(crate) fn read_table(device: &DevicePath, sector_bytes: u32, size_bytes: u64
     let what = || format!("read the contents of {device}");
     let node = std::fs::canonicalize(device).context(Phase::Inventory, what)?;
     let (name, device) = (DevicePath::from(node.to_string_lossy().as_ref()).kernel_name(), device.clone());
-    let target = device_contents::ProbeTarget { name: &name, device: &device, sector_bytes, size_bytes };
+    let target =
+        device_contents::ProbeTarget { name: &name, device: &device, sector_bytes, size_bytes, may_be_cut_off: false };
     let contents = device_contents::read_contents(&target, &roots, &device_users::DeviceUsers::read(&roots)?)?;
     match contents.unreadable {
         Some(why) => Err(std::io::Error::other(why)).context(Phase::Inventory, what),

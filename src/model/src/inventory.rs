@@ -242,6 +242,9 @@ pub struct StackedDevice {
     /// True if the agent assembled the device for inspection. If this is false, the device was already running.
     #[serde(default)]
     pub assembled: bool,
+    /// Reason why the contents of the device are not completely known, as in [`InventoryDisk::unreadable`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unreadable: Option<String>,
     /// True if the device is blank, as defined by [`InventoryDisk::blank`].
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub blank: bool,

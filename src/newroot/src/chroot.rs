@@ -149,7 +149,7 @@ pub fn kill_processes(root: &Path, say: &dyn Fn(&str)) {
     let end = Instant::now() + Duration::from_secs(5);
     let mut said = Vec::new();
     loop {
-        let left = busy_device_users::find_processes_rooted_at(root);
+        let left = busy_device_users::find_processes_rooted_in(root);
         if left.is_empty() || Instant::now() > end {
             return;
         }

@@ -97,8 +97,26 @@ mod tests {
         let error = result.unwrap_err().to_string();
         assert!(error.contains("did not end within 3 s and was killed: started"), "{error}");
         assert_eq!(lines[0], "started");
-        assert!(busy_device_users::find_processes_rooted_at(root.path()).is_empty());
+        assert!(busy_device_users::find_processes_rooted_in(root.path()).is_empty());
         assert_eq!(busy_device_users::list_mounts_below(root.path()), Vec::<std::path::PathBuf>::new());
+    }
+
+    /// sshd, for example, changes its root directory to /var/empty.
+    #[test]
+    #[ignore = "needs root and loop devices"]
+    fn loop_daemons_with_another_root_directory_are_removed() {
+        let script = "/bin/busybox mkdir -p /var/empty\n/bin/busybox cp /bin/busybox /var/empty/busybox\n\
+                      /bin/busybox setsid /bin/busybox chroot /var/empty /busybox sleep 600 >/dev/null 2>&1 </dev/null &\n\
+                      sleep 1\nexit 0";
+        let (_dir, root) = target("install.sh", script);
+        let (result, lines) = run_here(&root, MINUTE);
+        result.unwrap();
+        assert!(lines.iter().any(|line| line.starts_with("killing process ")), "{lines:?}");
+        let empty = root.path().join("var/empty");
+        let processes = std::fs::read_dir("/proc").unwrap().flatten();
+        let left =
+            processes.filter(|process| std::fs::read_link(process.path().join("root")).is_ok_and(|at| at == empty));
+        assert_eq!(left.count(), 0);
     }
 
     #[test]
@@ -108,7 +126,7 @@ mod tests {
         let (_dir, root) = target("install.sh", script);
         let (result, _) = run_here(&root, MINUTE);
         result.unwrap();
-        assert!(busy_device_users::find_processes_rooted_at(root.path()).is_empty());
+        assert!(busy_device_users::find_processes_rooted_in(root.path()).is_empty());
         assert_eq!(busy_device_users::list_mounts_below(root.path()), Vec::<std::path::PathBuf>::new());
     }
 }

@@ -18,6 +18,10 @@ pub struct BootEntries {
     /// partition by its index in this list.
     pub esps: Vec<Esp>,
     pub order: BootOrder,
+    /// GUIDs of the partitions from which preserved systems start. Entries of drophammer for these partitions are not
+    /// changed.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub preserved: Vec<Uuid>,
     /// True if entries are registered only for an image without an installer. An installer in the image registers its
     /// own entries.
     pub unless_installer: bool,
@@ -34,7 +38,7 @@ impl PlannedOperation for BootEntries {
 }
 
 /// Describes new boot entries: `EFI entries "drophammer: web-1" for sda1, sdb1; PXE stays first`.
-fn describe_boot_entries(BootEntries { label, esps, order, unless_installer }: &BootEntries) -> String {
+fn describe_boot_entries(BootEntries { label, esps, order, unless_installer, .. }: &BootEntries) -> String {
     let esps: Vec<&str> = esps.iter().map(|esp| strip_dev(&esp.device)).collect();
     let order = match order {
         BootOrder::Pxe => "PXE stays first",
@@ -109,8 +113,9 @@ mod tests {
             (BootOrder::Keep, true, "boot order unchanged; not written if the image has an installer"),
         ] {
             let (label, esps) = ("drophammer: web-1".to_owned(), vec![esp("/dev/sda1"), esp("/dev/sdb1")]);
-            let operation =
-                Operation::Run(SessionOp::WriteBootEntries(BootEntries { label, esps, order, unless_installer }));
+            let preserved = Vec::new();
+            let entries = BootEntries { label, esps, order, preserved, unless_installer };
+            let operation = Operation::Run(SessionOp::WriteBootEntries(entries));
             let line = format!("EFI entries \"drophammer: web-1\" for sda1, sdb1; {words}");
             assert_eq!(operation_lines(&[operation], &DeviceSizes::new()), [line]);
         }

@@ -103,7 +103,8 @@ fn devices_of_volume(layout: &Layout, request: &PlanRequest, name: &str) -> Vec<
 }
 
 /// Returns whether the attempt created everything that is recognized on the disk: partition table, partitions, arrays,
-/// groups, containers and filesystems.
+/// groups, containers and filesystems. Returns false if the disk or a device on it cannot be read completely, or if an
+/// array, volume or mapping on the disk has a partition table: the attempt writes partition tables only to disks.
 fn holds_only_recorded(inventory: &Inventory, disk: &InventoryDisk, making: &PendingCreation) -> bool {
     let is_recorded = |id: &str| making.contents.iter().any(|recorded| recorded.eq_ignore_ascii_case(id));
     let stack = DeviceStack::new(inventory);
@@ -113,14 +114,15 @@ fn holds_only_recorded(inventory: &Inventory, disk: &InventoryDisk, making: &Pen
         stack.combined_value(&below, &name).map_or(name == disk.name, |value| value != 0)
     };
     let has_recorded_table = disk.table.is_none() || table_guid(disk).is_some_and(|guid| is_recorded(&guid));
-    let tables = all_units(inventory).filter(|(device, _)| is_on_it(device)).filter_map(|(_, unit)| unit.table());
-    let mut partitions = tables.flat_map(|table| &table.partitions);
+    let mut stacked = inventory.stacked.iter().filter(|device| is_on_it(&device.device));
+    let mut partitions = disk.table.iter().flat_map(|table| &table.partitions);
     let mut signatures =
         all_units(inventory).filter(|(device, _)| is_on_it(device)).flat_map(|(_, unit)| unit.signatures());
     let mut arrays =
         inventory.arrays.iter().filter(|array| array.members.iter().any(|member| is_on_it(&member.device)));
     let mut groups = inventory.groups.iter().filter(|group| group.present_devices().any(is_on_it));
     disk.unreadable.is_none()
+        && stacked.all(|device| device.unreadable.is_none() && device.table.is_none())
         && has_recorded_table
         && partitions.all(|part| part.guid.is_some_and(|guid| is_recorded(&guid.to_string())))
         && signatures.all(|signature| is_recorded_content(signature, &is_recorded))

@@ -3,22 +3,24 @@
 use model::allocation::FinisherChoice;
 use model::inventory::FirmwareType;
 use operations::{BootEntries, FinishInputs, Operation, SessionOp};
+use uuid::Uuid;
 
 /// Returns the operation that writes the boot entries; `None` if the agent must not install the boot loader, or if
 /// the machine has no UEFI firmware or EFI system partition. With [`FinisherChoice::Auto`], the operation writes no
-/// entries if the image has an installer, because that installer writes its own entries.
-pub(crate) fn write_entries(finishing: &FinishInputs) -> Option<Operation> {
+/// entries if the image has an installer, because that installer writes its own entries. The entries for the
+/// `preserved` partitions remain.
+pub(crate) fn write_entries(finishing: &FinishInputs, preserved: Vec<Uuid>) -> Option<Operation> {
     let made_here = matches!(finishing.way, FinisherChoice::Auto | FinisherChoice::Builtin);
-    if made_here { build_operation(finishing, finishing.way == FinisherChoice::Auto) } else { None }
+    made_here.then(|| build_operation(finishing, preserved, finishing.way == FinisherChoice::Auto)).flatten()
 }
 
 /// Returns the operation that writes the boot entries of a system received from another machine. If the image's
 /// installer wrote entries, they are only in the firmware of the source machine.
-pub(crate) fn write_entries_of_migrated(finishing: &FinishInputs) -> Option<Operation> {
-    build_operation(finishing, false)
+pub(crate) fn write_entries_of_migrated(finishing: &FinishInputs, preserved: Vec<Uuid>) -> Option<Operation> {
+    build_operation(finishing, preserved, false)
 }
 
-fn build_operation(finishing: &FinishInputs, unless_installer: bool) -> Option<Operation> {
+fn build_operation(finishing: &FinishInputs, preserved: Vec<Uuid>, unless_installer: bool) -> Option<Operation> {
     if finishing.firmware != FirmwareType::Uefi || finishing.esps.is_empty() {
         return None;
     }
@@ -29,6 +31,7 @@ fn build_operation(finishing: &FinishInputs, unless_installer: bool) -> Option<O
         label: format!("drophammer: {name}"),
         esps: finishing.esps.clone(),
         order: allocation.boot_order,
+        preserved,
         unless_installer,
     })))
 }
@@ -47,7 +50,8 @@ mod tests {
                 Allocation { hostname: "web-1".into(), boot_order: BootOrder::Disk, ..Allocation::default() };
             let assigned = PlanAssignment { allocation, ..PlanAssignment::default() };
             let files = Box::new(MachineFiles { assigned, ..MachineFiles::default() });
-            write_entries(&FinishInputs { way, firmware, esps: esps.to_vec(), files, ..FinishInputs::default() })
+            let inputs = FinishInputs { way, firmware, esps: esps.to_vec(), files, ..FinishInputs::default() };
+            write_entries(&inputs, Vec::new())
         };
         let one = [esp.clone()];
         for way in [FinisherChoice::Auto, FinisherChoice::Builtin] {

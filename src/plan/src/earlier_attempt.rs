@@ -8,7 +8,7 @@ use super::recorded_disk_match::{DiskLikeness, SharedIdentifiers, compare_disk};
 use model::device_name::{DevicePath, KernelName, LayoutPath};
 use model::install_marker::{PendingCreation, RecordedDisk};
 use model::inventory::{AttemptTarget, Inventory, InventoryDisk};
-use model::storage_graph::{DeviceStack, StackUnit, all_units};
+use model::storage_graph::{DeviceStack, all_units};
 use std::collections::BTreeSet;
 
 /// Disks of an interrupted attempt, from the records of the control plane.
@@ -44,7 +44,7 @@ impl<'a> AttemptDevices<'a> {
         let making = self.recorded_filling(stack, device)?;
         let uuid = making.uuid.as_ref()?;
         let is_unfinished = match content {
-            [] => making.was_empty && self.is_unrecognized(device),
+            [] => making.was_empty && self.is_unrecognized(stack, device),
             [one] => {
                 one.uuid.eq_ignore_ascii_case(uuid)
                     && self.inventory.find_failure(&AttemptTarget::Filesystem(device.clone())).is_some()
@@ -79,11 +79,12 @@ impl<'a> AttemptDevices<'a> {
         self.inventory.disks.iter().filter(|disk| names.contains(&disk.name)).collect()
     }
 
-    /// Returns whether the device was read without errors and has neither signature nor partition table nor current
-    /// use.
-    fn is_unrecognized(&self, device: &DevicePath) -> bool {
+    /// Returns whether the device, and the device that contains it, were read without errors, and the device has
+    /// neither signature nor partition table nor current use.
+    fn is_unrecognized(&self, stack: &DeviceStack, device: &DevicePath) -> bool {
         let Some((_, unit)) = all_units(self.inventory).find(|(found, _)| *found == device) else { return false };
-        let is_readable = !matches!(unit, StackUnit::Disk(disk) if disk.unreadable.is_some());
+        let whole = stack.whole_of(device).unwrap_or(unit);
+        let is_readable = whole.unreadable().is_none() && unit.unreadable().is_none();
         is_readable && unit.table().is_none() && unit.signatures().is_empty() && unit.uses().is_empty()
     }
 

@@ -5,7 +5,7 @@ use super::filesystem_fate::PlacedFilesystem;
 use super::plan_decisions::PlanDecisions;
 use super::system_source::{SourceInputs, StageOperations, SystemSource, SystemStages};
 use super::{
-    PlanRequest, boot_entry_operations, image_boot_setup, image_bootability, operation_args, os_definition,
+    PlanRequest, boot_entry_operations, firmware, image_boot_setup, image_bootability, operation_args, os_definition,
     uuids_in_use,
 };
 use common::diagnostic::Diagnostic;
@@ -75,7 +75,10 @@ impl ImageSource<'_> {
         ImagePlacement {
             first: (StageName::StorageMount, returning.before_the_image()),
             second: (StageName::ImageBurn, vec![Operation::Run(SessionOp::BurnImage(burn))]),
-            entries: boot_entry_operations::write_entries(&finishing),
+            entries: boot_entry_operations::write_entries(
+                &finishing,
+                firmware::preserved_partitions(inputs, &finishing.esps),
+            ),
             installer: Operation::Run(SessionOp::Finish(finishing)),
             fstab: vec![Operation::Run(SessionOp::WriteFstab(WriteFstab(inputs.fstab.to_vec())))],
         }

@@ -2,7 +2,8 @@
 //! partition with the boot loader is unknown before. All disks are locked, and none is written.
 
 use super::{
-    DiskPlan, DiskVerdict, InstallMode, Plan, PlanRefusal, PlanSubject, opaque_objects, read_only_plans::ReadOnlyPlan,
+    DiskPlan, DiskVerdict, InstallMode, Plan, PlanRefusal, PlanSubject, firmware, opaque_objects,
+    read_only_plans::ReadOnlyPlan,
 };
 use common::diagnostic::Diagnostic;
 use common::error_code::ErrorCode;
@@ -58,10 +59,20 @@ fn entry_stages(inventory: &Inventory, disk: &InventoryDisk, esp: Esp, subject: 
         MountFilesystem { device, path, format: FilesystemFormat::Vfat, options: Vec::new(), others: Vec::new() };
     // An Ironic node may have no name. In this case, the boot entry is labeled with the id of the node.
     let name = if subject.name.is_empty() { &subject.machine } else { &subject.name };
+    let is_on_other_disk = |guid: Uuid| {
+        let mut others = inventory.disks.iter().filter(|other| other.name != disk.name);
+        let has_partition = |other: &InventoryDisk| {
+            other.table.iter().flat_map(|table| &table.partitions).any(|part| part.guid == Some(guid))
+        };
+        others.any(|other| has_partition(other) || other.unreadable.is_some())
+    };
+    let planned = esp.guid;
     let entries = BootEntries {
         label: format!("drophammer: {name}"),
         esps: vec![esp],
         order: BootOrder::Disk,
+        // The image replaces every system that was on its disk. All other disks are preserved.
+        preserved: firmware::list_preserved(inventory, |guid| guid != planned && is_on_other_disk(guid)),
         unless_installer: false,
     };
     let stages = [

@@ -16,6 +16,7 @@
 mod partitions;
 
 use super::plan_decisions::PlanDecisions;
+use super::system_source::SourceInputs;
 use super::{FirmwarePlan, PlannedVariable, VariableOrigin};
 use common::diagnostic::Diagnostic;
 use common::error_code::ErrorCode;
@@ -24,9 +25,11 @@ use model::inventory::{
     OtherFirmwareVariable, VariablePurpose,
 };
 use model::layout::Layout;
-use operations::{OWN_PREFIX, Operation, RemoveVariables, SessionOp, VariableRemoval};
+use operations::{Esp, OWN_PREFIX, Operation, RemoveVariables, SessionOp, VariableRemoval};
 use partitions::{BootPartitions, PartitionFate};
 use sha2::{Digest, Sha256};
+use std::collections::BTreeSet;
+use uuid::Uuid;
 
 /// Selection of the boot variables that a plan removes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -87,6 +90,28 @@ pub(crate) fn plan_variables(
         variables,
         omitted: found.omitted,
     })
+}
+
+/// Returns the GUIDs of the partitions from which other systems of drophammer start: systems on preserved disks, or on
+/// disks that cannot be read. The EFI system partitions of this installation are omitted, because it replaces the
+/// entries for them.
+pub(crate) fn preserved_partitions(inputs: &SourceInputs, esps: &[Esp]) -> Vec<Uuid> {
+    let inventory = inputs.meant.inventory;
+    let partitions = BootPartitions::new(inventory, Some(inputs.decided));
+    list_preserved(inventory, |guid| {
+        let is_preserved = matches!(partitions.find_fate(guid), PartitionFate::Preserved(_) | PartitionFate::Unread(_));
+        is_preserved && esps.iter().all(|esp| esp.guid != guid)
+    })
+}
+
+/// Returns the partitions of drophammer's boot entries that fulfil the condition.
+pub(crate) fn list_preserved(inventory: &Inventory, is_preserved: impl Fn(Uuid) -> bool) -> Vec<Uuid> {
+    let options = inventory.firmware_variables.iter().flat_map(|found| &found.load_options);
+    let guids = options.filter(|option| is_own(option)).filter_map(|option| match option.target {
+        LoadTarget::Partition(guid) => Some(guid).filter(|guid| is_preserved(*guid)),
+        _ => None,
+    });
+    guids.collect::<BTreeSet<Uuid>>().into_iter().collect()
 }
 
 /// Classifies boot variables by origin, and decides which are removed.

@@ -45,7 +45,7 @@ mod tests {
     use model::install_marker::InstallMarker;
     use model::inventory::{
         AttemptTarget, DeviceSignature, FailedAttempt, FilesystemContents, InventoryDisk, LvmLogicalVolume,
-        LvmPhysicalVolume, LvmVolumeGroup, UnassignedDevices,
+        LvmPhysicalVolume, LvmVolumeGroup, StackedDevice, StackedDeviceKind, UnassignedDevices,
     };
 
     fn waiving_allocation(give_up: &[&str]) -> Allocation {
@@ -72,6 +72,13 @@ mod tests {
         let closed = closed.map(str::to_owned);
         let group = LvmVolumeGroup { name: "vg00".into(), physical, volumes, closed, ..LvmVolumeGroup::default() };
         Inventory { groups: vec![group], ..with("LVM2_member", "raid") }
+    }
+
+    fn with_unreadable_volume() -> Inventory {
+        let (name, device, below) = ("dm-0".into(), "/dev/mapper/vg00-root".into(), vec!["sdb".into()]);
+        let (kind, unreadable) = (StackedDeviceKind::Volume, Some("EIO".to_owned()));
+        let volume = StackedDevice { name, device, kind, below, size_bytes: 1, unreadable, ..StackedDevice::default() };
+        Inventory { stacked: vec![volume], ..with("swap", "other") }
     }
 
     fn installed() -> FilesystemContents {
@@ -102,6 +109,7 @@ mod tests {
                 Some("volume group vg00 (root) on /dev/sdb"),
             ),
             (Inventory { disks: vec![unreadable], ..Inventory::default() }, Some("unreadable region on /dev/sda")),
+            (with_unreadable_volume(), Some("unreadable region on /dev/mapper/vg00-root")),
             (Inventory { failed: vec![array], ..Inventory::default() }, Some("array 0000")),
             (Inventory { unknown: vec![unknown], ..Inventory::default() }, Some("/dev/sdc1")),
         ] {
@@ -130,6 +138,8 @@ mod tests {
             (with("crypto_LUKS", "crypto"), &["A"], false),
             (with("crypto_LUKS", "crypto"), &[""], false),
             (with_group("thin", None), &["B"], true),
+            (with_unreadable_volume(), &["B"], true),
+            (with_unreadable_volume(), &["A"], false),
             // The object is on both disks.
             (two("A"), &["B"], false),
             (two("A"), &["A", "B"], true),

@@ -4,6 +4,10 @@ use uuid::Uuid;
 
 const ACTIVE: u32 = 1;
 
+/// Partition table format and signature type in the node of a GPT partition.
+const GPT: u8 = 2;
+const GUID: u8 = 2;
+
 const END_NODE: &[u8] = &[0x7f, 0xff, 4, 0];
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -103,11 +107,17 @@ impl LoadOption {
     }
 }
 
+impl DevicePathNode<'_> {
+    /// Returns the GUID of the GPT partition that this node identifies (10.3.5.1); `None` for any other node.
+    pub fn partition_guid(&self) -> Option<Uuid> {
+        let is_gpt = (self.kind, self.subtype) == (4, 1) && self.data.get(36..38)? == [GPT, GUID];
+        is_gpt.then(|| self.data.get(20..36)?.try_into().ok().map(Uuid::from_bytes_le)).flatten()
+    }
+}
+
 /// Encodes a GPT partition as a short-form device path (3.1.2). A short-form path does not contain the location of the
 /// disk, so the firmware finds the partition even if the disk is moved to another slot.
 fn encode_partition_node(partition: &PartitionLocation) -> Vec<u8> {
-    const GPT: u8 = 2;
-    const GUID: u8 = 2;
     let PartitionLocation { number, guid, first_lba, sectors } = partition;
     let (start, sectors) = (first_lba.to_le_bytes(), sectors.to_le_bytes());
     let data = [&number.to_le_bytes()[..], &start, &sectors, &guid.to_bytes_le(), &[GPT, GUID]].concat();

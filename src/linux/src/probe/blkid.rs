@@ -47,6 +47,21 @@ pub(super) struct BlkidSignature {
     pub damaged: bool,
 }
 
+/// Signatures of a device, as far as the device can be read.
+#[derive(Debug, Default)]
+pub(super) struct FoundSignatures {
+    /// Signatures that were found before a read failed; all signatures of the device if no read failed.
+    pub signatures: Vec<BlkidSignature>,
+    /// Error that ended the search. The device may have further signatures.
+    pub error: Option<io::Error>,
+}
+
+impl From<io::Error> for FoundSignatures {
+    fn from(error: io::Error) -> FoundSignatures {
+        FoundSignatures { error: Some(error), ..FoundSignatures::default() }
+    }
+}
+
 /// libblkid probe of an open device.
 pub(super) struct BlkidProbe {
     raw: blkid::blkid_probe,
@@ -82,11 +97,9 @@ impl BlkidProbe {
     }
 
     /// Returns all signatures of the device. libblkid's `blkid_do_safeprobe` is not used, because it fails if the
-    /// device has two signatures.
-    ///
-    /// # Errors
-    /// Returns an error if a read fails, since the signatures are then unknown.
-    pub(super) fn read_signatures(&mut self) -> io::Result<Vec<BlkidSignature>> {
+    /// device has two signatures. libblkid reads different areas for different formats, so a read may fail after
+    /// signatures were found.
+    pub(super) fn read_signatures(&mut self) -> FoundSignatures {
         // An invalid checksum must not hide a filesystem; otherwise a damaged disk would appear blank.
         let flags = blkid::BLKID_SUBLKS_LABEL
             | blkid::BLKID_SUBLKS_UUID
@@ -100,8 +113,13 @@ impl BlkidProbe {
             blkid::blkid_probe_enable_superblocks(self.raw, 1);
             blkid::blkid_probe_set_superblocks_flags(self.raw, flags as c_int);
         }
-        let mut found = Vec::new();
-        while self.advance()? {
+        let mut found = FoundSignatures::default();
+        loop {
+            match self.advance() {
+                Ok(true) => {}
+                Ok(false) => return found,
+                Err(error) => return FoundSignatures { error: Some(error), ..found },
+            }
             let kind = self.lookup_value(c"TYPE");
             let signature = DeviceSignature {
                 kind,
@@ -109,9 +127,9 @@ impl BlkidProbe {
                 label: self.lookup_value(c"LABEL"),
                 uuid: self.lookup_value(c"UUID"),
             };
-            found.push(BlkidSignature { signature, damaged: !self.lookup_value(c"SBBADCSUM").is_empty() });
+            let damaged = !self.lookup_value(c"SBBADCSUM").is_empty();
+            found.signatures.push(BlkidSignature { signature, damaged });
         }
-        Ok(found)
     }
 
     /// Returns the partition table; `None` if the device has none. A protective MBR without a GPT is returned as a

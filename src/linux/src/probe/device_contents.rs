@@ -1,7 +1,7 @@
 //! Contents of block devices: partition table, signatures, and users of the partitions.
 
 use super::blank_detection::is_area_blank;
-use super::blkid::{BlkidPartition, BlkidProbe, BlkidSignature, BlkidTable, DeviceArea};
+use super::blkid::{BlkidPartition, BlkidProbe, BlkidTable, DeviceArea, FoundSignatures};
 use super::device_users::DeviceUsers;
 use super::sysfs::{ProbeRoots, list_names, parse_sectors, read_attribute};
 use common::error::Result;
@@ -19,6 +19,8 @@ pub(super) struct ProbeTarget<'a> {
     pub device: &'a DevicePath,
     pub sector_bytes: u32,
     pub size_bytes: u64,
+    /// True if a partition beyond the end of the device does not make the contents of the device uncertain.
+    pub may_be_cut_off: bool,
 }
 
 #[derive(Default)]
@@ -141,7 +143,10 @@ fn build_table(
             number = found.number
         )
     };
-    doubts.extend(outside.iter().map(said));
+    match target.may_be_cut_off {
+        true => outside.iter().for_each(|found| tracing::warn!("{}", said(found))),
+        false => doubts.extend(outside.iter().map(said)),
+    }
     let partitions = partitions.into_iter().map(|found| {
         let known = kernel
             .iter()
@@ -151,8 +156,8 @@ fn build_table(
         let own = known.as_ref().map(|partition| device_node(roots, &partition.name));
         let uses = known.map(|partition| partition.uses).unwrap_or_default();
         let inside = read_partition_contents(target, &found, own, uses.is_empty(), roots);
-        let blank = matches!(inside, Ok((_, true)));
-        let signatures = collect_signatures(&device, inside.map(|(signatures, _)| signatures), doubts);
+        let (found_signatures, blank) = inside.unwrap_or_else(|error| (error.into(), false));
+        let signatures = collect_signatures(&device, found_signatures, doubts);
         DiskPartition {
             number: found.number,
             device,
@@ -181,9 +186,9 @@ fn read_partition_contents(
     own: Option<PathBuf>,
     free: bool,
     roots: &ProbeRoots,
-) -> io::Result<(Vec<BlkidSignature>, bool)> {
+) -> io::Result<(FoundSignatures, bool)> {
     if found.extended {
-        return Ok((Vec::new(), false));
+        return Ok((FoundSignatures::default(), false));
     }
     let BlkidPartition { start_bytes, size_bytes, .. } = *found;
     let (path, area, probed) = match own.filter(|node| node.exists()) {
@@ -193,21 +198,16 @@ fn read_partition_contents(
             (device_node(roots, target.name), area, Some(area))
         }
     };
-    let signatures = BlkidProbe::open(&path, probed, target.sector_bytes)?.read_signatures()?;
-    let blank = free && signatures.is_empty() && is_area_blank(&path, area)?;
-    Ok((signatures, blank))
+    let found = BlkidProbe::open(&path, probed, target.sector_bytes)?.read_signatures();
+    let is_empty = found.signatures.is_empty() && found.error.is_none();
+    let blank = free && is_empty && is_area_blank(&path, area)?;
+    Ok((found, blank))
 }
 
 /// Returns the signatures of a device, and adds a message to `doubts` if the signatures are unreadable or damaged.
-fn collect_signatures(
-    device: &DevicePath,
-    found: io::Result<Vec<BlkidSignature>>,
-    doubts: &mut Vec<String>,
-) -> Vec<DeviceSignature> {
-    let found = found.unwrap_or_else(|error| {
-        doubts.push(format!("{device}: {error}"));
-        Vec::new()
-    });
+fn collect_signatures(device: &DevicePath, found: FoundSignatures, doubts: &mut Vec<String>) -> Vec<DeviceSignature> {
+    doubts.extend(found.error.map(|error| format!("{device}: {error}")));
+    let found = found.signatures;
     let damaged = found.iter().filter(|found| found.damaged);
     doubts.extend(
         damaged

@@ -119,7 +119,8 @@ fn is_other_device(dir: &Path, name: &str) -> bool {
 /// Reads the partition table and the signatures of the disk.
 fn add_contents(disk: &mut InventoryDisk, roots: &ProbeRoots, users: &DeviceUsers) -> Result<()> {
     let InventoryDisk { name, device, sector_bytes, size_bytes, .. } = &*disk;
-    let target = ProbeTarget { name, device, sector_bytes: *sector_bytes, size_bytes: *size_bytes };
+    let target =
+        ProbeTarget { name, device, sector_bytes: *sector_bytes, size_bytes: *size_bytes, may_be_cut_off: false };
     let contents = device_contents::read_contents(&target, roots, users)?;
     disk.blank = contents.blank && disk.uses.is_empty();
     disk.table = contents.table;

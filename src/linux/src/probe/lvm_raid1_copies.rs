@@ -46,6 +46,35 @@ impl DmRaidSuperblock {
     }
 }
 
+/// Result of reading the superblock of a copy.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum CopySuperblock {
+    Found(DmRaidSuperblock),
+    /// The copy was read, and has no superblock.
+    Absent,
+    /// The location of the superblock is unknown, or cannot be read.
+    Unreadable,
+}
+
+impl CopySuperblock {
+    fn found(self) -> Option<DmRaidSuperblock> {
+        match self {
+            CopySuperblock::Found(superblock) => Some(superblock),
+            CopySuperblock::Absent | CopySuperblock::Unreadable => None,
+        }
+    }
+}
+
+/// Returns the number of complete copies. If no copy of a raid1 volume has a superblock, the volume was never activated
+/// and does not contain data yet, so all its copies count as complete. A superblock that cannot be read may exist.
+pub(super) fn count_complete_copies(legs: &[VolumeCopy], superblocks: &[CopySuperblock]) -> usize {
+    let is_new = superblocks.iter().all(|found| *found == CopySuperblock::Absent);
+    match is_new && legs.iter().all(|leg| leg.data.is_some()) {
+        true => legs.len(),
+        false => find_complete_copies(legs, superblocks).len(),
+    }
+}
+
 /// Returns the copies of the raid1 volume `name` of the group in `row`.
 pub(super) fn find_copies(row: &LvmReportRow, name: &str) -> Vec<VolumeCopy> {
     let images = find_segments(row, name).next().map(|segment| segment.devices.clone()).unwrap_or_default();
@@ -61,9 +90,9 @@ pub(super) fn find_copies(row: &LvmReportRow, name: &str) -> Vec<VolumeCopy> {
 /// Returns the slots of the copies that have the volume's current data, the best copy first. If the two copies have
 /// diverged, because each of them was used without the other, both are omitted: the operator must decide which copy is
 /// correct.
-pub(super) fn find_complete_copies(legs: &[VolumeCopy], superblocks: &[Option<DmRaidSuperblock>]) -> Vec<usize> {
+pub(super) fn find_complete_copies(legs: &[VolumeCopy], superblocks: &[CopySuperblock]) -> Vec<usize> {
     // One bit for each slot; LVM supports fewer than 64 copies.
-    let known = || (0..64).zip(superblocks).filter_map(|(place, found)| Some((place, (*found)?)));
+    let known = || (0..64).zip(superblocks).filter_map(|(place, found)| Some((place, found.found()?)));
     let latest = known().map(|(_, superblock)| superblock.events).max().unwrap_or_default();
     let failed = known().fold(0, |failed, (_, superblock)| failed | superblock.failed);
     let good = known().filter(|(place, own)| {
@@ -80,20 +109,20 @@ pub(super) fn find_complete_copies(legs: &[VolumeCopy], superblocks: &[Option<Dm
 }
 
 /// Returns the superblocks of these copies, in the same order.
-pub(super) fn read_superblocks(roots: &ProbeRoots, legs: &[VolumeCopy]) -> Vec<Option<DmRaidSuperblock>> {
+pub(super) fn read_superblocks(roots: &ProbeRoots, legs: &[VolumeCopy]) -> Vec<CopySuperblock> {
     let read = |leg: &VolumeCopy| {
         let piece = leg.superblock.as_ref()?;
         let mut bytes = [0; 64];
         let file = File::open(roots.dev.join(piece.device.strip_prefix("/dev/")?));
         match file.and_then(|file| file.read_exact_at(&mut bytes, piece.start_bytes)) {
-            Ok(()) => DmRaidSuperblock::parse(&bytes),
+            Ok(()) => Some(DmRaidSuperblock::parse(&bytes).map_or(CopySuperblock::Absent, CopySuperblock::Found)),
             Err(error) => {
                 tracing::warn!(device = piece.device, "cannot read the superblock of a raid1 logical volume: {error}");
                 None
             }
         }
     };
-    legs.iter().map(read).collect()
+    legs.iter().map(|leg| read(leg).unwrap_or(CopySuperblock::Unreadable)).collect()
 }
 
 /// Returns the segments of the volume with this name, in order. The volume may be hidden; lvm's report contains the
@@ -130,6 +159,7 @@ pub(super) fn find_linear_ranges(row: &LvmReportRow, name: &str) -> Option<Vec<D
 
 #[cfg(test)]
 mod tests {
+    use super::super::simulated_machine::FakeMachine;
     use super::*;
 
     const NEW: DmRaidSuperblock = DmRaidSuperblock { events: 30, failed: 0, recovered: true };
@@ -158,10 +188,34 @@ mod tests {
             ([Some(NEW), filling], &[0]),
         ];
         for (superblocks, expected) in cases {
+            let superblocks = superblocks.map(|found| found.map_or(CopySuperblock::Unreadable, CopySuperblock::Found));
             assert_eq!(find_complete_copies(&all, &superblocks), expected, "{superblocks:?}");
         }
-        assert_eq!(find_complete_copies(&[leg(false), leg(true)], &[Some(NEW), Some(NEW)]), [1]);
+        assert_eq!(find_complete_copies(&[leg(false), leg(true)], &[CopySuperblock::Found(NEW); 2]), [1]);
         assert_eq!(find_complete_copies(&[], &[]), Vec::<usize>::new());
+    }
+
+    #[test]
+    fn unreadable_superblocks_do_not_make_a_volume_new() {
+        let tree = FakeMachine::new();
+        tree.write("dev/sda", [0; 4096]);
+        tree.write("dev/sdb", [0; 32]);
+        tree.write("dev/sdd", [&b"DmRd\x01\0\0\0"[..], &[0; 24], &[0xff; 32]].concat());
+        let on = |device: &str| {
+            let range = DeviceRange { device: format!("/dev/{device}"), start_bytes: 0, size_bytes: 4096 };
+            VolumeCopy { data: Some(vec![range.clone()]), superblock: Some(range) }
+        };
+        let complete = |devices: [&str; 2]| {
+            let legs = devices.map(on);
+            count_complete_copies(&legs, &read_superblocks(&tree.roots(), &legs))
+        };
+        // The superblock of sdb is cut off, and sdc does not exist.
+        assert_eq!(complete(["sda", "sda"]), 2);
+        assert_eq!(["sdb", "sdc"].map(|device| complete([device, device])), [0, 0]);
+        assert_eq!(["sdb", "sdc"].map(|device| complete(["sda", device])), [0, 0]);
+        assert_eq!(["sdb", "sdc", "sdd"].map(|device| complete(["sdd", device])), [1, 1, 2]);
+        let unknown = VolumeCopy { superblock: None, ..on("sda") };
+        assert_eq!(read_superblocks(&tree.roots(), &[unknown]), [CopySuperblock::Unreadable]);
     }
 
     #[test]

@@ -66,20 +66,42 @@ fn read_stacked_device(
     let name = KernelName::from(name);
     let device = if mapped.is_empty() { name.device_path() } else { format!("/dev/mapper/{mapped}").into() };
     let sector_bytes = read_attribute(&dir.join("queue/logical_block_size")).parse().unwrap_or(512);
-    let target = ProbeTarget { name: &name, device: &device, sector_bytes, size_bytes };
+    // The partition table in a volume is that of a disk image, whose size the guest or the operator has chosen. The part
+    // of the image that exists is read like that of any other image. Like an intact image, it therefore blocks neither
+    // the reinstall of a machine that preserves the volume nor a first installation. A partition table on any other
+    // stacked device was made for this device, and a partition beyond its end shows that the device has changed.
+    let may_be_cut_off = kind == StackedDeviceKind::Volume;
+    let target = ProbeTarget { name: &name, device: &device, sector_bytes, size_bytes, may_be_cut_off };
     // The contents of a suspended device are not read, because reads would block forever. The contents of an overlay
     // are not read either, because they are those of the device below.
-    let DeviceContents { table, signatures, uses: of_partitions, blank, .. } =
-        if size_bytes == 0 || is_overlay || read_attribute(&dir.join("dm/suspended")) == "1" {
-            DeviceContents::default()
-        } else {
-            device_contents::read_contents(&target, roots, users)?
-        };
+    let is_suspended = read_attribute(&dir.join("dm/suspended")) == "1";
+    let DeviceContents { table, signatures, uses: of_partitions, unreadable, blank } = match size_bytes {
+        0 => DeviceContents::default(),
+        _ if is_overlay => DeviceContents::default(),
+        _ if is_suspended => DeviceContents {
+            unreadable: Some(format!("{device}: the device is suspended (dmsetup resume)")),
+            ..DeviceContents::default()
+        },
+        _ => device_contents::read_contents(&target, roots, users)?,
+    };
     let mut uses = users.find_uses(dir, &device)?;
     let blank = blank && uses.is_empty();
     uses.extend(of_partitions);
     let below = below.into_iter().map(KernelName::from).collect();
-    Ok(Some(StackedDevice { name, device, kind, below, size_bytes, table, signatures, uses, assembled: false, blank }))
+    let assembled = false;
+    Ok(Some(StackedDevice {
+        name,
+        device,
+        kind,
+        below,
+        size_bytes,
+        table,
+        signatures,
+        uses,
+        assembled,
+        unreadable,
+        blank,
+    }))
 }
 
 #[cfg(test)]
@@ -87,6 +109,7 @@ mod tests {
     use super::super::simulated_machine::{FakeMachine, ran};
     use super::super::{ProbeDepth, read_inventory_at};
     use super::*;
+    use crate::storage::vm_test_disks::TestDisks;
     use model::inventory::DeviceUse;
 
     const MIB: u64 = 1 << 20;
@@ -199,12 +222,64 @@ mod tests {
     }
 
     #[test]
+    fn unreadable_device_is_opaque() {
+        let tree = FakeMachine::new();
+        mapped(&tree, "dm-0", "253:0", "vg00-root", "LVM-abc");
+        std::fs::remove_file(tree.path("dev/dm-0")).unwrap();
+        let inventory = read_inventory_at(&tree.roots(), ProbeDepth::Deep).unwrap();
+        let expected = "/dev/mapper/vg00-root: No such file or directory";
+        assert_eq!(inventory.stacked[0].unreadable.as_deref(), Some(expected));
+        let opaque = inventory.find_opaque_objects();
+        assert!(opaque.iter().any(|object| object.reason == expected), "{opaque:?}");
+    }
+
+    /// A sector fails in which libblkid looks for btrfs.
+    #[test]
+    #[ignore = "needs the device mapper: scripts/test vm runs it in a machine"]
+    fn vm_volume_with_an_unreadable_sector_is_opaque() {
+        let disks = TestDisks::take("vda");
+        let disk = &disks.all()[0];
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let rest = (1 << 21) - 136;
+        let table = format!("0 128 linear {disk} 0\n128 8 error\n136 {rest} linear {disk} 136\n");
+        std::fs::write(file.path(), table).unwrap();
+        let path = file.path().to_str().unwrap();
+        ran("dmsetup", &["create", "--noudevsync", "--readonly", "--uuid", "LVM-test", "vg00-root", path]);
+        let inventory = crate::probe::read_inventory(ProbeDepth::Deep).unwrap();
+        let volume = inventory.stacked.iter().find(|device| device.device == "/dev/mapper/vg00-root").unwrap();
+        assert!(volume.unreadable.as_ref().unwrap().contains("Input/output error") && !volume.blank, "{volume:?}");
+        let opaque = inventory.find_opaque_objects();
+        assert!(opaque.iter().any(|object| object.devices == [volume.device.clone()]), "{opaque:?}");
+        ran("dmsetup", &["remove", "--noudevsync", "vg00-root"]);
+    }
+
+    /// A volume may contain the image of a virtual machine that is larger than the volume.
+    #[test]
+    fn cut_off_table_makes_only_devices_other_than_volumes_uncertain() {
+        for (uuid, is_uncertain) in [("LVM-abc", false), ("CRYPT-LUKS2-abc", true), ("mpath-abc", true)] {
+            let tree = FakeMachine::new();
+            mapped(&tree, "dm-0", "253:0", "guest", uuid);
+            let script = "label: dos\nsize=4MiB, type=83\nsize=8MiB, type=83\n";
+            super::super::simulated_machine::sfdisk(&tree.path("dev/dm-0"), script);
+            tree.write("sys/block/dm-0/size", (8 * MIB / 512).to_string());
+            let [device] = &stacked(&tree)[..] else { panic!() };
+            assert_eq!(device.unreadable.is_some(), is_uncertain, "{uuid}: {:?}", device.unreadable);
+            assert_eq!((device.table.as_ref().unwrap().partitions.len(), device.blank), (1, false));
+        }
+    }
+
+    #[test]
     fn suspended_device_is_not_read() {
         let tree = FakeMachine::new();
         mapped(&tree, "dm-0", "253:0", "vg00-root", "LVM-abc");
         ran("mkswap", &[tree.path("dev/dm-0").to_str().unwrap()]);
         assert_eq!(stacked(&tree)[0].signatures.len(), 1);
         tree.write("sys/block/dm-0/dm/suspended", "1\n");
-        assert_eq!(stacked(&tree)[0].signatures.len(), 0);
+        let [device] = &stacked(&tree)[..] else { panic!() };
+        assert_eq!(device.signatures.len(), 0);
+        assert_eq!(
+            device.unreadable.as_deref(),
+            Some("/dev/mapper/vg00-root: the device is suspended (dmsetup resume)")
+        );
     }
 }

@@ -53,13 +53,7 @@ pub(super) fn read_groups(roots: &ProbeRoots, inventory: &Inventory) -> (Vec<Lvm
             let whole = |row: &LvmReportRow, name: &str| {
                 let legs = lvm_raid1_copies::find_copies(row, name);
                 let superblocks = lvm_raid1_copies::read_superblocks(roots, &legs);
-                // If no copy of a raid1 volume has a superblock, the volume was never activated and does not contain
-                // data yet, so all its copies count as complete.
-                let fresh = superblocks.iter().all(Option::is_none) && legs.iter().all(|leg| leg.data.is_some());
-                (
-                    if fresh { legs.len() } else { lvm_raid1_copies::find_complete_copies(&legs, &superblocks).len() },
-                    legs.len(),
-                )
+                (lvm_raid1_copies::count_complete_copies(&legs, &superblocks), legs.len())
             };
             (
                 build_groups(

@@ -72,9 +72,11 @@ pub fn list_mounts_below(path: &Path) -> Vec<PathBuf> {
     read_mounts().into_iter().map(|mount| PathBuf::from(mount.path)).filter(|mount| mount.starts_with(path)).collect()
 }
 
-/// Returns the processes whose root directory is `root`.
-pub fn find_processes_rooted_at(root: &Path) -> Vec<RunningProcess> {
-    list_processes().filter(|process| process.read_link("root").is_some_and(|path| path == root)).collect()
+/// Returns the processes whose root directory is `root` or a directory below it: daemons such as sshd change their root
+/// directory again. Omits the calling process.
+pub fn find_processes_rooted_in(root: &Path) -> Vec<RunningProcess> {
+    let is_in = |process: &RunningProcess| process.read_link("root").is_some_and(|path| path.starts_with(root));
+    list_processes().filter(|process| i32::try_from(std::process::id()) != Ok(process.id) && is_in(process)).collect()
 }
 
 /// Running process that may use a device or mount.

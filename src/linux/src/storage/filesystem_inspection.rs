@@ -1,7 +1,7 @@
 //! Inspection of unmounted filesystems, to read their used space and install markers. The filesystems are mounted
 //! read-only in a private directory, and their journals are not replayed.
 
-use super::mount;
+use super::{btrfs_scan, mount};
 use crate::probe;
 use common::error::{Context, Phase, Result};
 use model::device_name::DevicePath;
@@ -10,6 +10,8 @@ use model::storage_graph::{self, StackUnit};
 use std::path::{Path, PathBuf};
 use std::{fs, io};
 use sys_mount::{Mount, MountFlags};
+
+const BTRFS: &str = "btrfs";
 
 /// Returns the kernel driver for mounting a filesystem of this format, and the mount options that prevent writing.
 /// Returns `None` for a format that is neither ext2 nor supported by layouts. A filesystem of such a format cannot
@@ -20,7 +22,7 @@ pub fn safe_mount_options(kind: &str) -> Option<(&'static str, &'static str)> {
     match kind {
         "ext2" | "ext3" | "ext4" => Some(("ext4", "noload,errors=continue")),
         "xfs" => Some(("xfs", "norecovery,nouuid")),
-        "btrfs" => Some(("btrfs", "rescue=nologreplay")),
+        BTRFS => Some((BTRFS, "rescue=nologreplay")),
         "vfat" => Some(("vfat", "errors=continue")),
         _ => None,
     }
@@ -40,7 +42,12 @@ pub fn inspect_filesystems(inventory: &mut Inventory) -> Result<Vec<String>> {
     }
     let point = TemporaryMountPoint::create()
         .context(Phase::Storage, || "create a mount point to inspect filesystems".to_owned())?;
+    let has_btrfs = candidates.iter().any(|(_, kind)| kind == BTRFS);
     for (device, kind) in candidates {
+        // The kernel mounts a btrfs with several devices only if it has scanned all of them.
+        if kind == BTRFS {
+            btrfs_scan::scan_only(find_btrfs_members(inventory, &device));
+        }
         match mount_read_only(&device, &kind, &point.0) {
             Ok(()) => {
                 let found = probe::read_filesystem(&device, &point.0);
@@ -58,8 +65,31 @@ pub fn inspect_filesystems(inventory: &mut Inventory) -> Result<Vec<String>> {
             }
         }
     }
+    // Devices that were assembled for inspection must not stay on the kernel's list, because they will be stopped.
+    if has_btrfs {
+        let is_assembled = |device: &DevicePath| {
+            inventory.stacked.iter().any(|stacked| stacked.assembled && stacked.device == *device)
+        };
+        let devices = storage_graph::all_units(inventory).filter(|(_, unit)| btrfs_uuid(*unit).is_some());
+        btrfs_scan::scan_only(devices.map(|(device, _)| device).filter(|device| !is_assembled(device)));
+    }
     inventory.limit_markers();
     Ok(notes)
+}
+
+/// Returns the devices of the btrfs to which this device belongs, including the device itself.
+fn find_btrfs_members<'a>(inventory: &'a Inventory, device: &DevicePath) -> impl Iterator<Item = &'a DevicePath> {
+    let mut units = storage_graph::all_units(inventory);
+    let uuid = units.find(|(found, _)| *found == device).and_then(|(_, unit)| btrfs_uuid(unit));
+    let units = storage_graph::all_units(inventory);
+    units.filter(move |(_, unit)| uuid.is_some() && btrfs_uuid(*unit) == uuid).map(|(device, _)| device)
+}
+
+fn btrfs_uuid(unit: StackUnit<'_>) -> Option<&str> {
+    match unit.signatures() {
+        [signature] if signature.kind == BTRFS => Some(&signature.uuid),
+        _ => None,
+    }
 }
 
 /// Returns the device and format of each unused filesystem. Devices with several signatures are omitted, because it is

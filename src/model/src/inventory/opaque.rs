@@ -12,14 +12,14 @@
 //! | member of a zpool, DRBD, firmware RAID or another RAID that is not supported | none |
 //! | RAID member or physical volume that mdadm or lvm cannot assign | none |
 //! | filesystem of a format that is supported for `/` | it is in use or was mounted read-only, and its marker is readable or absent |
-//! | region of a disk that cannot be read | none |
+//! | region of a disk, array, volume or mapping that cannot be read | it is in a subvolume of a logical volume, whose content is that of the volume |
 
 mod components;
 mod device_index;
 mod logical_volumes;
 
 use super::{
-    AttemptTarget, DeviceSignature, FilesystemContents, Inventory, InventoryDisk, MdArray, MemberRole,
+    AttemptTarget, DeviceSignature, FilesystemContents, Inventory, MdArray, MemberRole, StackedDevice,
     StackedDeviceKind, UnassignedDevices,
 };
 use crate::device_name::DevicePath;
@@ -89,7 +89,8 @@ impl Inventory {
         let components = all_devices(self).flat_map(|device| seen.check_components(&device));
         let unassigned = self.unknown.iter().map(opaque_unassigned);
         let filesystems = all_devices(self).filter_map(|device| seen.check_filesystem(&device));
-        let unreadable = self.disks.iter().filter_map(opaque_unreadable_region);
+        let disks = self.disks.iter().filter_map(|disk| opaque_unreadable_region(&disk.device, &disk.unreadable));
+        let unreadable = disks.chain(self.stacked.iter().filter_map(|device| seen.check_stacked(device)));
         groups.chain(arrays).chain(components).chain(unassigned).chain(filesystems).chain(unreadable).collect()
     }
 }
@@ -148,6 +149,17 @@ impl DeviceIndex<'_> {
         })
     }
 
+    /// Returns the unreadable region of a stacked device. Omits volumes below other volumes, such as the copies of a
+    /// raid1 volume or the data of a pool: LVM reads them only through the volume on top, which is checked itself, and a
+    /// missing copy does not make that volume unreadable.
+    fn check_stacked(&self, device: &StackedDevice) -> Option<OpaqueObject> {
+        let is_volume = device.kind == StackedDeviceKind::Volume;
+        if is_volume && self.is_held_by(&device.device, StackedDeviceKind::Volume) {
+            return None;
+        }
+        opaque_unreadable_region(&device.device, &device.unreadable)
+    }
+
     fn check_filesystem(&self, device: &IndexedDevice) -> Option<OpaqueObject> {
         let format = device.signatures.iter().find(|found| ROOT_FORMATS.contains(&found.kind.as_str()))?;
         let seen = self.find_filesystem(device.path);
@@ -195,12 +207,12 @@ fn opaque_unassigned(unknown: &UnassignedDevices) -> OpaqueObject {
     }
 }
 
-fn opaque_unreadable_region(disk: &InventoryDisk) -> Option<OpaqueObject> {
-    let why = disk.unreadable.as_ref()?;
+fn opaque_unreadable_region(device: &DevicePath, unreadable: &Option<String>) -> Option<OpaqueObject> {
+    let why = unreadable.as_ref()?;
     Some(OpaqueObject {
         kind: OpaqueKind::UnreadableRegion,
         name: "unreadable region".to_owned(),
-        devices: vec![disk.device.clone()],
+        devices: vec![device.clone()],
         reason: why.clone(),
         remedy: "check the disk and its cabling, or repair the damaged metadata".to_owned(),
         untried: false,

@@ -59,6 +59,16 @@ impl<'a> StackUnit<'a> {
         }
     }
 
+    /// Returns the reason why the contents of a disk or stacked device are not completely known. Always `None` for
+    /// partitions: the reason is part of the device that contains the partition.
+    pub fn unreadable(&self) -> Option<&'a str> {
+        match self {
+            StackUnit::Disk(disk) => disk.unreadable.as_deref(),
+            StackUnit::Stacked(device) => device.unreadable.as_deref(),
+            StackUnit::Partition(_) | StackUnit::Unknown => None,
+        }
+    }
+
     pub fn table(&self) -> Option<&'a DiskTable> {
         match self {
             StackUnit::Disk(disk) => disk.table.as_ref(),

@@ -47,7 +47,7 @@ pub fn write_boot_entries(directory: &Path, planned: &BootEntries, wanted: &[Boo
     };
     let (options, refused) = build_load_options(planned, wanted);
     refused.iter().for_each(|why| warn(why));
-    let changes = decide_changes(&before, &options, planned.order);
+    let changes = decide_changes(&before, &options, planned.order, &planned.preserved);
     if changes.is_empty() {
         say("boot entries: already up to date");
     }

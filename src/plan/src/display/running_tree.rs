@@ -85,6 +85,7 @@ impl<'a> RunningTrees<'a> {
         if parts.is_empty() && is_bottom {
             parts.push(describe_unrecognized(device.blank).to_owned());
         }
+        parts.extend(device.unreadable.iter().map(|why| format!("partly unreadable: {why}")));
         parts.extend(device.uses.iter().filter_map(describe_use));
         self.push_line(depth, &what, &parts);
         holders.iter().for_each(|holder| self.draw_holder(holder, depth + 1));

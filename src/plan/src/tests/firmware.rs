@@ -8,7 +8,7 @@ use model::inventory::{
     FirmwareLoadOption, FirmwareType, FirmwareVariables, LoadOptionClass, LoadTarget, OtherFirmwareVariable,
     VariablePurpose,
 };
-use operations::{Operation, SessionOp, StageName};
+use operations::{BootEntries, Operation, SessionOp, StageName};
 
 fn option(class: LoadOptionClass, number: u16, description: &str, target: LoadTarget) -> FirmwareLoadOption {
     FirmwareLoadOption {
@@ -291,4 +291,36 @@ fn second_plan_removes_no_variables() {
         let second = reinstall_from(2000, &layout, &found).unwrap();
         assert_eq!(removed(&second), [], "{second}");
     }
+}
+
+/// The entries of drophammer itself: one for the system that is replaced, one for a system on the preserved disk, one for
+/// a partition that does not exist.
+#[test]
+fn entries_of_preserved_systems_are_not_replaced() {
+    let inventory = machine_with(|found| {
+        let absent = LoadTarget::Partition(Uuid::from_u128(99));
+        [on(found, "sda"), on(found, "sdb"), absent]
+            .into_iter()
+            .zip(1..)
+            .map(|(target, number)| option(Boot, number, "drophammer: web-1", target))
+            .collect()
+    });
+    let preserved = |plan: &Plan| {
+        let entries = plan.stages.iter().flat_map(|stage| &stage.operations).find_map(|operation| match operation {
+            Operation::Run(SessionOp::WriteBootEntries(BootEntries { preserved, .. })) => Some(preserved.clone()),
+            _ => None,
+        });
+        entries.unwrap()
+    };
+    let plan = reinstall(&layout(), &inventory).unwrap();
+    assert_eq!(preserved(&plan), [guid_of(&inventory, "sdb", 1)]);
+    assert!(plan.to_string().contains("Boot0002      keep"), "{plan}");
+    // The image on sda is bootable as it is, and only its own entry is written.
+    let (disk, subject) = (&inventory.disks[0], subject());
+    let raw = crate::plan_boot_entry(&inventory, disk, subject).unwrap().unwrap();
+    assert_eq!(preserved(&raw), [guid_of(&inventory, "sdb", 1)]);
+    // A disk that cannot be read may contain any partition.
+    let mut unread = inventory.clone();
+    unread.disks[2].unreadable = Some("Input/output error".to_owned());
+    assert_eq!(preserved(&reinstall(&layout(), &unread).unwrap()).len(), 2);
 }

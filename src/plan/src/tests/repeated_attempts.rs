@@ -6,6 +6,7 @@ use super::installation_identity::{claim, empty, marked, reinstall};
 use super::interrupted_mkfs::next;
 use super::*;
 use crate::simulator::{after, cut};
+use model::inventory::{StackedDevice, StackedDeviceKind};
 use operations::{DeviceOp, Operation, SessionOp};
 
 /// Returns the plan of an attempt that creates a filesystem on the blank partition of /srv, and the machine with
@@ -47,7 +48,7 @@ fn unrecognized_data_are_overwritten_only_on_the_recorded_device() {
 }
 
 #[test]
-fn a_partition_table_on_a_kept_array_is_not_an_unfinished_filesystem() {
+fn a_partition_table_or_unreadable_region_on_a_kept_array_is_not_an_unfinished_filesystem() {
     let mut layout = arrays_and_groups::layout();
     layout.volumegroups.clear();
     layout.logicalvolumes.clear();
@@ -63,6 +64,10 @@ fn a_partition_table_on_a_kept_array_is_not_an_unfinished_filesystem() {
     let first = reinstall(&layout, &machine, claim).unwrap();
     machine.stacked[index].blank = false;
     reinstall(&layout, &machine, next(&first)).unwrap();
+    machine.stacked[index].unreadable = Some("Input/output error".to_owned());
+    let refused = reasons(reinstall(&layout, &machine, next(&first)));
+    assert!(refused[0].contains("unrecognized data"), "{refused:?}");
+    machine.stacked[index].unreadable = None;
     machine.stacked[index].table = Some(DiskTable { kind: "gpt".to_owned(), ..DiskTable::default() });
     let refused = reasons(reinstall(&layout, &machine, next(&first)));
     assert!(refused[0].contains("unrecognized data"), "{refused:?}");
@@ -96,7 +101,17 @@ fn recreates_disk_only_if_the_attempt_created_its_content() {
             ..DeviceSignature::default()
         }];
     };
-    let cases: [Case; 4] = [
+    fn stack(half: &mut Inventory, unreadable: Option<&str>, table: Option<DiskTable>) {
+        let (name, device, below) = ("dm-9".into(), "/dev/mapper/x-y".into(), vec!["sdb1".into()]);
+        let (kind, unreadable) = (StackedDeviceKind::Volume, unreadable.map(str::to_owned));
+        let size_bytes = MIB;
+        let more =
+            StackedDevice { name, device, kind, below, size_bytes, unreadable, table, ..StackedDevice::default() };
+        half.stacked.push(more);
+    }
+    let cases: [Case; 6] = [
+        ("unreadable volume", |_, half| stack(half, Some("Input/output error"), None)),
+        ("disk image in a volume", |_, half| stack(half, None, Some(DiskTable::default()))),
         ("foreign filesystem", |_, half| {
             let uuid = "restored".to_owned();
             part(half).signatures = vec![DeviceSignature { kind: "xfs".into(), uuid, ..DeviceSignature::default() }];

@@ -196,6 +196,22 @@ fn inspected_objects_do_not_prevent_installation() {
     install(&layout(), &inventory, another()).unwrap_err();
 }
 
+#[test]
+fn unreadable_volume_prevents_installation() {
+    let mut inventory = explored();
+    let (name, device, below) = ("dm-0".into(), "/dev/mapper/vg00-root".into(), vec!["sda2".into()]);
+    let unreadable = Some("/dev/mapper/vg00-root: Input/output error".to_owned());
+    let kind = StackedDeviceKind::Volume;
+    let volume = StackedDevice { name, device, kind, below, size_bytes: 1, unreadable, ..StackedDevice::default() };
+    inventory.stacked.push(volume);
+    let reasons = reasons(install(&layout(), &inventory, another()));
+    let [reason] = &reasons[..] else { panic!("{reasons:?}") };
+    let expected = "cannot inspect the content of unreadable region on /dev/mapper/vg00-root: /dev/mapper/vg00-root: Input/output error";
+    assert!(reason.contains(expected), "{reason}");
+    inventory.stacked[0].unreadable = None;
+    install(&layout(), &inventory, another()).unwrap();
+}
+
 /// The inventory was registered before the agent tried to open any object, so the plan contains a warning instead of
 /// being refused.
 #[test]

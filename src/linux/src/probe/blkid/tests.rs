@@ -17,7 +17,9 @@ fn image(dir: &tempfile::TempDir, size_bytes: u64, argv: &str) -> PathBuf {
 }
 
 fn signatures(path: &Path) -> Vec<BlkidSignature> {
-    BlkidProbe::open(path, None, 512).unwrap().read_signatures().unwrap()
+    let found = BlkidProbe::open(path, None, 512).unwrap().read_signatures();
+    assert!(found.error.is_none(), "{found:?}");
+    found.signatures
 }
 
 fn kinds(path: &Path) -> Vec<String> {
@@ -51,10 +53,10 @@ fn filesystem_and_swap_signatures_have_label_and_uuid() {
 fn blank_image_has_neither_signature_nor_table() {
     let dir = tempfile::tempdir().unwrap();
     let mut probe = BlkidProbe::open(&image(&dir, 4 * MIB, "true"), None, 512).unwrap();
-    assert_eq!(probe.read_signatures().unwrap(), []);
+    assert_eq!(probe.read_signatures().signatures, []);
     assert_eq!(probe.read_table().unwrap(), None);
     // The order of the calls is irrelevant.
-    assert_eq!(probe.read_signatures().unwrap(), []);
+    assert_eq!(probe.read_signatures().signatures, []);
 }
 
 #[test]
@@ -124,7 +126,7 @@ fn area_of_an_image_is_probed_separately() {
     assert_eq!(kinds(&disk), Vec::<String>::new());
     let probe = |start_bytes, size_bytes| {
         let area = DeviceArea { start_bytes, size_bytes };
-        BlkidProbe::open(&disk, Some(area), 512).and_then(|mut probe| probe.read_signatures()).map(|found| found.len())
+        BlkidProbe::open(&disk, Some(area), 512).and_then(|mut probe| Ok(probe.read_signatures().signatures.len()))
     };
     assert_eq!(probe(16 * MIB, 16 * MIB).unwrap(), 1);
     assert_eq!(probe(32 * MIB, 16 * MIB).unwrap(), 0);
@@ -193,6 +195,8 @@ fn loop_unreadable_device_is_an_error_and_not_blank() {
     // Reads of a loop device fail with EIO if its file was truncated to zero bytes.
     OpenOptions::new().write(true).open(&image).unwrap().set_len(0).unwrap();
     let mut probe = BlkidProbe::open(disk.path(), None, 512).unwrap();
-    assert_eq!(probe.read_signatures().unwrap_err().raw_os_error(), Some(libc::EIO));
+    let found = probe.read_signatures();
+    assert_eq!(found.error.and_then(|error| error.raw_os_error()), Some(libc::EIO));
+    assert_eq!(found.signatures, []);
     assert_eq!(probe.read_table().unwrap_err().raw_os_error(), Some(libc::EIO));
 }

@@ -18,7 +18,13 @@ fn mutated_gpts_yield_neither_outside_partitions_nor_blank_disks() {
     for Mutated { name, sector, disk } in mutated() {
         tree.write("dev/sda", &disk);
         let size_bytes = disk.len() as u64;
-        let target = ProbeTarget { name: &"sda".into(), device: &"/dev/sda".into(), sector_bytes: sector, size_bytes };
+        let target = ProbeTarget {
+            name: &"sda".into(),
+            device: &"/dev/sda".into(),
+            sector_bytes: sector,
+            size_bytes,
+            may_be_cut_off: false,
+        };
         let contents = super::read_contents(&target, &roots, &users).unwrap();
         assert!(!contents.blank, "{name}: a disk with contents is considered blank");
         doubts += u32::from(contents.unreadable.is_some());
@@ -59,8 +65,13 @@ fn libblkid_reads_written_tables_correctly() {
         gpt.write(&disk).unwrap();
         disk.write_all_at(&protective_mbr(sectors - 1), 0).unwrap();
         let size_bytes = sectors * sector;
-        let target =
-            ProbeTarget { name: &"sda".into(), device: &"/dev/sda".into(), sector_bytes: sector as u32, size_bytes };
+        let target = ProbeTarget {
+            name: &"sda".into(),
+            device: &"/dev/sda".into(),
+            sector_bytes: sector as u32,
+            size_bytes,
+            may_be_cut_off: false,
+        };
         let table = super::read_contents(&target, &roots, &users).unwrap().table.unwrap();
         assert_eq!((table.kind.as_str(), table.guid), ("gpt", Some(id)));
         let found =
@@ -99,7 +110,13 @@ fn obsolete_table_before_a_filesystem_is_ignored() {
     let read = |disk: &[u8]| {
         tree.write("dev/sda", disk);
         let size_bytes = disk.len() as u64;
-        let target = ProbeTarget { name: &"sda".into(), device: &"/dev/sda".into(), sector_bytes: 512, size_bytes };
+        let target = ProbeTarget {
+            name: &"sda".into(),
+            device: &"/dev/sda".into(),
+            sector_bytes: 512,
+            size_bytes,
+            may_be_cut_off: false,
+        };
         super::read_contents(&target, &roots, &users).unwrap()
     };
     let alone = read(&with_atari_table(vec![0; 8 << 20]));

@@ -2,7 +2,6 @@
 
 use crate::efi::{DevicePathNode, LoadOption};
 use model::inventory::LoadTarget;
-use uuid::Uuid;
 
 /// Returns the location from which the option loads its program; [`LoadTarget::Unknown`] for a path that combines
 /// several locations.
@@ -71,10 +70,9 @@ fn is_firmware_volume(node: &DevicePathNode) -> bool {
 }
 
 fn classify_partition(node: &DevicePathNode) -> LoadTarget {
-    let signature = node.data.get(20..36).and_then(|guid| Some(Uuid::from_bytes_le(guid.try_into().ok()?)));
-    match (node.data.get(36..38), signature) {
-        (Some([2, 2]), Some(guid)) => LoadTarget::Partition(guid),
-        (Some([1, 1]), Some(_)) => LoadTarget::MbrPartition,
+    match (node.partition_guid(), node.data.get(36..38)) {
+        (Some(guid), _) => LoadTarget::Partition(guid),
+        (None, Some([1, 1])) => LoadTarget::MbrPartition,
         _ => LoadTarget::Malformed,
     }
 }

@@ -195,6 +195,26 @@ fn loop_inspection_of_an_unclean_filesystem_changes_nothing() {
 
 #[test]
 #[ignore = "needs root and loop devices"]
+fn loop_btrfs_with_two_devices_is_inspected() {
+    let disks = [300, 300].map(|size| TestLoopDevice::new(size * MIB, 512));
+    let [first, second] = disks.each_ref().map(|disk| disk.path().clone());
+    ran(&format!("mkfs.btrfs -q -f -d raid1 -m raid1 {first} {second}"));
+    let uuid = ran(&format!("blkid -p -s UUID -o value {first}")).trim().to_owned();
+    btrfs_scan::scan_only(std::iter::empty());
+    let with_uuid = |device: &DevicePath| {
+        let mut disk = disk(device.as_str(), &["btrfs"], vec![]);
+        disk.signatures[0].uuid = uuid.clone();
+        disk
+    };
+    let mut inventory = Inventory { disks: vec![with_uuid(&first), with_uuid(&second)], ..Inventory::default() };
+    assert_eq!(inspect_filesystems(&mut inventory).unwrap(), Vec::<String>::new());
+    let found: Vec<&DevicePath> = inventory.filesystems.iter().map(|found| &found.device).collect();
+    assert_eq!((found, &inventory.failed[..]), (vec![&first, &second], &[][..]));
+    btrfs_scan::scan_only(std::iter::empty());
+}
+
+#[test]
+#[ignore = "needs root and loop devices"]
 fn loop_journals_of_unclean_copies_are_dirty() {
     let disk = cut_off("mkfs.ext4 -q -F", None);
     assert!(ran(&format!("dumpe2fs -h {}", disk.image().display())).contains("needs_recovery"));

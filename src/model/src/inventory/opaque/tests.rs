@@ -3,8 +3,8 @@
 use super::*;
 use crate::install_marker::InstallMarker;
 use crate::inventory::{
-    ArrayMember, DeviceUse, DiskPartition, DiskTable, FailedAttempt, HAS_SNAPSHOT, LvmLogicalVolume, LvmPhysicalVolume,
-    LvmVolumeGroup, StackedDevice, VolumeHealth,
+    ArrayMember, DeviceUse, DiskPartition, DiskTable, FailedAttempt, HAS_SNAPSHOT, InventoryDisk, LvmLogicalVolume,
+    LvmPhysicalVolume, LvmVolumeGroup, StackedDevice, VolumeHealth,
 };
 use uuid::Uuid;
 
@@ -279,6 +279,27 @@ fn unassigned_or_unreadable_devices_are_opaque() {
             "unreadable region on /dev/sda: /dev/sda3: Input/output error; check the disk and its cabling, or repair the damaged metadata",
         ]
     );
+}
+
+#[test]
+fn unreadable_stacked_devices_are_opaque_unless_they_are_parts_of_a_volume() {
+    let why = "/dev/mapper/held: Input/output error";
+    for kind in
+        [StackedDeviceKind::Array, StackedDeviceKind::Volume, StackedDeviceKind::Crypt, StackedDeviceKind::Other]
+    {
+        let mut inventory = held(&[], kind, 1);
+        assert_eq!(printed(&inventory), [""; 0], "{kind:?}");
+        inventory.stacked[0].unreadable = Some(why.to_owned());
+        let [object] = &inventory.find_opaque_objects()[..] else { panic!("{:?}", printed(&inventory)) };
+        assert_eq!((object.kind, object.reason.as_str()), (OpaqueKind::UnreadableRegion, why), "{kind:?}");
+        assert_eq!(object.devices, [inventory.stacked[0].device.clone()]);
+        // The missing copy of a raid1 volume is a device below the volume, and cannot be read.
+        let (name, device) = ("dm-1".into(), "/dev/mapper/above".into());
+        let above = StackedDevice { name, device, below: vec!["dm-0".into()], ..inventory.stacked[0].clone() };
+        inventory.stacked.push(StackedDevice { unreadable: None, ..above });
+        let is_part = kind == StackedDeviceKind::Volume;
+        assert_eq!(inventory.find_opaque_objects().is_empty(), is_part, "{kind:?}");
+    }
 }
 
 /// An inventory that was read before arrays and volumes were assembled does not show whether the agent can inspect

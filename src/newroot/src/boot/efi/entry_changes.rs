@@ -5,6 +5,7 @@ use linux::efi::variables::BootVariables;
 use linux::efi::{DevicePathNode, LoadOption};
 use model::allocation::BootOrder;
 use std::collections::{BTreeMap, BTreeSet};
+use uuid::Uuid;
 
 pub(crate) use operations::OWN_PREFIX as OWN;
 
@@ -36,12 +37,16 @@ pub(crate) fn add_label_prefix(label: &str) -> String {
 }
 
 /// Plans one entry for each distinct load option. An existing entry of drophammer with the same load option keeps its
-/// number. New entries first overwrite entries of former installations, then use free numbers.
-pub(crate) fn decide_changes(variables: &BootVariables, wanted: &[LoadOption], order: BootOrder) -> BootEntryChanges {
-    let mut former: BTreeMap<u16, &[u8]> = BTreeMap::new();
-    former.extend(
-        variables.entries.iter().filter(|(_, value)| is_own(value)).map(|(number, value)| (*number, &value[..])),
-    );
+/// number. New entries first overwrite entries of former installations, then use free numbers. Entries of drophammer
+/// that start from one of the `preserved` partitions belong to other systems, and are treated like foreign entries.
+pub(crate) fn decide_changes(
+    variables: &BootVariables,
+    wanted: &[LoadOption],
+    order: BootOrder,
+    preserved: &[Uuid],
+) -> BootEntryChanges {
+    let former = variables.entries.iter().filter(|(_, value)| is_former(value, preserved));
+    let mut former: BTreeMap<u16, &[u8]> = former.map(|(number, value)| (*number, &value[..])).collect();
     let own: BTreeSet<u16> = former.keys().copied().collect();
     let mut values: Vec<Vec<u8>> = Vec::new();
     for value in wanted.iter().map(LoadOption::to_bytes) {
@@ -76,8 +81,13 @@ pub(crate) fn decide_changes(variables: &BootVariables, wanted: &[LoadOption], o
     BootEntryChanges { remove, write, order, ours, network }
 }
 
-fn is_own(value: &[u8]) -> bool {
-    LoadOption::parse(value).is_some_and(|option| option.description.starts_with(OWN))
+/// Returns whether drophammer created the entry for an installation that is replaced.
+fn is_former(value: &[u8], preserved: &[Uuid]) -> bool {
+    let Some(option) = LoadOption::parse(value).filter(|option| option.description.starts_with(OWN)) else {
+        return false;
+    };
+    let nodes = option.nodes().unwrap_or_default();
+    !nodes.iter().filter_map(DevicePathNode::partition_guid).any(|guid| preserved.contains(&guid))
 }
 
 /// Returns the numbers of unused entries, ascending. Numbers in `BootOrder` or `BootNext` are treated as used even if

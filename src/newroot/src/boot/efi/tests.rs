@@ -22,7 +22,13 @@ pub(super) fn esp(device: &str, guid: u128) -> Esp {
 
 fn planned() -> BootEntries {
     let esps = vec![esp("/dev/sda1", 1), esp("/dev/sdb1", 2)];
-    BootEntries { label: "drophammer: web-1".into(), esps, order: BootOrder::Pxe, unless_installer: false }
+    BootEntries {
+        label: "drophammer: web-1".into(),
+        esps,
+        order: BootOrder::Pxe,
+        preserved: Vec::new(),
+        unless_installer: false,
+    }
 }
 
 fn wanted() -> Vec<BootEntryRequest> {

@@ -36,13 +36,13 @@ fn after(before: &BootVariables, changes: &BootEntryChanges) -> BootVariables {
 }
 
 fn order_of(before: &BootVariables, wanted: &[LoadOption], order: BootOrder) -> Vec<u16> {
-    after(before, &decide_changes(before, wanted, order)).order
+    after(before, &decide_changes(before, wanted, order, &[])).order
 }
 
 #[test]
 fn disk_entries_of_a_new_machine_follow_the_network() {
     let before = with(&[(0, option(1, "UiApp", &[])), (1, option(1, "DISK", &[DISK])), (3, pxe(1))], &[0, 3, 1]);
-    let changes = decide_changes(&before, &[ours(1), ours(2)], BootOrder::Pxe);
+    let changes = decide_changes(&before, &[ours(1), ours(2)], BootOrder::Pxe, &[]);
     let expected = BootEntryChanges {
         remove: vec![],
         write: vec![(2, ours(1).to_bytes()), (4, ours(2).to_bytes())],
@@ -51,7 +51,7 @@ fn disk_entries_of_a_new_machine_follow_the_network() {
         network: Some(3),
     };
     assert_eq!(changes, expected);
-    let again = decide_changes(&after(&before, &changes), &[ours(1), ours(2)], BootOrder::Pxe);
+    let again = decide_changes(&after(&before, &changes), &[ours(1), ours(2)], BootOrder::Pxe, &[]);
     assert!(again.is_empty(), "{again:?}");
     assert_eq!(order_of(&before, &[ours(1), ours(2)], BootOrder::Disk), [2, 4, 0, 3, 1]);
     assert_eq!(order_of(&before, &[ours(1), ours(2)], BootOrder::Keep), [0, 3, 1, 2, 4]);
@@ -61,7 +61,7 @@ fn disk_entries_of_a_new_machine_follow_the_network() {
 fn entries_of_former_installations_are_removed_and_others_kept() {
     let entries = [(0, ours(8)), (1, foreign()), (2, ours(1)), (5, ours(9)), (7, pxe(1)), (9, ours(7))];
     let before = with(&entries, &[0, 1, 9, 7, 5, 2, 0x33]);
-    let changes = decide_changes(&before, &[ours(1), ours(2)], BootOrder::Pxe);
+    let changes = decide_changes(&before, &[ours(1), ours(2)], BootOrder::Pxe, &[]);
     // Entry 2 already has the right value. Entry 0 is overwritten.
     assert_eq!((&changes.remove, &changes.write), (&vec![5, 9], &vec![(0, ours(2).to_bytes())]));
     assert_eq!(changes.order, Some(vec![7, 2, 0, 1, 0x33]));
@@ -74,14 +74,34 @@ fn entries_of_former_installations_are_removed_and_others_kept() {
 }
 
 #[test]
+fn entries_of_preserved_systems_are_neither_removed_nor_moved() {
+    let entries = [(0, ours(8)), (1, foreign()), (2, ours(1)), (5, ours(9)), (7, pxe(1))];
+    let before = with(&entries, &[0, 1, 7, 5, 2]);
+    let preserved = [8, 9].map(Uuid::from_u128);
+    for (order, expected) in
+        [(BootOrder::Pxe, [7, 2, 0, 1, 5]), (BootOrder::Disk, [2, 0, 1, 7, 5]), (BootOrder::Keep, [0, 1, 7, 5, 2])]
+    {
+        let mut before = before.clone();
+        let changes = decide_changes(&before, &[ours(3)], order, &preserved);
+        assert_eq!((&changes.remove, &changes.write), (&vec![], &vec![(2, ours(3).to_bytes())]), "{order:?}");
+        assert_eq!(after(&before, &changes).order, expected, "{order:?}");
+        // A number that a preserved system uses is not free.
+        before.entries.remove(&2);
+        assert_eq!(decide_changes(&before, &[ours(3)], order, &preserved).ours, [3]);
+    }
+    // Without this information, the entries are those of former installations.
+    assert_eq!(decide_changes(&before, &[ours(3)], BootOrder::Disk, &[]).remove, [2, 5]);
+}
+
+#[test]
 fn referenced_number_is_not_free() {
     let mut before = with(&[(0, foreign())], &[1, 0]);
     before.next = Some(2);
     before.entries.insert(3, vec![]);
-    assert_eq!(decide_changes(&before, &[ours(1)], BootOrder::Disk).ours, [4]);
+    assert_eq!(decide_changes(&before, &[ours(1)], BootOrder::Disk, &[]).ours, [4]);
     let all = (0..=u16::MAX).map(|number| (number, vec![])).collect();
     let changes =
-        decide_changes(&BootVariables { entries: all, ..BootVariables::default() }, &[ours(1)], BootOrder::Pxe);
+        decide_changes(&BootVariables { entries: all, ..BootVariables::default() }, &[ours(1)], BootOrder::Pxe, &[]);
     assert!(changes.is_empty(), "{changes:?}");
 }
 
@@ -97,7 +117,7 @@ fn booted_network_entry_comes_first() {
         ("a missing entry", Some(9), &[3, 1, 0], Some(1)),
         ("no NIC in the order", None, &[3], None),
     ] {
-        let changes = decide_changes(&with_current(current, order), &[ours(1)], BootOrder::Pxe);
+        let changes = decide_changes(&with_current(current, order), &[ours(1)], BootOrder::Pxe, &[]);
         assert_eq!(changes.network, first, "{what}");
     }
     let mac_node = mac_node([2, 0, 0, 0, 0, 1]);
@@ -105,9 +125,9 @@ fn booted_network_entry_comes_first() {
     let entries: Vec<(u16, LoadOption)> =
         kinds.iter().map(|(number, nodes)| (*number, option(1, "n", nodes))).collect();
     let disk = [&entries[..], &[(0, option(1, "disk", &[DISK]))]].concat();
-    assert_eq!(decide_changes(&with(&disk, &[0, 1, 2, 3]), &[], BootOrder::Pxe).network, Some(3));
-    assert_eq!(decide_changes(&with(&disk, &[0, 1, 2]), &[], BootOrder::Pxe).network, Some(2));
-    assert_eq!(decide_changes(&with(&disk, &[1, 2, 3]), &[], BootOrder::Pxe).network, Some(1));
+    assert_eq!(decide_changes(&with(&disk, &[0, 1, 2, 3]), &[], BootOrder::Pxe, &[]).network, Some(3));
+    assert_eq!(decide_changes(&with(&disk, &[0, 1, 2]), &[], BootOrder::Pxe, &[]).network, Some(2));
+    assert_eq!(decide_changes(&with(&disk, &[1, 2, 3]), &[], BootOrder::Pxe, &[]).network, Some(1));
 }
 
 #[test]
@@ -136,9 +156,9 @@ fn network_entries_are_recognized_in_all_forms() {
 fn own_labels_have_a_common_prefix() {
     assert_eq!(add_label_prefix("web-1"), "drophammer: web-1");
     assert_eq!(add_label_prefix("drophammer: web-1"), "drophammer: web-1");
-    assert!(is_own(&ours(1).to_bytes()) && !is_own(&foreign().to_bytes()));
+    assert!(is_former(&ours(1).to_bytes(), &[]) && !is_former(&foreign().to_bytes(), &[]));
     let close = option(1, "drophammers", &[]);
-    assert!(!is_own(&close.to_bytes()) && !is_own(&ours(1).to_bytes()[..40]));
+    assert!(!is_former(&close.to_bytes(), &[]) && !is_former(&ours(1).to_bytes()[..40], &[]));
 }
 
 fn any_entry() -> impl Strategy<Value = Vec<u8>> {
@@ -181,9 +201,9 @@ proptest! {
         let twice: Vec<LoadOption> = disks.iter().chain(&disks).copied().map(ours).collect();
         let mut seen = BTreeSet::new();
         let wanted: Vec<LoadOption> = disks.iter().copied().filter(|disk| seen.insert(*disk)).map(ours).collect();
-        let changes = decide_changes(&before, &twice, order);
+        let changes = decide_changes(&before, &twice, order, &[]);
         let after = after(&before, &changes);
-        let is_foreign = |variables: &BootVariables, number: &u16| !variables.entries.get(number).is_some_and(|is| is_own(is));
+        let is_foreign = |variables: &BootVariables, number: &u16| !variables.entries.get(number).is_some_and(|is| is_former(is, &[]));
         let foreign = |variables: &BootVariables| -> Vec<(u16, Vec<u8>)> {
             let entries = variables.entries.clone().into_iter();
             entries.filter(|(number, _)| is_foreign(variables, number)).collect()
@@ -197,13 +217,13 @@ proptest! {
         prop_assert_eq!(others(&before), others(&after));
         prop_assert!(changes.network.is_none_or(|number| after.order.first() == Some(&number)));
         // The entries of drophammer are exactly the requested ones, and all of them are in the order.
-        let own = after.entries.iter().filter(|(_, value)| is_own(value)).count();
+        let own = after.entries.iter().filter(|(_, value)| is_former(value, &[])).count();
         prop_assert_eq!((own, changes.ours.len()), (wanted.len(), wanted.len()));
         for (number, option) in changes.ours.iter().zip(&wanted) {
             prop_assert_eq!(&after.entries[number], &option.to_bytes());
             prop_assert!(after.order.contains(number));
         }
         prop_assert!(changes.remove.iter().all(|number| !after.order.contains(number)));
-        prop_assert!(decide_changes(&after, &wanted, order).is_empty(), "{:?}", decide_changes(&after, &wanted, order));
+        prop_assert!(decide_changes(&after, &wanted, order, &[]).is_empty(), "{:?}", decide_changes(&after, &wanted, order, &[]));
     }
 }
