@@ -137,8 +137,7 @@ impl<'a> PlanDecider<'a> {
         self.decided.groups.push(GroupFate::Preserved { name: group.name.clone(), devices: physical.clone(), volumes });
         let (sector_bytes, fate, extent_bytes) = (below.sector_bytes(), below.fate, kept.extent_bytes);
         let most_bytes = kept.physical.iter().fold(0, |sum: u64, physical| sum.saturating_add(physical.size_bytes));
-        let (free, renewed) = (renewal.free, renewal.renewed);
-        let kept = Some(kept);
+        let (free, renewed, kept) = (renewal.free, renewal.renewed, Some(kept));
         let planned = PlannedGroup { physical, free, most_bytes, sector_bytes, fate, kept, extent_bytes, renewed };
         self.groups.insert(&group.name, planned);
     }
