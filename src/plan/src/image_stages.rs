@@ -5,8 +5,8 @@ use super::filesystem_fate::PlacedFilesystem;
 use super::plan_decisions::PlanDecisions;
 use super::system_source::{SourceInputs, StageOperations, SystemSource, SystemStages};
 use super::{
-    PlanRequest, boot_entry_operations, firmware, image_boot_setup, image_bootability, operation_args, os_definition,
-    uuids_in_use,
+    PlanRequest, boot_entry_operations, image_boot_setup, image_bootability, operation_args, os_definition,
+    stale_boot_variables, uuids_in_use,
 };
 use common::diagnostic::Diagnostic;
 use model::inventory::{Inventory, InventoryDisk};
@@ -77,7 +77,7 @@ impl ImageSource<'_> {
             second: (StageName::ImageBurn, vec![Operation::Run(SessionOp::BurnImage(burn))]),
             entries: boot_entry_operations::write_entries(
                 &finishing,
-                firmware::preserved_partitions(inputs, &finishing.esps),
+                stale_boot_variables::preserved_partitions(inputs, &finishing.esps),
             ),
             installer: Operation::Run(SessionOp::Finish(finishing)),
             fstab: vec![Operation::Run(SessionOp::WriteFstab(WriteFstab(inputs.fstab.to_vec())))],

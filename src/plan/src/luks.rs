@@ -11,9 +11,8 @@
 //! | has a container that opens, and contains zeros instead of a filesystem | refused |
 //! | has any other content | refused, with the expected and the found content |
 
-use super::plan_decisions::PlanDecisions;
+use super::plan_decisions::{LuksDecision, LuksFate, PlanDecisions};
 use crate::content_text;
-use crate::plan_decisions::{LuksDecision, LuksFate};
 use common::error_code::ErrorCode;
 use operations::{CheckContainers, CloseContainer, WriteCrypttab};
 
@@ -189,8 +188,8 @@ impl<'a> PlanDecider<'a> {
                 self.warn(format!(
                     "{device} stays LOCKED and unchanged; no lines for this device are written to /etc/crypttab and /etc/fstab, because the device cannot be opened: {why}", device = device.path));
                 self.add_filesystem_container(filesystem, encrypted, device, uuid, LuksFate::Locked);
-                let device = device.path.clone();
-                self.decided.filesystems.push(FilesystemFate::Unformatted { device, is_preserved: true });
+                let locked = FilesystemFate::Unformatted { device: device.path.clone(), is_preserved: true };
+                self.decided.filesystems.push(locked);
             }
             // No key was tried, because an offline plan has access neither to the key nor to the disks.
             (None, _) => {

@@ -137,8 +137,7 @@ impl<'a> PlanDecider<'a> {
         let (sector_bytes, fate, extent_bytes) = (below.sector_bytes(), below.fate, preserved.extent_bytes);
         let most_bytes =
             preserved.physical.iter().fold(0, |sum: u64, physical| sum.saturating_add(physical.size_bytes));
-        let (free, renewed) = (renewal.free, renewal.renewed);
-        let preserved = Some(preserved);
+        let (free, renewed, preserved) = (renewal.free, renewal.renewed, Some(preserved));
         let planned = PlannedGroup { physical, free, most_bytes, sector_bytes, fate, preserved, extent_bytes, renewed };
         self.groups.insert(&group.name, planned);
     }

@@ -21,7 +21,7 @@ use super::planned_devices::PlannedDevice;
 use super::planner::decide_plan;
 use super::recorded_disk::{full_record, table_guid};
 use super::system_source::{SourceInputs, SystemSource, SystemStages};
-use super::{InstallMode, PlanRequest, PlanSubject, boot_entry_operations, firmware, uuids_in_use};
+use super::{InstallMode, PlanRequest, PlanSubject, boot_entry_operations, stale_boot_variables, uuids_in_use};
 use common::diagnostic::Diagnostic;
 use common::format::format_bytes;
 use model::deploy_steps::StepList;
@@ -86,7 +86,7 @@ impl SystemSource for MigrationSource<'_> {
             second: (StageName::StorageMount, mount_and_grow(inputs)),
             entries: boot_entry_operations::write_entries_of_migrated(
                 &finishing,
-                firmware::preserved_partitions(inputs, &finishing.esps),
+                stale_boot_variables::preserved_partitions(inputs, &finishing.esps),
             ),
             installer: Operation::Run(SessionOp::AdaptMoved(AdaptMoved(finishing))),
             fstab: Vec::new(),

@@ -2,8 +2,8 @@
 //! partition with the boot loader is unknown before. All disks are locked, and none is written.
 
 use super::{
-    DiskPlan, DiskVerdict, InstallMode, Plan, PlanRefusal, PlanSubject, firmware, opaque_objects,
-    read_only_plans::ReadOnlyPlan,
+    DiskPlan, DiskVerdict, InstallMode, Plan, PlanRefusal, PlanSubject, opaque_objects, read_only_plans::ReadOnlyPlan,
+    stale_boot_variables,
 };
 use common::diagnostic::Diagnostic;
 use common::error_code::ErrorCode;
@@ -72,7 +72,7 @@ fn entry_stages(inventory: &Inventory, disk: &InventoryDisk, esp: Esp, subject: 
         esps: vec![esp],
         order: BootOrder::Disk,
         // The image replaces every system that was on its disk. All other disks are preserved.
-        preserved: firmware::list_preserved(inventory, |guid| guid != planned && is_on_other_disk(guid)),
+        preserved: stale_boot_variables::list_preserved(inventory, |guid| guid != planned && is_on_other_disk(guid)),
         unless_installer: false,
     };
     let stages = [

@@ -1,5 +1,6 @@
 //! Protection of disks for which the control plane has lost its records or, in a fleet without a server, never had
-//! any. Kernel names change if a disk fails or is added, so a name alone does not justify a wipe.
+//! any, and of disks that a reinstall without a marker would wipe although no disk of the machine is recorded. Kernel
+//! names change if a disk fails or is added, so a name alone does not justify a wipe.
 //!
 //! | a disk that would be wiped, is not proven blank, and is not recorded by the control plane | the disk is |
 //! |---|---|
@@ -12,6 +13,7 @@
 
 use super::installed_disk_identity::DiskRecords;
 use super::planner_state::PlanDecider;
+use super::{InstallClaim, InstallMode, MarkerWaiver};
 use crate::content_text;
 use common::error_code::ErrorCode;
 use model::allocation::RecordSource;
@@ -26,11 +28,12 @@ impl PlanDecider<'_> {
     /// Refuses to wipe a disk that neither the layout nor a record on the disks identifies.
     pub(crate) fn refuse_unrecorded(&mut self) {
         let request = self.request;
-        let Some(claim) = request.claim.as_ref().filter(|claim| claim.memory == RecordSource::DisksOnly) else {
-            return;
-        };
+        let Some(claim) = &request.claim else { return };
         let markers = self.inventory.filesystems.iter().filter_map(|filesystem| filesystem.marker.as_ref());
         let own: Vec<&InstallMarker> = markers.filter(|marker| claim.is_of_this_machine(marker)).collect();
+        if claim.memory != RecordSource::DisksOnly && !self.is_unrecorded_reinstall(claim, &own) {
+            return;
+        }
         let started = DiskRecords::new(self.inventory, &[], &claim.begun_on, BTreeSet::new());
         let own = own.into_iter().map(|marker| DiskRecords::new(self.inventory, &marker.disks, &[], BTreeSet::new()));
         let own: Vec<DiskRecords> = own.collect();
@@ -62,6 +65,16 @@ impl PlanDecider<'_> {
         }
     }
 
+    /// Returns whether this is a reinstall whose marker was waived by the operator, and neither the markers in `own` nor the
+    /// control plane have a record of any disk. The waiver confirms that the marker is missing, but identifies no disk. A
+    /// plan without an order, such as the preview of an adoption, is made on the machine as it is, so its names are valid.
+    fn is_unrecorded_reinstall(&self, claim: &InstallClaim, own: &[&InstallMarker]) -> bool {
+        let is_waived = claim.order.is_some() && claim.waiver == Some(MarkerWaiver::Operator);
+        let mut finished = own.iter().copied().chain(&claim.installed);
+        let is_recorded = !claim.begun_on.is_empty() || finished.any(|marker| !marker.disks.is_empty());
+        self.request.mode == InstallMode::Reinstall && is_waived && !is_recorded
+    }
+
     fn unrecorded_remedy(&self, found: &InventoryDisk) -> String {
         let hint = match (self.identifiers.has_serial(found), self.identifiers.has_wwn(found)) {
             (true, _) => {
@@ -80,7 +93,11 @@ impl PlanDecider<'_> {
                 "the disk cannot be identified, because it has neither a serial number nor a WWN".to_owned()
             }
         };
+        let is_ordered = self.request.claim.as_ref().is_some_and(|claim| claim.memory == RecordSource::ControlPlane);
         match self.discard_name(found) {
+            Some(name) if is_ordered => {
+                format!("{hint}; or, if you do not need its data, order the reinstall again with --give-up {name}")
+            }
             Some(name) => {
                 format!("{hint}; or, if you do not need its data, add `give_up: [\"{name}\"]` to the allocation")
             }

@@ -74,7 +74,7 @@ fn failed_inspection_warns_if_a_mount_may_succeed() {
         let plan = make(&layout, &inventory, InstallMode::Reinstall).unwrap();
         assert!(plan.warnings.iter().any(|warning| warning == said), "{option}: {:?}", plan.warnings);
     }
-    let of = |waiver| reinstall(&layout(), &inventory, InstallClaim { waiver: Some(waiver), ..claim() });
+    let of = |waiver| reinstall(&layout(), &inventory, InstallClaim { waiver: Some(waiver), order: None, ..claim() });
     assert!(of(MarkerWaiver::Begun).unwrap().warnings.iter().any(|warning| warning == said));
     assert_eq!(reasons(of(MarkerWaiver::Operator)), [BROKEN]);
 }

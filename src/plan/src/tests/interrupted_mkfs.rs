@@ -137,7 +137,9 @@ fn pending_creations_are_identified_by_array_and_volume_uuids() {
     let running = before.groups[0].volumes.iter().find(|volume| volume.name == "srv").unwrap().running.clone().unwrap();
     let srv = before.stacked.iter_mut().find(|stacked| stacked.name == running).unwrap();
     (srv.signatures, srv.blank, srv.size_bytes) = (Vec::new(), true, 400 << 20);
-    let first = reinstall(&layout, &before, InstallClaim { waiver: Some(MarkerWaiver::Operator), ..claim() }).unwrap();
+    let first =
+        reinstall(&layout, &before, InstallClaim { waiver: Some(MarkerWaiver::Operator), order: None, ..claim() })
+            .unwrap();
     let on: Vec<Vec<&str>> = announced_disks(&first)
         .iter()
         .map(|disk| disk.making.iter().map(|making| making.on.as_str()).collect())

@@ -1,6 +1,6 @@
 //! Interrupted reinstalls of disks with preserved partitions.
 
-use super::installation_identity::claim;
+use super::installation_identity::{claim, marker};
 use super::interrupted_mkfs::next;
 use super::partly_kept_disks::{MIRRORED, data_of, installed_with};
 use super::*;
@@ -40,7 +40,8 @@ fn a_reinstall_that_is_interrupted_twice_anywhere_preserves_the_data() {
     for yaml in [MIRRORED, &smaller] {
         let machine = installed();
         let data = data_of(&machine);
-        let waived = InstallClaim { waiver: Some(MarkerWaiver::Operator), ..claim() };
+        let installed = Some(marker(&machine));
+        let waived = InstallClaim { waiver: Some(MarkerWaiver::Operator), installed, ..claim() };
         let first = attempt(yaml, &machine, waived, 1000).unwrap_or_else(|refusal| panic!("{refusal}"));
         let is_edit = |operation: &Operation| matches!(operation, Operation::Device(DeviceOp::EditTable(_)));
         assert_eq!(first.stages.iter().flat_map(|stage| &stage.operations).filter(|is| is_edit(is)).count(), 2);
@@ -62,7 +63,8 @@ fn a_reinstall_that_is_interrupted_twice_anywhere_preserves_the_data() {
 #[test]
 fn an_interrupted_reinstall_is_not_repeated_without_its_order() {
     let machine = installed();
-    let waived = InstallClaim { waiver: Some(MarkerWaiver::Operator), ..claim() };
+    let installed = Some(marker(&machine));
+    let waived = InstallClaim { waiver: Some(MarkerWaiver::Operator), installed, ..claim() };
     let first = attempt(MIRRORED, &machine, waived, 1000).unwrap();
     let left = Inventory { filesystems: Vec::new(), ..cut(&first, machine, usize::MAX) };
     let refused = reasons(attempt(MIRRORED, &left, claim(), 2000));
@@ -73,7 +75,8 @@ fn an_interrupted_reinstall_is_not_repeated_without_its_order() {
 #[test]
 fn a_preserved_partition_that_is_missing_in_the_next_attempt_is_refused() {
     let machine = installed();
-    let waived = InstallClaim { waiver: Some(MarkerWaiver::Operator), ..claim() };
+    let installed = Some(marker(&machine));
+    let waived = InstallClaim { waiver: Some(MarkerWaiver::Operator), installed, ..claim() };
     let first = attempt(MIRRORED, &machine, waived, 1000).unwrap();
     for mut left in all_cuts(&first, &machine) {
         let table = left.disks[1].table.as_mut().unwrap();

@@ -263,7 +263,7 @@ fn marker_records_machine_order_and_disks() {
         order: Some("o-2".into()),
         installed: Some(installed),
         waiver: Some(MarkerWaiver::Operator),
-        give_up: vec![],
+        give_up: vec!["S45NNE0M01".into()],
         begun_on: Vec::new(),
         ..InstallClaim::default()
     };

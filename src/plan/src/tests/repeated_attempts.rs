@@ -60,7 +60,7 @@ fn a_partition_table_or_unreadable_region_on_a_kept_array_is_not_an_unfinished_f
     let device = |machine: &mut Inventory| machine.stacked.iter().position(|is| is.name == array).unwrap();
     let index = device(&mut machine);
     (machine.stacked[index].signatures, machine.stacked[index].blank) = (Vec::new(), true);
-    let claim = InstallClaim { waiver: Some(MarkerWaiver::Operator), ..claim() };
+    let claim = InstallClaim { waiver: Some(MarkerWaiver::Operator), order: None, ..claim() };
     let first = reinstall(&layout, &machine, claim).unwrap();
     machine.stacked[index].blank = false;
     reinstall(&layout, &machine, next(&first)).unwrap();
@@ -152,7 +152,7 @@ fn problem_on_another_disk_does_not_recreate_the_disk() {
     for (disk, serial) in before.disks.iter_mut().zip(["A0", "B0", "C0"]) {
         disk.serial = serial.to_owned();
     }
-    let claim = InstallClaim { waiver: Some(MarkerWaiver::Operator), ..claim() };
+    let claim = InstallClaim { waiver: Some(MarkerWaiver::Operator), order: None, ..claim() };
     empty(&mut before.disks[1], "B1");
     let first = reinstall(&layout, &before, claim).unwrap();
     let mut whole = after(&first, before);
@@ -182,7 +182,9 @@ fn replaced_disks_converge_after_two_interrupted_attempts() {
         disk.serial = format!("new {name}");
     }
     let layout = arrays_and_groups::layout();
-    let first = reinstall(&layout, &machine, InstallClaim { waiver: Some(MarkerWaiver::Operator), ..claim() }).unwrap();
+    let first =
+        reinstall(&layout, &machine, InstallClaim { waiver: Some(MarkerWaiver::Operator), order: None, ..claim() })
+            .unwrap();
     assert!(verdicts(&first).contains(&DiskVerdict::Make), "{first}");
     // Each attempt uses different UUIDs.
     let attempt = |left: &Inventory, claim: InstallClaim, ids: u128| {

@@ -157,16 +157,38 @@ fn reinstall_without_record_erases_no_disk_by_name() {
     let order = InstallClaim { waiver: Some(MarkerWaiver::Operator), order: Some("1".to_owned()), ..forgotten() };
     let said = reasons(reinstall(&layout(), &inventory, order.clone())).join("\n");
     assert!(said.starts_with("disks[0].device: /dev/sda would be wiped and is not blank"), "{said}");
-    for claim in [
-        InstallClaim { give_up: vec!["A0".to_owned()], ..order.clone() },
-        InstallClaim { memory: RecordSource::ControlPlane, ..order.clone() },
-    ] {
-        let plan = reinstall(&layout(), &inventory, claim);
-        assert!(plan.is_ok(), "{}", plan.unwrap_err());
-    }
+    let given = InstallClaim { give_up: vec!["A0".to_owned()], ..order.clone() };
+    let plan = reinstall(&layout(), &inventory, given);
+    assert!(plan.is_ok(), "{}", plan.unwrap_err());
     empty(&mut inventory.disks[0], "N1");
     assert!(reinstall(&layout(), &inventory, order).is_ok());
     // If the marker is present, its records of the disks are used as usual.
     let plan = reinstall(&layout(), &marked(), InstallClaim { order: Some("1".to_owned()), ..forgotten() });
     assert!(plan.is_ok(), "{}", plan.unwrap_err());
+}
+
+/// The control plane remembers the machine, but neither the control plane nor a marker has a record of a disk. The kernel
+/// names may have changed, so the name in the layout may refer to another disk.
+#[test]
+fn waived_marker_without_any_record_of_a_disk_erases_no_disk_by_name() {
+    let mut inventory = marked();
+    let recorded = inventory.filesystems.pop().unwrap().marker;
+    let order = InstallClaim { waiver: Some(MarkerWaiver::Operator), succeeded: true, ..claim() };
+    let said = reasons(reinstall(&layout(), &inventory, order.clone())).join("\n");
+    assert!(said.starts_with("disks[0].device: /dev/sda would be wiped and is not blank"), "{said}");
+    assert!(said.contains("add the hint `serial: A0`") && said.contains("--give-up A0"), "{said}");
+    // The record of the control plane, the operator, or the layout identifies the disk.
+    let installed = InstallClaim { installed: recorded, ..order.clone() };
+    let given = InstallClaim { give_up: vec!["A0".to_owned()], ..order.clone() };
+    for claim in [installed, given] {
+        let plan = reinstall(&layout(), &inventory, claim);
+        assert!(plan.is_ok(), "{}", plan.unwrap_err());
+    }
+    let mut hinted = layout();
+    hinted.disks[0].hints = [("serial".to_owned(), "A0".to_owned())].into();
+    let plan = reinstall(&hinted, &inventory, order.clone());
+    assert!(plan.is_ok(), "{}", plan.unwrap_err());
+    // A blank disk is wiped.
+    empty(&mut inventory.disks[0], "N1");
+    assert!(reinstall(&layout(), &inventory, order).is_ok());
 }

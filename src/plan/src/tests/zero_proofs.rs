@@ -49,7 +49,7 @@ fn whole_disk_is_read_unless_proven_to_be_new() {
         inventory.disks[1] = blank;
         if forgotten {
             forget_marker(&mut inventory, &mut claim);
-            (claim.installed, claim.waiver) = (None, Some(MarkerWaiver::Operator));
+            (claim.installed, claim.waiver, claim.order) = (None, Some(MarkerWaiver::Operator), None);
         }
         proof(&reinstall(&layout(), &inventory, claim).unwrap_or_else(|refusal| panic!("{refusal}")))
     };
