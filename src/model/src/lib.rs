@@ -9,6 +9,7 @@
 //! Start with [`layout`] and [`inventory`].
 
 pub mod allocation;
+pub mod architecture;
 pub mod bmc;
 pub mod cmdline;
 pub mod deploy_steps;

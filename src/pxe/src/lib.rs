@@ -183,9 +183,10 @@ fn check_nic(asked: &PxeOptions, server: &BootServer) -> std::result::Result<Pxe
             ));
         }
     }
-    let longest = script_url(server, &card, server.listen.port())
-        .len()
-        .max(binary_url(server, &card, server.listen.port()).len());
+    let port = server.listen.port();
+    let binaries = binaries_url(server, &card, port);
+    let urls = [dnsmasq_config::UEFI, dnsmasq_config::ARM64].map(|name| format!("{binaries}/{name}").len());
+    let longest = urls.into_iter().fold(script_url(server, &card, port).len(), usize::max);
     match longest > NAME_BYTES {
         true => Err("--url is too long: DHCP limits the URLs of iPXE and of its script to 127 characters".to_owned()),
         false => Ok(card),
@@ -204,8 +205,9 @@ fn script_url(server: &BootServer, card: &PxeNic, port: u16) -> String {
     format!("{}/start.ipxe", boot_base_url(server, card, port))
 }
 
-fn binary_url(server: &BootServer, card: &PxeNic, port: u16) -> String {
-    format!("{}/ipxe/{}", boot_base_url(server, card, port), dnsmasq_config::UEFI)
+/// Returns the URL of the directory of iPXE's binaries.
+fn binaries_url(server: &BootServer, card: &PxeNic, port: u16) -> String {
+    format!("{}/ipxe", boot_base_url(server, card, port))
 }
 
 /// Finds dnsmasq, even if the user's PATH contains neither `/usr/sbin` nor `/sbin`.
