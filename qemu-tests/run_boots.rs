@@ -10,6 +10,7 @@ use crate::scenario::{BootFrom, Firmware};
 use crate::scenario_run::RunContext;
 use crate::server::{self, Server};
 use crate::{discovered_layout, disks, file_control_plane, phase_times, reinstall};
+use model::architecture::Architecture;
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -30,6 +31,11 @@ impl RunContext<'_> {
         let tftp = self.chassis.folder.join("tftp");
         fs::create_dir_all(&tftp).context(tftp.display())?;
         write(&tftp.join("start.ipxe"), server::start_script(proxy.port)?)?;
+        if self.scenario.machine.architecture == Architecture::Arm64 && self.run.boot == BootFrom::Pxe {
+            write(&tftp.join("autoexec.ipxe"), server::start_script(proxy.port)?)?;
+            let ipxe = self.artifacts.join("ipxe-arm64/ipxe-arm64.efi");
+            fs::copy(&ipxe, tftp.join("ipxe-arm64.efi")).context(ipxe.display())?;
+        }
         if self.run.adopted {
             reinstall::adopt_machine(proxy.port, &state, self.machine_id())?;
         }
@@ -102,8 +108,8 @@ impl RunContext<'_> {
         // The identity that the firmware reports may differ from the identity in the server's machine file.
         let uuid = self.chassis.shown_uuid.as_ref().unwrap_or(&self.chassis.uuid);
         let mac = self.chassis.shown_macs.first().unwrap_or(&self.chassis.mac);
-        let script = server::boot_script(port, uuid, mac)?;
-        let (kernel, mut initrd) = quick_ramdisk(&self.boot_files(), self.chassis.machine);
+        let script = server::boot_script(port, uuid, mac, self.chassis.machine.architecture)?;
+        let (kernel, mut initrd) = quick_ramdisk(&self.kernel_files(), self.chassis.machine);
         if script.as_ref().is_some_and(|script| script.with_luks) {
             initrd = self.with_luks(&initrd)?;
         }
@@ -122,7 +128,10 @@ impl RunContext<'_> {
 
     /// Returns the ramdisk with the additional archive for encrypted filesystems.
     fn with_luks(&self, ramdisk: &Path) -> Result<PathBuf> {
-        let (part, whole) = (self.artifacts.join("ramdisk/luks"), self.chassis.folder.join("with-luks.initrd"));
+        let (part, whole) = (
+            self.artifacts.join(self.chassis.machine.artifact("ramdisk")).join("luks"),
+            self.chassis.folder.join("with-luks.initrd"),
+        );
         let mut bytes = fs::read(ramdisk).context(ramdisk.display())?;
         bytes.extend(fs::read(&part).context(part.display())?);
         write(&whole, bytes)?;
