@@ -9,8 +9,8 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-/// UEFI firmware: its code, the initial contents of its variables, and Debian's package that contains both. Of OVMF, only
-/// the 4M build is maintained.
+/// UEFI firmware: its code, the initial contents of its variables, and Debian's package that contains both. Of OVMF,
+/// only the 4M build is maintained.
 const OVMF: [&str; 3] = ["/usr/share/OVMF/OVMF_CODE_4M.fd", "/usr/share/OVMF/OVMF_VARS_4M.fd", "ovmf"];
 const AAVMF: [&str; 3] = ["/usr/share/AAVMF/AAVMF_CODE.fd", "/usr/share/AAVMF/AAVMF_VARS.fd", "qemu-efi-aarch64"];
 
@@ -59,8 +59,8 @@ pub(super) fn add_basics(command: &mut Command, machine: &Machine) {
     command.args(["-smp", &format!("{},maxcpus={}", machine.processors, machine.processors.max(2))]);
 }
 
-/// Adds the serial port for the facts: the second port of a PC. QEMU's machine for arm64 has only one port, so another one
-/// is a PCI device.
+/// Adds the serial port for the facts: the second port of a PC. QEMU's machine for arm64 has only one port, so another
+/// one is a PCI device.
 pub(super) fn add_facts_port(command: &mut Command, architecture: Architecture, facts: &Path) {
     match architecture {
         Architecture::Amd64 => command.arg("-serial").arg(format!("file:{}", facts.display())),
@@ -96,8 +96,8 @@ pub(super) fn add_bmc(command: &mut Command) {
 pub(super) fn add_nics(command: &mut Command, chassis: &Chassis, tftp: Option<&Path>) -> Result<()> {
     let boot_nic = chassis.machine.boot_nic;
     for (index, model) in chassis.machine.nics.iter().enumerate() {
-        // QEMU's option ROMs are iPXE, which accepts a script as boot file. They do not contain iPXE for arm64, which the
-        // firmware therefore loads; it runs the file autoexec.ipxe next to itself.
+        // QEMU's option ROMs are iPXE, which accepts a script as boot file. They do not contain iPXE for arm64, which
+        // the firmware therefore loads; it runs the file autoexec.ipxe next to itself.
         let file = match chassis.machine.architecture {
             Architecture::Amd64 => "start.ipxe",
             Architecture::Arm64 => "ipxe-arm64.efi",

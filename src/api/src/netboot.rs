@@ -158,8 +158,8 @@ const PLAIN: &str = "initrd";
 /// File name of the ramdisk with cryptsetup, for machines with encrypted storage.
 const LUKS_RAMDISK_FILE: &str = "initrd-luks";
 
-/// Returns the file name, for amd64, of the ramdisk that the machine's current layout requires. If the layout changes after the
-/// boot, the machine must boot again.
+/// Returns the file name, for amd64, of the ramdisk that the machine's current layout requires. If the layout changes
+/// after the boot, the machine must boot again.
 pub(crate) async fn ramdisk_file(app: &AppState, id: &str, architecture: Architecture) -> &'static str {
     let directory = app.directory();
     let is_encrypted = match agent_api::wire_allocation::find_assignment(app, &directory, id).await {

@@ -84,8 +84,8 @@ pub(crate) fn dnsmasq_config(asked: &DnsmasqParameters) -> String {
     text
 }
 
-/// Returns the lines that recognize firmware on arm64, and the line with the iPXE binary for its HTTP boot. Both are empty
-/// if the binary is missing.
+/// Returns the lines that recognize firmware on arm64, and the line with the iPXE binary for its HTTP boot. Both are
+/// empty if the binary is missing.
 fn arm64_config(asked: &DnsmasqParameters) -> (&'static str, String) {
     if !asked.has_arm64 {
         return ("", String::new());

@@ -31,8 +31,8 @@ pub(crate) fn check_at_start(options: &ServerConfig) -> Vec<String> {
     boot.chain(secrets.map(|path| format!("{} {what}: run chmod o-r {0}", path.display()))).collect()
 }
 
-/// Returns a problem for each missing file of the ramdisk, and for each kernel of the wrong architecture. Files for arm64
-/// are optional.
+/// Returns a problem for each missing file of the ramdisk, and for each kernel of the wrong architecture. Files for
+/// arm64 are optional.
 pub(crate) fn missing_boot_files(boot: &Path) -> Vec<String> {
     let missing = ["vmlinuz", "initrd"].map(|name| boot.join(name)).into_iter().filter(|path| !path.is_file());
     let missing =

@@ -264,9 +264,9 @@ impl PlanExecutor {
         Ok(())
     }
 
-    /// Prepares a reboot into the installed system through the firmware, because the kernel of the ramdisk does not support
-    /// kexec. If the boot entry cannot be selected, the firmware's boot order decides, which is sufficient after an
-    /// installation: a server that has received the report of success boots the machine from its disk.
+    /// Prepares a reboot into the installed system through the firmware, because the kernel of the ramdisk does not
+    /// support kexec. If the boot entry cannot be selected, the firmware's boot order decides, which is sufficient
+    /// after an installation: a server that has received the report of success boots the machine from its disk.
     fn boot_through_firmware(&mut self, boot: BootInfo) -> Result<()> {
         let selected = efi::boot_own_entry_next(Path::new(efi::VARIABLES));
         match selected {

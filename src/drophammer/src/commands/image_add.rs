@@ -32,20 +32,20 @@ pub struct AddImageOptions {
     /// Display name of the image.
     #[arg(long)]
     pub name: Option<String>,
-    /// `sha256:HEX` or `sha512:HEX` of the image as served [default: read from the files next to the image; the digest of a local file is
-    /// computed].
+    /// `sha256:HEX` or `sha512:HEX` of the image as served [default: read from the files next to the image; the digest
+    /// of a local file is computed].
     #[arg(long)]
     pub digest: Option<String>,
     /// Public key of a trusted signer, or a file with the key; can be specified several times. If a key is specified, a
     /// signature is required.
     #[arg(long, value_name = "KEY|FILE")]
     pub key: Vec<String>,
-    /// Format of the image [default: recognized by its first bytes]. An image whose format is not recognized is added only with
-    /// this option.
+    /// Format of the image [default: recognized by its first bytes]. An image whose format is not recognized is added
+    /// only with this option.
     #[arg(long, value_enum, value_name = "FORMAT")]
     pub format: Option<FormatChoice>,
-    /// Architecture of the machines for which the image is built, amd64 or arm64 [default: the architecture in the image's manifest].
-    /// Machines of another architecture refuse the image.
+    /// Architecture of the machines for which the image is built, amd64 or arm64 [default: the architecture in the
+    /// image's manifest]. Machines of another architecture refuse the image.
     #[arg(long, value_name = "ARCHITECTURE")]
     pub architecture: Option<Architecture>,
 }

@@ -48,8 +48,8 @@ pub fn unload_kernel() {
     }
 }
 
-/// Returns whether the running kernel has the system call kexec_file_load(2). Debian's kernels for arm64 are built without
-/// it. A kernel that is already loaded is unloaded.
+/// Returns whether the running kernel has the system call kexec_file_load(2). Debian's kernels for arm64 are built
+/// without it. A kernel that is already loaded is unloaded.
 pub fn is_supported() -> bool {
     try_unload() != Err(Errno::ENOSYS)
 }
