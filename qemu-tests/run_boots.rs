@@ -28,14 +28,7 @@ impl RunContext<'_> {
         let (mut server, proxy) = phase_times::measure_phase("harness: image, server", || self.start_server(&state))?;
         proxy.set_traps(network_boot::list_traps(&self.run.events));
         proxy.set_holds(network_boot::list_holds(&self.run.events));
-        let tftp = self.chassis.folder.join("tftp");
-        fs::create_dir_all(&tftp).context(tftp.display())?;
-        write(&tftp.join("start.ipxe"), server::start_script(proxy.port)?)?;
-        if self.scenario.machine.architecture == Architecture::Arm64 && self.run.boot == BootFrom::Pxe {
-            write(&tftp.join("autoexec.ipxe"), server::start_script(proxy.port)?)?;
-            let ipxe = self.artifacts.join("ipxe-arm64/ipxe-arm64.efi");
-            fs::copy(&ipxe, tftp.join("ipxe-arm64.efi")).context(ipxe.display())?;
-        }
+        let tftp = self.create_tftp_folder(proxy.port)?;
         if self.run.adopted {
             reinstall::adopt_machine(proxy.port, &state, self.machine_id())?;
         }
@@ -81,6 +74,20 @@ impl RunContext<'_> {
         }
         observed.image = reinstall::expected_image(self.run, &self.system_id(), self.installed.as_deref());
         Ok(observed)
+    }
+
+    /// Creates the folder from which the firmware boots. A machine for arm64 loads iPXE, which runs `autoexec.ipxe`.
+    fn create_tftp_folder(&self, port: u16) -> Result<PathBuf> {
+        let tftp = self.chassis.folder.join("tftp");
+        fs::create_dir_all(&tftp).context(tftp.display())?;
+        let script = server::start_script(port)?;
+        if self.scenario.machine.architecture == Architecture::Arm64 && self.run.boot == BootFrom::Pxe {
+            write(&tftp.join("autoexec.ipxe"), &script)?;
+            let ipxe = self.artifacts.join("ipxe-arm64/ipxe-arm64.efi");
+            fs::copy(&ipxe, tftp.join("ipxe-arm64.efi")).context(ipxe.display())?;
+        }
+        write(&tftp.join("start.ipxe"), script)?;
+        Ok(tftp)
     }
 
     /// Cancels the order as the operator, without the proxy. The machine sends no requests meanwhile.
