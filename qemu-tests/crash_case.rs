@@ -51,8 +51,8 @@ struct StateTally {
 /// # Errors
 /// Lists the states that violate a guarantee.
 pub fn run((name, text): (&str, &str), artifacts: &Path, work: &Path) -> Result<()> {
-    scenario_run::require_artifacts(artifacts)?;
     let scenario = crate::scenario_parser::parse(text, name.to_owned(), work.to_owned())?;
+    scenario_run::require_artifacts(artifacts, &scenario.machine)?;
     let preserved = std::env::var_os("DROPHAMMER_RECORD").map(PathBuf::from);
     let folder = preserved.clone().unwrap_or_else(|| work.join(name));
     if preserved.is_none() {

@@ -104,7 +104,7 @@ fn check_consoles(expect: &RunExpectations, seen: &RunObservations, failures: &m
 fn check_booted_systems(expect: &RunExpectations, seen: &RunObservations, failures: &mut Vec<String>) {
     // An agent that cannot return to the old system by kexec reboots.
     let rebooted = expect.outcome == Outcome::OldSystem && expect.boots > 1;
-    let by_disk = expect.outcome == Outcome::Local || rebooted || seen.was_cut_at_report;
+    let by_disk = expect.outcome == Outcome::Local || rebooted || seen.was_cut_at_report || expect.rebooted;
     let via = if by_disk { "disk" } else { "kexec" };
     for (facts, via) in [(&seen.over_network, via), (&seen.from_disk, "disk")] {
         if let Some(facts) = facts {

@@ -14,6 +14,10 @@ pub struct RunExpectations {
     /// Number of boots over the network. Another boot follows each failure except the last.
     #[serde(default = "once")]
     pub boots: u32,
+    /// True if the agent starts the installed system by a reboot through the firmware, because its kernel does not
+    /// support kexec.
+    #[serde(default)]
+    pub rebooted: bool,
     pub failed_step: Option<String>,
     #[serde(default)]
     pub report_contains: Vec<String>,

@@ -2,7 +2,7 @@
 
 use crate::host::{Context, Result, run_tool, write};
 use crate::registry::{self, Registry};
-use crate::scenario::{Bus, Disk};
+use crate::scenario::{Bus, Machine};
 use crate::served_image::{DeclaredDigest, ImageSigner, OfferedImage, TestSystem};
 use crate::{server, tar_members};
 use sha2::{Digest as _, Sha256};
@@ -13,12 +13,12 @@ use std::process::Stdio;
 
 /// Returns the path, among the artifacts, of the image with this system. By default, scenarios install the tiny OS. For
 /// SATA disks it has another kernel, which starts more slowly.
-pub fn image_path(system: TestSystem, disks: &[Disk]) -> &'static str {
-    let has_sata = disks.iter().any(|disk| disk.bus == Bus::Sata);
+pub fn image_path(system: TestSystem, machine: &Machine) -> String {
+    let has_sata = machine.disks.iter().any(|disk| disk.bus == Bus::Sata);
     match system {
-        TestSystem::Tiny if has_sata => "tiny/sata.tar.zst",
-        TestSystem::Tiny => "tiny/tiny.tar.zst",
-        TestSystem::Debian => "debian/debian.tar.zst",
+        TestSystem::Tiny if has_sata => "tiny/sata.tar.zst".to_owned(),
+        TestSystem::Tiny => format!("{}/tiny.tar.zst", machine.artifact("tiny")),
+        TestSystem::Debian => format!("{}/debian.tar.zst", machine.artifact("debian")),
     }
 }
 

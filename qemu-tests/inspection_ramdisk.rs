@@ -5,13 +5,23 @@ use crate::facts::Facts;
 use crate::host::{Context, Result, write};
 use crate::machine::{BootMethod, Chassis, FAST_BOOT, POLL, Vm};
 use crate::ramdisk_archives::{join_lines, with_files};
-use std::path::Path;
+use model::architecture::Architecture;
+use std::path::{Path, PathBuf};
 
 /// Text that the ramdisk prints after the script, in front of the exit code.
 const PREPARED: &str = "drophammer-prepare: status ";
 
-fn cmdline() -> String {
-    format!("console=ttyS0 panic=-1 {FAST_BOOT}")
+fn cmdline(chassis: &Chassis) -> String {
+    let console = match chassis.machine.architecture {
+        Architecture::Amd64 => "ttyS0",
+        Architecture::Arm64 => "ttyAMA0",
+    };
+    format!("console={console} panic=-1 {FAST_BOOT}")
+}
+
+/// Returns the folder with the ramdisk.
+fn ramdisk_folder(chassis: &Chassis, artifacts: &Path) -> PathBuf {
+    artifacts.join(chassis.machine.artifact("ramdisk"))
 }
 
 /// Returns facts about the contents of the disks. The machine works on a copy of the disks, because even an inspection
@@ -20,10 +30,16 @@ fn cmdline() -> String {
 /// # Errors
 /// Fails if the ramdisk does not finish.
 pub fn inspect_disks(chassis: &Chassis, artifacts: &Path, label: &str, inspect: &DiskExpectations) -> Result<Facts> {
-    let (kernel, initrd) = (artifacts.join("ramdisk/vmlinux"), chassis.folder.join("inspect.initrd"));
-    write(&initrd, with_files(chassis.folder, &artifacts.join("ramdisk/inspect"), &list_requests(inspect))?)?;
-    let boot =
-        BootMethod::Direct { kernel: &kernel, initrd: &initrd, cmdline: &cmdline(), on_copy: true, network: false };
+    let built = ramdisk_folder(chassis, artifacts);
+    let (kernel, initrd) = (built.join("vmlinux"), chassis.folder.join("inspect.initrd"));
+    write(&initrd, with_files(chassis.folder, &built.join("inspect"), &list_requests(inspect))?)?;
+    let boot = BootMethod::Direct {
+        kernel: &kernel,
+        initrd: &initrd,
+        cmdline: &cmdline(chassis),
+        on_copy: true,
+        network: false,
+    };
     let mut vm = Vm::start(chassis, label, &boot)?;
     wait_for_output(&mut vm, |vm| vm.facts("inspect"))
 }
@@ -46,10 +62,16 @@ fn list_requests(inspect: &DiskExpectations) -> [(&'static str, String); 3] {
 pub fn prepare_disks(chassis: &Chassis, artifacts: &Path, label: &str, script: &str) -> Result<String> {
     let initrd = chassis.folder.join("prepare.initrd");
     let files = [("prepare", script.to_owned())];
-    write(&initrd, with_files(chassis.folder, &artifacts.join("ramdisk/inspect"), &files)?)?;
-    let kernel = artifacts.join("ramdisk/vmlinux");
-    let boot =
-        BootMethod::Direct { kernel: &kernel, initrd: &initrd, cmdline: &cmdline(), on_copy: false, network: false };
+    let built = ramdisk_folder(chassis, artifacts);
+    write(&initrd, with_files(chassis.folder, &built.join("inspect"), &files)?)?;
+    let kernel = built.join("vmlinux");
+    let boot = BootMethod::Direct {
+        kernel: &kernel,
+        initrd: &initrd,
+        cmdline: &cmdline(chassis),
+        on_copy: false,
+        network: false,
+    };
     let mut vm = Vm::start(chassis, label, &boot)?;
     let code = wait_for_output(&mut vm, |vm| find_status(&vm.console())).context("prepare")?;
     // The machine uses the disks until it is off.

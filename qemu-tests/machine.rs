@@ -14,7 +14,7 @@ use crate::qemu_monitor::QemuMonitor;
 use crate::scenario::{Disk, Firmware, Machine, TypedLine};
 use crate::tpm::Tpm;
 use crate::write_witness::WriteWitness;
-use qemu_options::{add_basics, add_bmc, add_boot_method, add_firmware};
+use qemu_options::{add_basics, add_bmc, add_boot_method, add_facts_port, add_firmware, qemu_program};
 use serde_json::{Value, json};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -95,12 +95,8 @@ impl<'a> Chassis<'a> {
 /// Starts QEMU, and connects to its monitor. QEMU's error messages are written to the file `errors`.
 fn spawn_qemu(mut command: Command, errors: &Path) -> Result<(Child, QemuMonitor)> {
     let log = File::create(errors).context(errors.display())?;
-    let mut process = command
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(log)
-        .spawn()
-        .context("qemu-system-x86_64 does not start")?;
+    let mut process =
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(log).spawn().context("QEMU does not start")?;
     let orders = process.stdin.take().ok_or("QEMU has no monitor")?;
     let answers = process.stdout.take().ok_or("QEMU has no monitor")?;
     Ok((process, QemuMonitor::new(orders, answers)))
@@ -142,7 +138,7 @@ impl Vm {
         let errors = chassis.folder.join(format!("{label}.qemu.log"));
         write(&console, "")?;
         write(&facts, "")?;
-        let mut command = tie_to_thread("qemu-system-x86_64");
+        let mut command = tie_to_thread(qemu_program(chassis.machine.architecture));
         add_basics(&mut command, chassis.machine);
         command
             .args(["-uuid", chassis.shown_uuid.as_ref().unwrap_or(&chassis.uuid)])
@@ -153,10 +149,10 @@ impl Vm {
         if typist.is_none() {
             command.arg("-serial").arg(format!("file:{}", console.display()));
         }
-        command.arg("-serial").arg(format!("file:{}", facts.display()));
+        add_facts_port(&mut command, chassis.machine.architecture, &facts);
         // The inspection ramdisk starts faster with QEMU's default firmware, SeaBIOS.
         if chassis.machine.firmware == Firmware::Uefi && !boot.is_inspection() {
-            add_firmware(&mut command, chassis.folder)?;
+            add_firmware(&mut command, chassis.machine.architecture, chassis.folder)?;
         }
         let witness = WriteWitness::start(chassis, label, boot, &console)?;
         add_disks(&mut command, chassis, boot, witness.as_ref());

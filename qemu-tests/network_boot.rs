@@ -161,7 +161,8 @@ impl<'a> NetworkBootRun<'a> {
             if let Some(facts) = self.read_facts()? {
                 return Ok(Some(facts));
             }
-            if self.vm.is_off()? && self.boots < self.stage.run.expect.boots {
+            if self.vm.is_off()? && self.boots < self.stage.run.expect.boots + u32::from(self.stage.run.expect.rebooted)
+            {
                 self.boots += 1;
                 self.boot_over_network_again(&format!("boot{}", self.boots))?;
             }

@@ -52,8 +52,8 @@ enum CutMoment {
 /// # Errors
 /// Lists the cuts after which a guarantee was violated.
 pub fn run((name, text): (&str, &str), artifacts: &Path, work: &Path, extent: TestRunSize) -> Result<()> {
-    scenario_run::require_artifacts(artifacts)?;
     let scenario = crate::scenario_parser::parse(text, name.to_owned(), work.to_owned())?;
+    scenario_run::require_artifacts(artifacts, &scenario.machine)?;
     let folder = work.join(name);
     // The folder exists only after an earlier failure, so an error is ignored.
     let _ = fs::remove_dir_all(&folder);

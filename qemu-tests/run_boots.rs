@@ -10,6 +10,7 @@ use crate::scenario::{BootFrom, Firmware};
 use crate::scenario_run::RunContext;
 use crate::server::{self, Server};
 use crate::{discovered_layout, disks, file_control_plane, phase_times, reinstall};
+use model::architecture::Architecture;
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -27,9 +28,7 @@ impl RunContext<'_> {
         let (mut server, proxy) = phase_times::measure_phase("harness: image, server", || self.start_server(&state))?;
         proxy.set_traps(network_boot::list_traps(&self.run.events));
         proxy.set_holds(network_boot::list_holds(&self.run.events));
-        let tftp = self.chassis.folder.join("tftp");
-        fs::create_dir_all(&tftp).context(tftp.display())?;
-        write(&tftp.join("start.ipxe"), server::start_script(proxy.port)?)?;
+        let tftp = self.create_tftp_folder(proxy.port)?;
         if self.run.adopted {
             reinstall::adopt_machine(proxy.port, &state, self.machine_id())?;
         }
@@ -77,6 +76,20 @@ impl RunContext<'_> {
         Ok(observed)
     }
 
+    /// Creates the folder from which the firmware boots. A machine for arm64 loads iPXE, which runs `autoexec.ipxe`.
+    fn create_tftp_folder(&self, port: u16) -> Result<PathBuf> {
+        let tftp = self.chassis.folder.join("tftp");
+        fs::create_dir_all(&tftp).context(tftp.display())?;
+        let script = server::start_script(port)?;
+        if self.scenario.machine.architecture == Architecture::Arm64 && self.run.boot == BootFrom::Pxe {
+            write(&tftp.join("autoexec.ipxe"), &script)?;
+            let ipxe = self.artifacts.join("ipxe-arm64/ipxe-arm64.efi");
+            fs::copy(&ipxe, tftp.join("ipxe-arm64.efi")).context(ipxe.display())?;
+        }
+        write(&tftp.join("start.ipxe"), script)?;
+        Ok(tftp)
+    }
+
     /// Cancels the order as the operator, without the proxy. The machine sends no requests meanwhile.
     ///
     /// # Errors
@@ -102,8 +115,8 @@ impl RunContext<'_> {
         // The identity that the firmware reports may differ from the identity in the server's machine file.
         let uuid = self.chassis.shown_uuid.as_ref().unwrap_or(&self.chassis.uuid);
         let mac = self.chassis.shown_macs.first().unwrap_or(&self.chassis.mac);
-        let script = server::boot_script(port, uuid, mac)?;
-        let (kernel, mut initrd) = quick_ramdisk(&self.boot_files(), self.chassis.machine);
+        let script = server::boot_script(port, uuid, mac, self.chassis.machine.architecture)?;
+        let (kernel, mut initrd) = quick_ramdisk(&self.kernel_files(), self.chassis.machine);
         if script.as_ref().is_some_and(|script| script.with_luks) {
             initrd = self.with_luks(&initrd)?;
         }
@@ -122,7 +135,10 @@ impl RunContext<'_> {
 
     /// Returns the ramdisk with the additional archive for encrypted filesystems.
     fn with_luks(&self, ramdisk: &Path) -> Result<PathBuf> {
-        let (part, whole) = (self.artifacts.join("ramdisk/luks"), self.chassis.folder.join("with-luks.initrd"));
+        let (part, whole) = (
+            self.artifacts.join(self.chassis.machine.artifact("ramdisk")).join("luks"),
+            self.chassis.folder.join("with-luks.initrd"),
+        );
         let mut bytes = fs::read(ramdisk).context(ramdisk.display())?;
         bytes.extend(fs::read(&part).context(part.display())?);
         write(&whole, bytes)?;

@@ -9,6 +9,7 @@ use crate::scenario_run::RunContext;
 use crate::server::{self, Server};
 use crate::tls::{self, TlsEndpoints};
 use crate::{image, ramdisk_archives};
+use model::architecture::Architecture;
 use serde_json::{Value, json};
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
@@ -28,7 +29,7 @@ impl RunContext<'_> {
         let image = self.image_id();
         let original = match &self.run.image.file {
             Some(file) => self.find_file(file, self.artifacts),
-            None => self.artifacts.join(image::image_path(self.run.image.system, &self.scenario.machine.disks)),
+            None => self.artifacts.join(image::image_path(self.run.image.system, &self.scenario.machine)),
         };
         let registry = image::offer_image(&self.run.image, &original, &image, state, base)?;
         self.write_definitions(state, &image)?;
@@ -111,6 +112,15 @@ impl RunContext<'_> {
             machine["allocation"][key] = value.clone();
         }
         server::write_object(state, "machines", "machine", format!("{machine:#}\n"))
+    }
+
+    /// Returns the folder with the kernel and ramdisk that QEMU loads. The server's folder contains the files for all
+    /// architectures.
+    pub fn kernel_files(&self) -> PathBuf {
+        match self.scenario.machine.architecture {
+            Architecture::Amd64 => self.boot_files(),
+            Architecture::Arm64 => self.artifacts.join(self.scenario.machine.artifact("ramdisk")),
+        }
     }
 
     /// Returns the folder with the kernel and ramdisk of this run.

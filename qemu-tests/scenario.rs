@@ -3,6 +3,7 @@
 use crate::expectations::RunExpectations;
 use crate::reinstall_order::ReinstallOrder;
 use crate::served_image::OfferedImage;
+use model::architecture::Architecture;
 use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -23,6 +24,8 @@ pub struct Scenario {
 pub struct Machine {
     pub about: String,
     pub firmware: Firmware,
+    #[serde(default)]
+    pub architecture: Architecture,
     #[serde(default = "default_memory_mib")]
     pub memory_mib: u32,
     #[serde(default = "default_processors")]
@@ -61,9 +64,10 @@ pub struct Machine {
 }
 
 /// Fields of [`Machine`]. All other fields at the top level belong to the runs.
-pub const MACHINE_FIELDS: [&str; 16] = [
+pub const MACHINE_FIELDS: [&str; 17] = [
     "about",
     "firmware",
+    "architecture",
     "memory_mib",
     "processors",
     "deadline_seconds",
@@ -79,6 +83,16 @@ pub const MACHINE_FIELDS: [&str; 16] = [
     "bmc",
     "prepare",
 ];
+
+impl Machine {
+    /// Returns the path of a build result for this machine, among the artifacts: `ramdisk` or `ramdisk-arm64`.
+    pub fn artifact(&self, name: &str) -> String {
+        match self.architecture {
+            Architecture::Amd64 => name.to_owned(),
+            Architecture::Arm64 => format!("{name}-arm64"),
+        }
+    }
+}
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]

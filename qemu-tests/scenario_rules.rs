@@ -1,9 +1,10 @@
 //! Rules for the consistency of the fields of a scenario.
 
 use crate::expectations::Outcome;
-use crate::scenario::{BootFrom, Bus, Disk, EventAction, Machine, ResponseFate, ScenarioEvent, ScenarioRun};
+use crate::scenario::{BootFrom, Bus, Disk, EventAction, Firmware, Machine, ResponseFate, ScenarioEvent, ScenarioRun};
 use crate::served_image::{DeclaredDigest, OfferedImage};
 use crate::tar_members;
+use model::architecture::Architecture;
 
 /// Checks a scenario.
 ///
@@ -13,6 +14,7 @@ pub fn check_scenario(machine: &Machine, runs: &[ScenarioRun]) -> Result<(), Str
     if runs.first().is_some_and(|run| run.reinstall.is_some() || run.boot == BootFrom::Kexec) {
         return Err("1: the first run cannot be a reinstall".to_owned());
     }
+    arm64_fits(machine).map_err(|words| format!("1: {words}"))?;
     let disks = machine.disks.iter().map(|disk| disk_fits(machine, disk));
     let runs = runs.iter().zip(1..).map(|(run, number)| run_fits(machine, run, number));
     disks.chain(runs).find_map(|it| it.err()).map_or(Ok(()), |words| Err(format!("1: {words}")))
@@ -46,6 +48,26 @@ fn disk_fits(machine: &Machine, disk: &Disk) -> Result<(), String> {
         ));
     }
     Ok(())
+}
+
+/// Checks the fields that QEMU's machine for arm64 does not support.
+fn arm64_fits(machine: &Machine) -> Result<(), String> {
+    if machine.architecture != Architecture::Arm64 {
+        return Ok(());
+    }
+    match machine {
+        Machine { full: false, .. } => {
+            Err("arm64 requires `full: true`, because the machine is always emulated".to_owned())
+        }
+        Machine { firmware: Firmware::Bios, .. } => Err("arm64 requires `firmware: uefi`".to_owned()),
+        Machine { tpm: true, .. } | Machine { bmc: true, .. } | Machine { vlan: Some(_), .. } => {
+            Err("arm64 supports neither tpm, bmc nor vlan".to_owned())
+        }
+        _ if machine.disks.iter().any(|disk| disk.bus == Bus::Sata) => {
+            Err("arm64 does not support SATA disks".to_owned())
+        }
+        _ => Ok(()),
+    }
 }
 
 fn run_fits(machine: &Machine, run: &ScenarioRun, number: usize) -> Result<(), String> {

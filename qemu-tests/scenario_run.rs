@@ -6,9 +6,8 @@ use crate::expectations::{Outcome, RunExpectations};
 use crate::host::{Context, Result};
 use crate::machine::{BootMethod, Chassis, in_order};
 use crate::run_end_state::{self, BaselineState};
-use crate::scenario::{EventAction, Scenario, ScenarioRun};
-use crate::served_image::TestSystem;
-use crate::{disks, image, inspection_ramdisk, phase_times, tpm};
+use crate::scenario::{EventAction, Machine, Scenario, ScenarioRun};
+use crate::{disks, inspection_ramdisk, phase_times, tpm};
 use serde_json::Value;
 use std::fs;
 use std::path::Path;
@@ -19,7 +18,7 @@ use uuid::Uuid;
 /// # Errors
 /// Returns all failures, and the location of the logs.
 pub fn run(scenario: &Scenario, artifacts: &Path, work: &Path) -> Result<()> {
-    require_artifacts(artifacts)?;
+    require_artifacts(artifacts, &scenario.machine)?;
     let folder = work.join(&scenario.name);
     // The folder exists only after an earlier failure, so an error is ignored.
     let _ = fs::remove_dir_all(&folder);
@@ -37,20 +36,23 @@ pub fn run(scenario: &Scenario, artifacts: &Path, work: &Path) -> Result<()> {
 ///
 /// # Errors
 /// Returns the name of the script that creates the missing artifact.
-pub fn require_artifacts(artifacts: &Path) -> Result<()> {
+pub fn require_artifacts(artifacts: &Path, machine: &Machine) -> Result<()> {
+    let ramdisk = machine.artifact("ramdisk");
     let needed = [
-        ("ramdisk/vmlinuz", "build-ramdisk"),
-        ("ramdisk/initrd", "build-ramdisk"),
-        ("ramdisk/vmlinux", "build-ramdisk"),
-        ("ramdisk/quick", "build-ramdisk"),
-        ("ramdisk/luks", "build-ramdisk"),
-        ("ramdisk/inspect", "build-ramdisk"),
-        (image::image_path(TestSystem::Tiny, &[]), "build-tiny"),
+        ("vmlinuz", "build-ramdisk"),
+        ("initrd", "build-ramdisk"),
+        ("vmlinux", "build-ramdisk"),
+        ("quick", "build-ramdisk"),
+        ("luks", "build-ramdisk"),
+        ("inspect", "build-ramdisk"),
     ];
-    for (file, script) in needed {
+    let ramdisk = needed.map(|(name, script)| (format!("{ramdisk}/{name}"), script));
+    let tiny = (format!("{}/tiny.tar.zst", machine.artifact("tiny")), "build-tiny");
+    for (file, script) in ramdisk.into_iter().chain([tiny]) {
         let path = artifacts.join(file);
         if !path.exists() {
-            return Err(format!("{} is missing: run scripts/{script}", path.display()));
+            let architecture = machine.architecture;
+            return Err(format!("{} is missing: run scripts/{script} --arch {architecture}", path.display()));
         }
     }
     Ok(())

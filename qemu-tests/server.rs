@@ -3,6 +3,7 @@
 use crate::host::{Context, Result, tie_to_thread, write};
 use crate::proxy::Proxy;
 use crate::tls::{self, TlsEndpoints};
+use model::architecture::Architecture;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::{Value, json};
@@ -239,8 +240,8 @@ pub struct BootScript {
 ///
 /// # Errors
 /// Fails if the server refuses.
-pub fn boot_script(port: u16, uuid: &str, mac: &str) -> Result<Option<BootScript>> {
-    match send_get(port, &format!("/boot.ipxe?uuid={uuid}&mac={mac}"))? {
+pub fn boot_script(port: u16, uuid: &str, mac: &str, architecture: Architecture) -> Result<Option<BootScript>> {
+    match send_get(port, &format!("/boot.ipxe?uuid={uuid}&mac={mac}&arch={architecture}"))? {
         (200, script) => read_script(&script),
         (status, body) => Err(format!("GET /boot.ipxe: {status} {body}")),
     }

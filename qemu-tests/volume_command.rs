@@ -2,6 +2,7 @@
 
 use crate::host::{Result, tie_to_thread, write};
 use crate::server::{Server, boot_script, send_json, write_object};
+use model::architecture::Architecture;
 use serde_json::{Value, json};
 use std::fs::File;
 use std::path::Path;
@@ -94,7 +95,8 @@ fn test_standard_input(port: u16, token: &Path, folder: &Path) {
 
 /// Simulates an installation whose agent reports these volumes.
 fn simulate_installation(port: u16, volumes: &Value) -> Result<()> {
-    let script = boot_script(port, MACHINE, MAC)?.ok_or("the server does not install the machine")?;
+    let script =
+        boot_script(port, MACHINE, MAC, Architecture::Amd64)?.ok_or("the server does not install the machine")?;
     let token = script.cmdline.split(' ').find_map(|word| word.strip_prefix("drophammer.token="));
     let token = token.ok_or("the agent receives no token")?;
     let registered = json!({"uuid": MACHINE, "hardware": {"memory": 1, "cpu_cores": 2, "disks": [], "nics": []},

@@ -7,10 +7,10 @@ use axum::extract::{Path, Query, State};
 use axum::http::StatusCode;
 use control::boot_digest::{ANY_TOKEN, BootDigest};
 use http_server::api_error::ApiError;
-use pxe::ipxe::RamdiskBoot;
+use pxe::ipxe::{self, RamdiskBoot};
 use reqwest::Url;
 use serde::{Deserialize, Serialize};
-use site::boot_value_validation;
+use site::{boot_value_validation, operator_files};
 use std::fs::File;
 use std::sync::Arc;
 
@@ -44,25 +44,26 @@ pub(crate) async fn get_boot_digest(
         ApiError::new(StatusCode::CONFLICT, why)
     })?;
     let url = api_url(&app, &server)?;
-    let initrd = netboot::ramdisk_file(&app, &id).await;
+    let architecture =
+        app.read_inventory(&id).await?.map(|inventory| inventory.system.architecture).unwrap_or_default();
+    let consoles = operator_files::consoles_for(machine.consoles.clone(), architecture);
+    let initrd = netboot::ramdisk_file(&app, &id, architecture).await;
     let ramdisk = RamdiskBoot {
         url: &url,
         files: &url,
         token: ANY_TOKEN,
         machine: &id,
-        consoles: &machine.consoles,
+        consoles: &consoles,
         network: machine.ramdisk_network.as_deref(),
         cmdline: &app.cmdline,
         stop: false,
+        architecture,
         initrd,
     };
     let (arguments, folder) = (ramdisk.kernel_arguments(), app.boot.clone());
+    let file = move |name: &str| File::open(folder.join(ipxe::boot_file_name(name, architecture)));
     let computed = tokio::task::spawn_blocking(move || {
-        BootDigest::compute_from_files(
-            File::open(folder.join("vmlinuz"))?,
-            File::open(folder.join(initrd))?,
-            &arguments,
-        )
+        BootDigest::compute_from_files(file(ipxe::KERNEL)?, file(initrd)?, &arguments)
     });
     let failed = |why: String| {
         let what =

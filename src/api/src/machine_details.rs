@@ -10,6 +10,7 @@ use axum::extract::rejection::QueryRejection;
 use axum::extract::{Path, Query, State};
 use control::api_types::{InstallReport, RegisterRequest, RegisteredHardware};
 use http_server::api_error::ApiError;
+use model::architecture::Architecture;
 use model::install_report::ProgressEvent;
 use model::inventory::Inventory;
 use serde::{Deserialize, Serialize};
@@ -83,6 +84,9 @@ pub struct HardwareDetails {
     pub system: String,
     /// Vendor, version and date of the firmware.
     pub firmware: String,
+    /// Architecture of the machine: `amd64` or `arm64`.
+    #[serde(default)]
+    pub architecture: Architecture,
     /// Name and version of the agent.
     pub agent: String,
     #[serde(flatten)]
@@ -170,6 +174,7 @@ impl HardwareDetails {
             registered: row.time.clone().unwrap_or_default(),
             system: join([&system.vendor, &system.product, &system.serial]),
             firmware: join([&bios.vendor, &bios.version, &bios.date]),
+            architecture: system.architecture,
             agent: register.agent,
             registered_hardware: register.hardware,
             disk_details: list_disks(&inventory),

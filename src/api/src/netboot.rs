@@ -15,6 +15,7 @@ use control::api_types;
 use http_server::api_error::ApiError;
 use http_server::quotas::ClientAddress;
 use http_server::server_log::MachineOrigin;
+use model::architecture::Architecture;
 use model::install_report::{EventName, ProgressEvent};
 use model::machine_identity::{BootIdentity, MachineMatch, parse_mac, parse_usable_uuid};
 use model::machine_migration::MigrationSide;
@@ -36,6 +37,9 @@ pub struct BootQuery {
     uuid: String,
     #[serde(default)]
     mac: String,
+    /// iPXE's setting `buildarch`; in a request for `/boot.json`, the architecture of the running system.
+    #[serde(default)]
+    arch: String,
 }
 
 /// `/boot.ipxe`: the boot script of a machine. It contains a token that authorizes only the registration of this boot.
@@ -61,7 +65,7 @@ pub async fn boot_script(
     }
     let BootDecision { next, active, requested } = app.state.decide_next_boot(&asking.id, asking.files.clone()).await?;
     let token = asking.issue_token(&app, requested, active.is_some())?;
-    let initrd = ramdisk_file(&app, &asking.id).await;
+    let initrd = ramdisk_file(&app, &asking.id, asking.architecture).await;
     log_active_boot(&app, &asking, active, peer).await?;
     let (message, stop) = match &next {
         BootTarget::Install => ("boots the ramdisk".to_owned(), Some(false)),
@@ -84,6 +88,7 @@ pub async fn boot_script(
     log_order_end(&app, &asking.id, &next, peer);
     Ok(match stop {
         Some(stop) => {
+            log_missing_ramdisk(&app, &asking, peer);
             let ramdisk = ipxe::RamdiskBoot { initrd, ..asking.ramdisk(&app, &base, &token, stop) };
             ipxe::ramdisk_script(&ramdisk, next.excludes_disk())
         }
@@ -115,7 +120,8 @@ pub(crate) async fn boot_json(
     let id = &asking.id;
     let what = describe_kexec_boot(&app, id, peer, &next)?;
     record_event(&app, id, peer, EventName::PlannedReboot, &format!("{what} by kexec, without the firmware")).await?;
-    let initrd = ramdisk_file(&app, id).await;
+    let initrd = ramdisk_file(&app, id, asking.architecture).await;
+    log_missing_ramdisk(&app, &asking, peer);
     let ramdisk = ipxe::RamdiskBoot { initrd, ..asking.ramdisk(&app, &base, &token, false) };
     Ok(Json(api_types::NextBoot {
         kernel: ramdisk.kernel_url(),
@@ -152,9 +158,9 @@ const PLAIN: &str = "initrd";
 /// File name of the ramdisk with cryptsetup, for machines with encrypted storage.
 const LUKS_RAMDISK_FILE: &str = "initrd-luks";
 
-/// Returns the file name of the ramdisk that the machine's current layout requires. If the layout changes after the
-/// boot, the machine must boot again.
-pub(crate) async fn ramdisk_file(app: &AppState, id: &str) -> &'static str {
+/// Returns the file name, for amd64, of the ramdisk that the machine's current layout requires. If the layout changes
+/// after the boot, the machine must boot again.
+pub(crate) async fn ramdisk_file(app: &AppState, id: &str, architecture: Architecture) -> &'static str {
     let directory = app.directory();
     let is_encrypted = match agent_api::wire_allocation::find_assignment(app, &directory, id).await {
         Ok(Some((assigned, _))) => {
@@ -172,7 +178,7 @@ pub(crate) async fn ramdisk_file(app: &AppState, id: &str) -> &'static str {
     if !is_encrypted {
         return PLAIN;
     }
-    let file = app.boot.join(LUKS_RAMDISK_FILE);
+    let file = app.boot.join(ipxe::boot_file_name(LUKS_RAMDISK_FILE, architecture));
     if file.is_file() {
         return LUKS_RAMDISK_FILE;
     }
@@ -186,6 +192,7 @@ struct BootRequest {
     id: String,
     /// MAC of the NIC from which the machine boots.
     mac: Option<String>,
+    architecture: Architecture,
     consoles: Vec<String>,
     network: Option<String>,
     files: FileAllocation,
@@ -209,7 +216,7 @@ impl BootRequest {
         token: &'a str,
         stop: bool,
     ) -> ipxe::RamdiskBoot<'a> {
-        let BootRequest { id, consoles, network, .. } = self;
+        let BootRequest { id, architecture, consoles, network, .. } = self;
         let network = network.as_deref();
         let BaseUrls { calls: url, files } = base;
         ipxe::RamdiskBoot {
@@ -221,6 +228,7 @@ impl BootRequest {
             network,
             cmdline: &app.cmdline,
             stop,
+            architecture: *architecture,
             initrd: PLAIN,
         }
     }
@@ -269,9 +277,11 @@ async fn identify_requester(
         None => FileAllocation::NoMachineFile,
     };
     let withheld = withheld.or_else(|| machine_auth::foreign_nic_message(app, machine?, peer));
+    let architecture = ipxe::parse_buildarch(&query.arch);
     let consoles = machine.map_or_else(operator_files::default_consoles, |machine| machine.consoles.clone());
+    let consoles = operator_files::consoles_for(consoles, architecture);
     let network = machine.and_then(|machine| machine.ramdisk_network.clone());
-    Ok(BootRequest { id, mac: asking.mac, consoles, network, files, withheld, unproven })
+    Ok(BootRequest { id, mac: asking.mac, architecture, consoles, network, files, withheld, unproven })
 }
 
 /// Parses the UUID and the MAC of the query. An empty value is treated as absent.
@@ -338,6 +348,20 @@ fn describe_missing_file(id: &str) -> String {
 fn log_unproven(app: &AppState, asking: &BootRequest, next: &BootTarget, peer: ClientAddress) {
     if let (BootTarget::Install | BootTarget::Attempt(_), Some(why)) = (next, &asking.unproven) {
         app.log_rate_limited(add_origin(why, peer));
+    }
+}
+
+/// Logs a warning if the boot directory has no kernel or ramdisk for the architecture of the machine.
+fn log_missing_ramdisk(app: &AppState, asking: &BootRequest, peer: ClientAddress) {
+    let architecture = asking.architecture;
+    let missing = [ipxe::KERNEL, PLAIN].map(|name| app.boot.join(ipxe::boot_file_name(name, architecture)));
+    if let Some(file) = missing.iter().find(|file| !file.is_file()) {
+        app.log_rate_limited(ErrorCode::BootFilesMissing.annotate(format!(
+            "machine {machine} at {peer} is {architecture} and cannot boot the ramdisk, because {file} is missing: create the \
+             file with scripts/build-ramdisk --arch {architecture}",
+            machine = asking.id,
+            file = file.display()
+        )));
     }
 }
 

@@ -5,7 +5,7 @@
 //! the allocation: `order`, `installed`, `erase`, `steps`, `begun_on`, `attempt_record`, `unremembered`,
 //! `former_machines`, `definition`, `finish`, `network`, `kernel_arguments`, `boot_order`, `volumes`,
 //! `prepared_volumes`, `disk_key`, `separate_secrets`, `give_up`, `approved`, `blank_only`, `moving`, `fencing`. To the
-//! image it adds `digest`, `mirrors`, `pull_secrets`, `finish` and `contents`.
+//! image it adds `architecture`, `digest`, `mirrors`, `pull_secrets`, `finish` and `contents`.
 
 mod secrets;
 
@@ -21,6 +21,7 @@ pub use value_rules::{
     ServerKind, find_argument_error, find_hostname_error, find_key_line_error, find_public_key_error, normalize_servers,
 };
 
+use crate::architecture::Architecture;
 use crate::deploy_steps::{EraseMode, TemplateStep};
 use crate::image_boot_contents::BootContents;
 use crate::install_marker::{AttemptRecord, FencingToken, InstallMarker, RecordedDisk, RecordedVolume};
@@ -286,6 +287,9 @@ pub struct AllocatedImage {
     /// Component that makes the image bootable on a machine.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub finish: Option<FinisherChoice>,
+    /// Architecture of the machines for which the image is built; `None` if the control plane does not specify it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub architecture: Option<Architecture>,
     /// Bootable contents of the image, as listed in its manifest.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub contents: Option<BootContents>,

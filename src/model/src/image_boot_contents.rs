@@ -1,6 +1,7 @@
 //! Bootable contents of an image, as listed in its manifest. With this list, an image that cannot boot is refused
 //! before anything is written.
 
+use crate::architecture::{self, Architecture};
 use common::type_errors::locate_json_error;
 use serde::{Deserialize, Serialize};
 
@@ -8,6 +9,10 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(deny_unknown_fields))]
 pub struct BootContents {
+    /// Architecture of the image: `amd64` or `arm64`, as recognized from its init program, its shell or its kernel.
+    /// `None` if it was not recognized, or if the manifest was written by a version that did not recognize it.
+    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "architecture::deserialize_known")]
+    pub architecture: Option<Architecture>,
     /// Paths of kernels, such as `/boot/vmlinuz-6.12.48+deb13-amd64`.
     #[serde(default)]
     pub kernels: Vec<String>,

@@ -10,6 +10,7 @@
 
 pub mod agent_kernel_arguments;
 pub mod allocation;
+pub mod architecture;
 pub mod bmc;
 pub mod deploy_steps;
 pub mod device_name;

@@ -2,6 +2,7 @@
 //! uses for partitions and arrays. The source machine reports the description, and the control plane passes it to the
 //! target machine, whose plan uses it.
 
+use crate::architecture::Architecture;
 use crate::device_name::LayoutPath;
 use crate::install_marker::{InstallMarker, RecordedDisk};
 use crate::layout::FilesystemFormat;
@@ -158,6 +159,9 @@ pub struct MigratedMachine {
     /// Network interfaces, in the order of the inventory.
     #[serde(default)]
     pub nics: Vec<MigratedNic>,
+    /// Architecture of the source machine. Earlier versions, which ran only on amd64, omit it.
+    #[serde(default)]
+    pub architecture: Architecture,
 }
 
 impl MigratedMachine {

@@ -20,7 +20,8 @@ const SYSTEMD_CRYPTSETUP_PATHS: [&str; 3] =
 /// Libraries that systemd loads to access a TPM 2 (`dlopen_tpm2`). Only systemd can open containers whose key is sealed
 /// to a TPM.
 const LIBRARIES: [&str; 4] = ["libtss2-esys.so.0", "libtss2-mu.so.0", "libtss2-rc.so.0", "libtss2-tcti-device.so.0"];
-const LIBRARY_FOLDERS: [&str; 3] = ["/usr/lib/x86_64-linux-gnu", "/usr/lib64", "/usr/lib"];
+const LIBRARY_FOLDERS: [&str; 4] =
+    ["/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu", "/usr/lib64", "/usr/lib"];
 
 /// Returns the programs or libraries that are required to open these containers but missing in the image; `None` if the
 /// image contains all of them.

@@ -12,11 +12,13 @@ mod command_line;
 pub(crate) mod distribution;
 #[cfg(test)]
 mod distribution_golden_tests;
+mod efi_names;
 mod esp;
 pub(crate) mod file_search;
 mod filesystem_support;
 pub(crate) mod grub_variables;
 mod host_identity;
+mod image_architecture;
 mod image_arguments;
 mod initramfs;
 mod loader_context;

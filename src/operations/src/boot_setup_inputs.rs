@@ -2,6 +2,7 @@
 
 use crate::{ByteRange, FstabEntry, MachineFiles};
 use model::allocation::FinisherChoice;
+use model::architecture::Architecture;
 use model::device_name::DevicePath;
 use model::inventory::FirmwareType;
 use model::layout::{FilesystemFormat, LvmType, RaidLevel};
@@ -28,6 +29,8 @@ pub struct FinishInputs {
     pub way: FinisherChoice,
     /// Devices that programs of the image may access, together with all partitions of these devices.
     pub devices: Vec<DevicePath>,
+    /// Architecture of the machine.
+    pub architecture: Architecture,
     pub firmware: FirmwareType,
     pub root: RootFilesystem,
     /// Filesystem that is mounted at `/boot`; `None` if `/boot` is a directory of the root filesystem.

@@ -5,6 +5,7 @@
 use common::diagnostic::Diagnostic;
 use common::error_code::ErrorCode;
 use model::allocation::FinisherChoice;
+use model::architecture::Architecture;
 use model::image_boot_contents::BootContents;
 use model::inventory::FirmwareType;
 
@@ -12,6 +13,7 @@ use model::inventory::FirmwareType;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ImageNeeds {
     pub finisher: FinisherChoice,
+    pub architecture: Architecture,
     pub firmware: FirmwareType,
     /// True if the kernel may be on a preserved filesystem.
     pub may_preserve_kernel: bool,
@@ -35,6 +37,17 @@ pub struct ImageFindings {
 
 const IMAGE_FIELD: &str = "allocation.image";
 
+/// Returns the reason why an image for `image` cannot be installed on a machine of the architecture `machine`. Returns
+/// `None` if the architectures are equal, or the image's architecture is unknown. `source` is the document that
+/// specifies the image's architecture.
+pub fn explain_mismatch(image: Option<Architecture>, machine: Architecture, source: &str) -> Option<Diagnostic> {
+    let image = image.filter(|image| *image != machine)?;
+    let why = format!(
+        "according to {source}, the image is for {image}, but this machine is {machine}; select an image for {machine}"
+    );
+    Some(Diagnostic::new(IMAGE_FIELD, why).with_code(ErrorCode::ArchitectureMismatch))
+}
+
 impl ImageNeeds {
     /// Returns the deficiencies of an image with these contents.
     pub fn find_image_deficiencies(&self, contents: &BootContents) -> ImageFindings {
@@ -44,6 +57,7 @@ impl ImageNeeds {
             FinisherChoice::Image | FinisherChoice::None => false,
         };
         let mut judgement = ImageFindings::default();
+        judgement.refused.extend(explain_mismatch(contents.architecture, self.architecture, "its manifest"));
         let mut refuse = |why: &str, what_to_do: &str| {
             judgement.refused.push(
                 Diagnostic::new(IMAGE_FIELD, format!("according to its manifest, the image has {why}; {what_to_do}"))

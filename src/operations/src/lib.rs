@@ -64,7 +64,7 @@ pub use fstab::{ExtendFstab, FstabEntry, WriteFstab};
 pub use holder_release::{AssertFree, DiskHolder, StopInspectedDevices};
 pub use image::{BurnImage, ResolveImage};
 pub use image_boot_setup::AdaptImage;
-pub use image_bootability::{ImageFindings, ImageNeeds};
+pub use image_bootability::{ImageFindings, ImageNeeds, explain_mismatch};
 pub use injected_files::{InjectFiles, InjectedFile};
 pub use k8s_volume_files::{ManifestVolume, SparseVolume, VolumePath, WriteK8sVolumeFiles};
 pub use k8s_volumes::{

@@ -38,12 +38,14 @@ pub(crate) fn refuse_finishing(layout: &Layout, inventory: &Inventory, request: 
     let words = if writes { check_injected_values(allocation) } else { Vec::new() };
     let network = requested_network(allocation, &inventory.nics).err().unwrap_or_default();
     let contents = image_bootability::check_image_contents(layout, inventory, request).refused;
+    let architecture = image_bootability::refuse_architecture(inventory, request);
     let definition = os_definition::refuse_definition(layout, request);
     // For a reinstall, this check is omitted, because the machine has already booted from its disks.
     let is_new = request.mode == InstallMode::Install;
     let sectors = find_unbootable_sectors(layout, inventory).filter(|_| writes && is_new);
     let esp = esp.map(|problem| problem.with_default_code(ErrorCode::ImageNotBootable));
-    esp.into_iter().chain(sectors).chain(words).chain(network).chain(contents).chain(definition).collect()
+    let image = architecture.into_iter().chain(contents).chain(definition);
+    esp.into_iter().chain(sectors).chain(words).chain(network).chain(image).collect()
 }
 
 /// Returns the network configuration of the allocation. Any invalid `network` is refused. An invalid `networks` is
@@ -145,6 +147,7 @@ pub(crate) fn finish_inputs(
     Box::new(FinishInputs {
         way: finisher_of(&files.assigned.allocation, inventory, decided),
         devices: writable_devices(decided),
+        architecture: inventory.system.architecture,
         firmware: inventory.system.firmware,
         root: root.map(|root| root_filesystem(meant, decided, root)).unwrap_or_default(),
         arrays: layout

@@ -65,7 +65,10 @@ pub fn check_migration(
     let MigrationCheck { problems, all, from, .. } = carrying;
     let nics = inventory.nics.iter().map(|nic| MigratedNic { name: nic.name.clone(), mac: nic.mac.clone() });
     match problems.is_empty() {
-        true => Ok((MigratedMachine { marker, nics: nics.collect(), ..all }, from)),
+        true => Ok((
+            MigratedMachine { marker, nics: nics.collect(), architecture: inventory.system.architecture, ..all },
+            from,
+        )),
         false => Err(problems),
     }
 }

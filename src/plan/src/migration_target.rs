@@ -9,6 +9,7 @@
 //! | a device with smaller sectors than on the source machine, for `vfat` or unknown content | the content may contain sector numbers |
 //! | an id that also exists on a disk that is not wiped | the system may use the wrong device |
 //! | a disk that would be wiped, and has the partition table or hardware identifiers of a disk of the source machine | the disk contains the data that would be migrated |
+//! | another architecture than that of the source machine | the system cannot run |
 //! | Kubernetes volumes | they are not migrated |
 
 use super::plan_decisions::PlanDecisions;
@@ -24,6 +25,7 @@ use super::system_source::{SourceInputs, SystemSource, SystemStages};
 use super::{InstallMode, PlanRequest, PlanSubject, boot_entry_operations, stale_boot_variables, uuids_in_use};
 use common::diagnostic::Diagnostic;
 use common::format::format_bytes;
+use model::architecture::Architecture;
 use model::deploy_steps::StepList;
 use model::device_name::{DevicePath, LayoutPath};
 use model::install_marker::{InstallMarker, RecordedDisk};
@@ -46,6 +48,15 @@ impl PlanRequest {
     }
 }
 
+/// Returns the reason why the system of the source machine cannot run on a machine of this architecture.
+fn explain_mismatch(carried: &MigratedMachine, machine: Architecture) -> Option<Diagnostic> {
+    let source = Some(carried.architecture).filter(|source| *source != machine)?;
+    let why = format!(
+        "the source machine is {source}, but this machine is {machine}; migrate the system to a machine with {source}"
+    );
+    Some(Diagnostic::new("moving", why).with_code(ErrorCode::ArchitectureMismatch))
+}
+
 /// Installation of a system that is received from another machine.
 pub(crate) struct MigrationSource<'a> {
     pub request: &'a PlanRequest,
@@ -58,7 +69,9 @@ impl SystemSource for MigrationSource<'_> {
     }
 
     fn find_problems(&self, _: &Layout, inventory: &Inventory, decided: &PlanDecisions) -> Vec<Diagnostic> {
-        refuse_taken_ids(self.request, inventory, decided)
+        let machine = inventory.system.architecture;
+        let mismatch = self.offer.carried.as_ref().and_then(|carried| explain_mismatch(carried, machine));
+        mismatch.into_iter().chain(refuse_taken_ids(self.request, inventory, decided)).collect()
     }
 
     /// Returns false for the creation of filesystems other than swap, because these filesystems are received from the

@@ -39,6 +39,7 @@ mod foreign_installations;
 mod generators;
 mod hibernation_images;
 mod holder_release;
+mod image_architecture;
 mod image_network;
 mod image_os_definition;
 mod installation_identity;

@@ -1,6 +1,6 @@
 //! Temporary directory with the files that dnsmasq reads and writes. It is removed when the server ends.
 
-use super::dnsmasq_config::BINARIES;
+use super::dnsmasq_config::{ARM64, BINARIES};
 use common::bounded_read::read_prefix;
 use linux::process::privilege_drop::SANDBOX_ID;
 use std::env;
@@ -36,7 +36,8 @@ impl DnsmasqDirectory {
             // All users can read the directory, because dnsmasq may run as another user. The files contain no secrets.
             fs::set_permissions(&folder, Permissions::from_mode(0o755))?;
         }
-        for name in BINARIES {
+        let arm64 = Some(ARM64).filter(|name| ipxe.join(name).is_file());
+        for name in BINARIES.into_iter().chain(arm64) {
             let copy = home.tftp_directory().join(name);
             fs::copy(ipxe.join(name), &copy)?;
             fs::set_permissions(&copy, Permissions::from_mode(0o644))?;
@@ -55,6 +56,11 @@ impl DnsmasqDirectory {
     /// Changes the owner of the path to the user to which dnsmasq switches after root has started it.
     fn change_owner(&self, path: &Path) -> Result<()> {
         chown(path, Some(SANDBOX_ID), Some(SANDBOX_ID))
+    }
+
+    /// Returns whether the directory contains the optional iPXE binary for arm64.
+    pub(crate) fn has_arm64(&self) -> bool {
+        self.tftp_directory().join(ARM64).is_file()
     }
 
     pub(crate) fn tftp_directory(&self) -> PathBuf {

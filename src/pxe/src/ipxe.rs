@@ -1,5 +1,6 @@
 //! iPXE scripts, and validation of those values in the scripts that unauthenticated clients control.
 
+use model::architecture::Architecture;
 use time::OffsetDateTime;
 
 /// Parameters for booting the ramdisk: addresses of the server, and identity of the machine.
@@ -17,17 +18,36 @@ pub struct RamdiskBoot<'a> {
     pub cmdline: &'a str,
     /// True if the ramdisk offers a shell at the console instead of starting the agent.
     pub stop: bool,
-    /// File name of the ramdisk.
+    /// Architecture of the machine.
+    pub architecture: Architecture,
+    /// File name of the ramdisk for amd64.
     pub initrd: &'a str,
+}
+
+/// File name of the kernel in the boot directory.
+pub const KERNEL: &str = "vmlinuz";
+
+/// Returns the name of a boot file for machines of this architecture: `vmlinuz`, or `vmlinuz-arm64`.
+pub fn boot_file_name(name: &str, architecture: Architecture) -> String {
+    match architecture {
+        Architecture::Amd64 => name.to_owned(),
+        Architecture::Arm64 => format!("{name}-{architecture}"),
+    }
+}
+
+/// Returns the architecture for a value of iPXE's setting `buildarch`. iPXE for BIOS is built for `i386`, and earlier
+/// versions of the start script did not send the setting.
+pub fn parse_buildarch(buildarch: &str) -> Architecture {
+    if buildarch == "arm64" { Architecture::Arm64 } else { Architecture::Amd64 }
 }
 
 impl RamdiskBoot<'_> {
     pub fn kernel_url(&self) -> String {
-        format!("{}/boot/vmlinuz", self.files)
+        format!("{}/boot/{}", self.files, boot_file_name(KERNEL, self.architecture))
     }
 
     pub fn initrd_url(&self) -> String {
-        format!("{}/boot/{}", self.files, self.initrd)
+        format!("{}/boot/{}", self.files, boot_file_name(self.initrd, self.architecture))
     }
 
     /// Returns the kernel command line, which is the same for iPXE and kexec.
@@ -104,7 +124,7 @@ pub fn local_disk_script(machine: &str) -> String {
 pub fn hold_script(url: &str, machine: &str) -> String {
     format!(
         "#!ipxe\n:again\necho drophammer: {machine} waits: it takes part in a migration, and its file does not list the NIC ${{netX/mac}}\n\
-         sleep 30 ||\nchain --replace {url}/boot.ipxe?uuid=${{uuid}}&mac=${{netX/mac}} || goto again\n"
+         sleep 30 ||\nchain --replace {url}/boot.ipxe?uuid=${{uuid}}&mac=${{netX/mac}}&arch=${{buildarch}} || goto again\n"
     )
 }
 
@@ -119,7 +139,7 @@ pub fn start_script(url: &str) -> String {
     format!(
         "#!ipxe\necho drophammer: asking {url}\nclear downloads ||\nisset ${{netX/mac}} || dhcp ||\n\
          isset ${{netX/ip}} || dhcp netX ||\n:again\n\
-         chain --replace {url}/boot.ipxe?uuid=${{uuid}}&mac=${{netX/mac}} ||\n{retry}\
+         chain --replace {url}/boot.ipxe?uuid=${{uuid}}&mac=${{netX/mac}}&arch=${{buildarch}} ||\n{retry}\
          echo drophammer: this machine CANNOT BOOT over the network: no boot script from {url}\n\
          echo drophammer: NIC ${{netX/mac}}, address ${{netX/ip}}, uuid ${{uuid}}: check the output of drophammer serve\n\
          sleep 30 ||\nexit 1\n"

@@ -184,8 +184,10 @@ fn check_nic(pxe_options: &PxeOptions, server: &BootServer) -> std::result::Resu
             ));
         }
     }
-    let longest =
-        script_url(server, &nic, server.listen.port()).len().max(binary_url(server, &nic, server.listen.port()).len());
+    let port = server.listen.port();
+    let binaries = binaries_url(server, &nic, port);
+    let urls = [dnsmasq_config::UEFI, dnsmasq_config::ARM64].map(|name| format!("{binaries}/{name}").len());
+    let longest = urls.into_iter().fold(script_url(server, &nic, port).len(), usize::max);
     match longest > NAME_BYTES {
         true => Err("--url is too long: DHCP limits the URLs of iPXE and of its script to 127 characters".to_owned()),
         false => Ok(nic),
@@ -204,8 +206,9 @@ fn script_url(server: &BootServer, nic: &PxeNic, port: u16) -> String {
     format!("{}/start.ipxe", boot_base_url(server, nic, port))
 }
 
-fn binary_url(server: &BootServer, nic: &PxeNic, port: u16) -> String {
-    format!("{}/ipxe/{}", boot_base_url(server, nic, port), dnsmasq_config::UEFI)
+/// Returns the URL of the directory of iPXE's binaries.
+fn binaries_url(server: &BootServer, nic: &PxeNic, port: u16) -> String {
+    format!("{}/ipxe", boot_base_url(server, nic, port))
 }
 
 /// Finds dnsmasq, even if the user's PATH contains neither `/usr/sbin` nor `/sbin`.

@@ -6,7 +6,7 @@ use super::dnsmasq_config::{self, DnsmasqParameters};
 use super::dnsmasq_directory::DnsmasqDirectory;
 use super::nic::PxeNic;
 use super::other_dhcp_servers::ServerSearch;
-use super::{BootServer, CAPABILITIES, PxeLog, PxeMessage, binary_url, script_url};
+use super::{BootServer, CAPABILITIES, PxeLog, PxeMessage, binaries_url, script_url};
 use linux::process::{BackgroundProcess, ToolCommand};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -47,7 +47,7 @@ impl DnsmasqCommand {
 
     /// Starts dnsmasq, and waits until it is ready.
     fn start_process(&self, nic: &PxeNic, home: &DnsmasqDirectory) -> Result<BackgroundProcess, String> {
-        let (script, ipxe) = (script_url(&self.server, nic, self.port), binary_url(&self.server, nic, self.port));
+        let (script, ipxe) = (script_url(&self.server, nic, self.port), binaries_url(&self.server, nic, self.port));
         let (tftp, leases) = (home.tftp_directory(), home.leases_file());
         let forwards = std::fs::read_to_string("/proc/sys/net/ipv4/ip_forward").is_ok_and(|text| text.trim() == "1");
         let (script, ipxe, tftp, leases) = (&script, &ipxe, &tftp, &leases);
@@ -58,6 +58,7 @@ impl DnsmasqCommand {
             forwards,
             script,
             ipxe,
+            has_arm64: home.has_arm64(),
             tftp,
             leases,
         });

@@ -2,12 +2,16 @@
 
 use super::options::ServerConfig;
 use api::base_url::check_url_host;
+use common::bounded_read::read_prefix;
 use common::error::{Error, Phase, Result};
 use common::error_code::ErrorCode;
+use model::architecture::{Architecture, RECOGNIZED_BYTES};
 use oidc::settings::OidcSettings;
 use pxe::command_line_options::PxeOptions;
+use pxe::ipxe;
 use site::boot_value_validation;
 use site::yaml_folder;
+use std::fs::File;
 use std::path::{Path, PathBuf};
 
 pub(crate) fn boot_directory(options: &ServerConfig) -> PathBuf {
@@ -27,12 +31,26 @@ pub(crate) fn check_at_start(options: &ServerConfig) -> Vec<String> {
     boot.chain(secrets.map(|path| format!("{} {what}: run chmod o-r {0}", path.display()))).collect()
 }
 
-/// Returns a problem for each missing file of the ramdisk.
+/// Returns a problem for each missing file of the ramdisk, and for each kernel of the wrong architecture. Files for
+/// arm64 are optional.
 pub(crate) fn missing_boot_files(boot: &Path) -> Vec<String> {
     let missing = ["vmlinuz", "initrd"].map(|name| boot.join(name)).into_iter().filter(|path| !path.is_file());
     let missing =
         missing.map(|path| format!("{file} is missing: machines cannot boot the ramdisk", file = path.display()));
-    missing.map(|message| ErrorCode::BootFilesMissing.annotate(message)).collect()
+    let missing = missing.map(|message| ErrorCode::BootFilesMissing.annotate(message));
+    missing.chain(Architecture::ALL.into_iter().filter_map(|architecture| foreign_kernel(boot, architecture))).collect()
+}
+
+/// Returns a problem if the kernel for machines of this architecture is a kernel for another architecture.
+fn foreign_kernel(boot: &Path, architecture: Architecture) -> Option<String> {
+    let path = boot.join(ipxe::boot_file_name(ipxe::KERNEL, architecture));
+    let head = read_prefix(File::open(&path).ok()?, RECOGNIZED_BYTES).ok()?;
+    let found = Architecture::recognize(&head).filter(|found| *found != architecture)?;
+    Some(ErrorCode::ArchitectureMismatch.annotate(format!(
+        "{file} is a kernel for {found}, but {architecture} machines boot this file: replace the file with the vmlinuz of \
+         scripts/build-ramdisk --arch {architecture}",
+        file = path.display()
+    )))
 }
 
 /// Checks that the server's directory exists.
@@ -94,4 +112,22 @@ pub(crate) fn refuse_lost_database(dir: &Path) -> Result<()> {
         store::token::OPERATOR_FILE
     );
     Err(Error::new(Phase::Serve, message).with_code(ErrorCode::DatabaseMissing))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn kernels_for_another_architecture_are_reported() {
+        let dir = tempfile::tempdir().unwrap();
+        let arm64 = [&[0; 0x38][..], b"ARM\x64"].concat();
+        for (name, content) in [("vmlinuz", &arm64[..]), ("initrd", b"x"), ("vmlinuz-arm64", &arm64)] {
+            std::fs::write(dir.path().join(name), content).unwrap();
+        }
+        let [problem] = &missing_boot_files(dir.path())[..] else { panic!("one problem is expected") };
+        assert!(problem.contains("/vmlinuz is a kernel for arm64, but amd64 machines boot this file"), "{problem}");
+        std::fs::write(dir.path().join("vmlinuz"), "unknown").unwrap();
+        assert_eq!(missing_boot_files(dir.path()), Vec::<String>::new());
+    }
 }

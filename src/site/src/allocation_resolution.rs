@@ -306,6 +306,7 @@ pub fn image_without_location(id: String) -> ImageSpec {
         digest: None,
         pull_secrets: Vec::new(),
         finish: None,
+        architecture: None,
         contents: None,
     }
 }

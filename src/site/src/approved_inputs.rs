@@ -51,7 +51,14 @@ fn describe_image(image: &ImageSpec) -> Value {
         (None, ImageLocation::Url(url)) => url,
         (None, ImageLocation::File(file)) => file,
     };
-    json!({ "id": image.id, "digest": image.digest, "address": address, "finish": image.finish, "contents": image.contents })
+    let mut described = json!({ "id": image.id, "digest": image.digest, "address": address, "finish": image.finish,
+        "contents": image.contents });
+    // A missing architecture is omitted, so that the digests of images without an architecture are those of earlier
+    // versions.
+    if let Some(architecture) = image.architecture {
+        described["architecture"] = json!(architecture);
+    }
+    described
 }
 
 fn digest(value: &Value) -> String {

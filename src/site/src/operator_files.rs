@@ -17,12 +17,13 @@ pub mod yaml_node;
 pub use file_type_detection::{find_network_misfits, find_network_problems, is_agent_document, is_machine_text};
 pub use image_file::parse_image;
 pub use k8s_volumes::parse_resources;
-pub use machine_file::{DEFAULT_ID, default_consoles, parse_machine};
+pub use machine_file::{DEFAULT_ID, consoles_for, default_consoles, parse_machine};
 pub use yaml_node::{format_at, replace_positions, suggest_name};
 
 use crate::os_definition_state::DefinitionState;
 use marked_yaml::{Span, Spanned};
 use model::allocation::{BootOrder, FinisherChoice};
+use model::architecture::Architecture;
 use model::bmc::Bmc;
 use model::deploy_steps::EraseMode;
 use model::image_boot_contents::BootContents;
@@ -158,6 +159,8 @@ pub struct ImageSpec {
     /// Registry credentials for the URL of the image and for its mirrors.
     pub pull_secrets: Vec<PullSecret>,
     pub finish: Option<FinisherChoice>,
+    /// Architecture of the machines for which the image is built.
+    pub architecture: Option<Architecture>,
     /// Files of the image, as listed in the manifest next to the image. The YAML file does not contain this field.
     pub contents: Option<BootContents>,
 }

@@ -76,15 +76,18 @@ END
 bootable=
 if grep -q ' /boot/efi vfat ' /proc/mounts; then
     mkdir -p /boot/efi/EFI/BOOT
-    cp /usr/lib/grub/BOOTX64.EFI /boot/efi/EFI/BOOT/BOOTX64.EFI
+    name=BOOTX64.EFI
+    [ "$(uname -m)" != aarch64 ] || name=BOOTAA64.EFI
+    cp /usr/lib/grub/$name /boot/efi/EFI/BOOT/$name
     printf 'search --no-floppy --fs-uuid --set=root %s\nconfigfile /boot/grub/grub.cfg\n' \
         "$(filesystem_uuid "${boot:-$root}")" > /boot/efi/EFI/BOOT/grub.cfg
-    echo "GRUB for UEFI is at /boot/efi/EFI/BOOT/BOOTX64.EFI"
+    echo "GRUB for UEFI is at /boot/efi/EFI/BOOT/$name"
     bootable=yes
 fi
 
 # grub_for_bios DISK: where a disk that carries a part of the system has room for it.
 grub_for_bios() {
+    [ -e /usr/lib/grub/core.img ] || return 0
     core_end=$((34 * 512 + $(stat -c %s /usr/lib/grub/core.img)))
     first=$(cat /sys/class/block/"$1"/*/start | sort -n | head -n 1)
     if [ "$(cat /sys/class/block/"$1"/queue/logical_block_size)" != 512 ]; then

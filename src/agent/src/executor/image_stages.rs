@@ -45,8 +45,9 @@ impl PlanExecutor {
         if let (Some(needs), Some(contents)) = (needs, reached.contents()) {
             let judgement = needs.find_image_deficiencies(contents);
             if !judgement.refused.is_empty() {
+                let code = judgement.refused.iter().find_map(|problem| problem.code);
                 return Err(Error::refusal(Phase::Image, diagnostic::summarize_problems(&judgement.refused))
-                    .with_code(ErrorCode::ImageNotBootable));
+                    .with_code(code.unwrap_or(ErrorCode::ImageNotBootable)));
             }
             // If the control plane has sent the list of the image's contents, these warnings about the image were
             // already printed with the plan.

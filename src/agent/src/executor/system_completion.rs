@@ -2,8 +2,9 @@
 
 use super::{PlanExecutor, panic_error};
 use common::error::{Error, Phase, Result};
+use model::architecture::Architecture;
 use model::install_marker::InstallMarker;
-use model::install_report::BootEntryRequest;
+use model::install_report::{BootEntryRequest, BootInfo};
 use newroot::NewRoot;
 use newroot::boot::boot_discovery::BootSource;
 use newroot::boot::boot_info::{read_boot_info, write_boot_info};
@@ -110,7 +111,7 @@ impl PlanExecutor {
 
     /// Finds the boot loader that the image contains.
     pub(super) fn find_loader(&mut self) -> Result<()> {
-        let loader = efi::loader::find_loader(&self.open_root()?)?;
+        let loader = efi::loader::find_loader(&self.open_root()?, Architecture::NATIVE)?;
         self.print_line(&format!("boot loader of the image: {loader}"));
         self.entries_wanted = vec![BootEntryRequest { esp: 0, loader, arguments: String::new() }];
         Ok(())
@@ -138,10 +139,33 @@ impl PlanExecutor {
         }
         let root = self.open_root()?;
         let boot = read_boot_info(&root)?;
+        if !kexec::is_supported() {
+            return self.boot_through_firmware(boot);
+        }
         let first = selinux::add_relabeling_arguments(&root, &boot);
         self.print_line(&format!("{} {}", first.kernel, first.cmdline));
         kexec::load_from_root(&root, &first)?;
         self.facts.boot = Some(boot);
+        Ok(())
+    }
+
+    /// Prepares a reboot into the installed system through the firmware, because the kernel of the ramdisk does not
+    /// support kexec. If the boot entry cannot be selected, the firmware's boot order decides, which is sufficient
+    /// after an installation: a server that has received the report of success boots the machine from its disk.
+    fn boot_through_firmware(&mut self, boot: BootInfo) -> Result<()> {
+        let selected = efi::boot_own_entry_next(Path::new(efi::VARIABLES));
+        match selected {
+            Ok(entry) => self.print_line(&format!(
+                "no kernel is loaded, because this kernel does not support kexec: the firmware starts {entry} at the next boot"
+            )),
+            Err(error) if !self.entries_wanted.is_empty() => self.print_line(&format!(
+                "WARNING: this kernel does not support kexec, and the boot entry of the system cannot be selected: {error}. \
+                 The machine reboots, and the firmware's boot order applies"
+            )),
+            Err(error) => return Err(error),
+        }
+        self.facts.boot = Some(boot.clone());
+        self.firmware_boot = Some(boot);
         Ok(())
     }
 

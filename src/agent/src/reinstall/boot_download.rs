@@ -4,6 +4,7 @@ use ::http::Request;
 use common::error::{Context, Error, Phase, Result};
 use control::api_types::{ErrorBody, NextBoot};
 use linux::http::{self, privileged_port};
+use model::architecture::Architecture;
 use nix::sys::memfd::{MFdFlags, memfd_create};
 use reqwest::StatusCode;
 use reqwest::blocking::Client;
@@ -151,7 +152,16 @@ impl BootClient {
 }
 
 fn boot_url(server: &str, machine: &str, mac: &str) -> String {
-    format!("{server}/boot.json?uuid={machine}&mac={mac}")
+    format!("{server}/boot.json?uuid={machine}&mac={mac}{}", architecture_query(Architecture::NATIVE))
+}
+
+/// Returns the part of the query with the architecture. It is omitted for amd64, which servers of earlier versions
+/// assume.
+fn architecture_query(architecture: Architecture) -> String {
+    match architecture {
+        Architecture::Amd64 => String::new(),
+        Architecture::Arm64 => format!("&arch={architecture}"),
+    }
 }
 
 fn read_refusal(server: &str, status: StatusCode, body: &str) -> Result<BootResponse> {
@@ -198,6 +208,12 @@ mod tests {
         assert_eq!(BootClient::new("https://c/").unwrap().url(), "https://c");
         let error = BootClient::new("10.0.0.1:8080").unwrap_err().to_string();
         assert!(error.contains("--server 10.0.0.1:8080 is neither"), "{error}");
+    }
+
+    #[test]
+    fn only_other_architectures_are_sent() {
+        assert_eq!(architecture_query(Architecture::Amd64), "");
+        assert_eq!(architecture_query(Architecture::Arm64), "&arch=arm64");
     }
 
     #[test]

@@ -95,6 +95,7 @@ fn to_wire_image(image: &ImageSpec, base: &str, installs: bool) -> allocation::A
         digest: image.digest.clone().filter(|_| installs),
         pull_secrets: Vec::new(),
         finish: image.finish,
+        architecture: image.architecture.filter(|_| installs),
         contents: image.contents.clone().filter(|_| installs),
     }
 }

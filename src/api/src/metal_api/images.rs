@@ -20,6 +20,7 @@ use axum::response::{IntoResponse, Response};
 use common::encoding::percent_encode;
 use common::yaml::edit;
 use model::allocation::FinisherChoice;
+use model::architecture::Architecture;
 use model::layout::ImageId;
 use schemars::JsonSchema;
 use serde::de::Error;
@@ -36,7 +37,7 @@ const KIND: &str = "image";
 const IMAGE_BYTES: usize = 64 << 10;
 /// Fields of an image file that can be read and changed over the API, in the order in which they are written. Registry
 /// credentials can be changed only in the file.
-const FIELDS: [&str; 8] = ["id", "name", "description", "url", "file", "mirrors", "digest", "finish"];
+const FIELDS: [&str; 9] = ["id", "name", "description", "url", "file", "mirrors", "digest", "finish", "architecture"];
 /// Additional fields of responses, which are ignored in requests.
 const RESPONSE_ONLY_FIELDS: [&str; 7] =
     ["hidden", "blacklisted", "usedby", "ready", "created", "changed", "expirationDate"];
@@ -60,6 +61,9 @@ pub(crate) struct ImageResponse {
     digest: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     finish: Option<FinisherChoice>,
+    /// Architecture of the machines for which the image is built.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    architecture: Option<Architecture>,
     /// True if the digest is known, which is necessary for an installation.
     ready: bool,
     hidden: bool,
@@ -282,7 +286,8 @@ fn image_document(image: &ImageSpec) -> Value {
         ImageLocation::File(file) => (None, Some(file)),
     };
     let mut document = json!({"id": image.id, "name": image.name, "description": image.description, "url": url, "file": file,
-        "mirrors": image.mirrors, "digest": image.digest, "finish": image.finish});
+        "mirrors": image.mirrors, "digest": image.digest, "finish": image.finish,
+        "architecture": image.architecture});
     if let Some(fields) = document.as_object_mut() {
         fields.retain(|_, value| !is_empty_value(value));
     }
@@ -357,6 +362,7 @@ fn image_response(directory: &SiteSnapshot, base: &str, image: &ImageSpec) -> Im
         mirrors: image.mirrors.clone(),
         digest: known.and_then(|known| known.digest.clone()).or_else(|| image.digest.clone()),
         finish: image.finish,
+        architecture: image.architecture.or_else(|| image.contents.as_ref()?.architecture),
         ready: known.is_some(),
         hidden: states.is_hidden(&image.id),
         blacklisted: states.is_blacklisted(&image.id),

@@ -81,6 +81,7 @@ error_codes! {
     242 InstalledSystem "The installed system cannot be booted";
     243 PreservedDataLoss "Disks that must be preserved would be wiped";
     244 DeployArguments "The arguments of a deploy step are invalid";
+    245 ArchitectureMismatch "The image is for another architecture";
 
     300 Storage "A tool fails";
     301 DiskIdentity "A device name refers to a different disk than planned";

@@ -4,11 +4,13 @@
 use clap::{Args, ValueEnum};
 use common::command_outcome::{CommandOutcome, report_refusal};
 use common::error::{Context, Error, Phase, Result};
+use common::error_code::ErrorCode;
 use common::format::format_bytes;
 use common::output::print_text;
 use common::yaml::block_writer::to_block_yaml;
 use image::download::{self, SIDECAR_SUFFIXES};
 use image::{ImageSource, ResolvedImage, SignatureKey, SignatureKeys, StatedFormat};
+use model::architecture::Architecture;
 use serde_json::{Map, Value, json};
 use site::operator_files::{ImageLocation, parse_image};
 use site::yaml_folder::list_yaml_files;
@@ -31,18 +33,22 @@ pub struct AddImageOptions {
     /// Display name of the image.
     #[arg(long)]
     pub name: Option<String>,
-    /// `sha256:HEX` or `sha512:HEX` of the image as served [default: read from the files next to the image; the digest of a local file is
-    /// computed].
+    /// `sha256:HEX` or `sha512:HEX` of the image as served [default: read from the files next to the image; the digest
+    /// of a local file is computed].
     #[arg(long)]
     pub digest: Option<String>,
     /// Public key of a trusted signer, or a file with the key; can be specified several times. If a key is specified, a
     /// signature is required.
     #[arg(long, value_name = "KEY|FILE")]
     pub key: Vec<String>,
-    /// Format of the image [default: recognized by its first bytes]. An image whose format is not recognized is added only with
-    /// this option.
+    /// Format of the image [default: recognized by its first bytes]. An image whose format is not recognized is added
+    /// only with this option.
     #[arg(long, value_enum, value_name = "FORMAT")]
     pub format: Option<FormatChoice>,
+    /// Architecture of the machines for which the image is built, amd64 or arm64 [default: the architecture in the
+    /// image's manifest]. Machines of another architecture refuse the image.
+    #[arg(long, value_name = "ARCHITECTURE")]
+    pub architecture: Option<Architecture>,
 }
 
 /// Value of `--format`.
@@ -93,7 +99,9 @@ fn copy_into_site(options: &AddImageOptions) -> Result<String> {
     let id = options.id.clone().or_else(|| manifest.and_then(|manifest| manifest.image.clone()));
     let id = id.ok_or_else(|| add_refusal("the id of the image is missing: specify --id ID"))?;
     let files = name_files(&folder, &resolved.url, &id)?;
-    let text = describe_image(&id, options.name.as_deref(), &files.image, &resolved)?;
+    let contents = manifest.and_then(|manifest| manifest.contents.as_ref());
+    let architecture = choose_architecture(options.architecture, contents.and_then(|contents| contents.architecture))?;
+    let text = describe_image(&id, options.name.as_deref(), &files.image, architecture, &resolved)?;
     let stated = options.format.map(FormatChoice::to_stated);
     let copied = store_file(&files.image, |file| download::copy_image(&resolved, stated, file))?;
     let rest = store_sidecars(&resolved.url, &files.image)
@@ -181,14 +189,32 @@ fn find_image_with_file(folder: &Path, name: &str) -> Option<String> {
     users.next().map(|image| image.id)
 }
 
+/// Returns the architecture of the image, as stated by the operator or found in the manifest.
+fn choose_architecture(stated: Option<Architecture>, found: Option<Architecture>) -> Result<Option<Architecture>> {
+    match (stated, found) {
+        (Some(stated), Some(found)) if stated != found => Err(add_refusal(format!(
+            "according to its manifest, the image is for {found}, but --architecture is {stated}"
+        ))
+        .with_code(ErrorCode::ArchitectureMismatch)),
+        (stated, found) => Ok(stated.or(found)),
+    }
+}
+
 /// Returns the text of the image file that describes the image.
-fn describe_image(id: &str, name: Option<&str>, image: &Path, resolved: &ResolvedImage) -> Result<String> {
+fn describe_image(
+    id: &str,
+    name: Option<&str>,
+    image: &Path,
+    architecture: Option<Architecture>,
+    resolved: &ResolvedImage,
+) -> Result<String> {
     let file = image.file_name().unwrap_or_default().to_string_lossy();
     let mut fields = Map::new();
     fields.insert("id".to_owned(), json!(id));
     fields.extend(name.map(|name| ("name".to_owned(), json!(name))));
     fields.insert("file".to_owned(), json!(file));
     fields.insert("digest".to_owned(), json!(resolved.digest.to_string()));
+    fields.extend(architecture.map(|architecture| ("architecture".to_owned(), json!(architecture))));
     let text = to_block_yaml(&Value::Object(fields));
     parse_image(&text).map_err(|why| add_refusal(format!("the image file would be invalid: {why}")))?;
     Ok(text)
@@ -257,7 +283,8 @@ mod tests {
 
     fn options(source: &Path, dir: &Path) -> AddImageOptions {
         let (source, id) = (source.display().to_string(), Some("debian-12.1".to_owned()));
-        AddImageOptions { source, dir: dir.to_owned(), id, name: None, digest: None, key: Vec::new(), format: None }
+        let (key, dir) = (Vec::new(), dir.to_owned());
+        AddImageOptions { source, dir, id, name: None, digest: None, key, format: None, architecture: None }
     }
 
     fn list_names(dir: &TempDir) -> Vec<String> {
@@ -300,6 +327,26 @@ mod tests {
         let refused = copy_into_site(&options(&image, dir.path())).unwrap_err();
         assert!(refused.is_refusal() && refused.to_string().contains("debian.raw.sha256 already exists"), "{refused}");
         assert_eq!(list_names(&dir), ["debian.raw.sha256"], "files of others are not removed");
+    }
+
+    #[test]
+    fn architecture_is_stated_or_read_from_the_manifest() {
+        let (amd64, arm64) = (Some(Architecture::Amd64), Some(Architecture::Arm64));
+        for (stated, found, chosen) in
+            [(None, None, None), (arm64, None, arm64), (None, arm64, arm64), (amd64, amd64, amd64)]
+        {
+            assert_eq!(choose_architecture(stated, found).unwrap(), chosen);
+        }
+        let error = choose_architecture(arm64, amd64).unwrap_err();
+        assert_eq!((error.is_refusal(), error.code()), (true, ErrorCode::ArchitectureMismatch));
+        assert!(error.to_string().contains("the image is for amd64, but --architecture is arm64"), "{error}");
+
+        let (dir, from) = (site(), tempfile::tempdir().unwrap());
+        let image = from.path().join("debian.raw");
+        fs::write(&image, IMAGE).unwrap();
+        copy_into_site(&AddImageOptions { architecture: arm64, ..options(&image, dir.path()) }).unwrap();
+        let text = fs::read_to_string(dir.path().join("images/debian-12.1.yaml")).unwrap();
+        assert_eq!(parse_image(&text).unwrap().architecture, arm64);
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 use super::sysfs::{list_names, read_attribute, read_link_name};
 use common::error::{Error, Phase, Result};
+use model::architecture::Architecture;
 use model::inventory::{Cpu, FirmwareType, Nic, SystemInfo};
 use model::machine_identity::parse_usable_uuid;
 use std::collections::{BTreeMap, BTreeSet};
@@ -19,6 +20,7 @@ pub(super) fn read_system(sys: &Path) -> SystemInfo {
         bios_version: dmi("bios_version"),
         bios_date: dmi("bios_date"),
         firmware: if sys.join("firmware/efi").is_dir() { FirmwareType::Uefi } else { FirmwareType::Bios },
+        architecture: Architecture::NATIVE,
     }
 }
 
@@ -153,7 +155,8 @@ mod tests {
 
     #[test]
     fn machine_without_smbios_has_default_values() {
-        assert_eq!(read_system(&FakeMachine::new().roots().sys), SystemInfo::default());
+        let expected = SystemInfo { architecture: Architecture::NATIVE, ..SystemInfo::default() };
+        assert_eq!(read_system(&FakeMachine::new().roots().sys), expected);
     }
 
     #[test]

@@ -76,6 +76,12 @@ fn apply_landlock() -> Result<bool, Errno> {
     Ok(true)
 }
 
+/// System call with which the C library implements poll(3). arm64 has only ppoll(2).
+#[cfg(target_arch = "x86_64")]
+const POLL: libc::c_long = libc::SYS_poll;
+#[cfg(not(target_arch = "x86_64"))]
+const POLL: libc::c_long = libc::SYS_ppoll;
+
 /// System calls that are needed for threads, memory management and open descriptors. All others fail with ENOSYS, which
 /// the C library handles.
 const ALLOWED: [libc::c_long; 36] = [
@@ -112,7 +118,7 @@ const ALLOWED: [libc::c_long; 36] = [
     libc::SYS_rt_sigreturn,
     libc::SYS_sigaltstack,
     libc::SYS_restart_syscall,
-    libc::SYS_poll,
+    POLL,
     libc::SYS_exit,
     libc::SYS_exit_group,
 ];

@@ -1,6 +1,7 @@
 //! Hardware of a machine, except disks.
 
 use super::lldp::LldpNeighbor;
+use crate::architecture::Architecture;
 use crate::machine_identity::is_usb_driver;
 use serde::{Deserialize, Serialize};
 
@@ -23,6 +24,8 @@ pub struct SystemInfo {
     #[serde(default)]
     pub bios_date: String,
     pub firmware: FirmwareType,
+    #[serde(default)]
+    pub architecture: Architecture,
 }
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]

@@ -34,8 +34,10 @@ fn recorded_inventories_are_parsed_without_loss() {
                 assert!(partition.start_bytes + partition.size_bytes <= disk.size_bytes, "{file}");
             }
         }
-        // Serialization returns all fields of the file, so the types contain all of them.
-        let value: serde_json::Value = serde_json::from_str(&text).unwrap();
+        // Serialization returns all fields of the file, so the types contain all of them. The files do not contain the
+        // architecture, because an earlier version has recorded them.
+        let mut value: serde_json::Value = serde_json::from_str(&text).unwrap();
+        value["system"]["architecture"] = "amd64".into();
         assert_eq!(serde_json::to_value(&inventory).unwrap(), value, "{file}");
     }
 }

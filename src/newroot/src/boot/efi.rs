@@ -5,11 +5,13 @@ mod boot_variable_writer;
 mod entry_changes;
 pub mod loader;
 mod network;
+mod own_entry;
 mod removal;
 
 pub(crate) use boot_variable_writer::apply_changes;
 pub(crate) use entry_changes::{add_label_prefix, decide_changes};
 pub use network::{NetworkEntry, find_pxe_entry, set_boot_next};
+pub use own_entry::boot_own_entry_next;
 pub use removal::remove_variables;
 
 pub use linux::efi::{BootVariables, LoadOption, PartitionLocation, VARIABLES, drophammer_variables};

@@ -43,13 +43,23 @@ pub fn load_kernel_files(name: &str, kernel: &File, initrd: Option<&File>, cmdli
 
 /// Unloads the loaded kernel, if there is one.
 pub fn unload_kernel() {
+    if let Err(error) = try_unload() {
+        tracing::debug!("unload the kexec kernel: {error}");
+    }
+}
+
+/// Returns whether the running kernel has the system call kexec_file_load(2). Debian's kernels for arm64 are built
+/// without it. A kernel that is already loaded is unloaded.
+pub fn is_supported() -> bool {
+    try_unload() != Err(Errno::ENOSYS)
+}
+
+fn try_unload() -> nix::Result<()> {
     let flags = libc::c_ulong::from(libc::KEXEC_FILE_UNLOAD.unsigned_abs());
     // SAFETY: with KEXEC_FILE_UNLOAD the other arguments are ignored.
     let result =
         unsafe { libc::syscall(libc::SYS_kexec_file_load, -1, -1, 0_usize, std::ptr::null::<libc::c_char>(), flags) };
-    if let Err(error) = Errno::result(result) {
-        tracing::debug!("unload the kexec kernel: {error}");
-    }
+    Errno::result(result).map(drop)
 }
 
 /// Boots the loaded kernel. Does not return on success.

@@ -13,16 +13,14 @@ pub(crate) use uki::describe_missing_tools as uki_in_vain;
 
 use super::machine_boot_requirements::BootRequirements;
 
-use super::esp::{self, EspFile};
+use super::esp::{self, EspContent, EspFile};
+use super::image_architecture::require_architecture;
 use super::loader_context::LoaderContext;
 use crate::NewRoot;
 use common::error::{Error, Phase, Result};
+use model::architecture::Architecture;
 use model::install_report::BootEntryRequest;
 use model::inventory::FirmwareType;
-
-/// Path, on an ESP, of the program that the firmware starts if there is no boot entry for this ESP (UEFI specification,
-/// 3.5.1.1).
-const FALLBACK: &str = "/EFI/BOOT/BOOTX64.EFI";
 
 /// Boot loader, or boot without a boot loader.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -51,7 +49,7 @@ struct EspInstallation {
 /// machine boots in UEFI mode and the layout does not contain an ESP.
 pub(crate) fn choose_loader(root: &NewRoot, wants: &BootRequirements) -> Result<BootLoader> {
     let uefi = [
-        (BootLoader::Uki, uki::is_configured as fn(&NewRoot) -> bool),
+        (BootLoader::Uki, uki::is_configured as fn(&NewRoot, Architecture) -> bool),
         (BootLoader::GrubUefi, grub_uefi::is_available),
         (BootLoader::SystemdBoot, systemd_boot::is_available),
         (BootLoader::Uki, uki::is_available),
@@ -62,7 +60,8 @@ pub(crate) fn choose_loader(root: &NewRoot, wants: &BootRequirements) -> Result<
             "this machine boots in UEFI mode, but the layout does not contain an EFI system partition",
         )),
         FirmwareType::Uefi => {
-            Ok(uefi.into_iter().find(|(_, is_in)| is_in(root)).map_or(BootLoader::Stub, |(loader, _)| loader))
+            let found = uefi.into_iter().find(|(_, is_in)| is_in(root, wants.architecture));
+            Ok(found.map_or(BootLoader::Stub, |(loader, _)| loader))
         }
         FirmwareType::Bios if grub_bios::find_modules(root).is_some() => Ok(BootLoader::GrubBios),
         FirmwareType::Bios => {
@@ -78,7 +77,7 @@ pub(crate) fn choose_loader(root: &NewRoot, wants: &BootRequirements) -> Result<
 /// Installs the boot loader and returns the boot entries required in the firmware: one for each ESP.
 ///
 /// # Errors
-/// Returns an error if a tool of the target fails, or a file cannot be written.
+/// Returns an error if a tool of the target fails, a program is for another architecture, or a file cannot be written.
 pub(crate) fn install_loader(loader: BootLoader, start: &LoaderContext) -> Result<Vec<BootEntryRequest>> {
     let on_esps = match loader {
         BootLoader::GrubBios => {
@@ -90,6 +89,11 @@ pub(crate) fn install_loader(loader: BootLoader, start: &LoaderContext) -> Resul
         BootLoader::Uki => uki::install_uki(start)?,
         BootLoader::Stub => efi_stub::install_efi_stub(start)?,
     };
+    let copied = on_esps.files.iter().filter_map(|file| match &file.content {
+        EspContent::Of(path) => Some(path.as_str()),
+        EspContent::Text(_) => None,
+    });
+    require_architecture(start.root, start.wants.architecture, &copied.collect::<Vec<_>>())?;
     esp::fill_esps(start.root, &start.wants.esps, &on_esps.files)?;
     if loader == BootLoader::Uki {
         uki::remove_built_image(start.root)?;

@@ -2,7 +2,7 @@
 
 use super::boot_kernel::BootKernel;
 use super::boot_loader::BootLoader;
-use super::{array_config, boot_kernel, boot_loader, command_line, initramfs};
+use super::{array_config, boot_kernel, boot_loader, command_line, image_architecture, initramfs};
 use crate::NewRoot;
 use crate::chroot::TargetRunner;
 use crate::system_setup::loader_context::LoaderContext;
@@ -27,19 +27,22 @@ pub(crate) struct BootComponents {
 /// Checks that the target contains everything that is required to boot. Called before the target is modified.
 ///
 /// # Errors
-/// Returns an error if there is no kernel, no init or no boot loader for this firmware; the error lists the paths
-/// searched.
+/// Returns an error if there is no kernel, no init or no boot loader for this firmware, with the paths searched, or if
+/// the target is for another architecture.
 pub(crate) fn find_boot_components(
     root: &NewRoot,
     wants: &BootRequirements,
     say: &dyn Fn(&str),
 ) -> Result<BootComponents> {
     boot_kernel::require_init(root)?;
+    image_architecture::require_architecture(root, wants.architecture, &[])?;
     let loader = (!wants.keeps_loader).then(|| boot_loader::choose_loader(root, wants)).transpose()?;
     if loader.is_some_and(|loader| loader != BootLoader::GrubBios) {
-        boot_loader::uki_in_vain(root).iter().for_each(|why| say(why));
+        boot_loader::uki_in_vain(root, wants.architecture).iter().for_each(|why| say(why));
     }
-    Ok(BootComponents { kernel: boot_kernel::find_kernel(root, say)?, loader })
+    let kernel = boot_kernel::find_kernel(root, say)?;
+    image_architecture::require_architecture(root, wants.architecture, &[&kernel.image])?;
+    Ok(BootComponents { kernel, loader })
 }
 
 /// Makes the target bootable on this machine. Tools of the target are run only if it is not sufficient to copy files
@@ -69,12 +72,14 @@ pub(crate) fn make_bootable(
 pub(super) mod tests {
     use super::*;
     use crate::system_setup::machine_boot_requirements::FilesystemByUuid;
+    use model::architecture::Architecture;
     use model::inventory::FirmwareType;
     use model::layout::FilesystemFormat;
 
     /// Requirements of a machine with one disk.
     pub(crate) fn wants() -> BootRequirements {
         BootRequirements {
+            architecture: Architecture::Amd64,
             firmware: FirmwareType::Uefi,
             root: FilesystemByUuid { uuid: "r-uuid".into(), format: FilesystemFormat::Ext4 },
             boot: None,

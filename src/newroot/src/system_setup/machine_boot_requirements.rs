@@ -1,6 +1,7 @@
 //! Collects the boot requirements of the machine from the plan.
 use super::distribution::Distribution;
 use super::os_installer_settings::{OsInstallerSettings, task};
+use model::architecture::Architecture;
 use model::device_name::DevicePath;
 use model::inventory::FirmwareType;
 use model::layout::{FilesystemFormat, LvmType, RaidLevel};
@@ -48,6 +49,7 @@ pub(crate) struct BootEsp {
 /// Boot requirements of the machine that are known before the image is unpacked.
 #[derive(Debug, Clone)]
 pub(crate) struct BootRequirements {
+    pub architecture: Architecture,
     pub firmware: FirmwareType,
     pub root: FilesystemByUuid,
     /// Filesystem mounted at `/boot`; `None` if `/boot` is part of the root filesystem.
@@ -81,8 +83,9 @@ pub(crate) fn collect_boot_requirements(
     overrides: &OsInstallerSettings,
     root_uuid: &str,
 ) -> BootRequirements {
-    let FinishInputs { root, boot, arrays, esps, boot_disks, files, firmware, .. } = finishing;
+    let FinishInputs { root, boot, arrays, esps, boot_disks, files, architecture, firmware, .. } = finishing;
     BootRequirements {
+        architecture: *architecture,
         firmware: *firmware,
         root: FilesystemByUuid { uuid: root_uuid.to_owned(), format: root.format.unwrap_or(FilesystemFormat::Ext4) },
         boot: boot.as_ref().map(|boot| FilesystemByUuid { uuid: boot.uuid.clone(), format: boot.format }),

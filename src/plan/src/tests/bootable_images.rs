@@ -115,6 +115,7 @@ fn labels_files_on_new_filesystems() {
 pub(super) fn contents() -> BootContents {
     let some = |path: &str| Some(path.to_owned());
     BootContents {
+        architecture: None,
         kernels: vec!["/boot/vmlinuz-6.1".to_owned()],
         init: some("/sbin/init"),
         installer: None,

@@ -113,6 +113,7 @@ fn boot() -> RamdiskBoot<'static> {
         network: None,
         cmdline: " quiet  drophammer.hold=60",
         stop: false,
+        architecture: Architecture::Amd64,
         initrd: "initrd",
     }
 }
@@ -136,14 +137,31 @@ fn ramdisk_script_contains_kernel_arguments_and_files() {
     assert_eq!(stopped, script.replace(" console=tty0", " drophammer.stop=1 console=tty0"));
     let more = without_time(&RamdiskBoot { initrd: "initrd-luks", ..boot });
     assert_eq!(more, script.replace("boot/initrd ", "boot/initrd-luks "), "the kernel uses the same name");
+    let arm64 = without_time(&RamdiskBoot { architecture: Architecture::Arm64, ..boot });
+    assert_eq!(
+        arm64,
+        script.replace("boot/vmlinuz ", "boot/vmlinuz-arm64 ").replace("boot/initrd ", "boot/initrd-arm64 ")
+    );
     let described = without_time(&RamdiskBoot { network: Some("e30"), ..boot });
     assert_eq!(described, script.replace(" panic", " drophammer.network=e30 panic"));
 }
 
 #[test]
+fn architecture_is_that_of_ipxe() {
+    for (buildarch, architecture) in [
+        ("x86_64", Architecture::Amd64),
+        ("i386", Architecture::Amd64),
+        ("", Architecture::Amd64),
+        ("arm64", Architecture::Arm64),
+    ] {
+        assert_eq!(parse_buildarch(buildarch), architecture);
+    }
+}
+
+#[test]
 fn start_script_continues_on_its_boot_nic() {
     let script = start_script("http://10.0.2.2:8080");
-    let chain = "chain --replace http://10.0.2.2:8080/boot.ipxe?uuid=${uuid}&mac=${netX/mac}";
+    let chain = "chain --replace http://10.0.2.2:8080/boot.ipxe?uuid=${uuid}&mac=${netX/mac}&arch=${buildarch}";
     for (settings, before) in [(BOOTED, &[][..]), (&BOOTED[..1], &["dhcp netX"][..]), (&[], &["dhcp", "dhcp netX"])] {
         let (end, executed, _) = execute(&script, settings, &mut |_| true);
         assert_eq!(
@@ -199,7 +217,7 @@ fn machine_with_forbidden_disk_boot_never_exits_ipxe() {
     assert_eq!(
         held,
         "#!ipxe\n:again\necho drophammer: m waits: it takes part in a migration, and its file does not list the NIC ${netX/mac}\n\
-         sleep 30 ||\nchain --replace http://10.0.2.2:8080/boot.ipxe?uuid=${uuid}&mac=${netX/mac} || goto again\n"
+         sleep 30 ||\nchain --replace http://10.0.2.2:8080/boot.ipxe?uuid=${uuid}&mac=${netX/mac}&arch=${buildarch} || goto again\n"
     );
     assert!(!held.contains("exit") && !held.contains("sanboot"));
 }

@@ -12,11 +12,16 @@ const SCRIPT: &str = "http://10.77.0.1:8080/start.ipxe";
 /// Asserts that each firmware receives its boot file, that each NIC receives one address, and that firmware without a
 /// boot file receives no response.
 fn assert_boots(client: &Client) {
-    for (firmware, file) in [(BIOS, "undionly.kpxe"), (UEFI, "snponly.efi"), (IPXE_BIOS, SCRIPT), (IPXE_UEFI, SCRIPT)] {
+    for (firmware, file) in [
+        (BIOS, "undionly.kpxe"),
+        (UEFI, "snponly.efi"),
+        (ARM64, "ipxe-arm64.efi"),
+        (IPXE_BIOS, SCRIPT),
+        (IPXE_UEFI, SCRIPT),
+    ] {
         assert_eq!(client.lease(firmware).file, file);
     }
     assert_one_address(client);
-    client.is_ignored(ARM64);
     client.is_ignored(IA32);
 }
 

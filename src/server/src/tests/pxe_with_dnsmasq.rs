@@ -10,7 +10,7 @@ pub(super) use leases::assert_one_address;
 
 use super::*;
 use crate::network_boot::start_pxe;
-use firmware::{Firmware, OTHER, UEFI_HTTP};
+use firmware::{ARM64_HTTP, Firmware, OTHER, UEFI_HTTP};
 use linux::process::ToolCommand;
 use nix::sched::{CloneFlags, unshare};
 use nix::sys::signal::{Signal, kill};
@@ -59,6 +59,7 @@ fn with_ipxe(dir: &TempDir) -> PathBuf {
     std::fs::create_dir(&ipxe).unwrap();
     std::fs::write(ipxe.join("undionly.kpxe"), "for BIOS ".repeat(100)).unwrap();
     std::fs::write(ipxe.join("snponly.efi"), "for UEFI ".repeat(100)).unwrap();
+    std::fs::write(ipxe.join("ipxe-arm64.efi"), "for arm64 ".repeat(100)).unwrap();
     ipxe
 }
 
@@ -94,9 +95,14 @@ fn root_firmware_is_answered_next_to_another_dhcp_server() {
         assert_eq!((uefi.next_server, uefi.class(), &*uefi.file), (SERVER, "PXEClient", ""));
         let uefi = client.boot_server(UEFI);
         assert_eq!((uefi.kind, uefi.next_server, &*uefi.file), (5, SERVER, "snponly.efi"));
+        let arm64 = client.boot_server(ARM64);
+        assert_eq!((arm64.kind, arm64.next_server, &*arm64.file), (5, SERVER, "ipxe-arm64.efi"));
+        let http = client.discover(ARM64_HTTP);
+        let file = format!("http://{SERVER}:{HTTP}/ipxe/ipxe-arm64.efi");
+        assert_eq!((http.class(), &*http.file), ("HTTPClient", &*file));
         let http = client.discover(UEFI_HTTP);
         assert_eq!((http.class(), &*http.file), ("HTTPClient", &*format!("http://{SERVER}:{HTTP}/ipxe/snponly.efi")));
-        for ipxe in [IPXE_BIOS, IPXE_UEFI] {
+        for ipxe in [IPXE_BIOS, IPXE_UEFI, Firmware { is_ipxe: true, ..ARM64 }] {
             for answer in [client.discover(ipxe), client.boot_server(ipxe)] {
                 assert_eq!((answer.class(), &*answer.file), ("PXEClient", &*script));
                 // iPXE would ignore the boot file if the response of the proxy did not contain a server address.
@@ -113,7 +119,7 @@ fn root_firmware_is_answered_next_to_another_dhcp_server() {
 
         // Only firmware of supported architectures may receive a response. Firmware of another architecture would wait
         // for a boot file.
-        for other in [OTHER, ARM64, IA32, Firmware { is_ipxe: true, ..ARM64 }] {
+        for other in [OTHER, IA32, Firmware { is_ipxe: true, ..IA32 }] {
             client.is_ignored(other);
         }
 
@@ -150,6 +156,8 @@ fn root_machines_receive_addresses_of_the_range() {
             (BIOS, "undionly.kpxe".to_owned(), ""),
             (UEFI, "snponly.efi".to_owned(), ""),
             (UEFI_HTTP, format!("{base}/ipxe/snponly.efi"), "HTTPClient"),
+            (ARM64, "ipxe-arm64.efi".to_owned(), ""),
+            (ARM64_HTTP, format!("{base}/ipxe/ipxe-arm64.efi"), "HTTPClient"),
             (IPXE_BIOS, format!("{base}/start.ipxe"), ""),
             (IPXE_UEFI, format!("{base}/start.ipxe"), ""),
         ] {
@@ -162,7 +170,6 @@ fn root_machines_receive_addresses_of_the_range() {
         let other = client.lease(OTHER);
         assert_eq!(other.class(), "");
         addresses.insert(other.address);
-        client.is_ignored(ARM64);
         client.is_ignored(IA32);
         let addresses: Vec<Ipv4Addr> = addresses.into_iter().collect();
         let [address] = addresses[..] else { panic!("one NIC has one address: {addresses:?}") };

@@ -4,6 +4,7 @@ use super::yaml_node::{deserialize_node, format_at, get_field, parse_document};
 use super::{ImageLocation, ImageSpec, pull_secret};
 use marked_yaml::Spanned;
 use model::allocation::FinisherChoice;
+use model::architecture::Architecture;
 use serde::Deserialize;
 use std::path::{Component, Path};
 
@@ -25,6 +26,7 @@ struct RawImage {
     digest: Option<Spanned<String>>,
     pull_secret: Option<pull_secret::RawPullSecret>,
     finish: Option<FinisherChoice>,
+    architecture: Option<Architecture>,
 }
 
 /// Parses and validates an image file.
@@ -63,7 +65,7 @@ pub fn parse_image(text: &str) -> Result<ImageSpec, String> {
     let digest = raw.digest.map(|digest| digest.to_lowercase());
     let mirrors = raw.mirrors.iter().map(|mirror| mirror.to_string()).collect();
     let (id, pull_secrets) = (raw.id.to_string(), pull_secret.into_iter().collect());
-    let (finish, description) = (raw.finish, raw.description);
+    let (finish, architecture, description) = (raw.finish, raw.architecture, raw.description);
     Ok(ImageSpec {
         id,
         name: raw.name,
@@ -73,6 +75,7 @@ pub fn parse_image(text: &str) -> Result<ImageSpec, String> {
         digest,
         pull_secrets,
         finish,
+        architecture,
         contents: None,
     })
 }

@@ -11,6 +11,7 @@ use marked_yaml::{Node, Spanned};
 use model::allocation::{
     ServerKind, find_argument_error, find_hostname_error, find_public_key_error, normalize_servers,
 };
+use model::architecture::Architecture;
 use model::deploy_steps::traits;
 use model::device_name::identifiers::{is_placeholder_serial, is_placeholder_wwn};
 use model::os_definition::OsSelector;
@@ -51,6 +52,17 @@ struct RawMachine {
 /// Returns the default console arguments, for machines that have no machine file, or whose file does not list consoles.
 pub fn default_consoles() -> Vec<String> {
     ["tty0", "ttyS0,115200n8"].map(str::to_owned).to_vec()
+}
+
+/// Returns the consoles of a machine of this architecture. If the machine file specifies none, the default consoles for
+/// the architecture are returned: the first serial port of an arm64 server is a PL011 (`ttyAMA0`).
+pub fn consoles_for(consoles: Vec<String>, architecture: Architecture) -> Vec<String> {
+    match architecture {
+        Architecture::Arm64 if consoles == default_consoles() => {
+            ["tty0", "ttyAMA0,115200n8"].map(str::to_owned).to_vec()
+        }
+        Architecture::Amd64 | Architecture::Arm64 => consoles,
+    }
 }
 
 /// Parses and validates a machine file.

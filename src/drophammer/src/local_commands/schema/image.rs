@@ -47,6 +47,10 @@ pub(crate) fn image_schema() -> Value {
                 "default": "auto",
                 "description": "Program that makes the image bootable on a machine: auto (the image's installer if the image has one, otherwise drophammer), image (the image's installer), builtin (drophammer), none (no program).",
             },
+            "architecture": {
+                "enum": ["amd64", "arm64", null],
+                "description": "Architecture of the machines for which the image is built. Machines of another architecture refuse the image. If the field is missing, the architecture in the image's manifest applies.",
+            },
         },
     })
 }
@@ -126,6 +130,8 @@ mod tests {
             (json!({"id": "i", "url": "ftp://h/i"}), false),
             (json!({"id": "i", "file": "i", "digest": "md5:00"}), false),
             (json!({"id": "i", "file": "i", "finish": "us"}), false),
+            (json!({"id": "i", "file": "i", "architecture": "arm64"}), true),
+            (json!({"id": "i", "file": "i", "architecture": "aarch64"}), false),
             (json!({"id": "i", "file": "i", "sha": 1}), false),
         ] {
             let read = operator_files::parse_image(&document.to_string());

@@ -86,10 +86,11 @@ fn format_hardware(hardware: Option<&HardwareDetails>) -> String {
     let registered = &hardware.registered_hardware;
     let mut text = format_section("Hardware");
     let cores = format_count(registered.cpu_cores as usize, "core", "cores");
+    let processors = format!("{cores}, {}", hardware.architecture);
     for (name, value) in [
         ("machine", &hardware.system),
         ("firmware", &hardware.firmware),
-        ("processors", &cores),
+        ("processors", &processors),
         ("memory", &format_bytes(registered.memory)),
         ("agent", &hardware.agent),
         ("registered", &format_time(&hardware.registered)),

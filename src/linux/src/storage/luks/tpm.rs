@@ -7,6 +7,7 @@
 
 use crate::process::{self, ToolCommand};
 use common::error::{Context, Error, Phase, Result};
+use model::architecture::Architecture;
 use model::device_name::DevicePath;
 use model::registry_auth::SecretText;
 use operations::{LuksContainer, OpenContainer};
@@ -18,8 +19,8 @@ use uuid::Uuid;
 
 const TOOL: &str = "systemd-cryptenroll";
 
-/// Path of the plugin. cryptsetup searches only this location.
-const PLUGIN: &str = "/usr/lib/x86_64-linux-gnu/cryptsetup/libcryptsetup-token-systemd-tpm2.so";
+/// File name of the plugin. cryptsetup searches only the directory `cryptsetup` next to its libraries.
+const PLUGIN: &str = "libcryptsetup-token-systemd-tpm2.so";
 
 /// Device of the kernel's TPM 2 resource manager. The device does not exist for TPM 1.2.
 const DEVICE: &str = "/dev/tpmrm0";
@@ -32,6 +33,10 @@ pub(crate) fn find_missing_requirements() -> Vec<String> {
     find_missing_requirements_for(DEVICE)
 }
 
+fn plugin_path() -> PathBuf {
+    Path::new("/usr/lib").join(Architecture::NATIVE.multiarch_name()).join("cryptsetup").join(PLUGIN)
+}
+
 fn find_missing_requirements_for(tpm: &str) -> Vec<String> {
     let mut missing = Vec::new();
     if !Path::new(tpm).exists() {
@@ -39,7 +44,7 @@ fn find_missing_requirements_for(tpm: &str) -> Vec<String> {
             "found no TPM 2 ({tpm}): the TPM is missing, disabled in the firmware setup, or has version 1.2"
         ));
     }
-    if !process::find_missing_tools(&[TOOL]).is_empty() || !Path::new(PLUGIN).exists() {
+    if !process::find_missing_tools(&[TOOL]).is_empty() || !plugin_path().exists() {
         missing.push(format!(
             "the ramdisk part `luks` does not contain {TOOL} or its plugin for cryptsetup: rebuild this part with \
              initramfs/build"

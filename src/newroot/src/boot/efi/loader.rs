@@ -5,53 +5,70 @@
 use crate::NewRoot;
 use common::bounded_read::read_prefix;
 use common::error::{Context, Error, Phase, Result};
+use model::architecture::Architecture;
 
-/// Path of the program that the firmware starts without a boot entry (UEFI specification, 3.5.1.1).
-const FALLBACK: [&str; 2] = ["BOOT", "BOOTX64.EFI"];
-
-/// File in which a distribution lists its boot loader for shim's fallback program, in UTF-16. Example:
-/// `shimx64.efi,debian,,a comment`.
-const LIST: &str = "BOOTX64.CSV";
+/// Folder of the program that the firmware starts without a boot entry (UEFI specification, 3.5.1.1).
+const FALLBACK: &str = "BOOT";
 
 /// Maximum number of bytes that are read from the file that lists the boot loader. The file normally has a single line.
 const LIST_BYTES: u64 = 4096;
 
-/// Well-known boot loaders. shim comes first, because it verifies signatures.
-const LOADERS: [&str; 3] = ["shimx64.efi", "grubx64.efi", "systemd-bootx64.efi"];
+/// Names of boot loaders for an architecture.
+struct LoaderNames {
+    /// Program that the firmware starts without a boot entry: `BOOTX64.EFI`.
+    fallback: String,
+    /// File in which a distribution lists its boot loader for shim's fallback program, in UTF-16. Example:
+    /// `shimx64.efi,debian,,a comment`.
+    list: String,
+    /// Well-known boot loaders. shim comes first, because it verifies signatures.
+    known: [String; 3],
+}
 
-/// Returns the path of the boot loader, with backslashes as in boot entries.
+impl LoaderNames {
+    fn for_architecture(architecture: Architecture) -> LoaderNames {
+        let suffix = architecture.efi_suffix();
+        LoaderNames {
+            fallback: format!("BOOT{}.EFI", suffix.to_uppercase()),
+            list: format!("BOOT{}.CSV", suffix.to_uppercase()),
+            known: ["shim", "grub", "systemd-boot"].map(|name| format!("{name}{suffix}.efi")),
+        }
+    }
+}
+
+/// Returns the path of the boot loader for this architecture, with backslashes as in boot entries.
 ///
 /// # Errors
 /// Fails if the partition contains no boot loader or cannot be read.
-pub fn find_loader(esp: &NewRoot) -> Result<String> {
+pub fn find_loader(esp: &NewRoot, architecture: Architecture) -> Result<String> {
+    let names = LoaderNames::for_architecture(architecture);
     let why = || "search the EFI system partition for a boot loader".to_owned();
     let Some(efi) = find_ignoring_case(esp, "/", "EFI").context(Phase::Boot, why)? else {
-        return Err(no_loader_error());
+        return Err(no_loader_error(&names, architecture));
     };
     let folders = esp.list_names(&format!("/{efi}")).context(Phase::Boot, why)?;
     let folder = |name: &str| folders.iter().find(|folder| folder.eq_ignore_ascii_case(name));
-    let vendors: Vec<&String> = folders.iter().filter(|name| !name.eq_ignore_ascii_case(FALLBACK[0])).collect();
+    let vendors: Vec<&String> = folders.iter().filter(|name| !name.eq_ignore_ascii_case(FALLBACK)).collect();
     // Entries of the EFI directory that are not directories are skipped.
     let within = |folder: &str, file: &str| find_ignoring_case(esp, &format!("/{efi}/{folder}"), file).ok().flatten();
     let path = |folder: &str, file: &str| format!("\\{efi}\\{folder}\\{file}");
     let listed = vendors.iter().find_map(|vendor| {
-        let list = within(vendor, LIST)?;
+        let list = within(vendor, &names.list)?;
         let wanted = read_loader_list(esp, &format!("/{efi}/{vendor}/{list}"))?;
         within(vendor, &wanted).map(|file| path(vendor, &file))
     });
-    let fallback = || folder(FALLBACK[0]).and_then(|boot| within(boot, FALLBACK[1]).map(|file| path(boot, &file)));
+    let fallback = || folder(FALLBACK).and_then(|boot| within(boot, &names.fallback).map(|file| path(boot, &file)));
     let known = || {
-        let all = LOADERS.iter().flat_map(|loader| vendors.iter().map(move |vendor| (vendor, loader)));
+        let all = names.known.iter().flat_map(|loader| vendors.iter().map(move |vendor| (vendor, loader)));
         all.into_iter().find_map(|(vendor, loader)| within(vendor, loader).map(|file| path(vendor, &file)))
     };
-    listed.or_else(fallback).or_else(known).ok_or_else(no_loader_error)
+    listed.or_else(fallback).or_else(known).ok_or_else(|| no_loader_error(&names, architecture))
 }
 
-fn no_loader_error() -> Error {
-    let looked = LOADERS.map(|loader| format!("\\EFI\\…\\{loader}")).join(", ");
+fn no_loader_error(names: &LoaderNames, architecture: Architecture) -> Error {
+    let looked = names.known.each_ref().map(|loader| format!("\\EFI\\…\\{loader}")).join(", ");
     let what = format!(
-        "the image's EFI system partition contains no boot loader for this machine: neither \\EFI\\{path} nor any of {looked}",
-        path = FALLBACK.join("\\")
+        "the image's EFI system partition contains no boot loader for this machine, which is {architecture}: neither \\EFI\\{FALLBACK}\\{fallback} nor any of {looked}",
+        fallback = names.fallback
     );
     Error::new(Phase::Boot, what)
 }
@@ -87,13 +104,17 @@ mod tests {
     }
 
     fn found(files: &[(&str, Vec<u8>)]) -> Result<String, String> {
+        found_for(Architecture::Amd64, files)
+    }
+
+    fn found_for(architecture: Architecture, files: &[(&str, Vec<u8>)]) -> Result<String, String> {
         let dir = tempfile::tempdir().unwrap();
         for (path, content) in files {
             let path = dir.path().join(path);
             fs::create_dir_all(path.parent().unwrap_or(Path::new("/"))).unwrap();
             fs::write(path, content).unwrap();
         }
-        find_loader(&NewRoot::open(dir.path()).unwrap()).map_err(|error| error.to_string())
+        find_loader(&NewRoot::open(dir.path()).unwrap(), architecture).map_err(|error| error.to_string())
     }
 
     #[test]
@@ -119,6 +140,22 @@ mod tests {
         ] {
             assert_eq!(found(&files).unwrap(), expected);
         }
+    }
+
+    #[test]
+    fn loaders_of_other_architectures_are_ignored() {
+        let file = |path: &'static str| (path, b"MZ".to_vec());
+        let (amd64, arm64) = (file("EFI/BOOT/BOOTX64.EFI"), file("EFI/BOOT/BOOTAA64.EFI"));
+        let list = ("EFI/debian/BOOTAA64.CSV", utf16("shimaa64.efi,debian,,"));
+        for (files, expected) in [
+            (vec![amd64.clone(), arm64.clone()], r"\EFI\BOOT\BOOTAA64.EFI"),
+            (vec![amd64.clone(), file("EFI/debian/grubaa64.efi")], r"\EFI\debian\grubaa64.efi"),
+            (vec![list, file("EFI/debian/shimaa64.efi"), arm64], r"\EFI\debian\shimaa64.efi"),
+        ] {
+            assert_eq!(found_for(Architecture::Arm64, &files).unwrap(), expected);
+        }
+        let error = found_for(Architecture::Arm64, &[amd64]).unwrap_err();
+        assert!(error.contains("which is arm64: neither \\EFI\\BOOT\\BOOTAA64.EFI"), "{error}");
     }
 
     #[test]

@@ -1,17 +1,20 @@
 //! GRUB for UEFI. A prebuilt image of the distribution is copied to the ESPs with four lines of configuration. If the
 //! target contains no prebuilt image, an image is built from the target's modules.
 
+use super::super::efi_names::{expand_names, fallback_path, find_first_for};
 use super::super::esp::EspFile;
-use super::super::file_search::{find_first, find_program, is_directory};
+use super::super::file_search::{find_program, is_directory};
 use super::super::loader_context::LoaderContext;
+use super::EspInstallation;
 use super::grub_common::{self, GrubDirectory, MKIMAGE};
-use super::{EspInstallation, FALLBACK};
 use crate::NewRoot;
 use common::bounded_read;
 use common::error::{Context, Error, Phase, Result};
+use model::architecture::Architecture;
 use std::time::Duration;
 
-/// Paths of a distribution's prebuilt GRUB image, and of the programs that are used together with this image.
+/// Paths of a distribution's prebuilt GRUB image, and of the programs that are used together with this image. They
+/// contain the placeholders of [`expand_names`].
 struct PrebuiltGrub {
     /// Paths of shim, which starts GRUB under Secure Boot.
     shim: &'static [&'static str],
@@ -26,48 +29,48 @@ struct PrebuiltGrub {
 const PREBUILT_IMAGES: [PrebuiltGrub; 4] = [
     // Paths in Debian and Ubuntu.
     PrebuiltGrub {
-        shim: &["/usr/lib/shim/shimx64.efi.signed"],
-        manager: &["/usr/lib/shim/mmx64.efi.signed", "/usr/lib/shim/mmx64.efi"],
-        grub: &["/usr/lib/grub/x86_64-efi-signed/grubx64.efi.signed"],
-        name: "grubx64.efi",
+        shim: &["/usr/lib/shim/shim{efi}.efi.signed"],
+        manager: &["/usr/lib/shim/mm{efi}.efi.signed", "/usr/lib/shim/mm{efi}.efi"],
+        grub: &["/usr/lib/grub/{grub}-signed/grub{efi}.efi.signed"],
+        name: "grub{efi}.efi",
     },
     // Paths in Fedora, RHEL and derivatives: the files are in the directory of the packages, or in the directory from
     // which bootupd copies them.
     PrebuiltGrub {
         shim: &[
-            "/boot/efi/EFI/*/shimx64.efi",
-            "/usr/lib/bootupd/updates/EFI/*/shimx64.efi",
-            "/usr/lib/efi/shim/*/EFI/*/shimx64.efi",
+            "/boot/efi/EFI/*/shim{efi}.efi",
+            "/usr/lib/bootupd/updates/EFI/*/shim{efi}.efi",
+            "/usr/lib/efi/shim/*/EFI/*/shim{efi}.efi",
         ],
         manager: &[
-            "/boot/efi/EFI/*/mmx64.efi",
-            "/usr/lib/bootupd/updates/EFI/*/mmx64.efi",
-            "/usr/lib/efi/shim/*/EFI/*/mmx64.efi",
+            "/boot/efi/EFI/*/mm{efi}.efi",
+            "/usr/lib/bootupd/updates/EFI/*/mm{efi}.efi",
+            "/usr/lib/efi/shim/*/EFI/*/mm{efi}.efi",
         ],
         grub: &[
-            "/boot/efi/EFI/*/grubx64.efi",
-            "/usr/lib/bootupd/updates/EFI/*/grubx64.efi",
-            "/usr/lib/efi/grub2/*/EFI/*/grubx64.efi",
+            "/boot/efi/EFI/*/grub{efi}.efi",
+            "/usr/lib/bootupd/updates/EFI/*/grub{efi}.efi",
+            "/usr/lib/efi/grub2/*/EFI/*/grub{efi}.efi",
         ],
-        name: "grubx64.efi",
+        name: "grub{efi}.efi",
     },
     // Paths in SUSE's distributions.
     PrebuiltGrub {
-        shim: &["/usr/share/efi/x86_64/shim.efi"],
-        manager: &["/usr/share/efi/x86_64/MokManager.efi"],
-        grub: &["/usr/share/efi/x86_64/grub.efi", "/usr/share/grub2/x86_64-efi/grub.efi"],
+        shim: &["/usr/share/efi/{cpu}/shim.efi"],
+        manager: &["/usr/share/efi/{cpu}/MokManager.efi"],
+        grub: &["/usr/share/efi/{cpu}/grub.efi", "/usr/share/grub2/{grub}/grub.efi"],
         name: "grub.efi",
     },
     // Path of the unsigned image in Debian.
     PrebuiltGrub {
         shim: &[],
         manager: &[],
-        grub: &["/usr/lib/grub/x86_64-efi/monolithic/grubx64.efi"],
-        name: "grubx64.efi",
+        grub: &["/usr/lib/grub/{grub}/monolithic/grub{efi}.efi"],
+        name: "grub{efi}.efi",
     },
 ];
 
-const MODULES: [&str; 3] = ["/usr/lib/grub/x86_64-efi", "/usr/lib/grub2/x86_64-efi", "/usr/share/grub2/x86_64-efi"];
+const MODULES: [&str; 3] = ["/usr/lib/grub/{grub}", "/usr/lib/grub2/{grub}", "/usr/share/grub2/{grub}"];
 
 /// Additional modules that are built into an image for UEFI.
 const ADDITIONAL_MODULES: [&str; 4] = ["all_video", "gfxterm", "efi_gop", "font"];
@@ -77,26 +80,30 @@ const COMMAND_TIMEOUT: Duration = Duration::from_secs(120);
 /// Maximum size of a GRUB image in bytes. Most GRUB images have about four megabytes.
 const MAXIMUM_IMAGE_BYTES: u64 = 64 << 20;
 
-pub(crate) fn is_available(root: &NewRoot) -> bool {
-    PREBUILT_IMAGES.iter().any(|built| find_first(root, built.grub).is_some()) || can_build_image(root)
+pub(crate) fn is_available(root: &NewRoot, architecture: Architecture) -> bool {
+    PREBUILT_IMAGES.iter().any(|built| find_first_for(root, built.grub, architecture).is_some())
+        || (find_modules(root, architecture).is_some() && find_program(root, &MKIMAGE).is_some())
 }
 
-fn can_build_image(root: &NewRoot) -> bool {
-    MODULES.iter().any(|dir| is_directory(root, dir)) && find_program(root, &MKIMAGE).is_some()
+/// Returns the directory of the modules from which an image can be built.
+fn find_modules(root: &NewRoot, architecture: Architecture) -> Option<String> {
+    let directories = MODULES.iter().map(|directory| expand_names(directory, architecture));
+    directories.into_iter().find(|directory| is_directory(root, directory))
 }
 
 pub(crate) fn install_grub_uefi(start: &LoaderContext) -> Result<EspInstallation> {
-    let root = start.root;
+    let (root, architecture) = (start.root, start.wants.architecture);
+    let find = |patterns: &[&str]| find_first_for(root, patterns, architecture);
     let home = GrubDirectory::locate(start);
     grub_common::write_menu(start, &home, "")?;
-    let built = PREBUILT_IMAGES.iter().find_map(|built| Some((built, find_first(root, built.grub)?)));
+    let built = PREBUILT_IMAGES.iter().find_map(|built| Some((built, find(built.grub)?)));
     let (image, name, shim, manager) = match built {
         Some((built, grub)) => {
-            let shim = find_first(root, built.shim);
-            let manager = shim.as_ref().and_then(|_| find_first(root, built.manager));
-            (grub, built.name, shim, manager)
+            let shim = find(built.shim);
+            let manager = shim.as_ref().and_then(|_| find(built.manager));
+            (grub, expand_names(built.name, architecture), shim, manager)
         }
-        None => (build_image(start, &home)?, "grubx64.efi", None, None),
+        None => (build_image(start, &home)?, expand_names("grub{efi}.efi", architecture), None, None),
     };
     let own = read_prefix(root, &image)?;
     let directory = own.clone().unwrap_or_else(|| format!("/EFI/{}", start.wants.system));
@@ -111,20 +118,20 @@ pub(crate) fn install_grub_uefi(start: &LoaderContext) -> Result<EspInstallation
     files.extend(own.is_none().then(|| EspFile::from_text("/EFI/BOOT/grub.cfg", config)));
     let started = match &shim {
         Some(shim) => {
-            let shim_name = if name == "grub.efi" { "shim.efi" } else { "shimx64.efi" };
+            let shim_name = expand_names(if name == "grub.efi" { "shim.efi" } else { "shim{efi}.efi" }, architecture);
             for dir in [directory.as_str(), "/EFI/BOOT"] {
                 files.push(EspFile::from_file(format!("{dir}/{name}"), &image));
                 files.extend(manager.as_deref().map(|path| shim_manager_file(dir, path)));
             }
             files.extend([
-                EspFile::from_file(FALLBACK, shim),
+                EspFile::from_file(fallback_path(architecture), shim),
                 EspFile::from_file(format!("{directory}/{shim_name}"), shim),
             ]);
             shim_name
         }
         None => {
             files.extend([
-                EspFile::from_file(FALLBACK, &image),
+                EspFile::from_file(fallback_path(architecture), &image),
                 EspFile::from_file(format!("{directory}/{name}"), &image),
             ]);
             name
@@ -166,17 +173,16 @@ fn find_prefix(bytes: &[u8]) -> Option<String> {
 /// Builds a GRUB image from the target's modules, stores the image in the directory that contains the menu, and returns
 /// its path. The caller copies the image to the ESPs.
 fn build_image(start: &LoaderContext, home: &GrubDirectory) -> Result<String> {
-    let root = start.root;
-    let (Some(program), Some(modules)) =
-        (find_program(root, &MKIMAGE), MODULES.iter().find(|dir| is_directory(root, dir)))
-    else {
+    let (root, architecture) = (start.root, start.wants.architecture);
+    let (Some(program), Some(modules)) = (find_program(root, &MKIMAGE), find_modules(root, architecture)) else {
         return Err(Error::new(Phase::Target, "the image does not contain GRUB for UEFI"));
     };
-    let image = format!("{}/grubx64.efi", home.directory);
+    let image = format!("{}/{}", home.directory, expand_names("grub{efi}.efi", architecture));
     let prefix = format!("/EFI/{}", start.wants.system);
     let names =
-        grub_common::available_modules(root, modules, &[&grub_common::MODULES[..], &ADDITIONAL_MODULES].concat());
-    let args = [&["-O", "x86_64-efi", "-d", modules, "-p", &prefix, "-o", &image][..], &names].concat();
+        grub_common::available_modules(root, &modules, &[&grub_common::MODULES[..], &ADDITIONAL_MODULES].concat());
+    let args =
+        [&["-O", architecture.grub_efi_platform(), "-d", &modules, "-p", &prefix, "-o", &image][..], &names].concat();
     start.run.run_program(&program, &args, COMMAND_TIMEOUT).context(Phase::Target, || "build a GRUB image")?;
     Ok(image)
 }

@@ -1,39 +1,41 @@
 //! systemd-boot: boot loader, entry, kernel and initramfs on each ESP, in the layout of kernel-install(8).
 
+use super::super::efi_names::{expand_names, fallback_path, find_first_for};
 use super::super::esp::EspFile;
-use super::super::file_search::find_first;
 use super::super::loader_context::LoaderContext;
 use super::super::{bls, command_line};
-use super::{EspInstallation, FALLBACK, kernel_files};
+use super::{EspInstallation, kernel_files};
 use crate::NewRoot;
 use common::error::Result;
+use model::architecture::Architecture;
 
 const IMAGES: [&str; 2] =
-    ["/usr/lib/systemd/boot/efi/systemd-bootx64.efi.signed", "/usr/lib/systemd/boot/efi/systemd-bootx64.efi"];
+    ["/usr/lib/systemd/boot/efi/systemd-boot{efi}.efi.signed", "/usr/lib/systemd/boot/efi/systemd-boot{efi}.efi"];
 
-const LOADER: &str = "/EFI/systemd/systemd-bootx64.efi";
+const LOADER: &str = "/EFI/systemd/systemd-boot{efi}.efi";
 
-pub(crate) fn is_available(root: &NewRoot) -> bool {
-    find_first(root, &IMAGES).is_some()
+pub(crate) fn is_available(root: &NewRoot, architecture: Architecture) -> bool {
+    find_first_for(root, &IMAGES, architecture).is_some()
 }
 
 /// Returns the files that are written to each ESP: systemd-boot and its settings. Returns `None` if the target does not
 /// contain systemd-boot.
-pub(crate) fn loader_files(root: &NewRoot) -> Option<[EspFile; 3]> {
-    let image = find_first(root, &IMAGES)?;
+pub(crate) fn loader_files(root: &NewRoot, architecture: Architecture) -> Option<[EspFile; 3]> {
+    let image = find_first_for(root, &IMAGES, architecture)?;
     let settings = EspFile::from_text("/loader/loader.conf", "# written by drophammer\ntimeout 2\n");
-    Some([settings, EspFile::from_file(FALLBACK, &image), EspFile::from_file(LOADER, image)])
+    let loader = expand_names(LOADER, architecture);
+    Some([settings, EspFile::from_file(fallback_path(architecture), &image), EspFile::from_file(loader, image)])
 }
 
 pub(crate) fn install_systemd_boot(start: &LoaderContext) -> Result<EspInstallation> {
-    let token = &start.wants.system;
+    let (token, architecture) = (&start.wants.system, start.wants.architecture);
     let version = &start.kernel.version;
     configure_kernel_install(start)?;
     let [(kernel, kernel_path), (initrd, initrd_path)] = kernel_files(start, &format!("/{token}/{version}"));
     let entry = bls::format_entry(&format!("{token} {version}"), version, &kernel_path, &initrd_path, start.line);
     let mut files = vec![kernel, initrd, EspFile::from_text(format!("/loader/entries/{token}-{version}.conf"), entry)];
-    files.extend(self::loader_files(start.root).into_iter().flatten());
-    Ok(EspInstallation { files, loader: LOADER.to_owned(), arguments: String::new() })
+    files.extend(self::loader_files(start.root, architecture).into_iter().flatten());
+    Ok(EspInstallation { files, loader: expand_names(LOADER, architecture), arguments: String::new() })
 }
 
 /// Configures kernel-install(8) to add later kernels with the entry token and command line of the first kernel.

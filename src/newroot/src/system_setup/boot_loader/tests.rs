@@ -7,6 +7,7 @@ use super::*;
 use crate::chroot::TargetRunner;
 use linux::process::{CommandError, ToolCommand, ToolOutput};
 use linux::storage::boot_loader_area::BiosBootLoader;
+use model::architecture::Architecture;
 use model::device_name::DevicePath;
 use model::layout::FilesystemFormat;
 use operations::{BootDisk, ByteRange};
@@ -226,6 +227,51 @@ fn each_tree_gets_its_own_boot_loader() {
     let at_boot = BootEsp { path: Some("/boot".into()), ..esp() };
     booted(&root, &BootRequirements { esps: vec![at_boot], ..uefi() }).0.unwrap();
     assert!(root.read_text("/boot/loader/entries/debian-6.1.conf").unwrap().contains("linux /vmlinuz-6.1\n"));
+}
+
+#[test]
+fn arm64_machines_get_loaders_for_arm64() {
+    let grub = ("usr/lib/grub/arm64-efi/monolithic/grubaa64.efi", "arm64 /EFI/debian\0");
+    let foreign = ("usr/lib/grub/x86_64-efi/monolithic/grubx64.efi", "amd64 /EFI/debian\0");
+    let modules = ("usr/lib/grub/arm64-efi/ext2.mod", "");
+    let mkimage = ("usr/bin/grub-mkimage", "");
+    let systemd = ("usr/lib/systemd/boot/efi/systemd-bootaa64.efi", "systemd-boot");
+    let (stub, ukify) = (("usr/lib/systemd/boot/efi/linuxaa64.efi.stub", ""), ("usr/bin/ukify", ""));
+    let suse = ("usr/share/efi/aarch64/grub.efi", "suse");
+    type Case<'a> = (&'a [(&'a str, &'a str)], &'a str, &'a str, &'a str);
+    let cases: [Case<'_>; 6] = [
+        (&[grub, foreign], "/EFI/debian/grubaa64.efi", "", "arm64 /EFI/debian\0"),
+        (&[modules, mkimage], "/EFI/debian/grubaa64.efi", "/usr/bin/grub-mkimage -O arm64-efi", "made"),
+        (&[systemd], "/EFI/systemd/systemd-bootaa64.efi", "", "systemd-boot"),
+        (&[stub, ukify], "/EFI/Linux/debian-6.1.efi", "/usr/bin/ukify build", "made"),
+        (&[suse], "/EFI/debian/grub.efi", "", "suse"),
+        (&[foreign], "/EFI/debian/vmlinuz-6.1", "", ""),
+    ];
+    let arm64 = BootRequirements { architecture: Architecture::Arm64, ..uefi() };
+    for (files, loader, ran, fallback) in cases {
+        let (_dir, root) = tree(&[&BASE[..], files].concat());
+        let (result, did, _) = booted(&root, &arm64);
+        assert_eq!(result.unwrap().entries[1].loader.replace('\\', "/"), loader);
+        assert!(did.concat().starts_with(ran) && did.len() <= 1, "{did:?}");
+        assert_eq!(root.read_text("/boot/efi/EFI/BOOT/BOOTAA64.EFI").unwrap_or_default(), fallback, "{loader}");
+        assert!(root.read_text("/boot/efi/EFI/BOOT/BOOTX64.EFI").is_err());
+    }
+}
+
+#[test]
+fn loader_for_another_architecture_is_refused() {
+    let header = format!("MZ{}\x40{}PE\0\0\x4c\x01 /EFI/debian\0", "\0".repeat(0x3a), "\0".repeat(3));
+    // The machine number of amd64 is not valid UTF-8, so the file is written as bytes.
+    let (dir, root) = tree(&[&BASE[..], &[("usr/lib/grub/arm64-efi/monolithic/grubaa64.efi", &header)]].concat());
+    let mut bytes = header.into_bytes();
+    bytes[0x44..0x46].copy_from_slice(&[0x64, 0x86]);
+    std::fs::write(dir.path().join("usr/lib/grub/arm64-efi/monolithic/grubaa64.efi"), bytes).unwrap();
+    let arm64 = BootRequirements { architecture: Architecture::Arm64, ..uefi() };
+    let error = booted(&root, &arm64).0.unwrap_err().to_string();
+    assert!(
+        error.contains("is for amd64 according to /usr/lib/grub/arm64-efi") && error.contains("is arm64"),
+        "{error}"
+    );
 }
 
 #[test]

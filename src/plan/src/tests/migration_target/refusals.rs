@@ -6,7 +6,14 @@ type Case = (&'static str, fn(&mut Inventory, &mut MigrationOffer, &mut InstallC
 
 #[test]
 fn unsuitable_target_is_refused_before_the_first_write() {
-    let cases: [Case; 20] = [
+    let cases: [Case; 21] = [
+        (
+            "another architecture",
+            |other, _, _| other.system.architecture = model::architecture::Architecture::Arm64,
+            &[
+                "moving: the source machine is amd64, but this machine is arm64; migrate the system to a machine with amd64",
+            ],
+        ),
         (
             "a smaller disk",
             |other, moving, _| {

@@ -7,7 +7,7 @@ impl Running {
     /// Boots the machine through a NIC that no file lists. Returns a word for the effect of the script.
     async fn boot_through_unlisted_nic(&self, id: &str) -> &'static str {
         let script = self.boot(&format!("uuid={id}&mac=52:54:00:00:00:99")).await.text();
-        let held = "/boot.ipxe?uuid=${uuid}&mac=${netX/mac} || goto again";
+        let held = "/boot.ipxe?uuid=${uuid}&mac=${netX/mac}&arch=${buildarch} || goto again";
         match script {
             script if script.contains("token") => panic!("{script}"),
             script if script.contains("sanboot") => "disk",

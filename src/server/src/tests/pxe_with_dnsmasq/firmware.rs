@@ -146,8 +146,10 @@ pub(super) const UEFI_HTTP: Firmware = Firmware {
 };
 pub(crate) const IPXE_BIOS: Firmware = Firmware { is_ipxe: true, ..BIOS };
 pub(crate) const IPXE_UEFI: Firmware = Firmware { is_ipxe: true, ..UEFI };
-/// UEFI on ARM64. No boot file exists for this architecture, nor for IA-32.
+/// UEFI on arm64.
 pub(crate) const ARM64: Firmware = Firmware { kind: 11, class: "PXEClient:Arch:00011:UNDI:003000", ..UEFI };
+pub(super) const ARM64_HTTP: Firmware = Firmware { kind: 19, class: "HTTPClient:Arch:00019:UNDI:003000", ..UEFI };
+/// UEFI on IA-32, for which no boot file exists.
 pub(crate) const IA32: Firmware = Firmware { kind: 6, class: "PXEClient:Arch:00006:UNDI:003016", ..UEFI };
 pub(super) const OTHER: Firmware =
     Firmware { kind: 0, class: "MSFT 5.0", is_ipxe: false, nic: 1, client_id: &[], requested: BOOT_OPTIONS };
