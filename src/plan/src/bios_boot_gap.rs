@@ -57,6 +57,29 @@ impl PlanDecider<'_> {
         None
     }
 
+    /// Refuses the plan if the agent must write the boot loader of a BIOS machine, but preserves all disks on which the
+    /// BIOS looks for it. If one of the disks is written, the others keep their boot loader, which reads the same
+    /// filesystem.
+    pub(crate) fn refuse_preserved_boot_disks(&mut self) {
+        if !self.is_bios() || !matches!(self.finisher(), FinisherChoice::Auto | FinisherChoice::Builtin) {
+            return;
+        }
+        let disks = self.found.iter().filter(|(index, _)| self.is_boot_disk(&self.layout.disks[**index].device));
+        let (written, preserved): (Vec<&InventoryDisk>, Vec<&InventoryDisk>) =
+            disks.map(|(_, found)| *found).partition(|found| self.verdict(&found.name).is_written());
+        // A preserved root filesystem was already refused.
+        if preserved.is_empty() || !written.is_empty() || !self.decided.problems.is_empty() {
+            return;
+        }
+        let names: Vec<&str> = preserved.iter().map(|disk| disk.device.as_str()).collect();
+        let message = format!(
+            "the boot loader of a BIOS machine must be written to the disk of /boot, but the whole disk must be preserved: {disks}; put \
+             /boot on a disk that a reinstall wipes, set `preserve` for single partitions of the disk, or boot the machine with UEFI",
+            disks = names.join(", ")
+        );
+        self.refuse(ErrorCode::NotReinstallable, "disks", message);
+    }
+
     /// Returns whether the disk contains a part of `/boot`, or of `/` if `/boot` is not a separate filesystem.
     fn is_boot_disk(&self, device: &LayoutPath) -> bool {
         let at = |path: &str| self.layout.filesystems.iter().find(|one| one.path.as_deref() == Some(path));

@@ -257,7 +257,12 @@ fn find_unbootable_sectors(layout: &Layout, inventory: &Inventory) -> Option<Dia
     })
 }
 
+/// Returns the disks below the filesystem to which the boot loader of a BIOS machine is written. Omits preserved disks,
+/// which are never written.
 fn boot_disks(meant: &LayoutMatch, decided: &PlanDecisions, device: &LayoutPath) -> Vec<BootDisk> {
+    let is_written = |disk: &&inventory::InventoryDisk| {
+        decided.disks.iter().any(|plan| plan.name == disk.name && plan.verdict.is_written())
+    };
     let disks = meant.graph.objects_below([device]).disks.into_iter().filter_map(|index| meant.matched_disk(index));
     let gap = |disk: &inventory::InventoryDisk| {
         if let Some(edit) = decided.edits.iter().find(|edit| edit.device == disk.device) {
@@ -269,6 +274,7 @@ fn boot_disks(meant: &LayoutMatch, decided: &PlanDecisions, device: &LayoutPath)
     let is_partly_kept =
         |disk: &inventory::InventoryDisk| decided.partly_kept.iter().any(|preserved| preserved.name == disk.name);
     disks
+        .filter(is_written)
         .map(|disk| BootDisk { device: disk.device.clone(), gap: gap(disk), partly_kept: is_partly_kept(disk) })
         .collect()
 }

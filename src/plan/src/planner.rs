@@ -63,6 +63,7 @@ pub(crate) fn decide_plan(
     deciding.decide_groups();
     deciding.decide_volumes();
     deciding.decide_filesystems();
+    deciding.refuse_preserved_boot_disks();
     deciding.refuse_unrecognized_companions();
     deciding.check_migration();
     deciding.decide_absent();

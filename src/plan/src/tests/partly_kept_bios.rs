@@ -1,4 +1,4 @@
-//! Partly kept disks of machines that boot with BIOS, whose boot loader is outside of partitions.
+//! Partly kept and preserved disks of machines that boot with BIOS, whose boot loader is outside of partitions.
 
 use super::bootable_images::finishing;
 use super::partly_kept_disks::{MIRRORED, installed_with, operations_of};
@@ -91,5 +91,40 @@ fn refuses_bios_machine_without_space_or_with_another_finisher() {
     }
     for finish in [FinisherChoice::Auto, FinisherChoice::Builtin] {
         assert!(renew(&bios_machine(), Some(finish)).is_ok());
+    }
+}
+
+/// Returns the result of a reinstall of a machine whose `/boot` is on the disk that the layout preserves.
+fn with_preserved_boot(firmware: FirmwareType, finish: FinisherChoice) -> Result<Plan, Box<PlanRefusal>> {
+    let mut kept = layout();
+    kept.filesystems[0].path = Some("/boot".to_owned());
+    let first = make(&kept, &machine(), InstallMode::Install).unwrap();
+    let mut installed = after(&first, machine());
+    installed.system.firmware = firmware;
+    let assigned = PlanAssignment {
+        allocation: Allocation { finish: Some(finish), ..Allocation::default() },
+        ..PlanAssignment::default()
+    };
+    let (mode, steps) = (InstallMode::Reinstall, StepList::default());
+    let request = PlanRequest { mode, steps, subject: subject(), assigned, claim: None };
+    crate::make_plan(&kept, &installed, request, &mut counting_from(1000))
+}
+
+#[test]
+fn boot_loader_is_never_written_to_a_preserved_disk() {
+    let expected = "disks: the boot loader of a BIOS machine must be written to the disk of /boot, but the whole disk must be \
+                    preserved: /dev/sdb";
+    for finish in [FinisherChoice::Builtin, FinisherChoice::Auto] {
+        let reasons = reasons(with_preserved_boot(FirmwareType::Bios, finish));
+        assert!(reasons.iter().any(|reason| reason.starts_with(expected)), "{finish:?}: {reasons:?}");
+    }
+    for (firmware, finish) in
+        [(FirmwareType::Bios, FinisherChoice::Image), (FirmwareType::Uefi, FinisherChoice::Builtin)]
+    {
+        assert_eq!(
+            finishing(&with_preserved_boot(firmware, finish).unwrap()).boot_disks,
+            [],
+            "{firmware:?} {finish:?}"
+        );
     }
 }
