@@ -40,7 +40,7 @@ mod controller_lease;
 pub mod deploy_templates;
 pub mod display_phase;
 pub mod downloads;
-mod freed_machine_shutdown;
+pub mod freed_machine_shutdown;
 pub mod install_timeline;
 mod json_schemas;
 pub mod machine_adoption;

@@ -124,6 +124,7 @@ pub use console_log::LogChunk;
 pub use database_handle::{DATABASE, FileStamp, ServerState, StoreHooks};
 pub use event_history::{HistoryEntry, HistoryKind};
 pub use first_install::FirstStartOutcome;
+pub use freed_machines::ReleaseOutcome;
 pub use install_attempt::{ATTEMPTS, AttemptStart};
 pub use install_state::{FirstInstall, InstallState, ServedInstall};
 pub use installed_allocation::{AllocationFields, InstalledAllocation};
