@@ -116,7 +116,7 @@ impl ServerState {
             let is_blocked = explain_block(transaction, &machine)?.is_some();
             // A delayed announcement of an earlier boot must not replace the attempt of the current boot.
             let is_outdated = current_token(transaction, &machine)?.is_some_and(|current| current != start.by);
-            let is_startable = |open: &ReinstallOrder| open.id == order && !open.is_suspended();
+            let is_startable = |open: &ReinstallOrder| open.id == order && open.confirmed && !open.is_suspended();
             let Some(mut open) = open.filter(|open| is_startable(open) && !is_blocked && !is_outdated) else {
                 return Ok(OrderStart::NotInForce);
             };
