@@ -83,11 +83,13 @@ fn log_event(app: &AppState, event: RolloutEvent) {
 }
 
 /// Marks a member in progress as failed if the file of its machine no longer contains the member's allocation, since
-/// the machine will then not be reinstalled.
+/// the machine will then not be reinstalled. While the file is absent, for example during a checkout of the directory,
+/// the order remains.
 async fn fail_freed_members(app: &AppState, rollout: &Rollout) -> Result<()> {
     for (number, member) in rollout.members.iter().enumerate().filter(|(_, member)| member.state.is_in_progress()) {
-        let current = find_allocated(app, &member.machine).map(|(_, allocation)| allocation);
-        if current.as_ref().ok() != Some(&member.record.allocation) {
+        let directory = app.directory();
+        let Some(machine) = directory.find_machine(&member.machine) else { continue };
+        if machine.allocation.as_ref().is_none_or(|current| *current.id != member.record.allocation) {
             let why = format!(
                 "allocation {allocation} was removed from the machine file",
                 allocation = member.record.allocation
