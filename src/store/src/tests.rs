@@ -272,6 +272,7 @@ fn repeated_report_receives_the_same_response() {
         "i1",
         ReinstallOverrides { without_marker: true, ..ReinstallOverrides::default() },
     )) else {
+        None,
         panic!()
     };
     for attempt in 1..=3 {
@@ -302,7 +303,7 @@ fn silent_last_attempt_is_served_again_for_its_report() {
     for (machine, succeeds) in [("m", true), ("n", false)] {
         install(&state, machine);
         let OrderOutcome::Placed { order, .. } =
-            wait(state.place_order(machine, allocation(machine), "i1", ReinstallOverrides::default()))
+            wait(state.place_order(machine, allocation(machine), "i1", ReinstallOverrides::default(), None))
         else {
             panic!()
         };

@@ -23,7 +23,7 @@ fn a_reinstall_order_clears_the_failure() {
     let dir = tempfile::tempdir().unwrap();
     let state = open(&dir);
     install(&state, "m");
-    let place = || wait(state.place_order("m", "a", "i1", ReinstallOverrides::default()));
+    let place = || wait(state.place_order("m", "a", "i1", ReinstallOverrides::default(), None));
     let OrderOutcome::Placed { order, .. } = place() else { panic!() };
     report_failure(&state, &order.id);
     assert!(matches!(place(), OrderOutcome::Placed { .. }));
@@ -43,7 +43,7 @@ fn repeated_report_does_not_restore_a_cleared_failure() {
         reported.over.into_iter().for_each(|success| wait(state.record_boot_end([7; 32], success)));
         standing(&state, "m").failure.map(|failure| failure.message)
     };
-    let place = || match wait(state.place_order("m", "a", "i1", ReinstallOverrides::default())) {
+    let place = || match wait(state.place_order("m", "a", "i1", ReinstallOverrides::default(), None)) {
         OrderOutcome::Placed { order, .. } => order.id,
         _ => panic!(),
     };
