@@ -261,7 +261,7 @@ pub(crate) async fn allocate_machine(
     let change = |document: &mut Map<String, Value>| {
         drop(document.insert("allocation".to_owned(), Value::Object(allocation.clone())))
     };
-    let is_free = |machine: &MachineSpec| machine.allocation.is_none();
+    let is_free = |machine: &MachineSpec| machine.allocation.is_none() && machine.locked.is_none();
     let has_it = |machine: &MachineSpec| machine.allocation.as_ref().is_some_and(|allocation| *allocation.id == uuid);
     rewrite_machine_file(app, &id, is_free, change, has_it, requested_field, unprepared()).await?;
     app.watch
@@ -306,7 +306,10 @@ pub async fn free_machine(
         machine.locked.is_none() && machine.allocation.as_ref().is_some_and(|allocation| *allocation.id == own)
     };
     let change = |document: &mut Map<String, Value>| drop(document.remove("allocation"));
-    rewrite_machine_file(app, &id, has_it, change, |machine| machine.allocation.is_none(), str::to_owned).await?;
+    let is_freed = |machine: &MachineSpec| machine.allocation.is_none();
+    // The order and the boots end before the file changes, so that no attempt can start in between.
+    let release = release_allocation(app, *peer, &id, &own);
+    rewrite_machine_file(app, &id, has_it, change, is_freed, str::to_owned, release).await?;
     app.watch.log_note(format!(
         "{machine}: {peer} removed allocation {own}; the machine's disks are unchanged",
         machine = directory.display_name(&id)
