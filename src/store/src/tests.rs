@@ -15,6 +15,7 @@ mod postgres;
 mod postgres_faults;
 mod postgres_limits;
 mod recorded_database;
+mod renamed_machines;
 mod rollouts;
 mod server_leases;
 mod unanswered_boots;
@@ -271,8 +272,8 @@ fn repeated_report_receives_the_same_response() {
         "a",
         "i1",
         ReinstallOverrides { without_marker: true, ..ReinstallOverrides::default() },
-    )) else {
         None,
+    )) else {
         panic!()
     };
     for attempt in 1..=3 {
