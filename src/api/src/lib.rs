@@ -40,7 +40,7 @@ pub mod console_log;
 pub mod deploy_templates;
 pub mod display_phase;
 pub mod downloads;
-mod freed_machine_shutdown;
+pub mod freed_machine_shutdown;
 pub mod full_install_state;
 pub mod install_timeline;
 mod json_schemas;

@@ -93,12 +93,12 @@ impl RolloutRequest {
         }
     }
 
-    fn limits(&self) -> Result<RolloutLimits, ApiError> {
+    fn limits(&self, now: OffsetDateTime) -> Result<RolloutLimits, ApiError> {
         let stop_after = self.stop_after.unwrap_or(1);
         if self.at_most == 0 || stop_after == 0 {
             return Err(ApiError::bad_request("at_most and stop_after must be at least 1"));
         }
-        let start = self.start.as_deref().map(|start| start_time::parse_start(start, OffsetDateTime::now_utc()));
+        let start = self.start.as_deref().map(|start| start_time::parse_start(start, now));
         let start = start.transpose().map_err(|why| ApiError::bad_request(format!("start: {why}")))?;
         let window = self.window.as_deref().map(StartWindow::parse).transpose();
         let window = window.map_err(|why| ApiError::bad_request(format!("window: {why}")))?;
@@ -139,7 +139,7 @@ async fn create_rollout(
     peer: ClientAddress,
     rollout_request: &RolloutRequest,
 ) -> Result<Rollout, ApiError> {
-    let limits = rollout_request.limits()?;
+    let limits = rollout_request.limits(app.state.shared_time())?;
     let (mut members, mut refused) = (Vec::new(), Vec::new());
     for request in &rollout_request.members {
         match member_approval::approve_member(app, request, rollout_request.power_cycle).await {

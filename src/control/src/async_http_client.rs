@@ -1,6 +1,7 @@
 //! Asynchronous client of a control plane over HTTP: `drophammer serve`, or another server with the same API. The agent
 //! uses its blocking interface, [`super::HttpControlPlane`]. One thread can run the clients of many machines.
 
+mod acknowledged_requests;
 mod privileged_port_requests;
 
 use super::api_types::{ErrorBody, InstallReport, LogPart, PointOfNoReturn, REQUEST_ID, RegisterRequest};
@@ -17,6 +18,7 @@ use model::inventory::Inventory;
 use model::machine_migration::MigrationReport;
 use privileged_port_requests::SeparateSecretFields;
 use reqwest::{Client, Method, RequestBuilder, Response, StatusCode};
+use serde_json::Value;
 use std::net::IpAddr;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -325,11 +327,8 @@ impl HttpMachineClient {
             secret_digest: notice.secret_digest.map(str::to_owned),
         };
         let path = self.machine_path("/point-of-no-return");
-        self.request_reregistering(TEN_MINUTE_RETRIES, "announce the point of no return", REQUEST_TIMEOUT, || {
-            self.build_request(Method::POST, &path).json(&notice)
-        })
-        .await
-        .map(drop)
+        let request = || self.build_request(Method::POST, &path).json(&notice);
+        self.request_acknowledged(TEN_MINUTE_RETRIES, "announce the point of no return", request).await.map(drop)
     }
 
     /// Reports the state of the machine in a migration.
@@ -351,12 +350,9 @@ impl HttpMachineClient {
     pub async fn report_result(&self, ended: &InstallResult) -> Result<ReportAcknowledgement> {
         let report = InstallReport::from(ended);
         let request = || self.build_request(Method::POST, &self.machine_path("/report")).json(&report);
-        let response =
-            self.request_reregistering(report_retries(&ended.outcome), "report", REQUEST_TIMEOUT, request).await?;
-        // The HTTP status alone acknowledges the report, because other implementations of the API may send a different
-        // body.
-        let text = http::read_async_response(response).await.unwrap_or_default();
-        Ok(serde_json::from_slice(&text).unwrap_or_default())
+        let answer = self.request_acknowledged(report_retries(&ended.outcome), "report", request).await?;
+        // Other implementations of the API may send an object with other fields.
+        Ok(serde_json::from_value(Value::Object(answer)).unwrap_or_default())
     }
 }
 

@@ -19,7 +19,7 @@ use model::install_report::{InstallOutcome, InstallResult};
 use model::inventory::Inventory;
 use reqwest::StatusCode;
 use reqwest::blocking::{Client, Response};
-use reqwest::header::{ETAG, HeaderValue, IF_NONE_MATCH};
+use reqwest::header::{CACHE_CONTROL, ETAG, HeaderValue, IF_NONE_MATCH, PRAGMA};
 use std::sync::Mutex;
 use std::time::Duration;
 use std::{io, thread};
@@ -63,6 +63,14 @@ struct TrustedFile {
     machine: AssignedMachine,
 }
 
+/// Use of HTTP caches between this machine and the web server.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum CacheUse {
+    Permitted,
+    /// Caches must ask the web server whether the file has changed.
+    Revalidated,
+}
+
 /// Result of a request for a file.
 enum FetchResult {
     /// The file does not exist.
@@ -100,12 +108,12 @@ impl FileControl {
     }
 
     /// Reads the current machine file. Returns `None` if the file does not exist.
-    fn read_current_machine(&self) -> Result<Option<AssignedMachine>> {
+    fn read_current_machine(&self, caches: CacheUse) -> Result<Option<AssignedMachine>> {
         for place in &self.locations {
             let before = lock_mutex(&self.seen).clone().filter(|seen| seen.place == *place);
             // If the signature does not match, the file and its signature are read again, because the signature may be
             // uploaded later than the file.
-            let found = self.brief.run_attempts(|| match self.read_trusted(place, before.as_ref()) {
+            let found = self.brief.run_attempts(|| match self.read_trusted(place, before.as_ref(), caches) {
                 Ok(found) => AttemptResult::Done(found),
                 Err(error) if error.is_refusal() => AttemptResult::Transient(error),
                 Err(error) => AttemptResult::Permanent(error),
@@ -123,20 +131,25 @@ impl FileControl {
     }
 
     /// Reads a file and verifies its signature. Fails if the file is not trusted, or belongs to another machine.
-    fn read_trusted(&self, place: &FileLocation, before: Option<&TrustedFile>) -> Result<Option<TrustedFile>> {
-        let (text, etag) = match self.fetch_location(place, before.and_then(|seen| seen.etag.as_ref()))? {
+    fn read_trusted(
+        &self,
+        place: &FileLocation,
+        before: Option<&TrustedFile>,
+        caches: CacheUse,
+    ) -> Result<Option<TrustedFile>> {
+        let (text, etag) = match self.fetch_location(place, before.and_then(|seen| seen.etag.as_ref()), caches)? {
             FetchResult::Missing => return Ok(None),
             FetchResult::NotModified => return Ok(before.cloned()),
             FetchResult::Document(text, etag) => (text, etag),
         };
         if !place.is_over_tls() {
-            self.require_signature(place, &text)?;
+            self.require_signature(place, &text, caches)?;
         }
         let machine = self.parse_machine(place, &text)?;
         Ok(Some(TrustedFile { place: place.clone(), etag, machine }))
     }
 
-    fn require_signature(&self, place: &FileLocation, text: &[u8]) -> Result<()> {
+    fn require_signature(&self, place: &FileLocation, text: &[u8], caches: CacheUse) -> Result<()> {
         let unsigned = |why: String| {
             Err(Error::refusal(Phase::Control, format!("{place} is not trusted: {why}"))
                 .with_code(ErrorCode::AllocationUntrusted))
@@ -147,7 +160,7 @@ impl FileControl {
             );
         };
         let signature = place.signature_location();
-        match self.fetch_location(&signature, None)? {
+        match self.fetch_location(&signature, None, caches)? {
             FetchResult::Document(signature, _) => verifier(place.as_str(), text, &signature),
             FetchResult::Missing | FetchResult::NotModified => unsigned(format!(
                 "the file is not served over https, and a signature is missing at {signature}; sign the file with minisign -S -m FILE"
@@ -185,13 +198,22 @@ impl FileControl {
     }
 
     /// Reads the file at a location. Retries if the web server is unreachable.
-    fn fetch_location(&self, place: &FileLocation, etag: Option<&HeaderValue>) -> Result<FetchResult> {
+    fn fetch_location(
+        &self,
+        place: &FileLocation,
+        etag: Option<&HeaderValue>,
+        caches: CacheUse,
+    ) -> Result<FetchResult> {
         if !place.is_url() {
             return read_local_file(place);
         }
         self.patient.run_attempts(|| {
             let request = self.client.get(place.as_str()).timeout(REQUEST_TIMEOUT);
             let request = etag.into_iter().fold(request, |request, etag| request.header(IF_NONE_MATCH, etag));
+            let request = match caches {
+                CacheUse::Permitted => request,
+                CacheUse::Revalidated => request.header(CACHE_CONTROL, "no-cache").header(PRAGMA, "no-cache"),
+            };
             match request.send() {
                 Ok(response) => evaluate_response(place, response),
                 Err(error) => connection_failure(place, error),
@@ -256,7 +278,8 @@ impl ControlPlane for FileControl {
     }
 
     fn wait_for_allocation(&self, patience: Duration) -> Result<bool> {
-        let is_allocated = self.read_current_machine()?.is_some_and(|machine| machine.allocation.is_some());
+        let is_allocated =
+            self.read_current_machine(CacheUse::Permitted)?.is_some_and(|machine| machine.allocation.is_some());
         if !is_allocated {
             thread::sleep(http::add_jitter(patience));
         }
@@ -269,10 +292,10 @@ impl ControlPlane for FileControl {
     }
 
     /// Checks that the file has not changed since it was read: the operator can cancel the installation by removing
-    /// or changing the file.
+    /// or changing the file. A cache must not answer with the earlier file.
     fn announce_point_of_no_return(&self, _: &AttemptNotice) -> Result<()> {
         let before = self.fetch_machine()?;
-        if self.read_current_machine()?.as_ref() == Some(&before) {
+        if self.read_current_machine(CacheUse::Revalidated)?.as_ref() == Some(&before) {
             return Ok(());
         }
         let message =

@@ -176,12 +176,13 @@ pub fn append_to_path(url: &str, suffix: &str) -> String {
 }
 
 /// Returns an asynchronous client for requests with small responses, with the properties of [`new_client`]. The client
-/// connects from the address `source`, if it is set.
+/// connects from the address `source`, if it is set. It does not follow redirects: a POST would become a GET, and the
+/// response of another server would count as the response of the control plane.
 ///
 /// # Errors
 /// The same errors as for [`new_client`].
 pub fn new_async_client(source: Option<IpAddr>) -> Result<reqwest::Client> {
-    let builder = || async_client_builder().local_address(source);
+    let builder = || async_client_builder().local_address(source).redirect(Policy::none());
     let client = builder().build().or_else(|error| {
         warn_of_missing_tls(error);
         builder().tls_certs_only([]).build()

@@ -12,7 +12,7 @@ use super::start_checks::check_at_start;
 use super::systemd_notify::{HeartbeatSource, ServiceManager};
 use api::accepted_host_names::describe_unresolvable_host;
 use api::site_reload::ReloadEvent;
-use api::{AppState, abandoned_bmc_actions, migration_requests, out_of_band, rollouts};
+use api::{AppState, abandoned_bmc_actions, freed_machine_shutdown, migration_requests, out_of_band, rollouts};
 use common::error::{Error, Phase, Result};
 use http_server::connections::ConnectionLimiter;
 use http_server::server_log::StatusLog;
@@ -36,7 +36,7 @@ pub(super) struct ControlServer {
     closing: published::Sender<bool>,
     boot: NetworkBoot,
     /// Tasks that run until the server ends.
-    tasks: [JoinHandle<()>; 7],
+    tasks: [JoinHandle<()>; 8],
     /// Lock on the server's directory, held while the server runs.
     _lock: Option<store::backup::DirectoryLock>,
 }
@@ -156,7 +156,7 @@ async fn flush_audit_log(app: &AppState) {
 
 /// Starts the background tasks: they update machine files after migrations, continue Redfish steps and rollouts, check
 /// the server, and delete old records.
-fn start_tasks(app: &Arc<AppState>, options: &ServerConfig, environment: &HostEnvironment) -> [JoinHandle<()>; 7] {
+fn start_tasks(app: &Arc<AppState>, options: &ServerConfig, environment: &HostEnvironment) -> [JoinHandle<()>; 8] {
     // Servers that share a database are checked more often: their load balancer should send requests to a server soon
     // after the server has recovered.
     let longest = if app.state.is_shared() { SHARED_CHECK_INTERVAL } else { CHECK_INTERVAL };
@@ -165,6 +165,7 @@ fn start_tasks(app: &Arc<AppState>, options: &ServerConfig, environment: &HostEn
         tokio::spawn(migration_requests::machine_file_update::update_migrated_files(app.clone())),
         tokio::spawn(out_of_band::continue_runs(app.clone())),
         tokio::spawn(rollouts::runner::continue_rollouts(app.clone())),
+        tokio::spawn(freed_machine_shutdown::cancel_removed_orders(app.clone())),
         tokio::spawn(abandoned_bmc_actions::handle_abandoned_actions(app.clone())),
         tokio::spawn(forward_changes(app.clone())),
         tokio::spawn(watch_health(app.clone(), interval, environment.free_space.clone())),

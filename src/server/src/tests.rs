@@ -24,6 +24,7 @@ mod layout_choice;
 mod layout_commands;
 mod layout_refusals;
 mod layouts;
+mod locks_before_orders;
 mod lost_database;
 mod machine_adoption;
 mod machine_commands;

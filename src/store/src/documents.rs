@@ -43,6 +43,21 @@ pub struct DocumentUpdate {
     pub paths: BTreeSet<String>,
 }
 
+/// Document on which a decision was based. The decision is stored only if the document still has this text.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ExpectedDocument {
+    pub path: String,
+    pub text: String,
+}
+
+/// Returns whether the document has changed; `false` if no document is expected.
+pub(crate) fn has_changed(connection: &Connection, expected: Option<&ExpectedDocument>) -> sql::Result<bool> {
+    let Some(ExpectedDocument { path, text }) = expected else { return Ok(false) };
+    let select = connection.prepare_cached("SELECT text FROM documents WHERE path = ?1")?;
+    let present: Option<String> = select.query_row([path], |row| row.get(0)).optional()?;
+    Ok(present.as_ref() != Some(text))
+}
+
 /// Change of one document.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DocumentChange {

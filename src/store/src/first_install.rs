@@ -62,6 +62,9 @@ impl ServerState {
                 params![machine, allocation, started],
             )?;
             start_record(transaction, &machine, &allocation)?;
+            // This installation replaces the systems of earlier allocations, so their orders no longer apply.
+            transaction
+                .execute("DELETE FROM orders WHERE machine = ?1 AND allocation <> ?2", [&machine, &allocation])?;
             Ok(FirstStartOutcome::Permitted(install_state.first.is_none()))
         })
         .await

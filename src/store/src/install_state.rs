@@ -65,7 +65,7 @@ pub struct InstallState {
     /// another machine, or has overwritten the system of the allocation.
     pub barred: bool,
     /// True if the database was restored from a backup, and the record of the machine has not been confirmed since
-    /// then.
+    /// then, or the operator has not confirmed the reinstall order since then.
     pub unconfirmed: bool,
     /// Fencing token of the first installation; `None` until the allocation is served, and in databases of earlier
     /// versions.
@@ -311,6 +311,9 @@ pub fn read_install_state(connection: &Connection, machine: &str, allocation: &s
     let former = connection.prepare_cached("SELECT former FROM former WHERE machine = ?1 ORDER BY former")?;
     install_state.former = former.query_map([machine], |row| row.get(0))?.collect::<Result<_, _>>()?;
     install_state.order = read_order(connection, machine, allocation)?;
+    // A marker on the disks proves the recorded installation, but not that the order is still wanted: the order may have
+    // been canceled or replaced after the backup.
+    install_state.unconfirmed |= install_state.order.as_ref().is_some_and(|order| !order.confirmed);
     Ok(install_state)
 }
 

@@ -123,6 +123,7 @@ pub use console_log::LogChunk;
 pub use database_handle::{DATABASE, FileStamp, ServerState, StoreHooks};
 pub use event_history::{HistoryEntry, HistoryKind};
 pub use first_install::FirstStartOutcome;
+pub use freed_machines::ReleaseOutcome;
 pub use hardware_registrations::StoredRegistration;
 pub use install_attempt::{ATTEMPTS, AttemptStart};
 pub use install_state::{FirstInstall, InstallState, ServedInstall};

@@ -1,6 +1,8 @@
 //! Renaming of machines whose id changes because of a new mainboard or new firmware. All records of the machine are
 //! transferred to its new id.
 
+use super::boot_activity::BootActivity;
+use super::boots::current_boot;
 use super::{ServerState, migration_records, out_of_band_runs, restore_confirmation, rollouts};
 use crate::sql::{self, OptionalExtension, Transaction};
 use common::error::Result;
@@ -18,7 +20,7 @@ impl ServerState {
     /// # Errors
     /// Returns an error if the database cannot be read or written.
     pub async fn rename_machine(&self, old: &str, new: &str) -> Result<RenameOutcome> {
-        let (old, new) = (old.to_owned(), new.to_owned());
+        let (old, new, heard) = (old.to_owned(), new.to_owned(), self.heard.clone());
         self.run_durably(move |transaction| {
             for machine in [&old, &new] {
                 if let Some(why) = migration_records::explain_block(transaction, machine)? {
@@ -36,11 +38,27 @@ impl ServerState {
                 let message = format!("machine {new} already has an installation of its own: allocation {own}");
                 return Ok(RenameOutcome::Refused(message));
             }
+            if is_installing(transaction, &old, &heard)? {
+                return Ok(RenameOutcome::Refused(format!(
+                    "an installation of machine {old} has passed its point of no return: wait until it has ended"
+                )));
+            }
             rename_rows(transaction, &old, &new)?;
             Ok(RenameOutcome::Done)
         })
         .await
     }
+}
+
+/// Returns whether an installation of the machine has started and the boot that may carry it out is active. After a
+/// rename, the reports of this boot would be refused, although the installation continues.
+fn is_installing(transaction: &Transaction, machine: &str, heard: &BootActivity) -> sql::Result<bool> {
+    let Some(boot) = current_boot(transaction, machine)?.filter(|boot| heard.is_active(boot)) else {
+        return Ok(false);
+    };
+    let select = "SELECT 1 FROM orders WHERE machine = ?1 AND begun > 0 AND given_up = 0
+         UNION ALL SELECT 1 FROM allocations WHERE machine = ?1 AND begun IS NOT NULL AND succeeded = 0";
+    Ok(boot.started || transaction.prepare_cached(select)?.exists([machine])?)
 }
 
 fn rename_rows(transaction: &Transaction, old: &str, new: &str) -> sql::Result<()> {

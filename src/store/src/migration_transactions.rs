@@ -104,8 +104,11 @@ pub fn insert_migration(transaction: &Transaction, new: &Migration) -> sql::Resu
         if let Some(other) = find_live(transaction, machine)? {
             return no(explain_migration_block(machine, &other));
         }
-        let open = "SELECT 1 FROM orders WHERE machine = ?1 LIMIT 1";
-        if transaction.query_row(open, [machine], |_| Ok(())).optional()?.is_some() {
+        // Orders of other allocations are ignored, because those allocations were removed from the machine file, unless
+        // such an order has started and is not abandoned: its attempt may still write to the disks.
+        let open =
+            "SELECT 1 FROM orders WHERE machine = ?1 AND (allocation = ?2 OR (begun > 0 AND given_up = 0)) LIMIT 1";
+        if transaction.query_row(open, [machine, &new.allocation], |_| Ok(())).optional()?.is_some() {
             return no(format!("a reinstall of machine {machine} is ordered"));
         }
     }

@@ -9,6 +9,7 @@ mod install_reports;
 pub use install_reports::ReportOutcome;
 
 use super::boots::current_token;
+use super::documents::{self, ExpectedDocument};
 use super::event_history::{HistoryEntry, HistoryKind, insert_entry};
 use super::install_attempt::AttemptStart;
 use super::install_state::read_install_state;
@@ -64,6 +65,7 @@ pub enum OrderStart {
 
 impl ServerState {
     /// Orders a reinstall on behalf of the user of the current request. The failure of an earlier attempt is discarded.
+    /// `based_on` is the machine file with which the order was checked, if it is in the database.
     ///
     /// # Errors
     /// Returns an error if the database cannot be read or written.
@@ -73,12 +75,19 @@ impl ServerState {
         allocation: &str,
         image: &str,
         words: ReinstallOverrides,
+        based_on: Option<ExpectedDocument>,
     ) -> Result<OrderOutcome> {
         let (machine, allocation, image) = (machine.to_owned(), allocation.to_owned(), image.to_owned());
         let user = self.current_user();
-        let place =
-            move |transaction: &Transaction| insert_order(transaction, (&machine, &allocation), (&image, words), user);
-        self.run_durably(place).await
+        self.run_durably(move |transaction| {
+            if documents::has_changed(transaction, based_on.as_ref())? {
+                let why =
+                    format!("the file of machine {machine} has changed since the order was checked: repeat the order");
+                return Ok(OrderOutcome::Blocked(why));
+            }
+            insert_order(transaction, (&machine, &allocation), (&image, words), user)
+        })
+        .await
     }
 
     /// Cancels a reinstall order.
@@ -116,7 +125,7 @@ impl ServerState {
             let is_blocked = explain_block(transaction, &machine)?.is_some();
             // A delayed announcement of an earlier boot must not replace the attempt of the current boot.
             let is_outdated = current_token(transaction, &machine)?.is_some_and(|current| current != start.by);
-            let is_startable = |open: &ReinstallOrder| open.id == order && !open.is_suspended();
+            let is_startable = |open: &ReinstallOrder| open.id == order && open.confirmed && !open.is_suspended();
             let Some(mut open) = open.filter(|open| is_startable(open) && !is_blocked && !is_outdated) else {
                 return Ok(OrderStart::NotInForce);
             };

@@ -1,7 +1,8 @@
 //! Confirmations after a restore. The machines' disks may contain newer installations than a restored database
 //! describes. Therefore every machine is unconfirmed at first, and no reinstall order, first installation or
 //! migration is carried out on it. A machine is confirmed by the operator, or by a report that contains the install
-//! marker that the database has recorded for the machine.
+//! marker that the database has recorded for the machine. Such a report does not confirm a reinstall order from before
+//! the restore: the operator may have canceled the order after the backup, so only the operator can confirm it.
 
 use super::{ServerState, epoch, now};
 use crate::sql::{self, Connection, OptionalExtension, Transaction, params};

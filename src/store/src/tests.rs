@@ -15,6 +15,7 @@ mod postgres;
 mod postgres_faults;
 mod postgres_limits;
 mod recorded_database;
+mod renamed_machines;
 mod rollouts;
 mod server_leases;
 mod unanswered_boots;
@@ -271,6 +272,7 @@ fn repeated_report_receives_the_same_response() {
         "a",
         "i1",
         ReinstallOverrides { without_marker: true, ..ReinstallOverrides::default() },
+        None,
     )) else {
         panic!()
     };
@@ -302,7 +304,7 @@ fn silent_last_attempt_is_served_again_for_its_report() {
     for (machine, succeeds) in [("m", true), ("n", false)] {
         install(&state, machine);
         let OrderOutcome::Placed { order, .. } =
-            wait(state.place_order(machine, allocation(machine), "i1", ReinstallOverrides::default()))
+            wait(state.place_order(machine, allocation(machine), "i1", ReinstallOverrides::default(), None))
         else {
             panic!()
         };

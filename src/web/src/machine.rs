@@ -290,6 +290,9 @@ fn show_warnings(machine: &MachineSpec, row: &MachineRow) -> Markup {
                     "; the machine has reported an installation that this server has not recorded (image " (on_disk.image) ", " (page_frame::show_time(&on_disk.time)) ")"
                 }
                 ". If the record is correct: " code { "drophammer machine confirm " (confirmation_name(machine)) }
+                @if listed.order.is_some() {
+                    ". If the order was canceled or replaced after the backup: " code { "drophammer machine reinstall " (confirmation_name(machine)) " --cancel" }
+                }
             }
         }
         @if listed.not_clean {

@@ -43,7 +43,7 @@ pub(crate) async fn pass_point_of_no_return(
     {
         return answer.map_or_else(changed, |()| Ok(Json(json!({}))));
     }
-    let what = (&*allocationuuid, order.is_some(), said.as_deref());
+    let what = (&*allocationuuid, order.as_deref(), said.as_deref());
     if let Err(why) = check_still_wanted(&app, &directory, &boot, what).await? {
         return changed(why);
     }
@@ -110,7 +110,7 @@ async fn check_still_wanted(
     app: &AppState,
     directory: &SiteSnapshot,
     boot: &MachineBoot,
-    (allocation, is_ordered, approved): (&str, bool, Option<&str>),
+    (allocation, order, approved): (&str, Option<&str>, Option<&str>),
 ) -> Result<Result<(), String>, ApiError> {
     let id = boot.machine.as_str();
     if !out_of_band::is_admitted(app, boot).await? {
@@ -125,7 +125,8 @@ async fn check_still_wanted(
                 current = *current.id
             )));
         }
-        None if !is_ordered => {
+        // An attempt that has already started may continue: the old system is incomplete.
+        None if !has_started(app, boot, allocation, order).await? => {
             return Ok(Err(format!("the machine file no longer contains allocation {allocation}")));
         }
         _ => {}
@@ -139,4 +140,16 @@ async fn check_still_wanted(
         }
     }
     approval_check::check_compared(app, directory, id, allocation, approved).await
+}
+
+/// Returns whether this boot has already started an attempt of the reinstall order.
+async fn has_started(
+    app: &AppState,
+    boot: &MachineBoot,
+    allocation: &str,
+    order: Option<&str>,
+) -> Result<bool, ApiError> {
+    let Some(order) = order else { return Ok(false) };
+    let open = app.state.read_install_state(&boot.machine, allocation).await?.order;
+    Ok(open.is_some_and(|open| open.id == order && open.attempt.is_some_and(|attempt| attempt.by == boot.hash)))
 }

@@ -17,7 +17,8 @@ use store::InstallState;
 
 /// Changes the machine file, provided that the machine meets the condition `was`. Waits until the machine in the
 /// published snapshot meets the condition `becomes`. In error messages, `rename` replaces the path of a field in the
-/// file by the field's name in the request.
+/// file by the field's name in the request. `prepare` runs after all checks, immediately before the file is written; if
+/// it fails, the file is not changed.
 pub(super) async fn rewrite_machine_file(
     app: &AppState,
     id: &str,
@@ -25,6 +26,7 @@ pub(super) async fn rewrite_machine_file(
     change: impl Fn(&mut Map<String, Value>),
     becomes: impl Fn(&MachineSpec) -> bool,
     rename: impl Fn(&str) -> String,
+    prepare: impl Future<Output = ApiResult<()>>,
 ) -> ApiResult<()> {
     let what = EditedObject { kind: KIND, id };
     let directory = app.directory();
@@ -56,6 +58,7 @@ pub(super) async fn rewrite_machine_file(
             operator_files::parse_unvalidated(text).as_ref() == Ok(&new) && operator_files::parse_machine(text).is_ok()
         },
     )?;
+    prepare.await?;
     if !document_edits::replace_file(app, path, &text, &edited.text).await? {
         return Err(changed());
     }
@@ -64,6 +67,11 @@ pub(super) async fn rewrite_machine_file(
     wait_until_in_effect(app, path, Some(&edited.text), has_changed).await?;
     log_removed_comments(app, path, &edited.removed_comments);
     Ok(())
+}
+
+/// Returns the preparation of a change that needs none.
+pub(super) fn unprepared() -> impl Future<Output = ApiResult<()>> {
+    std::future::ready(Ok(()))
 }
 
 /// Returns the document of a machine file without the field `locked`, which does not affect the allocation.

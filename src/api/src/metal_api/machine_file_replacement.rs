@@ -55,6 +55,10 @@ impl NewAllocation {
     /// Returns an error if the file cannot be parsed, or already contains an allocation.
     pub fn add_to(&self, file: &MachineFileText) -> ApiResult<String> {
         let old = operator_files::parse_unvalidated(&file.text).map_err(ApiRefusal::unprocessable)?;
+        // The machine may have been locked after the snapshot that the form shows.
+        if old.get("locked").is_some_and(|locked| !locked.is_null()) {
+            return Err(ApiRefusal::conflict("the machine file now contains a lock: reload the page"));
+        }
         let mut new = old.clone();
         let fields = new.as_object_mut().filter(|fields| fields.get("allocation").is_none_or(Value::is_null));
         let taken = || ApiRefusal::conflict("the machine file already contains an allocation: reload the page");

@@ -3,14 +3,14 @@
 use super::edit_permit::{EditPermit, EditRequest};
 use super::images::is_empty_value;
 use super::machine_choice::{choose_machine, select_networks};
-use super::machine_file::rewrite_machine_file;
+use super::machine_file::{rewrite_machine_file, unprepared};
 use super::machine_response::{MachineResponse, ReinstallResponse, machine_response};
 use super::refusal::{ApiRefusal, ApiResult};
 use crate::AppState;
 use crate::access::set_audited_object;
 use crate::agent_api;
 use crate::base_url::BaseUrls;
-use crate::freed_machine_shutdown::end_previous_system;
+use crate::freed_machine_shutdown::{end_previous_system, release_allocation};
 use crate::json_schemas::SchemaGenerators;
 use crate::operator::reinstalls::{parse_request, place_order};
 use crate::operator::{OperatorAuth, explain_file_error};
@@ -262,9 +262,9 @@ pub(crate) async fn allocate_machine(
     let change = |document: &mut Map<String, Value>| {
         drop(document.insert("allocation".to_owned(), Value::Object(allocation.clone())))
     };
-    let is_free = |machine: &MachineSpec| machine.allocation.is_none();
+    let is_free = |machine: &MachineSpec| machine.allocation.is_none() && machine.locked.is_none();
     let has_it = |machine: &MachineSpec| machine.allocation.as_ref().is_some_and(|allocation| *allocation.id == uuid);
-    rewrite_machine_file(app, &id, is_free, change, has_it, requested_field).await?;
+    rewrite_machine_file(app, &id, is_free, change, has_it, requested_field, unprepared()).await?;
     app.watch
         .log_note(format!("{machine}: {peer} added allocation {uuid}", machine = app.directory().display_name(&id)));
     Ok(Json(machine_response(app, &id, &base).await?))
@@ -288,8 +288,8 @@ fn requested_field(path: &str) -> String {
     REQUEST_FIELDS.iter().find(|(_, ours)| *ours == name).map(|(field, _)| format!("{field}{rest}")).unwrap_or_default()
 }
 
-/// `DELETE /v1/machine/{id}/free`: removes the allocation from the machine file, and powers the machine off if its
-/// controller is known. At its next boot over PXE, the machine boots the ramdisk and waits. Its disks are preserved.
+/// `DELETE /v1/machine/{id}/free`: cancels the machine's reinstall order, removes the allocation from the machine file,
+/// and powers the machine off if its controller is known. At its next boot over PXE, the machine boots the ramdisk and waits. Its disks are preserved.
 pub async fn free_machine(
     Path(id): Path<String>,
     base: BaseUrls,
@@ -302,19 +302,15 @@ pub async fn free_machine(
     }
     check_no_migration(app, &id).await?;
     let Some(allocation) = &machine.allocation else { return Ok(Json(machine_response(app, &id, &base).await?)) };
-    let install_state = app.state.read_install_state(&id, &allocation.id).await?;
-    let is_begun = install_state.order.as_ref().is_some_and(|order| order.started && !order.given_up)
-        || (!install_state.is_installed() && install_state.first.as_ref().is_some_and(|first| !first.heard));
-    if is_begun {
-        return Err(ApiRefusal::conflict(format!(
-            "an installation of machine {id} has passed its point of no return: wait until it has ended"
-        ))
-        .with_error_code(ErrorCode::OrderTooLate));
-    }
     let own = allocation.id.to_string();
-    let has_it = |machine: &MachineSpec| machine.allocation.as_ref().is_some_and(|allocation| *allocation.id == own);
+    let has_it = |machine: &MachineSpec| {
+        machine.locked.is_none() && machine.allocation.as_ref().is_some_and(|allocation| *allocation.id == own)
+    };
     let change = |document: &mut Map<String, Value>| drop(document.remove("allocation"));
-    rewrite_machine_file(app, &id, has_it, change, |machine| machine.allocation.is_none(), str::to_owned).await?;
+    let is_freed = |machine: &MachineSpec| machine.allocation.is_none();
+    // The order and the boots end before the file changes, so that no attempt can start in between.
+    let release = release_allocation(app, *peer, &id, &own);
+    rewrite_machine_file(app, &id, has_it, change, is_freed, str::to_owned, release).await?;
     app.watch.log_note(format!(
         "{machine}: {peer} removed allocation {own}; the machine's disks are unchanged",
         machine = directory.display_name(&id)

@@ -5,7 +5,7 @@ pub(crate) mod volume_state;
 pub use volume_state::VolumeState;
 
 use super::edit_permit::{EditPermit, EditRequest};
-use super::machine_file::rewrite_machine_file;
+use super::machine_file::{rewrite_machine_file, unprepared};
 use super::refusal::{ApiRefusal, ApiResult};
 use crate::AppState;
 use crate::json_schemas::SchemaGenerators;
@@ -121,7 +121,16 @@ pub(crate) async fn add_volumes(
         set_volume_list(document, all);
     };
     let becomes = |machine: &MachineSpec| machine.allocation.as_ref().map(listed_volumes) == *lock_mutex(&wanted);
-    rewrite_machine_file(app, &id, |machine| has_allocation(machine, &own), change, becomes, str::to_owned).await?;
+    rewrite_machine_file(
+        app,
+        &id,
+        |machine| has_allocation(machine, &own),
+        change,
+        becomes,
+        str::to_owned,
+        unprepared(),
+    )
+    .await?;
     app.watch.log_note(format!("{}: {peer} added volumes", app.directory().display_name(&id)));
     current_volumes(&permit, &id).await
 }
@@ -171,7 +180,16 @@ pub(crate) async fn remove_volume(
         set_volume_list(document, all);
     };
     let becomes = |machine: &MachineSpec| !has_volume(machine, &uid);
-    rewrite_machine_file(app, &id, |machine| has_allocation(machine, &own), change, becomes, str::to_owned).await?;
+    rewrite_machine_file(
+        app,
+        &id,
+        |machine| has_allocation(machine, &own),
+        change,
+        becomes,
+        str::to_owned,
+        unprepared(),
+    )
+    .await?;
     app.watch.log_note(format!(
         "{machine}: {peer} removed volume {name}; its data is preserved",
         machine = app.directory().display_name(&id)

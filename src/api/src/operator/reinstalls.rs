@@ -1,6 +1,7 @@
 //! Creation and cancellation of reinstall orders, with the checks that precede them.
 
 use super::order_log::describe_placed_order;
+use super::order_recheck::recheck_machine_file;
 use super::{MachineSummary, OperatorAuth, find_allocated, invalid_reinstall, reinstall_plan, summarize_machine};
 use crate::full_install_state;
 use crate::{AppState, metrics, out_of_band};
@@ -100,7 +101,11 @@ pub async fn place_order(
 ) -> Result<MachineSummary, ApiError> {
     let OrderableReinstall { machine, allocation, words, .. } = prepare_order(app, reinstall_request).await?;
     let id = &machine.id;
-    match app.state.place_order(id, &allocation, &reinstall_request.imageid, words).await? {
+    let file = recheck_machine_file(app, id, &allocation).await?;
+    let placed =
+        app.state.place_order(id, &allocation, &reinstall_request.imageid, words, file.document.clone()).await?;
+    drop(file);
+    match placed {
         OrderOutcome::Placed { order, replaced } => {
             app.counters.count_order(metrics::OrderEvent::Placed);
             let listed =

@@ -4,7 +4,7 @@ use super::member_approval::MemberRequest;
 use super::power_cycle::power_cycle;
 use crate::AppState;
 use crate::metrics::OrderEvent;
-use crate::operator::find_allocated;
+use crate::operator::order_recheck::recheck_machine_file;
 use crate::operator::reinstalls::prepare_order;
 use axum::http::StatusCode;
 use common::error::Result;
@@ -17,7 +17,6 @@ use std::time::Duration;
 use store::rollouts::schedule::next_members;
 use store::rollouts::{MemberOrderOutcome, MemberState, Rollout, RolloutEvent, RolloutMember, RolloutState};
 use store::server_leases::LeaseClaim;
-use time::OffsetDateTime;
 use tokio::task::JoinHandle;
 
 /// Interval at which the database is read while no rollout is active, in case another server has created a rollout.
@@ -54,7 +53,7 @@ async fn advance_rollouts(app: &Arc<AppState>, power_cycles: &mut PowerCycles) -
         fail_freed_members(app, rollout).await?;
         start_power_cycles(app, rollout, power_cycles).await?;
         while let Some(current) = app.state.find_rollout(rollout.id).await? {
-            let Some(number) = next_members(&current, OffsetDateTime::now_utc()).first().copied() else { break };
+            let Some(number) = next_members(&current, app.state.shared_time()).first().copied() else { break };
             if !start_member(app, &current, number).await? {
                 break;
             }
@@ -83,11 +82,13 @@ fn log_event(app: &AppState, event: RolloutEvent) {
 }
 
 /// Marks a member in progress as failed if the file of its machine no longer contains the member's allocation, since
-/// the machine will then not be reinstalled.
+/// the machine will then not be reinstalled. While the file is absent, for example during a checkout of the directory,
+/// the order remains.
 async fn fail_freed_members(app: &AppState, rollout: &Rollout) -> Result<()> {
     for (number, member) in rollout.members.iter().enumerate().filter(|(_, member)| member.state.is_in_progress()) {
-        let current = find_allocated(app, &member.machine).map(|(_, allocation)| allocation);
-        if current.as_ref().ok() != Some(&member.record.allocation) {
+        let directory = app.directory();
+        let Some(machine) = directory.find_machine(&member.machine) else { continue };
+        if machine.allocation.as_ref().is_none_or(|current| *current.id != member.record.allocation) {
             let why = format!(
                 "allocation {allocation} was removed from the machine file",
                 allocation = member.record.allocation
@@ -159,7 +160,8 @@ async fn order_member(
     stored.request.id.clone_from(&member.machine);
     stored.check_unchanged(app).await?;
     let orderable = prepare_order(app, &stored.request).await?;
-    Ok(app.state.order_member(key, &orderable.allocation, orderable.words).await?)
+    let file = recheck_machine_file(app, &orderable.machine.id, &orderable.allocation).await?;
+    Ok(app.state.order_member(key, &orderable.allocation, orderable.words, file.document.clone()).await?)
 }
 
 /// Starts to power-cycle the machines of ordered members, if the rollout requests it.

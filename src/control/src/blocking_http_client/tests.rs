@@ -25,7 +25,7 @@ pub(crate) fn lines(server: &Server) -> Vec<String> {
 #[test]
 fn reinstall_starts_only_with_permission_of_control_plane() {
     const REFUSAL: &str = r#"{"statuscode": 409, "message": "order o-1 was cancelled"}"#;
-    let (control, server) = control(&[(200, "{}"), (503, ""), (200, ""), (409, REFUSAL)]);
+    let (control, server) = control(&[(200, "{}"), (503, ""), (200, r#"{"other": 1}"#), (409, REFUSAL)]);
     let begin = || control.announce_point_of_no_return(&AttemptNotice { order: Some("o-1"), ..NOTICE });
     begin().unwrap();
     begin().unwrap();
@@ -37,6 +37,30 @@ fn reinstall_starts_only_with_permission_of_control_plane() {
     for request in requests {
         assert_eq!(request.line(), "POST /v1/machine/m-1/point-of-no-return");
         assert_eq!(request.body, r#"{"allocationuuid":"a-1","order":"o-1"}"#);
+    }
+}
+
+/// Only the control plane itself may permit an installation to erase data, or acknowledge its result.
+#[test]
+fn other_responses_are_neither_permission_nor_acknowledgement() {
+    for answer in [
+        "302 Found\r\nLocation: /x\r\nContent-Length: 0\r\n\r\n",
+        "307 Moved\r\nLocation: /x\r\nContent-Length: 0\r\n\r\n",
+        "202 Accepted\r\nContent-Length: 2\r\n\r\n{}",
+        "204 No Content\r\n\r\n",
+        "200 OK\r\nContent-Length: 8\r\n\r\n<p>hi</p",
+        "200 OK\r\nContent-Length: 0\r\n\r\n",
+        "200 OK\r\nContent-Length: 4\r\n\r\ntrue",
+    ] {
+        let server = Server::start(Vec::new(), move |request| match request.line().as_str() {
+            "GET /x" | "POST /x" => ResponseBehavior::respond(200, "{}"),
+            _ => ResponseBehavior::wire(format!("HTTP/1.1 {answer}")),
+        });
+        let control = HttpControlPlane::new(server.url("").trim_end_matches('/'), "t", "m-1").unwrap();
+        let error = control.announce_point_of_no_return(&NOTICE).unwrap_err().to_string();
+        assert!(error.contains(&answer[..3]), "{answer:?}: {error}");
+        assert!(control.report_result(&ended()).is_err(), "{answer:?}");
+        assert_eq!(server.requests().len(), 2, "{answer:?}");
     }
 }
 
@@ -170,7 +194,8 @@ fn successes_and_announced_failures_are_retried_longer() {
 
 #[test]
 fn retry_is_read_from_report_acknowledgement() {
-    let answers = &[(200, r#"{"retry": true}"#), (200, r#"{"retry": false}"#), (200, "{}"), (200, "thanks")];
+    let other = r#"{"thanks": 1}"#;
+    let answers = &[(200, r#"{"retry": true}"#), (200, r#"{"retry": false}"#), (200, "{}"), (200, other)];
     let (control, _server) = control(answers);
     for ((_, answer), retry) in answers.iter().zip([true, false, false, false]) {
         assert_eq!(control.report_result(&ended()).unwrap(), ReportAcknowledgement { retry }, "{answer}");

@@ -226,3 +226,23 @@ fn report_is_uploaded_once_and_failures_are_ignored() {
     let nobody = control("/f", Some("http://127.0.0.1:9/"), &[&key]);
     assert_eq!(nobody.report_result(&ended()).unwrap(), ReportAcknowledgement::default());
 }
+
+/// A cache between the machine and the web server could still contain a file that the operator has removed.
+#[test]
+fn file_is_revalidated_before_the_first_write() {
+    let text = document(MACHINE, &allocated("a-1", ""));
+    let key = Key::of(1);
+    let signature = key.sign(&text);
+    let server = Server::start(Vec::new(), move |request| match request.path.ends_with(".minisig") {
+        true => ResponseBehavior::body(signature.as_str()),
+        false => ResponseBehavior::body(text.as_str()),
+    });
+    let control = control(&server.url("file"), None, &[&key]);
+    assert!(control.wait_for_allocation(NOW).unwrap());
+    control.announce_point_of_no_return(&AttemptNotice { allocation: "a-1", ..AttemptNotice::default() }).unwrap();
+    let requests = server.requests();
+    let headers = |name: &str| requests.iter().map(|request| request.header(name)).collect::<Vec<_>>();
+    for name in ["cache-control", "pragma"] {
+        assert_eq!(headers(name), [None, None, Some("no-cache"), Some("no-cache")], "{name}");
+    }
+}

@@ -142,3 +142,112 @@ async fn freed_machine_that_remains_on_is_reported() {
     server.heard("cannot power off the freed machine").await;
     server.heard("accepted the reset type ForceOff, but reports PowerState On, not Off").await;
 }
+
+fn with_bmc(server: &Running, controller: &RedfishDouble) {
+    let bmc = format!("bmc: {{url: '{}{SYSTEM}', username: admin, password: hunter2}}\n", controller.url());
+    server.write("machines/one.yaml", &(server.file("machines/one.yaml") + &bmc));
+}
+
+impl Running {
+    /// Frees the machine. Repeats the request until earlier edits of its file have taken effect.
+    async fn free_after_edits(&self) -> Answer {
+        let began = std::time::Instant::now();
+        loop {
+            let freed = self.free().await;
+            if freed.status != 409 || began.elapsed() > PATIENCE {
+                return freed;
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    }
+
+    async fn open_orders(&self) -> usize {
+        self.state.list_ordered_allocations().await.unwrap().len()
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn freeing_a_machine_cancels_its_order_and_ends_its_boots() {
+    let controller = RedfishDouble::start("On", &[]);
+    let server = Running::start_in(with_secrets()).await;
+    server.installed().await;
+    with_bmc(&server, &controller);
+    let order = server.order("debian-13").await;
+    let token = server.token(ONE).await;
+    assert!(server.allocated(ONE, &token).await.allocation.unwrap().reinstall);
+    let freed = server.free_after_edits().await;
+    assert_eq!(freed.status, 200, "{}", freed.text());
+    assert_eq!(server.begin(&token, &order).await, 401);
+    assert_eq!(server.open_orders().await, 0);
+    assert_eq!((controller.changes(), controller.state().power), (vec!["POST ForceOff".to_owned()], "Off"));
+    server.heard("reinstall with image debian-13 cancelled: 127.0.0.1 frees the machine").await;
+
+    server.allocate_again().await;
+    let machine = format!("/v1/machine/{ONE}");
+    assert_eq!(server.call(&token, "GET", &machine, &Value::Null).await.status, 401);
+    assert_eq!(server.secrets(&token, "a2", "system").await.status, 401);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn orders_of_removed_allocations_are_not_carried_out_later() {
+    for is_edited in [false, true] {
+        let server = Running::start_in(with_secrets()).await;
+        let with_allocation = server.file("machines/one.yaml");
+        server.installed().await;
+        server.order("debian-13").await;
+        if is_edited {
+            let (without, _) = with_allocation.split_once("allocation:").unwrap();
+            server.write("machines/one.yaml", without);
+        } else {
+            assert_eq!(server.free().await.status, 200);
+        }
+        server.heard("one: reinstall with image debian-13 cancelled").await;
+        assert_eq!(server.open_orders().await, 0);
+        server.write("machines/one.yaml", &with_allocation);
+        while server.listed().await["allocation"] != "a1" {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        assert!(server.boots_disk().await);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn order_without_its_machine_file_continues_but_does_not_start() {
+    let server = Running::start_in(with_secrets()).await;
+    let file = server.file("machines/one.yaml");
+    server.installed().await;
+    let order = server.order("debian-13").await;
+    let token = server.token(ONE).await;
+    assert!(server.allocated(ONE, &token).await.allocation.unwrap().reinstall);
+    let remove = async || {
+        std::fs::remove_file(server.dir.path().join("machines/one.yaml")).unwrap();
+        server.shows("/v1/machines", |answer| !answer.text().contains(ONE)).await;
+    };
+    remove().await;
+    assert_eq!(server.begin(&token, &order).await, 409);
+    server.write("machines/one.yaml", &file);
+    server.shows("/v1/machines", |answer| answer.text().contains(ONE)).await;
+    assert_eq!(server.begin(&token, &order).await, 200);
+    remove().await;
+    assert_eq!(server.begin(&token, &order).await, 200);
+    assert_eq!(server.open_orders().await, 1);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn reallocated_machine_can_be_migrated_after_an_order() {
+    let server = Running::start_in(with_secrets()).await;
+    server.installed().await;
+    server.order("debian-13").await;
+    assert_eq!(server.free().await.status, 200);
+    server.allocate_again().await;
+    let token = server.token(ONE).await;
+    server.allocated(ONE, &token).await;
+    assert_eq!(server.begins_first(ONE, &token, "a2").await, 200);
+    let mut marker = super::machine_migration::marker(ONE);
+    marker["allocation"] = json!("a2");
+    let report = json!({ "success": true, "message": "m", "allocationuuid": "a2", "marker": marker });
+    assert!(!server.report_of(&token, report).await);
+    server.ramdisk(TWO).await;
+    let answer = server.about_move("POST", "", json!({ "to": TWO })).await;
+    assert_eq!(answer.status, 200, "{}", answer.text());
+}

@@ -1,5 +1,7 @@
 //! A database that was restored from a backup. The backup may be older than the contents of the machines' disks.
 
+mod without_tokens;
+
 use super::reinstall::{failure, success, with_images};
 use super::*;
 use common::command_outcome::CommandOutcome;
@@ -148,11 +150,37 @@ async fn matching_marker_confirms_a_restored_machine() {
     server.report_of(&token, failed).await;
     assert!(server.needs_confirmation().await);
 
+    // The marker proves the recorded installation. The order may have been canceled after the backup, so it stays
+    // withheld.
     server.boot_installed(&installed).await;
+    assert!(server.needs_confirmation().await);
+    let (token, given) = server.boot_and_fetch().await;
+    assert!(given.order.is_none() && !given.reinstall);
+    assert_eq!(server.begin(&token, &order).await, 409);
+    let refused = server.press(ONE, "debian-12", json!({})).await;
+    assert!(refused.status == 409 && refused.text().contains("drophammer machine confirm"), "{}", refused.text());
+    assert_eq!(server.confirm().await.status, 200);
     assert!(!server.needs_confirmation().await);
     let (token, given) = server.boot_and_fetch().await;
-    assert_eq!(given.order.map(|order| (order.id, order.attempt, order.confirmed)), Some((order.clone(), 1, false)));
+    assert_eq!(given.order.map(|order| (order.id, order.confirmed)), Some((order.clone(), true)));
     assert_eq!(server.begin(&token, &order).await, 200);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn marker_confirms_a_restored_machine_once_its_order_is_canceled() {
+    let server = Running::start_in(with_images()).await;
+    let installed = server.carry_out().await["marker"].clone();
+    server.order("debian-13").await;
+    let (_folder, file) = backup_of(&server);
+    let server = restored(server, &file, true).await;
+    server.boot_installed(&installed).await;
+    assert!(server.needs_confirmation().await);
+    let path = format!("/v1/machine/{ONE}/reinstall");
+    assert_eq!(server.call(&server.operator(), "DELETE", &path, &Value::Null).await.status, 200);
+    assert!(!server.needs_confirmation().await);
+    server.order("debian-12").await;
+    let given = server.boot_and_fetch().await.1;
+    assert!(given.order.is_some_and(|order| order.confirmed));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -354,47 +382,4 @@ async fn rename_preserves_the_confirmation_state() {
         assert_eq!(server.machine(&["rename", TWO, ONE]).await.unwrap(), CommandOutcome::Good);
         assert_eq!(server.needs_confirmation().await, !is_confirmed);
     }
-}
-
-/// Creates a database of a version without fencing tokens.
-fn before_fencing(path: &Path) {
-    let old = rusqlite::Connection::open(path).unwrap();
-    old.execute_batch(include_str!("../../../../testdata/database/before-fencing.sql")).unwrap();
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn order_of_a_database_without_tokens_receives_one() {
-    let dir = with_images();
-    before_fencing(&dir.path().join("drophammer.sqlite"));
-    std::fs::write(dir.path().join("drophammer.id"), format!("6f9619ff-8b86-4d01-b42d-00cf4fc964ff {:020}\n", 9))
-        .unwrap();
-    let server = Running::start_in(dir).await;
-    assert!(!server.needs_confirmation().await);
-    let (_, given) = server.boot_and_fetch().await;
-    assert!(given.order.is_some_and(|order| order.confirmed), "it was never restored");
-    let token = given.fencing.unwrap();
-    let server = server.restarted().await;
-    assert_eq!(server.boot_and_fetch().await.1.fencing, Some(token.clone()), "it keeps its token");
-    server.order("debian-12").await;
-    let newer = server.boot_and_fetch().await.1.fencing.unwrap();
-    assert_eq!(newer.compare_age(&token), Some(std::cmp::Ordering::Greater));
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn backup_without_tokens_is_restored_with_order_withheld() {
-    let folder = tempfile::tempdir().unwrap();
-    let file = folder.path().join("backup");
-    before_fencing(&file);
-    let dir = with_images();
-    restore_database(dir.path(), &file, false).unwrap();
-    let server = Running::start_in(dir).await;
-    let (token, given) = server.boot_and_fetch().await;
-    assert!(given.order.is_none() && given.installed.as_ref().is_some_and(|marker| marker.image == "debian-12"));
-    assert_eq!(server.begin(&token, "7f9619ff-8b86-4d01-b42d-00cf4fc964ff").await, 409);
-    server.boot_installed(&json!(given.installed.unwrap())).await;
-    assert!(!server.needs_confirmation().await, "its marker matches");
-    let (_, given) = server.boot_and_fetch().await;
-    let order = given.order.unwrap();
-    assert!(order.id == "7f9619ff-8b86-4d01-b42d-00cf4fc964ff" && !order.confirmed);
-    assert!(given.fencing.unwrap().is_plausible());
 }

@@ -355,3 +355,21 @@ async fn started_members_are_power_cycled() {
     let machine = |number| machines.as_array().unwrap().iter().find(|machine| machine["id"] == id(number)).unwrap();
     assert!(machine(1)["order"].is_object() && machine(2)["order"].is_null(), "the order of m2 is canceled");
 }
+
+/// A checkout of the server's directory removes a file for a moment.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn member_whose_file_is_absent_keeps_its_order() {
+    let server = Running::with_several_installed(1, "").await;
+    let path = server.rollout(&[1], json!({})).await;
+    server.until_states(&path, &["ordered"]).await;
+    let text = server.file("machines/m1.yaml");
+    std::fs::remove_file(server.dir.path().join("machines/m1.yaml")).unwrap();
+    server.shows("/v1/machines", |answer| !answer.text().contains(&id(1))).await;
+    // The rollout is updated several times meanwhile.
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    server.write("machines/m1.yaml", &text);
+    server.shows("/v1/machines", |answer| answer.text().contains(&id(1))).await;
+    server.until_states(&path, &["ordered"]).await;
+    server.installs_member(1).await;
+    server.until_states(&path, &["done"]).await;
+}

@@ -12,24 +12,34 @@ use tokio::sync::{Mutex as AsyncMutex, MutexGuard};
 const TAKEOVER: Duration = Duration::from_secs(5);
 
 /// Redfish service of a machine. For each method, a gate can delay the responses.
-struct GatedController {
+pub(super) struct GatedController {
     http: Controller,
-    gates: Arc<[AsyncMutex<()>; 2]>,
+    gates: Arc<[AsyncMutex<()>; 3]>,
+}
+
+/// Returns the index of the gate for requests with this method.
+fn gate_of(method: &str) -> usize {
+    match method {
+        "GET" => 0,
+        "POST" => 1,
+        _ => 2,
+    }
 }
 
 impl GatedController {
-    fn start(uuid: String) -> GatedController {
-        let gates: Arc<[AsyncMutex<()>; 2]> = Arc::default();
+    pub(super) fn start(uuid: String) -> GatedController {
+        let gates: Arc<[AsyncMutex<()>; 3]> = Arc::default();
         let (passed, boot) = (gates.clone(), Mutex::new(json!({})));
         let http = Controller::start(Vec::new(), move |request: &Request| match request.method.as_str() {
             "GET" => {
+                drop(passed[gate_of("GET")].blocking_lock());
                 let boot = boot.lock().unwrap().clone();
                 let system = json!({"PowerState": "On", "UUID": uuid, "Boot": boot,
                     "Actions": {"#ComputerSystem.Reset": {"target": "/reset"}}});
                 ResponseBehavior::respond(200, &system.to_string())
             }
             method => {
-                drop(passed[usize::from(method == "POST")].blocking_lock());
+                drop(passed[gate_of(method)].blocking_lock());
                 if method == "PATCH" {
                     *boot.lock().unwrap() = serde_json::from_str::<Value>(&request.body).unwrap()["Boot"].clone();
                 }
@@ -39,16 +49,16 @@ impl GatedController {
         GatedController { http, gates }
     }
 
-    fn bmc(&self) -> String {
+    pub(super) fn bmc(&self) -> String {
         format!("bmc: {{url: '{}', username: admin, password: hunter2}}\n", self.http.url("redfish/v1/Systems/1"))
     }
 
     /// Delays the responses to this method until the returned guard is dropped.
-    async fn close_gate(&self, method: &str) -> MutexGuard<'_, ()> {
-        self.gates[usize::from(method == "POST")].lock().await
+    pub(super) async fn close_gate(&self, method: &str) -> MutexGuard<'_, ()> {
+        self.gates[gate_of(method)].lock().await
     }
 
-    fn count(&self, method: &str) -> usize {
+    pub(super) fn count(&self, method: &str) -> usize {
         self.http.requests().iter().filter(|request| request.method == method).count()
     }
 }

@@ -3,6 +3,7 @@
 
 use crate::attempt_failure::AttemptFailure;
 use crate::boot_prohibitions::remove_prohibition;
+use crate::boots::current_token;
 use crate::event_history::{HistoryEntry, insert_entry};
 use crate::install_attempt::ATTEMPTS;
 use crate::install_state::{InstallState, read_install_state};
@@ -69,7 +70,7 @@ impl ServerState {
                 }
             };
             let is_late = is_late_failure(transaction, (&machine, &allocation), &before, boot, &report, &text)?;
-            let reported = record_effect(transaction, (&machine, &allocation), &before, effect, &report)?;
+            let reported = record_effect(transaction, (&machine, &allocation), &before, effect, (boot, &report))?;
             confirm_by_report(transaction, &machine, &allocation, &report)?;
             let waits =
                 find_unknown_marker(&read_install_state(transaction, &machine, &allocation)?, &allocation, &report);
@@ -152,7 +153,7 @@ fn record_effect(
     (machine, allocation): (&str, &str),
     before: &InstallState,
     effect: Option<SuccessEffect>,
-    report: &InstallReport,
+    (boot, report): (TokenHash, &InstallReport),
 ) -> sql::Result<ReportOutcome> {
     transaction.execute(
         "INSERT INTO allocations (machine, id, created) VALUES (?1, ?2, ?3) ON CONFLICT DO NOTHING",
@@ -166,6 +167,9 @@ fn record_effect(
     let is_about_it = order.is_some() || before.order.is_none() || before.unconfirmed;
     match (effect, order) {
         (Some(effect), _) => record_success(transaction, (machine, allocation), before, effect, report)?,
+        (None, Some(order)) if !is_of_attempt(transaction, machine, &order, boot)? => {
+            return Ok(ReportOutcome::default());
+        }
         (None, Some(order)) => reported = record_failed_attempt(transaction, machine, allocation, order, report)?,
         (None, None) if report.order.is_none() => {
             first_install::record_failure(transaction, machine, allocation, before.first.clone(), report)?
@@ -287,6 +291,21 @@ fn record_installed(
         params![machine, allocation, image, layout, marker, volumes],
     )?;
     Ok(())
+}
+
+/// Returns whether the boot makes an attempt of the order: it is the boot that started the last attempt, or the current
+/// boot of the machine. The report of an earlier boot must not end the attempt of its successor.
+fn is_of_attempt(
+    transaction: &Transaction,
+    machine: &str,
+    order: &ReinstallOrder,
+    boot: TokenHash,
+) -> sql::Result<bool> {
+    let started_by = order.attempt.as_ref().map(|attempt| attempt.by);
+    Ok(match current_token(transaction, machine)? {
+        Some(current) => current == boot || started_by == Some(boot),
+        None => started_by.is_none_or(|started_by| started_by == boot),
+    })
 }
 
 /// Records that an attempt of the open order has failed.

@@ -7,6 +7,7 @@ use super::{
     MemberRecord, MemberState, Rollout, RolloutMember, RolloutRecord, RolloutState, list_ids, read_rollout,
     store_member, store_rollout,
 };
+use crate::documents::{self, ExpectedDocument};
 use crate::event_history::{HistoryEntry, HistoryKind, insert_entry};
 use crate::install_state::read_install_state;
 use crate::json_columns::to_json_column;
@@ -146,6 +147,8 @@ impl ServerState {
     }
 
     /// Orders the reinstall of a member, if the member is due. A member whose reinstall cannot be ordered is skipped.
+    /// `based_on` is the machine file with which the order was checked, if it is in the database. If the file has changed,
+    /// the outcome is `NotDue`: the check must be repeated.
     ///
     /// # Errors
     /// Returns an error if the database cannot be read or written.
@@ -154,10 +157,13 @@ impl ServerState {
         (id, number): (i64, usize),
         allocation: &str,
         overrides: ReinstallOverrides,
+        based_on: Option<ExpectedDocument>,
     ) -> Result<MemberOrderOutcome> {
-        let allocation = allocation.to_owned();
+        let (allocation, time) = (allocation.to_owned(), self.shared_time());
         self.run_durably(move |transaction| {
-            let Some(mut rollout) = find_due(transaction, id, number)? else { return Ok(MemberOrderOutcome::NotDue) };
+            let due = find_due(transaction, id, number, time)?;
+            let is_outdated = documents::has_changed(transaction, based_on.as_ref())?;
+            let Some(mut rollout) = due.filter(|_| !is_outdated) else { return Ok(MemberOrderOutcome::NotDue) };
             let member = &mut rollout.members[number];
             let machine = member.machine.clone();
             let open = read_install_state(transaction, &machine, &allocation)?.order;
@@ -196,8 +202,9 @@ impl ServerState {
     /// # Errors
     /// Returns an error if the database cannot be read or written.
     pub async fn skip_member(&self, (id, number): (i64, usize), reason: String) -> Result<bool> {
+        let time = self.shared_time();
         self.run_durably(move |transaction| {
-            let Some(mut rollout) = find_due(transaction, id, number)? else { return Ok(false) };
+            let Some(mut rollout) = find_due(transaction, id, number, time)? else { return Ok(false) };
             end_member(transaction, &mut rollout, number, MemberState::Skipped, reason)?;
             Ok(true)
         })
@@ -254,9 +261,9 @@ fn delete_oldest(transaction: &Transaction) -> sql::Result<()> {
 }
 
 /// Returns the rollout if the member is the next one that may start.
-fn find_due(transaction: &Transaction, id: i64, number: usize) -> sql::Result<Option<Rollout>> {
+fn find_due(transaction: &Transaction, id: i64, number: usize, now: OffsetDateTime) -> sql::Result<Option<Rollout>> {
     let rollout = read_rollout(transaction, id)?;
-    Ok(rollout.filter(|rollout| next_members(rollout, OffsetDateTime::now_utc()).first() == Some(&number)))
+    Ok(rollout.filter(|rollout| next_members(rollout, now).first() == Some(&number)))
 }
 
 /// Stores the final state of a member, and updates the state of the rollout.

@@ -54,3 +54,18 @@ fn boot_that_was_requested_before_the_registered_boot_is_rejected() {
     let third = request(&state);
     assert!(third > second && matches!(register(&state, 3, third), EnrollOutcome::Registered(_)));
 }
+
+/// The clock of this server is behind the shared clock.
+#[test]
+fn rollout_starts_by_the_shared_clock() {
+    let dir = tempfile::tempdir().unwrap();
+    let state = open(&dir);
+    let milliseconds = |time: OffsetDateTime| i64::try_from(time.unix_timestamp_nanos() / 1_000_000).unwrap();
+    let start = OffsetDateTime::now_utc() + TimeSpan::minutes(10);
+    let start = start.format(&time::format_description::well_known::Rfc3339).ok();
+    let limits = crate::rollouts::RolloutLimits { start, ..rollouts::limits(1, 1) };
+    let id = rollouts::create(&state, &["m"], limits);
+    assert_eq!(rollouts::advance(&state, id), "w");
+    state.heard.clock.record(milliseconds(OffsetDateTime::now_utc() + TimeSpan::minutes(11)));
+    assert_eq!(rollouts::advance(&state, id), "o");
+}

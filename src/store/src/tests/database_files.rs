@@ -35,7 +35,8 @@ fn database_of_earlier_schema_is_upgraded_with_its_records() {
     }
     // The first reinstall in the upgraded database works like any other.
     let state = open(&dir);
-    let OrderOutcome::Placed { order, .. } = wait(state.place_order("m", "a", "i1", ReinstallOverrides::default()))
+    let OrderOutcome::Placed { order, .. } =
+        wait(state.place_order("m", "a", "i1", ReinstallOverrides::default(), None))
     else {
         panic!()
     };

@@ -96,7 +96,7 @@ fn machine_with_new_order_is_not_removed_by_batch() {
     };
     assert_eq!(wait(state.list_protected_machines(pruning.removed_machines.clone())), []);
     install(&state, "m");
-    let placed = wait(state.place_order("m", "a", "i1", ReinstallOverrides::default()));
+    let placed = wait(state.place_order("m", "a", "i1", ReinstallOverrides::default(), None));
     assert!(matches!(placed, OrderOutcome::Placed { .. }));
     let BatchOutcome::Protected(protected) = wait(state.store_documents(pruning.clone(), "bob".to_owned())) else {
         panic!("the machine was removed")

@@ -22,7 +22,7 @@ fn installed_hostname(state: &ServerState) -> Option<String> {
 
 fn order(state: &ServerState, apply_allocation: bool) -> String {
     let words = ReinstallOverrides { apply_allocation, ..ReinstallOverrides::default() };
-    let OrderOutcome::Placed { order, .. } = wait(state.place_order("m", "a", "i1", words)) else { panic!() };
+    let OrderOutcome::Placed { order, .. } = wait(state.place_order("m", "a", "i1", words, None)) else { panic!() };
     assert_eq!(install_state(state, "m").order.unwrap().apply_allocation, apply_allocation);
     order.id
 }
@@ -127,7 +127,7 @@ fn a_canceled_order_leaves_an_adoption_unproven() {
     assert_eq!(wait(state.adopt_allocation("m", "a")), AdoptOutcome::Adopted);
     let place = |without_marker| {
         let words = ReinstallOverrides { without_marker, ..ReinstallOverrides::default() };
-        wait(state.place_order("m", "a", "i1", words))
+        wait(state.place_order("m", "a", "i1", words, None))
     };
     assert!(matches!(place(true), OrderOutcome::Placed { .. }));
     assert!(install_state(&state, "m").is_claimed);

@@ -130,7 +130,7 @@ impl Actor {
             Step::Order => {
                 let image = format!("i{}", self.orders + 1);
                 if let OrderOutcome::Placed { order, .. } =
-                    wait(state.place_order(machine, allocation(machine), &image, ReinstallOverrides::default()))
+                    wait(state.place_order(machine, allocation(machine), &image, ReinstallOverrides::default(), None))
                 {
                     self.orders += 1;
                     self.stale = std::mem::replace(&mut self.seen, order.id);

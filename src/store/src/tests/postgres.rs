@@ -34,7 +34,7 @@ pub(super) fn error_of<T>(work: impl Future<Output = Result<T>>) -> common::erro
 }
 
 fn order_of(state: &ServerState) -> ReinstallOrder {
-    match wait(state.place_order("m", "a", "i1", ReinstallOverrides::default())) {
+    match wait(state.place_order("m", "a", "i1", ReinstallOverrides::default(), None)) {
         OrderOutcome::Placed { order, .. } => order,
         other => panic!("{other:?}"),
     }

@@ -23,7 +23,7 @@ fn a_server_connects_again_after_there_were_too_many_connections() {
     install(&state, "m");
     let others = server.take_all_connections("desk", 12);
     for _ in 0..3 {
-        let error = error_of(state.place_order("m", "a", "i1", ReinstallOverrides::default()));
+        let error = error_of(state.place_order("m", "a", "i1", ReinstallOverrides::default(), None));
         assert_eq!(error.code(), ErrorCode::DatabaseUnavailable, "{error}");
         assert!(error.to_string().contains("too many clients already (53300)"), "{error}");
         assert_eq!(error_of(state.check_pulse()).code(), ErrorCode::DatabaseUnavailable);
@@ -40,7 +40,7 @@ fn a_server_connects_again_after_there_were_too_many_connections() {
         "nothing was stored or lost"
     );
     assert!(matches!(
-        wait(state.place_order("m", "a", "i1", ReinstallOverrides::default())),
+        wait(state.place_order("m", "a", "i1", ReinstallOverrides::default(), None)),
         OrderOutcome::Placed { .. }
     ));
     let began = Instant::now();

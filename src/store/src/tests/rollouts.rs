@@ -33,7 +33,7 @@ fn find(state: &ServerState, id: i64) -> Rollout {
 
 fn order(state: &ServerState, id: i64, number: usize) -> MemberOrderOutcome {
     let machine = find(state, id).members[number].machine.clone();
-    wait(state.order_member((id, number), allocation(&machine), ReinstallOverrides::default()))
+    wait(state.order_member((id, number), allocation(&machine), ReinstallOverrides::default(), None))
 }
 
 /// Updates the members, orders all members that are due, and returns the states as letters.
@@ -157,10 +157,10 @@ fn unorderable_member_is_skipped_and_counts_as_failure() {
     let dir = tempfile::tempdir().unwrap();
     let state = open(&dir);
     let id = create(&state, &["m1", "m2", "m3", "m4"], limits(4, 3));
-    wait(state.place_order("m1", "m1", "other", ReinstallOverrides::default()));
+    wait(state.place_order("m1", "m1", "other", ReinstallOverrides::default(), None));
     assert_eq!(order(&state, id, 1), MemberOrderOutcome::NotDue, "it is the turn of the first member");
     assert!(matches!(order(&state, id, 0), MemberOrderOutcome::Skipped(why) if why.contains("with image other")));
-    let other = wait(state.order_member((id, 1), "no-allocation", ReinstallOverrides::default()));
+    let other = wait(state.order_member((id, 1), "no-allocation", ReinstallOverrides::default(), None));
     assert!(matches!(other, MemberOrderOutcome::Skipped(why) if why.contains("is not installed")));
     assert!(!wait(state.skip_member((id, 1), "again".to_owned())));
     assert!(wait(state.skip_member((id, 2), "locked".to_owned())));
@@ -180,11 +180,11 @@ fn canceled_or_replaced_order_ends_its_member() {
     let id = create(&state, &["m1", "m2", "m3"], limits(3, 9));
     assert_eq!(advance(&state, id), "ooo");
     wait(state.cancel_order("m1", "m1"));
-    wait(state.place_order("m2", "m2", "other", ReinstallOverrides::default()));
+    wait(state.place_order("m2", "m2", "other", ReinstallOverrides::default(), None));
     // The machine `m3` is reinstalled again later, which replaces the outcome of the member's reinstall.
     begin(&state, "m3");
     end(&state, "m3", true);
-    wait(state.place_order("m3", "m3", "later", ReinstallOverrides::default()));
+    wait(state.place_order("m3", "m3", "later", ReinstallOverrides::default(), None));
     begin(&state, "m3");
     end(&state, "m3", true);
     assert_eq!(advance(&state, id), "ffd");

@@ -16,7 +16,7 @@ fn ordered(dir: &TempDir) -> (ServerState, ReinstallOrder) {
 }
 
 fn place(state: &ServerState) -> ReinstallOrder {
-    match wait(state.place_order("m", "a", "i1", ReinstallOverrides::default())) {
+    match wait(state.place_order("m", "a", "i1", ReinstallOverrides::default(), None)) {
         OrderOutcome::Placed { order, .. } => order,
         other => panic!("{other:?}"),
     }

@@ -14,7 +14,7 @@ use std::sync::mpsc;
 const REQUESTS: usize = 4;
 
 fn place(state: &ServerState, machine: &str) -> ReinstallOrder {
-    match wait(state.place_order(machine, machine, "i1", ReinstallOverrides::default())) {
+    match wait(state.place_order(machine, machine, "i1", ReinstallOverrides::default(), None)) {
         OrderOutcome::Placed { order, .. } => order,
         other => panic!("{other:?}"),
     }
@@ -73,7 +73,7 @@ impl FourMachines {
         };
         let all = async {
             let (placed, started, reported, booted, ()) = tokio::join!(
-                state.place_order(ordered, ordered, "i1", ReinstallOverrides::default()),
+                state.place_order(ordered, ordered, "i1", ReinstallOverrides::default(), None),
                 state.start_order(started, started, &self.orders[1], start()),
                 state.handle_report(reported, reported, BOOT, &success),
                 state.decide_next_boot(booted, files),

@@ -126,7 +126,7 @@ fn area_of_an_image_is_probed_separately() {
     assert_eq!(kinds(&disk), Vec::<String>::new());
     let probe = |start_bytes, size_bytes| {
         let area = DeviceArea { start_bytes, size_bytes };
-        BlkidProbe::open(&disk, Some(area), 512).and_then(|mut probe| Ok(probe.read_signatures().signatures.len()))
+        BlkidProbe::open(&disk, Some(area), 512).map(|mut probe| probe.read_signatures().signatures.len())
     };
     assert_eq!(probe(16 * MIB, 16 * MIB).unwrap(), 1);
     assert_eq!(probe(32 * MIB, 16 * MIB).unwrap(), 0);
