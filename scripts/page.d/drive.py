@@ -153,7 +153,7 @@ def watching():
     good("the machine's page moves too", True)
     until("the timeline shows the running stage", lambda: browser.run("return document.querySelector('table.timeline tr.busy')"))
     browser.run("scrollTo(0, 0)")
-    browser.size(1280, 900)
+    browser.size(1280, 980)
     picture("timeline")
     browser.size(1280, 800)
     agents[1].log("Installing          image.burn: <b>one of two mirrors</b> is away\n")

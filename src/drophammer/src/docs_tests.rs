@@ -296,7 +296,7 @@ fn documented_dhcp_configurations_match_the_server() {
     let dnsmasq = &code_blocks(include_str!("../../../docs/dhcp-dnsmasq.md"), "conf")[0];
     let classes = kea["Dhcp4"]["client-classes"].as_array().unwrap();
     let files: Vec<&str> = classes.iter().filter_map(|class| class["boot-file-name"].as_str()).collect();
-    assert_eq!(files.len(), 3);
+    assert_eq!(files.len(), 4);
     for file in files {
         assert!(dnsmasq.contains(&format!(",{file}")), "{file}");
     }

@@ -33,6 +33,11 @@ impl Architecture {
     pub const NATIVE: Architecture =
         if cfg!(target_arch = "aarch64") { Architecture::Arm64 } else { Architecture::Amd64 };
 
+    /// Returns whether documents omit the architecture.
+    pub fn is_default(&self) -> bool {
+        *self == Architecture::default()
+    }
+
     /// Returns Debian's name, which is also the name in OCI indexes.
     pub const fn name(self) -> &'static str {
         match self {

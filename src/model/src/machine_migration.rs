@@ -160,7 +160,7 @@ pub struct MigratedMachine {
     #[serde(default)]
     pub nics: Vec<MigratedNic>,
     /// Architecture of the source machine. Earlier versions, which ran only on amd64, omit it.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "Architecture::is_default")]
     pub architecture: Architecture,
 }
 

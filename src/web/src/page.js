@@ -84,10 +84,18 @@
   };
   if (body) readSquares();
   const squareOf = (id) => squares.get(`/machines/${id}`);
-  const draw = (square, one, phase, state) => {
-    if (square.className !== state) square.className = state;
-    if (!square.title.endsWith(`: ${phase}`)) square.title = `${find("td.name", one).textContent}: ${phase}`;
-  };
+  const kindOf = (one) => KINDS.find((name) => one.classList.contains(name));
+  // Drawing all squares takes longer than filtering the rows, so the drawing follows a keystroke after a pause.
+  const drawSquares = seldom(300, () => {
+    for (const one of body.rows) {
+      const square = squareOf(one.dataset.id);
+      if (!square) continue;
+      const state = one.hidden ? `${kindOf(one)} pale` : kindOf(one);
+      if (square.className !== state) square.className = state;
+      const phase = find(".word", one).textContent;
+      if (!square.title.endsWith(`: ${phase}`)) square.title = `${find("td.name", one).textContent}: ${phase}`;
+    }
+  });
   const filterAll = () => {
     if (!isComplete) return;
     const words = filter.value.toLowerCase().split(/\s+/).filter(Boolean);
@@ -95,12 +103,10 @@
     let [shown, failed] = [0, 0];
     for (const one of body.rows) {
       const phase = find(".word", one).textContent;
-      const kind = KINDS.find((name) => one.classList.contains(name));
+      const kind = kindOf(one);
       const has = words.every((word) => one.dataset.find.includes(word) || phase.toLowerCase().includes(word));
       const isShown = has && (!phases.dataset.phase || phases.dataset.phase === phase);
       if (one.hidden === isShown) one.hidden = !isShown;
-      const square = squareOf(one.dataset.id);
-      if (square) draw(square, one, phase, isShown ? kind : `${kind} pale`);
       if (isShown) shown += 1;
       if (kind === "bad") failed += 1;
       if (has) counts.set(phase, { kind, count: (counts.get(phase) || { count: 0 }).count + 1 });
@@ -110,6 +116,7 @@
     find("#none").hidden = body.rows.length > 0;
     document.title = `${failed ? `(${failed}) ` : ""}Machines · drophammer`;
     showPhases(counts);
+    drawSquares();
   };
   const recount = seldom(1000, filterAll);
   // --- Selection of machines, which survives updates of their rows

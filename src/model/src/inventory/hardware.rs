@@ -24,7 +24,7 @@ pub struct SystemInfo {
     #[serde(default)]
     pub bios_date: String,
     pub firmware: FirmwareType,
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "Architecture::is_default")]
     pub architecture: Architecture,
 }
 

@@ -294,6 +294,8 @@ fn skipped_disk_is_preserved_by_a_reinstall() {
     let mut layout = one_disk();
     let data = json!({"device": "/dev/sdb", "wipeonreinstall": true, "partitions": []});
     layout["disks"].as_array_mut().unwrap().push(data);
+    // Without a marker and a record, a disk with data is erased only if the layout does not select it by its name.
+    layout["disks"][0]["hints"] = json!({"serial": "QM00001"});
     let told = |mode: &str| json!({"layout": layout, "mode": mode, "without_marker": mode == "reinstall"});
     let error = bench.run("apply_layout", told("install")).unwrap_err();
     assert!(error.contains("skip_block_devices lists /dev/sdb"), "{error}");

@@ -6,7 +6,12 @@ use schemars::generate::SchemaSettings;
 use serde_json::{Value, json};
 
 pub(crate) fn manifest_schema() -> Value {
-    let generator = SchemaSettings::draft2020_12().with(|settings| settings.meta_schema = None).into_generator();
+    let generator = SchemaSettings::draft2020_12()
+        .with(|settings| {
+            settings.meta_schema = None;
+            settings.inline_subschemas = true;
+        })
+        .into_generator();
     let contents = generator.into_root_schema_for::<BootContents>().to_value();
     json!({
         "$schema": "https://json-schema.org/draft/2020-12/schema",
