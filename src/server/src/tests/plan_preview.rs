@@ -100,7 +100,7 @@ async fn plan_command_prints_the_plan_of_the_agent() {
     assert!(outcome == CommandOutcome::Good && text.contains("reinstall"), "{text}");
 
     // A reinstall is ordered, and the machine has registered again, so the options of the order apply to the plan.
-    let body = json!({ "without_marker": true });
+    let body = json!({ "without_marker": true, "give_up": ["QM00001"] });
     assert_eq!(server.press(ONE, "debian-13", body).await.status, 200);
     let token = server.registered(ONE).await;
     let machine = server.allocated(ONE, &token).await.allocation.unwrap();

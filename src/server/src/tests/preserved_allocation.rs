@@ -212,6 +212,10 @@ async fn page_lists_differences_and_refuses_outdated_forms() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn plan_and_reinstall_print_the_differences() {
     let server = Running::start_in(with_images()).await;
+    // Without a marker, a plan requires a layout that does not select the disk by its name.
+    let layout = LAYOUT.replace("{device: /dev/sda,", "{device: /dev/sda, hints: {serial: QM00001},");
+    server.write("layouts/default.yaml", &layout);
+    server.shows("/v1/filesystemlayout/default", |answer| answer.text().contains("QM00001")).await;
     let token = server.registered(ONE).await;
     server.allocated(ONE, &token).await;
     server.report(ONE, &token, "a1", true).await;

@@ -33,7 +33,10 @@ async fn plan_of_an_adopted_machine_is_saved_without_a_marker() {
     let file = server.dir.path().join("one.plan").display().to_string();
     let plan = ["plan", "one", "--image", "debian-13", "--out", &file];
     assert_eq!(server.machine(&plan).await.unwrap(), CommandOutcome::Refused);
-    assert_eq!(server.machine(&[&plan[..], &["--without-marker"]].concat()).await.unwrap(), CommandOutcome::Good);
+    assert_eq!(
+        server.machine(&[&plan[..], &["--without-marker", "--give-up", "QM00001"]].concat()).await.unwrap(),
+        CommandOutcome::Good
+    );
     assert_eq!(server.reinstall(&file).await, CommandOutcome::Good);
     assert_eq!(server.listed().await["order"]["without_marker"], true);
 }

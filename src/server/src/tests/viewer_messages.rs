@@ -100,7 +100,7 @@ async fn viewers_see_names_of_invalid_files_without_contents() {
     assert!(!page.contains("hunter2"), "{page}");
     assert!(!viewer.get(&format!("/machines/{TWO}")).await.text().contains("hunter2"));
     let authorization = format!("Bearer {token}");
-    for path in ["/v1/machines".to_owned(), format!("/v1/machine/{TWO}/preview")] {
+    for path in ["/v1/machines".to_owned(), format!("/v1/machine/{TWO}/details")] {
         let answer = server.ask("GET", &path, &[("Authorization", &authorization)], "").await.text();
         assert!(answer.contains("only operators can read") && !answer.contains("hunter2"), "{path}: {answer}");
     }

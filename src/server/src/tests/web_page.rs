@@ -222,7 +222,7 @@ async fn list_is_filtered_by_serial_number_and_address() {
     let names = async |text: &str| {
         let query = serde_urlencoded::to_string([("q", text)]).unwrap();
         let page = browser.text(&format!("/?{query}")).await;
-        [">one</a>", STRANGER].map(|words| page.contains(words))
+        [">one</a>".to_owned(), format!("data-id=\"{STRANGER}\"")].map(|words| page.contains(&words))
     };
     let serial = plan_preview::inventory().disks[0].serial.clone();
     assert_eq!(names(&serial).await, [false, false]);

@@ -26,17 +26,27 @@ async fn reinstall_form_requires_plan_and_machine_name() {
     let page = browser.text(&with_image).await;
     assert!(page.contains("the machine has never registered") && !page.contains("button class=\"danger\""), "{page}");
 
-    assert_eq!(server.press(ONE, "debian-12", json!({ "without_marker": true })).await.status, 200);
+    assert_eq!(
+        server.press(ONE, "debian-12", json!({ "without_marker": true, "give_up": ["QM00001"] })).await.status,
+        200
+    );
     let token = server.registered(ONE).await;
     server.allocated(ONE, &token).await;
-    let page = browser.text(&format!("{with_image}&without_marker=yes")).await;
+    let page = browser.text(&format!("{with_image}&without_marker=yes&give_up=QM00001")).await;
     for words in ["Data lost", "Preserved", "── point of no return", "Type <strong>one</strong>"] {
         assert!(page.contains(words), "{words}: {page}");
     }
     assert_eq!(server.listed().await["order"]["image"], "debian-12", "viewing the page does not order anything");
     let (form, shown) = (value(&page, "form"), value(&page, "shown"));
     let fields = |form, name, shown| {
-        [("form", form), ("image", "debian-13"), ("without_marker", "yes"), ("name", name), ("shown", shown)]
+        [
+            ("form", form),
+            ("image", "debian-13"),
+            ("without_marker", "yes"),
+            ("give_up", "QM00001"),
+            ("name", name),
+            ("shown", shown),
+        ]
     };
     for (fields, headers, status, words) in [
         (fields("", "one", shown), &[][..], 403, "does not belong to your session"),
