@@ -106,6 +106,8 @@ mod tests {
     #[ignore = "needs root and loop devices"]
     fn loop_daemons_with_another_root_directory_are_removed() {
         let script = "/bin/busybox mkdir -p /var/empty\n/bin/busybox cp /bin/busybox /var/empty/busybox\n\
+                      for libraries in /lib /lib64 /usr; do\n\
+                      [ ! -d $libraries ] || /bin/busybox cp -a $libraries /var/empty/\ndone\n\
                       /bin/busybox setsid /bin/busybox chroot /var/empty /busybox sleep 600 >/dev/null 2>&1 </dev/null &\n\
                       sleep 1\nexit 0";
         let (_dir, root) = target("install.sh", script);

@@ -138,7 +138,12 @@ fn loop_existing_installation_is_never_written() {
     let read_only = session.open_root().unwrap().write_file("/file", 0o600, b"").unwrap_err().to_string();
     assert!(read_only.contains("Read-only file system"), "{read_only}");
     let error = session.run_stage(&plan.stages[1]).unwrap_err().to_string();
-    assert!(error.starts_with("load /vmlinuz for kexec: "), "{error}");
+    // Without support for kexec, the agent selects the boot entry of the system instead, which is missing here.
+    let expected = match newroot::boot::kexec::is_supported() {
+        true => "load /vmlinuz for kexec: ",
+        false => "read /sys/firmware/efi/efivars",
+    };
+    assert!(error.starts_with(expected), "{error}");
     // Even devices that this session has created are not wiped, because the system is complete.
     session.leave_session(plan.state_after_failure(1));
     assert!(busy_device_users::list_mounts_below(dir.path()).is_empty());
