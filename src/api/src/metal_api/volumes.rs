@@ -121,16 +121,8 @@ pub(crate) async fn add_volumes(
         set_volume_list(document, all);
     };
     let becomes = |machine: &MachineSpec| machine.allocation.as_ref().map(listed_volumes) == *lock_mutex(&wanted);
-    rewrite_machine_file(
-        app,
-        &id,
-        |machine| has_allocation(machine, &own),
-        change,
-        becomes,
-        str::to_owned,
-        unprepared(),
-    )
-    .await?;
+    let has_it = |machine: &MachineSpec| has_allocation(machine, &own);
+    rewrite_machine_file(app, &id, has_it, change, becomes, str::to_owned, unprepared()).await?;
     app.watch.log_note(format!("{}: {peer} added volumes", app.directory().display_name(&id)));
     current_volumes(&permit, &id).await
 }
@@ -180,16 +172,8 @@ pub(crate) async fn remove_volume(
         set_volume_list(document, all);
     };
     let becomes = |machine: &MachineSpec| !has_volume(machine, &uid);
-    rewrite_machine_file(
-        app,
-        &id,
-        |machine| has_allocation(machine, &own),
-        change,
-        becomes,
-        str::to_owned,
-        unprepared(),
-    )
-    .await?;
+    let has_it = |machine: &MachineSpec| has_allocation(machine, &own);
+    rewrite_machine_file(app, &id, has_it, change, becomes, str::to_owned, unprepared()).await?;
     app.watch.log_note(format!(
         "{machine}: {peer} removed volume {name}; its data is preserved",
         machine = app.directory().display_name(&id)
