@@ -79,18 +79,18 @@ impl PlanDecider<'_> {
         let hint = match (self.identifiers.has_serial(found), self.identifiers.has_wwn(found)) {
             (true, _) => {
                 format!(
-                    "if this is the right disk, add the hint `serial: {serial}` to this disk in the layout",
+                    "If this is the right disk, add the hint `serial: {serial}` to this disk in the layout",
                     serial = found.serial
                 )
             }
             (false, true) => {
                 format!(
-                    "if this is the right disk, add the hint `wwn: {wwn}` to this disk in the layout",
+                    "If this is the right disk, add the hint `wwn: {wwn}` to this disk in the layout",
                     wwn = found.wwn
                 )
             }
             (false, false) => {
-                "the disk cannot be identified, because it has neither a serial number nor a WWN".to_owned()
+                "The disk cannot be identified, because it has neither a serial number nor a WWN".to_owned()
             }
         };
         let is_ordered = self.request.claim.as_ref().is_some_and(|claim| claim.memory == RecordSource::ControlPlane);
