@@ -28,7 +28,7 @@ pub enum AgentCommand {
         "Example: after `drophammer machine reinstall ID --image IMAGE`, on the machine\n  \
         drophammer reinstall --server http://10.0.0.1:8080\n\n{EXIT_CODES}"
     ))]
-    Reinstall(crate::reinstall::ReinstallOptions),
+    Reinstall(crate::reinstall_command::ReinstallOptions),
     /// Send disks to another machine, or receive them, over mutually authenticated TLS. Compatible with Ganeti's `import-export`.
     ///
     /// To migrate a whole machine with the help of the server, use `drophammer machine move` instead.
@@ -62,10 +62,10 @@ pub fn run_agent_command(command: &AgentCommand) -> Result<CommandOutcome> {
             crate::IronicNextAction::BootAgain => CommandOutcome::BootAgain,
             crate::IronicNextAction::Rescue => CommandOutcome::Rescue,
         }),
-        AgentCommand::Reinstall(options) => crate::reinstall::run_reinstall(options),
+        AgentCommand::Reinstall(options) => crate::reinstall_command::run_reinstall(options),
         AgentCommand::Move(options) => transfer::run_move(options),
         AgentCommand::Inventory(options) => crate::inventory_command::run_inventory(options),
-        AgentCommand::Uplink => crate::ramdisk_network::run_uplink(),
+        AgentCommand::Uplink => crate::uplink_command::run_uplink(),
         AgentCommand::ImageWorker => {
             image::worker::run_image_worker().map(|()| CommandOutcome::Good).context(Phase::Image, context)
         }

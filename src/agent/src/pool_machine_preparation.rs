@@ -2,7 +2,7 @@
 
 use super::failure_handling::InstallFailure;
 use super::plan_refusal::{plan_refusal_error, print_refused_plan};
-use super::{InstallAgent, keep_list_reinstall, local_state};
+use super::{InstallAgent, marker_based_reinstall, state_from_markers};
 use crate::executor::{ImageTrust, PlanExecutor};
 use crate::preflight;
 use common::error::Result;
@@ -124,17 +124,17 @@ impl InstallAgent {
         let owner = match allocation {
             None => PoolAllocation::Unallocated,
             Some(of @ Allocation { id, reinstall, succeeded, .. }) => {
-                let reinstall = *reinstall || keep_list_reinstall::preserves_disks(&self.machine, of, inventory);
+                let reinstall = *reinstall || marker_based_reinstall::preserves_disks(&self.machine, of, inventory);
                 PoolAllocation::Allocated { allocation: id, reinstall, installed: *succeeded }
             }
         };
         if let Some(allocation) = allocation {
-            keep_list_reinstall::refuse_data_loss(&self.machine, allocation, inventory)?;
+            marker_based_reinstall::refuse_data_loss(&self.machine, allocation, inventory)?;
         }
         if let PoolAllocation::Allocated { allocation, reinstall: false, installed: false } = owner
             && !plan::is_installed(inventory, &self.machine, allocation)
         {
-            local_state::require_all_read(inventory)?;
+            state_from_markers::require_all_read(inventory)?;
         }
         let (machine, image) = (self.machine.clone(), "nothing".to_owned());
         let subject = PlanSubject { machine, image, ..PlanSubject::default() };

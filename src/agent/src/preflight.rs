@@ -2,12 +2,12 @@
 //! everything on the disks.
 
 mod disk_settling;
-pub(crate) mod keep_list_reinstall;
-pub(crate) mod local_state;
-mod opaque_objects;
+pub(crate) mod marker_based_reinstall;
+mod opaque_object_refusal;
 pub(crate) mod order_number_check;
 pub(crate) mod passphrase_prompt;
-pub(crate) mod unlock_preserved;
+pub(crate) mod preserved_container_unlock;
+pub(crate) mod state_from_markers;
 
 use common::error::{Error, Phase, Result};
 use common::error_code::ErrorCode;
@@ -174,7 +174,7 @@ pub(crate) fn read_assembled_with(open: Option<&mut UnlockContainers>) -> Result
     let mut inventory = probe::read_inventory(ProbeDepth::Deep)?;
     assembled.mark_inventory(&mut inventory);
     inventory.failed.extend(failed.into_iter().flatten());
-    unlock_preserved::record_untried_containers(&mut inventory);
+    preserved_container_unlock::record_untried_containers(&mut inventory);
     assembled.inspect_filesystems(&mut inventory)?;
     Ok(inventory)
 }

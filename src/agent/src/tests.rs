@@ -77,7 +77,7 @@ fn permanent_allocation_file_is_executed_once() {
         let mut allocation = Allocation { id: "a".into(), reinstall: order.is_some(), order, ..Allocation::default() };
         match allocation.reinstall {
             true => drop(order_number_check::compare_order("m", &mut allocation, &inventory).unwrap()),
-            false => local_state::complete_from_markers("m", &mut allocation, &inventory).unwrap(),
+            false => state_from_markers::complete_from_markers("m", &mut allocation, &inventory).unwrap(),
         }
         let request = build_request(&AssignedMachine::default(), "m", &allocation, &[]);
         let plan = plan::make_plan(&layout, &inventory, request, &mut Uuid::new_v4);

@@ -9,7 +9,7 @@
 //! | a marker of the started attempt of this reinstall | a reinstall | the installed system is booted, as decided by the crate `plan` |
 //! | anything else | a reinstall | refused if no attempts are left, otherwise carried out or refused by the crate `plan` |
 
-use super::opaque_objects::refuse_opaque;
+use super::opaque_object_refusal::refuse_opaque;
 use common::error::{Error, Phase, Result};
 use common::error_code::ErrorCode;
 use model::allocation::{Allocation, OrderNumber};

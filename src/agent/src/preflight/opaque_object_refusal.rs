@@ -40,7 +40,7 @@ pub(crate) fn refuse_opaque(inventory: &Inventory, give_up: &[String]) -> Result
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::preflight::local_state::{complete_from_markers, require_all_read};
+    use crate::preflight::state_from_markers::{complete_from_markers, require_all_read};
     use model::allocation::Allocation;
     use model::install_marker::InstallMarker;
     use model::inventory::{

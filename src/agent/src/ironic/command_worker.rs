@@ -3,7 +3,7 @@
 use super::command_result::{CommandFault, FaultKind};
 use super::commands::{CommandExecutor, IronicCommand, IronicStepKind};
 use super::deploy_args::IronicNode;
-use super::logs::{self, StepLog};
+use super::log_collection::{self, StepLog};
 use super::machine_actions::MachineActions;
 use super::step_runner::{self, StepRunner};
 use super::{HeartbeatSignal, rescue};
@@ -71,8 +71,8 @@ impl CommandWorker {
     fn pack_logs(&self) -> Result<Value, CommandFault> {
         let mut files = vec![("agent.log", self.journal.text().into_bytes())];
         files.extend(self.actions.collect_logs());
-        let archive =
-            logs::pack_archive(&files).map_err(|error| CommandFault::new_execution_fault(error.to_string()))?;
+        let archive = log_collection::pack_archive(&files)
+            .map_err(|error| CommandFault::new_execution_fault(error.to_string()))?;
         Ok(json!({ "system_logs": archive }))
     }
 }

@@ -2,7 +2,7 @@
 
 use super::super::deploy_args::{self, RequestedMode};
 use super::step_refusal;
-use crate::preflight::local_state;
+use crate::preflight::state_from_markers;
 use common::error::Result;
 use model::allocation::{Allocation, AssignedMachine};
 use model::install_marker::{InstallMarker, lineage};
@@ -49,7 +49,7 @@ pub(crate) fn decide_install_mode(
         }
         (RequestedMode::Unspecified, _) => {
             let request = request_from_allocation::build_request(&AssignedMachine::default(), machine, allocation, &[]);
-            local_state::refuse_orphaning(layout, inventory, &request)
+            state_from_markers::refuse_orphaning(layout, inventory, &request)
         }
         (RequestedMode::Install, _) => Ok(()),
     }
