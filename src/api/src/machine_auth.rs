@@ -2,7 +2,7 @@
 //! the headers of a request are checked, so the body of an unauthenticated request is never read.
 
 use super::bearer_token::bearer_token;
-use super::{AppState, abandoned_reinstalls};
+use super::{AppState, abandoned_reinstall_messages};
 use axum::extract::{FromRequestParts, Path};
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, StatusCode};
@@ -123,8 +123,10 @@ pub(crate) async fn enroll_boot(
     let enrollment = RegisteringClient { address: peer.to_string(), allocation, has_file };
     match app.state.enroll_boot(boot.clone(), enrollment).await? {
         EnrollOutcome::Registered(next) => {
-            let stopped =
-                next.as_ref().map(|next| abandoned_reinstalls::log_order_end(app, id, next, peer)).unwrap_or_default();
+            let stopped = next
+                .as_ref()
+                .map(|next| abandoned_reinstall_messages::log_order_end(app, id, next, peer))
+                .unwrap_or_default();
             app.state.heard.record_call(&boot.hash);
             two_machines.into_iter().for_each(|why| app.log_rate_limited(format!("{name} at {peer}: {why}")));
             stopped.map_or(Ok(()), |why| Err(ApiError::new(StatusCode::CONFLICT, why)))

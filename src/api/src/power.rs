@@ -3,7 +3,7 @@
 use super::AppState;
 use super::access;
 use super::bmc_lease::{HeldLease, claim_controller};
-use super::operator::{OperatorAuth, unknown_machine};
+use super::operator_api::{OperatorAuth, unknown_machine};
 use super::request_body::{EVENT_BYTES, read_operator_document};
 use axum::Json;
 use axum::body::Body;

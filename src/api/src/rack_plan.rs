@@ -9,7 +9,7 @@ use super::AppState;
 use super::agent_api::wire_allocation::to_wire_allocation;
 use super::deploy_templates::template_files;
 use super::migration_requests::migration_assignment::{self, MigrationForecast};
-use super::operator::reinstalls::is_reinstallable;
+use super::operator_api::reinstalls::is_reinstallable;
 use super::plan_input::{INPUT_NOT_READY, RegisteredInventory, parse_registration};
 use common::error::{Context, Error, Phase, Result};
 use common::error_code::ErrorCode;

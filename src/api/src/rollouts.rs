@@ -15,8 +15,8 @@ pub use view::{MemberView, RolloutCounts, RolloutView};
 
 use crate::AppState;
 use crate::access::{self, Identity};
-use crate::operator::OperatorAuth;
-use crate::operator::reinstalls::{ReinstallRequest, parse_request};
+use crate::operator_api::OperatorAuth;
+use crate::operator_api::reinstalls::{ReinstallRequest, parse_request};
 use crate::request_body::read_operator_document;
 use axum::body::Body;
 use axum::extract::{Path, State};

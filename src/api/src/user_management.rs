@@ -2,7 +2,7 @@
 
 use crate::AppState;
 use crate::access::{Identity, UserRole, set_audited_object};
-use crate::operator::OperatorAuth;
+use crate::operator_api::OperatorAuth;
 use crate::request_body::{EVENT_BYTES, read_operator_document};
 use axum::body::Body;
 use axum::extract::{Path, State};

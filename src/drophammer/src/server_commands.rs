@@ -54,7 +54,7 @@ pub(crate) use planned_reinstall::fetch_reinstall_preview;
 pub(crate) use reinstall::describe_differences;
 
 use crate::local_commands::plan::{PlanArgs, run_plan};
-use ::api::operator::{MachineSummary, RenameRequest};
+use ::api::operator_api::{MachineSummary, RenameRequest};
 use common::command_outcome::CommandOutcome;
 use common::encoding::percent_encode;
 use common::error::Result;

@@ -10,7 +10,7 @@ use api::access::login_sessions::{LoginSessions, VERIFY_INTERVAL};
 use api::access::project_snapshots::ProjectSnapshots;
 use api::audit_log::AuditLog;
 use api::deploy_templates::TemplateWriter;
-use api::operator::summary_cache::SummaryCache;
+use api::operator_api::summary_cache::SummaryCache;
 use api::planner_pool::PlannerPool;
 use api::site_reload::ReloadEvent;
 use api::source_port_check::SourcePorts;

@@ -11,7 +11,7 @@ use api::base_url::BaseUrls;
 use api::metal_api::ApiRefusal;
 use api::metal_api::machine_file_replacement::{NewAllocation, read_machine_text};
 use api::metal_api::machines::check_over_redfish;
-use api::operator::find_machine;
+use api::operator_api::find_machine;
 use axum::extract::{Path, State};
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Redirect, Response};

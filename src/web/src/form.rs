@@ -4,7 +4,7 @@ use super::page_frame;
 use super::session::{LoggedIn, is_cross_site};
 use api::AppState;
 use api::metal_api::EditPermit;
-use api::operator::find_machine;
+use api::operator_api::find_machine;
 use api::request_body::{EVENT_BYTES, read_body};
 use axum::body::Body;
 use axum::extract::{FromRequest, FromRequestParts, Path, Request};

@@ -5,7 +5,7 @@ use super::overviews::svg_response;
 use super::page_frame;
 use super::session::LoggedIn;
 use api::AppState;
-use api::operator::find_allocated;
+use api::operator_api::find_allocated;
 use axum::extract::{Path, State};
 use axum::response::Response;
 use http_server::api_error::ApiError;

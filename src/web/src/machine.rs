@@ -13,7 +13,7 @@ use super::{
 use api::base_url::BaseUrls;
 use api::display_phase::ObjectFate;
 use api::migration_requests::certificate_approval::CertificateTrust;
-use api::operator::{self, MachineFailure, MachineSummary, ReinstallOrder};
+use api::operator_api::{self, MachineFailure, MachineSummary, ReinstallOrder};
 use api::{AppState, access, full_install_state, machine_details, metal_api};
 use axum::extract::{Path, State};
 use axum::response::Response;
@@ -57,7 +57,7 @@ async fn build_page(
         Some(row) => app.planner.run_job(id, move || read_registration(&row)).await?,
         None => None,
     };
-    if let Some(error) = operator::explain_file_error(&directory, id) {
+    if let Some(error) = operator_api::explain_file_error(&directory, id) {
         return Err(error);
     }
     if machine.is_none() && !is_registered {
@@ -73,7 +73,7 @@ async fn build_page(
     let Some(machine) = machine else {
         return Ok((id.to_owned(), show_unknown_machine(person, id, register.as_ref(), &html! { (layout) (events) })));
     };
-    let row = MachineRow::new(app, operator::summarize_machine(app, machine).await?);
+    let row = MachineRow::new(app, operator_api::summarize_machine(app, machine).await?);
     let of_kubernetes = metal_api::volumes::volumes_of(app, machine).await?;
     let report = read_last_report(app, machine).await?;
     let plan = pending_plan(app, base, machine, &row, report.is_some()).await?;

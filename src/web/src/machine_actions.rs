@@ -8,7 +8,7 @@ use super::session::LoggedIn;
 use api::AppState;
 use api::base_url::BaseUrls;
 use api::metal_api::{machine_lock, machines};
-use api::operator::find_machine;
+use api::operator_api::find_machine;
 use api::power;
 use axum::extract::{Path, State};
 use axum::http::StatusCode;

@@ -12,7 +12,7 @@ use api::base_url::BaseUrls;
 use api::metal_api::ApiRefusal;
 use api::metal_api::document_edits::hex_digest;
 use api::metal_api::machine_file_replacement::{MachineFileText, read_machine_text};
-use api::operator::find_machine;
+use api::operator_api::find_machine;
 use axum::extract::{Path, State};
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Redirect, Response};

@@ -151,7 +151,7 @@ impl MachineListQuery {
 mod tests {
     use super::*;
     use api::display_phase::DisplayPhase;
-    use api::operator::MachineSummary;
+    use api::operator_api::MachineSummary;
 
     fn row(name: &str, phase: (&'static str, ObjectFate), image: Option<&str>, seen: Option<&str>) -> MachineRow {
         let listed = MachineSummary {

@@ -10,7 +10,7 @@ use super::static_addresses::list_static_addresses;
 use api::AppState;
 use api::access;
 use api::display_phase::{DisplayPhase, FILE_ERROR, ObjectFate};
-use api::operator::{self, MachineFailure, MachineSummary};
+use api::operator_api::{self, MachineFailure, MachineSummary};
 use axum::Extension;
 use axum::extract::{Path, RawQuery, State};
 use axum::http::StatusCode;
@@ -189,7 +189,7 @@ async fn list_rows(app: &AppState, identifiers: &HardwareIdentifiers) -> Result<
     // An error is ignored, so that the list is available even if the planner is busy. Without the identifiers, the
     // filter finds fewer machines.
     let mut identifiers = identifiers.list_all(app).await.unwrap_or_default();
-    let listed = operator::list_with_new_machines(app).await?;
+    let listed = operator_api::list_with_new_machines(app).await?;
     let rows = listed.into_iter().map(|listed| {
         let identifiers = identifiers.remove(&listed.id).unwrap_or_default();
         MachineRow::new(app, listed).with_identifiers(identifiers)
@@ -299,8 +299,8 @@ pub(crate) async fn get_row(
     let id = id.to_lowercase();
     let unknown = || ApiError::not_found(format!("machines/ contains no machine {id}"));
     let listed = match directory.find_machine(&id) {
-        Some(machine) => operator::summarize_machine(&app, machine).await,
-        None => operator::summarize_new_machine(&app, &id).await.and_then(|listed| listed.ok_or_else(unknown)),
+        Some(machine) => operator_api::summarize_machine(&app, machine).await,
+        None => operator_api::summarize_new_machine(&app, &id).await.and_then(|listed| listed.ok_or_else(unknown)),
     };
     let identifiers = read_identifiers(&app, &id).await.unwrap_or_default();
     let row = MachineRow::new(&app, listed.map_err(refused)?).with_identifiers(identifiers);

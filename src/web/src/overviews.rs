@@ -2,7 +2,7 @@
 
 use super::page_frame::{self, show_age};
 use super::session::LoggedIn;
-use api::{AppState, operator};
+use api::{AppState, operator_api};
 use axum::extract::{Path, State};
 use axum::http::{HeaderValue, header};
 use axum::response::{IntoResponse, Response};
@@ -72,7 +72,7 @@ pub(crate) async fn get_images(State(app): State<Arc<AppState>>, person: LoggedI
     let refused = |error: ApiError| page_frame::render_error(&app, Some(&person), error);
     app.await_added_images().await;
     let directory = app.directory();
-    let machines = operator::list_machines(&app).await.map_err(refused)?;
+    let machines = operator_api::list_machines(&app).await.map_err(refused)?;
     let runs = |id: &str| machines.iter().filter(|machine| machine.image.as_deref() == Some(id)).count();
     let place = |image: &ImageSpec| match &image.at {
         ImageLocation::Url(url) => without_secrets(url),
@@ -124,7 +124,7 @@ fn to_rfc3339(time: SystemTime) -> String {
 /// `GET /orders`: shows the open orders, and the result of each machine's last reinstall.
 pub(crate) async fn get_orders(State(app): State<Arc<AppState>>, person: LoggedIn) -> Result<Response, Response> {
     let refused = |error: ApiError| page_frame::render_error(&app, Some(&person), error);
-    let machines = operator::list_machines(&app).await.map_err(refused)?;
+    let machines = operator_api::list_machines(&app).await.map_err(refused)?;
     let mut open: Vec<_> = machines.iter().filter_map(|machine| Some((machine, machine.order.as_ref()?))).collect();
     open.sort_by(|one, other| other.1.created.cmp(&one.1.created));
     let mut ended: Vec<_> = machines.iter().filter_map(|machine| Some((machine, machine.outcome.as_ref()?))).collect();

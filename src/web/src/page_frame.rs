@@ -4,7 +4,7 @@
 use super::form::TOKEN;
 use super::session::LoggedIn;
 use api::AppState;
-use api::access::hidden_values::hide_problem_reasons;
+use api::access::secret_masking::hide_problem_reasons;
 use api::access::{self, UserRole};
 use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};

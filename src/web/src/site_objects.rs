@@ -3,7 +3,7 @@
 use super::page_frame;
 use super::session::LoggedIn;
 use api::metal_api::volumes::volumes_of;
-use api::{AppState, operator};
+use api::{AppState, operator_api};
 use axum::extract::State;
 use axum::response::Response;
 use common::format::{format_bytes, format_count};
@@ -84,7 +84,7 @@ pub(crate) async fn get_volumes(State(app): State<Arc<AppState>>, person: Logged
 async fn show_volumes(app: &AppState) -> Result<Markup, ApiError> {
     let directory = app.directory();
     let mut all = Vec::new();
-    for listed in operator::list_machines(app).await? {
+    for listed in operator_api::list_machines(app).await? {
         if let Some(machine) = directory.find_machine(&listed.id) {
             all.extend(volumes_of(app, machine).await?);
         }

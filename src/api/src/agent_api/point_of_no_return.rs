@@ -2,11 +2,11 @@
 
 use super::DOCUMENT_BYTES;
 use crate::AppState;
-use crate::approval_check;
 use crate::machine_auth::MachineCaller;
 use crate::metrics::OrderEvent;
 use crate::migration_requests::machine_requests;
 use crate::out_of_band;
+use crate::plan_approval_check;
 use crate::request_body::read_machine_document;
 use axum::Json;
 use axum::body::Body;
@@ -139,7 +139,7 @@ async fn check_still_wanted(
             )));
         }
     }
-    approval_check::check_compared(app, directory, id, allocation, approved).await
+    plan_approval_check::check_compared(app, directory, id, allocation, approved).await
 }
 
 /// Returns whether this boot has already started an attempt of the reinstall order.

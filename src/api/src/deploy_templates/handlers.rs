@@ -8,7 +8,7 @@ use super::representation::{TemplateForm, parse_fields, render_template};
 use super::{changes, microversions};
 use crate::AppState;
 use crate::base_url::BaseUrls;
-use crate::operator::OperatorAuth;
+use crate::operator_api::OperatorAuth;
 use crate::request_body::read_body;
 use axum::Json;
 use axum::body::Body;

@@ -2,7 +2,7 @@
 //! the file versions that are in effect when the permit is granted.
 
 use crate::AppState;
-use crate::operator::OperatorAuth;
+use crate::operator_api::OperatorAuth;
 use crate::request_body::read_operator_document;
 use axum::body::Body;
 use axum::extract::{FromRequest, FromRequestParts, Request};

@@ -1,10 +1,10 @@
 //! Requests that change the stored parameters of OS definitions, for one machine or for all machines. As with Ganeti's
 //! `--os-parameters`, `-KEY` deletes a stored value.
 
+use super::api_refusal::{ApiRefusal, ApiResult};
 use super::document_edits::{self, EditedObject, change_text, log_removed_comments, wait_until_published};
 use super::edit_permit::{EditPermit, EditRequest};
-use super::machine_file::{rewrite_machine_file, unprepared};
-use super::refusal::{ApiRefusal, ApiResult};
+use super::machine_file_edits::{rewrite_machine_file, unprepared};
 use axum::Json;
 use axum::extract::Path;
 use common::yaml::edit;

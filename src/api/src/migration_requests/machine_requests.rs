@@ -5,10 +5,10 @@ use super::migration_assignment::{self, Assignment, MigrationForecast};
 use super::{Migration, MigrationEndpoint, MigrationEvent, MigrationRole, MigrationState};
 use crate::AppState;
 use crate::agent_api::wire_allocation;
-use crate::approval_check;
 use crate::full_install_state;
 use crate::machine_auth::MachineCaller;
 use crate::out_of_band;
+use crate::plan_approval_check;
 use crate::request_body::read_machine_document;
 use axum::Json;
 use axum::body::Body;
@@ -297,7 +297,7 @@ pub(crate) async fn start_copy(
         return Err(ApiError::new(StatusCode::SERVICE_UNAVAILABLE, of.explain_missing_approval()));
     }
     check_source_has_looked(app, &of, boot).await?;
-    if let Err(why) = approval_check::check_compared(app, directory, id, allocation, said).await? {
+    if let Err(why) = plan_approval_check::check_compared(app, directory, id, allocation, said).await? {
         return Ok(Some(Err(why)));
     }
     let Some(heard) = app.state.start_migration_copy(id, start.clone()).await? else {

@@ -7,7 +7,7 @@ use super::{ApprovedCertificates, Migration, MigrationEndpoint, MigrationEvent, 
 use crate::AppState;
 use crate::access::HIDDEN_MACHINE_TEXT;
 use crate::metal_api::{ApiRefusal, EditPermit, EditRequest};
-use crate::operator::OperatorAuth;
+use crate::operator_api::OperatorAuth;
 use crate::request_body::EVENT_BYTES;
 use axum::Json;
 use axum::extract::rejection::QueryRejection;

@@ -3,8 +3,8 @@
 
 use crate::AppState;
 use crate::agent_api::wire_allocation::to_wire_allocation;
-use crate::operator::reinstall_plan::{HypotheticalOrder, simulate_order};
-use crate::operator::reinstalls::ReinstallRequest;
+use crate::operator_api::reinstall_plan::{HypotheticalOrder, simulate_order};
+use crate::operator_api::reinstalls::ReinstallRequest;
 use crate::plan_input::{INPUT_NOT_READY, parse_registration};
 use axum::http::StatusCode;
 use common::error_code::ErrorCode;

@@ -8,7 +8,7 @@ use super::read_text;
 use crate::server_commands::OperatorClient;
 use crate::server_commands::machine_plan::{fetch_machine_preview, plan_refusal, require_registered};
 use crate::server_commands::machine_plan_forecast::{ForecastSubject, format_forecast};
-use api::operator::reinstalls::ReinstallRequest;
+use api::operator_api::reinstalls::ReinstallRequest;
 use api::plan_input::{PlanInput, RegisteredInventory};
 use common::command_outcome::CommandOutcome;
 use common::error::{Context, Error, Phase, Result};

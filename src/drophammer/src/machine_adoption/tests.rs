@@ -1,7 +1,7 @@
 //! Adoptions of recorded machines, in a directory in place of the root filesystem.
 
 use super::*;
-use api::operator::MachineSummary;
+use api::operator_api::MachineSummary;
 use common::recorded_output::recorded;
 use model::allocation::AssignedMachine;
 use serde_json::{Value, json};

@@ -3,7 +3,7 @@
 use super::ServerOptions;
 use super::connection::{ServerConnection, select_connection};
 use super::server_messages;
-use ::api::operator::MachineSummary;
+use ::api::operator_api::MachineSummary;
 use common::error::{Context, Error, Phase, Result};
 use common::error_code::{self, ErrorCode};
 use common::format::untrusted_text_limits;

@@ -6,7 +6,7 @@ use super::server_messages::reword_message;
 use super::{OperatorClient, OperatorResponse, find_machine, print_refusal};
 use crate::object_list::{ListCell, ListColumn, ListOptions, ObjectList, print_list_part};
 use ::api::audit_log::{AuditChange, AuditEntry, PAGE};
-use ::api::operator::MachineSummary;
+use ::api::operator_api::MachineSummary;
 use clap::Args;
 use clap::builder::FalseyValueParser;
 use common::command_outcome::{CommandOutcome, report_refusal};

@@ -4,7 +4,7 @@ use super::options::{LockOptions, NamedMachinesOptions};
 use super::per_machine_requests::send_for_each;
 use super::{OperatorClient, print_json};
 use ::api::metal_api::machine_lock::LockRequest;
-use ::api::operator::MachineSummary;
+use ::api::operator_api::MachineSummary;
 use common::command_outcome::CommandOutcome;
 use common::error::Result;
 use common::format::terminal_escaping::escape_line;
@@ -73,7 +73,7 @@ fn describe_lock(before: &MachineSummary, now: &MachineSummary) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use ::api::operator::ReinstallOrder;
+    use ::api::operator_api::ReinstallOrder;
     use serde_json::json;
 
     #[test]

@@ -7,7 +7,7 @@ use super::{OperatorClient, OperatorResponse, find_machine, power, print_json, p
 use api::migration_requests::MigrationState;
 use api::migration_requests::certificate_approval::{CertificateShown, CertificateTrust};
 use api::migration_requests::operator_requests::{CertificateApproval, MigrationRequest, MigrationView};
-use api::operator::MachineSummary;
+use api::operator_api::MachineSummary;
 use common::command_outcome::CommandOutcome;
 use common::error::Result;
 use common::format;

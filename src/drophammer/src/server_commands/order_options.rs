@@ -1,6 +1,6 @@
 //! Options of the commands that plan or order a reinstall.
 
-use api::operator::reinstalls::ReinstallRequest;
+use api::operator_api::reinstalls::ReinstallRequest;
 use clap::Args;
 use std::path::PathBuf;
 

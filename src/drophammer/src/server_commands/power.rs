@@ -3,7 +3,7 @@
 
 use super::options::{ControllerOptions, PowerOptions};
 use super::{OperatorClient, OperatorResponse, find_machine, print_json, print_refusal};
-use api::operator::MachineSummary;
+use api::operator_api::MachineSummary;
 use api::power::{PowerRequest, PowerStateResponse};
 use bmc::{PowerAction, PowerState, TargetMachine, Unguarded, read_power_state, switch_power};
 use common::command_outcome::{CommandOutcome, report_refusal};

@@ -11,8 +11,8 @@ use crate::object_list::{
     print_value, select_objects,
 };
 use crate::terminal_output::table_width;
-use ::api::operator::MachineSummary;
-use ::api::operator::reinstalls::ReinstallRequest;
+use ::api::operator_api::MachineSummary;
+use ::api::operator_api::reinstalls::ReinstallRequest;
 use ::api::rollouts::{MemberView, RolloutCounts, RolloutRequest, RolloutState, RolloutView};
 use clap::builder::FalseyValueParser;
 use clap::{Args, Subcommand};

@@ -4,7 +4,7 @@
 use super::options::AdoptOptions;
 use super::per_machine_requests::send_for_each;
 use super::{OperatorClient, print_json};
-use api::operator::MachineSummary;
+use api::operator_api::MachineSummary;
 use common::command_outcome::CommandOutcome;
 use common::error::Result;
 use common::format;
@@ -75,7 +75,7 @@ fn format_waiting(waiting: &[&MachineSummary]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use api::operator::WaitingMarker;
+    use api::operator_api::WaitingMarker;
 
     #[test]
     fn waiting_machines_are_listed_with_the_adopt_command() {

@@ -6,7 +6,7 @@ use super::{OperatorClient, OperatorResponse, encode_segment, find_machine, prin
 use crate::local_commands::read_text;
 use crate::object_list::{ListCell, ListColumn, ListOptions, ObjectList, print_list, print_object};
 use api::metal_api::volumes::{VolumeResponse, VolumeState};
-use api::operator::MachineSummary;
+use api::operator_api::MachineSummary;
 use common::command_outcome::CommandOutcome;
 use common::error::Result;
 use common::format::format_bytes;

@@ -1,7 +1,7 @@
 //! Entries of the audit log: every change, with its values, and every refused request.
 
 use super::*;
-use api::access::table::{RouteAccess, all_rules};
+use api::access::route_access::{RouteAccess, all_rules};
 
 impl Running {
     async fn audit(&self, query: &str) -> Vec<Value> {

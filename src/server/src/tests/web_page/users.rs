@@ -1,7 +1,7 @@
 //! The page for users: which actions and machines it offers, and when sessions end.
 
 use super::*;
-use api::access::table::{RouteAccess, RouteScope, all_rules};
+use api::access::route_access::{RouteAccess, RouteScope, all_rules};
 
 fn with_projects() -> TempDir {
     let dir = directory();

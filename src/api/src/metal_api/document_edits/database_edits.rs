@@ -2,7 +2,7 @@
 
 use crate::AppState;
 use crate::access;
-use crate::metal_api::refusal::{ApiRefusal, ApiResult};
+use crate::metal_api::api_refusal::{ApiRefusal, ApiResult};
 use http_server::api_error::ApiError;
 use std::path::Path;
 use store::documents::{DocumentAuthorship, DocumentChange, DocumentOutcome};

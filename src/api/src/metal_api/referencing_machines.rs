@@ -1,6 +1,6 @@
 //! Machines that use a layout or an image. A layout or image in use cannot be deleted.
 
-use super::refusal::ApiResult;
+use super::api_refusal::ApiResult;
 use crate::AppState;
 use site::allocation_resolution::layout_id;
 use site::operator_files::MachineSpec;

@@ -1,8 +1,8 @@
 //! Changes of machine files by API requests.
 
+use super::api_refusal::{ApiRefusal, ApiResult};
 use super::document_edits::{self, EditedObject, change_text, log_removed_comments, wait_until_in_effect};
 use super::machines::{FIELDS, KIND};
-use super::refusal::{ApiRefusal, ApiResult};
 use crate::AppState;
 use crate::full_install_state::add_template_results;
 use common::yaml::edit;

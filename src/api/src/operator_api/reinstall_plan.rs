@@ -6,7 +6,7 @@ use crate::AppState;
 use crate::deploy_templates::template_files;
 use crate::full_install_state;
 use crate::metal_api::ApiRefusal;
-use crate::metal_api::document_edits::{self, stored_documents, wait_until_published};
+use crate::metal_api::document_edits::{self, database_edits, wait_until_published};
 use crate::plan_input::INPUT_NOT_READY;
 use crate::rack_plan::build_order;
 use axum::http::StatusCode;
@@ -119,7 +119,7 @@ pub(crate) async fn approve_plan(
 async fn store_approval(app: &AppState, path: &Path, text: &str) -> Result<(), ApiError> {
     app.state.sync_audit().await?;
     let present = document_edits::read_file(app, path).await.map_err(ApiRefusal::into_error)?;
-    if let Some(stored) = stored_documents::change(app, path, present.as_deref(), Some(text)).await? {
+    if let Some(stored) = database_edits::change(app, path, present.as_deref(), Some(text)).await? {
         return stored.require_stored(path).map_err(ApiRefusal::into_error);
     }
     let (target, content) = (path.to_owned(), text.to_owned());

@@ -1,6 +1,6 @@
 //! Creation and cancellation of reinstall orders, with the checks that precede them.
 
-use super::order_log::describe_placed_order;
+use super::order_descriptions::describe_placed_order;
 use super::order_recheck::recheck_machine_file;
 use super::{MachineSummary, OperatorAuth, find_allocated, invalid_reinstall, reinstall_plan, summarize_machine};
 use crate::full_install_state;

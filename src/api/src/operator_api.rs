@@ -4,7 +4,7 @@
 
 pub mod machine_list;
 mod machine_summary;
-pub mod order_log;
+pub mod order_descriptions;
 pub(crate) mod order_recheck;
 pub mod reinstall_plan;
 pub mod reinstalls;
