@@ -2,7 +2,7 @@
 
 use super::AppState;
 use common::format::format_count;
-use http_server::quotas::ClientAddress;
+use http_server::client_address::ClientAddress;
 use http_server::server_log::MachineOrigin;
 use store::{ATTEMPTS, BootTarget, ReinstallOrder};
 

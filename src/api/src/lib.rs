@@ -73,9 +73,9 @@ pub mod user_management;
 use accepted_host_names::HostNames;
 use deploy_templates::TemplateWriter;
 use http_server::anonymous_event_limit::AnonymousEvents;
-use http_server::quotas::ClientQuotas;
+use http_server::client_quotas::ClientQuotas;
 use http_server::rate_limited_log::RateLimitedLog;
-use http_server::server_log::StatusLog;
+use http_server::server_log::ServerLog;
 use http_server::tls::ServerTls;
 use linux::neighbor_table::MacLookup;
 use planner_pool::PlannerPool;
@@ -115,7 +115,7 @@ pub struct AppState {
     pub closing: published::Receiver<bool>,
     pub state: ServerState,
     pub counters: Arc<metrics::Metrics>,
-    pub watch: StatusLog,
+    pub watch: ServerLog,
     /// Hash of the operator's token.
     pub operator: store::token::TokenHash,
     /// Hash of the token for metrics.

@@ -18,7 +18,7 @@ use axum::extract::{Path, Query, State};
 use axum::http::StatusCode;
 use control::api_types::RegisterRequest;
 use http_server::api_error::ApiError;
-use http_server::quotas::ClientAddress;
+use http_server::client_address::ClientAddress;
 use model::install_marker::InstallMarker;
 use model::layout::{Layout, compute_digest};
 use serde::{Deserialize, Serialize};

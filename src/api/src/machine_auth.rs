@@ -10,7 +10,7 @@ use common::error_code::ErrorCode;
 use common::format::format_count;
 use control::api_types::RegisteredHardware;
 use http_server::api_error::ApiError;
-use http_server::quotas::ClientAddress;
+use http_server::client_address::ClientAddress;
 use model::machine_identity::{BootIdentity, describe_other_macs_of};
 use site::operator_files::MachineSpec;
 use std::sync::Arc;

@@ -16,7 +16,7 @@ use common::error_code::ErrorCode;
 use common::type_errors::locate_json_error;
 use control::api_types::{RegisterRequest, RegisteredHardware};
 use http_server::api_error::ApiError;
-use http_server::quotas::ClientAddress;
+use http_server::client_address::ClientAddress;
 use model::machine_identity::usable_mac;
 use serde::{Deserialize, Serialize};
 use serde_json::json;

@@ -13,7 +13,7 @@ use axum::http::{Method, StatusCode};
 use common::error_code::ErrorCode;
 use control::api_types;
 use http_server::api_error::ApiError;
-use http_server::quotas::ClientAddress;
+use http_server::client_address::ClientAddress;
 use http_server::server_log::MachineOrigin;
 use model::architecture::Architecture;
 use model::install_report::{EventName, ProgressEvent};

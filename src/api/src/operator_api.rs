@@ -21,7 +21,7 @@ use axum::http::request::Parts;
 use axum::http::{Extensions, StatusCode};
 use common::error_code::ErrorCode;
 use http_server::api_error::ApiError;
-use http_server::quotas::ClientAddress;
+use http_server::client_address::ClientAddress;
 pub(crate) use machine_list::count_phases;
 pub use machine_list::{list_machines, list_with_new_machines, summarize_machine, summarize_new_machine};
 pub use machine_summary::{MachineFailure, MachineSummary, WaitingMarker};

@@ -12,7 +12,7 @@ use axum::http::StatusCode;
 use bmc::{PowerAction, PowerState, TargetMachine, Unguarded, WriteGuard, read_power_state, switch_power};
 use common::error::Error;
 use http_server::api_error::ApiError;
-use http_server::quotas::ClientAddress;
+use http_server::client_address::ClientAddress;
 use http_server::request_context::yield_permit;
 use model::bmc::Bmc;
 use serde::{Deserialize, Serialize};

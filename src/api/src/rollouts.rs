@@ -26,7 +26,7 @@ use common::error_code::ErrorCode;
 use common::format::metal_api_rewording::reword_metal_phrases;
 use common::type_errors::locate_json_error;
 use http_server::api_error::ApiError;
-use http_server::quotas::ClientAddress;
+use http_server::client_address::ClientAddress;
 use member_refusals::{MemberRefusal, list_refusals};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;

@@ -20,7 +20,7 @@ use candidate_set::CandidateSet;
 use common::error_code::ErrorCode;
 use common::type_errors::locate_json_error;
 use http_server::api_error::ApiError;
-use http_server::quotas::ClientAddress;
+use http_server::client_address::ClientAddress;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use site::documents::directory_import::{ImportedDirectory, read_directory};

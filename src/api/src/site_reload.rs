@@ -1,6 +1,6 @@
 //! Thread that keeps the snapshot of the operator's directory up to date, and reports the problems of the directory.
 
-use http_server::server_log::StatusLog;
+use http_server::server_log::ServerLog;
 use site::loader::{SiteLoader, SiteScan};
 use site::machine_refresh::ChangedMachine;
 use site::os_definitions;
@@ -28,7 +28,7 @@ pub enum ReloadEvent {
 pub struct SiteReloader {
     state: ServerState,
     loader: SiteLoader,
-    watch: StatusLog,
+    watch: ServerLog,
     publish: published::Sender<Arc<SiteSnapshot>>,
     /// Current problems, which have been logged.
     logged_problems: BTreeSet<String>,
@@ -56,7 +56,7 @@ impl SiteReloader {
     pub fn new(
         state: ServerState,
         loader: SiteLoader,
-        watch: StatusLog,
+        watch: ServerLog,
         publish: published::Sender<Arc<SiteSnapshot>>,
     ) -> SiteReloader {
         let (logged_problems, noted, now) = (BTreeSet::new(), BTreeSet::new(), Instant::now());

@@ -1,9 +1,9 @@
 //! Formatting of text and numbers for terminals: aligned columns, sizes, durations, and the removal of secrets and
 //! hidden characters.
 
-pub mod machine_id_substitution;
+pub mod machine_name_substitution;
 pub mod metal_api_rewording;
-pub mod system_errors;
+pub mod os_error_messages;
 pub mod table;
 pub mod terminal_escaping;
 pub mod untrusted_text_limits;

@@ -1,7 +1,7 @@
 //! Access to the fields of a JSON document. Problems are collected, each with the path of its field.
 
 use common::diagnostic::{Diagnostic, child_path};
-use common::spelling::find_similar;
+use common::spelling_suggestions::find_similar;
 use serde_json::{Map, Value};
 
 /// Value with its path in the document.

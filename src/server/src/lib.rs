@@ -38,7 +38,7 @@ pub use options::{ServeArgs, ServeCommand, ServeOptions, ServerConfig};
 use common::command_outcome::{CommandOutcome, report_refusal};
 use common::error::{Context, Error, Phase, Result};
 use host_environment::HostEnvironment;
-use http_server::server_log::StatusLog;
+use http_server::server_log::ServerLog;
 use server_lifecycle::ControlServer;
 use std::time::Duration;
 use systemd_notify::ServiceManager;
@@ -78,7 +78,7 @@ pub fn run_serve(serve: ServeArgs) -> Result<CommandOutcome> {
 /// # Errors
 /// Returns an error if the directory, the address or an option is invalid.
 pub(crate) fn run_server(options: ServerConfig) -> Result<()> {
-    let (watch, writer) = StatusLog::start_writer(options.json).context(Phase::Serve, || "start the output")?;
+    let (watch, writer) = ServerLog::start_writer(options.json).context(Phase::Serve, || "start the output")?;
     let connections = http_server::fd_limit::raise_fd_limit(&watch);
     let wanted = options.limits.connections.map(|wanted| wanted as usize);
     let connections = http_server::fd_limit::limit_connections(connections, wanted);

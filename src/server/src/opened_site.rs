@@ -6,7 +6,7 @@ use api::metrics::Metrics;
 use api::site_reload::{ReloadEvent, SiteReloader};
 use common::error::{Context, Phase, Result};
 use http_server::request_context;
-use http_server::server_log::StatusLog;
+use http_server::server_log::ServerLog;
 use oidc::provider::OidcProvider;
 use oidc::settings::OidcSettings;
 use site::documents::SiteDocuments;
@@ -103,7 +103,7 @@ pub(crate) async fn open_documents(options: &ServerConfig, state: &ServerState) 
 pub(crate) async fn start_reloader(
     options: &ServerConfig,
     (state, documents): (&ServerState, &SiteDocuments),
-    watch: &StatusLog,
+    watch: &ServerLog,
     scan_interval: Duration,
 ) -> Result<(mpsc::Sender<ReloadEvent>, published::Receiver<Arc<SiteSnapshot>>)> {
     let (wake, woken) = mpsc::channel();

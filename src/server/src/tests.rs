@@ -240,7 +240,7 @@ fn silent() -> HostEnvironment {
 }
 
 async fn bind(dir: &TempDir, heard: &CapturedLog) -> Result<ControlServer> {
-    ControlServer::bind_server(&options(dir.path()), StatusLog::json_into(heard.clone()), &silent(), 10_000).await
+    ControlServer::bind_server(&options(dir.path()), ServerLog::json_into(heard.clone()), &silent(), 10_000).await
 }
 
 impl Running {
@@ -260,7 +260,7 @@ impl Running {
         at_once: usize,
     ) -> Running {
         let heard = CapturedLog::default();
-        let server = ControlServer::bind_server(options, StatusLog::json_into(heard.clone()), environment, at_once)
+        let server = ControlServer::bind_server(options, ServerLog::json_into(heard.clone()), environment, at_once)
             .await
             .unwrap();
         let at = |front: &http_server::connections::RoutedListener| front.listener.local_addr().unwrap();

@@ -25,7 +25,7 @@ use crate::watched_file::WatchedFile;
 use crate::yaml_folder::YamlFolder;
 use common::diagnostic;
 use common::error_code::ErrorCode;
-use common::format::system_errors::without_os_error_numbers;
+use common::format::os_error_messages::without_os_error_numbers;
 use image_manifest::{manifest_path, read_image_contents};
 use marked_yaml::Spanned;
 use model::deploy_steps::template::DeployTemplate;

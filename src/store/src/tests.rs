@@ -57,7 +57,7 @@ fn report(success: bool, order: &str) -> InstallReport {
     InstallReport {
         success,
         message: "m".to_owned(),
-        order: common::serde_empty::non_empty(order.to_owned()),
+        order: common::empty_string_as_none::non_empty(order.to_owned()),
         ..InstallReport::default()
     }
 }

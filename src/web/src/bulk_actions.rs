@@ -22,7 +22,7 @@ use axum::response::Response;
 use bmc::PowerAction;
 use common::format::format_count;
 use http_server::api_error::ApiError;
-use http_server::quotas::ClientAddress;
+use http_server::client_address::ClientAddress;
 use plan::DiskVerdict;
 use plan::request_from_allocation::preview::PreviewPlan;
 use std::collections::BTreeSet;

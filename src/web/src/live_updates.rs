@@ -239,7 +239,7 @@ impl hyper::body::Body for EventStream {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use http_server::live_machine_states::LiveUpdates;
+    use http_server::live_machine_states::LiveMachineStates;
     use model::install_report::TransferProgress;
 
     fn event(bytes: u64) -> ProgressEvent {
@@ -256,7 +256,7 @@ mod tests {
 
     #[test]
     fn watcher_receives_each_state_once() {
-        let live = LiveUpdates::default();
+        let live = LiveMachineStates::default();
         live.record_event("a", &event(1));
         let mut place = live.add_watcher("ann").unwrap();
         assert_eq!(take_updates(&mut place), [], "earlier lines are already on the page");

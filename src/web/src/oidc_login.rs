@@ -14,7 +14,7 @@ use axum::http::request::Parts;
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Redirect, Response};
 use http_server::api_error::ApiError;
-use http_server::quotas::{ClientAddress, ConnectionInfo};
+use http_server::client_address::{ClientAddress, ConnectionInfo};
 use oidc::login_cookie::{self, LoginCookie};
 use oidc::provider::{CallbackQuery, OidcProvider};
 use std::sync::Arc;

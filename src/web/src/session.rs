@@ -12,7 +12,7 @@ use axum::http::request::Parts;
 use axum::http::{HeaderMap, Method, StatusCode, header};
 use axum::response::{IntoResponse, Redirect, Response};
 use http_server::api_error::ApiError;
-use http_server::quotas::{ClientAddress, ConnectionInfo};
+use http_server::client_address::{ClientAddress, ConnectionInfo};
 use std::sync::Arc;
 use store::token::{self, TokenHash};
 use store::user_tokens::TokenVerdict;

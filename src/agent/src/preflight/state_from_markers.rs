@@ -111,7 +111,7 @@ mod tests {
 
     fn marker(machine: &str, allocation: &str, order: &str) -> Inventory {
         let (machine, allocation, order) =
-            (machine.to_owned(), allocation.to_owned(), common::serde_empty::non_empty(order.to_owned()));
+            (machine.to_owned(), allocation.to_owned(), common::empty_string_as_none::non_empty(order.to_owned()));
         let marker = Some(InstallMarker { machine, allocation, order, ..InstallMarker::default() });
         let filesystems =
             vec![FilesystemContents { device: "/dev/sda".into(), marker, ..FilesystemContents::default() }];

@@ -5,7 +5,7 @@
 use crate::AppState;
 use axum::http::{HeaderMap, header};
 use common::sync::lock_mutex;
-use http_server::quotas::ClientAddress;
+use http_server::client_address::ClientAddress;
 use std::collections::HashMap;
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard};

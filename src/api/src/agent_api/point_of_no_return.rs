@@ -14,7 +14,7 @@ use axum::extract::State;
 use axum::http::StatusCode;
 use control::api_types::PointOfNoReturn;
 use http_server::api_error::ApiError;
-use http_server::quotas::ClientAddress;
+use http_server::client_address::ClientAddress;
 use http_server::server_log::MachineOrigin;
 use model::install_marker::attempt_proof::is_secret_digest;
 use serde_json::{Value, json};

@@ -18,7 +18,7 @@ use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use common::type_errors::locate_json_error;
 use http_server::api_error::ApiError;
-use http_server::quotas::ClientAddress;
+use http_server::client_address::ClientAddress;
 use serde_json::{Value, json};
 use site::deploy_templates::StoredTemplate;
 use std::sync::Arc;

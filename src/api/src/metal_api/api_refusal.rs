@@ -6,7 +6,7 @@ use axum::response::{IntoResponse, Response};
 use common::diagnostic::{Diagnostic, join_problems};
 use common::error::Error;
 use common::error_code::ErrorCode;
-use common::format::system_errors::without_os_error_numbers;
+use common::format::os_error_messages::without_os_error_numbers;
 use http_server::api_error::ApiError;
 use http_server::server_health::ErrorMessage;
 use serde::Serialize;

@@ -18,7 +18,7 @@ use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
 use common::diagnostic::{Diagnostic, join_problems};
 use common::yaml::edit::{self, EditedYaml};
-use http_server::quotas::ClientAddress;
+use http_server::client_address::ClientAddress;
 use model::layout::layout_set::LayoutSet;
 use model::layout::{self, Layout, ParsedLayout, PartitionType};
 use plan::disk_capacity::find_capacity_problems;

@@ -25,7 +25,7 @@ use axum::handler::Handler;
 use axum::response::Response;
 use common::error_code::ErrorCode;
 use http_server::api_error::ApiError;
-use http_server::quotas::ClientAddress;
+use http_server::client_address::ClientAddress;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 use site::operator_files::{self, MachineSpec};

@@ -20,7 +20,7 @@ use axum::response::{IntoResponse, Response};
 use common::type_errors::locate_json_error;
 use common::yaml::edit;
 use control::api_types::RegisterRequest;
-use http_server::quotas::ClientAddress;
+use http_server::client_address::ClientAddress;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};

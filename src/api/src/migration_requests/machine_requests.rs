@@ -18,7 +18,7 @@ use common::format::untrusted_text_limits::truncate_with_mark;
 use control::ReportAcknowledgement;
 use control::api_types::InstallReport;
 use http_server::api_error::ApiError;
-use http_server::quotas::ClientAddress;
+use http_server::client_address::ClientAddress;
 use http_server::server_log::MachineOrigin;
 use model::allocation::ApprovedPlan;
 use model::machine_migration::{MigrationReport as Stands, MigrationSide};

@@ -16,7 +16,7 @@ use axum::http::StatusCode;
 use common::diagnostic;
 use common::error_code::ErrorCode;
 use http_server::api_error::ApiError;
-use http_server::quotas::ClientAddress;
+use http_server::client_address::ClientAddress;
 use model::allocation::Allocation;
 use model::install_marker::{InstallMarker, RecordedDisk};
 use model::inventory::Inventory;

@@ -11,7 +11,7 @@ use axum::http::StatusCode;
 use common::error_code::ErrorCode;
 use common::type_errors::locate_json_error;
 use http_server::api_error::ApiError;
-use http_server::quotas::ClientAddress;
+use http_server::client_address::ClientAddress;
 use http_server::server_log::MachineOrigin;
 use model::allocation::{Allocation, ApprovedPlan};
 use model::device_name::identifiers::{is_placeholder_serial, is_placeholder_wwn};

@@ -2,7 +2,7 @@
 
 use super::*;
 use api::operator_api::MachineSummary;
-use common::recorded_output::recorded;
+use common::output_capture::recorded;
 use model::allocation::AssignedMachine;
 use serde_json::{Value, json};
 use std::fs;

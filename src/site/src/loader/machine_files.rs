@@ -7,7 +7,7 @@ use crate::operator_files::MachineSpec;
 use crate::snapshot::SiteSnapshot;
 use crate::unusable_files::MachineFileErrors;
 use crate::yaml_folder::{annotate_problem, format_problem};
-use common::format::system_errors::without_os_error_numbers;
+use common::format::os_error_messages::without_os_error_numbers;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 

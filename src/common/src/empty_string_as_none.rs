@@ -29,7 +29,7 @@ mod tests {
 
     #[derive(Debug, PartialEq, Serialize, Deserialize)]
     struct Document {
-        #[serde(default, with = "crate::serde_empty")]
+        #[serde(default, with = "crate::empty_string_as_none")]
         text: Option<String>,
     }
 

@@ -1,6 +1,6 @@
 //! Blocking interface to an HTTP control plane, for the agent, which does not use asynchronous code.
 
-use super::async_http_client::HttpMachineClient;
+use super::http_machine_client::HttpMachineClient;
 use super::{AttemptNotice, ControlPlane, ReportAcknowledgement};
 use common::error::{Context, Phase, Result};
 use model::allocation::{AssignedMachine, ReleasedSecrets, SecretPurpose};

@@ -1,14 +1,12 @@
 //! Quotas of client addresses: the number of connections, and the memory of request bodies from their first byte
 //! until the response. [`RequestPermits`] limits the requests that are handled at the same time.
 
-use crate::api_error::ApiError;
+use crate::client_address::{ClientAddress, ClientOrigin, ConnectionInfo};
 use crate::request_permits::RequestPermits;
-use axum::extract::FromRequestParts;
 use axum::http::HeaderMap;
-use axum::http::request::Parts;
 use common::sync::lock_mutex;
 use std::collections::HashMap;
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
 use std::sync::{Arc, Mutex};
 use tokio::sync::Semaphore;
 
@@ -24,65 +22,6 @@ pub const LARGE_BODY_BYTES: usize = 128 << 10;
 const MAXIMUM_LARGE_BODIES: usize = 2;
 /// Lower bound of the connection limit per address. It applies even if the total limit is low.
 const MINIMUM_CONNECTIONS_PER_ADDRESS: usize = 64;
-
-/// Remote address of a connection, attached to each of its requests.
-#[derive(Debug, Clone, Copy)]
-pub struct ConnectionInfo {
-    pub address: IpAddr,
-    pub port: u16,
-    pub over_tls: bool,
-}
-
-/// Client of a request: the remote address of the connection or, if that address is a proxy named with `--proxy`, the
-/// address that the proxy reports.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct ClientAddress(pub IpAddr);
-
-impl std::fmt::Display for ClientAddress {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        self.0.fmt(f)
-    }
-}
-
-impl<S: Send + Sync> FromRequestParts<S> for ClientAddress {
-    type Rejection = ApiError;
-
-    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<ClientAddress, ApiError> {
-        ClientOrigin::from_request(parts).map(|origin| ClientAddress(origin.address))
-    }
-}
-
-/// Client of a request: address and source port.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct ClientOrigin {
-    pub address: IpAddr,
-    /// Source port; `None` if a proxy does not report it.
-    pub port: Option<u16>,
-}
-
-impl ClientOrigin {
-    /// Returns the client of the request, which [`ClientQuotas::find_origin`] determined when the request arrived.
-    ///
-    /// # Errors
-    /// Returns an error if the request did not arrive over a connection.
-    pub fn from_request(parts: &Parts) -> Result<ClientOrigin, ApiError> {
-        let unknown = || ApiError::bad_request("the source address of the request is unknown");
-        parts.extensions.get::<ClientOrigin>().copied().ok_or_else(unknown)
-    }
-
-    /// Parses `ADDRESS`, `ADDRESS:PORT` and `[ADDRESS]:PORT`.
-    fn parse_forwarded(element: &str) -> Option<ClientOrigin> {
-        let origin = |address: IpAddr, port| ClientOrigin { address: address.to_canonical(), port };
-        if let Ok(address) = element.parse() {
-            return Some(origin(address, None));
-        }
-        if let Ok(socket) = element.parse::<SocketAddr>() {
-            return Some(origin(socket.ip(), Some(socket.port())));
-        }
-        let (address, port) = element.strip_prefix('[')?.split_once("]:")?;
-        Some(origin(address.parse().ok()?, Some(port.parse().ok()?)))
-    }
-}
 
 /// Quotas and their current use. Cheap to clone.
 #[derive(Clone)]
@@ -198,25 +137,6 @@ impl Drop for QuotaShare {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_proxy_declares_an_address_with_or_without_a_port() {
-        for (element, expected) in [
-            ("10.0.0.7", Some(("10.0.0.7", None))),
-            ("::ffff:10.0.0.7", Some(("10.0.0.7", None))),
-            ("10.0.0.7:700", Some(("10.0.0.7", Some(700)))),
-            ("[10.0.0.7]:700", Some(("10.0.0.7", Some(700)))),
-            ("fe80::7", Some(("fe80::7", None))),
-            ("[fe80::7]:700", Some(("fe80::7", Some(700)))),
-            ("", None),
-            ("unknown", None),
-            ("10.0.0.7:70000", None),
-            ("[fe80::7]", None),
-        ] {
-            let expected = expected.map(|(address, port)| ClientOrigin { address: address.parse().unwrap(), port });
-            assert_eq!(ClientOrigin::parse_forwarded(element), expected, "{element}");
-        }
-    }
 
     #[test]
     fn quotas_limit_one_address_but_not_a_proxy() {

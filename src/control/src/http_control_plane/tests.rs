@@ -2,8 +2,8 @@
 
 use super::*;
 use crate::api_types::REQUEST_ID;
-use crate::async_http_client::report_retries;
 use crate::fake_control_plane::ended;
+use crate::http_machine_client::report_retries;
 use crate::retry::{ONE_MINUTE_RETRIES, TEN_MINUTE_RETRIES};
 use model::install_report::{EventName, FailureSummary, InstallOutcome};
 use testing::http::{Request, ResponseBehavior, Server};

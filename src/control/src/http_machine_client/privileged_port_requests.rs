@@ -80,7 +80,7 @@ impl HttpMachineClient {
 mod tests {
     use super::*;
     use crate::ControlPlane;
-    use crate::blocking_http_client::tests::{control, lines};
+    use crate::http_control_plane::tests::{control, lines};
 
     #[test]
     fn fetches_only_secrets_that_are_released_separately() {

@@ -7,7 +7,7 @@ use model::layout::graph::{LayoutGraph, LayoutItem};
 const LINE: usize = 30;
 
 /// Contents of a box, before its position is known.
-pub(super) struct BoxText {
+pub(super) struct BoxContents {
     /// Name of the device or group, or the mount point; usually one line.
     pub name: Vec<String>,
     pub lines: Vec<String>,
@@ -17,7 +17,7 @@ pub(super) struct BoxText {
     pub tooltip: String,
 }
 
-pub(super) fn build_box_text(graph: &LayoutGraph, node: usize) -> BoxText {
+pub(super) fn build_box_contents(graph: &LayoutGraph, node: usize) -> BoxContents {
     let item = graph.nodes[node].item;
     let name = box_name(graph, node);
     let mut details = node_text::describe_details(graph, node);
@@ -33,7 +33,7 @@ pub(super) fn build_box_text(graph: &LayoutGraph, node: usize) -> BoxText {
         details.insert(0, "unused".to_owned());
     }
     let lines = std::iter::once(type_line(item)).chain(join_details(details)).filter(|line| !line.is_empty());
-    BoxText {
+    BoxContents {
         name: wrap_text(&strip_control_characters(&name)),
         lines: lines.flat_map(|line| wrap_text(&strip_control_characters(&line))).collect(),
         wipe,

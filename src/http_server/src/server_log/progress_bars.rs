@@ -76,7 +76,7 @@ impl MachineBars {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::quotas::ClientAddress;
+    use crate::client_address::ClientAddress;
     use indicatif::ProgressDrawTarget;
 
     #[test]
