@@ -1,7 +1,7 @@
 //! Tests that compare the examples in `docs/` with the program.
 
-mod codes;
 mod compared_commands;
+mod error_codes;
 mod links;
 mod messages;
 mod traceability_tables;

@@ -16,9 +16,9 @@
 //! interface for other crates.
 
 mod burn;
-pub mod download;
 mod fetch;
 mod foreign_format;
+pub mod image_copy;
 mod image_format;
 pub mod pack;
 mod pipeline;

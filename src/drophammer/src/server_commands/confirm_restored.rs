@@ -1,7 +1,7 @@
 //! `drophammer machine confirm`: confirms that the records of a restored server are up to date.
 
-use super::options::ConfirmOptions;
 use super::per_machine_requests::send_for_each;
+use super::subcommand_options::ConfirmOptions;
 use super::{OperatorClient, OperatorResponse, print_json, print_refusal};
 use api::operator_api::MachineSummary;
 use common::command_outcome::CommandOutcome;

@@ -1,7 +1,7 @@
 //! `drophammer machine lock` and `machine unlock`: lock and unlock machines in their machine files.
 
-use super::options::{LockOptions, NamedMachinesOptions};
 use super::per_machine_requests::send_for_each;
+use super::subcommand_options::{LockOptions, NamedMachinesOptions};
 use super::{OperatorClient, print_json};
 use ::api::metal_api::machine_lock::LockRequest;
 use ::api::operator_api::MachineSummary;

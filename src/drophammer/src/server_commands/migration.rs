@@ -2,7 +2,7 @@
 //! of another machine.
 
 use super::machine_list::machine_name;
-use super::options::MoveOptions;
+use super::subcommand_options::MoveOptions;
 use super::{OperatorClient, OperatorResponse, find_machine, power, print_json, print_refusal};
 use api::migration_requests::MigrationState;
 use api::migration_requests::certificate_approval::{CertificateShown, CertificateTrust};

@@ -1,6 +1,6 @@
 //! `drophammer os`: the OS definitions of a server.
 
-use super::options::{ParameterOptions, ServerOptions};
+use super::subcommand_options::{ParameterOptions, ServerOptions};
 use super::{OperatorClient, OperatorResponse, encode_segment, print_json, print_refusal};
 use crate::object_list::{ListCell, ListColumn, ListOptions, ObjectList, RecordOptions, print_list, print_value};
 use api::metal_api::os_definitions::{OsDefinitionResponse, OsMachineResponse};

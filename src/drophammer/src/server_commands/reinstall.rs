@@ -1,6 +1,6 @@
 //! `drophammer machine reinstall`: orders or cancels a reinstall, and prints the next steps.
 
-use super::order_options::ReinstallOrderOptions;
+use super::reinstall_options::ReinstallOrderOptions;
 use super::rollout_confirmation::OrderedMachines;
 use super::{
     OperatorClient, OperatorResponse, boot_digest, find_machine, planned_reinstall, power, print_json, print_refusal,

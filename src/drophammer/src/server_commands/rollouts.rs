@@ -1,9 +1,9 @@
 //! `drophammer rollout`, and `drophammer machine reinstall` for several machines.
 
 use super::machine_list::machine_columns;
-use super::options::ServerOptions;
-use super::order_options::{ReinstallOrderOptions, RolloutLimitOptions};
+use super::reinstall_options::{ReinstallOrderOptions, RolloutLimitOptions};
 use super::rollout_confirmation::OrderedMachines;
+use super::subcommand_options::ServerOptions;
 use super::watched_output::{WatchOptions, watch_responses};
 use super::{OperatorClient, OperatorResponse, find_machine, planned_reinstall, print_refusal};
 use crate::object_list::{

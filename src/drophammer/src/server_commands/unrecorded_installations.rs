@@ -1,8 +1,8 @@
 //! `drophammer machine adopt`: lists machines whose install markers describe installations without a record on the
 //! server, and records the installations that the operator accepts.
 
-use super::options::AdoptOptions;
 use super::per_machine_requests::send_for_each;
+use super::subcommand_options::AdoptOptions;
 use super::{OperatorClient, print_json};
 use api::operator_api::MachineSummary;
 use common::command_outcome::CommandOutcome;

@@ -13,7 +13,7 @@ use std::path::Path;
 use std::time::Duration;
 use testing::fuzzing::{Fuzz, folder};
 
-mod structure;
+mod fuzz_structure;
 
 /// Sink that computes the digest of the data, and fails after `most` bytes.
 #[derive(Default)]

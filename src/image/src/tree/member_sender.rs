@@ -1,7 +1,7 @@
 //! The worker's side of unpacking: parses the tar and sends its members to the agent.
 
-use super::member::MemberKind;
 use super::member_frames::{HEAD_BYTES, MemberFrame, ParseProgress, encode_member};
+use super::tar_member::MemberKind;
 use super::tar_parser::TarParser;
 use crate::pipeline::{PipelineReader, WorkerOutput};
 use std::cell::RefCell;

@@ -1,15 +1,15 @@
 //! Holds the buffers that the other process (agent or worker) uses, until that process releases them.
 
 use super::buffer_pipe::BufferChunk;
-use super::shm::SharedRegion;
+use super::shared_memory::SharedRegion;
 use common::sync::lock_mutex;
 use std::collections::BTreeMap;
 use std::sync::Mutex;
 
 #[derive(Default)]
-pub(crate) struct LentBuffers(Mutex<BTreeMap<(SharedRegion, usize), BufferChunk>>);
+pub(crate) struct PeerHeldBuffers(Mutex<BTreeMap<(SharedRegion, usize), BufferChunk>>);
 
-impl LentBuffers {
+impl PeerHeldBuffers {
     /// Adds a chunk. `place` is the region that contains the chunk's buffer, and the offset of the buffer in the
     /// region.
     pub(crate) fn add(&self, place: (SharedRegion, usize), chunk: BufferChunk) {

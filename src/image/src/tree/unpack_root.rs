@@ -3,11 +3,11 @@
 
 use super::acl;
 use super::capacity_limit::TargetCapacity;
-use super::dirfd::RootEntry;
 use super::name_set::NameSet;
 use super::parent_resolution::{WalkedDirectory, is_merged, make_directory, walk_to_directory};
-use super::remove_tree::{DirectoryEntry, has_content, inode_identity, list_names};
 use super::rollback::DirectorySnapshot;
+use super::root_entry::RootEntry;
+use super::tree_removal::{DirectoryEntry, has_content, inode_identity, list_names};
 use linux::safe_open::{self, PathRestriction};
 use nix::errno::Errno;
 use nix::fcntl::{OFlag, openat};

@@ -1,7 +1,7 @@
 //! Writes a stream to a disk with direct I/O and several writes in flight. Runs of zeros are written with a zeroing
 //! command of the disk.
 
-use super::detect::{self, ImageRequirements};
+use super::disk_image_detection::{self, ImageRequirements};
 use super::target::RawTarget;
 use crate::pipeline::PipelineReader;
 use common::sync::lock_mutex;
@@ -55,9 +55,9 @@ pub fn write_image<'t>(
 ) -> io::Result<HeldBackImage<'t>> {
     let mut head = AlignedBuffer::new(HEAD_BYTES);
     let head_bytes = fill_from_stream(&mut stream, &mut head)?;
-    detect::check_disk_image(&head[..head_bytes], &target.disk, expected)?;
+    disk_image_detection::check_disk_image(&head[..head_bytes], &target.disk, expected)?;
     if head_bytes as u64 > target.disk.size_bytes {
-        return Err(detect::too_long_error(&target.disk, Some(head_bytes as u64)));
+        return Err(disk_image_detection::too_long_error(&target.disk, Some(head_bytes as u64)));
     }
     target.zero_range(0..target.disk.size_bytes.min(HEAD_BYTES as u64))?;
     target.zero_range(target.last_sector_range())?;
@@ -188,7 +188,7 @@ fn dispatch_jobs(
         let filled = fill_buffer(stream, &mut buffer)?;
         let end = offset + filled.bytes as u64;
         if end > target.disk.size_bytes {
-            return Err(detect::too_long_error(&target.disk, None));
+            return Err(disk_image_detection::too_long_error(&target.disk, None));
         }
         let last = target.last_sector_range().start;
         if last < end && filled.parts.last().is_some_and(|part| part.end == filled.bytes) {

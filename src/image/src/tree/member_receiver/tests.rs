@@ -1,7 +1,7 @@
 //! Frames of a compromised worker, which can do no more harm than a malicious tar.
 
-use super::super::member::{MemberAttributes, MemberKind};
 use super::super::member_frames::encode_member;
+use super::super::tar_member::{MemberAttributes, MemberKind};
 use super::*;
 use crate::testing::reader;
 use std::cell::RefCell;

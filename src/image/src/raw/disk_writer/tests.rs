@@ -3,7 +3,7 @@
 use super::*;
 use crate::fetch::resolve_image;
 use crate::pipeline::{BufferPool, Digest, StageClock, create_pipe};
-use crate::raw::detect::is_disk_image;
+use crate::raw::disk_image_detection::is_disk_image;
 use crate::testing::{Tar, compress, noise, pace, reader};
 use crate::{ImageSource, IncomingImage, PayloadKind};
 use linux::storage::test_loop_device::TestLoopDevice;

@@ -1,7 +1,7 @@
 //! Text of `drophammer user show`: a user, and the user's tokens.
 
 use super::{describe_origin, list_projects};
-use crate::server_commands::record_text::{format_fact, format_section};
+use crate::server_commands::fact_sections::{format_fact, format_section};
 use ::api::user_management::{UserDetails, UserToken};
 use common::format::{format_columns, replace_hidden};
 

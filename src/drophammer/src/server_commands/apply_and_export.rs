@@ -2,10 +2,10 @@
 //! share, and back.
 
 mod exported_files;
-mod hidden_lines;
+mod redacted_diff;
 mod unified_diff;
 
-use super::options::ServerOptions;
+use super::subcommand_options::ServerOptions;
 use super::{OperatorClient, OperatorResponse, print_json, print_refusal};
 use ::api::site_documents::{
     DocumentAction, DocumentApplication, DocumentEffect, DocumentExport, DocumentReport, SiteDocument,
@@ -132,7 +132,7 @@ fn describe_report(report: &DocumentReport, texts: &BTreeMap<String, String>, sh
         if report.dry_run && one.action.is_change() && one.action != DocumentAction::Imported {
             let after = texts.get(&one.path).filter(|_| one.action != DocumentAction::Deleted);
             let pair = (one.before.as_deref(), after.map(String::as_str));
-            text += &hidden_lines::render_difference(&one.path, pair, show_secrets);
+            text += &redacted_diff::render_difference(&one.path, pair, show_secrets);
         }
     }
     let counts: Vec<String> =

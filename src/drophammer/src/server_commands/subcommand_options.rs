@@ -5,7 +5,7 @@ use super::allocate_machine::AllocateOptions;
 use super::machine_details::event_lists::{EventOptions, HistoryOptions};
 use super::machine_details::{LogOptions, ShowMachineOptions};
 use super::machine_list::ListMachinesOptions;
-use super::order_options::{PlanMachineOptions, ReinstallOrderOptions};
+use super::reinstall_options::{PlanMachineOptions, ReinstallOrderOptions};
 use crate::local_commands::layout_from_machine::FromMachineOptions;
 use crate::object_list::{DocumentOptions, ListOptions};
 use bmc::PowerAction;

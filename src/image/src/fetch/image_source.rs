@@ -2,7 +2,7 @@
 
 use super::chunk_manifest::ImageManifest;
 use super::sidecar_verification::SignatureKeys;
-use super::signed_name::MinimumVersions;
+use super::signed_image_id::MinimumVersions;
 use crate::pipeline::{Digest, DigestKind};
 use common::error::{Error, Phase, Result};
 use model::image_boot_contents::BootContents;

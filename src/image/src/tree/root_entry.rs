@@ -2,8 +2,8 @@
 //! Entries can be created, replaced and removed. Symlinks are never followed.
 
 use super::acl;
-use super::remove_tree::{DirectoryEntry, TreeRemoval, inode_identity};
-use super::root::{ResolvedDirectory, UnpackRoot, directory_flags, not_a_directory_as_none};
+use super::tree_removal::{DirectoryEntry, TreeRemoval, inode_identity};
+use super::unpack_root::{ResolvedDirectory, UnpackRoot, directory_flags, not_a_directory_as_none};
 use nix::errno::Errno;
 use nix::fcntl::{AtFlags, OFlag, openat};
 use nix::sys::stat::{FileStat, Mode, SFlag, fstatat, makedev, mkdirat, mknodat};

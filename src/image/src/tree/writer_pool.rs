@@ -5,7 +5,7 @@
 //! length of the queues.
 
 use super::attributes::set_on_file;
-use super::member::MemberAttributes;
+use super::tar_member::MemberAttributes;
 use crate::pipeline::{BufferChunk, StageClock, StageClocks};
 use common::sync::lock_mutex;
 use std::fs::File;

@@ -2,8 +2,8 @@
 
 use super::capacity_limit::too_long_message;
 use super::header_block_limit::too_much_message;
-use super::member::TarMember;
 use super::member_frames::{HEAD_BYTES, MAXIMUM_FRAME_BYTES, MemberFrame, ParseProgress, decode_member};
+use super::tar_member::TarMember;
 use crate::pipeline::{BufferChunk, PacketParser, PipelineReader, StageClock};
 use common::format::replace_hidden;
 use std::io::{self, BufRead, Read};
@@ -211,7 +211,7 @@ fn protocol_error() -> io::Error {
 pub(crate) mod here {
     use super::*;
     use crate::pipeline::{PipeSender, WorkerOutput, create_pipe};
-    use crate::tree::worker_tar::send_members;
+    use crate::tree::member_sender::send_members;
     use std::sync::mpsc;
     use std::thread;
 
