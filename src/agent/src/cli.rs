@@ -41,10 +41,10 @@ pub enum AgentCommand {
     #[command(hide = true)]
     Uplink,
     /// Decode an image on behalf of the parent process.
-    #[command(name = linux::process::worker::WORKER, hide = true)]
+    #[command(name = linux::process::worker_process::WORKER, hide = true)]
     ImageWorker,
     /// Read which blocks the filesystems of a disk use, on behalf of the parent process.
-    #[command(name = linux::process::worker::USED_BLOCKS_WORKER, hide = true)]
+    #[command(name = linux::process::worker_process::USED_BLOCKS_WORKER, hide = true)]
     UsedBlocksWorker,
     /// Run the `verify` program of an OS definition in a sandbox, on behalf of the parent process.
     #[command(name = linux::verify_program::WORKER, hide = true)]

@@ -44,7 +44,7 @@ use model::inventory::Inventory;
 use model::inventory::lldp::NicNeighbors;
 use model::layout::ParsedLayout;
 use model::machine_migration::MigrationSide;
-use model::recorded_disks::ConnectedDisk;
+use model::pool_machine_disks::ConnectedDisk;
 use operations::StageName;
 use plan::Plan;
 use plan::request_from_allocation::{build_request, clear_begun_if_intact, find_untrusted_marker};
@@ -349,4 +349,4 @@ fn describe_purpose(allocation: &Allocation) -> String {
 mod tests;
 
 #[cfg(test)]
-testing::workers!(linux::process::worker::USED_BLOCKS_WORKER => transfer::run_used_blocks_worker, linux::process::worker::WORKER => image::worker::run_image_worker, linux::verify_program::WORKER => || -> std::io::Result<()> { linux::verify_program::worker::run_verify_worker() });
+testing::workers!(linux::process::worker_process::USED_BLOCKS_WORKER => transfer::run_used_blocks_worker, linux::process::worker_process::WORKER => image::worker::run_image_worker, linux::verify_program::WORKER => || -> std::io::Result<()> { linux::verify_program::worker::run_verify_worker() });

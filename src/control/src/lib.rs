@@ -24,7 +24,7 @@ use model::install_marker::RecordedDisk;
 use model::install_report::{InstallResult, ProgressEvent};
 use model::inventory::Inventory;
 use model::machine_migration::MigrationReport;
-use model::recorded_disks::KnownDisk;
+use model::pool_machine_disks::KnownDisk;
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 

@@ -53,4 +53,4 @@ pub fn resolve_image(source: &ImageSource) -> Result<ResolvedImage> {
 }
 
 #[cfg(test)]
-::testing::workers!(linux::process::worker::WORKER => crate::worker::run_image_worker);
+::testing::workers!(linux::process::worker_process::WORKER => crate::worker::run_image_worker);

@@ -1,7 +1,7 @@
 //! Contents of a machine: filesystems, swap areas and unmounted devices, with their purposes and the objects below.
 
-use crate::content_purpose::{PurposeSet, is_extended, name_system_type, purpose_of_path};
 use crate::fstab::{FstabLine, MountTable};
+use crate::system_data_classification::{PurposeSet, is_extended, name_system_type, purpose_of_path};
 use model::device_name::{DevicePath, KernelName};
 use model::inventory::{DeviceSignature, DeviceUse, Inventory, LvmLogicalVolume, LvmVolumeGroup, StackedDeviceKind};
 use model::storage_graph::{DeviceStack, StackUnit, all_units};

@@ -12,7 +12,7 @@ mod recorded_marker_tests;
 pub use attempt_proof::{AttemptRecord, AttemptSecret};
 pub use fencing_token::FencingToken;
 
-use crate::device_name::identifiers::{comparable_serial, comparable_wwn, is_same_serial, is_same_wwn};
+use crate::disk_identifiers::{comparable_serial, comparable_wwn, is_same_serial, is_same_wwn};
 pub mod lineage;
 
 use serde::{Deserialize, Serialize};

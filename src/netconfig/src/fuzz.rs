@@ -2,7 +2,7 @@
 //! servers. Some configurations are invalid. The valid ones are rendered for each network manager, and as a script for
 //! the ramdisk, which may contain only expected commands.
 
-mod dhcp;
+mod ramdisk_dhcp_client;
 
 use super::{NetworkBackend, NetworkConfig};
 use fastrand::Rng;

@@ -107,9 +107,9 @@ fn format_disk_json(made: &[MakeFilesystem]) -> Value {
 mod tests {
     use super::*;
     use model::allocation::Allocation;
+    use model::ganeti_os_definition::SelectedDefinition;
     use model::inventory::lldp::LldpNeighbor;
     use model::layout::FilesystemFormat;
-    use model::os_definition::SelectedDefinition;
     use operations::PlanAssignment;
     use std::fs;
     use std::os::unix::fs::PermissionsExt;

@@ -10,7 +10,7 @@ use super::planned_devices::{DeviceFate, DeviceSize, PlannedDevice, UnderlyingDe
 use super::planner_state::PlanDecider;
 use common::error_code::ErrorCode;
 use model::device_name::{DevicePath, KernelName};
-use model::inventory::{self, ArrayMember, AttemptTarget, DeviceSignature, MemberRole};
+use model::inventory::{self, ArrayMember, DeviceSignature, InspectionTarget, MemberRole};
 use model::layout::ArraySpec;
 use model::storage_graph::find_arrays_on;
 use operations::{ArraySlot, CreateArray};
@@ -86,7 +86,7 @@ impl<'a> PlanDecider<'a> {
     fn preserve_array(&mut self, place: &str, raid: &ArraySpec, below: &UnderlyingDevices) {
         let Some(array) = self.array_to_keep(place, raid, below) else { return };
         self.decided.matching.push(raid.arrayname.clone());
-        if let Some(why) = self.inventory.find_failure(&AttemptTarget::Array(array.uuid)) {
+        if let Some(why) = self.inventory.find_failure(&InspectionTarget::Array(array.uuid)) {
             let message = format!(
                 "{array} must be preserved, but {members} cannot be assembled: {why}",
                 array = raid.arrayname,

@@ -28,7 +28,7 @@ use super::planner_state::PlanDecider;
 use super::preserved_activation::mount_path;
 use common::error_code::ErrorCode;
 use model::device_name::{DevicePath, LayoutPath};
-use model::inventory::AttemptTarget;
+use model::inventory::InspectionTarget;
 use model::k8s_volume::{K8sVolume, VolumeSource};
 use model::layout::{EncryptionSpec, FilesystemFormat, FilesystemSpec, VolumeGroupSpec};
 use operations::LuksContainer;
@@ -123,7 +123,7 @@ impl<'a> PlanDecider<'a> {
             return self.refuse_without_physical(group, below);
         }
         let failure =
-            |device: &&PlannedDevice| self.inventory.find_failure(&AttemptTarget::Container(device.now.clone()));
+            |device: &&PlannedDevice| self.inventory.find_failure(&InspectionTarget::Container(device.now.clone()));
         let failed = below.present().find_map(|device| Some((device.now.clone(), failure(&device)?)));
         let Some((device, why)) = failed else {
             return self.preserve_untried_group(group, encrypted, below, uuids);

@@ -10,7 +10,7 @@ use super::planner_state::PlanDecider;
 use super::preserved_activation::mount_path;
 use crate::content_text;
 use common::error_code::ErrorCode;
-use model::inventory::AttemptTarget;
+use model::inventory::InspectionTarget;
 use model::layout::{FilesystemFormat, FilesystemSpec, max_filesystem_bytes};
 use uuid::Uuid;
 
@@ -143,7 +143,7 @@ impl PlanDecider<'_> {
             );
             return self.refuse(ErrorCode::DiskUnusable, place, message);
         }
-        let why = self.inventory.find_failure(&AttemptTarget::Filesystem(device.now.clone()));
+        let why = self.inventory.find_failure(&InspectionTarget::Filesystem(device.now.clone()));
         let (Some(path), Some(why), false) = (path, why, fill) else { return };
         let message = format!(
             "{wish}, mounted at {path}, but the filesystem cannot be mounted even read-only: {why}",

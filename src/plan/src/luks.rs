@@ -24,7 +24,7 @@ use super::preserved_activation::mount_path;
 use super::{DiskPlan, Plan};
 use model::allocation::Allocation;
 use model::device_name::{DevicePath, LayoutPath};
-use model::inventory::{AttemptTarget, DeviceSignature, Inventory};
+use model::inventory::{DeviceSignature, InspectionTarget, Inventory};
 use model::layout::preserved_objects::PreservedObjects;
 use model::layout::{EncryptionSpec, FilesystemFormat, FilesystemSpec, KeySource, Layout};
 use model::registry_auth::SecretText;
@@ -168,7 +168,7 @@ impl<'a> PlanDecider<'a> {
     ) {
         let needed = mount_path(filesystem).filter(|_| !is_optional(filesystem));
         self.decided.matching.push(filesystem.device.clone());
-        match (self.inventory.find_failure(&AttemptTarget::Container(device.now.clone())), needed) {
+        match (self.inventory.find_failure(&InspectionTarget::Container(device.now.clone())), needed) {
             (Some(why), Some(path)) => {
                 let message = format!(
                     "{} must be preserved, and must contain {} in LUKS, which the new system mounts at {path}, but the container cannot be opened: {why}. \
@@ -207,7 +207,7 @@ impl<'a> PlanDecider<'a> {
     /// Marks the most recently added container as sealed to another machine's TPM, if this machine's TPM did not unlock
     /// it. The headers of a preserved container are not written, so the container stays sealed to that TPM.
     pub(crate) fn mark_foreign_tpm(&mut self, device: &PlannedDevice) {
-        let Some(why) = self.inventory.find_failure(&AttemptTarget::Sealed(device.now.clone())) else { return };
+        let Some(why) = self.inventory.find_failure(&InspectionTarget::Sealed(device.now.clone())) else { return };
         if let Some(luks) = self.decided.luks.last_mut() {
             luks.sealed_to_other_tpm = true;
         }
@@ -221,7 +221,7 @@ impl<'a> PlanDecider<'a> {
     /// Returns the mapping of a preserved device if its container was opened with the configured key.
     pub(crate) fn find_opened(&self, device: &PlannedDevice<'a>, uuid: Uuid) -> Option<PlannedDevice<'a>> {
         // If the key did not open the container, an existing mapping was opened without this key, and is not used.
-        if self.inventory.find_failure(&AttemptTarget::Container(device.now.clone())).is_some() {
+        if self.inventory.find_failure(&InspectionTarget::Container(device.now.clone())).is_some() {
             return None;
         }
         let mapping = LuksContainer::new(device.now.clone(), uuid, 0, KeySource::Server, SecretText::default()).mapping;

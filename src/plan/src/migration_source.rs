@@ -18,7 +18,7 @@ use common::error_code::ErrorCode;
 use common::format::format_bytes;
 use model::device_name::{DevicePath, KernelName, LayoutPath};
 use model::install_marker::{self, InstallMarker};
-use model::inventory::{self, AttemptTarget, ComparableDiskIndex, Inventory};
+use model::inventory::{self, ComparableDiskIndex, InspectionTarget, Inventory};
 use model::layout::{ArraySpec, FilesystemFormat, FilesystemSpec, Layout, VolumeGroupSpec};
 use model::machine_migration::{MigratedArray, MigratedFilesystem, MigratedMachine, MigratedNic, MigratedPartition};
 use model::storage_graph::{DeviceStack, LayoutMatch, StackUnit, find_arrays_on, find_groups_on};
@@ -153,7 +153,7 @@ impl MigrationCheck<'_> {
             [] => self.refuse(place, format!("{name} is absent: none of its devices is a member of an array")),
             [one] => {
                 if one.running.is_none() {
-                    let why = inventory.find_failure(&AttemptTarget::Array(one.uuid)).map(|why| format!(": {why}"));
+                    let why = inventory.find_failure(&InspectionTarget::Array(one.uuid)).map(|why| format!(": {why}"));
                     let message = format!(
                         "{name} ({array}) is not running{reason}; repair the array in the installed system, then migrate the machine",
                         array = arrays::describe_array(one),

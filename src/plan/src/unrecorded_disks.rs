@@ -19,7 +19,7 @@ use common::error_code::ErrorCode;
 use model::allocation::RecordSource;
 use model::install_marker::InstallMarker;
 use model::inventory::InventoryDisk;
-use model::layout::{self, hints};
+use model::layout::{self, root_device_hints};
 use std::collections::BTreeSet;
 
 const BY_ID_DIRECTORY: &str = "/dev/disk/by-id/";
@@ -123,6 +123,6 @@ fn is_recorded(listed: &layout::DiskSpec, found: &InventoryDisk, own: &[DiskReco
 pub(crate) fn is_identified(listed: &layout::DiskSpec, found: &InventoryDisk) -> bool {
     match listed.hints.is_empty() {
         true => listed.device.as_str().starts_with(BY_ID_DIRECTORY),
-        false => hints::identify_hardware(&listed.hints, found),
+        false => root_device_hints::identify_hardware(&listed.hints, found),
     }
 }

@@ -15,8 +15,8 @@ use crate::site_objects::SiteObjects;
 use common::error_code::ErrorCode;
 use model::allocation::ApprovedPlan;
 use model::deploy_steps::{OutOfBandStep, TemplateStep};
+use model::ganeti_os_definition::OsSelector;
 use model::layout::Layout;
-use model::os_definition::OsSelector;
 use serde_json::Value;
 use store::{InstallState, marker_layout_comparison, restore_confirmation};
 

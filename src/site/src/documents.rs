@@ -10,7 +10,7 @@ pub use document_paths::{DOCUMENT_BYTES, check_document_path};
 
 use crate::yaml_folder::is_yaml;
 use common::error::Result;
-use model::os_definition::{DefinitionFile, DefinitionFiles};
+use model::ganeti_os_definition::{DefinitionFile, DefinitionFiles};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::path::{Path, PathBuf};

@@ -1,6 +1,6 @@
 //! State of the OS definition that an allocation names.
 
-use model::os_definition::{OsSelector, SelectedDefinition};
+use model::ganeti_os_definition::{OsSelector, SelectedDefinition};
 
 /// State of the OS definition that an allocation names.
 #[derive(Debug, Clone, Default, PartialEq)]

@@ -16,7 +16,7 @@ use crate::os_definition_state::DefinitionState;
 use crate::yaml_folder::{YamlFolder, format_problem};
 use definition_files::FolderStamp;
 use linux::verify_program::VerifyVerdict;
-use model::os_definition::OsDefinition;
+use model::ganeti_os_definition::OsDefinition;
 use site_parameters::SiteParameters;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};

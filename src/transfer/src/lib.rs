@@ -110,4 +110,4 @@ fn read_text(path: &Path) -> Result<String> {
 }
 
 #[cfg(test)]
-testing::workers!(linux::process::worker::USED_BLOCKS_WORKER => crate::run_used_blocks_worker, linux::process::worker::WORKER => image::worker::run_image_worker);
+testing::workers!(linux::process::worker_process::USED_BLOCKS_WORKER => crate::run_used_blocks_worker, linux::process::worker_process::WORKER => image::worker::run_image_worker);

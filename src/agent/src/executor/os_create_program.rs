@@ -3,7 +3,7 @@
 use super::PlanExecutor;
 use common::error::{Error, Phase, Result};
 use common::error_code::ErrorCode;
-use model::os_definition;
+use model::ganeti_os_definition;
 use newroot::create_script;
 use operations::CreateSystem;
 use std::path::Path;
@@ -18,8 +18,9 @@ impl PlanExecutor {
                 "the create program of {os} cannot be run: this ramdisk installs only images that are signed with a key in the ramdisk, and the output of a program is not signed"
             ));
         }
-        let is_there =
-            |program: &&String| os_definition::PATH.split(':').any(|folder| Path::new(folder).join(program).is_file());
+        let is_there = |program: &&String| {
+            ganeti_os_definition::PATH.split(':').any(|folder| Path::new(folder).join(program).is_file())
+        };
         let missing: Vec<&str> = programs.iter().filter(|program| !is_there(program)).map(String::as_str).collect();
         match missing.is_empty() {
             true => Ok(()),

@@ -44,7 +44,7 @@ mod tests {
     use model::allocation::Allocation;
     use model::install_marker::InstallMarker;
     use model::inventory::{
-        AttemptTarget, DeviceSignature, FailedAttempt, FilesystemContents, InventoryDisk, LvmLogicalVolume,
+        DeviceSignature, FilesystemContents, InspectionFailure, InspectionTarget, InventoryDisk, LvmLogicalVolume,
         LvmPhysicalVolume, LvmVolumeGroup, StackedDevice, StackedDeviceKind, UnassignedDevices,
     };
 
@@ -89,7 +89,7 @@ mod tests {
 
     #[test]
     fn refuses_to_install_over_uninspected_objects() {
-        let array = FailedAttempt { tried: AttemptTarget::Array(uuid::Uuid::nil()), why: "w".into() };
+        let array = InspectionFailure { tried: InspectionTarget::Array(uuid::Uuid::nil()), why: "w".into() };
         let unknown = UnassignedDevices { devices: vec!["/dev/sdc1".into()], reason: "r".into() };
         let unreadable = InventoryDisk { unreadable: Some("EIO".into()), ..with("", "").disks[0].clone() };
         for (inventory, unseen) in [

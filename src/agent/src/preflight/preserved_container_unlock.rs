@@ -6,7 +6,7 @@ use common::error::{Context, Phase, Result};
 use linux::{process, storage};
 use model::allocation::Allocation;
 use model::device_name::DevicePath;
-use model::inventory::{AttemptTarget, FailedAttempt, Inventory, StackedDeviceKind};
+use model::inventory::{InspectionFailure, InspectionTarget, Inventory, StackedDeviceKind};
 use model::layout::{KeySource, Layout};
 use model::registry_auth::SecretText;
 use operations::{LuksContainer, OpenContainer};
@@ -50,7 +50,7 @@ pub(crate) fn unlock_preserved(
     inventory: &Inventory,
     allocation: &mut Allocation,
     ask: &mut AskPassphrase,
-) -> Vec<FailedAttempt> {
+) -> Vec<InspectionFailure> {
     let preserved = luks::containers_to_open(layout, inventory, allocation).concat();
     if let Some(first) = preserved.iter().find(|is| is.source == KeySource::Prompt && is_able()) {
         let mut opens =
@@ -73,13 +73,14 @@ pub(crate) fn record_untried_containers(inventory: &mut Inventory) {
         let name = inventory.resolve_kernel_name(device);
         inventory.stacked.iter().any(|is| is.kind == StackedDeviceKind::Crypt && is.below.contains(&name))
     };
-    let ways = |device: &DevicePath| [AttemptTarget::Container(device.clone()), AttemptTarget::Sealed(device.clone())];
+    let ways =
+        |device: &DevicePath| [InspectionTarget::Container(device.clone()), InspectionTarget::Sealed(device.clone())];
     let is_told = |device: &DevicePath| ways(device).iter().any(|tried| inventory.find_failure(tried).is_some());
     let untried = containers.map(|(device, _)| device).filter(|device| !is_open(device) && !is_told(device));
     let why = "no key was tried";
-    let untried =
-        untried.map(|device| FailedAttempt { tried: AttemptTarget::Container(device.clone()), why: why.to_owned() });
-    let untried: Vec<FailedAttempt> = untried.collect();
+    let untried = untried
+        .map(|device| InspectionFailure { tried: InspectionTarget::Container(device.clone()), why: why.to_owned() });
+    let untried: Vec<InspectionFailure> = untried.collect();
     inventory.failed.extend(untried);
 }
 
@@ -89,12 +90,12 @@ fn is_able() -> bool {
 
 /// Unlocks either all containers of a volume group or no container. With only some containers unlocked, the volume
 /// group would be incomplete.
-fn unlock_group(containers: Vec<LuksContainer>) -> Vec<FailedAttempt> {
+fn unlock_group(containers: Vec<LuksContainer>) -> Vec<InspectionFailure> {
     let all: Vec<(DevicePath, DevicePath)> =
         containers.iter().map(|container| (container.device.clone(), container.mapping.clone())).collect();
-    let mut told: Vec<FailedAttempt> =
+    let mut told: Vec<InspectionFailure> =
         containers.into_iter().filter_map(|container| unlock_container(container).err()).collect();
-    let locked = told.iter().find(|failed| matches!(failed.tried, AttemptTarget::Container(_)));
+    let locked = told.iter().find(|failed| matches!(failed.tried, InspectionTarget::Container(_)));
     let Some(why) = locked.map(|failed| {
         format!(
             "another container of the volume group cannot be unlocked, so the whole group stays locked: {reason}",
@@ -107,9 +108,9 @@ fn unlock_group(containers: Vec<LuksContainer>) -> Vec<FailedAttempt> {
         if let Err(error) = storage::luks::close_mapping(&mapping) {
             tracing::warn!("{error}");
         }
-        let tried = AttemptTarget::Container(device);
+        let tried = InspectionTarget::Container(device);
         if !told.iter().any(|failed| failed.tried == tried) {
-            told.push(FailedAttempt { tried, why: why.clone() });
+            told.push(InspectionFailure { tried, why: why.clone() });
         }
     }
     told
@@ -117,9 +118,9 @@ fn unlock_group(containers: Vec<LuksContainer>) -> Vec<FailedAttempt> {
 
 /// Unlocks a container. If the TPM fails but `disk_key` unlocks the container, the container stays unlocked, and the
 /// error of the TPM is returned for the plan.
-fn unlock_container(container: LuksContainer) -> Result<(), FailedAttempt> {
+fn unlock_container(container: LuksContainer) -> Result<(), InspectionFailure> {
     let device = container.device.clone();
-    let locked = |why: String| FailedAttempt { tried: AttemptTarget::Container(device.clone()), why };
+    let locked = |why: String| InspectionFailure { tried: InspectionTarget::Container(device.clone()), why };
     close_stale_mapping(&container).map_err(locked)?;
     if let Some(why) = reason_not_to_try(&container) {
         return Err(locked(why));
@@ -133,7 +134,7 @@ fn unlock_container(container: LuksContainer) -> Result<(), FailedAttempt> {
         return Err(locked(error.to_string()));
     }
     Err(match storage::luks::open_container_with_key(&open, &device) {
-        Ok(()) => FailedAttempt { tried: AttemptTarget::Sealed(device), why: error.to_string() },
+        Ok(()) => InspectionFailure { tried: InspectionTarget::Sealed(device), why: error.to_string() },
         Err(by_key) => locked(format!("{error}; disk_key also cannot open the container: {by_key}")),
     })
 }

@@ -6,7 +6,7 @@ use crate::operator_api::OperatorAuth;
 use axum::Json;
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{Path, Query, State};
-use model::os_definition::{OsDefinition, OsSelector, SystemSource};
+use model::ganeti_os_definition::{OsDefinition, OsSelector, SystemSource};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use site::snapshot::SiteSnapshot;

@@ -8,7 +8,7 @@ use super::machine_file_edits::{rewrite_machine_file, unprepared};
 use axum::Json;
 use axum::extract::Path;
 use common::yaml::edit;
-use model::os_definition::{OsSelector, ParameterChange, SelectedDefinition, parse_changes, update_stored};
+use model::ganeti_os_definition::{OsSelector, ParameterChange, SelectedDefinition, parse_changes, update_stored};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};

@@ -14,7 +14,7 @@ use http_server::api_error::ApiError;
 use http_server::client_address::ClientAddress;
 use http_server::server_log::MachineOrigin;
 use model::allocation::{Allocation, ApprovedPlan};
-use model::device_name::identifiers::{is_placeholder_serial, is_placeholder_wwn};
+use model::disk_identifiers::{is_placeholder_serial, is_placeholder_wwn};
 use model::layout;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};

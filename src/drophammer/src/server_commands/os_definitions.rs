@@ -12,7 +12,7 @@ use common::error::Result;
 use common::format::terminal_escaping::TextStyle;
 use common::format::{format_columns, replace_hidden};
 use common::output::print_text;
-use model::os_definition::{parse_changes, split_changes};
+use model::ganeti_os_definition::{parse_changes, split_changes};
 use reqwest::Method;
 
 #[derive(Debug, Args)]

@@ -23,7 +23,7 @@ use super::worker_protocol::{PACKET_BYTES, WorkerEvent, WorkerRequest, WorkerSoc
 use super::{BUFFER_BYTES, BUFFERS, PLAIN_BUFFER_BYTES, PLAIN_BUFFERS};
 use common::format::replace_hidden;
 use common::sync::lock_mutex;
-use linux::process::worker::{WorkerJob, WorkerProcess};
+use linux::process::worker_process::{WorkerJob, WorkerProcess};
 use std::cell::Cell;
 use std::fs::File;
 use std::io::{self, Read};

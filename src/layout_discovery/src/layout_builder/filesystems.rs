@@ -1,10 +1,10 @@
 //! Filesystems and swap areas of the layout.
 
 use super::LayoutBuilder;
-use crate::content_purpose::is_merged_path;
 use crate::fstab::{FstabLine, is_subvolume_option};
-use crate::layout_names::NamedDevice;
+use crate::layout_device_names::NamedDevice;
 use crate::machine_contents::MachineContent;
+use crate::system_data_classification::is_merged_path;
 use model::inventory::DeviceUse;
 use model::layout::{EncryptionSpec, FilesystemFormat, FilesystemSpec, KeySource, OnReinstall};
 use model::storage_graph::StackUnit;
@@ -210,7 +210,7 @@ fn empty_filesystem(device: &str, format: FilesystemFormat) -> FilesystemSpec {
 pub(crate) fn describe_content(content: &MachineContent) -> String {
     let unmounted = || {
         let type_name = match content.unit {
-            StackUnit::Partition(partition) => crate::content_purpose::name_system_type(partition),
+            StackUnit::Partition(partition) => crate::system_data_classification::name_system_type(partition),
             _ => None,
         };
         let found = content.signature().map(|found| found.kind.as_str());

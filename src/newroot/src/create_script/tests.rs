@@ -1,7 +1,7 @@
 use super::*;
 use linux::storage::busy_device_users;
 use linux::storage::test_loop_device::TestLoopDevice;
-use model::os_definition::{DefinitionFile, SelectedDefinition};
+use model::ganeti_os_definition::{DefinitionFile, SelectedDefinition};
 use operations::{BurnDisk, DiskIdentity};
 use std::collections::BTreeMap;
 use std::os::unix::fs::MetadataExt;
@@ -118,7 +118,7 @@ fn loop_failed_create_program_is_quoted_and_cleaned_up() {
 }
 
 /// Returns the files of a definition that `scripts/compare-ganeti` has unpacked.
-fn debians(name: &str) -> model::os_definition::DefinitionFiles {
+fn debians(name: &str) -> model::ganeti_os_definition::DefinitionFiles {
     let folder = std::path::PathBuf::from(std::env::var("DROPHAMMER_DEFINITIONS").unwrap()).join(name);
     let read = |entry: std::io::Result<fs::DirEntry>| {
         let path = entry.unwrap().path();
@@ -133,10 +133,10 @@ fn as_ganeti_tells(disk: &TestLoopDevice, name: &str) -> CreateSystem {
     let files = debians(name);
     let chosen =
         Box::new(SelectedDefinition { name: name.to_owned(), api: 20, files, ..SelectedDefinition::default() });
-    let instance = model::os_definition::GanetiInstance {
+    let instance = model::ganeti_os_definition::GanetiInstance {
         name: "web-1".to_owned(),
         hypervisor: "none".to_owned(),
-        disks: vec![model::os_definition::GanetiDisk { path: disk.path().to_string(), ..Default::default() }],
+        disks: vec![model::ganeti_os_definition::GanetiDisk { path: disk.path().to_string(), ..Default::default() }],
         ..Default::default()
     };
     let environment = chosen.create_environment(&instance);

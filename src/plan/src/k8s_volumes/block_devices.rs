@@ -12,7 +12,7 @@ use model::device_name::{DevicePath, KernelName, LayoutPath};
 use model::inventory::InventoryDisk;
 use model::k8s_volume::{K8sVolume, VolumeContent};
 use model::layout::graph::LayoutItem;
-use model::layout::{FilesystemFormat, hints};
+use model::layout::{FilesystemFormat, root_device_hints};
 use model::storage_graph::{StackUnit, all_units, multipath};
 use operations::{VolumePath, array_partition_link, logical_volume_link};
 use std::collections::{BTreeMap, BTreeSet};
@@ -199,7 +199,7 @@ impl<'a> PlanDecider<'a> {
             return Ok(Some(disk));
         }
         let free: Vec<InventoryDisk> = inventory.disks.iter().filter(|disk| self.is_free(disk)).cloned().collect();
-        let candidates = hints::find_candidates(wanted, &free);
+        let candidates = root_device_hints::find_candidates(wanted, &free);
         let taken = candidates.first().and_then(|found| inventory.disks.iter().find(|disk| disk.name == found.name));
         match taken {
             Some(disk) => Ok(Some(disk)),
@@ -210,7 +210,9 @@ impl<'a> PlanDecider<'a> {
                         let there = || format!("not blank: {}", content_text::describe_contents(disk));
                         format!("{} ({})", disk.device, explain_unsupported(disk).unwrap_or_else(there))
                     }
-                    (_, true) => format!("{} ({})", disk.device, hints::explain_differences(wanted, disk).join(", ")),
+                    (_, true) => {
+                        format!("{} ({})", disk.device, root_device_hints::explain_differences(wanted, disk).join(", "))
+                    }
                 };
                 let disks: Vec<String> = inventory.disks.iter().map(why).collect();
                 Err(Some(format!("cannot find a blank disk that matches its hints: {disks}", disks = disks.join("; "))))

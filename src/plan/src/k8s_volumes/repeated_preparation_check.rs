@@ -14,7 +14,7 @@ use super::super::recorded_disk_match::{SharedIdentifiers, looks_like, may_be_re
 use super::super::{DiskVerdict, InstallClaim, InstallMode};
 use super::devices_by_volume_uuid::has_uuid;
 use super::{VolumeDecision, VolumeRefusal};
-use model::device_name::identifiers::{comparable_serial, is_same_serial};
+use model::disk_identifiers::{comparable_serial, is_same_serial};
 use model::install_marker::{InstallMarker, RecordedDisk, RecordedVolume};
 use model::inventory::{self, InventoryDisk, OpaqueObject};
 use model::k8s_volume::{K8sVolume, VolumeContent, VolumeSource};

@@ -8,7 +8,7 @@ use super::super::{InstallMode, PersistentVerdict};
 use super::{VolumeDecision, VolumeRefusal, udev_path};
 use common::format;
 use model::device_name::DevicePath;
-use model::inventory::AttemptTarget;
+use model::inventory::InspectionTarget;
 use model::k8s_volume::{K8sVolume, SPARSE, VolumeSource};
 use model::layout::{FilesystemFormat, FilesystemSpec};
 use operations::InitialVolumeContent;
@@ -160,7 +160,7 @@ impl<'a> PlanDecider<'a> {
         now: &DevicePath,
         path: &str,
     ) -> Result<PersistentVerdict, VolumeRefusal> {
-        let failure = self.inventory.find_failure(&AttemptTarget::Filesystem(now.clone()));
+        let failure = self.inventory.find_failure(&InspectionTarget::Filesystem(now.clone()));
         let is_preview = self.request.claim.is_none() && self.inventory.filesystems.is_empty();
         match failure {
             None if is_preview => {

@@ -5,7 +5,7 @@ use super::luks::{on_device, planned, request_with_key};
 use super::*;
 use crate::luks::containers_to_open;
 use model::device_name::{DevicePath, KernelName};
-use model::inventory::{AttemptTarget, FailedAttempt};
+use model::inventory::{InspectionFailure, InspectionTarget};
 use model::layout::{EncryptionSpec, KeySource, LvmType};
 use operations::{
     CheckContainers, CloseContainer, CrypttabEntry, DeactivateGroup, DeviceOp, DiskHolder, LockDisk, LuksContainer,
@@ -47,7 +47,8 @@ fn locked(layout: &Layout, why: Option<&str>) -> Inventory {
         forget(&mut disk.uses);
         disk.table.iter_mut().flat_map(|table| &mut table.partitions).for_each(|part| forget(&mut part.uses));
     }
-    let failed = |why: &str| FailedAttempt { tried: AttemptTarget::Container("/dev/sdc".into()), why: why.to_owned() };
+    let failed =
+        |why: &str| InspectionFailure { tried: InspectionTarget::Container("/dev/sdc".into()), why: why.to_owned() };
     inventory.failed.extend(why.map(failed));
     inventory
 }
@@ -199,8 +200,8 @@ fn refuses_locked_group_with_a_missing_disk() {
         let mut inventory = locked(&layout, why);
         inventory.disks.retain(|disk| disk.name.as_str() != "sdc");
         inventory.failed.clear();
-        let tried = AttemptTarget::Container("/dev/sdb1".into());
-        inventory.failed.extend(why.map(|why| FailedAttempt { tried, why: why.to_owned() }));
+        let tried = InspectionTarget::Container("/dev/sdb1".into());
+        inventory.failed.extend(why.map(|why| InspectionFailure { tried, why: why.to_owned() }));
         let refusal = planned(&layout, &inventory, InstallMode::Reinstall).unwrap_err();
         assert!(
             format_problems(&refusal).iter().any(|said| said.contains("vg:vault requires")),
@@ -306,7 +307,7 @@ fn warns_about_container_that_only_disk_key_opens() {
     layout.volumegroups[0].encrypted = Some(EncryptionSpec { key: KeySource::Tpm2 });
     let mut inventory = installed(&layout);
     let why = "the TPM does not unseal it".to_owned();
-    inventory.failed.push(FailedAttempt { tried: AttemptTarget::Sealed("/dev/sdc".into()), why });
+    inventory.failed.push(InspectionFailure { tried: InspectionTarget::Sealed("/dev/sdc".into()), why });
     let plan = planned(&layout, &inventory, InstallMode::Reinstall).unwrap();
     let warned: Vec<&String> =
         plan.warnings.iter().filter(|said| said.contains("can only be opened with disk_key")).collect();

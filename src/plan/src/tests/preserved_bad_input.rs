@@ -5,7 +5,7 @@
 use super::partly_kept_disks::{MIRRORED, installed_with, problems_of};
 use super::renewed_volumes::ONE_GROUP;
 use super::*;
-use model::inventory::{AttemptTarget, FailedAttempt, LvmVolumeGroup};
+use model::inventory::{InspectionFailure, InspectionTarget, LvmVolumeGroup};
 use model::layout::read_yaml;
 
 /// Defect: its name, the edit of the layout, the edit of the machine, and the expected problem with its path.
@@ -41,8 +41,8 @@ fn lock_data(inventory: &mut Inventory) {
     let uuid = "0f4a3c1e-0000-4000-8000-000000000001";
     *data_content(inventory) = vec![signature("crypto_LUKS", "crypto", uuid)];
     let name = inventory.arrays.iter().find(|array| array.name == "data").unwrap().running.clone().unwrap();
-    let (tried, why) = (AttemptTarget::Container(name.device_path()), "no key available".to_owned());
-    inventory.failed.push(FailedAttempt { tried, why });
+    let (tried, why) = (InspectionTarget::Container(name.device_path()), "no key available".to_owned());
+    inventory.failed.push(InspectionFailure { tried, why });
 }
 
 fn same(yaml: &str) -> String {

@@ -6,8 +6,8 @@ use crate::operator_files::{AllocationSpec, MachineSpec, format_at};
 use crate::os_definition_state::DefinitionState;
 use crate::site_objects::SiteObjects;
 use common::format::replace_hidden;
+use model::ganeti_os_definition::OsSelector;
 use model::layout::{ImageId, Layout, read_json};
-use model::os_definition::OsSelector;
 use serde_json::Value;
 use store::{InstallState, marker_layout_comparison};
 

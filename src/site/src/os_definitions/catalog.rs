@@ -7,7 +7,7 @@ use crate::operator_files::os_parameters::SpannedChange;
 use crate::operator_files::{AllocationSpec, format_at, suggest_name};
 use crate::os_definition_state::DefinitionState;
 use marked_yaml::{Span, Spanned};
-use model::os_definition::{OsDefinition, OsSelector, ParameterChange, SelectedDefinition, SystemSource};
+use model::ganeti_os_definition::{OsDefinition, OsSelector, ParameterChange, SelectedDefinition, SystemSource};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

@@ -1,6 +1,6 @@
 //! Files of one OS definition, with limits on their size and number.
 
-use model::os_definition::{DefinitionFile, DefinitionFiles};
+use model::ganeti_os_definition::{DefinitionFile, DefinitionFiles};
 use std::fs::{self, Metadata};
 use std::io;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};

@@ -5,7 +5,7 @@ use crate::operator_files::format_at;
 use crate::operator_files::os_parameters::{OsParametersFile, SpannedChange, format_at_change};
 use crate::yaml_folder::format_problem;
 use linux::verify_program::VerifyVerdict;
-use model::os_definition::{OsDefinition, OsSelector, ParameterChange, ParameterLevels, SelectedDefinition};
+use model::ganeti_os_definition::{OsDefinition, OsSelector, ParameterChange, ParameterLevels, SelectedDefinition};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 

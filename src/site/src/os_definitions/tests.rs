@@ -1,6 +1,6 @@
 use super::*;
 use crate::operator_files::parse_machine;
-use model::os_definition::{OsSelector, ParameterChange};
+use model::ganeti_os_definition::{OsSelector, ParameterChange};
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::sync::mpsc;

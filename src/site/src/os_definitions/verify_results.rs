@@ -2,7 +2,7 @@
 //! parameters, in a separate thread.
 
 use linux::verify_program::{VerifyVerdict, run_verify};
-use model::os_definition::SelectedDefinition;
+use model::ganeti_os_definition::SelectedDefinition;
 use sha2::{Digest, Sha256};
 use std::collections::HashMap;
 use std::sync::mpsc;

@@ -11,7 +11,7 @@ pub use child_process::run_worker;
 use super::limits::{MAXIMUM_READ_BYTES, MAXIMUM_READS};
 use super::{UsedBlocks, mark_all_used, ranges, round_ranges};
 use common::format::{replace_hidden, truncate_bytes};
-use linux::process::worker::{WorkerJob, WorkerProcess};
+use linux::process::worker_process::{WorkerJob, WorkerProcess};
 use protocol::{ReadRequest, WorkerMessage};
 use std::fs::File;
 use std::io::{self, ErrorKind, Read, Write};

@@ -3,7 +3,7 @@
 
 use super::*;
 use model::install_marker::InstallMarker;
-use model::recorded_disks::KnownDisk;
+use model::pool_machine_disks::KnownDisk;
 
 /// Tests two events after an installation by metal-hammer: an accidental PXE boot, and a reinstall that is refused
 /// because the disks contain no marker. Neither event changes the installation or its record.

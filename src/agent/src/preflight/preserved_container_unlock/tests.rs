@@ -56,14 +56,14 @@ fn untried_containers_are_recorded() {
     let disks = ["sda", "sdb", "sdc", "sdd"].map(|name| disk(name, "crypto_LUKS")).into_iter();
     let mut inventory =
         Inventory { disks: disks.chain([disk("sde", "xfs")]).collect(), stacked: vec![open], ..Inventory::default() };
-    let failed = |tried, why: &str| FailedAttempt { tried, why: why.to_owned() };
+    let failed = |tried, why: &str| InspectionFailure { tried, why: why.to_owned() };
     let told = [
-        failed(AttemptTarget::Container("/dev/sdc".into()), "no key"),
-        failed(AttemptTarget::Sealed("/dev/sdd".into()), "another TPM"),
+        failed(InspectionTarget::Container("/dev/sdc".into()), "no key"),
+        failed(InspectionTarget::Sealed("/dev/sdd".into()), "another TPM"),
     ];
     inventory.failed.extend(told.clone());
     record_untried_containers(&mut inventory);
-    let untried = failed(AttemptTarget::Container("/dev/sda".into()), "no key was tried");
+    let untried = failed(InspectionTarget::Container("/dev/sda".into()), "no key was tried");
     assert_eq!(inventory.failed, [told.as_slice(), &[untried]].concat());
 }
 
@@ -159,8 +159,11 @@ fn vm_luks_second_inspection_requires_the_key_again() {
         [("another key", "No key available with this passphrase"), ("", "no key was provided for `key: server`")]
     {
         let failed = look(key).failed;
-        let tried: Vec<&AttemptTarget> = failed.iter().map(|failed| &failed.tried).collect();
-        assert_eq!(tried, [&AttemptTarget::Container("/dev/vda".into()), &AttemptTarget::Container("/dev/vdb".into())]);
+        let tried: Vec<&InspectionTarget> = failed.iter().map(|failed| &failed.tried).collect();
+        assert_eq!(
+            tried,
+            [&InspectionTarget::Container("/dev/vda".into()), &InspectionTarget::Container("/dev/vdb".into())]
+        );
         assert!(failed.iter().all(|failed| failed.why.contains(why)), "{failed:?}");
     }
     assert_eq!(fingerprints(disks.all()), before);
@@ -184,8 +187,8 @@ fn vm_luks_group_is_opened_completely_or_not_at_all() {
     let before = fingerprints(disks.all());
     let inventory = look(KEY);
     let [failed, with_it] = &inventory.failed[..] else { panic!("{:?}", inventory.failed) };
-    assert_eq!(failed.tried, AttemptTarget::Container("/dev/vdb".into()));
-    assert_eq!(with_it.tried, AttemptTarget::Container("/dev/vda".into()));
+    assert_eq!(failed.tried, InspectionTarget::Container("/dev/vdb".into()));
+    assert_eq!(with_it.tried, InspectionTarget::Container("/dev/vda".into()));
     for failed in [failed, with_it] {
         assert!(failed.why.contains("No key available with this passphrase"), "{}", failed.why);
     }

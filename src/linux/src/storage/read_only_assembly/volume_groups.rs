@@ -3,7 +3,7 @@
 use crate::probe::{self, DeviceRange, LVM_COPY, LVM_LOOKS, VolumeMapping};
 use crate::process::ToolCommand;
 use crate::storage::block_device;
-use model::inventory::{AttemptTarget, FailedAttempt, Inventory, LvmLogicalVolume, LvmVolumeGroup};
+use model::inventory::{InspectionFailure, InspectionTarget, Inventory, LvmLogicalVolume, LvmVolumeGroup};
 
 /// Types of logical volumes whose activation writes nothing. Other types write when they are activated: dm-raid writes
 /// superblocks, a mirror writes its log, and a thin pool writes its transaction. The disk's read-only flag does not
@@ -21,7 +21,7 @@ const PLAIN: &str = "lv_attr=~^-.[a-z]";
 /// mappings for other volumes if LVM's metadata describes the location of their content. Returns the failed attempts.
 /// The caller must check whether a volume is readable, because it may be readable even if the command for this volume
 /// failed.
-pub(super) fn show_volumes(group: &LvmVolumeGroup) -> Vec<FailedAttempt> {
+pub(super) fn show_volumes(group: &LvmVolumeGroup) -> Vec<InspectionFailure> {
     let mut failed = Vec::new();
     if let Err(why) = require_lvm_name("volume group", &group.name) {
         return group.volumes.iter().map(|volume| record_failure(volume, &why)).collect();
@@ -46,13 +46,13 @@ pub(super) fn show_volumes(group: &LvmVolumeGroup) -> Vec<FailedAttempt> {
 }
 
 /// Returns whether the failed attempt concerns a volume that is now readable.
-pub(super) fn is_failure_resolved(inventory: &Inventory, failed: &FailedAttempt) -> bool {
+pub(super) fn is_failure_resolved(inventory: &Inventory, failed: &InspectionFailure) -> bool {
     let mut volumes = inventory.groups.iter().flat_map(|group| &group.volumes);
-    volumes.any(|volume| volume.running.is_some() && failed.tried == AttemptTarget::Volume(volume.uuid.clone()))
+    volumes.any(|volume| volume.running.is_some() && failed.tried == InspectionTarget::Volume(volume.uuid.clone()))
 }
 
 /// Logs which volumes of a group are readable, and returns a note with the reason for each object that is not readable.
-pub(super) fn report_volumes(group: &LvmVolumeGroup, failed: &[FailedAttempt]) -> Vec<String> {
+pub(super) fn report_volumes(group: &LvmVolumeGroup, failed: &[InspectionFailure]) -> Vec<String> {
     let shown = group.volumes.iter().filter(|volume| volume.running.is_some());
     let shown: Vec<&str> = shown.map(|volume| volume.name.as_str()).collect();
     if !shown.is_empty() {
@@ -76,8 +76,8 @@ pub(super) fn report_volumes(group: &LvmVolumeGroup, failed: &[FailedAttempt]) -
         .collect()
 }
 
-fn record_failure(volume: &LvmLogicalVolume, why: &str) -> FailedAttempt {
-    FailedAttempt { tried: AttemptTarget::Volume(volume.uuid.clone()), why: why.to_owned() }
+fn record_failure(volume: &LvmLogicalVolume, why: &str) -> InspectionFailure {
+    InspectionFailure { tried: InspectionTarget::Volume(volume.uuid.clone()), why: why.to_owned() }
 }
 
 fn harmless_volumes(group: &LvmVolumeGroup) -> impl Iterator<Item = &LvmLogicalVolume> {

@@ -1,7 +1,7 @@
 //! Volume groups and logical volumes of the layout.
 
 use super::LayoutBuilder;
-use crate::layout_names::is_supported_volume;
+use crate::layout_device_names::is_supported_volume;
 use crate::machine_contents::MachineContent;
 use model::inventory::{LvmLogicalVolume, LvmVolumeGroup, StackedDeviceKind};
 use model::layout::{EncryptionSpec, GroupPreservation, KeySource, LogicalVolumeSpec, LvmType, VolumeGroupSpec};

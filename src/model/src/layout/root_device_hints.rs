@@ -10,14 +10,14 @@
 pub(super) mod advice;
 mod expression;
 mod identifier_spellings;
-mod placeholders;
+mod placeholder_detection;
 #[cfg(test)]
 mod tests;
 
 pub(crate) use advice::collect_doubts;
-pub use placeholders::{PlaceholderHint, find_placeholder};
+pub use placeholder_detection::{PlaceholderHint, find_placeholder};
 
-use crate::device_name::identifiers::{is_placeholder_serial, is_placeholder_wwn};
+use crate::disk_identifiers::{is_placeholder_serial, is_placeholder_wwn};
 use crate::inventory::InventoryDisk;
 use common::format;
 use expression::{ComparisonOperator, FlagCondition, HintCondition, SizeCondition, TextCondition};

@@ -2,7 +2,7 @@
 
 use super::RaidConfig;
 use crate::inventory::{Inventory, InventoryDisk};
-use crate::layout::hints;
+use crate::layout::root_device_hints;
 use common::diagnostic::Diagnostic;
 use std::collections::BTreeMap;
 
@@ -16,7 +16,7 @@ pub(crate) fn select_members<'a>(
     for (index, logical) in config.logical_disks.iter().enumerate() {
         let mut found: Vec<&InventoryDisk> = Vec::new();
         for (number, wanted) in logical.physical_disks.iter().enumerate() {
-            let free = hints::find_candidates(wanted, &inventory.disks);
+            let free = root_device_hints::find_candidates(wanted, &inventory.disks);
             let free = free.into_iter().find(|disk| found.iter().all(|other| other.device != disk.device));
             match free {
                 Some(disk) => found.push(disk),
@@ -28,7 +28,7 @@ pub(crate) fn select_members<'a>(
         }
         if logical.physical_disks.is_empty() {
             // The search with empty hints returns all disks except removable media.
-            found = hints::find_candidates(&BTreeMap::new(), &inventory.disks);
+            found = root_device_hints::find_candidates(&BTreeMap::new(), &inventory.disks);
         }
         all.push(found);
     }
@@ -41,8 +41,8 @@ pub(crate) fn unique_hint(disk: &InventoryDisk, inventory: &Inventory) -> BTreeM
     let attributes = [("serial", &disk.serial), ("wwn", &disk.wwn), ("by_path", &disk.by_path)];
     let of = |(name, value): (&str, &String)| BTreeMap::from([(name.to_owned(), format!("s== {value}"))]);
     let is_its_own = |hints: &BTreeMap<String, String>| {
-        let found = hints::find_candidates(hints, &inventory.disks);
-        hints::check_hints(hints).is_empty() && matches!(&found[..], [only] if only.device == disk.device)
+        let found = root_device_hints::find_candidates(hints, &inventory.disks);
+        root_device_hints::check_hints(hints).is_empty() && matches!(&found[..], [only] if only.device == disk.device)
     };
     let given = attributes.into_iter().filter(|(_, value)| !value.trim().is_empty());
     given.map(of).find(is_its_own).unwrap_or_default()

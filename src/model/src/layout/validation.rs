@@ -5,10 +5,10 @@
 //! reject these layouts.
 
 mod disks;
-mod encrypted;
+mod encryption;
 mod filesystems;
 mod lvm;
-mod preserve;
+mod preservation;
 mod raid;
 mod raw_image;
 mod reinstall;
@@ -36,9 +36,9 @@ pub(super) fn validate_except(layout: &Layout, unread: &[String]) -> Vec<Diagnos
     raid::check_arrays(&mut check, layout);
     lvm::check_lvm(&mut check, layout);
     filesystems::check_filesystems(&mut check, &layout.filesystems);
-    encrypted::check_encryption(&mut check, layout);
+    encryption::check_encryption(&mut check, layout);
     reinstall::check_reinstall_policies(&mut check, layout);
-    preserve::check_preserve(&mut check, layout);
+    preservation::check_preserve(&mut check, layout);
     raw_image::check_raw_image(&mut check, layout);
     sizes::check_device_sizes(&mut check, layout);
     check_constraints(&mut check, layout);

@@ -2,7 +2,7 @@
 
 use super::DiskHints;
 use super::expression::{ComparisonOperator, HintCondition, TextCondition};
-use crate::device_name::identifiers::{is_placeholder_serial, is_placeholder_wwn};
+use crate::disk_identifiers::{is_placeholder_serial, is_placeholder_wwn};
 use std::fmt;
 
 /// A hint whose value is a placeholder. Such a hint selects no disk.

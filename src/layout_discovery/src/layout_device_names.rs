@@ -1,7 +1,7 @@
 //! Names of the machine's devices in the layout.
 
-use crate::content_purpose::PurposeSet;
 use crate::machine_contents::MachineContents;
+use crate::system_data_classification::PurposeSet;
 use model::device_name::{DevicePath, KernelName, LayoutPath};
 use model::inventory::{InventoryDisk, MdArray, StackedDeviceKind, UniqueIdentifiers};
 use model::layout::DiskSpec;

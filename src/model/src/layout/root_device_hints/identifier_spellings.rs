@@ -2,7 +2,7 @@
 //! kernels report other spellings.
 
 use crate::device_name::by_path::is_same_by_path;
-use crate::device_name::identifiers::{is_placeholder_wwn, is_same_serial, names_placeholder};
+use crate::disk_identifiers::{is_placeholder_wwn, is_same_serial, names_placeholder};
 use crate::inventory::InventoryDisk;
 use common::encoding::decode_hex;
 

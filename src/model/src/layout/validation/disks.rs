@@ -4,7 +4,7 @@ use super::validation_state::{DeviceSource, LayoutCheck};
 
 use super::is_device_path;
 use crate::device_name::LayoutPath;
-use crate::layout::{DiskSpec, MAX_PARTITION_NUMBER, PartitionSpec, RequestedSize, hints};
+use crate::layout::{DiskSpec, MAX_PARTITION_NUMBER, PartitionSpec, RequestedSize, root_device_hints};
 use std::collections::BTreeSet;
 
 /// Maximum length of a partition name, in UTF-16 code units.
@@ -35,7 +35,7 @@ pub(super) fn check_disks(check: &mut LayoutCheck, disks: &[DiskSpec]) {
                 format!("disks[{first}] has the same hints, so both would select the same disk"),
             );
         }
-        for (hint, message) in hints::check_hints(&disk.hints) {
+        for (hint, message) in root_device_hints::check_hints(&disk.hints) {
             check.report_problem(&format!("{place}.hints.{hint}"), message);
         }
         for (number, partition) in disk.partitions.iter().enumerate() {

@@ -1,20 +1,20 @@
-//! Failed attempts to inspect objects, and devices that cannot be assigned to an object. The planner needs both,
+//! Failed inspections of objects, and devices that cannot be assigned to an object. The planner needs both,
 //! because it refuses a reinstall that may destroy uninspected data.
 
 use crate::device_name::DevicePath;
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
-/// Failed attempt to inspect an object, with the reason for the failure.
+/// Object that could not be inspected, and the reason for the failure.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct FailedAttempt {
-    pub tried: AttemptTarget,
+pub struct InspectionFailure {
+    pub tried: InspectionTarget,
     pub why: String,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum AttemptTarget {
+pub enum InspectionTarget {
     Array(Uuid),
     /// Logical volume, by its LVM UUID.
     Volume(String),

@@ -5,7 +5,7 @@ use super::{btrfs_scan, mount};
 use crate::probe;
 use common::error::{Context, Phase, Result};
 use model::device_name::DevicePath;
-use model::inventory::{AttemptTarget, FailedAttempt, Inventory};
+use model::inventory::{InspectionFailure, InspectionTarget, Inventory};
 use model::storage_graph::{self, StackUnit};
 use std::path::{Path, PathBuf};
 use std::{fs, io};
@@ -61,7 +61,7 @@ pub fn inspect_filesystems(inventory: &mut Inventory) -> Result<Vec<String>> {
                 notes.push(format!("{device}: cannot mount {kind} for inspection: {error}"));
                 inventory
                     .failed
-                    .push(FailedAttempt { tried: AttemptTarget::Filesystem(device), why: error.to_string() });
+                    .push(InspectionFailure { tried: InspectionTarget::Filesystem(device), why: error.to_string() });
             }
         }
     }

@@ -1,7 +1,7 @@
 //! Advice about hints that are valid but cannot match any disk.
 
 use super::expression::{FlagCondition, HintCondition, SizeCondition, TextCondition};
-use super::placeholders::{self, exact_values};
+use super::placeholder_detection::{self, exact_values};
 use super::{ComparisonOperator, DiskHints, MMC};
 use crate::layout::advice::{is_kernel_disk, suggest_disk};
 
@@ -75,7 +75,7 @@ fn check_size(number: &SizeCondition) -> Option<String> {
 }
 
 fn check_text(hint: &str, value: &str) -> Option<String> {
-    if let Some(placeholder) = placeholders::describe_if_placeholder(hint, value) {
+    if let Some(placeholder) = placeholder_detection::describe_if_placeholder(hint, value) {
         return Some(placeholder);
     }
     match hint {

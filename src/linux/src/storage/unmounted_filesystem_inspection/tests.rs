@@ -38,7 +38,7 @@ fn disk(device: &str, kinds: &[&str], uses: Vec<DeviceUse>) -> InventoryDisk {
 fn looked(device: &DevicePath, kind: &str) -> (Vec<FilesystemContents>, Vec<String>) {
     let mut inventory = Inventory { disks: vec![disk(device.as_str(), &[kind], vec![])], ..Inventory::default() };
     let notes = inspect_filesystems(&mut inventory).unwrap();
-    let failure = inventory.find_failure(&AttemptTarget::Filesystem(device.clone()));
+    let failure = inventory.find_failure(&InspectionTarget::Filesystem(device.clone()));
     let note = failure.map(|why| format!("{device}: cannot mount {kind} for inspection: {why}"));
     assert_eq!(note, notes.first().cloned());
     (inventory.filesystems, notes)
