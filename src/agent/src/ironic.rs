@@ -104,7 +104,7 @@ pub(crate) fn run_ironic_agent(
             match reboot(RebootMode::RB_POWER_OFF).context(Phase::Boot, || "power off")? {}
         }
         IronicEnding::Lockdown => {
-            newroot::boot::network_down::take_interfaces_down();
+            newroot::boot::network_shutdown::take_interfaces_down();
             output::print_line(
                 "the conductor has disabled this machine (lockdown): its network is off, and the machine waits until it is powered off",
             );

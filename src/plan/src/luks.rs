@@ -29,7 +29,9 @@ use model::layout::preserved_objects::PreservedObjects;
 use model::layout::{EncryptionSpec, FilesystemFormat, FilesystemSpec, KeySource, Layout};
 use model::registry_auth::SecretText;
 use model::storage_graph::{DeviceStack, LayoutMatch};
-use operations::{ByteRange, CrypttabEntry, DATA_OFFSET_BYTES, DeviceOp, LuksContainer, Operation, SessionOp};
+use operations::{
+    ByteRange, CreateLuksContainer, CrypttabEntry, DATA_OFFSET_BYTES, DeviceOp, LuksContainer, Operation, SessionOp,
+};
 use uuid::Uuid;
 
 /// Signature type of a container in libblkid, for both versions of LUKS.
@@ -355,7 +357,7 @@ pub(crate) fn check_containers(decided: &PlanDecisions) -> Option<Operation> {
 pub fn needs_passphrase(plan: &Plan) -> bool {
     let is_open = |container: &LuksContainer| container.source == KeySource::Prompt && container.key.is_empty();
     plan.stages.iter().flat_map(|stage| &stage.operations).any(
-        |operation| matches!(operation, Operation::Device(DeviceOp::CreateContainer(container)) if is_open(container)),
+        |operation| matches!(operation, Operation::Device(DeviceOp::CreateContainer(creation)) if is_open(&creation.0)),
     )
 }
 
@@ -363,7 +365,7 @@ pub fn needs_passphrase(plan: &Plan) -> bool {
 /// The containers of physical volumes must be created before the groups.
 pub(crate) fn create_containers(decided: &PlanDecisions, of_groups: bool) -> Vec<Operation> {
     let made = decided.luks.iter().filter(|luks| luks.fate == LuksFate::Created && luks.group.is_some() == of_groups);
-    made.map(|luks| Operation::Device(DeviceOp::CreateContainer(luks.container.clone()))).collect()
+    made.map(|luks| Operation::Device(DeviceOp::CreateContainer(CreateLuksContainer(luks.container.clone())))).collect()
 }
 
 /// Returns the operations that close the containers of physical volumes (if `of_groups` is true) or of filesystems. The

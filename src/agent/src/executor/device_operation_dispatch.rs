@@ -31,7 +31,7 @@ pub(super) fn check_table_edits(plan: &Plan, before: StageName) -> Result<()> {
 /// Executes an operation. For an operation that erases a disk, returns a record of the erasure.
 pub(super) fn run_device_op(operation: &DeviceOp, reporter: &ProgressReporter) -> Result<Option<ErasedDisk>> {
     match operation {
-        DeviceOp::Release(holder) => teardown::release_holder(holder)?,
+        DeviceOp::Release(release) => teardown::release_holder(&release.0)?,
         DeviceOp::AssertFree(AssertFree { disks }) => teardown::verify_unused(disks)?,
         DeviceOp::ProveZeros(ProveZeros(proofs)) => {
             zero_verification::verify_all_zero(proofs, &|line| reporter.print_line(line))?
@@ -50,7 +50,7 @@ pub(super) fn run_device_op(operation: &DeviceOp, reporter: &ProgressReporter) -
         DeviceOp::CreateGroup(group) => lvm::create_group(group)?,
         DeviceOp::RemoveVolumes(remove) => lvm::remove_volumes(remove)?,
         DeviceOp::CreateVolume(volume) => lvm::create_volume(volume)?,
-        DeviceOp::CreateContainer(container) => luks::create_container(container)?,
+        DeviceOp::CreateContainer(creation) => luks::create_container(&creation.0)?,
         DeviceOp::OpenContainer(open) => luks::open_container(open, &open.container.device)?,
         DeviceOp::CloseContainer(CloseContainer { mapping }) => luks::close_mapping(mapping)?,
         DeviceOp::StopInspectedDevices(StopInspectedDevices { devices }) => {

@@ -4,7 +4,7 @@ use super::PlanExecutor;
 use common::error::{Error, Phase, Result};
 use common::error_code::ErrorCode;
 use model::ganeti_os_definition;
-use newroot::create_script;
+use newroot::os_create_program;
 use operations::CreateSystem;
 use std::path::Path;
 
@@ -33,7 +33,7 @@ impl PlanExecutor {
 
     pub(super) fn run_create_program(&mut self, create: &CreateSystem) -> Result<()> {
         let reporter = &*self.reporter;
-        create_script::run_create(create, create_script::SCRIPT_TIMEOUT, &|line| reporter.print_line(line))?;
+        os_create_program::run_create(create, os_create_program::SCRIPT_TIMEOUT, &|line| reporter.print_line(line))?;
         self.adapt_written_disk(&create.onto)
     }
 }

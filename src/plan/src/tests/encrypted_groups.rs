@@ -9,7 +9,7 @@ use model::inventory::{InspectionFailure, InspectionTarget};
 use model::layout::{EncryptionSpec, KeySource, LvmType};
 use operations::{
     CheckContainers, CloseContainer, CrypttabEntry, DeactivateGroup, DeviceOp, DiskHolder, LockDisk, LuksContainer,
-    Operation, ProvePreserved, SessionOp, StageName, StopInspectedDevices, WriteCrypttab,
+    Operation, ProvePreserved, ReleaseDiskHolder, SessionOp, StageName, StopInspectedDevices, WriteCrypttab,
 };
 
 /// Layout with two filesystems in a group on two preserved disks. Each physical volume is in a separate container.
@@ -72,7 +72,7 @@ fn creates_containers_before_the_group_and_closes_afterwards() {
     let containers: Vec<&LuksContainer> = operations
         .iter()
         .filter_map(
-            |operation| if let DeviceOp::CreateContainer(operation) = operation { Some(operation) } else { None },
+            |operation| if let DeviceOp::CreateContainer(operation) = operation { Some(&operation.0) } else { None },
         )
         .collect();
     let on: Vec<&str> = containers.iter().map(|container| container.device.as_str()).collect();
@@ -80,7 +80,7 @@ fn creates_containers_before_the_group_and_closes_afterwards() {
     let mappings: Vec<DevicePath> = containers.iter().map(|container| container.mapping.clone()).collect();
     let at = |is: &dyn Fn(&DeviceOp) -> bool| operations.iter().position(|operation| is(operation)).unwrap();
     let order = [
-        at(&|is| matches!(is, DeviceOp::CreateContainer(is) if is.mapping == mappings[1])),
+        at(&|is| matches!(is, DeviceOp::CreateContainer(is) if is.0.mapping == mappings[1])),
         at(&|operation| matches!(operation, DeviceOp::CreateGroup(group) if group.devices == mappings)),
         at(&|operation| matches!(operation, DeviceOp::CreateVolume(volume) if volume.physical == mappings)),
         at(
@@ -350,8 +350,8 @@ fn releases_old_encrypted_group_from_the_top_before_wiping() {
     let releases: Vec<String> = on_device(&plan)
         .into_iter()
         .filter_map(|operation| match operation {
-            DeviceOp::Release(DiskHolder::Volume { name, .. }) => Some(name.clone()),
-            DeviceOp::Release(DiskHolder::Mapping { .. }) => Some("container".to_owned()),
+            DeviceOp::Release(ReleaseDiskHolder(DiskHolder::Volume { name, .. })) => Some(name.clone()),
+            DeviceOp::Release(ReleaseDiskHolder(DiskHolder::Mapping { .. })) => Some("container".to_owned()),
             _ => None,
         })
         .collect();

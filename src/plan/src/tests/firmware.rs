@@ -8,7 +8,7 @@ use model::inventory::{
     FirmwareLoadOption, FirmwareType, FirmwareVariables, LoadOptionClass, LoadTarget, OtherFirmwareVariable,
     VariablePurpose,
 };
-use operations::{BootEntries, Operation, SessionOp, StageName};
+use operations::{Operation, SessionOp, StageName, WriteBootEntries};
 
 fn option(class: LoadOptionClass, number: u16, description: &str, target: LoadTarget) -> FirmwareLoadOption {
     FirmwareLoadOption {
@@ -307,7 +307,7 @@ fn entries_of_preserved_systems_are_not_replaced() {
     });
     let preserved = |plan: &Plan| {
         let entries = plan.stages.iter().flat_map(|stage| &stage.operations).find_map(|operation| match operation {
-            Operation::Run(SessionOp::WriteBootEntries(BootEntries { preserved, .. })) => Some(preserved.clone()),
+            Operation::Run(SessionOp::WriteBootEntries(WriteBootEntries { preserved, .. })) => Some(preserved.clone()),
             _ => None,
         });
         entries.unwrap()

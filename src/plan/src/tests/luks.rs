@@ -82,7 +82,7 @@ fn container_is_created_between_device_and_filesystem() {
     let operations = on_device(&plan);
     let container = operations
         .iter()
-        .find_map(|op| if let DeviceOp::CreateContainer(container) = op { Some(container) } else { None });
+        .find_map(|op| if let DeviceOp::CreateContainer(creation) = op { Some(&creation.0) } else { None });
     let container = container.unwrap();
     assert_eq!((&container.device, container.key.reveal()), (&device, KEY));
     assert_eq!(container.mapping.as_str(), format!("/dev/mapper/luks-{}", container.uuid));

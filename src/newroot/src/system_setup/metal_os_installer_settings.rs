@@ -2,7 +2,7 @@
 //! `os-installer` in the image. If an image contains the file but not `os-installer`, drophammer finishes the image
 //! according to the file.
 
-use super::os_installer::CustomScript;
+use super::metal_os_installer::CustomScript;
 use crate::NewRoot;
 use common::error::{Context, Phase, Result};
 use common::yaml;

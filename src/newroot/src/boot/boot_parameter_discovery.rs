@@ -4,7 +4,7 @@
 use super::BootInfo;
 use super::boot_info::{PATH, write_boot_info};
 use crate::NewRoot;
-use crate::system_setup::bls::{self, BlsEntry};
+use crate::system_setup::bls_entry::{self, BlsEntry};
 use crate::system_setup::file_search;
 use crate::system_setup::grub_variables::{MOUNT_POINTS, read_grub_variables};
 use crate::system_setup::shell_reader::{ShellReader, ShellSyntax, ShellVariables};
@@ -75,7 +75,7 @@ fn find_boot_config(root: &NewRoot, has_loader: bool) -> Result<(BootSource, Boo
         let newest =
             names.iter().filter_map(|name| name.strip_suffix(".conf")).max_by_key(|&name| natural_sort_key(name));
         if let Some(name) = newest {
-            return read_boot_config(root, has_loader, format!("{directory}/{name}.conf"), bls::parse_entry);
+            return read_boot_config(root, has_loader, format!("{directory}/{name}.conf"), bls_entry::parse_entry);
         }
     }
     for path in GRUB {

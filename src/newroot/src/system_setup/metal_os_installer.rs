@@ -1,7 +1,7 @@
 //! metal-stack's `os-installer` in the image, and the image's custom script.
 
-use super::os_installer_files;
-use super::os_installer_settings::SETTINGS;
+use super::metal_os_installer_files;
+use super::metal_os_installer_settings::SETTINGS;
 use crate::NewRoot;
 use crate::chroot::TargetRunner;
 use common::error::{Context, Phase, Result};
@@ -54,10 +54,10 @@ pub(crate) fn run_os_installer(
 ) -> Result<()> {
     write_lvm_settings(root)?;
     let password = &files.assigned.allocation.console_password;
-    os_installer_files::write_machine_files(root, files, root_uuid, password)?;
+    metal_os_installer_files::write_machine_files(root, files, root_uuid, password)?;
     let ran = run.run_program(program, &[], deadline);
     // The files are written again without the password, because os-installer makes them world-readable.
-    let cleaned = os_installer_files::write_machine_files(root, files, root_uuid, "");
+    let cleaned = metal_os_installer_files::write_machine_files(root, files, root_uuid, "");
     ran.context(Phase::Target, || format!("run the image's installer {program}"))?;
     cleaned
 }

@@ -1,7 +1,7 @@
 //! Selection of the boot entry of the installed system, for the next boot only. It replaces kexec on kernels without
 //! kexec_file_load(2), such as Debian's kernels for arm64.
 
-use super::network::set_boot_next;
+use super::network_boot_next::set_boot_next;
 use common::error::{Error, Phase, Result};
 use linux::efi::LoadOption;
 use linux::efi::variables::{BootVariables, entry_name};

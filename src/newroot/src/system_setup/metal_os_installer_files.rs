@@ -3,10 +3,10 @@
 //! `machine-allocation.yaml` is a `MachineAllocation` of version 2 of metal-stack's API, converted from fields of
 //! version 1.
 
-use super::os_installer_settings::task;
-use super::{TargetProperties, metal_user, os_installer};
+use super::metal_os_installer_settings::task;
+use super::{TargetProperties, metal_os_installer, metal_user};
 use crate::NewRoot;
-use crate::metal_installer_files::{decode_user_data, describe_nic};
+use crate::etc_metal_files::{decode_user_data, describe_nic};
 use crate::system_setup::log_sink::LogSink;
 use common::error::{Context, Phase, Result};
 use model::allocation::{ServerKind, normalize_servers};
@@ -53,7 +53,7 @@ pub(crate) fn perform_os_installer_tasks(
     if overrides.is_task_enabled(task::PERSIST) {
         write_machine_files(root, files, tree.root_uuid, "")?;
     }
-    os_installer::write_lvm_settings(root)?;
+    metal_os_installer::write_lvm_settings(root)?;
     let name_servers = server_names(ServerKind::Dns, &allocation.dns_servers);
     let is_described = matches!(finishing.network, RequestedNetwork::Described(_));
     if !is_described && !name_servers.is_empty() && overrides.is_task_enabled(task::RESOLV_CONF) {
