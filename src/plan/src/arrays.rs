@@ -7,7 +7,7 @@ use super::partition_placement::MIB;
 use super::plan_decisions::ArrayFate;
 use super::planned_device_capacity::{array_bytes, changes_size, max_array_bytes, stripe_bytes};
 use super::planned_devices::{DeviceFate, DeviceSize, PlannedDevice, UnderlyingDevices};
-use super::planner_state::PlanDecider;
+use super::planner_state::PlannerState;
 use common::error_code::ErrorCode;
 use model::device_name::{DevicePath, KernelName};
 use model::inventory::{self, ArrayMember, DeviceSignature, InspectionTarget, MemberRole};
@@ -18,7 +18,7 @@ use operations::{ArraySlot, CreateArray};
 /// Metadata versions that place the superblock at the end of a member.
 const AT_THE_END: [&str; 2] = ["0.90", "1.0"];
 
-impl<'a> PlanDecider<'a> {
+impl<'a> PlannerState<'a> {
     pub(crate) fn decide_arrays(&mut self) {
         for (index, raid) in self.layout.raid.iter().enumerate() {
             let place = format!("raid[{index}]");

@@ -24,7 +24,7 @@ use super::k8s_volumes;
 use super::luks::{self};
 use super::plan_decisions::{LuksDecision, LuksFate};
 use super::planned_devices::{DeviceFate, PlannedDevice, UnderlyingDevices};
-use super::planner_state::PlanDecider;
+use super::planner_state::PlannerState;
 use super::preserved_activation::mount_path;
 use common::error_code::ErrorCode;
 use model::device_name::{DevicePath, LayoutPath};
@@ -34,7 +34,7 @@ use model::layout::{EncryptionSpec, FilesystemFormat, FilesystemSpec, VolumeGrou
 use operations::LuksContainer;
 use uuid::Uuid;
 
-impl<'a> PlanDecider<'a> {
+impl<'a> PlannerState<'a> {
     /// Returns the mappings of the containers on these devices. The physical volumes of the group are these mappings,
     /// and not the devices. Returns `None` if a container was refused or not inspected.
     pub(crate) fn open_containers(

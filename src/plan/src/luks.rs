@@ -12,14 +12,14 @@
 //! | has any other content | refused, with the expected and the found content |
 
 use super::plan_decisions::{LuksDecision, LuksFate, PlanDecisions};
-use crate::content_text;
+use crate::content_descriptions;
 use common::error_code::ErrorCode;
 use operations::{CheckContainers, CloseContainer, WriteCrypttab};
 
 use super::filesystem_fate::FilesystemFate;
 use super::partition_placement::MIB;
 use super::planned_devices::{DeviceFate, PlannedDevice};
-use super::planner_state::PlanDecider;
+use super::planner_state::PlannerState;
 use super::preserved_activation::mount_path;
 use super::{DiskPlan, Plan};
 use model::allocation::Allocation;
@@ -82,16 +82,16 @@ fn container_uuid(found: &[DeviceSignature]) -> Result<Uuid, String> {
         [one] if one.kind == LUKS_SIGNATURE_TYPE => {
             one.uuid.parse().map_err(|_| "the container's UUID cannot be read".to_owned())
         }
-        [one] => Err(format!("there is {}", content_text::describe_signature(one))),
+        [one] => Err(format!("there is {}", content_descriptions::describe_signature(one))),
         [] => Err("found no signature".to_owned()),
         several => {
-            let there: Vec<String> = several.iter().map(content_text::describe_signature).collect();
+            let there: Vec<String> = several.iter().map(content_descriptions::describe_signature).collect();
             Err(format!("found several signatures: {}", there.join(" and ")))
         }
     }
 }
 
-impl<'a> PlanDecider<'a> {
+impl<'a> PlannerState<'a> {
     pub(crate) fn decide_encrypted(
         &mut self,
         place: &str,

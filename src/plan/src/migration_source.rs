@@ -12,7 +12,7 @@
 
 use super::existing_system_boot::{self, ExistingInstallation};
 use super::{InstallClaim, SourceDevice, arrays, installation_identity::describe_owner};
-use crate::content_text;
+use crate::content_descriptions;
 use common::diagnostic::Diagnostic;
 use common::error_code::ErrorCode;
 use common::format::format_bytes;
@@ -353,8 +353,8 @@ fn check_content(wanted: &FilesystemSpec, unit: StackUnit) -> Result<String, Str
 
 fn describe_content(unit: StackUnit) -> String {
     match unit.signatures() {
-        [] => content_text::describe_unrecognized(unit.is_blank()).to_owned(),
-        found => found.iter().map(content_text::describe_signature).collect::<Vec<_>>().join(" and "),
+        [] => content_descriptions::describe_unrecognized(unit.is_blank()).to_owned(),
+        found => found.iter().map(content_descriptions::describe_signature).collect::<Vec<_>>().join(" and "),
     }
 }
 

@@ -16,7 +16,7 @@ use super::plan_decisions::PlanDecisions;
 use common::error_code::ErrorCode;
 use operations::{AdaptMoved, CheckMigrationCanceled, GrowFilesystem};
 
-use super::planner_state::PlanDecider;
+use super::planner_state::PlannerState;
 
 use super::planned_devices::PlannedDevice;
 use super::planner::decide_plan;
@@ -159,7 +159,7 @@ pub(crate) fn stored_layout_digest(layout: &Layout, request: &PlanRequest) -> St
     layout::compute_digest(stored.as_ref().map_or(layout, |stored| &stored.layout))
 }
 
-impl PlanDecider<'_> {
+impl PlannerState<'_> {
     pub(crate) fn migrated_filesystem_uuid(&self, device: &LayoutPath) -> Option<String> {
         let mut filesystems = self.request.migrated_machine()?.filesystems.iter();
         filesystems

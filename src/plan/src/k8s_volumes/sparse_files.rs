@@ -2,7 +2,7 @@
 
 use super::super::filesystem_fate::FilesystemFate;
 use super::super::planned_devices::DeviceSize;
-use super::super::planner_state::PlanDecider;
+use super::super::planner_state::PlannerState;
 use super::super::preserved_activation::mount_path;
 use super::super::{InstallMode, PersistentVerdict};
 use super::{VolumeDecision, VolumeRefusal, udev_path};
@@ -13,7 +13,7 @@ use model::k8s_volume::{K8sVolume, SPARSE, VolumeSource};
 use model::layout::{FilesystemFormat, FilesystemSpec};
 use operations::InitialVolumeContent;
 
-impl<'a> PlanDecider<'a> {
+impl<'a> PlannerState<'a> {
     /// Decides on a volume in a file.
     ///
     /// | the filesystem that contains the file | the volume is |

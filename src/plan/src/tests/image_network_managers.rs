@@ -1,6 +1,6 @@
 //! Network managers in the manifest of an image.
 
-use super::bootable_images::{by, contents, finished};
+use super::image_finishing::{by, contents, finished};
 use super::*;
 use model::allocation::{AllocatedImage, Allocation, FinisherChoice};
 use model::image_boot_contents::BootContents;

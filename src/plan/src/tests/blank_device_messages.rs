@@ -1,10 +1,10 @@
 //! Tests that messages call a device "blank" only if it is proven to be blank, because operators may erase such
 //! devices.
 
-use super::generators::{any_layout, any_machine};
 use super::property_counts::PropertyCounts;
+use super::random_layouts_and_machines::{any_layout, any_machine};
 use super::*;
-use crate::content_text::describe_contents;
+use crate::content_descriptions::describe_contents;
 use proptest::prelude::*;
 
 fn signature(kind: &str) -> DeviceSignature {

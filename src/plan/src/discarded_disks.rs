@@ -1,10 +1,10 @@
 //! Disks whose data the operator discards, and their identification.
 
-use super::planner_state::PlanDecider;
+use super::planner_state::PlannerState;
 use model::device_name::KernelName;
 use model::inventory::InventoryDisk;
 
-impl PlanDecider<'_> {
+impl PlannerState<'_> {
     /// Returns whether the operator discards the disk with this kernel name. The operator identifies a disk by its
     /// serial number, WWN or `by-path` link. A placeholder, or a value that two disks share, does not identify a disk.
     pub(crate) fn is_discarded(&self, name: &KernelName) -> bool {
