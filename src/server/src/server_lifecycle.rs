@@ -1,7 +1,7 @@
 //! Start of the server's threads and routers after its sockets are bound, and shutdown of the server.
 
 use super::app_state_setup::{StartedServices, build_app_state};
-use super::health_check::{CHECK_INTERVAL, SHARED_CHECK_INTERVAL, explain_full_disk, watch_health};
+use super::health_monitor::{CHECK_INTERVAL, SHARED_CHECK_INTERVAL, explain_full_disk, watch_health};
 use super::host_environment::HostEnvironment;
 use super::listeners::{BoundListeners, ServerFronts};
 use super::network_boot::NetworkBoot;

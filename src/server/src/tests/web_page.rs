@@ -6,11 +6,11 @@ mod bulk_actions;
 mod file_editor;
 mod live_updates;
 mod machine;
+mod page_permissions;
 mod rack_plan;
 mod reinstall;
 mod rollouts;
 mod site_objects;
-mod users;
 
 use super::plan_preview;
 use super::reinstall::with_images;

@@ -1,6 +1,6 @@
 //! Operator in a run: creates files for machines that have registered without a file, and lists the machines.
 
-use crate::figures::RunFigures;
+use crate::run_figures::RunFigures;
 use common::error::{Context, Phase, Result};
 use common::output::print_note;
 use common::sync::lock_mutex;

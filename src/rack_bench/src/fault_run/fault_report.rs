@@ -4,7 +4,7 @@ use super::fault_injector::InjectedFault;
 use super::fault_plan::FaultKind;
 use super::history::CallRecord;
 use super::history_checker::{HistoryInvariant, InvariantViolation};
-use super::takeover::measure_takeovers;
+use super::takeover_times::measure_takeovers;
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::fmt::Write as _;

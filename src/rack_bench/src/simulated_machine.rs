@@ -2,8 +2,8 @@
 //! allocation, point of no return, events, progress, parts of the console log, and the final report. The machine loads
 //! no kernel, ramdisk or image.
 
-use crate::figures::RunFigures;
-use crate::operator::Operator;
+use crate::machine_file_operator::Operator;
+use crate::run_figures::RunFigures;
 use control::{AttemptNotice, HttpMachineClient};
 use linux::http;
 use model::install_report::{
