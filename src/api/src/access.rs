@@ -15,7 +15,7 @@ use common::error_code::ErrorCode;
 use http_server::api_error::ApiError;
 use route_access::{RouteAccess, RouteRule, RouteScope};
 use std::sync::{Arc, OnceLock};
-use store::token::{self, TokenHash};
+use store::token_hash::{self, TokenHash};
 use store::user_tokens::TokenVerdict;
 pub use store::users::{Identity, IdentitySource, UserRole};
 
@@ -139,14 +139,14 @@ pub enum AccessDecision {
 pub(crate) fn unauthenticated_error() -> ApiError {
     let why = format!(
         "this request requires a token of a user, or the operator's token, which is in {file} in the server's directory",
-        file = token::OPERATOR_FILE
+        file = token_hash::OPERATOR_FILE
     );
     ApiError::new(StatusCode::UNAUTHORIZED, why)
 }
 
 /// Returns the hash of the request's token for this route: the bearer token, or the token of an OpenStack client.
 fn request_token(headers: &HeaderMap, route: &str) -> Option<TokenHash> {
-    let openstack = || headers.get(OPENSTACK_TOKEN)?.to_str().ok().map(token::hash_token);
+    let openstack = || headers.get(OPENSTACK_TOKEN)?.to_str().ok().map(token_hash::hash_token);
     bearer_hash(headers).or_else(|| route.starts_with("/v1/deploy").then(openstack).flatten())
 }
 
@@ -191,7 +191,7 @@ pub async fn authorize_request(
 
 /// Returns whether the request carries the token in `metrics.token`.
 pub(crate) fn has_metrics_token(app: &AppState, headers: &HeaderMap) -> bool {
-    bearer_hash(headers).is_some_and(|given| token::hashes_equal(&given, &app.metrics))
+    bearer_hash(headers).is_some_and(|given| token_hash::hashes_equal(&given, &app.metrics))
 }
 
 /// Refuses a request without a valid user token. Passes the request to its handler if the handler accepts other tokens,

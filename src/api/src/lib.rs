@@ -117,9 +117,9 @@ pub struct AppState {
     pub counters: Arc<metrics::Metrics>,
     pub watch: ServerLog,
     /// Hash of the operator's token.
-    pub operator: store::token::TokenHash,
+    pub operator: store::token_hash::TokenHash,
     /// Hash of the token for metrics.
-    pub metrics: store::token::TokenHash,
+    pub metrics: store::token_hash::TokenHash,
     pub wake: mpsc::Sender<ReloadEvent>,
     pub boot_tokens: BootTokenKey,
     pub source_ports: SourcePorts,

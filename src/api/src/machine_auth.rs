@@ -14,7 +14,7 @@ use http_server::client_address::ClientAddress;
 use model::machine_identity::{BootIdentity, describe_other_macs_of};
 use site::operator_files::MachineSpec;
 use std::sync::Arc;
-use store::{EnrollOutcome, MachineBoot, RegisteringClient, token};
+use store::{EnrollOutcome, MachineBoot, RegisteringClient, token_hash};
 
 /// Authenticated machine whose id is in the path. A handler with this extractor accepts only boots that have registered
 /// and have not reported success yet.
@@ -77,7 +77,7 @@ async fn authenticate_path(parts: &mut Parts, app: &Arc<AppState>) -> Result<Mac
 /// Returns the boot to which the request's token belongs: a registered boot, or a boot that was requested recently.
 pub(crate) async fn find_boot(app: &AppState, headers: &HeaderMap) -> Result<Option<MachineBoot>, ApiError> {
     let Some(token) = bearer_token(headers) else { return Ok(None) };
-    let hash = token::hash_token(token);
+    let hash = token_hash::hash_token(token);
     let requested =
         app.boot_tokens.verify_token(token, app.state.shared_time()).map(|boot| MachineBoot::from_request(hash, boot));
     let boot = app.state.find_boot(hash, requested).await?;

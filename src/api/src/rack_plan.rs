@@ -21,9 +21,9 @@ use plan::ApprovalSummary;
 use site::allocation_resolution::{
     find_differences, image_without_location, resolve_allocation, resolve_before_approval,
 };
+use site::ganeti_os_definitions::{OsDefinitions, VerifyCache};
 use site::loader::SiteLoader;
 use site::operator_files::{AllocationSpec, MachineSpec};
-use site::os_definitions::{OsDefinitions, VerifyCache};
 use site::snapshot::SiteSnapshot;
 use site::{plan_approvals, requested_steps, yaml_folder};
 use std::collections::BTreeMap;

@@ -27,8 +27,8 @@ use site::documents::directory_import::{ImportedDirectory, read_directory};
 use site::snapshot::SiteSnapshot;
 use std::sync::Arc;
 use std::time::Duration;
-use store::documents::{BatchOutcome, DocumentContent};
 use store::machine_removal::RemovedMachine;
+use store::operator_documents::{BatchOutcome, DocumentContent};
 use tokio::sync::Semaphore;
 
 /// Maximum size of a request, in bytes. Ten thousand machine files take up 10 MB.

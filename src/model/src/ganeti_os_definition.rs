@@ -114,6 +114,6 @@ impl SelectedDefinition {
 
     /// Returns whether the definition has a `verify` program.
     pub fn has_verify(&self) -> bool {
-        self.files.contains_key(directory_parser::VERIFY)
+        self.files.contains_key(directory_parser::VERIFY_PROGRAM)
     }
 }

@@ -70,7 +70,10 @@ fn describe_site(options: &ServerConfig, created: &[String]) -> String {
         ),
         ("start", format!("drophammer serve {dir}")),
         ("page", page_url(options)),
-        ("operator's token", format!("{dir}/{file} (created at the first start)", file = store::token::OPERATOR_FILE)),
+        (
+            "operator's token",
+            format!("{dir}/{file} (created at the first start)", file = store::token_hash::OPERATOR_FILE),
+        ),
     ];
     format_columns(&rows.map(|(name, value)| [name.to_owned(), value]))
 }

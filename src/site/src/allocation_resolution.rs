@@ -8,8 +8,8 @@ pub use installed_system_differences::find_differences;
 
 use crate::approved_inputs::check_inputs;
 use crate::effective_allocation::{EffectiveAllocation, effective_allocation};
+use crate::ganeti_os_definition_state::DefinitionState;
 use crate::operator_files::{AllocationSpec, ImageLocation, ImageSpec, MachineSpec, format_at};
-use crate::os_definition_state::DefinitionState;
 use crate::requested_steps::{self, AllocationSteps, check_enabled_templates};
 use crate::site_objects::SiteObjects;
 use common::error_code::ErrorCode;

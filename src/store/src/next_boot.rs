@@ -9,7 +9,7 @@ use super::event_history::{HistoryEntry, HistoryKind, insert_entry};
 use super::install_attempt::{ATTEMPTS, UNREGISTERED_BOOTS};
 use super::install_state::read_install_state;
 use super::migration_boot::{effective_files, migration_boot};
-use super::order_records::{ReinstallOrder, ReinstallOutcome, store_order, store_outcome};
+use super::reinstall_order_records::{ReinstallOrder, ReinstallOutcome, store_order, store_outcome};
 use super::{ServerState, boots, out_of_band_runs, unknown_machines};
 use crate::sql::{self, OptionalExtension, Transaction};
 use common::error::Result;

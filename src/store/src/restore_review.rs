@@ -2,7 +2,7 @@
 //! instructions.
 
 use crate::sql::{self, Connection};
-use crate::{epoch, now, rollouts, schema};
+use crate::{database_epoch, now, rollouts, schema};
 use common::format;
 use std::path::Path;
 use time::OffsetDateTime;
@@ -25,7 +25,7 @@ pub(crate) struct RestoredRecord {
 pub(crate) fn mark_unconfirmed(connection: &Connection) -> sql::Result<(Vec<RestoredRecord>, Option<String>)> {
     schema::upgrade_schema(connection)?;
     let transaction = connection.transaction()?;
-    epoch::start_restored_epoch(&transaction, &now())?;
+    database_epoch::start_restored_epoch(&transaction, &now())?;
     rollouts::halt_restored(&transaction)?;
     let (records, newest) = (read_records(&transaction)?, find_newest_entry(&transaction)?);
     transaction.commit()?;

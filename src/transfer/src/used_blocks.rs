@@ -18,7 +18,7 @@ pub(crate) mod worker;
 mod xfs;
 
 use super::protocol::GRANULE_BYTES;
-use disk_view::{DiskView, FilesystemUsage, OR};
+use disk_view::{DiskView, FilesystemUsage, SIGNATURE_SEPARATOR};
 use limits::WorkLimits;
 use linux::gpt::{Gpt, ReadAt};
 use ranges::{GAP_BYTES, UsedRanges};
@@ -75,7 +75,8 @@ fn read_disk(read_at: ReadAt, size: u64, sector: u64, work: &WorkLimits) -> Used
             // The signature of an MBR does not prove that there is a partition table, because a boot loader before a
             // filesystem has the same signature. A vfat also has this signature. It is treated like a partition table,
             // because the structures of both depend on the sector size.
-            let is_alone = |name: &&str| what.strip_prefix(*name).is_some_and(|rest| !rest.starts_with(OR));
+            let is_alone =
+                |name: &&str| what.strip_prefix(*name).is_some_and(|rest| !rest.starts_with(SIGNATURE_SEPARATOR));
             let is_loader = ["ext4", "xfs", "btrfs"].iter().any(is_alone);
             UsedBlocks { ranges: round_ranges(ranges.into_sorted(), size), what, has_table: has_mbr && !is_loader }
         }
@@ -125,7 +126,7 @@ fn read_filesystem(view: &DiskView) -> (String, UsedRanges) {
         (None, _, Some(other)) => (format!("{other} (the whole disk)"), whole()),
         // The device has two signatures. One of them is stale, but it is unknown which one.
         (Some(FilesystemUsage::Used(name, _) | FilesystemUsage::Doubtful(name)), None, Some(other)) => {
-            (format!("{name}{OR}{other} (the whole disk)"), whole())
+            (format!("{name}{SIGNATURE_SEPARATOR}{other} (the whole disk)"), whole())
         }
         _ => ("two filesystems (the whole disk)".to_owned(), whole()),
     }

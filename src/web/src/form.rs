@@ -15,7 +15,7 @@ use http_server::client_address::ClientAddress;
 use site::operator_files::MachineSpec;
 use std::collections::HashMap;
 use std::sync::Arc;
-use store::token;
+use store::token_hash;
 
 /// Name of the form field that contains the session's form token.
 pub(crate) const TOKEN: &str = "form";
@@ -113,7 +113,8 @@ impl<const BYTES: usize> FromRequest<Arc<AppState>> for ChangeForm<BYTES> {
         let path: Path<HashMap<String, String>> =
             Path::from_request_parts(&mut parts, app).await.map_err(IntoResponse::into_response)?;
         let form = SubmittedForm::read_up_to(app, peer, body, BYTES).await.map_err(refused)?;
-        let is_ours = token::hashes_equal(&token::hash_token(form.get(TOKEN)), &token::hash_token(&person.form));
+        let is_ours =
+            token_hash::hashes_equal(&token_hash::hash_token(form.get(TOKEN)), &token_hash::hash_token(&person.form));
         if !is_ours || is_cross_site(&parts.headers) {
             return Err(refused(ApiError::new(
                 StatusCode::FORBIDDEN,

@@ -24,7 +24,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
-use store::token::TokenHash;
+use store::token_hash::TokenHash;
 use store::user_tokens::TokenVerdict;
 use tokio::sync::watch as published;
 use tokio::time::{Interval, MissedTickBehavior, interval};

@@ -20,7 +20,7 @@ use oidc::provider::{CallbackQuery, OidcProvider};
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 use store::oidc_users::LoginToken;
-use store::token::generate_token;
+use store::token_hash::generate_token;
 
 /// Prefix of the names of tokens that belong to a session of the page.
 pub(crate) const TOKEN_PREFIX: &str = "page@";

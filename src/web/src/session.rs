@@ -14,7 +14,7 @@ use axum::response::{IntoResponse, Redirect, Response};
 use http_server::api_error::ApiError;
 use http_server::client_address::{ClientAddress, ConnectionInfo};
 use std::sync::Arc;
-use store::token::{self, TokenHash};
+use store::token_hash::{self, TokenHash};
 use store::user_tokens::TokenVerdict;
 
 /// Extractor that proves that the client is logged in. A handler with this extractor may show all data that the user
@@ -110,7 +110,7 @@ pub(crate) async fn post_login(
         Ok(form) => form,
         Err(error) => return page_frame::render_error(&app, None, error),
     };
-    let hash = token::hash_token(form.get("token").trim());
+    let hash = token_hash::hash_token(form.get("token").trim());
     let identity = match app.state.verify_user_token(hash, app.operator).await {
         Ok(TokenVerdict::Valid(identity)) => identity,
         Ok(verdict) => {

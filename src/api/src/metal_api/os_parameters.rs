@@ -12,8 +12,8 @@ use model::ganeti_os_definition::{OsSelector, ParameterChange, SelectedDefinitio
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
+use site::ganeti_os_definitions::verify_now;
 use site::operator_files::{self, MachineSpec};
-use site::os_definitions::verify_now;
 
 /// Maximum size of a request, in bytes.
 const CHANGE_BYTES: usize = 256 << 10;

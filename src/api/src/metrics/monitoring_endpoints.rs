@@ -14,7 +14,7 @@ use http_server::server_health::FailureKind;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use store::token::METRICS_FILE;
+use store::token_hash::METRICS_FILE;
 
 /// Minimum interval between two counts of machines by phase.
 const COUNT_INTERVAL: Duration = Duration::from_secs(1);

@@ -27,7 +27,7 @@ use site::allocation_resolution::ResolvedAllocation;
 use site::snapshot::SiteSnapshot;
 use std::net::IpAddr;
 use std::sync::Arc;
-use store::token::TokenHash;
+use store::token_hash::TokenHash;
 use store::{AttemptStart, InstallState, MachineBoot, MigrationUpdate};
 
 const CERTIFICATE_BYTES: usize = 64 << 10;

@@ -8,7 +8,7 @@ use crate::metal_api::document_edits;
 use axum::http::StatusCode;
 use http_server::api_error::ApiError;
 use site::operator_files;
-use store::documents::ExpectedDocument;
+use store::operator_documents::ExpectedDocument;
 use tokio::sync::OwnedRwLockWriteGuard;
 
 /// Machine file that still permits the order. Until this value is dropped, no other request to this server changes a

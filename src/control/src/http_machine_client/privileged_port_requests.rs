@@ -84,9 +84,10 @@ mod tests {
 
     #[test]
     fn fetches_only_secrets_that_are_released_separately() {
-        const MACHINE: &str = r#"{"id": "m-1", "allocation": {"allocationuuid": "a-1", "hostname": "h", "image": {"id": "i", "url": "u"},
+        const MACHINE_JSON: &str = r#"{"id": "m-1", "allocation": {"allocationuuid": "a-1", "hostname": "h", "image": {"id": "i", "url": "u"},
             "filesystemlayout": {}, "separate_secrets": ["user_data", "console_password"]}}"#;
-        let (control, server) = control(&[(200, MACHINE), (200, r#"{"user_data": "the-user-data"}"#), (409, "{}")]);
+        let (control, server) =
+            control(&[(200, MACHINE_JSON), (200, r#"{"user_data": "the-user-data"}"#), (409, "{}")]);
         assert_eq!(control.fetch_secrets(SecretPurpose::System).unwrap(), None, "no allocation was received");
         control.fetch_machine().unwrap();
         for purpose in [SecretPurpose::DiskKey, SecretPurpose::Image] {

@@ -23,7 +23,7 @@ use model::layout::layout_set::{DuplicateLayout, LayoutCollision, LayoutSet};
 use model::layout::{self, ParsedLayout};
 use serde::Serialize;
 use serde_json::json;
-use site::os_definitions::is_definition_folder;
+use site::ganeti_os_definitions::is_definition_folder;
 use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::path::{Path, PathBuf};

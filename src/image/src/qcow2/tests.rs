@@ -11,7 +11,7 @@ use std::io::Write;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::time::Duration;
-use testing::fuzzing::{Fuzz, folder};
+use testing::fuzz_driver::{Fuzz, folder};
 
 mod fuzz_structure;
 

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fmt::Display;
 
-pub(crate) const VERIFY: &str = "verify";
+pub(crate) const VERIFY_PROGRAM: &str = "verify";
 const API: &str = "ganeti_api_version";
 const OS_VERSION: &str = "os_version";
 /// Maximum length of a definition's version, in characters. Further characters are ignored.
@@ -97,7 +97,7 @@ impl OsDefinition {
         let mut programs =
             if source == Some(SystemSource::Create) { OTHER_REQUIRED_PROGRAMS.to_vec() } else { Vec::new() };
         if newest >= FIRST_PARAMETERS_VERSION {
-            programs.push(VERIFY);
+            programs.push(VERIFY_PROGRAM);
         }
         wrong.extend(programs.into_iter().filter_map(|program| find_program_problem(&files, program)));
         let has_variants = api.is_some_and(|api| api >= FIRST_VARIANTS_VERSION);
@@ -112,7 +112,7 @@ impl OsDefinition {
                 let parameters = parameters.unwrap_or_default();
                 if newest < FIRST_PARAMETERS_VERSION {
                     // A definition without parameters does not need its `verify` program.
-                    files.remove(VERIFY);
+                    files.remove(VERIFY_PROGRAM);
                 }
                 Ok(OsDefinition { name: name.to_owned(), api, source, parameters, variants, files })
             }

@@ -9,7 +9,7 @@ use std::net::Ipv4Addr;
 use std::process::Command;
 use std::sync::{LazyLock, Mutex};
 use std::time::Duration;
-use testing::fuzzing::{Fuzz, folder};
+use testing::fuzz_driver::{Fuzz, folder};
 use testing::reference_implementation::ReferenceProcess;
 
 const SCRIPT: &str = include_str!("../../../../initramfs/agent/root/usr/lib/dhcp-event");

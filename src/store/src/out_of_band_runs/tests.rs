@@ -4,7 +4,7 @@
 use super::*;
 use crate::boot_activity::BootActivity;
 use crate::next_boot::{BootRequestSender, decide_boot};
-use crate::order_records::{ReinstallOrder, read_order, store_order};
+use crate::reinstall_order_records::{ReinstallOrder, read_order, store_order};
 use crate::{boots, schema};
 use model::deploy_steps::OutOfBandStep::{PowerOff, PowerOn, Reboot, ResetBios};
 use std::time::Duration;

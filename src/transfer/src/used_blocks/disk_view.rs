@@ -5,7 +5,7 @@ use super::ranges::UsedRanges;
 use linux::gpt::ReadAt;
 
 /// Separator between the names of two signatures in a description.
-pub(super) const OR: &str = " or ";
+pub(super) const SIGNATURE_SEPARATOR: &str = " or ";
 
 /// Result of reading one filesystem.
 pub(super) enum FilesystemUsage {

@@ -16,11 +16,11 @@ fn judge_first_installed_by_another_agent() {
     assert!(control.machine_pool().unwrap().is_allocated(true).unwrap());
     let found = control.fetch_machine().unwrap().allocation.unwrap();
     let owner = PoolAllocation::Allocated { allocation: &found.id, reinstall: false, installed: found.succeeded };
-    let subject = PlanSubject { machine: MACHINE.into(), image: "nothing".into(), ..PlanSubject::default() };
+    let subject = PlanSubject { machine: MACHINE_ID.into(), image: "nothing".into(), ..PlanSubject::default() };
     let refusal = plan::plan_emptying(&machine(), owner, &[], subject).unwrap_err().to_string();
     println!("{refusal}");
     assert!(refusal.contains("another agent has installed it"), "{refusal}");
-    let marker = InstallMarker { machine: MACHINE.into(), allocation: ONE.into(), ..InstallMarker::default() };
+    let marker = InstallMarker { machine: MACHINE_ID.into(), allocation: ONE.into(), ..InstallMarker::default() };
     let filesystem = model::inventory::FilesystemContents { marker: Some(marker), ..Default::default() };
     let ours = Inventory { filesystems: vec![filesystem], ..machine() };
     assert_eq!(erasure(&ours, Some(&found)), None);

@@ -5,7 +5,7 @@ use crate::access;
 use crate::metal_api::api_refusal::{ApiRefusal, ApiResult};
 use http_server::api_error::ApiError;
 use std::path::Path;
-use store::documents::{DocumentAuthorship, DocumentChange, DocumentOutcome};
+use store::operator_documents::{DocumentAuthorship, DocumentChange, DocumentOutcome};
 
 /// Result of a change of one document in the database.
 #[derive(Debug, Clone, PartialEq, Eq)]

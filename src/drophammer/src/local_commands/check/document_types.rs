@@ -12,10 +12,10 @@ use model::registry_auth::DockerConfig;
 use oidc::settings::OidcSettings;
 use serde::Serialize;
 use serde_json::Value;
+use site::ganeti_os_definitions::{check_definition, is_definition_folder};
 use site::image_states::ImageStates;
 use site::operator_files::yaml_node::{parse_document_or_list, to_json};
 use site::operator_files::{check_os_parameters, parse_image, parse_resources};
-use site::os_definitions::{check_definition, is_definition_folder};
 use site::sizes::MachineSize;
 use std::path::{Path, PathBuf};
 

@@ -1,6 +1,6 @@
 //! Makes the logical volumes of a group readable without writing to its disks.
 
-use crate::probe::{self, DeviceRange, LVM_COPY, LVM_LOOKS, VolumeMapping};
+use crate::probe::{self, DeviceRange, LVM_READ_CONFIG, READ_ONLY_MAPPING_UUID_PREFIX, VolumeMapping};
 use crate::process::ToolCommand;
 use crate::storage::block_device;
 use model::inventory::{InspectionFailure, InspectionTarget, Inventory, LvmLogicalVolume, LvmVolumeGroup};
@@ -92,7 +92,7 @@ fn activate_harmless_volumes(group: &LvmVolumeGroup) -> Result<(), String> {
     if harmless.is_empty() || group.closed.is_some() {
         return Ok(());
     }
-    let config = format!("{LVM_LOOKS} activation{{read_only_volume_list=[\"{}\"]}}", group.name);
+    let config = format!("{LVM_READ_CONFIG} activation{{read_only_volume_list=[\"{}\"]}}", group.name);
     let select = format!("vg_uuid={} && {PLAIN} && ({})", group.uuid, harmless.join(" || "));
     let lvm = ToolCommand::new("lvm").args(["lvchange", "--yes", "--config", &config, "--activate", "y"]);
     let lvm = lvm.args(["--ignoremonitoring", "--select", &select]);
@@ -113,7 +113,8 @@ fn require_lvm_name(what: &str, name: &str) -> Result<(), String> {
 fn create_read_only_mapping(group: &LvmVolumeGroup, mapping: &VolumeMapping) -> Result<(), String> {
     require_lvm_name("volume", &mapping.name)?;
     let name = format!("{}-{}", group.name.replace('-', "--"), mapping.name.replace('-', "--"));
-    let concise = format!("{name},{LVM_COPY}{},,ro,{}", mapping.uuid, format_table(&mapping.pieces));
+    let concise =
+        format!("{name},{READ_ONLY_MAPPING_UUID_PREFIX}{},,ro,{}", mapping.uuid, format_table(&mapping.pieces));
     let create = ToolCommand::new("dmsetup").args(["create", "--readonly", "--noudevsync", "--concise", &concise]);
     create.env("DM_DISABLE_UDEV", "1").run().map(drop).map_err(|error| error.to_string())
 }

@@ -1,5 +1,5 @@
-//! Stored orders for reinstalls, and the results of the last reinstalls. `orders` decides how orders and results
-//! change.
+//! Stored orders for reinstalls, and the results of the last reinstalls. `reinstall_orders` decides how orders and
+//! results change.
 
 use super::install_attempt::StartedAttempt;
 use super::json_columns::{parse_column, to_json_column};

@@ -10,9 +10,9 @@ pub use catalog::DefinitionCatalog;
 pub use verify_results::{VerifyCache, VerifyResult, verify_now};
 
 use crate::documents::SiteDocuments;
+use crate::ganeti_os_definition_state::DefinitionState;
 use crate::operator_files::os_parameters::{OsParametersFile, SpannedChange, format_at_change, parse_site_parameters};
 use crate::operator_files::{AllocationSpec, format_at};
-use crate::os_definition_state::DefinitionState;
 use crate::yaml_folder::{YamlFolder, format_problem};
 use definition_files::FolderStamp;
 use linux::verify_program::VerifyVerdict;

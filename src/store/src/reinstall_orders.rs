@@ -1,5 +1,5 @@
 //! Orders for reinstalls: this module places, starts and cancels them, `install_reports` completes them, `next_boot`
-//! sends them to machines, suspends and abandons them, and `order_records` stores them.
+//! sends them to machines, suspends and abandons them, and `reinstall_order_records` stores them.
 //!
 //! Each of these actions is one durable transaction, so a crash leaves the order either in its state before the action
 //! or in its state after the action. A repeated request has no further effect.
@@ -9,14 +9,14 @@ mod install_reports;
 pub use install_reports::ReportOutcome;
 
 use super::boots::current_token;
-use super::documents::{self, ExpectedDocument};
 use super::event_history::{HistoryEntry, HistoryKind, insert_entry};
 use super::install_attempt::AttemptStart;
 use super::install_state::read_install_state;
 use super::installed_allocation::start_record;
-use super::order_records::{ReinstallOrder, ReinstallOverrides, delete_order, store_order};
+use super::operator_documents::{self, ExpectedDocument};
+use super::reinstall_order_records::{ReinstallOrder, ReinstallOverrides, delete_order, store_order};
 use super::unrecorded_installations::claim_installation;
-use super::{ServerState, epoch, migration_records, now, restore_confirmation};
+use super::{ServerState, database_epoch, migration_records, now, restore_confirmation};
 use crate::sql::{self, Transaction};
 use common::error::Result;
 use model::install_marker::FencingToken;
@@ -80,7 +80,7 @@ impl ServerState {
         let (machine, allocation, image) = (machine.to_owned(), allocation.to_owned(), image.to_owned());
         let user = self.current_user();
         self.run_durably(move |transaction| {
-            if documents::has_changed(transaction, based_on.as_ref())? {
+            if operator_documents::has_changed(transaction, based_on.as_ref())? {
                 let why =
                     format!("the file of machine {machine} has changed since the order was checked: repeat the order");
                 return Ok(OrderOutcome::Blocked(why));
@@ -164,7 +164,7 @@ pub(crate) fn insert_order(
     // therefore counts as started from the beginning.
     let replaced = install_state.order;
     let earlier = replaced.clone().filter(|open| open.started);
-    let fencing = epoch::issue_token(transaction)?;
+    let fencing = database_epoch::issue_token(transaction)?;
     let order = ReinstallOrder {
         created_by,
         started: earlier.is_some(),

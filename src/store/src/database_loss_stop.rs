@@ -14,8 +14,8 @@ pub(crate) fn stop_server(why: String, gone: &watch::Sender<Option<String>>) -> 
     Error::new(Phase::Serve, message)
 }
 
-/// Converts a database error to the error of the request. If the database was replaced, stops the server.
-pub(crate) fn add_context<T>(result: sql::Result<T>, gone: &watch::Sender<Option<String>>) -> Result<T> {
+/// Stops the server if the error shows that the database was replaced. Converts the error to the error of the request.
+pub(crate) fn stop_or_convert<T>(result: sql::Result<T>, gone: &watch::Sender<Option<String>>) -> Result<T> {
     result.map_err(|error| match error {
         sql::Error::Replaced(why) => stop_server(why, gone),
         error => convert_error(error, "the database"),

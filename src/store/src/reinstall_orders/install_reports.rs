@@ -10,7 +10,7 @@ use crate::install_state::{InstallState, read_install_state};
 use crate::installed_allocation::complete_record;
 use crate::json_columns::to_json_column;
 use crate::marker_layout_comparison::find_contradiction;
-use crate::order_records::{ReinstallOrder, ReinstallOutcome, delete_order, store_order, store_outcome};
+use crate::reinstall_order_records::{ReinstallOrder, ReinstallOutcome, delete_order, store_order, store_outcome};
 use crate::restore_confirmation::{ConfirmedBy, insert_confirmation};
 use crate::sql::{self, OptionalExtension, Transaction, params};
 use crate::success_proof::{self, SuccessEffect, UnprovenReason};

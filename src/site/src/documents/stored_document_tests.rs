@@ -1,12 +1,12 @@
 //! Loading of documents that are not files.
 
 use super::*;
+use crate::ganeti_os_definitions::{OsDefinitions, VerifyCache};
 use crate::loader::SiteLoader;
-use crate::os_definitions::{OsDefinitions, VerifyCache};
 use std::time::Duration;
 use store::image_digest_cache::ImageDigests;
 
-const MACHINE: &str = "4c4c4544-0051-3010-8052-b4c04f4d0001";
+const MACHINE_ID: &str = "4c4c4544-0051-3010-8052-b4c04f4d0001";
 
 fn set(revision: i64, documents: &[(&str, &str)]) -> DocumentSet {
     let stored = |(path, text): &(&str, &str)| StoredDocument {
@@ -57,7 +57,7 @@ fn stored_documents_replace_files_of_the_directory() {
 fn loader_reads_stored_documents_and_reports_problems() {
     let dir = tempfile::tempdir().unwrap();
     let state = ServerState::open(&dir.path().join("state.sqlite"), Duration::ZERO).unwrap();
-    let good = format!("id: {MACHINE}\nname: one\n");
+    let good = format!("id: {MACHINE_ID}\nname: one\n");
     let documents = [
         ("machines/one.yaml", good.as_str()),
         ("machines/two.yaml", "id: 1\nnam: x\n"),
@@ -68,7 +68,7 @@ fn loader_reads_stored_documents_and_reports_problems() {
     let definitions = OsDefinitions::new(dir.path().join("os"), VerifyCache::disabled());
     let loader = SiteLoader::new(dir.path(), ImageDigests::cached_only(state.clone()), definitions, state);
     let scan = loader.with_documents(&source).rescan().unwrap();
-    assert!(scan.directory.find_machine(MACHINE).is_some() && scan.directory.known.states.is_hidden("d"));
+    assert!(scan.directory.find_machine(MACHINE_ID).is_some() && scan.directory.known.states.is_hidden("d"));
     let [problem] = &scan.problems[..] else { panic!("{:?}", scan.problems) };
     assert!(problem.starts_with(&format!("{}:", dir.path().join("machines/two.yaml").display())), "{problem}");
 }

@@ -3,9 +3,9 @@
 
 use super::site_parameters::SiteParameters;
 use super::{unknown_parameters, verify_now};
+use crate::ganeti_os_definition_state::DefinitionState;
 use crate::operator_files::os_parameters::SpannedChange;
 use crate::operator_files::{AllocationSpec, format_at, suggest_name};
-use crate::os_definition_state::DefinitionState;
 use marked_yaml::{Span, Spanned};
 use model::ganeti_os_definition::{OsDefinition, OsSelector, ParameterChange, SelectedDefinition, SystemSource};
 use std::collections::BTreeMap;

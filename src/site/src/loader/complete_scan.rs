@@ -2,14 +2,14 @@
 
 use super::{SiteLoader, SiteScan};
 use crate::documents::SiteDocuments;
-use crate::os_definitions::{OsDefinitions, VerifyCache};
+use crate::ganeti_os_definitions::{OsDefinitions, VerifyCache};
 use std::sync::mpsc;
 use std::time::Duration;
 use store::ServerState;
 use store::image_digest_cache::ImageDigests;
 
 /// Longest wait for one `verify` program.
-const VERIFY: Duration = Duration::from_secs(60);
+const VERIFY_PROGRAM_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Returns the snapshot that a server would publish once all `verify` programs have exited. Blocks the calling thread
 /// until then.
@@ -26,7 +26,7 @@ pub fn scan_completely(documents: &SiteDocuments, state: ServerState) -> std::io
     let mut loader = loader.with_documents(documents);
     let mut seen = loader.rescan().unwrap_or_default();
     while loader.is_waiting() {
-        let Ok(verdict) = verdicts.recv_timeout(VERIFY) else { break };
+        let Ok(verdict) = verdicts.recv_timeout(VERIFY_PROGRAM_TIMEOUT) else { break };
         loader.store_verdict(verdict);
         seen = loader.rescan().unwrap_or(seen);
     }
