@@ -4,9 +4,9 @@
 //! The entry points are [`send_command`] for the sender and [`receive_command`] for the receiver. [`machine_migration`]
 //! transfers the disks of a machine that is migrated to other hardware, between the agents of both machines.
 
-mod connection;
 mod destination_address;
 mod destination_disk;
+mod ganeti_certificate;
 mod ganeti_protocol;
 mod key_generation;
 pub mod machine_migration;
@@ -15,9 +15,9 @@ mod protocol;
 mod receive_command;
 mod send_command;
 mod shared_secret;
-mod signed_certificate;
 mod source_disk;
 mod tls;
+mod tls_connection;
 mod used_blocks;
 mod x509_parser;
 
@@ -25,9 +25,9 @@ pub use used_blocks::worker::run_worker as run_used_blocks_worker;
 
 use common::command_outcome::{CommandOutcome, report_refusal};
 use common::error::{Context, Error, Phase, Result};
+use ganeti_certificate::{FILE_BYTES, PeerCertificate};
 use options::{CommonOptions, KeyOptions, MoveCommand, SigningOptions, TransferOptions};
 use shared_secret::SharedSecret;
-use signed_certificate::{FILE_BYTES, PeerCertificate};
 use std::fs::File;
 use std::io::Read;
 use std::path::Path;

@@ -1,6 +1,5 @@
 //! `drophammer move receive`: listens for connections, and receives until all disks are complete.
 
-use super::connection::{ListeningPort, TlsLink};
 use super::destination_address::Destination;
 use super::destination_disk::TransferDestination;
 use super::ganeti_protocol::{self, GanetiTerms};
@@ -10,6 +9,7 @@ use super::protocol::receive::receive_disk;
 use super::protocol::receive_state::{self, ReceivedDisk};
 use super::shared_secret::SharedSecret;
 use super::tls::TlsEndpoints;
+use super::tls_connection::{ListeningPort, TlsLink};
 use common::command_outcome::CommandOutcome;
 use common::error::{Context, Error, Phase, Result};
 use common::output;

@@ -1,7 +1,6 @@
 //! `drophammer move send`: sends each disk over a separate connection, and reconnects until the peer has received the
 //! disk completely.
 
-use super::connection::TlsLink;
 use super::destination_address::Destination;
 use super::ganeti_protocol::{self, GanetiTerms};
 use super::options::{self, CommonOptions, SendOptions};
@@ -10,6 +9,7 @@ use super::protocol::{ConnectionEnd, SenderRun, TransferHello};
 use super::shared_secret::SharedSecret;
 use super::source_disk::TransferSource;
 use super::tls::TlsEndpoints;
+use super::tls_connection::TlsLink;
 use common::command_outcome::CommandOutcome;
 use common::error::{Context, Error, Phase, Result};
 use common::{format, output};

@@ -3,26 +3,26 @@
 //!
 //! The filesystem readers ([`read_used_blocks`]) run in a sandboxed process ([`worker`]), which cannot access the disk
 //! itself: its parent process reads the disk on request. Each metadata block is visited only once, and the numbers of
-//! reads, visits and ranges are limited ([`limits`], [`ranges`]). If a limit is exceeded, more blocks are treated as
-//! used, up to the whole disk.
+//! reads, visits and ranges are limited ([`work_limits`], [`used_ranges`]). If a limit is exceeded, more blocks are
+//! treated as used, up to the whole disk.
 
+mod bounded_disk_reads;
 mod btrfs;
-mod disk_view;
 mod ext;
 mod fat;
 mod foreign_signatures;
-pub(crate) mod limits;
-pub(crate) mod ranges;
 mod swap;
+pub(crate) mod used_ranges;
+pub(crate) mod work_limits;
 pub(crate) mod worker;
 mod xfs;
 
 use super::protocol::GRANULE_BYTES;
-use disk_view::{DiskView, FilesystemUsage, SIGNATURE_SEPARATOR};
-use limits::WorkLimits;
+use bounded_disk_reads::{DiskView, FilesystemUsage, SIGNATURE_SEPARATOR};
 use linux::gpt::{Gpt, ReadAt};
-use ranges::{GAP_BYTES, UsedRanges};
 use std::ops::Range;
+use used_ranges::{GAP_BYTES, UsedRanges};
+use work_limits::WorkLimits;
 
 /// Size of the areas at both ends of a disk or partition, in bytes. These areas are always treated as used, because
 /// they may contain signatures of earlier contents.

@@ -2,10 +2,10 @@
 //! file editor. Before the file is written, the page shows the plan and requires the name of the machine.
 
 use super::confirmation::{confirmation_name, require_name, show_name_field};
-use super::form::{ChangeForm, SubmittedForm};
 use super::machine_text_check::{CheckedText, TextEffect, WRITE, check_text, write_checked_text};
 use super::page_frame::{self, named_words};
 use super::session::LoggedIn;
+use super::submitted_forms::{ChangeForm, SubmittedForm};
 use api::AppState;
 use api::base_url::BaseUrls;
 use api::metal_api::ApiRefusal;

@@ -3,12 +3,12 @@
 
 use super::allocation_differences::AllocationChanges;
 use super::bulk_pages::{BulkResults, show_review};
-use super::form::{ChangeForm, SubmittedForm};
 use super::machine_actions::POWER_ACTIONS;
 use super::page_frame::{self, named_words};
 use super::plan_preview::PlanPreview;
 use super::reinstall::{ReinstallPreview, preview_digest, preview_reinstall};
 use super::session::LoggedIn;
+use super::submitted_forms::{ChangeForm, SubmittedForm};
 use api::AppState;
 use api::access::set_audited_object;
 use api::base_url::BaseUrls;

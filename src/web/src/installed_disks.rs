@@ -1,7 +1,7 @@
 //! Disks of an installed machine, drawn from the installed layout. The registered inventory is not used, because it
 //! describes the disks before the installation.
 
-use super::overviews::svg_response;
+use super::layout_image_and_order_pages::svg_response;
 use super::page_frame;
 use super::session::LoggedIn;
 use api::AppState;

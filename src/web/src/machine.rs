@@ -2,13 +2,13 @@
 
 use super::allocation_differences::AllocationChanges;
 use super::confirmation::confirmation_name;
-use super::machines::MachineRow;
+use super::machine_list::MachineRow;
 use super::plan_preview::{self, PlanPreview};
 use super::session::LoggedIn;
 use super::static_addresses::list_static_addresses;
 use super::{
-    disks, install_report, installed_disks, machine_events, machine_hardware, machine_layout, machine_timeline,
-    page_frame, rollouts, volumes,
+    discovered_layout, disk_drawings, install_report, installed_disks, machine_events, machine_hardware,
+    machine_timeline, page_frame, rollouts, volumes,
 };
 use api::base_url::BaseUrls;
 use api::display_phase::ObjectFate;
@@ -68,7 +68,7 @@ async fn build_page(
     let log = read_visible_log(app, person, id).await?;
     let events = machine_events::show_events(&app.state.list_events(id, EVENTS).await?, &log);
     let inventory = register.as_ref().and_then(|register| register.inventory.as_ref());
-    let layout = inventory.map(|inventory| machine_layout::show_layout_link(id, inventory, has_begun_since));
+    let layout = inventory.map(|inventory| discovered_layout::show_layout_link(id, inventory, has_begun_since));
     let layout = layout.unwrap_or_default();
     let Some(machine) = machine else {
         return Ok((id.to_owned(), show_unknown_machine(person, id, register.as_ref(), &html! { (layout) (events) })));
@@ -123,7 +123,7 @@ fn show_unknown_machine(person: &LoggedIn, id: &str, register: Option<&RegisterR
         p { "This machine is new: it does not have a file in machines/. " @if person.is_operator() { a.button href={ "/machines/" (id) "/add" } { "Add…" } } }
         @if let Some(register) = register { (machine_hardware::show_hardware(register)) }
         @if let Some(inventory) = register.and_then(|register| register.inventory.as_ref()) {
-            h2 { "Disks" } (disks::draw_disks(inventory, |_| None))
+            h2 { "Disks" } (disk_drawings::draw_disks(inventory, |_| None))
         }
         (events)
     }

@@ -2,9 +2,9 @@
 //! machine or removes a protection must be confirmed with the machine's name.
 
 use super::confirmation::{confirmation_name, require_name, show_name_field};
-use super::form::ChangeForm;
 use super::page_frame;
 use super::session::LoggedIn;
+use super::submitted_forms::ChangeForm;
 use api::AppState;
 use api::base_url::BaseUrls;
 use api::metal_api::{machine_lock, machines};

@@ -3,10 +3,10 @@
 //! before the file is written.
 
 use super::confirmation::{confirmation_name, require_name, show_name_field};
-use super::form::ChangeForm;
 use super::machine_text_check::{CheckedText, TextEffect, WRITE, check_text, write_checked_text};
 use super::page_frame::{self, named_words};
 use super::session::LoggedIn;
+use super::submitted_forms::ChangeForm;
 use api::AppState;
 use api::base_url::BaseUrls;
 use api::metal_api::ApiRefusal;

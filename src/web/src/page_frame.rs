@@ -1,8 +1,8 @@
 //! Frame of every web page: head, navigation, current problems, and the response headers that forbid scripts and styles
 //! of other sites.
 
-use super::form::TOKEN;
 use super::session::LoggedIn;
+use super::submitted_forms::TOKEN;
 use api::AppState;
 use api::access::secret_masking::hide_problem_reasons;
 use api::access::{self, UserRole};

@@ -3,10 +3,10 @@
 
 use super::allocation_differences::AllocationChanges;
 use super::confirmation::{confirmation_name, require_name, show_name_field};
-use super::form::{ChangeForm, SubmittedForm};
 use super::page_frame;
 use super::plan_preview::{self, PlanPreview};
 use super::session::LoggedIn;
+use super::submitted_forms::{ChangeForm, SubmittedForm};
 use api::AppState;
 use api::base_url::BaseUrls;
 use api::operator_api::reinstall_plan::{HypotheticalOrder, simulate_order};

@@ -1,7 +1,7 @@
 //! Login and logout. [`LoginSessions`] contains the sessions. The server's authorization layer determines the user of
 //! a session before a handler runs.
 
-use super::form::{ChangeForm, SubmittedForm};
+use super::submitted_forms::{ChangeForm, SubmittedForm};
 use super::{oidc_login, page_frame};
 use api::AppState;
 use api::access::login_sessions::{COOKIE, SESSION_LIFETIME, session_cookie};

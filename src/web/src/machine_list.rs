@@ -1,7 +1,7 @@
 //! `/`: the list of machines, with one row per machine. `machine_list_query` filters and sorts the rows.
 
 use super::hardware_identifiers::{HardwareIdentifiers, read_identifiers};
-use super::live_updates::MachineUpdate;
+use super::live_update_stream::MachineUpdate;
 use super::machine_list_query::{MachineListQuery, SortColumn};
 use super::page_frame;
 use super::rack_drawing::{MachineSquare, draw_machines};

@@ -1,7 +1,7 @@
 //! Connections from unauthenticated clients.
 
 use super::*;
-use crate::signed_certificate::PeerCertificate;
+use crate::ganeti_certificate::PeerCertificate;
 use rcgen::{CertificateParams, KeyPair};
 
 /// Returns endpoints with a self-signed certificate, which is also the pinned certificate of the peer.

@@ -3,7 +3,7 @@
 
 use super::built_filesystems::{Image, Meaning, Reads, btrfs, ext, xfs};
 use super::*;
-use crate::used_blocks::disk_view::ReadIntegers;
+use crate::used_blocks::bounded_disk_reads::ReadIntegers;
 use fastrand::Rng;
 
 /// Reads an image. Returns its description, and the numbers of reads, bytes and nodes.

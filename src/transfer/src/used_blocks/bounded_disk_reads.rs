@@ -1,7 +1,7 @@
 //! Access of the filesystem readers to a disk or partition, and the results of the readers.
 
-use super::limits::{self, WorkLimits};
-use super::ranges::UsedRanges;
+use super::used_ranges::UsedRanges;
+use super::work_limits::{self, WorkLimits};
 use linux::gpt::ReadAt;
 
 /// Separator between the names of two signatures in a description.
@@ -31,7 +31,7 @@ impl DiskView<'_> {
     /// limit of a single read.
     pub(super) fn read_bytes(&self, at: u64, length: u64) -> Option<Vec<u8>> {
         let end = at.checked_add(length)?;
-        if end > self.size || length > limits::MAXIMUM_SINGLE_READ_BYTES {
+        if end > self.size || length > work_limits::MAXIMUM_SINGLE_READ_BYTES {
             return None;
         }
         let mut bytes = vec![0; usize::try_from(length).ok()?];
