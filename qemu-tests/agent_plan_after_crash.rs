@@ -11,7 +11,7 @@ mod bounds;
 pub use bounds::PlanBounds;
 
 use crate::crash_states::ReplayedDisk;
-use crate::host::{Context, Result, limit_command, write};
+use crate::host_tools::{Context, Result, limit_command, write};
 use boot_loader::boots_filesystem;
 use bounds::test_plan_checks;
 use linux::probe::{self, ProbeDepth, ProbeRoots};

@@ -1,6 +1,6 @@
 //! End-to-end tests of the output and the exit codes of `drophammer volume`, with a running `drophammer serve`.
 
-use crate::host::{Result, tie_to_thread, write};
+use crate::host_tools::{Result, tie_to_thread, write};
 use crate::server::{Server, boot_script, send_json, write_object};
 use model::architecture::Architecture;
 use serde_json::{Value, json};

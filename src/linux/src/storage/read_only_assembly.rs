@@ -215,7 +215,7 @@ impl ReadOnlyAssembly {
             let groups: Vec<&LvmVolumeGroup> =
                 groups.filter(|group| self.groups.insert((group.uuid.clone(), count_present_volumes(group)))).collect();
             for group in &groups {
-                self.failed.extend(volume_groups::show_volumes(group));
+                self.failed.extend(volume_groups::activate_read_only(group));
                 self.tried.push(group.uuid.clone());
             }
             if groups.is_empty() {

@@ -21,7 +21,7 @@ const PLAIN: &str = "lv_attr=~^-.[a-z]";
 /// mappings for other volumes if LVM's metadata describes the location of their content. Returns the failed attempts.
 /// The caller must check whether a volume is readable, because it may be readable even if the command for this volume
 /// failed.
-pub(super) fn show_volumes(group: &LvmVolumeGroup) -> Vec<InspectionFailure> {
+pub(super) fn activate_read_only(group: &LvmVolumeGroup) -> Vec<InspectionFailure> {
     let mut failed = Vec::new();
     if let Err(why) = require_lvm_name("volume group", &group.name) {
         return group.volumes.iter().map(|volume| record_failure(volume, &why)).collect();
@@ -150,7 +150,7 @@ mod tests {
     #[test]
     fn name_with_separators_is_not_passed_to_tools() {
         for name in ["x\"] } log{file=\"/dev/sda\"} a{b=[\"", "a,b", "a;b", "a\nb", "-a", "", "a b", "a\u{9b}"] {
-            let failed = show_volumes(&group(name, "data"));
+            let failed = activate_read_only(&group(name, "data"));
             assert_eq!(failed.len(), 1, "{name:?}");
             assert!(failed[0].why.contains("that LVM does not allow"), "{}", failed[0].why);
             let mapping = VolumeMapping { name: name.to_owned(), uuid: "u".to_owned(), pieces: Vec::new() };

@@ -2,13 +2,13 @@
 //! system. The server decides whether the machine boots over the network or from disk. The power cuts and the crash
 //! states use this module.
 
-use crate::facts::Facts;
-use crate::host::{Context, Result, run_tool};
-use crate::machine::{BootMethod, Chassis, FAST_BOOT, Vm, quick_ramdisk};
+use crate::guest_facts::Facts;
+use crate::host_tools::{Context, Result, run_tool};
 use crate::network_boot::AGENT_EXITED;
 use crate::proxy::Proxy;
+use crate::qemu_machine::{BootMethod, Chassis, FAST_BOOT, Vm, quick_ramdisk};
 use crate::reinstall;
-use crate::reinstall_order::ReinstallOrder;
+use crate::reinstall_order_options::ReinstallOrderOptions;
 use crate::scenario::Scenario;
 use crate::scenario_run::RunContext;
 use crate::server::{self, Server};
@@ -90,7 +90,7 @@ impl<'a> SavedMachine<'a> {
             &state,
             &chassis.uuid,
             &second.image_id(),
-            &ReinstallOrder::default(),
+            &ReinstallOrderOptions::default(),
         )?;
         server.kill();
         let guarantees = SurvivalGuarantees::read(&output, first.image_id(), second.image_id())?;

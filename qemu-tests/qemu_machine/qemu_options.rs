@@ -1,9 +1,9 @@
 //! Options for QEMU's command line: processor, memory, firmware, and NICs.
 
 use super::{BootMethod, Chassis};
-use crate::host::{Context, Result};
+use crate::host_tools::{Context, Result};
 use crate::scenario::Machine;
-use crate::vlan_trunk;
+use crate::vlan_switch_port;
 use model::architecture::Architecture;
 use std::fs;
 use std::path::Path;
@@ -108,7 +108,7 @@ pub(super) fn add_nics(command: &mut Command, chassis: &Chassis, tftp: Option<&P
             None => String::new(),
         };
         match chassis.machine.vlan.filter(|_| index == 0) {
-            Some(vlan) => vlan_trunk::add_trunk(command, "net0", vlan)?,
+            Some(vlan) => vlan_switch_port::add_trunk(command, "net0", vlan)?,
             None => drop(command.arg("-netdev").arg(format!("user,id=net{index}{boot}"))),
         }
         let known = (index == boot_nic).then_some(&chassis.mac);

@@ -6,8 +6,8 @@ mod qemu_options;
 pub use boot_method::BootMethod;
 
 use crate::console_input::ConsoleTypist;
-use crate::facts::Facts;
-use crate::host::{Context, Result, patience, tie_to_thread, write};
+use crate::guest_facts::Facts;
+use crate::host_tools::{Context, Result, patience, tie_to_thread, write};
 use crate::phase_times;
 use crate::qemu_disks::{self, add_disks};
 use crate::qemu_monitor::QemuMonitor;

@@ -5,7 +5,7 @@ use serde::Deserialize;
 /// Reinstall order with its options.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct ReinstallOrder {
+pub struct ReinstallOrderOptions {
     /// True if the order confirms that the disk with the marker was replaced.
     #[serde(default)]
     pub without_marker: bool,
@@ -19,7 +19,7 @@ pub struct ReinstallOrder {
     pub apply_allocation: bool,
 }
 
-impl ReinstallOrder {
+impl ReinstallOrderOptions {
     /// Returns the command line options.
     pub fn options(&self) -> Vec<&str> {
         let flags = [

@@ -1,7 +1,7 @@
 //! Switch port of a machine's first NIC. It forwards only frames of one VLAN, which are tagged on the side of the
 //! machine, and untagged on the side of the network.
 
-use crate::host::{Context, Result};
+use crate::host_tools::{Context, Result};
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::process::Command;

@@ -2,7 +2,7 @@
 //! machine, and the other one uses TLS to the server. The certificate is from `testdata/tls`. The machine's ramdisk
 //! trusts only the CA of this certificate.
 
-use crate::host::{Context, Result};
+use crate::host_tools::{Context, Result};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use rustls::{ClientConfig, RootCertStore, ServerConfig};

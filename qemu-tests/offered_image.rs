@@ -1,4 +1,4 @@
-//! Image of a run in a scenario file. `docs/scenario-events.md` describes each field; `image.rs` creates it.
+//! Image of a run in a scenario file. `docs/scenario-events.md` describes each field; `image_creation.rs` creates it.
 
 use serde::Deserialize;
 use std::collections::BTreeMap;

@@ -1,6 +1,6 @@
 //! Disks of the machine, which are sparse raw files: their initial contents, and detection of changes.
 
-use crate::host::{Context, Result, run_tool, write};
+use crate::host_tools::{Context, Result, run_tool, write};
 use crate::qemu_disks;
 use crate::scenario::{Bus, Disk, InitialContent, MkfsContent, Partition, PatternContent, RandomContent};
 use nix::errno::Errno;

@@ -1,7 +1,7 @@
 //! Disks that a running system does not use: no part of them is mounted, a member of an array, or used for swap. Such
 //! disks must not have been written.
 
-use crate::facts::Facts;
+use crate::guest_facts::Facts;
 use crate::scenario::Machine;
 use std::collections::BTreeSet;
 
