@@ -32,7 +32,7 @@ pub enum AgentCommand {
     /// Send disks to another machine, or receive them, over mutually authenticated TLS. Compatible with Ganeti's `import-export`.
     ///
     /// To migrate a whole machine with the help of the server, use `drophammer machine move` instead.
-    Move(transfer::options::TransferOptions),
+    Move(transfer::move_options::TransferOptions),
     /// Print the inventory of this machine as JSON, and list on standard error the objects that cannot be read. Nothing
     /// is changed.
     #[command(after_help = "Example:\n  drophammer inventory > storage-7.json")]

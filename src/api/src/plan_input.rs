@@ -21,7 +21,7 @@ use model::allocation;
 use model::inventory::Inventory;
 use serde::{Deserialize, Serialize};
 use site::allocation_resolution::{ResolvedAllocation, resolve_allocation, resolve_before_approval};
-use site::approved_inputs::digest_inputs;
+use site::approved_input_digests::digest_inputs;
 use site::effective_allocation::{AllocationDifference, find_allocation_differences, is_unrecorded};
 use site::operator_files::{AllocationSpec, MachineSpec};
 use site::snapshot::SiteSnapshot;

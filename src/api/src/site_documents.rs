@@ -27,7 +27,7 @@ use site::documents::directory_import::{ImportedDirectory, read_directory};
 use site::snapshot::SiteSnapshot;
 use std::sync::Arc;
 use std::time::Duration;
-use store::machine_removal::RemovedMachine;
+use store::machine_removal_protection::RemovedMachine;
 use store::operator_documents::{BatchOutcome, DocumentContent};
 use tokio::sync::Semaphore;
 

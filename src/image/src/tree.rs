@@ -16,12 +16,12 @@
 //! [`FileConflicts`] lists the files that could not be created.
 
 mod acl;
-mod ambiguity;
 mod attributes;
 mod capacity_limit;
 mod files_hidden_by_mounts;
 mod hard_link;
 mod header_block_limit;
+mod member_ambiguity;
 mod member_frames;
 mod member_receiver;
 mod member_sender;

@@ -70,7 +70,7 @@ mod random_inventories;
 mod random_layouts_and_machines;
 mod random_opaque_objects;
 mod raw_images;
-mod record_match;
+mod recorded_disk_match;
 mod recorded_machines;
 mod recorded_wipe_policy;
 mod refusals;

@@ -7,7 +7,7 @@ mod audit_entries;
 mod boot_digest;
 mod boot_files;
 mod boot_network_attackers;
-mod connections;
+mod connections_and_shutdown;
 mod console_logs;
 mod database_checks;
 mod dhcp_config_examples;

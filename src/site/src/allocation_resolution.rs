@@ -6,7 +6,7 @@ mod installed_system_differences;
 pub(crate) use installed_system_differences::explain_layout_contradiction;
 pub use installed_system_differences::find_differences;
 
-use crate::approved_inputs::check_inputs;
+use crate::approved_input_digests::check_inputs;
 use crate::effective_allocation::{EffectiveAllocation, effective_allocation};
 use crate::ganeti_os_definition_state::DefinitionState;
 use crate::operator_files::{AllocationSpec, ImageLocation, ImageSpec, MachineSpec, format_at};

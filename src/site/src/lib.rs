@@ -11,7 +11,7 @@
 //! servers share.
 
 pub mod allocation_resolution;
-pub mod approved_inputs;
+pub mod approved_input_digests;
 pub mod boot_value_validation;
 pub mod deploy_templates;
 pub mod documents;

@@ -4,7 +4,7 @@
 //! Changes are stored one after the other, each with the next revision number. A change contains the text that it
 //! replaces, and is refused if the document has changed since.
 
-use crate::machine_removal::{ProtectedMachine, RemovedMachine, find_protected};
+use crate::machine_removal_protection::{ProtectedMachine, RemovedMachine, find_protected};
 use crate::sql::{self, Connection, OptionalExtension, Transaction, params};
 use crate::{ServerState, now};
 use common::error::Result;

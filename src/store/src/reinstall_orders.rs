@@ -8,12 +8,12 @@ mod install_reports;
 
 pub use install_reports::ReportOutcome;
 
-use super::boots::current_token;
 use super::event_history::{HistoryEntry, HistoryKind, insert_entry};
 use super::install_attempt::AttemptStart;
 use super::install_state::read_install_state;
 use super::installed_allocation::start_record;
 use super::operator_documents::{self, ExpectedDocument};
+use super::registered_boots::current_token;
 use super::reinstall_order_records::{ReinstallOrder, ReinstallOverrides, delete_order, store_order};
 use super::unrecorded_installations::claim_installation;
 use super::{ServerState, database_epoch, migration_records, now, restore_confirmation};

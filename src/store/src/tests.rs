@@ -6,7 +6,7 @@ mod attempt_failures;
 mod clock_steps;
 mod database_files;
 mod documents;
-mod installed_fields;
+mod installed_allocation_fields;
 mod lossy_proxy;
 mod oidc_users;
 mod order_model;

@@ -2,7 +2,7 @@
 //! machine. The number of these records is limited, and each record is deleted a day after the machine's last request.
 
 use super::boot_activity::BootActivity;
-use super::boots::current_boot;
+use super::registered_boots::current_boot;
 use super::{ServerState, now};
 use crate::sql::{self, OptionalExtension, Transaction, params};
 use common::error::Result;

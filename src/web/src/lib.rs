@@ -12,8 +12,8 @@
 //!   `discovered_layout` returns the layout of a machine that another installer has installed.
 //! * Changes of a machine: `machine_actions` switches machines on and off, locks and frees them, `machine_file_editor`
 //!   edits machine files, `allocate` adds allocations, and `add_machine` creates machine files. `machine_text_check`
-//!   checks edited files, and `confirmation` renders the field for the name of the machine. `reinstall` orders
-//!   reinstalls. `bulk_actions` carries out actions on several machines, and `bulk_pages` renders its pages.
+//!   checks edited files, and `machine_name_confirmation` renders the field for the name of the machine. `reinstall`
+//!   orders reinstalls. `bulk_actions` carries out actions on several machines, and `bulk_pages` renders its pages.
 //! * Overviews: `rack_plan` shows the plans of all machines, which `rack_plan_computation` computes. `rollouts` shows,
 //!   halts and resumes rollouts. `layout_image_and_order_pages` renders layouts, images and orders, `audit` renders the
 //!   audit log, and `size_template_and_volume_pages` renders sizes, templates and volumes.
@@ -25,7 +25,6 @@ mod assets;
 mod audit;
 mod bulk_actions;
 mod bulk_pages;
-mod confirmation;
 mod discovered_layout;
 mod disk_drawings;
 mod hardware_identifiers;
@@ -41,6 +40,7 @@ mod machine_hardware;
 mod machine_list;
 mod machine_list_query;
 mod machine_log;
+mod machine_name_confirmation;
 mod machine_text_check;
 mod machine_timeline;
 mod oidc_login;

@@ -1,8 +1,8 @@
 //! `/machines/ID`: page of a machine.
 
 use super::allocation_differences::AllocationChanges;
-use super::confirmation::confirmation_name;
 use super::machine_list::MachineRow;
+use super::machine_name_confirmation::confirmation_name;
 use super::plan_preview::{self, PlanPreview};
 use super::session::LoggedIn;
 use super::static_addresses::list_static_addresses;

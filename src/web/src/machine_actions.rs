@@ -1,7 +1,7 @@
 //! `/machines/ID/actions`: switches a machine on and off, locks it, and frees it. An action that interrupts the
 //! machine or removes a protection must be confirmed with the machine's name.
 
-use super::confirmation::{confirmation_name, require_name, show_name_field};
+use super::machine_name_confirmation::{confirmation_name, require_name, show_name_field};
 use super::page_frame;
 use super::session::LoggedIn;
 use super::submitted_forms::ChangeForm;

@@ -2,7 +2,7 @@
 //! preserved, and confirms it by typing the machine's name.
 
 use super::allocation_differences::AllocationChanges;
-use super::confirmation::{confirmation_name, require_name, show_name_field};
+use super::machine_name_confirmation::{confirmation_name, require_name, show_name_field};
 use super::page_frame;
 use super::plan_preview::{self, PlanPreview};
 use super::session::LoggedIn;

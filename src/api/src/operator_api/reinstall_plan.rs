@@ -16,7 +16,7 @@ use model::allocation::ApprovedPlan;
 use plan::{ApprovalSummary, InstallMode, approval_comparison};
 use serde::Deserialize;
 use site::allocation_resolution::resolve_before_approval;
-use site::approved_inputs::{InputDigests, describe_changed_input, digest_inputs, list_changed_inputs};
+use site::approved_input_digests::{InputDigests, describe_changed_input, digest_inputs, list_changed_inputs};
 use site::operator_files::MachineSpec;
 use site::plan_approvals::{self, render_approval};
 use std::fs::Permissions;

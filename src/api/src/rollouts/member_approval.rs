@@ -18,7 +18,7 @@ use plan::request_from_allocation::preview::preview_plan;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use site::allocation_resolution::{ResolvedAllocation, resolve_before_approval};
-use site::approved_inputs::{InputDigests, describe_changed_input, digest_inputs, list_changed_inputs};
+use site::approved_input_digests::{InputDigests, describe_changed_input, digest_inputs, list_changed_inputs};
 use site::operator_files::MachineSpec;
 use std::collections::BTreeSet;
 use store::{InstallState, StoredRegistration};

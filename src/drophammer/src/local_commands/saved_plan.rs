@@ -21,7 +21,7 @@ use model::inventory::Inventory;
 use plan::approval_comparison::parse_approval;
 use plan::request_from_allocation::preview::{PreviewPlan, PreviewRefusal, preview_plan};
 use serde::{Deserialize, Serialize};
-use site::approved_inputs::{describe_changed_input, list_changed_inputs};
+use site::approved_input_digests::{describe_changed_input, list_changed_inputs};
 use std::fs::Permissions;
 use std::io::ErrorKind;
 use std::os::unix::fs::PermissionsExt;

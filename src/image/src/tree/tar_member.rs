@@ -1,6 +1,6 @@
 //! Member of a tar archive: path, type and attributes.
 
-use super::ambiguity::parse_number;
+use super::member_ambiguity::parse_number;
 use super::pax::PaxRecords;
 use super::sparse::SparseMap;
 use std::ffi::OsString;

@@ -1,11 +1,11 @@
 //! Tests of the web page: authorization, contents, and escaping of text from machines.
 
-mod actions;
 mod allocate;
 mod bulk_actions;
 mod file_editor;
 mod live_updates;
 mod machine;
+mod machine_actions;
 mod page_permissions;
 mod rack_plan;
 mod reinstall;

@@ -3,13 +3,13 @@
 
 use crate::attempt_failure::AttemptFailure;
 use crate::boot_prohibitions::remove_prohibition;
-use crate::boots::current_token;
 use crate::event_history::{HistoryEntry, insert_entry};
 use crate::install_attempt::ATTEMPTS;
 use crate::install_state::{InstallState, read_install_state};
 use crate::installed_allocation::complete_record;
 use crate::json_columns::to_json_column;
 use crate::marker_layout_comparison::find_contradiction;
+use crate::registered_boots::current_token;
 use crate::reinstall_order_records::{ReinstallOrder, ReinstallOutcome, delete_order, store_order, store_outcome};
 use crate::restore_confirmation::{ConfirmedBy, insert_confirmation};
 use crate::sql::{self, OptionalExtension, Transaction, params};

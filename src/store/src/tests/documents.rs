@@ -1,7 +1,7 @@
 //! Documents in the database.
 
 use super::*;
-use crate::machine_removal::RemovedMachine;
+use crate::machine_removal_protection::RemovedMachine;
 use crate::operator_documents::{
     BatchOutcome, DocumentAuthorship, DocumentBatch, DocumentChange, DocumentContent, DocumentOutcome,
 };
