@@ -14,7 +14,7 @@
 use super::plan_decisions::{LuksDecision, LuksFate, PlanDecisions};
 use crate::content_descriptions;
 use common::error_code::ErrorCode;
-use operations::{CheckContainers, CloseContainer, WriteCrypttab};
+use operations::{CheckContainers, CloseContainer, CreateLuksContainer, WriteCrypttab};
 
 use super::filesystem_fate::FilesystemFate;
 use super::partition_placement::MIB;
@@ -29,9 +29,7 @@ use model::layout::preserved_objects::PreservedObjects;
 use model::layout::{EncryptionSpec, FilesystemFormat, FilesystemSpec, KeySource, Layout};
 use model::registry_auth::SecretText;
 use model::storage_graph::{DeviceStack, LayoutMatch};
-use operations::{
-    ByteRange, CreateLuksContainer, CrypttabEntry, DATA_OFFSET_BYTES, DeviceOp, LuksContainer, Operation, SessionOp,
-};
+use operations::{ByteRange, CrypttabEntry, DATA_OFFSET_BYTES, DeviceOp, LuksContainer, Operation, SessionOp};
 use uuid::Uuid;
 
 /// Signature type of a container in libblkid, for both versions of LUKS.
@@ -356,9 +354,8 @@ pub(crate) fn check_containers(decided: &PlanDecisions) -> Option<Operation> {
 /// Returns whether the plan creates a container with a passphrase that was not entered yet.
 pub fn needs_passphrase(plan: &Plan) -> bool {
     let is_open = |container: &LuksContainer| container.source == KeySource::Prompt && container.key.is_empty();
-    plan.stages.iter().flat_map(|stage| &stage.operations).any(
-        |operation| matches!(operation, Operation::Device(DeviceOp::CreateContainer(creation)) if is_open(&creation.0)),
-    )
+    let mut planned = plan.stages.iter().flat_map(|stage| &stage.operations);
+    planned.any(|one| matches!(one, Operation::Device(DeviceOp::CreateContainer(new)) if is_open(&new.0)))
 }
 
 /// Returns the operations that create the containers of physical volumes (if `of_groups` is true) or of filesystems.

@@ -302,9 +302,8 @@ fn refuses_mapping_opened_with_another_key() {
         let layout = encrypted_by(key, &[]);
         let mut inventory = installed(&layout);
         let device = data(&mut layout.clone()).device.as_device();
-        inventory
-            .failed
-            .push(InspectionFailure { tried: InspectionTarget::Container(device), why: "no such key".to_owned() });
+        let tried = InspectionTarget::Container(device);
+        inventory.failed.push(InspectionFailure { tried, why: "no such key".to_owned() });
         let refusal = planned(&layout, &inventory, InstallMode::Reinstall).unwrap_err();
         assert!(
             refusal.problems.iter().any(|problem| problem.message.contains("no such key")),
