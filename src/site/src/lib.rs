@@ -13,6 +13,7 @@
 pub mod allocation_resolution;
 pub mod approved_inputs;
 pub mod boot_value_validation;
+pub mod controller_index;
 pub mod deploy_templates;
 pub mod documents;
 mod duplicates;
