@@ -38,11 +38,13 @@
 //!   `migration_boot` determines how migrations affect this decision. `boot_registration` decides which boot of the
 //!   machine is the current one. `machine_records` reads everything that the summary of a machine contains. `rollouts`
 //!   stores rollouts, and decides which of their members are reinstalled next. `machine_rename` transfers records to a
-//!   new id. `backup` and `restore_review` copy and restore the database.
+//!   new id. `backup` and `restore_review` copy and restore the database, and `postgres_backup` marks the backups of
+//!   PostgreSQL databases.
 
 pub mod address_ranges;
 mod attempt_failure;
 pub mod audit;
+mod audit_retention;
 mod audit_transactions;
 pub mod backup;
 pub mod boot_activity;
@@ -88,6 +90,7 @@ mod order_records;
 mod orders;
 mod out_of_band_runs;
 pub mod plan_approval;
+mod postgres_backup;
 mod postgres_database;
 mod read_connection;
 pub mod record_versions;

@@ -1,23 +1,34 @@
-//! Stop of the server after its database was lost or replaced.
+//! Stop of the server if its database can no longer be used.
 
 use crate::sql::{self, convert_error};
 use common::error::{Error, Phase, Result};
 use tokio::sync::watch;
 
-/// Stops the server, and returns the error for the current request.
+/// Stops the server after its database was lost or replaced, and returns the error for the current request.
 pub(crate) fn stop_server(why: String, gone: &watch::Sender<Option<String>>) -> Error {
-    let message = format!(
-        "{why}. Reports and orders can no longer be stored, so the server stops. Restore the database \
-        (`drophammer serve restore`), and start the server again"
-    );
+    stop_with_remedy(&why, "Restore the database (`drophammer serve restore`), and start the server again", gone)
+}
+
+/// Stops the server, and returns the error for the current request.
+pub(crate) fn stop_with_remedy(why: &str, remedy: &str, gone: &watch::Sender<Option<String>>) -> Error {
+    let message = format!("{why}. Reports and orders can no longer be stored, so the server stops. {remedy}");
     gone.send_replace(Some(message.clone()));
     Error::new(Phase::Serve, message)
 }
 
-/// Converts a database error to the error of the request. If the database was replaced, stops the server.
+/// Converts a database error to the error of the request. If the database was replaced, or upgraded by a newer version,
+/// stops the server.
 pub(crate) fn add_context<T>(result: sql::Result<T>, gone: &watch::Sender<Option<String>>) -> Result<T> {
     result.map_err(|error| match error {
         sql::Error::Replaced(why) => stop_server(why, gone),
+        sql::Error::NewerSchema { version, supported } => stop_with_remedy(
+            &format!(
+                "a newer version of drophammer has upgraded the database to schema version {version}, but this server \
+                 supports versions up to {supported}"
+            ),
+            "Install the newer version of drophammer, and start the server again",
+            gone,
+        ),
         error => convert_error(error, "the database"),
     })
 }
