@@ -8,6 +8,7 @@ mod clock_steps;
 mod database_files;
 mod documents;
 pub(crate) mod engine;
+mod failed_syncs;
 mod installed_fields;
 mod lossy_proxy;
 mod oidc_users;
