@@ -8,7 +8,6 @@
 use crate::operator_files::MachineSpec;
 use crate::snapshot::{SharedMap, SiteSnapshot};
 use model::bmc::BmcAddress;
-use model::machine_identity::usable_uuid;
 use std::path::PathBuf;
 use uuid::Uuid;
 
@@ -86,10 +85,10 @@ impl SiteSnapshot {
         self.controllers.compare(at, machine)
     }
 
-    /// Returns the usable UUIDs that the firmware of all other machines reports, according to their files.
+    /// Returns the UUIDs that the firmware of all other machines reports, according to their files.
     pub fn other_firmware_uuids(&self, machine: &str) -> Vec<Uuid> {
         let others = self.machines().filter(|other| other.id != machine);
-        others.filter_map(|other| usable_uuid(other.firmware_uuid()?)).collect()
+        others.filter_map(MachineSpec::firmware_uuid).collect()
     }
 
     /// Returns a problem for each machine file whose controller the file of another machine also names.

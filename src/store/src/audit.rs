@@ -3,10 +3,10 @@
 //! makes, or together with it. The database transaction that makes the change marks the entry as committed. A completed
 //! entry is never changed; only the retention deletes entries.
 
+use crate::ServerState;
 use crate::database_file::Durability;
 use crate::json_columns::{parse_column, to_json_column};
 use crate::sql::{self, Row, Transaction, params};
-use crate::ServerState;
 use common::error::Result;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;

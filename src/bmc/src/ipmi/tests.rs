@@ -226,7 +226,8 @@ fn differing_guid_is_a_warning() {
     let warned = |guid: &str, machine: Option<&str>| {
         let dir = controller("off", "");
         fs::write(dir.path().join("guid"), guid).unwrap();
-        perform(dir.path(), Off, &TargetMachine { uuid: machine.map(str::to_owned), ..TargetMachine::default() }).unwrap()
+        perform(dir.path(), Off, &TargetMachine { uuid: machine.map(str::to_owned), ..TargetMachine::default() })
+            .unwrap()
     };
     for same in [
         GUID,

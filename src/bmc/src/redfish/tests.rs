@@ -148,11 +148,8 @@ fn system_of_another_known_machine_is_refused() {
 /// Several machine files contain the address of the controller without the path of a system.
 #[test]
 fn shared_controller_must_report_the_uuid_of_the_machine() {
-    let target = |uuid: &str| TargetMachine {
-        uuid: Some(uuid.to_owned()),
-        must_match_uuid: true,
-        ..TargetMachine::default()
-    };
+    let target =
+        |uuid: &str| TargetMachine { uuid: Some(uuid.to_owned()), must_match_uuid: true, ..TargetMachine::default() };
     let cycle = |server: &Server, uuid: &str| {
         switch_power(&bmc(server, None), PowerAction::Cycle, &target(uuid), &crate::Unguarded)
     };

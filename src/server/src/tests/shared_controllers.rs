@@ -36,7 +36,8 @@ impl Running {
 /// Starts a Redfish controller with one system for each of these UUIDs.
 fn chassis(uuids: [&'static str; 2]) -> Controller {
     Controller::start(Vec::new(), move |request: &Request| {
-        let links: Vec<_> = (0..2).map(|number| json!({ "@odata.id": format!("/redfish/v1/Systems/{number}") })).collect();
+        let links: Vec<_> =
+            (0..2).map(|number| json!({ "@odata.id": format!("/redfish/v1/Systems/{number}") })).collect();
         match (request.method.as_str(), request.path.strip_prefix("/redfish/v1/Systems")) {
             ("GET", Some("")) => ResponseBehavior::respond(200, &json!({ "Members": links }).to_string()),
             ("GET", Some(path)) => {

@@ -17,9 +17,10 @@ pub(crate) fn halt_restored(transaction: &Transaction) -> sql::Result<()> {
         }
         if matches!(rollout.state, RolloutState::Running | RolloutState::Stopped) {
             rollout.state = RolloutState::Halted;
-            rollout.record.reason = "the database was restored from a backup: check the records of the machines, and run \
+            rollout.record.reason =
+                "the database was restored from a backup: check the records of the machines, and run \
                 `drophammer machine confirm` first"
-                .to_owned();
+                    .to_owned();
             store_rollout(transaction, &rollout)?;
         }
     }
