@@ -23,8 +23,8 @@ impl Running {
     }
 
     /// Waits until the problem of each of the two files is logged.
-    async fn reports_conflict(&self, address: &str) {
-        for (file, other) in [("one", TWO), ("two", ONE)] {
+    async fn reports_conflict(&self, addresses: [&str; 2]) {
+        for (file, other, address) in [("one", TWO, addresses[0]), ("two", ONE, addresses[1])] {
             let problem = format!(
                 "machines/{file}.yaml: the management controller {address} is also in the file of machine {other}"
             );
@@ -65,7 +65,7 @@ async fn ipmi_controller_in_two_files_receives_no_request() {
     controller.set_nonblocking(true).unwrap();
     let url = format!("ipmi://{}", controller.local_addr().unwrap());
     let server = Running::start_in(with_controllers([&url, &url])).await;
-    server.reports_conflict(&url).await;
+    server.reports_conflict([&url, &url]).await;
     server.installed().await;
     for (machine, other) in [(ONE, "two"), (TWO, "one")] {
         for action in ["off", "cycle", "pxe"] {
@@ -98,8 +98,9 @@ async fn ipmi_controller_in_two_files_receives_no_request() {
 async fn redfish_system_in_two_files_receives_no_request() {
     let controller = chassis([ONE, TWO]);
     let [first, second] = [0, 1].map(|number| controller.url(&format!("redfish/v1/Systems/{number}")));
-    let server = Running::start_in(with_controllers([&first, &(first.clone() + "/")])).await;
-    server.reports_conflict(&first).await;
+    let addresses = [first.as_str(), &format!("{first}/")];
+    let server = Running::start_in(with_controllers(addresses)).await;
+    server.reports_conflict(addresses).await;
     for machine in [ONE, TWO] {
         let refused = server.switch_power(machine, "cycle").await;
         assert_eq!((refused.status, &refused.json()["code"]), (409, &json!("controller-shared")));
