@@ -120,9 +120,12 @@ impl AuditLog {
         if !self.appended.fetch_add(1, Ordering::Relaxed).is_multiple_of(ENTRIES_PER_TRIM) {
             return;
         }
-        if let Err(error) = app.state.trim_audit(self.retention).await {
-            let why = format!("audit log: cannot delete the oldest entries: {error}");
-            app.log_rate_limited(ErrorCode::ServerProblem.annotate(why));
+        let problem = match app.state.trim_audit(self.retention).await {
+            Ok(problem) => problem,
+            Err(error) => Some(format!("cannot delete the oldest entries: {error}")),
+        };
+        if let Some(problem) = problem {
+            app.log_rate_limited(ErrorCode::ServerProblem.annotate(format!("audit log: {problem}")));
         }
     }
 }

@@ -15,7 +15,7 @@
 //! * Operators: [`operator_api`] is the operator's API, and [`metal_api`] is compatible with metal-api. [`openapi`] and
 //!   `json_schemas` describe the endpoints. [`machine_file_creation`] creates machine files, [`machine_details`] and
 //!   [`install_timeline`] describe one machine, and [`display_phase`] summarizes a machine in one word. [`power`] and
-//!   [`freed_machine_shutdown`] switch machines on and off. [`plan_input`], [`rack_plan`] and [`boot_digest`] answer
+//!   [`freed_machine_shutdown`] switch machines on and off, and `controller_identity` refuses wrong controllers. [`plan_input`], [`rack_plan`] and [`boot_digest`] answer
 //!   requests of `drophammer` commands.
 //! * Rollouts: [`rollouts`] reinstalls many machines in waves.
 //! * Users: [`access`] authorizes users, [`audit_log`] records their requests, [`user_management`] manages users and
@@ -36,6 +36,7 @@ mod bearer_token;
 mod bmc_lease;
 pub mod boot_digest;
 pub mod console_log;
+mod controller_identity;
 pub mod deploy_templates;
 pub mod display_phase;
 pub mod downloads;

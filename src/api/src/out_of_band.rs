@@ -15,8 +15,9 @@ pub use redfish_step_task::{RUN_INTERVAL, continue_runs};
 use super::AppState;
 use super::agent_api::wire_allocation;
 use super::bmc_lease::HeldLease;
+use super::controller_identity::{find_target, firmware_uuid, refuse_shared_controller, with_firmware};
 use super::migration_requests::machine_requests::{MigrationResponse, find_migration_response};
-use super::power::{controller_failure, to_target};
+use super::power::controller_failure;
 use axum::http::StatusCode;
 use bmc::redfish::RedfishMachine;
 use bmc::redfish::bios::SystemState;
@@ -94,7 +95,7 @@ pub(crate) async fn check_controller(machine: &MachineSpec, known: &SiteObjects)
     let templates = find_out_of_band_templates(machine, known);
     let Some(bmc) = machine.bmc.clone().filter(|_| !templates.is_empty()) else { return Ok(()) };
     let uuid = firmware_uuid(machine);
-    let read = tokio::task::spawn_blocking(move || read_capabilities(&bmc, &uuid));
+    let read = tokio::task::spawn_blocking(move || read_capabilities(&bmc, uuid));
     let failed =
         |_| ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, "the request to the management controller failed");
     let state = read.await.map_err(failed)?.map_err(|error| controller_failure(&error))?;
@@ -114,8 +115,9 @@ fn format_unsupported(templates: &[OutOfBandTemplate], state: &SystemState) -> V
     templates.iter().flat_map(problems).collect()
 }
 
-fn read_capabilities(bmc: &Bmc, uuid: &str) -> Result<SystemState> {
-    RedfishMachine::connect(bmc, Some(uuid))?.read_described_state()
+fn read_capabilities(bmc: &Bmc, uuid: String) -> Result<SystemState> {
+    let target = TargetMachine { uuid: Some(uuid), ..TargetMachine::default() };
+    RedfishMachine::connect(bmc, &target)?.read_described_state()
 }
 
 /// Checks the Redfish service of a machine for `serve --check`. Returns the problems. If the service could not be
@@ -123,16 +125,10 @@ fn read_capabilities(bmc: &Bmc, uuid: &str) -> Result<SystemState> {
 pub fn check_controller_blocking(machine: &MachineSpec, known: &SiteObjects) -> (Vec<String>, Option<String>) {
     let templates = find_out_of_band_templates(machine, known);
     let Some(bmc) = machine.bmc.as_ref().filter(|_| !templates.is_empty()) else { return (Vec::new(), None) };
-    match read_capabilities(bmc, &firmware_uuid(machine)) {
+    match read_capabilities(bmc, firmware_uuid(machine)) {
         Ok(state) => (format_unsupported(&templates, &state), None),
         Err(error) => (Vec::new(), Some(format!("cannot check the Redfish steps: {error}"))),
     }
-}
-
-/// Returns the UUID that the controller should report: `smbios_uuid` of the machine file or, if the file lacks this
-/// field, the machine's id.
-fn firmware_uuid(machine: &MachineSpec) -> String {
-    machine.smbios_uuid.map_or_else(|| machine.id.clone(), |uuid| uuid.to_string())
 }
 
 /// Carries out one action of a run (the Redfish steps of one installation). Returns whether the next action can follow
@@ -153,14 +149,9 @@ async fn advance_run(
     let Some((machine, bmc)) = machine.and_then(|machine| Some((machine, machine.bmc.clone()?))) else {
         return Ok(false);
     };
-    let uuid = firmware_uuid(machine);
+    let target = find_target(app, machine, &bmc.at);
     let is_new = run.phase == RunPhase::Ready;
-    let (to, target) = (bmc.clone(), uuid.clone());
-    let read = run_blocking(move || {
-        let machine = RedfishMachine::connect(&to, Some(&target))?;
-        if is_new { machine.read_described_state() } else { machine.read_state() }
-    });
-    let system = match read.await {
+    let system = match read_system(app, &run.machine, (&bmc, &target), is_new).await {
         Ok(system) => system,
         Err(why) if app.state.time_since(&run.since) > PHASE_TIMEOUT => return fail_run(app, &run, why).await,
         Err(why) => {
@@ -182,7 +173,24 @@ async fn advance_run(
         is_shared: app.state.is_shared(),
     };
     let action = decide_action(&run, &seen);
-    carry_out(app, run, action, (bmc, uuid, lease), system).await
+    carry_out(app, run, action, (bmc, target, lease), system).await
+}
+
+/// Reads the state of the machine's system; with the description of its BIOS attributes if `is_new` is true. Returns an
+/// error if the file of another machine names the same controller.
+async fn read_system(
+    app: &AppState,
+    machine: &str,
+    (bmc, target): (&Bmc, &TargetMachine),
+    is_new: bool,
+) -> Result<SystemState, String> {
+    refuse_shared_controller(app, machine, &bmc.at).map_err(|refusal| refusal.parts().1)?;
+    let (bmc, target) = (bmc.clone(), target.clone());
+    let read = move || {
+        let machine = RedfishMachine::connect(&bmc, &target)?;
+        if is_new { machine.read_described_state() } else { machine.read_state() }
+    };
+    run_blocking(read).await
 }
 
 /// Deletes a run whose installation is no longer ordered. The returned value is false: no action follows.
@@ -233,7 +241,7 @@ async fn carry_out(
     app: &AppState,
     run: OutOfBandRun,
     action: RunAction,
-    (bmc, uuid, lease): (Bmc, String, Option<&HeldLease>),
+    (bmc, target, lease): (Bmc, TargetMachine, Option<&HeldLease>),
     system: SystemState,
 ) -> Result<bool, ApiError> {
     let (recorded, next) = match (&action, run.current_step()) {
@@ -261,7 +269,7 @@ async fn carry_out(
     if recorded != run && !app.state.replace_run(&run, Some(recorded.clone())).await? {
         return Ok(false);
     }
-    if let Err(why) = request_action(app, &run, action, (bmc, uuid, lease), system).await? {
+    if let Err(why) = request_action(app, &run, action, (bmc, target, lease), system).await? {
         if lease.is_some_and(HeldLease::is_refused) {
             // The lease was lost. Another server may own the run now, and continues it.
             app.log_rate_limited(format!("{}: {why}", app.directory().display_name(&run.machine)));
@@ -281,7 +289,7 @@ async fn request_action(
     app: &AppState,
     run: &OutOfBandRun,
     action: RunAction,
-    (bmc, uuid, lease): (Bmc, String, Option<&HeldLease>),
+    (bmc, target, lease): (Bmc, TargetMachine, Option<&HeldLease>),
     system: SystemState,
 ) -> Result<Result<(), String>, ApiError> {
     let step = run.current_step().cloned();
@@ -291,7 +299,7 @@ async fn request_action(
     let guard = lease.map(HeldLease::guard);
     let send = move || {
         let guard: &dyn WriteGuard = guard.as_ref().map_or(&Unguarded, |guard| guard);
-        send_action(&action, step.as_ref(), (&bmc, &to_target(uuid, registered), guard), &system)
+        send_action(&action, step.as_ref(), (&bmc, &with_firmware(target, registered), guard), &system)
     };
     Ok(run_blocking(send).await)
 }
@@ -329,7 +337,7 @@ fn send_action(
     (bmc, target, guard): (&Bmc, &TargetMachine, &dyn WriteGuard),
     system: &SystemState,
 ) -> Result<()> {
-    let machine = RedfishMachine::connect(bmc, target.uuid.as_deref())?.guarded_by(guard);
+    let machine = RedfishMachine::connect(bmc, target)?.guarded_by(guard);
     match (action, step, &system.bios) {
         (RunAction::Restart, ..) => {
             machine.set_boot_device(BootDevice::Pxe, false, target.firmware)?;

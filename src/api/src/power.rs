@@ -3,6 +3,7 @@
 use super::AppState;
 use super::access;
 use super::bmc_lease::{HeldLease, claim_controller};
+use super::controller_identity::{find_target, refuse_shared_controller, with_firmware};
 use super::operator_api::{OperatorAuth, unknown_machine};
 use super::request_body::{EVENT_BYTES, read_operator_document};
 use axum::Json;
@@ -113,10 +114,11 @@ pub(crate) fn log_warning(app: &AppState, id: &str, warning: Option<String>) {
 }
 
 /// Management controller in a machine file, and the machine that it controls.
-#[derive(Clone)]
 pub(crate) struct MachineController {
     bmc: Bmc,
-    uuid: String,
+    target: TargetMachine,
+    /// Reason why no action is carried out; `None` if actions are permitted.
+    refusal: Option<ApiError>,
     registered: Option<StoredRegistration>,
 }
 
@@ -137,10 +139,9 @@ impl MachineController {
             .with_code("controller-missing")
         };
         let bmc = machine.bmc.clone().ok_or_else(none)?;
-        // The controller reports the UUID of the firmware. If the operator has chosen another id for the machine, the
-        // machine file contains this UUID in `smbios_uuid`.
-        let uuid = machine.smbios_uuid.map_or_else(|| id.to_owned(), |uuid| uuid.to_string());
-        Ok(MachineController { bmc, uuid, registered: app.state.find_registration(id).await? })
+        let target = find_target(app, machine, &bmc.at);
+        let refusal = refuse_shared_controller(app, &machine.id, &bmc.at).err();
+        Ok(MachineController { bmc, target, refusal, registered: app.state.find_registration(id).await? })
     }
 
     /// Runs requests on a thread that may block.
@@ -148,18 +149,24 @@ impl MachineController {
         self,
         request: impl FnOnce(&Bmc, &TargetMachine) -> common::error::Result<T> + Send + 'static,
     ) -> Result<T, ApiError> {
-        let MachineController { bmc, uuid, registered } = self;
-        let done = tokio::task::spawn_blocking(move || request(&bmc, &to_target(uuid, registered))).await;
+        let MachineController { bmc, target, registered, .. } = self;
+        let done = tokio::task::spawn_blocking(move || request(&bmc, &with_firmware(target, registered))).await;
         done.map_err(|_| request_panicked())?.map_err(|error| controller_failure(&error))
     }
 
     /// Performs an action. If a lease is given, it must permit each request to the controller. Returns the warning of
     /// the controller.
+    ///
+    /// # Errors
+    /// Returns an error if the file of another machine names the same controller, or the controller fails.
     pub(crate) async fn switch(
-        self,
+        mut self,
         action: PowerAction,
         lease: Option<&HeldLease>,
     ) -> Result<Option<String>, ApiError> {
+        if let Some(refusal) = self.refusal.take() {
+            return Err(refusal);
+        }
         let guard = lease.map(HeldLease::guard);
         let guarded = move |bmc: &Bmc, target: &TargetMachine| {
             let guard: &dyn WriteGuard = guard.as_ref().map_or(&Unguarded, |guard| guard);
@@ -176,11 +183,4 @@ fn request_panicked() -> ApiError {
 /// Returns the error response for a management controller that fails, or does not carry out a request.
 pub(crate) fn controller_failure(error: &Error) -> ApiError {
     ApiError::new(StatusCode::BAD_GATEWAY, error.to_string()).with_code("controller-failed")
-}
-
-/// Returns the machine with its registered firmware type. Parses the inventory, so it must not run on a thread that
-/// serves requests.
-pub(crate) fn to_target(uuid: String, registered: Option<StoredRegistration>) -> TargetMachine {
-    let inventory = registered.and_then(|registered| registered.parse_inventory());
-    TargetMachine { uuid: Some(uuid), firmware: inventory.map(|inventory| inventory.system.firmware) }
 }

@@ -40,7 +40,8 @@ struct IpmiController<'a> {
 }
 
 /// Performs the action, and reads the resulting state back from the controller. Returns a warning if the controller
-/// reports the UUID of another machine, or does not report all of the resulting state.
+/// reports an unknown GUID, or does not report all of the resulting state. A controller that reports the UUID of another
+/// known machine is refused before the first change.
 pub(crate) fn perform_action(
     program: impl AsRef<OsStr>,
     bmc: &Bmc,
@@ -50,13 +51,14 @@ pub(crate) fn perform_action(
 ) -> Result<Option<String>> {
     let (program, port) = (program.as_ref(), port.unwrap_or(623).to_string());
     let controller = IpmiController { program, bmc, host, port, options: RefCell::default(), guard };
+    let differing_guid = controller.check_guid(machine)?;
     let warning = match action {
         PowerAction::On => controller.reach_state("on").map(|()| None),
         PowerAction::Off => controller.reach_state("off").map(|()| None),
         PowerAction::Cycle => controller.cycle_power().map(|()| None),
         PowerAction::Pxe => controller.boot_pxe(machine.firmware),
     }?;
-    let warnings: Vec<String> = [warning, controller.compare_guid(machine)].into_iter().flatten().collect();
+    let warnings: Vec<String> = [warning, differing_guid].into_iter().flatten().collect();
     Ok((!warnings.is_empty()).then(|| warnings.join("; ")))
 }
 
@@ -70,7 +72,8 @@ pub(crate) fn read_power_state(
     let (program, port) = (program.as_ref(), port.unwrap_or(623).to_string());
     let controller = IpmiController { program, bmc, host, port, options: RefCell::default(), guard: &Unguarded };
     let state = PowerState::from_name(&controller.read_power()?);
-    Ok((state, controller.compare_guid(machine)))
+    let warning = controller.check_guid(machine).unwrap_or_else(|error| Some(error.to_string()));
+    Ok((state, warning))
 }
 
 impl IpmiController<'_> {
@@ -155,15 +158,24 @@ impl IpmiController<'_> {
         }
     }
 
-    /// Returns a warning if the controller reports the GUID of another machine. A controller that reports no GUID
-    /// causes no warning.
-    fn compare_guid(&self, machine: &TargetMachine) -> Option<String> {
-        let wanted = machine.uuid.as_deref().and_then(parse_usable_uuid)?;
-        let reported = reported_guid(&self.run(&["mc", "guid"]).ok()?)?;
-        (!is_same_guid(reported, wanted)).then(|| {
+    /// Returns a warning if the controller reports a GUID other than the machine's UUID. A controller that reports no
+    /// GUID causes no warning.
+    ///
+    /// # Errors
+    /// Returns an error if the controller reports the UUID of another known machine.
+    fn check_guid(&self, machine: &TargetMachine) -> Result<Option<String>> {
+        let reported = self.run(&["mc", "guid"]).ok().and_then(|output| reported_guid(&output));
+        let (Some(reported), wanted) = (reported, machine.usable_uuid()) else { return Ok(None) };
+        if wanted.is_some_and(|wanted| is_same_guid(reported, wanted)) {
+            return Ok(None);
+        }
+        if let Some(other) = machine.other_uuids.iter().find(|other| is_same_guid(reported, **other)) {
+            return Err(machine.refuse_other_machine(self.host, *other));
+        }
+        Ok(wanted.map(|wanted| {
             format!(
                 "management controller {host} reports the GUID {reported}, but the request was for machine {wanted}: check the controller's address. The address may be correct: on many models, the controller's GUID always differs from the UUID of the firmware", host = self.host)
-        })
+        }))
     }
 }
 

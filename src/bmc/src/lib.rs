@@ -1,8 +1,10 @@
 //! Power control, boot devices and BIOS settings of a machine, through its management controller (BMC): over Redfish,
 //! or over IPMI with `ipmitool`.
 //!
-//! After each change, the state is read back until the controller reports the requested state. A Redfish service that
-//! reports the UUID of another machine is refused. Over IPMI, a different GUID causes only a warning.
+//! After each change, the state is read back until the controller reports the requested state. Before the first change,
+//! the UUID or GUID that the controller reports is compared with that of the machine. A controller that reports the UUID
+//! of another known machine is refused. Any other difference is refused over Redfish, unless the address contains the
+//! path of the system, and causes a warning over IPMI.
 //! `redfish::test_double` simulates the quirks of real Redfish services in tests. Start with [`switch_power`] and
 //! [`redfish::RedfishMachine`].
 
@@ -15,10 +17,12 @@ pub use write_guard::{Unguarded, WriteGuard, WriteKind};
 use common::error::{Error, Phase, Result};
 use model::bmc::{Bmc, BmcAddress};
 use model::inventory::FirmwareType;
+use model::machine_identity::parse_usable_uuid;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::thread;
 use std::time::{Duration, Instant};
+use uuid::Uuid;
 
 /// Power or boot action on a machine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
@@ -89,6 +93,27 @@ pub struct TargetMachine {
     pub uuid: Option<String>,
     /// Firmware type in the machine's last registration, which determines the boot mode.
     pub firmware: Option<FirmwareType>,
+    /// UUIDs of the firmware of all other known machines. A controller that reports one of them is refused.
+    pub other_uuids: Vec<Uuid>,
+    /// True if the Redfish service must report the UUID of the machine, because the files of several machines contain
+    /// the address of the service.
+    pub must_match_uuid: bool,
+}
+
+impl TargetMachine {
+    /// Returns the UUID; `None` if it is missing or a placeholder.
+    fn usable_uuid(&self) -> Option<Uuid> {
+        self.uuid.as_deref().and_then(parse_usable_uuid)
+    }
+
+    /// Refuses a controller that reports the UUID `other`, which belongs to another machine.
+    fn refuse_other_machine(&self, controller: &str, other: Uuid) -> Error {
+        let own = self.uuid.as_deref().map(|own| format!(", not to {own}")).unwrap_or_default();
+        bmc_refusal(format!(
+            "management controller {controller} belongs to machine {other}{own}: power state and boot device were not \
+             changed. Correct the controller's address"
+        ))
+    }
 }
 
 /// Performs the action on the machine, and reads the resulting state from the controller. Returns a warning if the

@@ -3,6 +3,7 @@
 
 use crate::registry_auth::SecretText;
 use serde::{Deserialize, Serialize};
+use std::fmt;
 use std::net::IpAddr;
 
 /// Address and credentials of a management controller.
@@ -152,6 +153,38 @@ impl BmcAddress {
         }
         Ok(BmcAddress::Redfish { url: format!("{scheme}://{host}"), system })
     }
+
+    /// Returns the protocol, host and port in a normalized form, such as `https://10.1.0.7:443`. Two addresses with the
+    /// same endpoint belong to the same controller.
+    pub fn endpoint(&self) -> String {
+        let (scheme, host, port) = match self {
+            BmcAddress::Ipmi { host, port } => ("ipmi", host.as_str(), port.unwrap_or(623)),
+            BmcAddress::Redfish { url, .. } => {
+                let (scheme, authority) = url.split_once("://").unwrap_or(("https", url));
+                let default = if scheme == "http" { 80 } else { 443 };
+                let is_port = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+                match authority.rsplit_once(':').filter(|(_, port)| is_port(port)) {
+                    Some((host, port)) if !host.contains(':') || host.ends_with(']') => {
+                        (scheme, host, port.parse().unwrap_or(default))
+                    }
+                    _ => (scheme, authority, default),
+                }
+            }
+        };
+        let host = host.trim_matches(['[', ']']).trim_end_matches('.').to_lowercase();
+        let host = host.parse::<IpAddr>().map_or(host, |address| address.to_string());
+        format!("{scheme}://{host}:{port}")
+    }
+}
+
+impl fmt::Display for BmcAddress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            BmcAddress::Redfish { url, system } => write!(f, "{url}{}", system.as_deref().unwrap_or_default()),
+            BmcAddress::Ipmi { host, port: Some(port) } => write!(f, "ipmi://{host}:{port}"),
+            BmcAddress::Ipmi { host, port: None } => write!(f, "ipmi://{host}"),
+        }
+    }
 }
 
 #[cfg(test)]
@@ -169,6 +202,24 @@ mod tests {
         let mut all = FruInfo::default();
         all.fill_gaps(&filled);
         assert_eq!(all, filled);
+    }
+
+    #[test]
+    fn spellings_of_one_address_have_the_same_endpoint() {
+        let endpoint = |text: &str| BmcAddress::parse(text).unwrap().endpoint();
+        for (endpoint_text, spellings) in [
+            ("ipmi://10.1.0.7:623", &["ipmi://10.1.0.7", "ipmi://10.1.0.7:623", "ipmi://10.1.0.7/"][..]),
+            ("https://bmc-7:443", &["https://bmc-7", "https://BMC-7.:443", "https://bmc-7/redfish/v1/Systems/1"]),
+            ("ipmi://fe80::1:623", &["ipmi://[fe80::1]", "ipmi://[FE80:0::1]:623"]),
+            ("https://fe80::1:8443", &["https://[fe80::1]:8443", "https://[fe80:0:0::1]:8443/redfish/v1/"]),
+            ("http://127.0.0.1:80", &["http://127.0.0.1"]),
+        ] {
+            spellings.iter().for_each(|spelling| assert_eq!(endpoint(spelling), endpoint_text, "{spelling}"));
+        }
+        assert_ne!(endpoint("ipmi://10.1.0.7"), endpoint("ipmi://10.1.0.7:9001"));
+        for text in ["ipmi://bmc:9001", "ipmi://bmc", "https://bmc:8443/redfish/v1/Systems/2", "https://bmc"] {
+            assert_eq!(BmcAddress::parse(text).unwrap().to_string(), text);
+        }
     }
 
     #[test]

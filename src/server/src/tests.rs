@@ -66,6 +66,7 @@ mod saved_plans;
 mod secret_release;
 mod server_health;
 mod several_servers;
+mod shared_controllers;
 mod site_check_report;
 mod sizes;
 mod started_first_installs;

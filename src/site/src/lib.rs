@@ -4,15 +4,17 @@
 //! its image or layout does not exist. The crate does not handle requests: `api` publishes its snapshots, and `site
 //! plan` and `serve --check` read the same directory.
 //!
-//! Start with `loader`, which builds a `snapshot` of all files in force; `machine_refresh` updates single machines in
-//! a snapshot. `operator_files` parses and validates files, `effective_allocation` determines the allocation that
-//! applies, `allocation_resolution` resolves its references, and `requested_steps` merges the deploy templates that
-//! the allocation requests. `documents` is the source of the files: the directory, or the database that several
-//! servers share.
+//! Start with `loader`, which builds a `snapshot` of all files in force; `machine_refresh` updates single machines
+//! in a snapshot. `controller_index` finds management controllers that several machine files contain.
+//! `operator_files` parses and validates files, `effective_allocation` determines the allocation that applies,
+//! `allocation_resolution` resolves its references, and `requested_steps` merges the deploy templates that the
+//! allocation requests. `documents` is the source of the files: the directory, or the database that several servers
+//! share.
 
 pub mod allocation_resolution;
 pub mod approved_input_digests;
 pub mod boot_value_validation;
+pub mod controller_index;
 pub mod deploy_templates;
 pub mod documents;
 mod duplicate_ids;

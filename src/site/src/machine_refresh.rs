@@ -2,6 +2,7 @@
 //! scan takes a second, which would delay a machine that waits for a change of its file.
 
 use crate::loader::{SettledMachine, SiteLoader, check_machine_allocation};
+use crate::operator_files::MachineSpec;
 use crate::snapshot::SiteSnapshot;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -16,8 +17,8 @@ pub struct ChangedMachine {
 
 impl SiteLoader {
     /// Returns a copy of the snapshot in which these machines are up to date. Returns `None` if only a scan can
-    /// determine their state: during migrations, or if one of the machines has a problem, or may share an id or a MAC
-    /// with another machine.
+    /// determine their state: during migrations, or if one of the machines has a problem, or may share an id, a MAC or a
+    /// management controller with another machine.
     pub fn refresh_machines(&mut self, current: &SiteSnapshot, changed: &[ChangedMachine]) -> Option<SiteSnapshot> {
         if self.stale || !self.state.list_live_migrations_blocking().ok()?.is_empty() {
             return None;
@@ -62,8 +63,11 @@ impl SiteLoader {
                     Some(_) => return None,
                 }
             }
-            if snapshot.find_machine(id).is_some_and(|before| before.macs != machine.macs) {
-                return None;
+            let controller = |machine: &MachineSpec| machine.bmc.as_ref().map(|bmc| bmc.at.clone());
+            match snapshot.find_machine(id) {
+                Some(before) if before.macs == machine.macs && controller(before) == controller(&machine) => {}
+                None if !snapshot.controllers.is_used_by_another(&machine) => snapshot.controllers.add(&machine),
+                _ => return None,
             }
             snapshot.machine_files.insert_mut(id.clone(), path);
             snapshot.machines.insert_mut(id.clone(), Arc::new(machine));
@@ -170,6 +174,14 @@ mod tests {
         let mut site = LoadedSite::new();
         site.write(1, "52:54:00:00:00:09", "");
         assert!(site.refresh(1, None).is_none(), "other MACs");
+        let mut site = LoadedSite::new();
+        let controller = "bmc: {url: 'ipmi://10.1.0.7', username: u, password: p}\n";
+        site.write(1, "52:54:00:00:00:01", controller);
+        assert!(site.refresh(1, None).is_none(), "another controller");
+        site.loader.require_new_snapshot();
+        site.snapshot = site.loader.rescan().unwrap().directory;
+        let file = site.write(7, "52:54:00:00:00:07", controller);
+        assert!(site.refresh(7, Some(file)).is_none(), "the controller of another machine");
         let mut site = LoadedSite::new();
         site.loader.require_new_snapshot();
         assert!(site.refresh(1, None).is_none(), "a scan is necessary anyway");

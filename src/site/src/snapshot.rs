@@ -1,5 +1,6 @@
 //! Snapshot of the versions of the operator's files that are in force.
 
+use crate::controller_index::ControllerIndex;
 use crate::ganeti_os_definitions::DefinitionCatalog;
 use crate::operator_files::{ImageSpec, MachineSpec};
 use crate::site_objects::SiteObjects;
@@ -25,6 +26,8 @@ pub struct SiteSnapshot {
     /// For each MAC, the ids of the machines whose files list the MAC. A MAC that more than one machine file lists does
     /// not identify a machine.
     pub(crate) macs: SharedMap<Vec<String>>,
+    /// Machines by their management controllers.
+    pub(crate) controllers: ControllerIndex,
     /// Local image files, by the path below `/images/` at which they are served.
     pub(crate) files: HashMap<String, PathBuf>,
     /// Images as defined in their YAML files, with the path of the YAML file.
@@ -78,6 +81,7 @@ impl SiteSnapshot {
         SiteSnapshot {
             machines,
             macs,
+            controllers: self.controllers.clone(),
             machine_files,
             machine_errors,
             files: self.files.clone(),

@@ -3,15 +3,13 @@
 //! makes, or together with it. The database transaction that makes the change marks the entry as committed. A completed
 //! entry is never changed; only the retention deletes entries.
 
+use crate::ServerState;
 use crate::database_file::Durability;
 use crate::json_columns::{parse_column, to_json_column};
 use crate::sql::{self, Row, Transaction, params};
-use crate::{ServerState, now};
 use common::error::Result;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use time::format_description::well_known::Rfc3339;
-use time::{Duration, OffsetDateTime};
 
 /// Maximum number of entries in a page.
 pub const PAGE: u32 = 1000;
@@ -281,22 +279,5 @@ impl ServerState {
             connection.prepare_cached(&select)?.query_map(values, read_entry)?.collect()
         })
         .await
-    }
-
-    /// Deletes the entries that exceed the retention.
-    ///
-    /// # Errors
-    /// Returns an error if the database cannot be written.
-    pub async fn trim_audit(&self, retention: AuditRetention) -> Result<()> {
-        let since = OffsetDateTime::now_utc() - Duration::days(retention.days.into());
-        let since = since.format(&Rfc3339).unwrap_or_else(|_| now());
-        self.run_deferred(move |connection| {
-            connection.execute(
-                "DELETE FROM audit WHERE time < ?1 OR id <= (SELECT id FROM audit ORDER BY id DESC LIMIT 1 OFFSET ?2)",
-                params![since, retention.entries],
-            )
-        })
-        .await
-        .map(drop)
     }
 }

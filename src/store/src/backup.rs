@@ -2,6 +2,7 @@
 //! outdated copies, unless the operator permits them.
 
 use super::post_restore_steps;
+use super::postgres_backup;
 use super::store_transfer::{self, run_outside_runtime};
 use crate::database_id::{self, DatabaseIdentity};
 use crate::sql::Connection;
@@ -131,15 +132,18 @@ pub fn restore_store(store: Option<&PostgresAddress>, dir: &Path, from: &Path, o
         remove_if_present(&new)?;
         return Err(Error::refusal(Phase::Serve, why).with_code(ErrorCode::Backup));
     }
-    // If the identities are equal, the backup contains everything that this directory has recorded. Otherwise, the
-    // backup may be older than the systems on the machines' disks.
-    let is_complete = known.as_ref() == Some(&restored);
+    // If the identities are equal, the backup contains everything that the server of this directory has recorded.
+    // Otherwise, or if other servers have used the database, the backup may be older than the systems on the machines'
+    // disks.
+    let is_shared = store.is_some() || is_postgres_backup(&new)?;
+    let is_complete = known.as_ref() == Some(&restored) && !is_shared;
     let mut instructions = String::new();
     if !is_complete {
         // The counter of the restored database must exceed the counters of all earlier backups, including this one.
         restored.transactions =
             restored.transactions.max(known.map_or(0, |known| known.transactions)).saturating_add(1);
-        instructions = mark_unconfirmed(&new, &restored, dir)?;
+        let why = if is_shared { SHARED_DATABASE } else { "" };
+        instructions = format!("{why}{}", mark_unconfirmed(&new, &restored, dir)?);
     }
     let name = match store {
         Some(address) => {
@@ -160,6 +164,16 @@ pub fn restore_store(store: Option<&PostgresAddress>, dir: &Path, from: &Path, o
         transactions = restored.transactions
     ));
     output::print_text(&instructions)
+}
+
+/// Reason why a complete backup of PostgreSQL cannot be recognized, for the operator.
+const SHARED_DATABASE: &str = "Several servers can use a PostgreSQL database, and the directory of this server does not \
+    record the transactions of the other servers. The backup may therefore lack transactions.\n";
+
+fn is_postgres_backup(copy: &Path) -> Result<bool> {
+    let what = || format!("read {}", copy.display());
+    let connection = database_file::open_existing(copy).context(Phase::Serve, what)?;
+    postgres_backup::is_marked(&connection).context(Phase::Serve, what)
 }
 
 /// Returns the reason why the backup must not replace the database that has the identity `known`, or `None` if the

@@ -217,18 +217,24 @@ impl DatabaseFile {
     ///
     /// # Errors
     /// Returns an error if the database cannot be synced. The transactions in a SQLite file are then visible, but may
-    /// be lost. If the file is missing, the server stops.
+    /// be lost. They remain unsynced, so that nothing that depends on them is acknowledged, until a later sync succeeds.
+    /// If the operating system reports that the sync has failed, or the file is missing, the server stops.
     pub(crate) fn sync_transactions(&mut self) -> Result<()> {
-        let is_counted = std::mem::take(&mut self.unsynced);
         if self.file.is_none() {
+            let is_counted = std::mem::take(&mut self.unsynced);
             return self.commit_postgres_group(is_counted);
         }
-        if !is_counted {
+        if !self.unsynced {
             return Ok(());
+        }
+        // After a failed sync, another sync may succeed although the data was not written, so it proves nothing.
+        if let Some(why) = self.gone.borrow().clone() {
+            return Err(Error::new(Phase::Serve, why));
         }
         self.check_file()?;
         let counted = self.count_and_sync();
         let transactions = self.stop_or_convert(counted)?;
+        self.unsynced = false;
         // If the file was deleted or replaced in the meantime, the transactions are lost with it.
         self.check_file()?;
         self.record_count(transactions)

@@ -4,6 +4,8 @@
 //! A commit group begins with the first durable transaction that is not synced yet; on PostgreSQL, with the first
 //! transaction that writes. No job of the group is acknowledged before the group is synced. This includes jobs that
 //! only read: their results may depend on a transaction that a power failure would undo, or that is not committed yet.
+//! If the sync of a SQLite file fails, for example because the disk is full, its transactions belong to the next group,
+//! so that all jobs fail until a sync succeeds.
 
 use crate::database_file::DatabaseFile;
 use crate::fair_queue::JobReceiver;
@@ -73,9 +75,11 @@ pub(crate) fn combine_results<T>(done: Result<T>, synced: &Result<(), GroupFailu
 /// Runs jobs until all senders were dropped, or a job ends the thread.
 pub(crate) fn run_jobs(mut store: DatabaseFile, queue: &JobReceiver<DatabaseJob>) {
     let mut group = Vec::new();
+    // A sync that has failed is repeated together with the next job, and at the latest with the next health check.
+    let mut has_failed = false;
     loop {
         // A job that has panicked has no acknowledgement in the group, but the transactions before it must be synced.
-        let is_open = !group.is_empty() || store.has_unsynced();
+        let is_open = !group.is_empty() || (store.has_unsynced() && !has_failed);
         let job = if is_open { queue.receive_waiting() } else { queue.receive() };
         match job {
             Some(DatabaseJob::Work(work)) => run_job(&mut store, work, &mut group),
@@ -86,10 +90,10 @@ pub(crate) fn run_jobs(mut store: DatabaseFile, queue: &JobReceiver<DatabaseJob>
                 return;
             }
             None if !is_open => return store.close(),
-            None => acknowledge_group(&mut store, &mut group),
+            None => has_failed = !acknowledge_group(&mut store, &mut group),
         }
         if group.len() >= JOBS || store.is_group_full() {
-            acknowledge_group(&mut store, &mut group);
+            has_failed = !acknowledge_group(&mut store, &mut group);
         }
     }
 }
@@ -109,12 +113,13 @@ fn run_job(
     }
 }
 
-/// Syncs the transactions of the group, and then acknowledges its jobs.
-fn acknowledge_group(store: &mut DatabaseFile, group: &mut Vec<Acknowledgement>) {
+/// Syncs the transactions of the group, and then acknowledges its jobs. Returns whether the sync has succeeded.
+fn acknowledge_group(store: &mut DatabaseFile, group: &mut Vec<Acknowledgement>) -> bool {
     let synced = catch_unwind(AssertUnwindSafe(|| store.sync_transactions()));
     let panicked = |_| Err(Error::new(Phase::Serve, "the database could not be synced because of an internal error"));
     let synced = synced.unwrap_or_else(panicked).map_err(GroupFailure::from);
     group.drain(..).for_each(|acknowledge| acknowledge(&synced));
+    synced.is_ok()
 }
 
 #[cfg(test)]

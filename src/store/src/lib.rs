@@ -32,18 +32,19 @@
 //!   marks the entries whose request has changed the database. `server_leases` stores which server owns an action on a
 //!   management controller, and `shared_clock` is the clock of all servers.
 //! * **Decisions.** `success_proof` decides whether a reported success is valid. `first_install` handles the start of a
-//!   first installation, and `reinstall_orders` handles reinstalls. `out_of_band_runs` handles the steps that run
-//!   through management controllers before an installation, `migration_transactions` handles migrations, and
-//!   `unrecorded_installations` handles installations that the operator reports. `next_boot` decides which
-//!   `boot_target` a machine boots, and `migration_boot` determines how migrations affect this decision.
-//!   `boot_registration` decides which boot of the machine is the current one. `machine_summary_records` reads
-//!   everything that the summary of a machine contains. `rollouts` stores rollouts, and decides which of their members
-//!   are reinstalled next. `machine_rename` transfers records to a new id. `backup` and `post_restore_steps` copy and
-//!   restore the database.
+//!   first installation, and `reinstall_orders` handles reinstalls. `out_of_band_runs` handles the steps that run through management
+//!   controllers before an installation, `migration_transactions` handles migrations, and `unrecorded_installations` handles
+//!   installations that the operator reports. `next_boot` decides which `boot_target` a machine boots, and
+//!   `migration_boot` determines how migrations affect this decision. `boot_registration` decides which boot of the
+//!   machine is the current one. `machine_summary_records` reads everything that the summary of a machine contains. `rollouts`
+//!   stores rollouts, and decides which of their members are reinstalled next. `machine_rename` transfers records to a
+//!   new id. `backup` and `post_restore_steps` copy and restore the database, and `postgres_backup` marks the backups of
+//!   PostgreSQL databases.
 
 pub mod address_ranges;
 mod attempt_failure;
 pub mod audit;
+mod audit_retention;
 mod audit_transactions;
 pub mod backup;
 pub mod boot_activity;
@@ -88,6 +89,7 @@ pub mod operator_documents;
 mod out_of_band_runs;
 pub mod plan_approval;
 pub(crate) mod post_restore_steps;
+mod postgres_backup;
 mod postgres_database;
 mod read_connection;
 pub mod record_retention;

@@ -2,7 +2,7 @@
 //! instructions.
 
 use crate::sql::{self, Connection};
-use crate::{database_epoch, now, rollouts, schema};
+use crate::{database_epoch, now, postgres_backup, rollouts, schema};
 use common::format;
 use std::path::Path;
 use time::OffsetDateTime;
@@ -27,6 +27,7 @@ pub(crate) fn mark_unconfirmed(connection: &Connection) -> sql::Result<(Vec<Rest
     let transaction = connection.transaction()?;
     database_epoch::start_restored_epoch(&transaction, &now())?;
     rollouts::halt_restored(&transaction)?;
+    postgres_backup::remove_mark(&transaction)?;
     let (records, newest) = (read_records(&transaction)?, find_newest_entry(&transaction)?);
     transaction.commit()?;
     Ok((records, newest))

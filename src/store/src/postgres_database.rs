@@ -92,17 +92,20 @@ impl DatabaseFile {
         self.stop_or_convert(checked)
     }
 
-    /// Exchanges the times of boots' last requests with the other servers of this database. Does nothing on SQLite.
+    /// Exchanges the times of boots' last requests with the other servers of this database, and records the number of
+    /// transactions that all servers have committed. Does nothing on SQLite.
     ///
     /// # Errors
-    /// Returns an error if the database cannot be read or written.
+    /// Returns an error if the database cannot be read or written. If a server of a newer version has upgraded the
+    /// schema, this server stops.
     pub(crate) fn exchange_calls(&mut self, heard: &BootActivity) -> Result<()> {
         if self.connection.as_postgres().is_none() {
             return Ok(());
         }
         let (calls, clock) = (heard.take_unshared(), heard.clock.clone());
         let kept = heard.quiet.as_millis().try_into().unwrap_or(i64::MAX);
-        let others = self.run_deferred(|transaction| {
+        let (others, transactions) = self.run_deferred(|transaction| {
+            schema::refuse_newer_version(transaction)?;
             for (boot, age) in &calls {
                 let upsert = format!(
                     "INSERT INTO boot_calls (boot, called) VALUES (?1, {NOW} - ?2)
@@ -117,11 +120,22 @@ impl DatabaseFile {
                 transaction.prepare(&select)?.query_map([], read)?.collect::<sql::Result<Vec<(TokenHash, i64)>>>();
             let time = transaction.query_row(&format!("SELECT {NOW}"), [], |row| row.get(0))?;
             clock.record(time);
-            times
+            let transactions = transaction.query_row("SELECT transactions FROM identity", [], |row| row.get(0))?;
+            Ok((times?, transactions))
         })?;
+        self.record_observed_count(transactions)?;
         heard.record_shared(
             others.into_iter().map(|(boot, age)| (boot, Duration::from_millis(u64::try_from(age).unwrap_or_default()))),
         );
+        Ok(())
+    }
+    /// Records the number of transactions that other servers have committed, so that this server detects the loss of
+    /// their transactions, for example after a failover.
+    fn record_observed_count(&mut self, transactions: i64) -> Result<()> {
+        if transactions > self.identity.transactions {
+            self.record_count(transactions)?;
+            self.connection.as_postgres().iter().for_each(|postgres| postgres.expect_identity(&self.identity));
+        }
         Ok(())
     }
 }

@@ -3,7 +3,6 @@
 use super::ServerState;
 use crate::sql::{self, OptionalExtension, params};
 use common::error::Result;
-use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 
 /// Number of rows that are deleted or measured in one job.
@@ -49,7 +48,7 @@ impl ServerState {
         max_age: time::Duration,
     ) -> Result<bool> {
         let (table, _) = records.table();
-        let oldest = OffsetDateTime::now_utc().checked_sub(max_age).and_then(|oldest| oldest.format(&Rfc3339).ok());
+        let oldest = self.shared_time().checked_sub(max_age).and_then(|oldest| oldest.format(&Rfc3339).ok());
         let delete = format!(
             "DELETE FROM {table} WHERE id IN (SELECT id FROM {table} ORDER BY id LIMIT ?3) AND (id < ?1 OR time < ?2)"
         );

@@ -1,16 +1,18 @@
 //! Stored rollouts. A rollout reinstalls many machines, of which only a limited number is in progress at the same time.
 //! `schedule` decides which members start next, `transactions` stores rollouts and orders the reinstalls of members,
 //! `power_cycles` coordinates the power cycles of machines, `progress` updates the members from the records of their
-//! machines, and `statistics` counts rollouts and members.
+//! machines, `restored_rollouts` halts rollouts after a restore, and `statistics` counts rollouts and members.
 
 mod power_cycles;
 mod progress;
+mod restored_rollouts;
 pub mod schedule;
 pub mod start_window;
 mod statistics;
 mod transactions;
 
 pub use progress::RolloutEvent;
+pub(crate) use restored_rollouts::halt_restored;
 pub use statistics::RolloutStatistics;
 pub use transactions::{MemberOrderOutcome, RolloutChange, RolloutOutcome};
 
@@ -237,6 +239,12 @@ fn parse_required<T: serde::de::DeserializeOwned>(row: &Row, column: usize) -> s
     parse_column(row, column)?.ok_or_else(missing)
 }
 
+/// Returns the state of a rollout, without reading its members.
+fn read_state(connection: &Connection, id: i64) -> sql::Result<Option<RolloutState>> {
+    let select = "SELECT state FROM rollouts WHERE id = ?1";
+    connection.query_row(select, [id], |row| parse_required(row, 0)).optional()
+}
+
 fn read_rollout(connection: &Connection, id: i64) -> sql::Result<Option<Rollout>> {
     let select = "SELECT state, document FROM rollouts WHERE id = ?1";
     let read = |row: &Row| {
@@ -259,21 +267,6 @@ fn list_ids(connection: &Connection, only_active: bool) -> sql::Result<Vec<i64>>
         false => "SELECT id FROM rollouts ORDER BY id DESC",
     };
     connection.prepare_cached(select)?.query_map([], |row| row.get(0))?.collect()
-}
-
-/// Halts all running rollouts after a restore, because the backup may lack the results of some members.
-pub(crate) fn halt_restored(transaction: &Transaction) -> sql::Result<()> {
-    for id in list_ids(transaction, true)? {
-        let Some(mut rollout) = read_rollout(transaction, id)?.filter(|it| it.state == RolloutState::Running) else {
-            continue;
-        };
-        rollout.state = RolloutState::Halted;
-        rollout.record.reason = "the database was restored from a backup: check the records of the machines, and run \
-            `drophammer machine confirm` first"
-            .to_owned();
-        store_rollout(transaction, &rollout)?;
-    }
-    Ok(())
 }
 
 /// Transfers the memberships of a machine to its new id.

@@ -1,6 +1,6 @@
 //! Tables of the database, and the columns that are added to databases of earlier versions.
 
-use super::{address_ranges, database_epoch, oidc_users, record_versions, server_leases};
+use super::{address_ranges, database_epoch, oidc_users, postgres_backup, record_versions, server_leases};
 use crate::sql::{self, Connection, OptionalExtension, Transaction, ValueKind};
 
 const TABLES: &str = "
@@ -195,10 +195,18 @@ pub(crate) fn create_tables(transaction: &Transaction) -> sql::Result<()> {
     transaction.execute_batch(DEFAULT_UNKNOWN_MACHINES_LIMIT)
 }
 
-/// Tables that are not copied: tables that exist on one engine only, and the leases and address ranges of running
-/// servers.
-const OWN_TABLES: [&str; 7] =
-    ["boot_calls", "schema_version", "moved_to", "machine_macs", "record_versions", "server_leases", "address_ranges"];
+/// Tables that are not copied: tables that exist on one engine or in backups only, and the leases and address ranges of
+/// running servers.
+const OWN_TABLES: [&str; 8] = [
+    "boot_calls",
+    "schema_version",
+    "moved_to",
+    "machine_macs",
+    "record_versions",
+    "server_leases",
+    "address_ranges",
+    postgres_backup::TABLE,
+];
 
 /// Returns the tables that are copied to another database: all except [`OWN_TABLES`].
 pub(crate) fn list_tables(connection: &Connection) -> sql::Result<Vec<String>> {
@@ -316,18 +324,32 @@ fn check_version(transaction: &Transaction) -> sql::Result<()> {
     let create =
         "CREATE TABLE IF NOT EXISTS schema_version (one BIGINT PRIMARY KEY CHECK (one = 1), version BIGINT NOT NULL)";
     transaction.execute_batch(create)?;
-    let select = "SELECT version FROM schema_version";
-    match transaction.query_row(select, [], |row| row.get::<_, i64>(0)).optional()? {
-        Some(version) if version > VERSION => Err(sql::Error::Unsuitable(format!(
-            "the database has schema version {version}, but this program supports versions up to {VERSION}: install the \
-             newer version of drophammer"
-        ))),
-        Some(VERSION) => Ok(()),
-        _ => {
-            let insert = "INSERT INTO schema_version (one, version) VALUES (1, ?1)
-                 ON CONFLICT (one) DO UPDATE SET version = ?1";
-            transaction.execute(insert, [VERSION]).map(drop)
-        }
+    if refuse_newer_version(transaction)? == Some(VERSION) {
+        return Ok(());
+    }
+    let insert = "INSERT INTO schema_version (one, version) VALUES (1, ?1)
+         ON CONFLICT (one) DO UPDATE SET version = ?1";
+    transaction.execute(insert, [VERSION]).map(drop)
+}
+
+/// Returns the version of the schema of a PostgreSQL database; `None` if no version is recorded yet.
+///
+/// # Errors
+/// Returns an error if the version is newer than that of this program.
+pub(crate) fn refuse_newer_version(connection: &Connection) -> sql::Result<Option<i64>> {
+    let version = connection.query_row(VERSION_QUERY, [], |row| row.get(0)).optional()?;
+    version.map_or(Ok(()), compare_version)?;
+    Ok(version)
+}
+
+/// Query of the schema version in a PostgreSQL database.
+pub(crate) const VERSION_QUERY: &str = "SELECT version FROM schema_version";
+
+/// Refuses a schema version that is newer than that of this program.
+pub(crate) fn compare_version(version: i64) -> sql::Result<()> {
+    match version > VERSION {
+        true => Err(sql::Error::NewerSchema { version, supported: VERSION }),
+        false => Ok(()),
     }
 }
 

@@ -248,6 +248,13 @@ pub(crate) fn release_lease(transaction: &Transaction, lease: &ServerLease) -> s
     Ok(transaction.execute(update, params![lease.machine, lease.sequence])? == 1)
 }
 
+/// Deletes all leases of a restored database. Returns the origins of the actions that had not ended.
+pub(crate) fn delete_leases(transaction: &Transaction) -> sql::Result<Vec<ActionOrigin>> {
+    let held = read_held(transaction)?;
+    transaction.execute("DELETE FROM server_leases", [])?;
+    Ok(held.into_iter().map(|stored| stored.abandoned.lease.action.origin).collect())
+}
+
 impl ServerState {
     /// Claims the lease of a machine for an action. `former` is the abandoned lease whose action is taken over.
     ///

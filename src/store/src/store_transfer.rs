@@ -5,6 +5,7 @@ use crate::backup::lock_directory;
 use crate::database_file::{self, DatabaseFile};
 use crate::database_id::DatabaseIdentity;
 use crate::moved_database_mark::{mark_moved, unmark_moved};
+use crate::postgres_backup::mark_backup;
 use crate::sql::postgres::PostgresConnection;
 use crate::sql::{self, Connection, TransactionKind, convert_error};
 use crate::store_address::PostgresAddress;
@@ -88,6 +89,7 @@ pub(crate) fn copy_to_file(address: &PostgresAddress, part: &Path) -> Result<Dat
     let transaction = copy.transaction().map_err(failed)?;
     schema::create_tables(&transaction).map_err(failed)?;
     copy_tables(&snapshot, &transaction).map_err(failed)?;
+    mark_backup(&transaction).map_err(failed)?;
     transaction.commit().map_err(failed)?;
     Ok(identity)
 }

@@ -3,9 +3,11 @@
 
 mod address_ranges;
 mod attempt_failures;
+mod audit_retention;
 mod clock_steps;
 mod database_files;
 mod documents;
+mod failed_syncs;
 mod installed_allocation_fields;
 mod lossy_proxy;
 mod oidc_users;
@@ -13,6 +15,7 @@ mod order_model;
 mod postgres;
 mod postgres_faults;
 mod postgres_limits;
+mod postgres_restore;
 mod recorded_database;
 mod renamed_machines;
 mod rollouts;

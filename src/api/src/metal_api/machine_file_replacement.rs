@@ -9,6 +9,7 @@ use crate::AppState;
 use crate::access;
 use common::yaml::edit;
 use serde_json::{Value, json};
+use site::controller_index::ControllerSharing;
 use site::operator_files::{self, MachineSpec};
 use std::path::PathBuf;
 use std::time::Duration;
@@ -117,8 +118,8 @@ pub async fn recheck_machine(app: &AppState, id: &str, machine: &MachineSpec) ->
     check_allocation(app, machine, &app.directory().known).await?.map_err(ApiRefusal::unprocessable)
 }
 
-/// Checks that the edited file contains the id of its machine, and that no other machine has the same name or one of
-/// the same MACs. Machines that the user is not allowed to see are also compared, but are not named in the refusal.
+/// Checks that the edited file contains the id of its machine, and that no other machine has the same name, one of the
+/// same MACs, or the same management controller. Machines that the user is not allowed to see are also compared, but are not named in the refusal.
 fn check_identity(app: &AppState, id: &str, machine: &MachineSpec) -> ApiResult<()> {
     let (directory, visible) = (app.whole_directory(), app.directory());
     let describe = |other: &MachineSpec| match visible.find_machine(&other.id) {
@@ -147,7 +148,16 @@ fn check_identity(app: &AppState, id: &str, machine: &MachineSpec) -> ApiResult<
             return Err(ApiRefusal::unprocessable(format!("the file of {other} already lists {mac}")));
         }
     }
-    Ok(())
+    let at = machine.bmc.as_ref().map(|bmc| &bmc.at);
+    match at.map(|at| (at, directory.compare_controller(at, id))) {
+        Some((at, ControllerSharing::Conflict(other))) => {
+            let other = directory.find_machine(&other).map_or(other.clone(), describe);
+            Err(ApiRefusal::unprocessable(format!(
+                "the file of {other} already contains the management controller {at}: correct the address"
+            )))
+        }
+        _ => Ok(()),
+    }
 }
 
 /// Replaces the text of the file by `new`, which must have passed [`check_machine_text`].

@@ -3,6 +3,7 @@
 
 use crate::AppState;
 use crate::agent_api::wire_allocation::to_wire_allocation;
+use crate::controller_identity::refuse_shared_controller;
 use crate::operator_api::reinstall_plan::{HypotheticalOrder, simulate_order};
 use crate::operator_api::reinstalls::ReinstallRequest;
 use crate::plan_input::{INPUT_NOT_READY, parse_registration};
@@ -113,11 +114,17 @@ pub(super) async fn approve_member(
     power_cycle: bool,
 ) -> Result<MemberRequest, ApiError> {
     let approved = evaluate_member(app, request).await?;
-    let has_controller = app.directory().find_machine(&request.id).is_some_and(|machine| machine.bmc.is_some());
-    if power_cycle && !has_controller {
-        let why =
-            "the machine file does not name a management controller (`bmc:`), so the machine cannot be power-cycled";
-        return Err(ApiError::new(StatusCode::CONFLICT, why).with_error_code(ErrorCode::RolloutRefused));
+    let directory = app.directory();
+    let controller = directory.find_machine(&request.id).and_then(|machine| machine.bmc.as_ref());
+    match controller {
+        Some(bmc) if power_cycle => refuse_shared_controller(app, &request.id, &bmc.at)
+            .map_err(|refusal| refusal.with_error_code(ErrorCode::RolloutRefused))?,
+        None if power_cycle => {
+            let why = "the machine file does not name a management controller (`bmc:`), so the machine cannot be \
+                 power-cycled";
+            return Err(ApiError::new(StatusCode::CONFLICT, why).with_error_code(ErrorCode::RolloutRefused));
+        }
+        _ => {}
     }
     if let Some(plan) = &request.approved {
         let changed = list_changed_inputs(&plan.inputs, &approved.inputs);

@@ -66,7 +66,7 @@ const PXE_EFI: &str = "chassis bootdev pxe options=efiboot";
 
 #[test]
 fn power_state_is_read_without_changes() {
-    let target = TargetMachine { uuid: Some(GUID.to_owned()), firmware: None };
+    let target = TargetMachine { uuid: Some(GUID.to_owned()), ..TargetMachine::default() };
     for (reported, expected) in [("on", PowerState::On), ("off", PowerState::Off), ("", PowerState::Unknown)] {
         let dir = controller(reported, "");
         let (state, warning) = read_state(dir.path(), &target).unwrap();
@@ -153,7 +153,7 @@ fn pxe_request_uses_boot_mode_of_machine() {
         [(Some(FirmwareType::Uefi), PXE_EFI), (None, PXE_EFI), (Some(FirmwareType::Bios), "chassis bootdev pxe")]
     {
         let dir = controller("on", "");
-        let warning = perform(dir.path(), Pxe, &TargetMachine { uuid: None, firmware }).unwrap();
+        let warning = perform(dir.path(), Pxe, &TargetMachine { firmware, ..TargetMachine::default() }).unwrap();
         assert_eq!((changes(&dir)[1].as_str(), warning), (expected, None));
     }
 }
@@ -226,7 +226,8 @@ fn differing_guid_is_a_warning() {
     let warned = |guid: &str, machine: Option<&str>| {
         let dir = controller("off", "");
         fs::write(dir.path().join("guid"), guid).unwrap();
-        perform(dir.path(), Off, &TargetMachine { uuid: machine.map(str::to_owned), firmware: None }).unwrap()
+        perform(dir.path(), Off, &TargetMachine { uuid: machine.map(str::to_owned), ..TargetMachine::default() })
+            .unwrap()
     };
     for same in [
         GUID,
@@ -242,4 +243,25 @@ fn differing_guid_is_a_warning() {
     let why = warned(other, Some(GUID)).unwrap();
     assert!(why.contains(GUID) && why.contains(other), "{why}");
     assert_eq!(warned(other, None), None);
+}
+
+/// The GUID is compared before the first change.
+#[test]
+fn controller_of_another_known_machine_is_refused() {
+    let [own, other] = ["4c4c4544-0051-3010-8052-b4c04f4d0001", GUID];
+    for reported in [other, "44454c4c-5100-1030-8031-b2c04f333633", "3336334f-c0b2-3180-1030-510044454c4c"] {
+        for uuid in [Some(own.to_owned()), None] {
+            let other_uuids = vec![other.parse().unwrap()];
+            let target = TargetMachine { uuid, other_uuids, ..TargetMachine::default() };
+            for action in [On, Off, Cycle, Pxe] {
+                let dir = controller(if action == On { "off" } else { "on" }, "");
+                fs::write(dir.path().join("guid"), reported).unwrap();
+                let error = perform(dir.path(), action, &target).unwrap_err();
+                assert!(error.is_refusal() && error.to_string().contains("belongs to machine 4c4c4544"), "{error}");
+                assert_eq!(changes(&dir), [] as [String; 0], "{action:?}");
+                let (_, warning) = read_state(dir.path(), &target).unwrap();
+                assert!(warning.is_some_and(|warning| warning.contains(other)), "the state can be read");
+            }
+        }
+    }
 }

@@ -7,7 +7,7 @@ use crate::switch_power;
 use model::inventory::FirmwareType;
 
 fn target(firmware: Option<FirmwareType>) -> TargetMachine {
-    TargetMachine { uuid: Some(UUID.to_owned()), firmware }
+    TargetMachine { uuid: Some(UUID.to_owned()), firmware, ..TargetMachine::default() }
 }
 
 fn switch(double: &RedfishDouble, action: PowerAction) -> Result<Option<String>> {

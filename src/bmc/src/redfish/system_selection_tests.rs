@@ -16,13 +16,13 @@ fn bmc(server: &Server, system: Option<&str>) -> Bmc {
 
 /// Restarts the machine whose firmware reports this UUID.
 fn restart(bmc: &Bmc, id: Option<&str>) -> Result<Option<String>> {
-    let target = TargetMachine { uuid: id.map(str::to_owned), firmware: None };
+    let target = TargetMachine { uuid: id.map(str::to_owned), ..TargetMachine::default() };
     switch_power(bmc, PowerAction::Cycle, &target, &crate::Unguarded)
 }
 
 #[test]
 fn reads_power_state_of_system_with_machine_uuid() {
-    let target = |uuid: &str| TargetMachine { uuid: Some(uuid.to_owned()), firmware: None };
+    let target = |uuid: &str| TargetMachine { uuid: Some(uuid.to_owned()), ..TargetMachine::default() };
     let server = systems(&["other", "4C4C4544-0051-3010-8052-B4C04F4D0001"]);
     assert_eq!(crate::read_power_state(&bmc(&server, None), &target(ID)).unwrap(), (PowerState::On, None));
     let foreign = systems(&["4c4c4544-0051-3010-8031-b2c04f333633"]);
@@ -119,6 +119,54 @@ fn a_system_without_a_usable_uuid_is_switched() {
         let server = systems(uuids);
         restart(&bmc(&server, None), Some(ID)).unwrap();
         assert_eq!(switches(&server).len(), 1, "{uuids:?}");
+    }
+}
+
+/// The file of the machine contains the address of another machine's controller.
+#[test]
+fn system_of_another_known_machine_is_refused() {
+    const OTHER: &str = "4c4c4544-0051-3010-8052-b4c04f4d0002";
+    let of_machine = |uuid: &str, other: &str| {
+        let other_uuids = vec![Uuid::parse_str(other).unwrap()];
+        TargetMachine { uuid: Some(uuid.to_owned()), other_uuids, ..TargetMachine::default() }
+    };
+    let cycle = |bmc: &Bmc, target: &TargetMachine| switch_power(bmc, PowerAction::Cycle, target, &crate::Unguarded);
+    for uuids in [&[OTHER][..], &["44454c4c-5100-1030-8052-b4c04f4d0002"]] {
+        let server = systems(uuids);
+        for own in [ID, "03000200-0400-0500-0006-000700080009"] {
+            for system in [None, Some("/redfish/v1/Systems/0")] {
+                let error = cycle(&bmc(&server, system), &of_machine(own, OTHER)).unwrap_err();
+                assert!(error.is_refusal() && error.to_string().contains("belongs to machine"), "{error}");
+            }
+        }
+        assert_eq!(switches(&server), [] as [String; 0]);
+        cycle(&bmc(&server, Some("/redfish/v1/Systems/0")), &of_machine(OTHER, ID)).unwrap();
+        assert_eq!(switches(&server).len(), 1, "the controller of the machine itself");
+    }
+}
+
+/// Several machine files contain the address of the controller without the path of a system.
+#[test]
+fn shared_controller_must_report_the_uuid_of_the_machine() {
+    let target =
+        |uuid: &str| TargetMachine { uuid: Some(uuid.to_owned()), must_match_uuid: true, ..TargetMachine::default() };
+    let cycle = |server: &Server, uuid: &str| {
+        switch_power(&bmc(server, None), PowerAction::Cycle, &target(uuid), &crate::Unguarded)
+    };
+    const PLACEHOLDER: &str = "03000200-0400-0500-0006-000700080009";
+    for uuids in [&[PLACEHOLDER][..], &[""]] {
+        let server = systems(uuids);
+        for own in [ID, PLACEHOLDER] {
+            let why = cycle(&server, own).unwrap_err().to_string();
+            assert!(why.contains("several machine files contain this address"), "{why}");
+        }
+        assert_eq!(switches(&server), [] as [String; 0]);
+    }
+    let single = systems(&["4C4C4544-0051-3010-8052-B4C04F4D0001"]);
+    let chassis = systems(&["other", "4C4C4544-0051-3010-8052-B4C04F4D0001"]);
+    for server in [single, chassis] {
+        cycle(&server, ID).unwrap();
+        assert_eq!(switches(&server).len(), 1);
     }
 }
 

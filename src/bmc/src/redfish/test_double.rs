@@ -19,6 +19,7 @@ const MODE: &str = "BootSourceOverrideMode";
 
 #[derive(Debug, Clone)]
 pub struct DoubleState {
+    pub uuid: String,
     pub power: &'static str,
     /// Boot override, by the three properties of Redfish: `BootSourceOverrideEnabled`, target and mode.
     pub boot: [String; 3],
@@ -47,7 +48,16 @@ impl RedfishDouble {
     /// Starts a controller whose machine has this power state and boots in UEFI mode.
     pub fn start(power: &'static str, quirks: &[Quirk]) -> RedfishDouble {
         let boot = ["Disabled", "None", "UEFI"].map(str::to_owned);
-        let state = DoubleState { power, boot, former: None, unavailable: 0, busy: 0, resets: 0, session: None };
+        let state = DoubleState {
+            uuid: UUID.to_owned(),
+            power,
+            boot,
+            former: None,
+            unavailable: 0,
+            busy: 0,
+            resets: 0,
+            session: None,
+        };
         let state = Arc::new(Mutex::new(state));
         let (shared, quirks) = (state.clone(), quirks.to_vec());
         let http = Server::start(Vec::new(), move |request: &Request| {
@@ -58,6 +68,12 @@ impl RedfishDouble {
             )
         });
         RedfishDouble { http, state }
+    }
+
+    /// Sets the UUID of the system.
+    pub fn with_uuid(self, uuid: &str) -> RedfishDouble {
+        uuid.clone_into(&mut self.state().uuid);
+        self
     }
 
     pub fn state(&self) -> MutexGuard<'_, DoubleState> {
@@ -257,7 +273,8 @@ impl Exchange<'_> {
             () if self.has(ActionInfo) => reset["@Redfish.ActionInfo"] = json!(format!("{SYSTEM}/ResetActionInfo")),
             () => reset["ResetType@Redfish.AllowableValues"] = self.list_types(),
         }
-        let mut system = json!({"UUID": UUID, "PowerState": power, "Actions": {"#ComputerSystem.Reset": reset}});
+        let mut system =
+            json!({"UUID": self.state.uuid, "PowerState": power, "Actions": {"#ComputerSystem.Reset": reset}});
         if self.has(ResetTime) {
             system["LastResetTime"] = json!(format!("2026-11-05T08:00:{:02}Z", self.state.resets));
         }

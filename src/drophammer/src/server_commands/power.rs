@@ -36,7 +36,7 @@ pub(crate) fn switch_directly(power_options: &PowerOptions, json: bool) -> Optio
     let done = read_controller(address, &power_options.controller).and_then(|bmc| {
         let uuid = uuid::Uuid::parse_str(&power_options.machine).ok().map(|id| id.to_string());
         let firmware = power_options.controller.firmware.map(FirmwareType::from);
-        let target = TargetMachine { uuid, firmware };
+        let target = TargetMachine { uuid, firmware, ..TargetMachine::default() };
         let (result, warning) = match power_options.action.action() {
             Some(action) => (PowerResult::Switched(action), switch_power(&bmc, action, &target, &Unguarded)?),
             None => read_power_state(&bmc, &target).map(|(state, warning)| (PowerResult::State(state), warning))?,

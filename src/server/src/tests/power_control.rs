@@ -38,7 +38,7 @@ async fn power_requests_use_the_controller_of_the_machine_file() {
     assert!(answer.status == 409 && answer.text().contains(words), "{}", answer.text());
     assert_eq!(answer.json()["code"], "controller-missing");
 
-    let controller = RedfishDouble::start("On", &[]);
+    let controller = RedfishDouble::start("On", &[]).with_uuid(TWO);
     let answer = server.switches_soon(&bmc_field(&controller), "cycle").await;
     assert_eq!((answer.status, answer.json()), (200, json!({ "action": "cycle" })), "{}", answer.text());
     assert_eq!(controller.changes(), ["POST ForceRestart"]);
@@ -55,7 +55,7 @@ async fn the_power_state_is_read_from_the_controller() {
     let answer = server.call(&server.operator(), "GET", &path, &json!(null)).await;
     assert_eq!((answer.status, answer.json()["code"].clone()), (409, json!("controller-missing")));
 
-    let controller = RedfishDouble::start("On", &[]);
+    let controller = RedfishDouble::start("On", &[]).with_uuid(TWO);
     for (action, state) in [("on", "on"), ("off", "off")] {
         assert_eq!(server.switches_soon(&bmc_field(&controller), action).await.status, 200);
         let answer = server.call(&server.operator(), "GET", &path, &json!(null)).await;
@@ -73,7 +73,7 @@ async fn the_power_state_is_read_from_the_controller() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn ineffective_power_change_is_a_bad_gateway() {
     let server = Running::start().await;
-    let controller = RedfishDouble::start("On", &[Ignores]);
+    let controller = RedfishDouble::start("On", &[Ignores]).with_uuid(TWO);
     for (action, expected) in
         [("pxe", "reports BootSourceOverrideTarget=None instead of Pxe"), ("off", "reports PowerState On, not Off")]
     {
@@ -93,7 +93,7 @@ async fn pxe_action_uses_the_registered_firmware_type() {
         (None, "UEFI", "UEFI"),
     ] {
         let server = Running::start().await;
-        let controller = RedfishDouble::start("On", NONE);
+        let controller = RedfishDouble::start("On", NONE).with_uuid(TWO);
         controller.state().boot[2] = present.to_owned();
         if let Some(firmware) = firmware {
             let mut inventory = Inventory::default();

@@ -1,5 +1,6 @@
 //! A database that was restored from a backup. The backup may be older than the contents of the machines' disks.
 
+mod rollouts;
 mod without_tokens;
 
 use super::reinstall::{failure, success, with_images};

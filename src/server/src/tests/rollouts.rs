@@ -334,7 +334,8 @@ async fn started_members_are_power_cycled() {
     use super::power_control::bmc_field;
     use bmc::redfish::test_double::{Ignores, RedfishDouble};
     let server = Running::with_installed_machines("").await;
-    let controllers = [RedfishDouble::start("On", &[]), RedfishDouble::start("On", &[Ignores])];
+    let start = |number, quirks| RedfishDouble::start("On", quirks).with_uuid(&id(number));
+    let controllers = [start(1, &[]), start(2, &[Ignores])];
     for (number, controller) in [(1, &controllers[0]), (2, &controllers[1])] {
         server.write(&format!("machines/m{number}.yaml"), &file(number, &bmc_field(controller)));
     }

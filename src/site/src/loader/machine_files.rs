@@ -39,9 +39,11 @@ impl SiteLoader {
         let describe = |problem: &str| describe_error(&dir, problem);
         for (id, (path, machine)) in duplicate_ids::remove_shared_ids(all, problems, &mut errors, &describe) {
             duplicate_ids::register_macs(&mut directory.macs, &path, &machine, problems);
+            directory.controllers.add(&machine);
             directory.machine_files.insert_mut(id.clone(), path);
             directory.machines.insert_mut(id, Arc::new(machine));
         }
+        problems.extend(directory.describe_controller_conflicts());
         errors.remove_known_ids(|id| directory.machines.contains_key(id));
         directory.machine_errors = Arc::new(errors);
     }

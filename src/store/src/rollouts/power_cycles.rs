@@ -2,7 +2,8 @@
 //! read the member's order. Therefore no machine is power-cycled after its order was canceled.
 
 use super::progress::observe_member;
-use super::{MemberState, RolloutMember, read_rollout, store_member};
+use super::{MemberState, RolloutMember, RolloutState, read_rollout, read_state, store_member};
+use crate::install_state::read_install_state;
 use crate::server_leases::{ActionOrigin, LeaseClaim, LeasedAction, ServerLease};
 use crate::server_leases::{claim_lease, has_switched, permit_request};
 use crate::sql::{self, Transaction};
@@ -14,7 +15,7 @@ type MemberKey = (i64, usize);
 
 impl ServerState {
     /// Claims the power cycle of an ordered member's machine. Refuses a machine that was power-cycled before, or has
-    /// booted in the meantime.
+    /// booted in the meantime, and all machines of a halted rollout.
     ///
     /// # Errors
     /// Returns an error if the database cannot be read or written.
@@ -22,10 +23,11 @@ impl ServerState {
         let own = self.instance.clone();
         self.run_durably(move |transaction| {
             let due = find_ordered(transaction, key)?.filter(|member| member.record.power_cycled.is_empty());
-            let Some(mut member) = due else { return Ok(LeaseClaim::Refused) };
+            let is_halted = read_state(transaction, key.0)? == Some(RolloutState::Halted);
+            let Some(mut member) = due.filter(|_| !is_halted) else { return Ok(LeaseClaim::Refused) };
             let claim = claim_lease(transaction, &own, &member.machine, to_action(key), None)?;
             if matches!(claim, LeaseClaim::Claimed(_)) {
-                member.record.power_cycled = now();
+                (member.record.power_cycled, member.record.reason) = (now(), String::new());
                 store_member(transaction, key.0, key.1, &member)?;
             }
             Ok(claim)
@@ -89,11 +91,13 @@ fn to_action(key: MemberKey) -> LeasedAction {
 }
 
 /// Returns the member if its order is open and its machine has not booted since the order. Reads the order itself,
-/// since the stored state of the member may be outdated.
+/// since the stored state of the member may be outdated. After a restore, the member is not returned until the operator
+/// has confirmed the order and the machine: the order may have been canceled after the backup.
 fn find_ordered(transaction: &Transaction, (id, number): MemberKey) -> sql::Result<Option<RolloutMember>> {
     let Some(rollout) = read_rollout(transaction, id)? else { return Ok(None) };
     let member = rollout.members.into_iter().nth(number).filter(|member| member.state == MemberState::Ordered);
     let Some(member) = member else { return Ok(None) };
-    let (state, _) = observe_member(transaction, &member)?;
-    Ok((state == MemberState::Ordered).then_some(member))
+    let is_open = observe_member(transaction, &member)?.0 == MemberState::Ordered;
+    let is_confirmed = !read_install_state(transaction, &member.machine, &member.record.allocation)?.unconfirmed;
+    Ok((is_open && is_confirmed).then_some(member))
 }

@@ -25,6 +25,12 @@ pub enum Error {
     Replaced(String),
     /// The database or its address can never be used. Contains the reason.
     Unsuitable(String),
+    /// A server of a newer version has upgraded the schema of the database, so a server of this version must stop.
+    NewerSchema {
+        version: i64,
+        /// Newest version that this program supports.
+        supported: i64,
+    },
     /// The query returned no row.
     NoRows,
     /// A column has a value of another type than expected.
@@ -80,6 +86,11 @@ impl fmt::Display for Error {
                 read the current state before the change is repeated"
             ),
             Error::Replaced(why) | Error::Unsuitable(why) => formatter.write_str(why),
+            Error::NewerSchema { version, supported } => write!(
+                formatter,
+                "the database has schema version {version}, but this program supports versions up to {supported}: \
+                 install the newer version of drophammer"
+            ),
             Error::NoRows => formatter.write_str("the query returned no row"),
             Error::Conversion { column, source } => write!(formatter, "column {column}: {source}"),
         }
@@ -109,7 +120,7 @@ impl From<rusqlite::Error> for Error {
 /// Converts a database error to the error of the request. A database that is temporarily unavailable has its own code.
 pub(crate) fn convert_error(error: Error, what: &str) -> common::error::Error {
     let code = match &error {
-        Error::Unsuitable(_) | Error::Replaced(_) => Some(ErrorCode::DatabaseAddress),
+        Error::Unsuitable(_) | Error::Replaced(_) | Error::NewerSchema { .. } => Some(ErrorCode::DatabaseAddress),
         error => error.is_unavailable().then_some(ErrorCode::DatabaseUnavailable),
     };
     let error = common::error::Error::with_source(Phase::Serve, what, error);

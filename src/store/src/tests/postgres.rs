@@ -142,7 +142,8 @@ fn a_backup_of_postgresql_is_restored_to_sqlite() {
     let file =
         database_file::DatabaseFile::open(&dir.path().join(DATABASE), tokio::sync::watch::channel(None).0).unwrap();
     let found = install_state::read_install_state(&file.connection, "m", "a").unwrap();
-    assert!(found.succeeded && found.order.is_some() && !found.unconfirmed, "the backup is current: {found:?}");
+    assert!(found.succeeded && found.order.is_some(), "{found:?}");
+    assert!(found.unconfirmed, "another server may have committed after the backup");
 }
 
 /// Makes a directory with a SQLite database in which a machine is installed.
@@ -221,6 +222,29 @@ fn a_newer_schema_is_refused_with_both_versions() {
     wait(state.run_durably(|transaction| transaction.execute("UPDATE schema_version SET version = 99", [])));
     let refused = ServerState::open_postgres(&address, dir.path(), Duration::ZERO).err().unwrap().to_string();
     assert!(refused.contains("version 99") && refused.contains("up to 3"), "{refused}");
+}
+
+/// A server of a newer version upgrades the schema while this server runs.
+#[test]
+fn running_server_stops_after_the_schema_was_upgraded() {
+    let raise = "UPDATE schema_version SET version = 99";
+    let end = "SELECT pg_terminate_backend(pg_backend_pid())";
+    for in_new_session in [false, true] {
+        let Some(address) = new_database() else { return };
+        let dirs = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
+        let [old, newer] = [open_at(&address, &dirs[0]), open_at(&address, &dirs[1])];
+        wait(newer.run_durably(move |transaction| transaction.execute(raise, [])));
+        if in_new_session {
+            error_of(old.run_job(move |connection| connection.query_row(end, [], |_| Ok(()))));
+            error_of(old.free_machine("m"));
+        } else {
+            error_of(old.check_pulse());
+        }
+        let why = RUNTIME.with(|runtime| runtime.block_on(old.wait_until_gone()));
+        let words = "to schema version 99, but this server supports versions up to 3";
+        assert!(why.contains(words) && why.contains("Install the newer version"), "{why}");
+        assert!(!wait(newer.is_recorded("m")), "the old server has stored nothing");
+    }
 }
 
 #[test]

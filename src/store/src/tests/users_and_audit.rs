@@ -5,6 +5,8 @@ use crate::audit::{AuditDurability, AuditEntry, AuditOutcome, AuditQuery, AuditR
 use crate::token_hash::hash_token;
 use crate::user_tokens::TokenVerdict;
 use crate::users::{Identity, OPERATOR_TOKEN_USER, UserChange, UserOutcome, UserRole};
+use time::format_description::well_known::Rfc3339;
+use time::{Duration as TimeSpan, OffsetDateTime};
 
 const FILE: TokenHash = [9; 32];
 
@@ -101,6 +103,12 @@ fn token_file_is_enabled_when_the_last_token_expires() {
     assert!(matches!(wait(state.create_user_token("ann", "t", None)), UserOutcome::Done(_)), "the name can be reused");
 }
 
+/// Appends an entry with this time.
+pub(super) fn append_at(state: &ServerState, time: OffsetDateTime) {
+    let entry = AuditEntry { time: time.format(&Rfc3339).unwrap(), ..entry("ann") };
+    wait(state.append_audit(entry, AuditDurability::BeforeChange));
+}
+
 #[test]
 fn entries_are_completed_once_and_deleted_only_by_the_retention() {
     let dir = tempfile::tempdir().unwrap();
@@ -125,10 +133,9 @@ fn entries_are_completed_once_and_deleted_only_by_the_retention() {
     assert_eq!(all().len(), 10);
     wait(state.trim_audit(AuditRetention { days: 1, entries: 4 }));
     assert_eq!(all().iter().map(|entry| entry.id).collect::<Vec<_>>(), [ids[9], ids[8], ids[7], ids[6]]);
-    let old = AuditEntry { time: "2020-01-01T00:00:00Z".to_owned(), ..entry("bob") };
-    wait(state.append_audit(old, AuditDurability::BeforeChange));
+    append_at(&state, OffsetDateTime::now_utc() - TimeSpan::days(3));
     assert_eq!(all().len(), 5);
-    wait(state.trim_audit(AuditRetention { days: 1, entries: 1000 }));
+    assert_eq!(wait(state.trim_audit(AuditRetention { days: 1, entries: 1000 })), None);
     assert_eq!(all().len(), 4);
 }
 

@@ -1,6 +1,7 @@
 //! Reading and changing the BIOS attributes of a Redfish service.
 
 use super::*;
+use crate::TargetMachine;
 use crate::redfish::RedfishMachine;
 use model::bmc::{Bmc, BmcAddress};
 use model::registry_auth::SecretText;
@@ -49,11 +50,15 @@ fn bmc(server: &Server) -> Bmc {
     Bmc { at, username: "admin".to_owned(), password: SecretText::new("hunter2"), insecure: false }
 }
 
+fn target(uuid: &str) -> TargetMachine {
+    TargetMachine { uuid: Some(uuid.to_owned()), ..TargetMachine::default() }
+}
+
 #[test]
 fn current_and_pending_values_and_their_registry_are_read() {
     let server = service(Some("/bios"));
     let bmc = bmc(&server);
-    let state = RedfishMachine::connect(&bmc, Some(ID)).unwrap().read_described_state().unwrap();
+    let state = RedfishMachine::connect(&bmc, &target(ID)).unwrap().read_described_state().unwrap();
     assert_eq!((state.power.as_deref(), state.boot_targets.len()), (Some("On"), 2));
     let bios = state.bios.unwrap();
     assert_eq!((&bios.current["Vmx"], &bios.pending["Vmx"]), (&json!("Off"), &json!("On")));
@@ -67,7 +72,7 @@ fn current_and_pending_values_and_their_registry_are_read() {
 fn changes_are_requested_with_etag_and_apply_time() {
     let server = service(Some("/bios"));
     let bmc = bmc(&server);
-    let machine = RedfishMachine::connect(&bmc, Some(ID)).unwrap();
+    let machine = RedfishMachine::connect(&bmc, &target(ID)).unwrap();
     let bios = machine.read_state().unwrap().bios.unwrap();
     let last_change = || server.requests().into_iter().rfind(|request| request.method != "GET").unwrap();
     let last = || {
@@ -90,12 +95,12 @@ fn changes_are_requested_with_etag_and_apply_time() {
 fn missing_and_read_only_bios_resources_are_recognized() {
     let server = service(None);
     let bmc_without = bmc(&server);
-    let machine = RedfishMachine::connect(&bmc_without, Some(ID)).unwrap();
+    let machine = RedfishMachine::connect(&bmc_without, &target(ID)).unwrap();
     assert_eq!(machine.read_described_state().unwrap().bios, None);
 
     let server = service(Some("/fixed"));
     let bmc_fixed = bmc(&server);
-    let machine = RedfishMachine::connect(&bmc_fixed, Some(ID)).unwrap();
+    let machine = RedfishMachine::connect(&bmc_fixed, &target(ID)).unwrap();
     let bios = machine.read_described_state().unwrap().bios.unwrap();
     assert!(!bios.is_settable() && !bios.is_resettable());
     let why = machine.set_attributes(&bios, &[]).unwrap_err().to_string();
@@ -106,9 +111,9 @@ fn missing_and_read_only_bios_resources_are_recognized() {
     // Following a link to another host would send the password to that host.
     let server = service(Some("//other/bios"));
     let bmc_linked = bmc(&server);
-    let why = RedfishMachine::connect(&bmc_linked, Some(ID)).unwrap().read_state().unwrap_err().to_string();
+    let why = RedfishMachine::connect(&bmc_linked, &target(ID)).unwrap().read_state().unwrap_err().to_string();
     assert!(why.contains("is not a path"), "{why}");
     let other = "4c4c4544-0051-3010-8052-b4c04f4dffff";
-    let why = RedfishMachine::connect(&bmc_linked, Some(other)).err().unwrap().to_string();
+    let why = RedfishMachine::connect(&bmc_linked, &target(other)).err().unwrap().to_string();
     assert!(why.contains("belongs to machine"), "{why}");
 }

@@ -108,7 +108,11 @@ async fn os_definition_in_text_is_planned_with_its_parameters() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_invalid_text_is_refused_with_all_problems() {
-    let server = Running::start_in(with_images()).await;
+    let dir = with_images();
+    let controller = "bmc: {url: 'ipmi://10.1.0.7', username: u, password: p}\n";
+    let two = format!("id: {TWO}\nname: two\nmacs: ['52:54:00:00:00:02']\n{controller}");
+    std::fs::write(dir.path().join("machines/two.yaml"), two).unwrap();
+    let server = Running::start_in(dir).await;
     let browser = server.browser().await;
     let page = browser.text(&path()).await;
     for (new, words) in [
@@ -118,6 +122,7 @@ async fn an_invalid_text_is_refused_with_all_problems() {
         (format!("id: {TWO}\nname: one\n"), "machine rename"),
         (format!("id: {ONE}\nname: two\n"), "already has the name &quot;two&quot;"),
         (format!("id: {ONE}\nname: one\nmacs: ['52:54:00:00:00:02']\n"), "already lists 52:54:00:00:00:02"),
+        (format!("id: {ONE}\nname: one\n{controller}"), "already contains the management controller ipmi://10.1.0.7"),
         (text("a1", "").replace("debian-12", "debian-99"), "debian-99"),
         (text("a1", "# </textarea><script>alert(1)</script>\nx: 1\n"), "&lt;/textarea&gt;&lt;script&gt;"),
     ] {

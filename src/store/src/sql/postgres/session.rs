@@ -2,6 +2,7 @@
 
 use super::{classify_error, describe_error, value_conversion};
 use crate::database_id::DatabaseIdentity;
+use crate::schema;
 use crate::sql::{Error, Result, Value, ValueKind};
 use crate::store_address::PostgresAddress;
 use std::collections::HashMap;
@@ -37,6 +38,7 @@ impl Session {
         check_server(&client).await?;
         if let Some(expected) = expected {
             check_identity(&client, &expected).await?;
+            check_schema_version(&client).await?;
         }
         let (client, statements, pending) = (Arc::new(client), HashMap::new(), String::new());
         Ok(Session { client, statements, pending, is_broken: false, has_failed: false })
@@ -186,6 +188,13 @@ async fn check_identity(client: &Client, expected: &DatabaseIdentity) -> Result<
         )));
     }
     Ok(())
+}
+
+/// Checks that no server of a newer version has upgraded the schema since the last session.
+async fn check_schema_version(client: &Client) -> Result<()> {
+    let row = read_first_row(client, schema::VERSION_QUERY).await?;
+    let version = row.first().and_then(|version| version.parse().ok()).ok_or(Error::NoRows)?;
+    schema::compare_version(version)
 }
 
 /// Converts the parameters `?1` to `$1`.
