@@ -2,7 +2,7 @@
 
 use super::LayoutBuilder;
 use crate::layout_names::is_supported_volume;
-use crate::machine_contents::MachineContent;
+use model::device_name::KernelName;
 use model::inventory::{LvmLogicalVolume, LvmVolumeGroup, StackedDeviceKind};
 use model::layout::{EncryptionSpec, GroupPreservation, KeySource, LogicalVolumeSpec, LvmType, VolumeGroupSpec};
 use model::storage_graph::StackUnit;
@@ -27,20 +27,30 @@ impl LayoutBuilder<'_> {
                 encrypted: is_encrypted.then_some(EncryptionSpec { key: KeySource::Prompt }),
                 preserve: self.find_preservation(group),
             });
-            for content in &self.machine.contents {
-                if let Some((_, volume)) = self.machine.volume_of(content).filter(|(of, _)| of.uuid == group.uuid) {
-                    self.add_volume(group, volume, content);
-                }
+            for volume in self.sort_volumes(group) {
+                self.add_volume(group, volume);
             }
         }
     }
 
-    fn add_volume(&mut self, group: &LvmVolumeGroup, volume: &LvmLogicalVolume, content: &MachineContent) {
+    /// Returns the volumes in the order of their devices. Inactive volumes follow.
+    fn sort_volumes<'g>(&self, group: &'g LvmVolumeGroup) -> Vec<&'g LvmLogicalVolume> {
+        let stacked = &self.machine.inventory.stacked;
+        let position = |name: &KernelName| stacked.iter().position(|stacked| stacked.name == *name);
+        let mut volumes: Vec<&LvmLogicalVolume> = group.volumes.iter().collect();
+        volumes.sort_by_cached_key(|volume| volume.running.as_ref().and_then(position).unwrap_or(usize::MAX));
+        volumes
+    }
+
+    /// Adds the volume, unless the group preserves it without an entry. The purpose of a volume includes that of all
+    /// objects on it, such as partitions and LUKS containers.
+    fn add_volume(&mut self, group: &LvmVolumeGroup, volume: &LvmLogicalVolume) {
         let name = format!("/dev/{}/{}", group.name, volume.name);
         let lvmtype = LvmType::ALL.into_iter().find(|lvmtype| lvmtype.name() == volume.kind);
         let Some(lvmtype) = lvmtype else { return };
         let is_mounted = self.used.contains(name.as_str());
-        if content.purpose.data && !is_mounted && (self.is_preserved_group(group) || !is_activated_alone(volume)) {
+        let is_data = self.machine.purpose_of_volume(group, volume).data;
+        if is_data && !is_mounted && (self.is_preserved_group(group) || !is_activated_alone(volume)) {
             return;
         }
         self.layout.logicalvolumes.push(LogicalVolumeSpec {
@@ -48,7 +58,7 @@ impl LayoutBuilder<'_> {
             volumegroup: group.name.clone(),
             size: (volume.size_bytes / MIB).into(),
             lvmtype,
-            preserve: content.purpose.data && !is_mounted && self.is_renewed_group(group),
+            preserve: is_data && !is_mounted && self.is_renewed_group(group),
         });
     }
 
@@ -99,10 +109,11 @@ impl LayoutBuilder<'_> {
     /// layout does not list.
     fn find_preservation(&self, group: &LvmVolumeGroup) -> GroupPreservation {
         let purpose = self.machine.purpose_of_group(group);
+        let mut data = group.volumes.iter().filter(|volume| self.machine.purpose_of_volume(group, volume).data);
         match () {
             () if !purpose.data || !self.is_renewed_group(group) => GroupPreservation::None,
             () if !purpose.system => GroupPreservation::All,
-            () if group.volumes.iter().all(is_activated_alone) => GroupPreservation::None,
+            () if data.all(is_activated_alone) => GroupPreservation::None,
             () => GroupPreservation::Unlisted,
         }
     }
