@@ -1,18 +1,20 @@
 //! Volume groups and logical volumes of the layout.
 
 use super::LayoutBuilder;
+use crate::device_layers::{find_layers, physical_volumes};
 use crate::layout_names::is_supported_volume;
 use model::device_name::KernelName;
 use model::inventory::{LvmLogicalVolume, LvmVolumeGroup, StackedDeviceKind};
 use model::layout::{EncryptionSpec, GroupPreservation, KeySource, LogicalVolumeSpec, LvmType, VolumeGroupSpec};
-use model::storage_graph::StackUnit;
+use model::storage_graph::{DeviceStack, StackUnit};
 
 const MIB: u64 = 1 << 20;
 
 impl LayoutBuilder<'_> {
-    /// Adds all groups on listed disks, with the volumes that layouts support.
+    /// Adds all groups on listed disks, with the volumes that layouts support. A group on logical volumes of another
+    /// group, such as that of a virtual machine, is part of the content of these volumes.
     pub fn add_groups(&mut self) {
-        for group in &self.machine.inventory.groups {
+        for group in self.machine.inventory.groups.iter().filter(|group| !is_on_volumes(&self.machine.stack, group)) {
             let devices = group.present_devices().map(|device| self.machine.name_path(device, &self.disks));
             let Ok(devices) = devices.collect::<Result<Vec<_>, _>>() else { continue };
             self.check_group(group);
@@ -134,6 +136,11 @@ impl LayoutBuilder<'_> {
             matches!(stack.find_unit(&stack.kernel_name(device)), StackUnit::Stacked(stacked) if stacked.kind == StackedDeviceKind::Crypt)
         })
     }
+}
+
+/// Returns whether a physical volume of the group is on a logical volume.
+fn is_on_volumes(stack: &DeviceStack, group: &LvmVolumeGroup) -> bool {
+    find_layers(stack, physical_volumes(stack, group)).iter().any(|name| stack.find_volume(name).is_some())
 }
 
 /// Returns whether a layout can list the volume: LVM activates it without other volumes.

@@ -83,6 +83,30 @@ fn volumes_whose_content_is_on_top_of_another_device_are_listed() {
     replicated.assert_refused("/dev/mapper/web--vg-home, which is backed by /dev/sda, is in use (held by drbd0)");
 }
 
+/// The host has activated the group of a virtual machine.
+#[test]
+fn a_group_on_a_logical_volume_is_part_of_the_volume() {
+    let mut machine = ForeignMachine::read("debian-lvm").without_line("/home");
+    let home = machine.stacked("dm-2");
+    (home.signatures, home.uses) = (sign("LVM2_member", "uuid-guest"), vec![DeviceUse::Holder("dm-9".into())]);
+    let size_bytes = home.size_bytes;
+    let (volume, mut stacked) = guest_volume("db", "dm-9", &[]);
+    (stacked.below, stacked.table, stacked.signatures) = (vec!["dm-2".into()], None, sign("xfs", "guest-db"));
+    machine.inventory.stacked.push(stacked);
+    let device = Some("/dev/mapper/web--vg-home".into());
+    machine.inventory.groups.push(LvmVolumeGroup {
+        name: "vms".to_owned(),
+        uuid: "group-vms".to_owned(),
+        extent_bytes: 4 * MIB,
+        free_bytes: Some(0),
+        physical: vec![LvmPhysicalVolume { device, uuid: "uuid-guest".to_owned(), size_bytes }],
+        volumes: vec![volume],
+        ..LvmVolumeGroup::default()
+    });
+    assert!(machine.layout().volumegroups.iter().all(|group| group.name == "web-vg"));
+    machine.assert_preserved(&["dm-2", "dm-9"]);
+}
+
 #[test]
 fn volumes_of_recorded_machines_are_preserved() {
     for folder in folders() {
