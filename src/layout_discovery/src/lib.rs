@@ -73,7 +73,7 @@ impl DiscoveredLayout {
 }
 
 /// Returns the layout of a machine. `fstab` is the fstab of the installed system. If it is `None`, the fstab in the
-/// inventory is used, and mounts of the running system are added.
+/// inventory is used. The mounts of the running system count in addition to the fstab.
 pub fn discover_layout(inventory: &Inventory, fstab: Option<&str>, id: &str) -> DiscoveredLayout {
     let mut notes = Vec::new();
     let stack = DeviceStack::new(inventory);

@@ -19,6 +19,9 @@ use plan::{InstallClaim, MarkerWaiver, Plan};
 pub(super) const MIB: u64 = 1 << 20;
 pub(super) const GIB: u64 = 1 << 30;
 
+/// Partition of a disk that a test adds: type, size in MiB, type of the signature, and mount point.
+pub(super) type PartitionContent<'a> = (&'a str, u64, &'a str, Option<&'a str>);
+
 /// Machine of another installer, to which a test adds contents.
 pub(super) struct ForeignMachine {
     pub inventory: Inventory,
@@ -44,8 +47,8 @@ impl ForeignMachine {
         self
     }
 
-    /// Adds the disk `sdb`. Partitions are tuples of type, size in MiB, signature and mount point.
-    pub fn add_disk(mut self, partitions: &[(&str, u64, &str, Option<&str>)]) -> ForeignMachine {
+    /// Adds the disk `sdb`.
+    pub fn add_disk(mut self, partitions: &[PartitionContent]) -> ForeignMachine {
         let mut start_bytes = MIB;
         let mut added = Vec::new();
         for (number, (kind, mib, content, mounted)) in (1..).zip(partitions) {

@@ -1,6 +1,8 @@
 //! Machines whose data looks like parts of the system: a reinstall must not erase it.
 
-use super::foreign_machine::{ForeignMachine, GIB, MIB, assert_volumes_are_preserved, guest_volume, sign};
+use super::foreign_machine::{
+    ForeignMachine, GIB, MIB, PartitionContent, assert_volumes_are_preserved, guest_volume, sign,
+};
 use super::recorded_installations::{folders, read};
 use crate::assess_reinstall;
 use model::inventory::{
@@ -171,7 +173,7 @@ fn data_below_usr_is_preserved() {
 /// Types of partitions count only on disks that also contain the mounted system, and only with the content of the type.
 #[test]
 fn partition_types_alone_do_not_make_a_partition_part_of_the_system() {
-    let types: [&[(&str, u64, &str, Option<&str>)]; 3] = [
+    let types: [&[PartitionContent]; 3] = [
         &[(ESP, 512, "vfat", None), (ROOT, 204_800, "ext4", None), (SWAP, 2_048, "swap", None)],
         &[(BIOS, 1, "", None), (LINUX, 100_000, "xfs", None)],
         &[(ESP, 512, "vfat", None), (LINUX, 100_000, "drbd", None)],
