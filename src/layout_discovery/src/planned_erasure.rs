@@ -1,5 +1,5 @@
-//! Devices that a plan erases, derived from its operations and from the disk extents that it writes. The check relies
-//! neither on the layout nor on the decisions of the planner.
+//! Devices that a plan erases, derived from its verdicts on disks, its operations, and the disk extents that it writes.
+//! The check does not use the layout.
 
 use crate::device_layers::{devices_below, find_volume, physical_volumes};
 use model::device_name::{DevicePath, KernelName};
@@ -7,7 +7,7 @@ use model::inventory::{DiskPartition, Inventory};
 use model::layout::FilesystemFormat;
 use model::storage_graph::{DeviceStack, StackUnit, all_units, device_references};
 use operations::{ByteRange, DeviceOp, Operation, StageName};
-use plan::Plan;
+use plan::{DiskVerdict, Plan};
 use std::collections::BTreeSet;
 
 /// Stages that erase disks and write partition tables. Later stages also write to preserved devices: they
@@ -26,6 +26,7 @@ pub(crate) enum DeviceFate {
 
 /// Devices and ranges of disks that a plan erases.
 pub(crate) struct PlannedErasure<'a> {
+    plan: &'a Plan,
     inventory: &'a Inventory,
     stack: DeviceStack<'a>,
     /// Erased ranges, each with the path of its disk.
@@ -58,7 +59,14 @@ impl<'a> PlannedErasure<'a> {
             overwritten.iter().any(|path| device_references::has_name(&stack, device, *unit, path.as_str()))
         };
         let overwritten = all_units(inventory).filter(is_overwritten).map(|(device, _)| stack.kernel_name(device));
-        PlannedErasure { inventory, ranges, removed: removed.collect(), overwritten: overwritten.collect(), stack }
+        PlannedErasure {
+            plan,
+            inventory,
+            ranges,
+            removed: removed.collect(),
+            overwritten: overwritten.collect(),
+            stack,
+        }
     }
 
     /// Returns the effect of the plan on a device, or on an inactive volume `GROUP/VOLUME`.
@@ -110,8 +118,17 @@ impl<'a> PlannedErasure<'a> {
         if below.is_empty() || is_incomplete { Ok(DeviceFate::Unknown) } else { Err(below) }
     }
 
+    /// Returns whether the plan erases a range of a disk. A range is preserved only if both the verdict on the disk and
+    /// the extents of the erasing stages preserve it.
     fn is_range_erased(&self, disk: &DevicePath, range: &ByteRange) -> bool {
-        self.ranges.iter().any(|(device, erased)| *device == disk && overlaps(range, erased))
+        let verdicts = self.plan.disks.iter().filter(|planned| planned.device == *disk);
+        let mut is_renewed = verdicts.map(|planned| match planned.verdict {
+            DiskVerdict::Wipe | DiskVerdict::Make => true,
+            DiskVerdict::PartlyKept => !planned.preserved.iter().any(|preserved| contains(preserved, range)),
+            DiskVerdict::Keep | DiskVerdict::NotOurs | DiskVerdict::Volumes => false,
+        });
+        is_renewed.any(|is_renewed| is_renewed)
+            || self.ranges.iter().any(|(device, erased)| *device == disk && overlaps(range, erased))
     }
 }
 
@@ -151,4 +168,8 @@ fn range_of(partition: &DiskPartition) -> ByteRange {
 
 fn overlaps(one: &ByteRange, other: &ByteRange) -> bool {
     one.start < other.start.saturating_add(other.length) && other.start < one.start.saturating_add(one.length)
+}
+
+fn contains(outer: &ByteRange, inner: &ByteRange) -> bool {
+    outer.start <= inner.start && inner.start.saturating_add(inner.length) <= outer.start.saturating_add(outer.length)
 }
