@@ -109,12 +109,32 @@ fn a_group_on_a_logical_volume_is_part_of_the_volume() {
     machine.assert_preserved(&["dm-2", "dm-9"]);
 }
 
+/// Each volume of each recorded machine in turn contains a partition table, a LUKS container, or a device of DRBD.
 #[test]
 fn volumes_of_recorded_machines_are_preserved() {
     for folder in folders() {
         let fstab = std::fs::read_to_string(folder.join("fstab")).unwrap_or_default();
         let inventory: Inventory = serde_json::from_str(&read(&folder, "inventory.json")).unwrap();
-        assert_volumes_are_preserved(&ForeignMachine { inventory, fstab });
+        let recorded = ForeignMachine { inventory, fstab };
+        assert_volumes_are_preserved(&recorded);
+        let is_volume = |stacked: &&StackedDevice| stacked.kind == StackedDeviceKind::Volume;
+        for volume in recorded.inventory.stacked.iter().filter(is_volume) {
+            let guest =
+                guest_volume("guest", "dm-99", &[(ESP, 512, "vfat"), (SWAP, 512, "swap"), (ROOT, 512, "ext4")]).1;
+            for (content, holder, table) in
+                [("", None, guest.table), ("crypto_LUKS", None, None), ("drbd", Some("drbd0"), None)]
+            {
+                let mut machine =
+                    ForeignMachine { inventory: recorded.inventory.clone(), fstab: recorded.fstab.clone() };
+                let changed = machine.stacked(&volume.name);
+                (changed.signatures, changed.table) = (sign(content, "changed"), table);
+                changed.uses = holder.into_iter().map(|name| DeviceUse::Holder(name.into())).collect();
+                assert_volumes_are_preserved(&machine);
+                if machine.obstacles().is_empty() {
+                    machine.assert_preserved(&[&volume.name]);
+                }
+            }
+        }
     }
 }
 
